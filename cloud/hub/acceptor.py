@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from bridge.engine import Attached, Closed, Condition, Engine, Event, Link, Opened
-from bridge.hub_addresses import LEDGER, STATUS, TELEMETRY
+from bridge.hub_addresses import LEDGER, PROBE_SUFFIX, STATUS, TELEMETRY
 from bridge.sasl import ANONYMOUS, SaslServer
 from bridge.transport.driver import Driver, Owner
 from cloud.hub.peers import DEFAULT_TENANT, Certified, Kind, NotAPeer, Peer, certified, gateway_fault, user
@@ -164,7 +164,11 @@ class Visitor:
         """Let the peer in, or say why not."""
         try:
             if self._certified is not None and event.identity == self._certified.peer.identity:
-                self._admit(self._gateway(event, self._certified.peer))
+                peer = self._gateway(event, self._certified.peer)
+                if event.container_id == peer.name:
+                    self._admit(peer)
+                else:
+                    self._answer_probe()
             elif not self._acceptor.dev:
                 self._admit(user(event.identity or "", Kind.APPLICATION))
             else:
@@ -194,12 +198,18 @@ class Visitor:
 
     def _gateway(self, event: Opened, peer: Peer) -> Peer:
         """The gateway of the certificate, if it may come. Raises NotAPeer."""
-        if event.container_id != peer.name:
+        if event.container_id not in (peer.name, peer.name + PROBE_SUFFIX):
             words = f"the certificate is of gateway {peer.name!r}, the container-id says {event.container_id!r}"
             raise NotAPeer(words)
         if (why := self._refusal()) is not None:
             raise NotAPeer(why)
         return peer
+
+    def _answer_probe(self) -> None:
+        """Somebody at the gateway looks whether it would be let in, beside the one that may be connected: it would."""
+        self._leaving = True
+        self._engine.open()
+        self._engine.close()
 
     def _named(self, event: Opened) -> str:
         """What a peer of development mode is called. Raises NotAPeer."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
 from importlib import resources
 from typing import Any
@@ -49,11 +49,12 @@ def application(
     dev: bool,
     now_us: Callable[[], int],
     clock: Callable[[], float],
+    more: Sequence[Route] = (),
 ) -> Starlette:
     """The ASGI application. Every answer is JSON but for the page and the metrics. All but the health is for who has
     the right to view, and says what is of that user's tenant (`cloud.hub.scope`).
 
-    `now_us`: UTC microseconds; `clock`: seconds that do not go back.
+    `now_us`: UTC microseconds; `clock`: seconds that do not go back; `more`: routes that ask for themselves who comes.
     """
     api = Api(fleet, committer, metrics, health, access, dev, now_us, clock)
     fleet_wide = needing(functools.partial(require_fleet, access))
@@ -64,6 +65,7 @@ def application(
         Route("/api/v1/status", api.scoped(api.status)),
         Route("/api/v1/gateways", api.scoped(api.gateways)),
         Route("/api/v1/gateways/{name:path}", api.scoped(api.gateway)),
+        *more,
     ]
     return web_application(routes, access)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,11 +19,11 @@ if TYPE_CHECKING:
 
 AMQP_DEFAULT, HTTP_DEFAULT = "127.0.0.1:5673", "127.0.0.1:8081"
 """One above the gateway's own ports, so that both run on one machine."""
+AMQPS_DEFAULT, HTTPS_DEFAULT = "0.0.0.0:5671", "0.0.0.0:8443"
+"""The registered port of AMQP over TLS, and the usual one of HTTPS without a privilege."""
 
 UNREACHABLE = 3
 """Exit code: a server the hub needs does not answer."""
-
-NEEDS_DEV = "without --dev a hub needs enrolled gateways and TLS, which this version does not have yet"
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -42,36 +43,65 @@ hub.add_command(user)
 )
 @click.option("--config", "config_path", type=click.Path(path_type=Path), help="Configuration (YAML).")
 @click.option("--dev", is_flag=True, help="Loopback only, any gateway, tenant `default`.")
-@click.option("--amqp", metavar="HOST:PORT", help=f"Where gateways connect; {AMQP_DEFAULT} unless given.")
-@click.option("--http", metavar="HOST:PORT", help=f"Where console, API and metrics are; {HTTP_DEFAULT} unless given.")
-def run(data: Path, config_path: Path | None, dev: bool, amqp: str | None, http: str | None) -> None:
+@click.option(
+    "--amqp",
+    metavar="HOST:PORT",
+    help=f"Where gateways connect and enrol, with TLS; {AMQPS_DEFAULT} unless given (--dev: {AMQP_DEFAULT}, no TLS).",
+)
+@click.option(
+    "--http",
+    metavar="HOST:PORT",
+    help=f"Where console, API and metrics are; {HTTPS_DEFAULT} unless given (--dev: {HTTP_DEFAULT}, no TLS).",
+)
+@click.option(
+    "--name",
+    "names",
+    metavar="HOST",
+    multiple=True,
+    help="A name or address gateways reach this hub under, beside this machine's own; repeatable.",
+)
+def run(
+    data: Path, config_path: Path | None, dev: bool, amqp: str | None, http: str | None, names: tuple[str, ...]
+) -> None:
     """Receive messages from gateways and write them to the lake, DATA/lake.
 
-    Port 0 picks a free one. When it serves, one line on stdout says where: `ready amqp=HOST:PORT http=HOST:PORT`.
+    Gateways are let in by the certificate they got when they enrolled: `waypost fleet token create` makes the token for
+    it. The first start makes the authority of these certificates, DATA/authority; keep a copy of it in a safe place.
+
+    Port 0 picks a free one. When it serves, one line on stdout says where: `ready amqps=HOST:PORT https=HOST:PORT`
+    (with --dev `amqp` and `http`).
     SIGTERM lands what has been gathered, acknowledges it, and ends with 0.
     """
+    from bridge.resources.endpoint import valid_host
     from bridge.resources.errors import ConfigurationRejected
     from cloud.hub.configuration import Settings, load
+    from cloud.hub.enrolment.files import Enroller, own_names
     from cloud.hub.server import HubConfiguration, HubError
     from cloud.hub.server import run as serve
     from edge.output.logs import write_to_stderr
 
     try:
         settings = load(config_path) if config_path is not None else Settings()
-        amqp_endpoint = _place(amqp, settings.amqp, AMQP_DEFAULT)
-        http_endpoint = _place(http, settings.http, HTTP_DEFAULT)
+        amqp_endpoint = _place(amqp, settings.amqp, AMQP_DEFAULT if dev else AMQPS_DEFAULT)
+        http_endpoint = _place(http, settings.http, HTTP_DEFAULT if dev else HTTPS_DEFAULT)
+        given = [valid_host(name) for name in (*names, *settings.names)]
     except (ConfigurationRejected, ValueError) as error:
         raise UsageProblem(str(error)) from error
-    if not dev:
-        raise UsageProblem(NEEDS_DEV, f"to try it on this machine: waypost hub run --data {data} --dev")
     for endpoint in (amqp_endpoint, http_endpoint):
-        if not endpoint.loopback:
+        if dev and not endpoint.loopback:
             raise UsageProblem(f"--dev needs no credentials, so it listens on loopback only, and {endpoint} is not")
     write_to_stderr(logging.INFO)
     native.report()
     try:
-        gather_ms, registry = settings.gather_milliseconds, settings.registry
-        serve(HubConfiguration(data, amqp_endpoint, http_endpoint, dev, gather_ms, registry, settings.tls), _ready)
+        tls = settings.tls
+        enroller = None
+        if not dev and tls is None:
+            life_s = settings.certificate_days * 86_400.0
+            enroller = Enroller(settings.authority_files, [*given, *own_names()], life_s)
+        configuration = HubConfiguration(
+            data, amqp_endpoint, http_endpoint, dev, settings.gather_milliseconds, settings.registry, tls, enroller
+        )
+        serve(configuration, partial(_ready, "" if dev else "s"))
     except HubError as error:
         problem = UsageProblem(str(error))
         problem.exit_code = UNREACHABLE if error.unreachable else problem.exit_code  # type: ignore[misc]
@@ -85,6 +115,6 @@ def _place(option: str | None, setting: Endpoint | None, default: str) -> Endpoi
     return setting if option is None and setting is not None else Endpoint.parse(option or default)
 
 
-def _ready(amqp: Endpoint, http: Endpoint) -> None:
-    click.echo(f"ready amqp={amqp} http={http}")
+def _ready(secure: str, amqp: Endpoint, http: Endpoint) -> None:
+    click.echo(f"ready amqp{secure}={amqp} http{secure}={http}")
     sys.stdout.flush()

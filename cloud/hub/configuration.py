@@ -26,11 +26,21 @@ from bridge.resources import parse as language
 from bridge.resources.errors import ConfigurationError, ConfigurationRejected
 from bridge.resources.fields import Effect, HostPort, Part, Restart, read_by
 from bridge.resources.resource import Kind, Kinds, Resource
+from cloud.hub.enrolment.limits import GATEWAY_DAYS, GATEWAY_DAYS_MAX, GATEWAY_DAYS_MIN
 from cloud.hub.registry import location
 from cloud.lake.limits import GATHER_MS_DEFAULT, GATHER_MS_MAX
 from edge.broker.configuration import TlsListener
 
 RegistryUrl = Annotated[sa.URL, read_by(location.parse, str)]
+
+
+class AuthorityFiles(Part, frozen=True, kw_only=True):
+    """Paths of PEM files of the authority that makes the gateways' certificates, in place of the hub's own."""
+
+    certificate: Restart[str]
+    """Its certificate."""
+    key: Restart[str]
+    """Its key, without a passphrase."""
 
 
 @hides("registry")
@@ -45,9 +55,20 @@ class Settings(Part, frozen=True, kw_only=True):
     """How long a landing is gathered."""
     tls: Restart[TlsListener | None] = None
     """Certificate and key of the AMQP listener, and the authority of the gateways' certificates."""
+    authority: Restart[AuthorityFiles | None] = None
+    """Without it the hub makes an authority of its own, in the data directory."""
+    certificate_days: Restart[Annotated[float, msgspec.Meta(ge=GATEWAY_DAYS_MIN, le=GATEWAY_DAYS_MAX)]] = GATEWAY_DAYS
+    """Life of a gateway's certificate."""
+    names: Restart[tuple[str, ...]] = ()
+    """Names and addresses gateways reach the hub under, beside this machine's own."""
     registry: Restart[RegistryUrl | None] = None
     """``postgresql+psycopg://USER@HOST/DATABASE`` or ``sqlite:////ABSOLUTE/PATH``; without it the registry is a SQLite
     file in the data directory."""
+
+    @property
+    def authority_files(self) -> tuple[Path, Path] | None:
+        """(certificate, key) of `authority`."""
+        return None if self.authority is None else (Path(self.authority.certificate), Path(self.authority.key))
 
 
 KINDS: Final = Kinds((Kind("Hub", Settings, ("hub",), single=True, default_name="hub", renamed=Effect.RESTART),))

@@ -7,7 +7,7 @@ has the budget and the admission of a broker (`edge.broker.listeners.admission`)
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 from bridge.engine import Engine
@@ -32,6 +32,7 @@ from edge.broker.limits import (
 )
 from edge.broker.listeners.admission import Admission, Counted
 from edge.broker.listeners.resident import resident_bytes
+from edge.broker.listeners.secure import Admit
 from edge.broker.listeners.tcp import TcpListener
 from edge.broker.listeners.tls import Certificates
 from edge.broker.model.budget import Budget
@@ -90,11 +91,13 @@ class Connections:
         self._meter = Counted(self.admission, AMQP_CONNECTION_BYTES)
         self._ticker: asyncio.TimerHandle | None = None
 
-    async def start(self, host: str, port: int, certificates: Certificates | None) -> tuple[str, int]:
-        """Listen; returns the address bound. Raises `ListenError`."""
+    async def start(
+        self, host: str, port: int, certificates: Certificates | None, others: Mapping[str, Admit] | None = None
+    ) -> tuple[str, int]:
+        """Listen; returns the address bound. `others`: see `SecureAcceptor`. Raises `ListenError`."""
         if certificates is not None:
             self._meter = Counted(self.admission, AMQP_CONNECTION_BYTES + TLS_CONNECTION_BYTES)
-        bound = await self.listener.start(host, port, certificates, handshake_s=self._limits.handshake_s)
+        bound = await self.listener.start(host, port, certificates, handshake_s=self._limits.handshake_s, others=others)
         self._tick()
         return bound
 

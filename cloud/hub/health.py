@@ -13,6 +13,7 @@ from typing import Final
 from cloud.hub.committer import Committer
 from cloud.hub.connections import Connections
 from cloud.hub.copies import Copies
+from cloud.hub.enrolment.service import Enrolment
 from cloud.hub.fleet import Fleet
 from cloud.hub.limits import HELD_SHOWN_MAX
 from cloud.hub.peers import DEFAULT_TENANT
@@ -42,6 +43,7 @@ class HubHealth:
         users: Callable[[], str | None],
         certificates: Callable[[], Certificates | None],
         tls: TlsListener | None,
+        enrolment: Enrolment | None = None,
         data: Path,
     ) -> None:
         """`users`: why changes of users are not followed; `certificates`: those of the listener, once it listens with
@@ -55,6 +57,7 @@ class HubHealth:
         self._users = users
         self._certificates = certificates
         self._tls = tls
+        self._enrolment = enrolment
         self._data = data
         self._rising = Rising()
         self._missed = Rising()
@@ -142,6 +145,9 @@ class HubHealth:
         certificates = self._certificates()
         if certificates is not None and certificates.trouble is not None:
             yield Found("certificate", certificates.trouble, "put files there that belong together")
+        if self._enrolment is not None and self._enrolment.trouble is not None:
+            what = f"certificates revoked elsewhere are not noticed: {self._enrolment.trouble}"
+            yield Found("enrolment", what, "see the registry and the hub's log")
 
     def machine(self) -> Iterator[Found]:
         """Certificates, the data directory, open files: looked at seldom, however often somebody asks."""

@@ -20,6 +20,7 @@ import uvloop
 from starlette.types import ASGIApp
 
 from bridge.engine import Engine
+from bridge.enrolment import ALPN
 from bridge.hidden import hides
 from bridge.intake import Intake
 from bridge.resources.endpoint import Endpoint
@@ -30,6 +31,10 @@ from cloud.hub.committer import Committer
 from cloud.hub.connections import Connections
 from cloud.hub.copies import Copies
 from cloud.hub.data import DataError, data_directory, require_unheld, writer_id
+from cloud.hub.enrolment.authority import OwnAuthority
+from cloud.hub.enrolment.files import AuthorityFileError, Enroller, ServerCertificate, authority_of
+from cloud.hub.enrolment.http import routes as enrolment_routes
+from cloud.hub.enrolment.service import Enrolment
 from cloud.hub.fleet import Fleet
 from cloud.hub.health import HubHealth
 from cloud.hub.lander import Lander
@@ -44,7 +49,7 @@ from cloud.hub.service import HubService
 from cloud.hub.spaces import Spaces
 from cloud.lake.contract import contract
 from cloud.lake.delta import DeltaLake
-from cloud.lake.faults import CannotLand
+from cloud.lake.faults import CannotLand, RegistryError
 from cloud.lake.landing import Landing
 from cloud.lake.limits import GATHER_MS_DEFAULT
 from edge.broker.amqp.session import AmqpSession
@@ -52,6 +57,7 @@ from edge.broker.configuration import Authentication, TlsListener
 from edge.broker.http.access import Access
 from edge.broker.http.guard import Guard
 from edge.broker.limits import CERTIFICATES_CHECK_S
+from edge.broker.listeners.secure import Admit
 from edge.broker.listeners.tcp import ListenError, require_free
 from edge.broker.listeners.tls import Certificates, TlsError
 from edge.broker.listeners.web.bound_socket import BoundSocket
@@ -65,6 +71,9 @@ from edge.broker.security.verification_threads import VerificationThreads
 from edge.output.logs import unhandled
 
 log = logging.getLogger(__name__)
+
+REGISTRY = "registry.db"
+"""The registry in the data directory, where no other one is named."""
 
 STOPPING = "the hub stops"
 """Why sockets are not read: what came now would not be answered."""
@@ -97,7 +106,9 @@ class HubConfiguration:
     gather_ms: int = GATHER_MS_DEFAULT
     registry: sa.URL | None = None
     tls: TlsListener | None = None
-    """Certificate of the AMQP listener; None: gateways connect in the clear."""
+    """Certificate of the listeners; None: gateways connect in the clear, or the hub has one of its own."""
+    enroller: Enroller | None = None
+    """None: no gateway enrols, and who is one is said by somebody else's certificates, or by nobody."""
 
 
 class Opened(NamedTuple):
@@ -107,6 +118,17 @@ class Opened(NamedTuple):
     landing: Landing
     gateways: Sequence[GatewayRecord]
     """Those known when it was opened."""
+    own: tuple[OwnAuthority, ServerCertificate] | None = None
+    """Where gateways enrol."""
+
+
+class Served(NamedTuple):
+    """HTTP, while it is served."""
+
+    endpoint: Endpoint
+    """Where it listens."""
+    admit: Admit
+    """Takes connections of another listener whose clients asked for HTTP."""
 
 
 class Hub:
@@ -138,6 +160,18 @@ class Hub:
         self._copies = Copies(self._spaces, clock=loop.time, later=loop.call_later)
         self._users = None if configuration.dev else self._follow_users()
         self._connections = Connections(self.acceptor)
+        self._enrolment: Enrolment | None = None
+        self._server_certificate: ServerCertificate | None = None
+        self._tls = configuration.tls
+        if opened.own is not None and configuration.enroller is not None:
+            authority, self._server_certificate = opened.own
+            self._tls = self._server_certificate.listener
+            self.acceptor.authority = self._enrolment = Enrolment(
+                authority,
+                configuration.registry or sqlite_file(configuration.data / REGISTRY),
+                life_s=configuration.enroller.life_s,
+                revoked=self.acceptor.review,
+            )
         self._certificates: Certificates | None = None
         self._health = HubHealth(
             fleet=self._fleet,
@@ -147,7 +181,8 @@ class Hub:
             copies=self._copies,
             users=lambda: self._users.trouble if self._users is not None else None,
             certificates=lambda: self._certificates,
-            tls=configuration.tls,
+            tls=self._tls,
+            enrolment=self._enrolment,
             data=configuration.data,
         )
         self._metrics = Metrics(self._fleet, self._committer, self._health, self._copies)
@@ -193,28 +228,37 @@ class Hub:
             dev=configuration.dev,
             now_us=_now_us,
             clock=clock,
+            more=enrolment_routes(self._enrolment, time.time) if self._enrolment is not None else (),
         )
         http_host = configuration.http
-        site = Site([http_host.host], exposed=not http_host.loopback, machine=socket.gethostname())
+        names = configuration.enroller.names if configuration.enroller is not None else ()
+        site = Site([http_host.host], exposed=not http_host.loopback, machine=socket.gethostname(), listed=names)
         try:
             await self._start_users()
-            async with serve_http(Guard(app, site, lambda: not access.open), configuration.http) as http:
-                if configuration.tls is not None:
-                    self._certificates = Certificates(configuration.tls)
+            if self._tls is not None:
+                self._certificates = Certificates(self._tls, protocols=() if configuration.dev else (ALPN,))
+            if self._enrolment is not None:
+                await self._enrolment.open()
+            guarded = Guard(app, site, lambda: not access.open)
+            secure = None if configuration.dev else self._certificates
+            async with serve_http(guarded, configuration.http, secure) as http:
                 amqp = configuration.amqp
-                host, port = await self._connections.start(amqp.host, amqp.port, self._certificates)
+                others = {ALPN: http.admit} if secure is not None else None
+                host, port = await self._connections.start(amqp.host, amqp.port, self._certificates, others)
                 self._health.start()
-                ready(Endpoint(host, port), http)
+                ready(Endpoint(host, port), http.endpoint)
                 await self._until(stop)
                 log.info("stopping: what has been gathered is landed first")
                 self._connections.accepting = False
                 for driver in self._connections.listener.drivers:
                     driver.pause_reading(STOPPING)
-        except (ListenError, TlsError) as error:
+        except (ListenError, TlsError, RegistryError) as error:
             raise HubError(str(error)) from error
         finally:
             self._health.stop()
             await self._finish()
+            if self._enrolment is not None:
+                await self._enrolment.close()
             if self._users is not None:
                 await self._users.stop()
             await self._spaces.stop()
@@ -229,11 +273,20 @@ class Hub:
             now = asyncio.get_running_loop().time()
             if self._certificates is not None and now - checked_at >= CERTIFICATES_CHECK_S:
                 checked_at = now
+                self._keep_certificate()
                 self._certificates.check()
             self._health.problems()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(HEALTH_EVERY_S):
                     await stop.wait()
+
+    def _keep_certificate(self) -> None:
+        """Renew the hub's own certificate when it is time."""
+        try:
+            if self._server_certificate is not None and self._server_certificate.keep(time.time()):
+                log.info("the hub's own certificate is renewed")
+        except AuthorityFileError as error:
+            log.warning("the hub's own certificate cannot be renewed: %s", error)
 
     async def _finish(self) -> None:
         """Land what has been gathered, acknowledge it, say good-bye."""
@@ -274,23 +327,37 @@ def open_data(configuration: HubConfiguration) -> Opened:
     """Registry and lake of a data directory, recovered. Raises `HubError`, `DataError`. Blocks."""
     data = configuration.data
     try:
-        registry = Registry(configuration.registry or sqlite_file(data / "registry.db"), writer_id(data))
+        own = own_credentials(data, configuration.enroller) if configuration.enroller is not None else None
+        registry = Registry(configuration.registry or sqlite_file(data / REGISTRY), writer_id(data))
         try:
             versions = {table: registry.commits.confirmed_version(table) for table in contract().tables}
             lake = DeltaLake(data / "lake", durable_versions=versions)
             registry.commits.write_to(lake)
             registry.directory.nobody_connected()
-            return Opened(registry, Landing(lake, registry.commits), registry.directory.gateways())
+            return Opened(registry, Landing(lake, registry.commits), registry.directory.gateways(), own)
         except BaseException:
             registry.close()
             raise
+    except AuthorityFileError as error:
+        raise HubError(str(error)) from error
     except CannotLand as error:
         raise HubError(f"{data}: {error}", unreachable=isinstance(error, RegistryUnreachable)) from error
 
 
+def own_credentials(data: Path, enroller: Enroller) -> tuple[OwnAuthority, ServerCertificate]:
+    """The authority, and the hub's own certificate of it, made where there is none. Raises `AuthorityFileError`."""
+    authority = authority_of(data, enroller.authority_files, time.time())
+    server = ServerCertificate(data, authority, enroller.names)
+    server.keep(time.time())
+    return authority, server
+
+
 @contextlib.asynccontextmanager
-async def serve_http(app: ASGIApp, endpoint: Endpoint) -> AsyncIterator[Endpoint]:
-    """Serve the application while the context lasts; gives the address bound. Raises `ListenError`."""
+async def serve_http(app: ASGIApp, endpoint: Endpoint, certificates: Certificates | None) -> AsyncIterator[Served]:
+    """Serve the application while the context lasts, with TLS where there are certificates. Raises `ListenError`.
+
+    A client's certificate names a gateway, and makes nobody a user: names of gateways and users are no one space.
+    """
     try:
         listening = socket.create_server(
             (endpoint.host, endpoint.port), family=socket.AF_INET6 if ":" in endpoint.host else socket.AF_INET
@@ -300,10 +367,10 @@ async def serve_http(app: ASGIApp, endpoint: Endpoint) -> AsyncIterator[Endpoint
         reason = why if error.errno == errno.EADDRINUSE else error.strerror
         raise ListenError(f"http: cannot listen on {endpoint}: {reason}") from error
     host, port = listening.getsockname()[:2]
-    web = WebServer(app, [BoundSocket(listening)])
+    web = WebServer(app, [BoundSocket(listening, certificates)], identify=lambda _certificate: None)
     try:
         await web.start()
-        yield Endpoint(host, port)
+        yield Served(Endpoint(host, port), lambda _identity: web.admit_secure(None))
     except ServeError as error:
         raise ListenError(f"http: {error}") from error
     finally:

@@ -18,6 +18,7 @@ import msgspec
 
 from bridge import native
 from edge.appliance.errors import CommandError, Exit
+from edge.appliance.identity.commands import enrol
 from edge.appliance.initial.cli import init
 from edge.appliance.program import log_to_stderr
 from edge.appliance.running import ask, console, data_option, http_option, token_of
@@ -196,6 +197,7 @@ def _joined(host: str, port: int) -> str:
 
 
 edge.add_command(init)
+edge.add_command(enrol)
 
 
 @edge.command()

@@ -16,6 +16,7 @@ class Command(NamedTuple):
 COMMANDS: Final[dict[str, Command]] = {
     "edge": Command("edge.appliance.cli:edge", "Run a gateway.", "edge"),
     "hub": Command("cloud.hub.cli:hub", "Run the cloud side of gateways.", "cloud"),
+    "fleet": Command("cloud.fleet.cli:fleet", "Let gateways in at a hub, and shut them out.", "cloud"),
     "apply": Command("edge.appliance.configuration.commands:apply", "Apply resources from YAML to a gateway.", "edge"),
     "get": Command("edge.appliance.configuration.commands:get", "List applied resources.", "edge"),
     "describe": Command("edge.appliance.configuration.commands:describe", "Show one resource in full.", "edge"),

@@ -25,6 +25,8 @@ from edge.appliance.console.status import AddressStatus, Commits, Memory, Status
 from edge.appliance.crossing.documents import BridgeStatus
 from edge.appliance.crossing.status import BridgeWatch
 from edge.appliance.health import GatewayHealth
+from edge.appliance.identity.location import identity_file
+from edge.appliance.identity.renewal import Renewal
 from edge.appliance.wear import Outlook, outlook
 from edge.broker.amqp.services import Administration
 from edge.broker.configuration import BrokerConfiguration, TokenIssuer
@@ -128,6 +130,7 @@ class Gateway:
         self._sampling: asyncio.Task[None] | None = None
         self._web_server: LazyWebServer | None = None
         self._reporter: asyncio.Task[None] | None = None
+        self._renewal = Renewal(data, self._hub_of_identity)
         self._health = GatewayHealth(
             broker=self.broker,
             store=self.store,
@@ -137,6 +140,7 @@ class Gateway:
             configuration=lambda: self.configuration,
             tokens=lambda: self._issuer.overdue if self._issuer is not None else None,
             users=lambda: self.users.trouble,
+            renewal=lambda: self._renewal.trouble,
         )
         self._totals: StoreTotals | None = None
         self._totals_at = float("-inf")
@@ -155,6 +159,7 @@ class Gateway:
             raise
         self.uplinks.start()
         self._health.start()
+        self._renewal.start()
         self._reporter = asyncio.create_task(self._report())
         return bound
 
@@ -163,6 +168,7 @@ class Gateway:
         if self._reporter is not None:
             self._reporter.cancel()
         self._health.stop()
+        await self._renewal.stop()
         await self.uplinks.stop()
         await self.broker.stop()
         await self.users.stop()
@@ -187,6 +193,12 @@ class Gateway:
         for uplink in self.uplinks.configure(configuration):
             await uplink.dialer.close()
         log.info("configuration applied")
+
+    def _hub_of_identity(self) -> tuple[Endpoint, ...]:
+        """Where the certificate this gateway enrolled for is shown."""
+        own = str(identity_file(self._data))
+        shown = (each for each in self.configuration.connectors if each.tls is not None and each.tls.certificate == own)
+        return next((each.endpoints for each in shown), ())
 
     async def _follow_issuer(self, wanted: TokenIssuer | None) -> None:
         """Take tokens of this issuer and of no other; who came in with one of another has to come again."""

@@ -49,10 +49,11 @@ class GatewayHealth:
         configuration: Callable[[], BrokerConfiguration],
         tokens: Callable[[], str | None],
         users: Callable[[], str | None],
+        renewal: Callable[[], str | None] = lambda: None,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         """`configuration` is the one in force; `tokens`: why bearer tokens cannot be checked, `users`: why changes of
-        users cannot be followed; None: they can."""
+        users cannot be followed; None: they can; `renewal`: why the hub does not renew the gateway's certificate."""
         self.lag = LoopLag()
         self._broker = broker
         self._store = store
@@ -62,6 +63,7 @@ class GatewayHealth:
         self._configuration = configuration
         self._tokens = tokens
         self._users = users
+        self._renewal = renewal
         self._monotonic_s = monotonic_s
         self._rising = Rising(monotonic_s)
         self._refused = Rising(monotonic_s)
@@ -173,6 +175,12 @@ class GatewayHealth:
         trouble = self._broker.listeners.certificate_trouble
         if trouble is not None:
             yield Found("certificate", trouble, "put files there that belong together; they are taken up by themselves")
+        refused = self._renewal()
+        if refused is not None:
+            what = f"the hub does not renew this gateway's certificate: {refused}"
+            yield Found(
+                "identity", what, "at the hub: waypost fleet list; a new token there, then waypost edge enrol here"
+            )
 
     def machine(self) -> Iterator[Found]:
         self._clock()

@@ -22,7 +22,25 @@ class CertificateError(ValueError):
 
 
 def not_after(der: bytes) -> datetime.datetime:
-    """The end of a certificate's validity (RFC 5280 section 4.1.2.5). Raises CertificateError."""
+    """The end of a certificate's validity. Raises CertificateError."""
+    return validity(der)[1]
+
+
+def validity_of(file: Path) -> tuple[float, float]:
+    """When the first certificate of a PEM file begins and ends, UTC seconds since 1970. Raises OSError,
+    CertificateError."""
+    pems = _pems(file.read_bytes()[:_FILE_BYTES_MAX].decode("ascii", "replace"))
+    if not pems:
+        raise CertificateError("no PEM certificate is in it")
+    try:
+        begins, ends = validity(ssl.PEM_cert_to_DER_cert(pems[0]))
+    except ValueError as error:
+        raise CertificateError("its PEM cannot be read") from error
+    return begins.timestamp(), ends.timestamp()
+
+
+def validity(der: bytes) -> tuple[datetime.datetime, datetime.datetime]:
+    """When a certificate begins and ends (RFC 5280 section 4.1.2.5). Raises CertificateError."""
     try:
         certificate = _content(der, 0)
         fields = _content(certificate, 0)
@@ -31,16 +49,19 @@ def not_after(der: bytes) -> datetime.datetime:
             at = _end(fields, at)
         for _ in ("serialNumber", "signature", "issuer"):
             at = _end(fields, at)
-        validity = _content(fields, at)
-        at = _end(validity, 0)
-        text = _content(validity, at).decode("ascii")
-        if validity[at] == _UTC_TIME:
-            text = ("19" if text[:2] >= "50" else "20") + text
-        elif validity[at] != _GENERALIZED_TIME:
-            raise CertificateError("its validity has no time")
-        return datetime.datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=datetime.UTC)
+        times = _content(fields, at)
+        return _time(times, 0), _time(times, _end(times, 0))
     except (IndexError, ValueError) as error:
         raise CertificateError("no certificate can be read") from error
+
+
+def _time(times: bytes, at: int) -> datetime.datetime:
+    text = _content(times, at).decode("ascii")
+    if times[at] == _UTC_TIME:
+        text = ("19" if text[:2] >= "50" else "20") + text
+    elif times[at] != _GENERALIZED_TIME:
+        raise CertificateError("its validity has no time")
+    return datetime.datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=datetime.UTC)
 
 
 def certificate_problems(paths: Iterable[str], now: datetime.datetime) -> Iterator[Found]:

@@ -10,7 +10,7 @@ from sqlalchemy.schema import CreateColumn
 
 from cloud.hub.registry.faults import RegistryForeign, RegistryTooNew
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 """Raised with every change of the tables below."""
 
 PARAMETERS_MAX = 900
@@ -112,6 +112,32 @@ commits = sa.Table(
     sa.Column("rows", sa.BigInteger, nullable=False),
     sa.Column("version", sa.BigInteger, nullable=True),
     sa.Column("moves", sa.LargeBinary, key="ranges", nullable=False),
+)
+tokens = sa.Table(
+    "tokens",
+    metadata,
+    sa.Column("id", sa.String(32), primary_key=True),
+    sa.Column("secret", sa.LargeBinary, nullable=False),
+    sa.Column("tenant", sa.String(255), nullable=False),
+    sa.Column("gateway", sa.String(255), nullable=True),
+    sa.Column("created_at", sa.BigInteger, nullable=False),
+    sa.Column("expires_at", sa.BigInteger, nullable=False),
+    sa.Column("revoked_at", sa.BigInteger, nullable=True),
+    sa.Column("spent_at", sa.BigInteger, nullable=True),
+    sa.Column("serial", sa.String(40), nullable=True),
+)
+certificates = sa.Table(
+    "certificates",
+    metadata,
+    sa.Column("serial", sa.String(40), primary_key=True),
+    sa.Column("tenant", sa.String(255), nullable=False),
+    sa.Column("gateway", sa.String(255), nullable=False),
+    sa.Column("key_id", sa.LargeBinary, nullable=False),
+    sa.Column("begins_at", sa.BigInteger, nullable=False),
+    sa.Column("ends_at", sa.BigInteger, nullable=False),
+    sa.Column("revoked_at", sa.BigInteger, nullable=True, index=True),
+    sa.Column("pem", sa.Text, nullable=False),
+    sa.Index("certificates_of", "tenant", "gateway"),
 )
 
 

@@ -13,9 +13,12 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
 from edge.appliance.doctor.check import Result, Surroundings, fail, ok, warn
+from edge.appliance.identity.location import FILE, FOLDER
 
 DAYS_WARN: Final = 30
 """A certificate that is renewed by itself is renewed before; by hand it needs the time."""
+DAYS_WARN_ENROLLED: Final = 20
+"""A gateway's own is renewed when 30 of 90 days are left, or some days later."""
 BEGIN_CRL: Final = b"-----BEGIN X509 CRL-----"
 
 
@@ -27,6 +30,11 @@ class Files(NamedTuple):
     key: str | None
     authority: str | None
     revoked: str | None
+
+    @property
+    def enrolled(self) -> bool:
+        """The gateway got it when it enrolled, and renews it itself."""
+        return self.certificate is not None and Path(self.certificate).parts[-2:] == (FOLDER, FILE)
 
 
 def certificates(around: Surroundings) -> Iterator[Result]:
@@ -61,11 +69,11 @@ def _problems(files: Files, name: str, now: datetime.datetime) -> Iterator[Resul
             yield fail(name, chain, "put a PEM certificate (with its chain) there")
         else:
             for certificate in chain:
-                yield from _times(certificate, name, now)
+                yield from _times(certificate, name, now, enrolled=files.enrolled)
             yield from _chained(chain, name)
             if files.key is not None:
                 yield from _key(chain[0], files.key, name)
-    if files.authority is not None:
+    if files.authority is not None and files.authority != files.certificate:
         trusted = _load(files.authority)
         if isinstance(trusted, str):
             yield fail(f"authority of {files.user}", trusted, "put the authority's PEM certificate there")
@@ -92,16 +100,21 @@ def _load(path: str) -> list[x509.Certificate] | str:
         return f"{path} holds no certificate in PEM"
 
 
-def _times(certificate: x509.Certificate, name: str, now: datetime.datetime) -> Iterator[Result]:
+def _times(
+    certificate: x509.Certificate, name: str, now: datetime.datetime, *, enrolled: bool = False
+) -> Iterator[Result]:
     subject = certificate.subject.rfc4514_string() or "(no name)"
-    renew = "renew it; the gateway takes the new file up by itself"
+    renew, days_warn = "renew it; the gateway takes the new file up by itself", DAYS_WARN
+    if enrolled:
+        renew = "the gateway renews it while it runs: does it reach its hub? else a new token, and waypost edge enrol"
+        days_warn = DAYS_WARN_ENROLLED
     if now < certificate.not_valid_before_utc:
         begins = certificate.not_valid_before_utc.date()
         yield fail(name, f"{subject} is valid from {begins} on only", "is the clock right? else have it issued again")
     left = certificate.not_valid_after_utc - now
     if left.total_seconds() <= 0:
         yield fail(name, f"{subject} ended on {certificate.not_valid_after_utc.date()}", renew)
-    elif left.days < DAYS_WARN:
+    elif left.days < days_warn:
         yield warn(name, f"{subject} ends in {left.days} days", renew)
 
 

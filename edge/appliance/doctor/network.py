@@ -12,6 +12,7 @@ from typing import Final
 import psutil
 
 from bridge.engine import Closed, Engine, Opened
+from bridge.hub_addresses import PROBE_SUFFIX
 from bridge.resources.endpoint import Endpoint
 from edge.appliance.configuration.validate import LISTENERS
 from edge.appliance.doctor.check import Result, Surroundings, fail, ok, warn
@@ -154,7 +155,7 @@ async def _open(
     writer: asyncio.StreamWriter,
 ) -> Result:
     """Open an AMQP connection as the uplink does, under a name of its own, and close it again."""
-    container = f"{connector.container or around.configuration.gateway or 'waypost'}-doctor"
+    container = f"{connector.container or around.configuration.gateway or 'waypost'}{PROBE_SUFFIX}"
     engine = Engine(container_id=container, server=False, hostname=endpoint.host, sasl=credentials_of(connector))
     engine.open()
     loop = asyncio.get_running_loop()

@@ -15,7 +15,10 @@ from edge.appliance.initial.defaults import AMQP, HTTP, MQTT
 @click.option("--mqtt", metavar="HOST:PORT", help=f"Where devices connect with MQTT, or none.  [default: {MQTT}]")
 @click.option("--amqp", metavar="HOST:PORT", help=f"The same with AMQP 1.0.  [default: {AMQP}]")
 @click.option("--http", metavar="HOST:PORT", help=f"Console, status and HTTP API, or none.  [default: {HTTP}]")
-@click.option("--hub", metavar="URL", help="Hub to send to: amqp://HOST:PORT. Needs --forward.")
+@click.option("--hub", metavar="URL", help="Hub to send to: amqps://HOST:PORT. Needs --forward.")
+@click.option(
+    "--token", envvar="WAYPOST_TOKEN", help="Enrol at the hub with this (waypost fleet token create, at the hub)."
+)
 @click.option("--forward", "filters", metavar="FILTER", multiple=True, help="What goes to the hub; repeatable.")
 @click.option("--systemd", is_flag=True, help="Also write a systemd unit, and say how to enable it.")
 def init(
@@ -26,6 +29,7 @@ def init(
     http: str | None,
     hub: str | None,
     filters: tuple[str, ...],
+    token: str | None,
     systemd: bool,
 ) -> None:
     """Make a data directory for a first gateway: its store, its resources, and on request a systemd unit.
@@ -35,8 +39,8 @@ def init(
 
     \b
     A gateway that sends what is below plant/ to a hub:
-      waypost edge init --data ./gw1 --name gw1 --hub amqp://hub.example:5672 --forward 'plant/#'
+      waypost edge init --data ./gw1 --name gw1 --hub amqps://hub.example:5671 --token TOKEN --forward 'plant/#'
     """
     from edge.appliance.initial.making import Told, make
 
-    make(data, Told(name=name, mqtt=mqtt, amqp=amqp, http=http, hub=hub, forward=filters), systemd=systemd)
+    make(data, Told(name=name, mqtt=mqtt, amqp=amqp, http=http, hub=hub, forward=filters, token=token), systemd=systemd)

@@ -14,6 +14,7 @@ from typing import Final
 import click
 import msgspec
 
+from bridge.hidden import hides
 from bridge.resources.endpoint import Endpoint
 from bridge.resources.errors import ConfigurationRejected
 from bridge.resources.parse import parse
@@ -24,6 +25,7 @@ from edge.appliance.configuration.kinds import KINDS
 from edge.appliance.configuration.repository import Repository, RepositoryError
 from edge.appliance.configuration.validate import LISTENERS
 from edge.appliance.errors import CommandError, Exit
+from edge.appliance.identity.commands import enrolled_at
 from edge.appliance.initial import systemd as units
 from edge.appliance.initial.defaults import AMQP, HTTP, MQTT, NONE
 from edge.appliance.initial.resources import FirstGateway, yaml_of
@@ -37,6 +39,7 @@ FILE_MODE: Final = 0o600
 NOTHING_MADE: Final = "nothing was made; do it again when that is mended"
 
 
+@hides("token")
 class Told(msgspec.Struct, frozen=True, kw_only=True):
     """The options; None: not given."""
 
@@ -46,6 +49,8 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
     http: str | None
     hub: str | None
     forward: Sequence[str]
+    token: str | None = None
+    """To enrol at the hub with."""
 
     @property
     def anything(self) -> bool:
@@ -70,6 +75,12 @@ def make(data: Path, told: Told, *, systemd: bool) -> None:
         file, unit = data / FILE_NAME, data.resolve() / units.UNIT_NAME
         with contextlib.ExitStack() as undo:
             undo.callback(_remove_empty, [folder for folder in (data, *data.parents) if not folder.exists()])
+            if wanted is not None and told.token is not None:
+                _check(wanted, file)
+                make_directory(data)
+                wanted = msgspec.structs.replace(
+                    wanted, identity=enrolled_at(str(wanted.hub), told.token, data, wanted.name)
+                )
             made = _resources_made(repository, file, wanted, undo) if wanted is not None else []
             applied = repository.load().resources
             if systemd:
@@ -163,19 +174,7 @@ def _resources_made(
     """Apply the resources of the gateway and write their file; all of it is checked before anything is made.
 
     Raises CommandError, ConfigurationRejected, RepositoryError, StoreError, OSError."""
-    if bool(wanted.hub) != bool(wanted.forward):
-        raise CommandError(
-            "--hub and --forward go together",
-            hint="for example --hub amqp://hub.example:5672 --forward 'plant/#'",
-            code=Exit.USAGE,
-        )
-    text = yaml_of(wanted)
-    resources = parse(KINDS, text, FILE_NAME)
-    errors = KINDS.validate(resources)
-    if errors:
-        raise ConfigurationRejected(errors)
-    if file.exists():
-        raise CommandError(f"{file} is there already", hint=f"apply it: waypost apply --data {file.parent} -f {file}")
+    text, resources = _check(wanted, file)
     make_directory(file.parent)
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE)
     undo.callback(file.unlink, missing_ok=True)
@@ -185,6 +184,24 @@ def _resources_made(
         undo.callback(shutil.rmtree, repository.folder, ignore_errors=True)
     repository.apply(resources)
     return resources
+
+
+def _check(wanted: FirstGateway, file: Path) -> tuple[str, list[Resource]]:
+    """The resources as text, and read. Raises CommandError, ConfigurationRejected."""
+    if bool(wanted.hub) != bool(wanted.forward):
+        raise CommandError(
+            "--hub and --forward go together",
+            hint="for example --hub amqps://hub.example:5671 --forward 'plant/#'",
+            code=Exit.USAGE,
+        )
+    text = yaml_of(wanted)
+    resources = parse(KINDS, text, FILE_NAME)
+    errors = KINDS.validate(resources)
+    if errors:
+        raise ConfigurationRejected(errors)
+    if file.exists():
+        raise CommandError(f"{file} is there already", hint=f"apply it: waypost apply --data {file.parent} -f {file}")
+    return text, resources
 
 
 def _store_made(data: Path) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -33,6 +34,8 @@ class FirstGateway(msgspec.Struct, frozen=True, kw_only=True):
     hub: str | None = None
     forward: Sequence[str] = ()
     """Filters of what goes to the hub."""
+    identity: Path | None = None
+    """File with key, certificate and the hub's authority; None: the hub is told no certificate."""
 
 
 def yaml_of(wanted: FirstGateway) -> str:
@@ -40,11 +43,19 @@ def yaml_of(wanted: FirstGateway) -> str:
     return as_called(_HEAD) + "---\n".join(to_yaml(document) for document in _documents(wanted))
 
 
+def hub_of(url: str, identity: Path | None) -> dict[str, Any]:
+    """``spec.hub`` of a gateway."""
+    if identity is None:
+        return {"url": url}
+    own = str(identity)
+    return {"url": url, "tls": {"caCert": own, "clientCert": own, "clientKey": own}}
+
+
 def _documents(wanted: FirstGateway) -> Iterator[dict[str, Any]]:
     places = {"mqtt": wanted.mqtt, "amqp": wanted.amqp, "http": wanted.http}
     gateway: dict[str, Any] = {"listeners": {name: place for name, place in places.items() if place is not None}}
     if wanted.hub is not None:
-        gateway["hub"] = {"url": wanted.hub}
+        gateway["hub"] = hub_of(wanted.hub, wanted.identity)
     yield _document("Gateway", wanted.name, gateway)
     yield _document("AddressSpace", SPACE, {"authenticationService": {"name": Authentication.STANDARD.value}})
     names: set[str] = set()

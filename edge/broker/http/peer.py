@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 from starlette.requests import Request
 
@@ -15,11 +15,13 @@ KEY: Final = "peer"
 class Peer:
     """One a connection."""
 
-    __slots__ = ("_changed", "identity", "parked", "user")
+    __slots__ = ("_changed", "certificate", "identity", "parked", "user")
 
     def __init__(self, identity: str | None = None, changed: Callable[[], None] = lambda: None) -> None:
         """`identity`: the name in its verified client certificate; `changed` is called when one of the others has."""
         self.identity = identity
+        self.certificate: Mapping[str, Any] | None = None
+        """Its verified client certificate, as `ssl` gives it."""
         self.user = ""
         """Who a request over this connection has shown to be there; empty: nobody yet."""
         self.parked = False

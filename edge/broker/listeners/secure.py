@@ -11,7 +11,7 @@ import logging
 import socket
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
-from typing import Final, cast
+from typing import Any, Final, TypeAlias, cast
 
 from edge.broker.limits import ACCOUNT_SHARE_MAX, TLS_HANDSHAKES_MAX, TLS_PARKED_MAX, TLS_SHUTDOWN_S, TLS_STALLED_S
 from edge.broker.listeners.heap import map_large_blocks
@@ -22,6 +22,12 @@ log = logging.getLogger(__name__)
 
 NO_DESCRIPTOR_WAIT_S: Final = 0.5
 """Pause when a connection cannot be accepted because the process has no file descriptor left: some will be freed."""
+
+
+Identify: TypeAlias = Callable[[Mapping[str, Any] | None], str | None]
+"""Who a verified client certificate, as `ssl` gives it, says that a peer is; None: nobody we know."""
+Admit: TypeAlias = Callable[[str | None], asyncio.Protocol | None]
+"""Makes who gets a connection of that identity; None when there is no room."""
 
 
 class Parked:
@@ -70,13 +76,15 @@ class SecureAcceptor:
         name: str,
         listening: socket.socket,
         certificates: Certificates,
-        admit: Callable[[str | None], asyncio.Protocol | None],
+        admit: Admit,
         *,
         handshake_s: float,
+        identify: Identify = subject_name,
+        others: Mapping[str, Admit] | None = None,
     ) -> None:
-        """Takes ownership of the socket, which is non-blocking. `admit` gets the name in the verified client
-        certificate, if any, and makes who gets the connection; None when there is no room. `handshake_s`: the time a
-        handshake has, less while others wait."""
+        """Takes ownership of the socket, which is non-blocking. `admit` gets what `identify` makes of the verified
+        client certificate. `others` get connections whose client asked for their protocol by name (ALPN, RFC 7301),
+        which the certificates have to offer. `handshake_s`: the time a handshake has, less while others wait."""
         self.handshakes: dict[asyncio.Task[None], tuple[str, float]] = {}
         """Under way: of which remote address, since when."""
         self._under_way: Counter[str] = Counter()
@@ -85,6 +93,8 @@ class SecureAcceptor:
         self._listening = listening
         self._certificates = certificates
         self._admit = admit
+        self._identify = identify
+        self._others = others or {}
         self._handshake_s = handshake_s
         self._loop = asyncio.get_running_loop()
         map_large_blocks()
@@ -149,7 +159,7 @@ class SecureAcceptor:
         peer = connection.getpeername() if connection.fileno() >= 0 else None
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: _Arriving(self._admit),
+                lambda: _Arriving(self._owner),
                 connection,
                 ssl=self._certificates.context,
                 ssl_handshake_timeout=self._handshake_s,
@@ -158,16 +168,24 @@ class SecureAcceptor:
         except OSError as error:  # ConnectionError, TimeoutError and SSLError are OSErrors
             log.info("%s: no TLS with %s: %s", self._name, peer, error)
 
+    def _owner(self, secure: asyncio.Transport) -> asyncio.Protocol | None:
+        """Who gets a connection whose handshake is done."""
+        identity = self._identify(secure.get_extra_info("peercert"))
+        admit = self._admit
+        if self._others:
+            admit = self._others.get(secure.get_extra_info("ssl_object").selected_alpn_protocol() or "", admit)
+        return admit(identity)
+
 
 class _Arriving(asyncio.Protocol):
-    """What a connection belongs to during its handshake; then it belongs to whom `admit` makes."""
+    """What a connection belongs to during its handshake; then it belongs to whom `owner` makes."""
 
-    def __init__(self, admit: Callable[[str | None], asyncio.Protocol | None]) -> None:
-        self._admit = admit
+    def __init__(self, owner: Callable[[asyncio.Transport], asyncio.Protocol | None]) -> None:
+        self._owner = owner
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         secure = cast(asyncio.Transport, transport)
-        owner = self._admit(subject_name(secure.get_extra_info("peercert")))
+        owner = self._owner(secure)
         if owner is None:
             secure.close()
             return

@@ -7,11 +7,11 @@ import contextlib
 import errno
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from bridge.transport.driver import Driver
-from edge.broker.listeners.secure import SecureAcceptor, listening_socket
-from edge.broker.listeners.tls import Certificates
+from edge.broker.listeners.secure import Admit, Identify, SecureAcceptor, listening_socket
+from edge.broker.listeners.tls import Certificates, subject_name
 
 log = logging.getLogger(__name__)
 
@@ -69,16 +69,32 @@ class TcpListener:
         self._secure: SecureAcceptor | None = None
 
     async def start(
-        self, host: str, port: int, certificates: Certificates | None = None, *, handshake_s: float = HANDSHAKE_S
+        self,
+        host: str,
+        port: int,
+        certificates: Certificates | None = None,
+        *,
+        handshake_s: float = HANDSHAKE_S,
+        identify: Identify = subject_name,
+        others: Mapping[str, Admit] | None = None,
     ) -> tuple[str, int]:
         """Listen, with TLS where there are certificates; returns the address bound (a port of 0 is chosen by the
-        kernel). `handshake_s`: from accept to the end of the TLS handshake. Raises ListenError."""
+        kernel). `handshake_s`: from accept to the end of the TLS handshake; `identify`, `others`: see
+        `SecureAcceptor`. Raises ListenError."""
         loop = asyncio.get_running_loop()
         try:
             if certificates is not None:
                 listening = await listening_socket(host, port, BACKLOG)
                 bound = listening.getsockname()
-                self._secure = SecureAcceptor(self.name, listening, certificates, self._admit, handshake_s=handshake_s)
+                self._secure = SecureAcceptor(
+                    self.name,
+                    listening,
+                    certificates,
+                    self._admit,
+                    handshake_s=handshake_s,
+                    identify=identify,
+                    others=others,
+                )
             else:
                 self._server = await loop.create_server(self._accept, host, port, backlog=BACKLOG, reuse_address=True)
                 bound = self._server.sockets[0].getsockname()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import ssl
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from edge.broker.configuration import TlsListener, TlsVersion
@@ -28,13 +28,15 @@ class TlsError(Exception):
 class Certificates:
     """What a TLS listener presents and whom it trusts, from files."""
 
-    def __init__(self, files: TlsListener) -> None:
-        """Read the files. Raises TlsError. Blocks for a few milliseconds."""
+    def __init__(self, files: TlsListener, protocols: Sequence[str] = ()) -> None:
+        """Read the files. `protocols`: what a client may ask for by name (ALPN). Raises TlsError. Blocks for a few
+        milliseconds."""
         self.files = files
+        self._protocols = protocols
         self.trouble: str | None = None
         """Why the files as they are now are not in force; None: they are."""
         self._stamps = _stamps(files)
-        self.context = make_context(files)
+        self.context = make_context(files, protocols)
 
     def check(self) -> bool:
         """Read the files again when one of them has changed; True when new ones are in force now."""
@@ -43,7 +45,7 @@ class Certificates:
             return False
         self._stamps = stamps  # also when they are bad: said once, not at every check
         try:
-            self.context = make_context(self.files)
+            self.context = make_context(self.files, self._protocols)
         except TlsError as error:
             self.trouble = f"the certificate in force stays: {error}"
             log.warning("%s", self.trouble)
@@ -53,11 +55,13 @@ class Certificates:
         return True
 
 
-def make_context(files: TlsListener) -> ssl.SSLContext:
+def make_context(files: TlsListener, protocols: Sequence[str] = ()) -> ssl.SSLContext:
     """The server's context for these files. Raises TlsError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = VERSIONS[files.minimum]
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
+    if protocols:
+        context.set_alpn_protocols(list(protocols))
     try:
         # A key with a passphrase would ask the terminal for it: nobody is there to answer.
         context.load_cert_chain(files.certificate, files.key, password=no_passphrase)

@@ -5,9 +5,19 @@ Files are read anew for each attempt to connect, so that renewed ones count with
 
 from __future__ import annotations
 
+import logging
 import ssl
+import time
+from pathlib import Path
+from typing import Final
 
 from edge.broker.configuration import TlsFiles
+from edge.health.certificates import CertificateError, validity_of
+
+log = logging.getLogger(__name__)
+
+NO_CHECK_TIME: Final = 0x20_0000
+"""X509_V_FLAG_NO_CHECK_TIME of OpenSSL: certificates are good at any time."""
 
 
 class PeerTlsError(OSError):
@@ -26,7 +36,19 @@ def peer_context(files: TlsFiles) -> ssl.SSLContext:
             context.load_cert_chain(files.certificate, files.key, password=no_passphrase)
         except (OSError, ValueError) as error:
             raise PeerTlsError(f"certificate {files.certificate} with key {files.key}: {tls_reason(error)}") from error
+        if _clock_is_behind(files.certificate):
+            log.warning("the clock is behind our own certificate, so it does not judge the peer's: set it")
+            context.verify_flags |= NO_CHECK_TIME
     return context
+
+
+def _clock_is_behind(certificate: str) -> bool:
+    """The clock shows a time before our own certificate was made: it is wrong, as it is where a machine has no battery,
+    and nobody has set it yet. An uplink that waits for that may wait for ever."""
+    try:
+        return time.time() < validity_of(Path(certificate))[0]
+    except (OSError, CertificateError):
+        return False
 
 
 def no_passphrase() -> str:

@@ -1,11 +1,12 @@
 """A registry of an older program goes on: nothing it knew is lost, and what it left open is settled under its names.
 
-`golden/registry/version3.sql` is what the program of schema 3 wrote, killed with a commit to each table prepared. It
-never changes.
+`golden/registry/version3.sql` is what the program of schema 3 wrote, killed with a commit to each table prepared;
+`version4.sql` is what that of schema 4 wrote, killed with a commit of writer `HERE` prepared. They never change.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ import sqlalchemy as sa
 from bridge.batch import decode, encode
 from bridge.message import Run, Stored
 from cloud.hub.groups import Lineage
+from cloud.hub.registry.enrolments import Enrolments, TokenRecord
 from cloud.hub.registry.registry import Registry
 from cloud.hub.registry.schema import SCHEMA_VERSION
 from cloud.lake.commits import GatewayStore
@@ -28,17 +30,16 @@ from cloud.lake.sequences import SequenceRange, Stream
 from tests.contract.registry.conftest import Place
 from tests.support.memory_lake import MemoryLake
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "registry" / "version3.sql"
+GOLDEN = Path(__file__).parents[1] / "golden" / "registry"
 REGISTRY_ID = "1c51b981073ce323ee215f98cf049851"
 TEMPERATURE = Stream("default", "gw1", "e" * 32, "plant/1/temp")
 PUMP = Stream("default", "gw2", "f" * 32, "pump")
 
 
-def statements(dialect: str) -> Iterator[str]:
-    """Of the golden file, in an order that foreign keys allow, as a database writes what SQLite wrote."""
-    found = [
-        each.strip() for each in re.findall(r"^(?:CREATE|INSERT).*?;$", GOLDEN.read_text(), re.MULTILINE | re.DOTALL)
-    ]
+def statements(dialect: str, version: int) -> Iterator[str]:
+    """Of a golden file, in an order that foreign keys allow, as a database writes what SQLite wrote."""
+    text = (GOLDEN / f"version{version}.sql").read_text()
+    found = [each.strip() for each in re.findall(r"^(?:CREATE|INSERT).*?;$", text, re.MULTILINE | re.DOTALL)]
     for each in sorted(found, key=lambda each: '"tenants"' not in each and "TABLE tenants" not in each):
         yield each if dialect == "sqlite" else translated(each)
 
@@ -48,11 +49,16 @@ def translated(statement: str) -> str:
     return statement.replace("BLOB", "BYTEA").replace("X'", r"'\x").replace(",1,'10.0", ",true,'10.0")
 
 
-@pytest.fixture
-def golden(place: Place) -> Place:
-    for statement in statements(place.url.get_backend_name()):
+def written_by(place: Place, version: int) -> Place:
+    """An empty database, filled by an older program."""
+    for statement in statements(place.url.get_backend_name(), version):
         place.execute(statement.replace(":", r"\:"))
     return place
+
+
+@pytest.fixture
+def golden(place: Place) -> Place:
+    return written_by(place, 3)
 
 
 def open_lake(place: Place, lake: MemoryLake) -> tuple[Registry, Landing]:
@@ -148,3 +154,27 @@ def test_an_upgrade_that_dies_has_not_begun(golden: Place, monkeypatch: pytest.M
     assert golden.execute("SELECT version FROM schema_version") == [(3,)]
     registry, _ = open_lake(golden, MemoryLake())
     assert registry.commits.landed(TEMPERATURE).spans == [(0, 9), (20, 29)]
+
+
+class TestFour:
+    """A registry of schema 4 has no tokens and no certificates."""
+
+    def test_what_was_known_is_known_and_gateways_enrol(self, place: Place) -> None:
+        lake = MemoryLake()
+        registry, landing = open_lake(written_by(place, 4), lake)
+        assert place.execute("SELECT version FROM schema_version") == [(SCHEMA_VERSION,)]
+        assert registry.commits.landed(TEMPERATURE).spans == [(0, 9), (20, 29)]
+        assert registry.commits.confirmed_version("telemetry") == 2
+        assert registry.commits.unresolved() == [], "the lake does not know the commit that was prepared"
+        assert [(g.name, g.generation) for g in registry.directory.gateways()] == [("gw1", 2), ("gw2", 1)]
+        assert landing.land([batch(TEMPERATURE, 25, 39), batch(PUMP, 0, 4)], 1_000).rows == 15
+        with contextlib.closing(Enrolments(place.url)) as enrolments:
+            assert (enrolments.tokens(), enrolments.certificates()) == ([], [])
+            enrolments.add([TokenRecord("t", b"digest", "default", None, 1, 2)])
+            assert [each.id for each in enrolments.tokens()] == ["t"]
+
+    def test_a_command_upgrades_it_before_the_hub_does(self, place: Place) -> None:
+        with contextlib.closing(Enrolments(written_by(place, 4).url)) as enrolments:
+            assert enrolments.tokens() == []
+        registry, _ = open_lake(place, MemoryLake())
+        assert registry.commits.landed(TEMPERATURE).spans == [(0, 9), (20, 29)]

@@ -251,3 +251,23 @@ class TestApplications:
         hub = Hub()
         Connection(hub, "gw1", SaslClient("reader@acme", "opensesame"), certificate())
         assert list(hub.served) == [Peer("acme", "reader", Kind.APPLICATION)]
+
+
+class TestProbe:
+    """Somebody at the gateway looks whether it would be let in: beside it, and in its place never."""
+
+    def test_it_would(self) -> None:
+        hub = Hub()
+        looking = Connection(hub, "gw1-doctor", external(), certificate())
+        assert any(isinstance(event, Opened) for event in looking.events)
+        assert any(isinstance(event, Closed) and event.condition is None for event in looking.events)
+        assert not hub.served
+        assert not hub.acceptor.admitted
+
+    def test_it_would_not(self) -> None:
+        class Never:
+            def refusal(self, peer: Peer, serial: int) -> str | None:
+                return f"{peer.name} {serial}"
+
+        looking = Connection(Hub(authority=Never()), "gw1-doctor", external(), certificate())
+        assert looking.refusal == ("amqp:unauthorized-access", "gw1 7")

@@ -52,6 +52,7 @@ class HttpConnection(H11Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(cast(asyncio.Transport, transport))
+        self.peer.certificate = transport.get_extra_info("peercert")
         if self.client is not None:
             self._origin = remote_of(self.client[0])
         self._wait_for(Part.HEAD)

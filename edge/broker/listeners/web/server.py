@@ -20,8 +20,9 @@ from edge.broker.http.limits import (
     HTTPS_STRANGERS_MAX,
     HTTPS_STRANGERS_OF_ONE_MAX,
 )
-from edge.broker.listeners.secure import SecureAcceptor
+from edge.broker.listeners.secure import Identify, SecureAcceptor
 from edge.broker.listeners.tcp import BACKLOG, HANDSHAKE_S
+from edge.broker.listeners.tls import subject_name
 from edge.broker.listeners.web.acceptor import Acceptor
 from edge.broker.listeners.web.bound_socket import BoundSocket
 from edge.broker.listeners.web.connection import HttpConnection
@@ -48,8 +49,9 @@ class _Server(uvicorn.Server):
 class WebServer:
     """One application on some sockets: ``await start()``, later ``await stop()``."""
 
-    def __init__(self, app: ASGIApp, sockets: Sequence[BoundSocket]) -> None:
-        """Takes ownership of the sockets, which are bound; listening is started here."""
+    def __init__(self, app: ASGIApp, sockets: Sequence[BoundSocket], identify: Identify = subject_name) -> None:
+        """Takes ownership of the sockets, which are bound; listening is started here. `identify`: which user the holder
+        of a client certificate is."""
         users = Places(HTTP_USERS_MAX, HTTP_USERS_OF_ONE_MAX)
         strangers = Places(HTTP_STRANGERS_MAX, HTTP_STRANGERS_OF_ONE_MAX)
         secure_strangers = Places(HTTPS_STRANGERS_MAX, HTTPS_STRANGERS_OF_ONE_MAX)
@@ -71,6 +73,7 @@ class WebServer:
         # It warns of each request that is none, and of each upgrade: whoever sends them would fill the log.
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
         self._sockets = sockets
+        self._identify = identify
         self._plain: list[Acceptor] = []
         self._secure: list[SecureAcceptor] = []
         self._serving: asyncio.Task[None] | None = None
@@ -94,14 +97,17 @@ class WebServer:
             if certificates is None:
                 self._plain.append(Acceptor(sock, self._admit))
             else:
-                acceptor = SecureAcceptor("https", sock, certificates, self._admit_secure, handshake_s=HANDSHAKE_S)
+                acceptor = SecureAcceptor(
+                    "https", sock, certificates, self.admit_secure, handshake_s=HANDSHAKE_S, identify=self._identify
+                )
                 self._secure.append(acceptor)
 
     def _admit(self) -> asyncio.Protocol:
         return self._plain_connection(**self._uvicorns())
 
-    def _admit_secure(self, identity: str | None) -> asyncio.Protocol:
-        """A connection whose TLS handshake is done; the name in its certificate is for the application."""
+    def admit_secure(self, identity: str | None) -> asyncio.Protocol:
+        """A connection whose TLS handshake is done, on a socket of ours or of another listener; the name in its
+        certificate is for the application."""
         return self._secure_connection(identity, **self._uvicorns())
 
     def _uvicorns(self) -> dict[str, Any]:

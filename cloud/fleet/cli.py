@@ -1,0 +1,195 @@
+"""`waypost fleet`: tokens for new gateways, their certificates, and the end of these."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from cloud.fleet.place import (
+    FleetError,
+    config_option,
+    data_option,
+    json_option,
+    moment,
+    opened,
+    seconds,
+    tenant_option,
+)
+
+if TYPE_CHECKING:
+    from cloud.hub.registry.enrolments import CertificateRecord, TokenRecord
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def fleet() -> None:
+    """Let gateways in, and shut them out: on the hub's data directory, also while the hub runs."""
+
+
+@fleet.group()
+def token() -> None:
+    """Tokens, each for the enrolment of one gateway."""
+
+
+@token.command()
+@data_option
+@config_option
+@tenant_option
+@click.option("--gateway", help="Only for the gateway of this name, which it may replace; else for any new name.")
+@click.option("--expires", default="24h", show_default=True, metavar="TIME", help="How long it is good: 30m, 24h, 7d.")
+@click.option("--count", default=1, show_default=True, type=click.IntRange(min=1), help="How many.")
+@json_option
+def create(
+    data: Path, config: Path | None, tenant: str, gateway: str | None, expires: str, count: int, as_json: bool
+) -> None:
+    """Make tokens; each lets one gateway enrol, once. It is shown now and never again: what is kept is its hash.
+
+    \b
+    At the gateway:
+      waypost edge init --data DIR --hub amqps://HOST:5671 --token TOKEN --forward 'plant/#'
+    """
+    from bridge.enrolment import Token
+    from cloud.hub.enrolment.limits import TOKEN_EXPIRES_S_MAX, TOKENS_AT_ONCE_MAX
+    from cloud.hub.peers import gateway_fault, tenant_fault
+    from cloud.hub.registry.enrolments import TokenRecord
+    from edge.output.terminal import say, say_json
+
+    life_s = seconds(expires)
+    if life_s > TOKEN_EXPIRES_S_MAX:
+        raise FleetError(
+            f"--expires {expires}: a token is good for {TOKEN_EXPIRES_S_MAX / 86_400:.0f} days at most", code=2
+        )
+    if count > TOKENS_AT_ONCE_MAX or (gateway is not None and count > 1):
+        most = "one token for one gateway" if gateway is not None else f"{TOKENS_AT_ONCE_MAX} tokens at once at most"
+        raise FleetError(f"--count {count}: {most}", code=2)
+    if fault := tenant_fault(tenant) or (gateway is not None and gateway_fault(gateway)):
+        raise FleetError(fault, code=2)
+    with opened(data, config) as place:
+        now_us = time.time_ns() // 1_000
+        made = [Token.make(place.authority.fingerprint) for _ in range(count)]
+        ends_us = now_us + int(life_s * 1e6)
+        place.enrolments.add([TokenRecord(each.id, each.digest, tenant, gateway, now_us, ends_us) for each in made])
+    if as_json:
+        common = {"tenant": tenant, "gateway": gateway, "expires_at": moment(ends_us)}
+        say_json([{"id": each.id, "token": each.text, **common} for each in made])
+        return
+    for each in made:
+        say(each.text)
+
+
+@token.command("list")
+@data_option
+@config_option
+@json_option
+def list_tokens(data: Path, config: Path | None, as_json: bool) -> None:
+    """List tokens and what became of them."""
+    from edge.output.terminal import say, say_json
+
+    with opened(data, config) as place:
+        found = place.enrolments.tokens()
+        of = {each.serial: each.gateway for each in place.enrolments.certificates()}
+    now_us = time.time_ns() // 1_000
+    rows = [
+        {
+            "id": each.id,
+            "tenant": each.tenant,
+            "gateway": of.get(each.serial or "", each.gateway),
+            "state": state_of(each, now_us),
+            "expires_at": moment(each.expires_at),
+        }
+        for each in found
+    ]
+    if as_json:
+        say_json(rows)
+        return
+    for row in rows:
+        say("  ".join(f"{row[name] or '-'}" for name in ("id", "tenant", "gateway", "state", "expires_at")))
+    if not rows:
+        say("no tokens")
+
+
+@token.command("revoke")
+@data_option
+@config_option
+@click.argument("token_id", metavar="ID")
+def revoke_token(data: Path, config: Path | None, token_id: str) -> None:
+    """Take a token back: nobody enrols with it any more. ID: as `token list` shows it."""
+    from edge.output.terminal import say
+
+    with opened(data, config) as place:
+        before = place.enrolments.revoke_token(token_id, time.time_ns() // 1_000)
+    if before is None:
+        raise FleetError(f"there is no token {token_id}", f"see them: waypost fleet token list --data {data}")
+    if before.spent_at is not None:
+        step = f"to shut the gateway out: waypost fleet revoke --data {data} GATEWAY"
+        raise FleetError(f"token {token_id} has been used: a gateway has a certificate for it", step)
+    say(f"{token_id}: revoked")
+
+
+@fleet.command("list")
+@data_option
+@config_option
+@json_option
+def list_gateways(data: Path, config: Path | None, as_json: bool) -> None:
+    """List gateways that have enrolled, each with the certificate that lasts longest."""
+    from edge.output.terminal import say, say_json
+
+    with opened(data, config) as place:
+        found = place.enrolments.certificates()
+    now_us = time.time_ns() // 1_000
+    last: dict[tuple[str, str], CertificateRecord] = {}
+    for each in found:
+        known = last.get((each.tenant, each.gateway))
+        if known is None or (each.good(now_us), each.ends_at) >= (known.good(now_us), known.ends_at):
+            last[each.tenant, each.gateway] = each
+    rows = [
+        {
+            "tenant": each.tenant,
+            "gateway": each.gateway,
+            "state": "good" if each.good(now_us) else "ended" if each.revoked_at is None else "revoked",
+            "ends_at": moment(each.ends_at),
+            "serial": each.serial,
+        }
+        for each in last.values()
+    ]
+    if as_json:
+        say_json(rows)
+        return
+    for row in rows:
+        say("  ".join(f"{row[name]}" for name in ("tenant", "gateway", "state", "ends_at")))
+    if not rows:
+        say("no gateway has enrolled")
+
+
+@fleet.command()
+@data_option
+@config_option
+@tenant_option
+@click.argument("gateway")
+def revoke(data: Path, config: Path | None, tenant: str, gateway: str) -> None:
+    """Shut a gateway out: its certificates count no more, and a running hub ends its connection within seconds.
+
+    It keeps what its devices send. To let it in again, make a token for its name (`token create --gateway NAME`) and
+    run `waypost edge enrol` there.
+    """
+    from edge.output.terminal import say
+
+    with opened(data, config) as place:
+        count = place.enrolments.revoke(tenant, gateway, time.time_ns() // 1_000)
+    if not count:
+        raise FleetError(
+            f"gateway {gateway} of tenant {tenant} has no certificate that is good",
+            f"see them: waypost fleet list --data {data}",
+        )
+    say(f"{gateway}: {count} {'certificate' if count == 1 else 'certificates'} revoked")
+
+
+def state_of(token: TokenRecord, now_us: int) -> str:
+    """``open``, ``spent``, ``revoked`` or ``expired``."""
+    if token.spent_at is not None:
+        return "spent"
+    if token.revoked_at is not None:
+        return "revoked"
+    return "expired" if token.expires_at <= now_us else "open"

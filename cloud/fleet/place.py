@@ -1,0 +1,92 @@
+"""A hub's data directory as commands use it beside the hub: its registry and its authority.
+
+A command has a connection of its own to the registry. What it changes counts for a running hub within a second.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import click
+
+if TYPE_CHECKING:
+    from cloud.hub.enrolment.authority import OwnAuthority
+    from cloud.hub.registry.enrolments import Enrolments
+
+data_option = click.option(
+    "--data", type=click.Path(path_type=Path, file_okay=False), required=True, help="The hub's data directory."
+)
+config_option = click.option(
+    "--config", type=click.Path(path_type=Path), help="The hub's configuration, where it names a registry or authority."
+)
+tenant_option = click.option("--tenant", default="default", show_default=True, help="Whose gateway.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+_UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
+
+
+class FleetError(click.ClickException):
+    """What is wrong, for the person at the keyboard; `hint` is the next step."""
+
+    def __init__(self, message: str, hint: str = "", *, code: int = 1) -> None:
+        super().__init__(message)
+        self.hint = hint
+        self.exit_code = code  # type: ignore[misc]  # click gives it to a class, we to each error
+
+
+class Place(NamedTuple):
+    """An open one."""
+
+    enrolments: Enrolments
+    authority: OwnAuthority
+
+
+@contextlib.contextmanager
+def opened(data: Path, config: Path | None) -> Iterator[Place]:
+    """Open registry and authority of a hub that has run at least once. Raises FleetError."""
+    from bridge.resources.errors import ConfigurationRejected
+    from cloud.hub.configuration import Settings, load
+    from cloud.hub.data import UMASK, WRITER
+    from cloud.hub.enrolment.files import AuthorityFileError, authority_of
+    from cloud.hub.registry.enrolments import Enrolments
+    from cloud.hub.registry.faults import RegistryUnreachable
+    from cloud.hub.registry.location import sqlite_file
+    from cloud.lake.faults import RegistryError
+
+    try:
+        settings = load(config) if config is not None else Settings()
+        if not (data / WRITER).is_file():
+            raise FleetError(f"{data} is no hub's data directory", f"make it: waypost hub run --data {data}", code=2)
+        os.umask(UMASK)
+        if data.stat().st_uid != os.geteuid():
+            raise FleetError(f"{data} belongs to another user", "run this as the hub's user: sudo -u USER …", code=2)
+        authority = authority_of(data, settings.authority_files, time.time())
+        with contextlib.closing(Enrolments(settings.registry or sqlite_file(data / "registry.db"))) as enrolments:
+            yield Place(enrolments, authority)
+    except ConfigurationRejected as rejected:
+        raise FleetError(str(rejected), code=2) from None
+    except AuthorityFileError as error:
+        raise FleetError(str(error), code=2) from None
+    except RegistryError as error:
+        raise FleetError(str(error), code=3 if isinstance(error, RegistryUnreachable) else 1) from None
+    except OSError as error:
+        raise FleetError(f"{error.filename or data}: {error.strerror}", code=2) from None
+
+
+def seconds(text: str) -> float:
+    """``90s``, ``30m``, ``24h``, ``7d``. Raises click.BadParameter."""
+    found = re.fullmatch(r"(\d{1,9})([smhd])", text)
+    if found is None or not int(found[1]):
+        raise click.BadParameter(f'"{text}" is no length of time; expected for example 30m, 24h or 7d')
+    return int(found[1]) * _UNITS[found[2]]
+
+
+def moment(us: int | None) -> str | None:
+    """UTC microseconds as a person reads them."""
+    return None if us is None else time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(us / 1e6))

@@ -1,0 +1,251 @@
+"""The hub's certificate authority: who it is, and what it signs. No files and no clock: `now` is an argument.
+
+`Authority` is what enrolment asks for. `OwnAuthority` signs with a key of its own; an authority of somebody else's, to
+which the hub would hand requests on, implements the same.
+"""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple, Protocol, TypeAlias
+
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from cloud.hub.enrolment.limits import (
+    AUTHORITY_BACKDATED_S,
+    AUTHORITY_DAYS,
+    BACKDATED_S,
+    KEY_CURVES,
+    REVOCATIONS_VALID_S,
+    RSA_BITS,
+)
+from cloud.hub.peers import gateway_uri
+
+COMMON_NAME_CHARACTERS_MAX: Final = 64
+"""RFC 5280, ub-common-name. It is for people: programs go by the URI, which has all of a gateway's name."""
+
+PublicKey: TypeAlias = ec.EllipticCurvePublicKey | rsa.RSAPublicKey
+PrivateKey: TypeAlias = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
+
+
+class RequestError(ValueError):
+    """A certificate signing request cannot be signed; the message says why."""
+
+
+class Signed(NamedTuple):
+    """A certificate the authority has made."""
+
+    serial: str
+    """Hexadecimal."""
+    pem: str
+    """With those between it and the authority, if any."""
+    key_id: bytes
+    """SHA-256 of the public key (its SubjectPublicKeyInfo)."""
+    begins_at: float
+    """UTC seconds since 1970, as `ends_at`."""
+    ends_at: float
+
+
+class Revoked(NamedTuple):
+    """A certificate that does not count any more."""
+
+    serial: str
+    at: float
+    """UTC seconds since 1970."""
+
+
+class Authority(Protocol):
+    """Who makes the gateways' certificates."""
+
+    @property
+    def pem(self) -> str:
+        """Its certificate."""
+        ...
+
+    @property
+    def fingerprint(self) -> bytes:
+        """SHA-256 of its certificate (DER), as tokens have it."""
+        ...
+
+    def gateway_certificate(self, key: PublicKey, tenant: str, gateway: str, now: float, life_s: float) -> Signed:
+        """A certificate for a gateway, which names it in its URI (`cloud.hub.peers.gateway_uri`). Who it is has been
+        decided before."""
+        ...
+
+    def revocations(self, revoked: Iterable[Revoked], number: int, now: float) -> bytes:
+        """The list of these revoked certificates (RFC 5280 section 5), DER. `number` never gets smaller."""
+        ...
+
+
+class OwnAuthority:
+    """An authority whose key the hub holds. One it makes itself is of elliptic curve P-256 and signs itself."""
+
+    def __init__(self, certificate: x509.Certificate, key: PrivateKey) -> None:
+        self.certificate = certificate
+        self._key = key
+
+    @classmethod
+    def make(cls, name: str, now: float) -> OwnAuthority:
+        """A new one, with a new key."""
+        key = new_key()
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        builder = (
+            _builder(subject, subject, key.public_key(), now, AUTHORITY_DAYS * 86_400.0, AUTHORITY_BACKDATED_S)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(_usage(signs=True), critical=True)
+        )
+        return cls(builder.sign(key, hashes.SHA256()), key)
+
+    @property
+    def pem(self) -> str:
+        return self.certificate.public_bytes(Encoding.PEM).decode()
+
+    @property
+    def key_pem(self) -> str:
+        """For the file it is kept in, and for nobody else."""
+        return key_pem(self._key)
+
+    @property
+    def fingerprint(self) -> bytes:
+        return self.certificate.fingerprint(hashes.SHA256())
+
+    def gateway_certificate(self, key: PublicKey, tenant: str, gateway: str, now: float, life_s: float) -> Signed:
+        attributes = ((NameOID.ORGANIZATION_NAME, tenant), (NameOID.COMMON_NAME, gateway[:COMMON_NAME_CHARACTERS_MAX]))
+        subject = x509.Name([x509.NameAttribute(*each) for each in attributes])
+        backdated_s = min(BACKDATED_S, life_s / 10)
+        builder = self._leaf(subject, key, now, life_s, backdated_s, ExtendedKeyUsageOID.CLIENT_AUTH)
+        named = x509.SubjectAlternativeName([x509.UniformResourceIdentifier(gateway_uri(tenant, gateway))])
+        return self._signed(builder.add_extension(named, critical=False), key)
+
+    def server_certificate(self, key: PublicKey, names: Sequence[str], now: float, life_s: float) -> Signed:
+        """A certificate for the hub itself under these names and addresses."""
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0][:COMMON_NAME_CHARACTERS_MAX])])
+        builder = self._leaf(subject, key, now, life_s, AUTHORITY_BACKDATED_S, ExtendedKeyUsageOID.SERVER_AUTH)
+        alternatives = x509.SubjectAlternativeName([_general_name(name) for name in names])
+        return self._signed(builder.add_extension(alternatives, critical=False), key)
+
+    def revocations(self, revoked: Iterable[Revoked], number: int, now: float) -> bytes:
+        builder = (
+            x509.CertificateRevocationListBuilder()
+            .issuer_name(self.certificate.subject)
+            .last_update(_utc(now - BACKDATED_S))
+            .next_update(_utc(now + REVOCATIONS_VALID_S))
+            .add_extension(x509.CRLNumber(number), critical=False)
+            .add_extension(self._key_identifier(), critical=False)
+        )
+        for each in revoked:
+            entry = x509.RevokedCertificateBuilder().serial_number(int(each.serial, 16)).revocation_date(_utc(each.at))
+            builder = builder.add_revoked_certificate(entry.build())
+        return builder.sign(self._key, hashes.SHA256()).public_bytes(Encoding.DER)
+
+    # --- inside -----------------------------------------------------------------------------------------------------
+
+    def _leaf(
+        self,
+        subject: x509.Name,
+        key: PublicKey,
+        now: float,
+        life_s: float,
+        backdated_s: float,
+        purpose: x509.ObjectIdentifier,
+    ) -> x509.CertificateBuilder:
+        return (
+            _builder(subject, self.certificate.subject, key, now, life_s, backdated_s)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(_usage(signs=False), critical=True)
+            .add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
+            .add_extension(self._key_identifier(), critical=False)
+        )
+
+    def _key_identifier(self) -> x509.AuthorityKeyIdentifier:
+        return x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
+
+    def _signed(self, builder: x509.CertificateBuilder, key: PublicKey) -> Signed:
+        made = builder.sign(self._key, hashes.SHA256())
+        begins, ends = made.not_valid_before_utc.timestamp(), made.not_valid_after_utc.timestamp()
+        return Signed(f"{made.serial_number:x}", made.public_bytes(Encoding.PEM).decode(), key_id(key), begins, ends)
+
+
+def read_request(pem: str) -> PublicKey:
+    """The key of a certificate signing request whose sender has shown to hold it. Raises `RequestError`.
+
+    What the request says beside the key does not count: the hub decides who somebody is.
+    """
+    try:
+        request = x509.load_pem_x509_csr(pem.encode("ascii", "replace"))
+        proven = request.is_signature_valid
+        key = request.public_key()
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise RequestError("the certificate signing request cannot be read") from error
+    if not proven:
+        raise RequestError("the certificate signing request is not signed with its own key")
+    if isinstance(key, ec.EllipticCurvePublicKey) and key.curve.name in KEY_CURVES:
+        return key
+    if isinstance(key, rsa.RSAPublicKey) and RSA_BITS[0] <= key.key_size <= RSA_BITS[1]:
+        return key
+    raise RequestError("the key is of another kind than elliptic curve P-256 or P-384, or RSA of 2048 to 4096 bits")
+
+
+def new_key() -> ec.EllipticCurvePrivateKey:
+    """On P-256: every TLS library has it, and a Raspberry Pi signs a handshake with it in a millisecond."""
+    return ec.generate_private_key(ec.SECP256R1())
+
+
+def key_pem(key: PrivateKey) -> str:
+    """PKCS #8, without a passphrase: nobody is there to type one."""
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+
+
+def key_id(key: PublicKey) -> bytes:
+    """SHA-256 of its SubjectPublicKeyInfo."""
+    digest = hashes.Hash(hashes.SHA256())
+    digest.update(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo))
+    return digest.finalize()
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: PublicKey, now: float, life_s: float, backdated_s: float
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(_utc(now - backdated_s))
+        .not_valid_after(_utc(now + life_s))
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+    )
+
+
+def _usage(*, signs: bool) -> x509.KeyUsage:
+    """Of an authority, or of who proves to hold a key in a handshake."""
+    return x509.KeyUsage(
+        digital_signature=not signs,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=signs,
+        crl_sign=signs,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _general_name(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
+
+
+def _utc(seconds: float) -> datetime.datetime:
+    return datetime.datetime.fromtimestamp(int(seconds), datetime.UTC)

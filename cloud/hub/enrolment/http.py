@@ -1,0 +1,106 @@
+"""Enrolment over HTTP: open to everybody, as a token or a certificate says who may."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+import msgspec
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from bridge.enrolment import (
+    AUTHORITY_PATH,
+    CERTIFICATE_PATH,
+    DOCUMENT_BYTES_MAX,
+    RENEWAL_PATH,
+    REVOKED_PATH,
+    EnrolmentRequest,
+    Issued,
+    Reason,
+    Refusal,
+    RenewalRequest,
+)
+from cloud.hub.enrolment.service import Enrolment
+from cloud.hub.registry.enrolments import EnrolmentRefused
+from cloud.lake.faults import RegistryError
+from edge.broker.http.limits import HTTP_BODY_S_MAX
+from edge.broker.http.peer import peer_of
+from edge.output.document import json
+
+Document = TypeVar("Document", EnrolmentRequest, RenewalRequest)
+
+STATUS: Final = {
+    Reason.MALFORMED: 400,
+    Reason.UNKNOWN: 401,
+    Reason.NO_CERTIFICATE: 401,
+    Reason.EXPIRED: 403,
+    Reason.REVOKED: 403,
+    Reason.SPENT: 403,
+    Reason.OTHER_GATEWAY: 403,
+    Reason.NAME_TAKEN: 409,
+    Reason.TOO_MANY: 429,
+    Reason.UNAVAILABLE: 503,
+}
+
+
+def routes(enrolment: Enrolment, now: Callable[[], float]) -> list[Route]:
+    """Those of `bridge.enrolment`. `now`: UTC seconds since 1970."""
+
+    async def authority(_request: Request) -> Response:
+        return Response(enrolment.authority.pem, media_type="application/x-pem-file", headers=NOT_KEPT)
+
+    async def revoked(_request: Request) -> Response:
+        return Response(enrolment.revocations(), media_type="application/pkix-crl", headers=NOT_KEPT)
+
+    async def certificate(request: Request) -> Response:
+        return await answered(_enrolled(request), now)
+
+    async def renewal(request: Request) -> Response:
+        return await answered(_renewed(request), now)
+
+    async def _enrolled(request: Request) -> Issued:
+        return await enrolment.enrol(await _document(request, EnrolmentRequest))
+
+    async def _renewed(request: Request) -> Issued:
+        return await enrolment.renew(await _document(request, RenewalRequest), peer_of(request).certificate)
+
+    return [
+        Route(AUTHORITY_PATH, authority),
+        Route(REVOKED_PATH, revoked),
+        Route(CERTIFICATE_PATH, certificate, methods=["POST"]),
+        Route(RENEWAL_PATH, renewal, methods=["POST"]),
+    ]
+
+
+NOT_KEPT: Final = {"cache-control": "no-store"}
+
+
+async def answered(asked: Awaitable[Issued], now: Callable[[], float]) -> Response:
+    """The certificate, or why there is none."""
+    document: Issued | Refusal
+    try:
+        document, status = await asked, 200
+    except EnrolmentRefused as refused:
+        document, status = Refusal(str(refused), refused.reason.value, now()), STATUS[refused.reason]
+    except RegistryError as error:
+        document, status = Refusal(str(error), Reason.UNAVAILABLE.value, now()), 503
+    return Response(json(document), status, media_type="application/json", headers=NOT_KEPT)
+
+
+async def _document(request: Request, kind: type[Document]) -> Document:
+    """The body of a request. Raises `EnrolmentRefused`."""
+    body = b""
+    try:
+        async with asyncio.timeout(HTTP_BODY_S_MAX):
+            async for part in request.stream():
+                body += part
+                if len(body) > DOCUMENT_BYTES_MAX:
+                    raise EnrolmentRefused(Reason.MALFORMED, f"a request has {DOCUMENT_BYTES_MAX} bytes at most")
+        return msgspec.json.decode(body, type=kind)
+    except (TimeoutError, ClientDisconnect):
+        raise EnrolmentRefused(Reason.MALFORMED, "the request did not come in time") from None
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise EnrolmentRefused(Reason.MALFORMED, "the request is not the document that is wanted") from None

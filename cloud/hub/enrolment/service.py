@@ -1,0 +1,199 @@
+"""Who gets a certificate of the hub's authority, and whose does not count any more.
+
+On the event loop; the registry's part of it is in a thread of its own, with a connection of its own: enrolment goes on
+while a landing is under way, or cannot be done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, Final, TypeVar
+
+import sqlalchemy as sa
+
+from bridge.enrolment import (
+    EnrolmentRequest,
+    Issued,
+    Reason,
+    RenewalRequest,
+    TokenError,
+    digest,
+    secret_of,
+)
+from cloud.hub.enrolment.authority import Authority, PublicKey, RequestError, Revoked, key_id, read_request
+from cloud.hub.enrolment.limits import CERTIFICATES_A_GATEWAY_MAX, REQUESTS_MAX, REVOCATIONS_LOOKED_AT_S
+from cloud.hub.peers import Peer, gateway_fault
+from cloud.hub.registry.enrolments import Asked, CertificateRecord, EnrolmentRefused, Enrolments
+from cloud.lake.faults import RegistryError
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+LIST_MADE_ANEW_S: Final = 3_600.0
+"""The list of revoked certificates is signed again after this, though nothing has changed."""
+
+
+class Enrolment:
+    """For one hub: `open`, `watch`, later `close`."""
+
+    def __init__(
+        self,
+        authority: Authority,
+        registry: sa.URL,
+        *,
+        life_s: float,
+        revoked: Callable[[], None],
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        """`life_s`: of a gateway's certificate. `revoked` is called when certificates have been revoked, on the
+        loop's thread. `now`: UTC seconds since 1970."""
+        self.authority = authority
+        self.trouble: str | None = None
+        """Why revocations cannot be looked for; None: they can."""
+        self.refused = 0
+        """Times a certificate that was revoked was not let in, or had to leave."""
+        self._url = registry
+        self._life_s = life_s
+        self._told = revoked
+        self._now = now
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="enrolment")
+        self._waiting = 0
+        self._registry: Enrolments | None = None
+        self._revoked: dict[str, CertificateRecord] = {}
+        self._list: tuple[float, int, bytes] | None = None
+        """When it was made, of how many, and the list."""
+        self._watching: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        """Open the registry and read what was revoked. Raises `RegistryError`."""
+        loop = asyncio.get_running_loop()
+        self._registry = await loop.run_in_executor(self._executor, Enrolments, self._url)
+        await self._look()
+        self._watching = loop.create_task(self._watch(), name="revocations")
+
+    async def close(self) -> None:
+        """Idempotent."""
+        watching, self._watching = self._watching, None
+        if watching is not None:
+            watching.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await watching
+        registry, self._registry = self._registry, None
+        if registry is not None:
+            await asyncio.get_running_loop().run_in_executor(self._executor, registry.close)
+        self._executor.shutdown()
+
+    # --- who is let in ----------------------------------------------------------------------------------------------
+
+    def refusal(self, peer: Peer, serial: int) -> str | None:
+        """Implements `cloud.hub.acceptor.Authority`."""
+        if f"{serial:x}" not in self._revoked:
+            return None
+        self.refused += 1
+        return f"the certificate of gateway {peer.name} was revoked: enrol it anew with a token made for its name"
+
+    # --- certificates -----------------------------------------------------------------------------------------------
+
+    async def enrol(self, request: EnrolmentRequest) -> Issued:
+        """The certificate a token is good for. Raises `EnrolmentRefused`, `RegistryError`."""
+        key = _key_of(request.request)
+        if fault := gateway_fault(request.gateway):
+            raise EnrolmentRefused(Reason.MALFORMED, fault)
+        try:
+            secret = digest(secret_of(request))
+        except TokenError as error:
+            raise EnrolmentRefused(Reason.MALFORMED, str(error)) from error
+        asked = Asked(request.token_id[:32], secret, request.gateway, key_id(key))
+        sign = partial(self._sign, key)
+        made = await self._asked(lambda registry: registry.enrol(asked, self._now_us(), sign))
+        log.info("gateway %s of tenant %s has a certificate: token %s", made.gateway, made.tenant, asked.token_id)
+        return self._issued(made)
+
+    async def renew(self, request: RenewalRequest, shown: Mapping[str, Any] | None) -> Issued:
+        """The next certificate of who has shown this one. Raises `EnrolmentRefused`, `RegistryError`."""
+        key = _key_of(request.request)
+        serial = serial_of(shown)
+        if serial is None:
+            raise EnrolmentRefused(Reason.NO_CERTIFICATE, "a certificate is renewed by who shows the one it has")
+        sign, maximum = partial(self._sign, key), CERTIFICATES_A_GATEWAY_MAX
+        made = await self._asked(lambda registry: registry.renew(serial, key_id(key), self._now_us(), maximum, sign))
+        log.info("gateway %s of tenant %s has renewed its certificate", made.gateway, made.tenant)
+        return self._issued(made)
+
+    def revocations(self) -> bytes:
+        """The list of revoked certificates, DER."""
+        now, count = self._now(), len(self._revoked)
+        if self._list is None or self._list[1] != count or not 0 <= now - self._list[0] < LIST_MADE_ANEW_S:
+            entries = [Revoked(each.serial, (each.revoked_at or 0) / 1e6) for each in self._revoked.values()]
+            self._list = now, count, self.authority.revocations(entries, int(now * 1_000), now)
+        return self._list[2]
+
+    # --- inside -----------------------------------------------------------------------------------------------------
+
+    def _now_us(self) -> int:
+        return int(self._now() * 1_000_000)
+
+    def _sign(self, key: PublicKey, tenant: str, gateway: str) -> CertificateRecord:
+        """In the registry's thread."""
+        made = self.authority.gateway_certificate(key, tenant, gateway, self._now(), self._life_s)
+        begins_at, ends_at = (int(at * 1_000_000) for at in (made.begins_at, made.ends_at))
+        return CertificateRecord(made.serial, tenant, gateway, made.key_id, begins_at, ends_at, None, made.pem)
+
+    def _issued(self, made: CertificateRecord) -> Issued:
+        return Issued(made.tenant, made.gateway, made.pem, self.authority.pem, self._now())
+
+    async def _asked(self, work: Callable[[Enrolments], T]) -> T:
+        """Ask the registry, in its thread, and not without end."""
+        registry = self._registry
+        if registry is None or self._waiting >= REQUESTS_MAX:
+            raise EnrolmentRefused(Reason.UNAVAILABLE, "the hub has too much to do; ask again in some seconds")
+        self._waiting += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._executor, work, registry)
+        finally:
+            self._waiting -= 1
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(REVOCATIONS_LOOKED_AT_S)
+            try:
+                await self._look()
+            except RegistryError as error:
+                if self.trouble is None:
+                    log.warning("revoked certificates cannot be looked for; those known count: %s", error)
+                self.trouble = str(error)
+            else:
+                self.trouble = None
+
+    async def _look(self) -> None:
+        """Take up what was revoked since the last look, here or elsewhere."""
+        since = max((each.revoked_at or 0 for each in self._revoked.values()), default=0)
+        found = await self._asked(lambda registry: registry.revoked(since))
+        now_us = self._now_us()
+        new = [each for each in found if each.serial not in self._revoked]
+        self._revoked.update({each.serial: each for each in new if each.ends_at > now_us})
+        if new:
+            self._told()
+
+
+def serial_of(certificate: Mapping[str, Any] | None) -> str | None:
+    """As the registry has it, of a certificate as `ssl` gives it."""
+    shown = str((certificate or {}).get("serialNumber", ""))
+    try:
+        return f"{int(shown, 16):x}"
+    except ValueError:
+        return None
+
+
+def _key_of(request: str) -> PublicKey:
+    try:
+        return read_request(request)
+    except RequestError as error:
+        raise EnrolmentRefused(Reason.MALFORMED, str(error)) from error

@@ -1,0 +1,235 @@
+"""Who may enrol, and who has: tokens, and the certificates gateways were given.
+
+For the hub, in a thread of its own, and for commands beside it: each opens the database for itself. Times are UTC
+microseconds since 1970. A token is spent in the transaction that keeps the certificate it was spent for: whoever asks
+again with the same key gets that certificate, whatever became of the answer, and nobody else gets one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, TypeAlias
+
+import sqlalchemy as sa
+
+from bridge.enrolment import Reason, same
+from bridge.hidden import hides
+from cloud.hub.registry.database import Database
+from cloud.hub.registry.schema import certificates, gateways, open_schema, tokens
+
+TIES_US = 10_000_000
+"""How much further back than the last revocation seen the next ones are looked for: who revokes has a clock of its own,
+and its transaction ends later than it took the time."""
+
+
+@hides("secret")
+class TokenRecord(NamedTuple):
+    """A token as the registry knows it."""
+
+    id: str
+    secret: bytes
+    """Digest of it."""
+    tenant: str
+    gateway: str | None
+    """The only gateway it is for; None: for one that is not known yet."""
+    created_at: int
+    expires_at: int
+    revoked_at: int | None = None
+    spent_at: int | None = None
+    serial: str | None = None
+    """Of the certificate it was spent for."""
+
+
+class CertificateRecord(NamedTuple):
+    """A certificate of a gateway."""
+
+    serial: str
+    tenant: str
+    gateway: str
+    key_id: bytes
+    begins_at: int
+    ends_at: int
+    revoked_at: int | None
+    pem: str
+
+    def good(self, now_us: int) -> bool:
+        return self.revoked_at is None and self.ends_at > now_us
+
+    def fresh(self, now_us: int) -> bool:
+        """Its gateway has no reason yet to renew it."""
+        return self.good(now_us) and now_us - self.begins_at < (self.ends_at - self.begins_at) // 2
+
+
+class Asked(NamedTuple):
+    """Who asks for a certificate with a token."""
+
+    token_id: str
+    secret: bytes
+    """Digest of it."""
+    gateway: str
+    key_id: bytes
+
+
+Sign: TypeAlias = Callable[[str, str], CertificateRecord]
+"""Makes a certificate for (tenant, gateway); may be called again where a transaction is."""
+
+
+class EnrolmentRefused(Exception):
+    """No certificate; the message tells a person why and what to do."""
+
+    def __init__(self, reason: Reason, words: str) -> None:
+        super().__init__(words)
+        self.reason = reason
+
+
+class Enrolments:
+    """For the thread that makes it. Every method is one transaction, durable on return; raises `RegistryError`."""
+
+    def __init__(self, url: sa.URL) -> None:
+        """Opens the registry, and makes it where there is none."""
+        self._database = Database(url)
+        try:
+            self._database.open(open_schema)
+        except BaseException:
+            self._database.close()
+            raise
+
+    def close(self) -> None:
+        self._database.close()
+
+    # --- tokens -----------------------------------------------------------------------------------------------------
+
+    def add(self, made: Sequence[TokenRecord]) -> None:
+        """Keep new tokens."""
+        rows = [token._asdict() for token in made]
+        self._database.transaction(lambda tx: tx.execute(tokens.insert(), rows))
+
+    def tokens(self) -> list[TokenRecord]:
+        """Every token, in the order they were made."""
+        query = sa.select(*_TOKEN).order_by(tokens.c.created_at, tokens.c.id)
+        return [TokenRecord(*row) for row in self._database.transaction(lambda tx: tx.execute(query).all())]
+
+    def revoke_token(self, token_id: str, now_us: int) -> TokenRecord | None:
+        """From now on nobody enrols with it; returns what it was before, None when there is none."""
+
+        def work(tx: sa.Connection) -> TokenRecord | None:
+            before = _token(tx, token_id)
+            if before is not None and before.revoked_at is None:
+                tx.execute(tokens.update().where(tokens.c.id == token_id).values(revoked_at=now_us))
+            return before
+
+        return self._database.transaction(work)
+
+    # --- certificates -----------------------------------------------------------------------------------------------
+
+    def enrol(self, asked: Asked, now_us: int, sign: Sign) -> CertificateRecord:
+        """A certificate for a token, which is spent. Raises `EnrolmentRefused`."""
+        return self._database.transaction(lambda tx: _enrol(tx, asked, now_us, sign))
+
+    def renew(self, serial: str, key_id: bytes, now_us: int, certificates_max: int, sign: Sign) -> CertificateRecord:
+        """A certificate for who has shown the one of this serial. Raises `EnrolmentRefused`."""
+        return self._database.transaction(lambda tx: _renew(tx, serial, key_id, now_us, certificates_max, sign))
+
+    def revoke(self, tenant: str, gateway: str, now_us: int) -> int:
+        """No certificate of this gateway counts any more; returns how many did."""
+        return self._database.transaction(lambda tx: _revoke(tx, tenant, gateway, now_us))
+
+    def revoked(self, since_us: int = 0) -> list[CertificateRecord]:
+        """Those revoked, from then on."""
+        query = sa.select(*_CERTIFICATE).where(certificates.c.revoked_at >= since_us - TIES_US)
+        return [CertificateRecord(*row) for row in self._database.transaction(lambda tx: tx.execute(query).all())]
+
+    def certificates(self) -> list[CertificateRecord]:
+        """Every certificate, by gateway and time."""
+        order = (certificates.c.tenant, certificates.c.gateway, certificates.c.ends_at)
+        query = sa.select(*_CERTIFICATE).order_by(*order)
+        return [CertificateRecord(*row) for row in self._database.transaction(lambda tx: tx.execute(query).all())]
+
+
+_TOKEN = [tokens.c[name] for name in TokenRecord._fields]
+_CERTIFICATE = [certificates.c[name] for name in CertificateRecord._fields]
+
+
+def _token(tx: sa.Connection, token_id: str) -> TokenRecord | None:
+    row = tx.execute(sa.select(*_TOKEN).where(tokens.c.id == token_id)).first()
+    return None if row is None else TokenRecord(*row)
+
+
+def _certificate(tx: sa.Connection, serial: str | None) -> CertificateRecord | None:
+    row = tx.execute(sa.select(*_CERTIFICATE).where(certificates.c.serial == serial)).first()
+    return None if row is None else CertificateRecord(*row)
+
+
+def _of_gateway(tx: sa.Connection, tenant: str, gateway: str) -> list[CertificateRecord]:
+    mine = (certificates.c.tenant == tenant, certificates.c.gateway == gateway)
+    return [CertificateRecord(*row) for row in tx.execute(sa.select(*_CERTIFICATE).where(*mine))]
+
+
+def _enrol(tx: sa.Connection, asked: Asked, now_us: int, sign: Sign) -> CertificateRecord:
+    token = _token(tx, asked.token_id)
+    if token is None or not same(token.secret, asked.secret):
+        raise EnrolmentRefused(Reason.UNKNOWN, "this hub knows no such token; ask for a new one")
+    if token.gateway is not None and token.gateway != asked.gateway:
+        words = f"the token is for gateway {token.gateway}, and this one calls itself {asked.gateway}"
+        raise EnrolmentRefused(Reason.OTHER_GATEWAY, f"{words}; use that name, or ask for a token of its own")
+    if token.spent_at is not None:
+        return _again(tx, token, asked, now_us)
+    if token.revoked_at is not None:
+        raise EnrolmentRefused(Reason.REVOKED, "the token was revoked; ask for a new one")
+    if token.expires_at <= now_us:
+        raise EnrolmentRefused(Reason.EXPIRED, "the token has expired; ask for a new one")
+    if token.gateway is None and _known(tx, token.tenant, asked.gateway):
+        words = f"there is a gateway {asked.gateway} already: choose another name, or, where this is to take its place"
+        raise EnrolmentRefused(Reason.NAME_TAKEN, f"{words}, ask for a token made with --gateway {asked.gateway}")
+    _revoke(tx, token.tenant, asked.gateway, now_us)  # it is replaced: one name, one key
+    made = sign(token.tenant, asked.gateway)
+    tx.execute(certificates.insert().values(**made._asdict()))
+    tx.execute(tokens.update().where(tokens.c.id == token.id).values(spent_at=now_us, serial=made.serial))
+    return made
+
+
+def _again(tx: sa.Connection, token: TokenRecord, asked: Asked, now_us: int) -> CertificateRecord:
+    """The token was spent: for this very key, whose answer was lost, or for another."""
+    given = _certificate(tx, token.serial)
+    if given is None or not same(given.key_id, asked.key_id) or given.gateway != asked.gateway:
+        raise EnrolmentRefused(Reason.SPENT, "the token has been used by another gateway; ask for a new one")
+    if not given.good(now_us):
+        words = "the certificate this token was for has ended or was revoked; ask for a new token"
+        raise EnrolmentRefused(Reason.SPENT, words)
+    return given
+
+
+def _renew(
+    tx: sa.Connection, serial: str, key_id: bytes, now_us: int, certificates_max: int, sign: Sign
+) -> CertificateRecord:
+    shown = _certificate(tx, serial)
+    if shown is None or not shown.good(now_us):
+        words = "the certificate shown has ended, was revoked, or is none of this hub; enrol anew with a token"
+        raise EnrolmentRefused(Reason.NO_CERTIFICATE, words)
+    good = [each for each in _of_gateway(tx, shown.tenant, shown.gateway) if each.good(now_us)]
+    for each in good:
+        if same(each.key_id, key_id) and each.fresh(now_us):
+            return each  # the answer was lost
+    if len(good) >= certificates_max:
+        words = f"gateway {shown.gateway} has {len(good)} certificates that are good; wait until some have ended"
+        raise EnrolmentRefused(Reason.TOO_MANY, words)
+    made = sign(shown.tenant, shown.gateway)
+    tx.execute(certificates.insert().values(**made._asdict()))
+    return made
+
+
+def _revoke(tx: sa.Connection, tenant: str, gateway: str, now_us: int) -> int:
+    good = [each.serial for each in _of_gateway(tx, tenant, gateway) if each.good(now_us)]
+    _set_revoked(tx, good, now_us)
+    return len(good)
+
+
+def _set_revoked(tx: sa.Connection, serials: Iterable[str], now_us: int) -> None:
+    for serial in serials:
+        tx.execute(certificates.update().where(certificates.c.serial == serial).values(revoked_at=now_us))
+
+
+def _known(tx: sa.Connection, tenant: str, gateway: str) -> bool:
+    """It has had a certificate, or has connected."""
+    seen = sa.select(gateways.c.name).where(gateways.c.tenant == tenant, gateways.c.name == gateway)
+    return tx.execute(seen).first() is not None or bool(_of_gateway(tx, tenant, gateway))

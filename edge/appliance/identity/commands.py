@@ -1,0 +1,132 @@
+"""`waypost edge enrol`, and the part of `edge init` that enrols: errors with the next step and the exit code."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from edge.appliance.errors import CommandError, Exit
+from edge.output.terminal import say
+
+if TYPE_CHECKING:
+    from bridge.resources.resource import Resource
+    from edge.appliance.identity.enrolling import Enrolled
+
+WHERE_TOKENS_ARE_MADE = "a token is made at the hub: waypost fleet token create --data HUBDIR"
+SECURE_HINT = "write it as amqps://HOST:PORT, with the port of the hub's `ready` line after amqps="
+
+
+@click.command()
+@click.option(
+    "--data", type=click.Path(path_type=Path, file_okay=False, exists=True), required=True, help="Data directory."
+)
+@click.option("--token", envvar="WAYPOST_TOKEN", required=True, help="From the hub: waypost fleet token create.")
+@click.option("--hub", metavar="URL", help="amqps://HOST:PORT, if not the one it is configured for.")
+def enrol(data: Path, token: str, hub: str | None) -> None:
+    """Get a certificate of a hub for a gateway that is there, and use it.
+
+    For one that has sent without TLS, moves to another hub, or whose certificate has ended or was revoked. What it
+    stores, and what of it the hub has, stays as it is. It may run meanwhile.
+    """
+    from bridge.resources.errors import ConfigurationRejected
+    from edge.appliance.configuration.repository import Repository, RepositoryError
+    from edge.appliance.configuration.resources import GatewaySpec
+
+    repository = Repository(data)
+    try:
+        applied = repository.load().resources
+        found = next((each for each in applied if isinstance(each.spec, GatewaySpec)), None)
+        if found is None or not isinstance(found.spec, GatewaySpec):
+            raise CommandError(f"{data} has no Gateway applied", hint=f"make one: waypost edge init --data {data} …")
+        part = found.spec.hub
+        url = hub or (part.url if part is not None else None)
+        if url is None:
+            raise CommandError("the gateway has no hub: give --hub", hint=SECURE_HINT, code=Exit.USAGE)
+        name = part.gateway if part is not None and part.gateway is not None else found.name
+        identity = enrolled_at(url, token, data, name)
+        changed = _with_identity(found, url, identity)
+        version, changes = repository.apply([changed])
+    except ConfigurationRejected as rejected:
+        raise CommandError("\n".join(str(error) for error in rejected.errors), code=Exit.USAGE) from None
+    except RepositoryError as error:
+        raise CommandError(str(error)) from None
+    for change in changes:
+        say(f"{change.kind}/{change.name} {change.verb}")
+    say(f"configuration version {version}")
+    say(f"a gateway that runs takes it up by itself; else: waypost edge run --data {data}")
+
+
+def enrolled_at(url: str, token_text: str, data: Path, gateway: str) -> Path:
+    """Enrol at a hub and say so; the file with the identity. Raises CommandError."""
+    from bridge.enrolment import Token, TokenError
+    from bridge.resources.values import scheme_and_endpoint
+    from edge.appliance.identity.enrolling import enrol as enrol_at
+    from edge.appliance.identity.exchange import Exchange
+
+    try:
+        token = Token.parse(token_text)
+        secure, endpoint = scheme_and_endpoint(url)
+    except TokenError as error:
+        raise CommandError(str(error), hint=WHERE_TOKENS_ARE_MADE, code=Exit.USAGE) from None
+    except ValueError as error:
+        raise CommandError(str(error), hint=SECURE_HINT, code=Exit.USAGE) from None
+    if not secure:
+        raise CommandError(f"{url} is without TLS: nobody enrols there", hint=SECURE_HINT, code=Exit.USAGE)
+    with _explained(url):
+        enrolled = enrol_at(data, Exchange(endpoint), token, gateway)
+    _say(enrolled, url)
+    return enrolled.file
+
+
+@contextlib.contextmanager
+def _explained(url: str) -> Iterator[None]:
+    from edge.appliance.identity.exchange import AnswerLost, HubUnreachable, NotIssued, WrongHub
+    from edge.appliance.identity.request import NotWhatWasAskedFor
+
+    try:
+        yield
+    except AnswerLost as error:
+        step = "run the same command again: the token is good for this gateway's key, and for no other"
+        raise CommandError(str(error), hint=step, code=Exit.UNREACHABLE) from None
+    except HubUnreachable as error:
+        step = f"is the hub running, and is {url} where it listens? Nothing was made; run the same command again"
+        raise CommandError(str(error), hint=step, code=Exit.UNREACHABLE) from None
+    except WrongHub as error:
+        step = "compare the address with the hub's, and its names (hub run --name); is this machine's clock right?"
+        raise CommandError(str(error), hint=step) from None
+    except NotIssued as error:
+        raise CommandError(f"the hub gives no certificate: {error}", hint=WHERE_TOKENS_ARE_MADE) from None
+    except NotWhatWasAskedFor as error:
+        raise CommandError(str(error), hint="a fault of the hub: see its log") from None
+
+
+def _say(enrolled: Enrolled, url: str) -> None:
+    from edge.appliance.identity.enrolling import CLOCK_OFF_S
+    from edge.appliance.identity.files import ends_at
+
+    issued = enrolled.issued
+    until = time.strftime("%Y-%m-%d", time.gmtime(ends_at(issued.certificate)))
+    say(f"enrolled as {issued.gateway} of tenant {issued.tenant} at {url}; the certificate is good until {until}")
+    if abs(enrolled.clock_off_s) > CLOCK_OFF_S:
+        ours, theirs = (time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(at)) for at in (time.time(), issued.now))
+        what = f"this machine's clock says {ours} UTC, the hub's {theirs}: the hub's was taken"
+        say(f"note: {what}. Set the clock (timedatectl) before the gateway runs", style="yellow", err=True)
+
+
+def _with_identity(found: Resource, url: str, identity: Path) -> Resource:
+    """The gateway with its hub and its identity there."""
+    from bridge.resources.parse import parse, to_yaml
+    from edge.appliance.configuration.kinds import KINDS
+    from edge.appliance.initial.resources import hub_of
+
+    document: dict[str, Any] = dict(found.document)
+    spec = dict(document.get("spec") or {})
+    spec["hub"] = {**(spec.get("hub") or {}), **hub_of(url, identity)}
+    document["spec"] = spec
+    (changed,) = parse(KINDS, to_yaml(document), "edge enrol")
+    return changed

@@ -1,0 +1,128 @@
+"""A gateway enrols: from a token to a certificate of the hub's authority, and from that to the next. Blocks."""
+
+from __future__ import annotations
+
+import ssl
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+from cryptography import x509
+
+from bridge.enrolment import (
+    CERTIFICATE_PATH,
+    RENEWAL_PATH,
+    Issued,
+    Reason,
+    RenewalRequest,
+    Token,
+    enrolment_request,
+)
+from edge.appliance.identity.exchange import AnswerLost, Exchange, HubUnreachable, NotIssued, WrongHub, trusting
+from edge.appliance.identity.files import Identity
+from edge.appliance.identity.request import fingerprint, require_ours, signing_request
+
+AGAIN_S: Final = (1.0, 2.0, 4.0)
+"""Pauses before the next try where an answer was lost or the hub has too much to do."""
+CLOCK_OFF_S: Final = 300.0
+"""A clock that differs more from the hub's is said to be wrong."""
+
+
+class Enrolled(NamedTuple):
+    """What became of it."""
+
+    file: Path
+    """With key, certificate and authority."""
+    issued: Issued
+    clock_off_s: float
+    """By how much this machine's clock is ahead of the hub's."""
+
+
+def enrol(
+    data: Path,
+    exchange: Exchange,
+    token: Token,
+    gateway: str,
+    *,
+    now: Callable[[], float] = time.time,
+    pause: Callable[[float], None] = time.sleep,
+) -> Enrolled:
+    """Get a certificate for this gateway and keep it in the data directory, which is there. It may be called again
+    after any failure, with the same token.
+
+    Raises `HubUnreachable`, `WrongHub`, `NotIssued`, `edge.appliance.identity.request.NotWhatWasAskedFor`, OSError.
+    """
+    authority = exchange.authority()
+    if _fingerprint(authority) != token.authority:
+        raise WrongHub(f"{exchange.endpoint} is not the hub this token is for: its authority has another fingerprint")
+    own = Identity(data)
+    first = not own.key_was_sent
+    key = own.key_to_send()
+    request = enrolment_request(token, gateway, signing_request(key))
+    try:
+        issued = _issued(exchange, request, authority, now, pause)
+    except AnswerLost:
+        raise
+    except Exception:
+        if first:
+            own.forget_key()
+        raise
+    if _fingerprint(issued.authority) != token.authority:
+        raise WrongHub(f"{exchange.endpoint} issued a certificate of another authority than the token names")
+    require_ours(issued, key)
+    own.become(key, issued.certificate, issued.authority)
+    return Enrolled(own.file, issued, now() - issued.now)
+
+
+def renew(data: Path, exchange: Exchange) -> Issued:
+    """Get the next certificate of this gateway and keep it in place of the one it has. It may be called again after any
+    failure.
+
+    Raises `HubUnreachable`, `WrongHub`, `NotIssued`, `edge.appliance.identity.request.NotWhatWasAskedFor`, OSError.
+    """
+    own = Identity(data)
+    authority = own.authority()
+    context = trusting(authority)
+    context.load_cert_chain(own.file, own.file)
+    key = own.key_to_send()
+    issued = exchange.ask(RENEWAL_PATH, RenewalRequest(signing_request(key)), context)
+    require_ours(msgspec.structs.replace(issued, authority=authority), key)
+    own.become(key, issued.certificate, authority)
+    return issued
+
+
+def _issued(
+    exchange: Exchange, request: object, authority: str, now: Callable[[], float], pause: Callable[[float], None]
+) -> Issued:
+    lost: AnswerLost | None = None
+    for pause_s in (*AGAIN_S, None):
+        try:
+            return exchange.ask(CERTIFICATE_PATH, request, _context(authority, now()))
+        except AnswerLost as error:
+            lost = error
+        except HubUnreachable:
+            if lost is None:
+                raise
+        except NotIssued as error:
+            if error.reason != Reason.UNAVAILABLE.value or pause_s is None:
+                raise
+        if pause_s is not None:
+            pause(pause_s)
+    raise lost if lost is not None else HubUnreachable(f"{exchange.endpoint} gives no answer")
+
+
+def _context(authority: str, now: float) -> ssl.SSLContext:
+    """The clock of a machine without a battery says 1970: it may not judge, where the authority shows that it is wrong.
+    Whose hub it is the fingerprint has shown."""
+    known = x509.load_pem_x509_certificate(authority.encode("ascii"))
+    possible = known.not_valid_before_utc.timestamp() <= now < known.not_valid_after_utc.timestamp()
+    return trusting(authority, check_time=possible)
+
+
+def _fingerprint(pem: str) -> bytes:
+    try:
+        return fingerprint(pem)
+    except ValueError:
+        return b""

@@ -1,0 +1,137 @@
+"""What a gateway says to its hub over HTTPS, on the port it sends to. Blocks: for commands and threads."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import socket
+import ssl
+from typing import Any, Final
+
+import msgspec
+
+from bridge.enrolment import ALPN, AUTHORITY_PATH, DOCUMENT_BYTES_MAX, Issued, Reason, Refusal
+from bridge.resources.endpoint import Endpoint
+from edge.broker.security.peer_tls import NO_CHECK_TIME
+
+TIMEOUT_S: Final = 15.0
+"""For a connection, and for each answer: a poor cellular link."""
+
+
+class HubUnreachable(Exception):
+    """Nobody answers, or the connection broke; the message says where and why."""
+
+
+class AnswerLost(HubUnreachable):
+    """The request may have arrived: ask again, with the same key."""
+
+
+class WrongHub(Exception):
+    """Who answers is not the hub that is meant, or cannot show it; the message says why."""
+
+
+class NotIssued(Exception):
+    """The hub gives no certificate; the message is the hub's."""
+
+    def __init__(self, reason: str, words: str) -> None:
+        """`reason`: a value of `Reason`, or another hub's word."""
+        super().__init__(words)
+        self.reason = reason
+
+
+class Exchange:
+    """With one endpoint of a hub."""
+
+    def __init__(self, endpoint: Endpoint, timeout_s: float = TIMEOUT_S) -> None:
+        self.endpoint = endpoint
+        self._timeout_s = timeout_s
+
+    def authority(self) -> str:
+        """What the hub says its authority is, PEM: from whoever answers, so that it proves nothing by itself. Raises
+        `HubUnreachable`, `WrongHub`."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        with self._connected(context) as connection:
+            status, body = self._ask(connection, "GET", AUTHORITY_PATH)
+        if status != 200 or b"BEGIN CERTIFICATE" not in body:
+            raise WrongHub(f"{self.endpoint} answers, and is no hub gateways can enrol at")
+        return body.decode("ascii", "replace")
+
+    def ask(self, path: str, document: Any, context: ssl.SSLContext) -> Issued:
+        """Ask for a certificate. Raises `HubUnreachable`, `AnswerLost`, `WrongHub`, `NotIssued`."""
+        with self._connected(context) as connection:
+            try:
+                status, body = self._ask(connection, "POST", path, msgspec.json.encode(document))
+            except HubUnreachable as error:
+                raise AnswerLost(str(error)) from error
+        try:
+            if status == 200:
+                return msgspec.json.decode(body, type=Issued)
+            refused = msgspec.json.decode(body, type=Refusal)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            raise NotIssued(Reason.UNAVAILABLE.value, f"{self.endpoint} answers with HTTP status {status}") from None
+        raise NotIssued(refused.reason, refused.error)
+
+    def fetch(self, path: str, context: ssl.SSLContext) -> bytes:
+        """What is at a path of the hub. Raises `HubUnreachable`, `WrongHub`, `NotIssued`."""
+        with self._connected(context) as connection:
+            status, body = self._ask(connection, "GET", path)
+        if status != 200:
+            raise NotIssued(Reason.UNAVAILABLE.value, f"{self.endpoint} answers with HTTP status {status}")
+        return body
+
+    # --- inside -----------------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _connected(self, context: ssl.SSLContext) -> Any:
+        context.set_alpn_protocols([ALPN])
+        host, port = self.endpoint.host, self.endpoint.port
+        connection = http.client.HTTPSConnection(host, port, timeout=self._timeout_s, context=context)
+        try:
+            connection.connect()
+        except ssl.SSLCertVerificationError as error:
+            why = f"{self.endpoint} does not show the certificate of this hub: {error.verify_message}"
+            raise WrongHub(why) from error
+        except ssl.SSLError as error:
+            raise WrongHub(f"{self.endpoint} does not speak TLS with us: {error.reason or error}") from error
+        except socket.gaierror as error:
+            raise HubUnreachable(f"{self.endpoint}: the host name is not known") from error
+        except OSError as error:
+            raise HubUnreachable(f"{self.endpoint} does not answer: {_why(error)}") from error
+        try:
+            yield connection
+        finally:
+            connection.close()
+
+    def _ask(
+        self, connection: http.client.HTTPSConnection, method: str, path: str, body: bytes | None = None
+    ) -> tuple[int, bytes]:
+        """(status, body). Raises `HubUnreachable`, `NotIssued`."""
+        try:
+            connection.request(method, path, body, {"Content-Type": "application/json"} if body else {})
+            answer = connection.getresponse()
+            return answer.status, answer.read(DOCUMENT_BYTES_MAX)
+        except ssl.SSLError as error:  # an alert of TLS 1.3: it comes behind the handshake
+            if "ALERT" in (error.reason or ""):
+                words = f"{self.endpoint} does not take our certificate: {str(error.reason).lower().replace('_', ' ')}"
+                raise NotIssued(Reason.NO_CERTIFICATE.value, words) from error
+            raise HubUnreachable(f"{self.endpoint}: the connection broke: {error.reason or error}") from error
+        except (OSError, http.client.HTTPException) as error:
+            raise HubUnreachable(f"{self.endpoint}: the connection broke: {_why(error)}") from error
+
+
+def trusting(authority: str, *, check_time: bool = True) -> ssl.SSLContext:
+    """A context for the hub of this authority (PEM). `check_time`: this machine's clock may judge whether certificates
+    have begun or ended."""
+    context = ssl.create_default_context(cadata=authority)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2  # what is older is broken (RFC 8996)
+    if not check_time:
+        context.verify_flags |= NO_CHECK_TIME
+    return context
+
+
+def _why(error: BaseException) -> str:
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__

@@ -1,0 +1,14 @@
+"""Where a gateway's identity is in its data directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+FOLDER: Final = "identity"
+FILE: Final = "identity.pem"
+
+
+def identity_file(data: Path) -> Path:
+    """With key, certificate and the hub's authority."""
+    return data.resolve() / FOLDER / FILE

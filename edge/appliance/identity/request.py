@@ -1,0 +1,54 @@
+"""Keys, certificate signing requests, and whether what comes back is what was asked for. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import ssl
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+from bridge.enrolment import Issued
+
+
+class NotWhatWasAskedFor(ValueError):
+    """What the hub sent is no certificate for us; the message says why."""
+
+
+def new_key() -> ec.EllipticCurvePrivateKey:
+    """On curve P-256."""
+    return ec.generate_private_key(ec.SECP256R1())
+
+
+def key_pem(key: ec.EllipticCurvePrivateKey) -> str:
+    """PKCS #8, without a passphrase: nobody is there to type one."""
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+
+
+def signing_request(key: ec.EllipticCurvePrivateKey) -> str:
+    """A request (PKCS #10, PEM) that proves who sends it to hold the key. Who that is the hub decides."""
+    request = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([])).sign(key, hashes.SHA256())
+    return request.public_bytes(Encoding.PEM).decode()
+
+
+def fingerprint(pem: str) -> bytes:
+    """SHA-256 of a certificate. Raises ValueError."""
+    return hashlib.sha256(ssl.PEM_cert_to_DER_cert(pem)).digest()
+
+
+def require_ours(issued: Issued, key: ec.EllipticCurvePrivateKey) -> None:
+    """What the hub issued is a certificate of its authority for this key, and good at the hub's time. Raises
+    `NotWhatWasAskedFor`."""
+    try:
+        own, *between = x509.load_pem_x509_certificates(issued.certificate.encode("ascii"))
+        authority = x509.load_pem_x509_certificate(issued.authority.encode("ascii"))
+        (between[-1] if between else own).verify_directly_issued_by(authority)
+    except (ValueError, TypeError, InvalidSignature) as error:
+        raise NotWhatWasAskedFor("the hub sent a certificate that is none of its authority") from error
+    if own.public_key() != key.public_key():
+        raise NotWhatWasAskedFor("the hub sent a certificate for another key")
+    if not own.not_valid_before_utc.timestamp() <= issued.now < own.not_valid_after_utc.timestamp():
+        raise NotWhatWasAskedFor("the hub sent a certificate that is not good by the hub's own clock")

@@ -1,0 +1,236 @@
+"""Tokens and certificates, on SQLite and on PostgreSQL: single use in every order of events."""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from bridge.enrolment import Reason
+from cloud.hub.groups import Presence
+from cloud.hub.registry.enrolments import Asked, CertificateRecord, EnrolmentRefused, Enrolments, TokenRecord
+from cloud.hub.registry.location import sqlite_file
+from tests.contract.registry.conftest import Place
+
+DAY = 86_400_000_000
+LIFE = 90 * DAY
+NUMBERS = itertools.count(1)
+
+
+class Killed(BaseException):
+    """In place of the end of the process."""
+
+
+def token(name: str = "t", *, gateway: str | None = None, ends: int = DAY) -> TokenRecord:
+    return TokenRecord(name, b"digest of " + name.encode(), "acme", gateway, 0, ends)
+
+
+def asked(key: bytes, *, name: str = "t", gateway: str = "hall", secret: bytes | None = None) -> Asked:
+    return Asked(name, b"digest of " + name.encode() if secret is None else secret, gateway, key)
+
+
+def signing(key: bytes, now: int) -> object:
+    def sign(tenant: str, gateway: str) -> CertificateRecord:
+        serial = f"{next(NUMBERS):x}"
+        return CertificateRecord(serial, tenant, gateway, key, now, now + LIFE, None, f"pem {serial}")
+
+    return sign
+
+
+def enrol(to: Enrolments, who: Asked, now: int = 1) -> CertificateRecord:
+    return to.enrol(who, now, signing(who.key_id, now))  # type: ignore[arg-type]
+
+
+def renew(to: Enrolments, shown: CertificateRecord, key: bytes, now: int, at_most: int = 4) -> CertificateRecord:
+    return to.renew(shown.serial, key, now, at_most, signing(key, now))  # type: ignore[arg-type]
+
+
+def refused(to: Enrolments, who: Asked, now: int = 1) -> Reason:
+    with pytest.raises(EnrolmentRefused) as caught:
+        enrol(to, who, now)
+    return caught.value.reason
+
+
+@pytest.fixture
+def enrolments(place: Place) -> Iterator[Enrolments]:
+    made = Enrolments(place.url)
+    yield made
+    made.close()
+
+
+class TestTokens:
+    def test_one_gateway_and_no_other(self, enrolments: Enrolments) -> None:
+        enrolments.add([token()])
+        given = enrol(enrolments, asked(b"mine"))
+        assert (given.tenant, given.gateway, given.key_id) == ("acme", "hall", b"mine")
+        assert refused(enrolments, asked(b"other")) is Reason.SPENT
+        assert refused(enrolments, asked(b"mine", gateway="other")) is Reason.SPENT
+        assert [each.serial for each in enrolments.certificates()] == [given.serial]
+
+    def test_who_lost_the_answer_gets_it_again(self, enrolments: Enrolments) -> None:
+        enrolments.add([token(ends=DAY)])
+        given = enrol(enrolments, asked(b"mine"))
+        assert enrol(enrolments, asked(b"mine"), now=DAY - 1) == given
+        assert enrol(enrolments, asked(b"mine"), now=2 * DAY) == given, "the token has ended since it was used"
+        assert refused(enrolments, asked(b"mine"), now=1 + LIFE) is Reason.SPENT, "the certificate has ended"
+
+    def test_a_hub_killed_before_the_commit_has_given_nothing(self, enrolments: Enrolments, place: Place) -> None:
+        enrolments.add([token()])
+
+        def die(_tenant: str, _gateway: str) -> CertificateRecord:
+            raise Killed
+
+        with pytest.raises(Killed):
+            enrolments.enrol(asked(b"mine"), 1, die)
+        again = Enrolments(place.url)
+        assert enrol(again, asked(b"other")).key_id == b"other", "nobody has it, so it is still good"
+        again.close()
+
+    def test_two_at_once(self, enrolments: Enrolments, place: Place) -> None:
+        """Several gateways with one token, each over a connection of its own: one gets a certificate."""
+        enrolments.add([token()])
+        outcomes: list[str] = []
+        together = threading.Barrier(4)
+
+        def come(key: bytes) -> None:
+            mine = Enrolments(place.url)
+            together.wait(30)
+            try:
+                outcomes.append(enrol(mine, asked(key, gateway=key.decode())).gateway)
+            except EnrolmentRefused as error:
+                outcomes.append(error.reason.value)
+            mine.close()
+
+        threads = [threading.Thread(target=come, args=(b"%d" % i,)) for i in range(4)]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join(60)
+        assert sorted(outcomes)[1:] == [Reason.SPENT.value] * 3
+        assert [each.gateway for each in enrolments.certificates()] == sorted(outcomes)[:1]
+
+    def test_refused(self, enrolments: Enrolments) -> None:
+        enrolments.add([token("a"), token("b", gateway="hall"), token("c")])
+        assert refused(enrolments, asked(b"k", name="x")) is Reason.UNKNOWN
+        assert refused(enrolments, asked(b"k", name="a", secret=b"guessed")) is Reason.UNKNOWN
+        assert refused(enrolments, asked(b"k", name="a"), now=DAY) is Reason.EXPIRED
+        assert refused(enrolments, asked(b"k", name="b", gateway="other")) is Reason.OTHER_GATEWAY
+        before = enrolments.revoke_token("c", 5)
+        assert before is not None
+        assert before.revoked_at is None
+        assert refused(enrolments, asked(b"k", name="c")) is Reason.REVOKED
+        assert enrolments.revoke_token("x", 5) is None
+        assert enrolments.certificates() == []
+
+    def test_a_name_that_is_taken(self, enrolments: Enrolments, place: Place) -> None:
+        enrolments.add([token("a"), token("b"), token("c", gateway="hall"), token("d")])
+        first = enrol(enrolments, asked(b"first", name="a"))
+        assert refused(enrolments, asked(b"second", name="b")) is Reason.NAME_TAKEN
+        second = enrol(enrolments, asked(b"second", name="c"), now=7)
+        assert {each.serial: each.revoked_at for each in enrolments.certificates()} == {
+            first.serial: 7,
+            second.serial: None,
+        }, "one name, one key"
+        assert refused(enrolments, asked(b"first", name="a"), now=8) is Reason.SPENT
+        place.open().directory.presence({("acme", "seen"): Presence("-", True, 1, connects=1)})
+        assert refused(enrolments, asked(b"k", name="d", gateway="seen")) is Reason.NAME_TAKEN
+
+
+class TestCertificates:
+    def test_renewal(self, enrolments: Enrolments) -> None:
+        enrolments.add([token()])
+        first = enrol(enrolments, asked(b"first"))
+        second = renew(enrolments, first, b"second", LIFE * 2 // 3)
+        assert renew(enrolments, first, b"second", LIFE * 2 // 3 + 5) == second, "the answer was lost"
+        assert second.ends_at == LIFE * 2 // 3 + LIFE
+        assert {each.revoked_at for each in enrolments.certificates()} == {None}, "the first is good until it ends"
+        third = renew(enrolments, second, b"second", second.ends_at - 1)
+        assert third.serial != second.serial, "a key may be kept; an old certificate is not given again"
+
+    def test_who_may_not_renew(self, enrolments: Enrolments) -> None:
+        enrolments.add([token()])
+        first = enrol(enrolments, asked(b"first"))
+        ended = first._replace(serial="beef")
+        for shown, now in ((first, 1 + LIFE), (ended, 5)):
+            with pytest.raises(EnrolmentRefused) as caught:
+                renew(enrolments, shown, b"second", now)
+            assert caught.value.reason is Reason.NO_CERTIFICATE
+        for number in range(3):
+            renew(enrolments, first, b"%d" % number, 5)
+        with pytest.raises(EnrolmentRefused) as caught:
+            renew(enrolments, first, b"one too many", 5)
+        assert caught.value.reason is Reason.TOO_MANY
+
+    def test_revoked(self, enrolments: Enrolments, place: Place) -> None:
+        enrolments.add([token("a"), token("b")])
+        first = enrol(enrolments, asked(b"first", name="a"))
+        other = enrol(enrolments, asked(b"other", name="b", gateway="other"))
+        renew(enrolments, first, b"second", 5)
+        elsewhere = Enrolments(place.url)
+        assert elsewhere.revoke("acme", "hall", DAY) == 2
+        assert elsewhere.revoke("acme", "hall", DAY + 1) == 0
+        assert elsewhere.revoke("another", "other", DAY) == 0
+        elsewhere.close()
+        assert {each.gateway for each in enrolments.revoked(DAY)} == {"hall"}
+        assert len(enrolments.revoked(DAY)) == 2
+        assert enrolments.revoked(10 * DAY) == []
+        with pytest.raises(EnrolmentRefused):
+            renew(enrolments, first, b"third", DAY + 5)
+        assert renew(enrolments, other, b"third", DAY + 5).gateway == "other"
+
+
+class SingleUse(RuleBasedStateMachine):
+    """Whatever comes in whatever order: a token is worth one key."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = tempfile.TemporaryDirectory()
+        self.enrolments = Enrolments(sqlite_file(Path(self.folder.name, "registry.db")))
+        self.now = 1
+        self.given: dict[str, set[bytes]] = {}
+        self.enrolments.add([token(name) for name in "abc"])
+
+    @rule(name=st.sampled_from("abc"), key=st.sampled_from([b"1", b"2", b"3"]), gateway=st.sampled_from(["x", "y"]))
+    def ask(self, name: str, key: bytes, gateway: str) -> None:
+        try:
+            made = enrol(self.enrolments, asked(key, name=name, gateway=gateway), self.now)
+        except EnrolmentRefused:
+            return
+        assert (made.key_id, made.gateway) == (key, gateway)
+        self.given.setdefault(name, set()).add(key)
+
+    @rule(name=st.sampled_from("abc"))
+    def take_back(self, name: str) -> None:
+        self.enrolments.revoke_token(name, self.now)
+
+    @rule(gateway=st.sampled_from(["x", "y"]))
+    def shut_out(self, gateway: str) -> None:
+        self.enrolments.revoke("acme", gateway, self.now)
+
+    @rule(by=st.integers(1, DAY))
+    def wait(self, by: int) -> None:
+        self.now += by
+
+    @invariant()
+    def one_key_a_token(self) -> None:
+        assert all(len(keys) == 1 for keys in self.given.values())
+
+    @invariant()
+    def one_good_certificate_a_name(self) -> None:
+        good = [each.gateway for each in self.enrolments.certificates() if each.good(self.now)]
+        assert len(good) == len(set(good))
+
+    def teardown(self) -> None:
+        self.enrolments.close()
+        self.folder.cleanup()
+
+
+TestSingleUse = SingleUse.TestCase
+TestSingleUse.settings = settings(max_examples=15, stateful_step_count=20, deadline=None)

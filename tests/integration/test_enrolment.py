@@ -1,0 +1,278 @@
+"""From an empty hub and an empty gateway to mutual TLS, and out again: with the program, over sockets."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import paho.mqtt.client as paho
+import pytest
+from cryptography import x509
+
+from bridge.enrolment import RENEWAL_PATH, RenewalRequest, Token
+from bridge.resources.endpoint import Endpoint
+from edge.appliance.identity.enrolling import enrol
+from edge.appliance.identity.exchange import Exchange, NotIssued, trusting
+from edge.appliance.identity.location import identity_file
+from edge.appliance.identity.renewal import LOOK_S_MAX
+from edge.appliance.identity.request import new_key, signing_request
+from tests.support import forked
+from tests.support.clock import Clock
+from tests.support.lake import rows
+from tests.support.processes import Waypost, free_port, wait_until
+
+WAIT_S = 60.0
+DAY_S = 86_400
+
+
+def hub(folder: Path, *arguments: str, amqps: int = 0) -> Waypost:
+    """A hub that lets gateways in by their certificates."""
+    places = (f"--amqp=127.0.0.1:{amqps}", "--http=127.0.0.1:0")
+    return Waypost(folder / "hub.log", "hub", "run", "--data", str(folder / "hub"), *places, *arguments)
+
+
+def fleet(folder: Path, *words: str) -> str:
+    """What a `waypost fleet` command prints."""
+    done = forked.waypost("fleet", *words, "--data", str(folder / "hub"))
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def init(folder: Path, url: str, token: str, *, name: str = "hall") -> tuple[int, str]:
+    """`edge init`: its exit code, and what it said."""
+    places = ("--mqtt", "127.0.0.1:0", "--amqp", "none", "--http", "127.0.0.1:0")
+    told = ("--name", name, "--hub", url, "--token", token, "--forward", "plant/#")
+    done = forked.waypost("edge", "init", "--data", str(folder / name), *told, *places)
+    return done.returncode, done.stdout + done.stderr
+
+
+class Device:
+    """One of a gateway, with a password."""
+
+    def __init__(self, data: Path, port: int) -> None:
+        added = forked.waypost("device", "add", "pump7", "--data", str(data), "--allow", "send:plant/#", "--json")
+        self._client = paho.Client(paho.CallbackAPIVersion.VERSION2, "pump7", clean_session=True)
+        self._client.username_pw_set("pump7", json.loads(added.stdout)["password"])
+        self._client.connect("127.0.0.1", port)
+        self._client.loop_start()
+
+    def publish(self, first: int, last: int) -> None:
+        """Every one of them is acknowledged on return."""
+        for each in [self._client.publish("plant/7", b"%d" % i, qos=1) for i in range(first, last)]:
+            each.wait_for_publish(WAIT_S)
+            assert each.is_published()
+
+    def stop(self) -> None:
+        self._client.disconnect()
+        self._client.loop_stop()
+
+
+def uplink(data: Path, running: Waypost) -> dict[str, Any]:
+    url = f"http://127.0.0.1:{running.port('http')}/api/v1/status"
+    token = (data / "operator.token").read_text().strip()
+    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})
+    with urllib.request.urlopen(request, timeout=WAIT_S) as answer:
+        return dict(json.load(answer)["uplink"])
+
+
+def landed(folder: Path) -> list[tuple[str, str, int]]:
+    found = rows(folder / "hub" / "lake", "telemetry")
+    return sorted((row["gateway"], row["epoch"], row["sequence"]) for row in found)
+
+
+def test_in_and_out_and_in_again(tmp_path: Path) -> None:
+    """Nothing of a gateway's store is lost or sent twice while it is shut out, and the hub killed meanwhile."""
+    port = free_port()
+    data = tmp_path / "hall"
+    with hub(tmp_path, amqps=port) as far:
+        url = f"amqps://localhost:{port}"
+        assert init(tmp_path, url, fleet(tmp_path, "token", "create"))[0] == 0
+        with Waypost(tmp_path / "hall.log", "edge", "run", "--data", str(data)) as near:
+            device = Device(data, near.port("mqtt"))
+            device.publish(0, 20)
+            wait_until(lambda: len(landed(tmp_path)) == 20, timeout_s=WAIT_S, what="20 in the lake")
+            fleet(tmp_path, "revoke", "hall")
+            wait_until(
+                lambda: "was revoked" in (uplink(data, near)["last_error"] or ""), timeout_s=10.0, what="it is cut"
+            )
+            device.publish(20, 40)
+            far.kill()
+            far.start()
+            wait_until(
+                lambda: "was revoked" in (uplink(data, near)["last_error"] or ""), timeout_s=WAIT_S, what="still"
+            )
+            token = fleet(tmp_path, "token", "create", "--gateway", "hall")
+            again = forked.waypost("edge", "enrol", "--data", str(data), "--token", token)
+            assert again.returncode == 0, again.stderr
+            wait_until(lambda: len(landed(tmp_path)) == 40, timeout_s=WAIT_S, what="40 in the lake")
+            device.stop()
+            assert near.stop() == 0
+        assert far.stop() == 0
+    found = landed(tmp_path)
+    assert len({epoch for _, epoch, _ in found}) == 1
+    assert [sequence for _, _, sequence in found] == list(range(40))
+    listed = json.loads(fleet(tmp_path, "list", "--json"))
+    assert [(each["gateway"], each["state"]) for each in listed] == [("hall", "good")]
+
+
+def test_what_a_person_gets_wrong(tmp_path: Path) -> None:
+    """Each time one clear line, the exit code, and nothing that is made by halves."""
+    with hub(tmp_path, "--amqp=0.0.0.0:0") as far:
+        url = f"amqps://localhost:{far.port('amqps')}"
+        token = fleet(tmp_path, "token", "create")
+        code, said = init(tmp_path, f"amqps://localhost:{free_port()}", token)
+        assert (code, "does not answer" in said) == (3, True), said
+        for wrong in ((url.replace("amqps", "amqp"), token), (url, "wpt1.x"), (url, token[:-3])):
+            assert init(tmp_path, *wrong)[0] == 2
+        other = Token.parse(token)._replace(authority=b"x" * 32).text
+        code, said = init(tmp_path, url, other)
+        assert (code, "not the hub this token is for" in said) == (1, True), said
+        code, said = init(tmp_path, url.replace("localhost", "127.0.0.2"), token)
+        assert (code, "IP address mismatch" in said) == (1, True), said
+        assert not (tmp_path / "hall").exists()
+        assert init(tmp_path, url, token)[0] == 0, "none of that has spent it"
+        code, said = init(tmp_path, url, token, name="second")
+        assert (code, "used by another gateway" in said) == (1, True), said
+        code, said = init(tmp_path / "elsewhere", url, fleet(tmp_path, "token", "create"))
+        assert (code, "--gateway hall" in said) == (1, True), said
+        revoked = fleet(tmp_path, "token", "create")
+        fleet(tmp_path, "token", "revoke", Token.parse(revoked).id)
+        code, said = init(tmp_path, url, revoked, name="third")
+        assert (code, "was revoked" in said) == (1, True), said
+        assert not (tmp_path / "second").exists()
+        assert token.split(".")[2] not in (tmp_path / "hub.log").read_text()
+
+
+def test_a_hundred_gateways(tmp_path: Path) -> None:
+    """They come at once, each with its token."""
+    with hub(tmp_path) as far:
+        tokens = [Token.parse(text) for text in fleet(tmp_path, "token", "create", "--count", "100").split()]
+        exchange = Exchange(Endpoint("localhost", far.port("amqps")), WAIT_S)
+
+        def come(number: int) -> str:
+            data = tmp_path / f"gw{number}"
+            data.mkdir()
+            enrolled = enrol(data, exchange, tokens[number], f"gw{number}")
+            return enrolled.issued.gateway
+
+        with ThreadPoolExecutor(16) as threads:
+            assert list(threads.map(come, range(100))) == [f"gw{number}" for number in range(100)]
+    listed = json.loads(fleet(tmp_path, "list", "--json"))
+    assert sorted(each["gateway"] for each in listed) == sorted(f"gw{number}" for number in range(100))
+    states = {each["state"] for each in json.loads(fleet(tmp_path, "token", "list", "--json"))}
+    assert states == {"spent"}
+
+
+def at(clock: Clock, *words: str) -> str:
+    """What a command prints that has this clock."""
+    command = [sys.executable, "-m", "edge.appliance.main", *words]
+    done = subprocess.run(command, env=clock.environment, capture_output=True, text=True, timeout=WAIT_S, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def serial(data: Path) -> int:
+    return x509.load_pem_x509_certificate(identity_file(data).read_bytes()).serial_number
+
+
+def test_renewed_while_it_sends_and_enrolled_anew_when_all_has_ended(tmp_path: Path) -> None:
+    """Clocks go ahead, at first the gateway's. The link stands while it renews; the store lives through the rest."""
+    data, port = tmp_path / "hall", free_port()
+    with Clock(tmp_path, synchronized=True) as clock, hub(tmp_path, amqps=port) as far:
+        url = f"amqps://localhost:{port}"
+        assert init(tmp_path, url, fleet(tmp_path, "token", "create"))[0] == 0
+        first = serial(data)
+        near = Waypost(tmp_path / "hall.log", "edge", "run", "--data", str(data))
+        near.environment = clock.environment
+        with near:
+            device = Device(data, near.port("mqtt"))
+            device.publish(0, 10)
+            wait_until(lambda: len(landed(tmp_path)) == 10, timeout_s=WAIT_S, what="10 in the lake")
+            assert serial(data) == first
+            clock.set(70 * DAY_S, synchronized=True)
+            wait_until(lambda: serial(data) != first, timeout_s=LOOK_S_MAX + WAIT_S, what="it is renewed")
+            device.publish(10, 20)
+            wait_until(lambda: len(landed(tmp_path)) == 20, timeout_s=WAIT_S, what="20 in the lake")
+            assert (tmp_path / "hub.log").read_text().count("gateway hall connected") == 1, "the link stood"
+            assert far.stop() == 0
+            clock.set(200 * DAY_S, synchronized=True)
+            far.environment = clock.environment
+            far.start()
+            device.publish(20, 30)
+            wait_until(
+                lambda: "has expired" in (tmp_path / "hub.log").read_text(), timeout_s=WAIT_S, what="it has ended"
+            )
+            assert uplink(data, near)["state"] == "connecting"
+            token = at(clock, "fleet", "token", "create", "--gateway", "hall", "--data", str(tmp_path / "hub"))
+            at(clock, "edge", "enrol", "--data", str(data), "--token", token)
+            wait_until(lambda: len(landed(tmp_path)) == 30, timeout_s=WAIT_S, what="30 in the lake")
+            device.stop()
+    found = landed(tmp_path)
+    assert len({epoch for _, epoch, _ in found}) == 1
+    assert [sequence for _, _, sequence in found] == list(range(30))
+
+
+@pytest.fixture(scope="module")
+def enrolled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int, int]:
+    """(folder, amqps port, https port) of a hub that runs while the tests of this file that need one do."""
+    folder = tmp_path_factory.mktemp("enrolled")
+    with hub(folder) as far:
+        code, said = init(folder, f"amqps://localhost:{far.port('amqps')}", fleet(folder, "token", "create"))
+        assert code == 0, said
+        yield folder, far.port("amqps"), far.port("https")  # type: ignore[misc]
+
+
+def authority_of(folder: Path) -> str:
+    return (folder / "hub" / "authority" / "ca.pem").read_text()
+
+
+class TestRenewal:
+    def test_over_either_port(self, enrolled: tuple[Path, int, int]) -> None:
+        folder, *ports = enrolled
+        file = identity_file(folder / "hall")
+        context = trusting(authority_of(folder))
+        context.load_cert_chain(file, file)
+        for port in ports:
+            request = RenewalRequest(signing_request(new_key()))
+            issued = Exchange(Endpoint("localhost", port)).ask(RENEWAL_PATH, request, context)
+            assert (issued.tenant, issued.gateway) == ("default", "hall")
+
+    def test_by_nobody(self, enrolled: tuple[Path, int, int]) -> None:
+        folder, port, _ = enrolled
+        request = RenewalRequest(signing_request(new_key()))
+        with pytest.raises(NotIssued) as refused:
+            Exchange(Endpoint("localhost", port)).ask(RENEWAL_PATH, request, trusting(authority_of(folder)))
+        assert refused.value.reason == "no-certificate"
+
+
+class TestDoors:
+    def test_a_gateways_certificate_makes_no_user(self, enrolled: tuple[Path, int, int]) -> None:
+        folder, *ports = enrolled
+        file = identity_file(folder / "hall")
+        context = trusting(authority_of(folder))
+        context.load_cert_chain(file, file)
+        context.set_alpn_protocols(["http/1.1"])
+        for port in ports:
+            with pytest.raises(urllib.error.HTTPError) as refused:
+                urllib.request.urlopen(f"https://localhost:{port}/api/v1/status", context=context, timeout=WAIT_S)
+            with refused.value:
+                assert refused.value.code == 401
+
+    @pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"token_id": 1}', b"\xff", b"x" * 100_000])
+    def test_requests_that_are_none(self, enrolled: tuple[Path, int, int], body: bytes) -> None:
+        folder, _, port = enrolled
+        connection = http.client.HTTPSConnection(
+            "localhost", port, context=trusting(authority_of(folder)), timeout=WAIT_S
+        )
+        connection.request("POST", "/enrolment/certificate", body)
+        answer = connection.getresponse()
+        assert answer.status == 400
+        assert json.loads(answer.read())["reason"] == "malformed"
+        connection.close()

@@ -1,0 +1,86 @@
+"""A hub that gives certificates without a network: what a gateway's exchange reaches, and what may go wrong there."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from pathlib import Path
+from typing import Any
+
+from bridge.enrolment import EnrolmentRequest, Issued, RenewalRequest, Token
+from bridge.resources.endpoint import Endpoint
+from cloud.hub.enrolment.authority import OwnAuthority
+from cloud.hub.enrolment.service import Enrolment
+from cloud.hub.registry.enrolments import EnrolmentRefused, Enrolments, TokenRecord
+from cloud.hub.registry.location import sqlite_file
+from edge.appliance.identity.exchange import AnswerLost, Exchange, HubUnreachable, NotIssued
+
+NOW = 1_800_000_000.0
+DAY = 86_400.0
+
+
+class Hub(Exchange):
+    """Everything but sockets is real."""
+
+    def __init__(self, folder: Path, *, life_s: float = 90 * DAY) -> None:
+        super().__init__(Endpoint("hub", 5671))
+        self.now = NOW
+        self.own = OwnAuthority.make("hub", NOW)
+        self.shown = self.own.pem
+        """What it says its authority is."""
+        self.lost = 0
+        """Answers that get lost from now on."""
+        self.gone = False
+        """Nobody answers."""
+        self.shows = "0"
+        """Serial number of the certificate a renewal comes with."""
+        self.asked = 0
+        self.contexts: list[ssl.SSLContext] = []
+        self._url = sqlite_file(folder / "registry.db")
+        self._life_s = life_s
+
+    def token(self, *, gateway: str | None = None, life_s: float = DAY) -> Token:
+        """A new one."""
+        made = Token.make(self.own.fingerprint)
+        registry = Enrolments(self._url)
+        now_us = int(self.now * 1e6)
+        registry.add([TokenRecord(made.id, made.digest, "acme", gateway, now_us, now_us + int(life_s * 1e6))])
+        registry.close()
+        return made
+
+    def authority(self) -> str:
+        if self.gone:
+            raise HubUnreachable("hub:5671 does not answer")
+        return self.shown
+
+    def ask(self, path: str, document: Any, context: ssl.SSLContext) -> Issued:
+        if self.gone:
+            raise HubUnreachable("hub:5671 does not answer")
+        self.asked += 1
+        self.contexts.append(context)
+        try:
+            issued = asyncio.run(self._answer(document))
+        except EnrolmentRefused as refused:
+            raise NotIssued(refused.reason.value, str(refused)) from refused
+        if self.lost:
+            self.lost -= 1
+            raise AnswerLost("hub:5671: the connection broke")
+        return issued
+
+    def revoke(self, gateway: str) -> int:
+        """As a command does."""
+        registry = Enrolments(self._url)
+        count = registry.revoke("acme", gateway, int(self.now * 1e6))
+        registry.close()
+        return count
+
+    async def _answer(self, document: EnrolmentRequest | RenewalRequest) -> Issued:
+        """One process of the hub, from its start to its end."""
+        enrolment = Enrolment(self.own, self._url, life_s=self._life_s, revoked=lambda: None, now=lambda: self.now)
+        await enrolment.open()
+        try:
+            if isinstance(document, RenewalRequest):
+                return await enrolment.renew(document, {"serialNumber": self.shows})
+            return await enrolment.enrol(document)
+        finally:
+            await enrolment.close()

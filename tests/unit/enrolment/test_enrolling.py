@@ -1,0 +1,191 @@
+"""A gateway enrols: every order of events between its key, its request, the hub's answer and its files."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+
+from bridge.enrolment import Issued, Reason, Token
+from cloud.hub.enrolment.authority import OwnAuthority
+from edge.appliance.identity.enrolling import Enrolled, enrol
+from edge.appliance.identity.exchange import AnswerLost, HubUnreachable, NotIssued, WrongHub
+from edge.appliance.identity.files import Identity
+from edge.appliance.identity.request import NotWhatWasAskedFor
+from edge.broker.security.peer_tls import NO_CHECK_TIME
+from tests.unit.enrolment.hub import DAY, NOW, Hub
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> Hub:
+    return Hub(tmp_path)
+
+
+def gateway(folder: Path, name: str = "gw") -> Path:
+    made = folder / name
+    made.mkdir(exist_ok=True)
+    return made
+
+
+def come(hub: Hub, data: Path, token: Token, name: str = "hall", *, clock: float = NOW) -> Enrolled:
+    return enrol(data, hub, token, name, now=lambda: clock, pause=lambda _s: None)
+
+
+def good(data: Path) -> bool:
+    """Key and certificate of a data directory belong together."""
+    file = Identity(data).file
+    context = ssl.create_default_context(cafile=str(file))
+    context.load_cert_chain(file, file)
+    return True
+
+
+def test_files_are_for_the_gateway_alone(hub: Hub, tmp_path: Path) -> None:
+    data = gateway(tmp_path)
+    enrolled = come(hub, data, hub.token())
+    assert good(data)
+    assert [(path.name, path.stat().st_mode & 0o777) for path in data.rglob("*")] == [
+        ("identity", 0o700),
+        ("identity.pem", 0o600),
+    ]
+    assert (enrolled.issued.tenant, enrolled.issued.gateway, enrolled.clock_off_s) == ("acme", "hall", 0.0)
+    own = Identity(data).certificate()
+    names = own.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.UniformResourceIdentifier) == ["waypost://acme/hall"]
+    assert Identity(data).authority() == hub.own.pem
+
+
+def test_the_answer_is_lost_and_asked_for_again(hub: Hub, tmp_path: Path) -> None:
+    hub.lost = 2
+    assert good(come(hub, gateway(tmp_path), hub.token()).file.parents[1])
+    assert hub.asked == 3
+
+
+def test_every_answer_is_lost_and_the_command_is_run_again(hub: Hub, tmp_path: Path) -> None:
+    data, token = gateway(tmp_path), hub.token()
+    hub.lost = 4
+    with pytest.raises(AnswerLost):
+        come(hub, data, token)
+    assert Identity(data).key_was_sent
+    other = gateway(tmp_path, "other")
+    with pytest.raises(NotIssued) as refused:
+        come(hub, other, token, "other")
+    assert refused.value.reason == Reason.SPENT.value
+    assert not list(other.iterdir()), "what was sent in vain is not kept"
+    hub.gone = True
+    with pytest.raises(HubUnreachable):
+        come(hub, data, token)
+    hub.gone = False
+    assert good(come(hub, data, token).file.parents[1])
+    assert not Identity(data).key_was_sent
+
+
+def test_the_hub_goes_between_a_lost_answer_and_the_next_try(hub: Hub, tmp_path: Path) -> None:
+    data, token = gateway(tmp_path), hub.token()
+    hub.lost = 1
+
+    def gone(_pause_s: float) -> None:
+        hub.gone = True
+
+    with pytest.raises(AnswerLost):
+        enrol(data, hub, token, "hall", now=lambda: NOW, pause=gone)
+    hub.gone = False
+    assert good(come(hub, data, token).file.parents[1])
+
+
+def test_killed_between_the_answer_and_the_file(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Killed(BaseException):
+        pass
+
+    def die(*_: Any) -> None:
+        raise Killed
+
+    data, token = gateway(tmp_path), hub.token()
+    monkeypatch.setattr(Identity, "become", die)
+    with pytest.raises(Killed):
+        come(hub, data, token)
+    monkeypatch.undo()
+    first = come(hub, data, token)
+    assert good(data)
+    assert first.issued.certificate == come_again(hub, data, token), "the same certificate, as often as it is asked for"
+
+
+def come_again(hub: Hub, data: Path, token: Token) -> str:
+    """With the key that is in use now, as if it had been sent only."""
+    own = Identity(data)
+    text = own.file.read_text()
+    own.file.with_name("next.key").write_text(text[: text.index("-----BEGIN CERTIFICATE-----")])
+    return come(hub, data, token).issued.certificate
+
+
+class TestRefused:
+    def test_nobody_answers(self, hub: Hub, tmp_path: Path) -> None:
+        hub.gone, data = True, gateway(tmp_path)
+        with pytest.raises(HubUnreachable) as error:
+            come(hub, data, hub.token())
+        assert not isinstance(error.value, AnswerLost)
+        assert not list(data.iterdir())
+
+    def test_another_hub(self, hub: Hub, tmp_path: Path) -> None:
+        data, token = gateway(tmp_path), hub.token()
+        hub.shown = OwnAuthority.make("hub", NOW).pem
+        with pytest.raises(WrongHub):
+            come(hub, data, token)
+        hub.shown = "no certificate"
+        with pytest.raises(WrongHub):
+            come(hub, data, token)
+        assert hub.asked == 0, "it has not seen the token"
+        assert not list(data.iterdir())
+
+    def test_expired(self, hub: Hub, tmp_path: Path) -> None:
+        data, token = gateway(tmp_path), hub.token(life_s=DAY)
+        hub.now += DAY
+        with pytest.raises(NotIssued) as refused:
+            come(hub, data, token)
+        assert refused.value.reason == Reason.EXPIRED.value
+        assert not list(data.iterdir())
+
+    @pytest.mark.parametrize("name", ["", "a\nb", "x" * 256])
+    def test_names_that_are_none(self, hub: Hub, tmp_path: Path, name: str) -> None:
+        with pytest.raises(NotIssued) as refused:
+            come(hub, gateway(tmp_path), hub.token(), name)
+        assert refused.value.reason == Reason.MALFORMED.value
+
+    def test_a_certificate_for_somebody_else(self, hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        theirs = come(hub, gateway(tmp_path, "theirs"), hub.token(), "theirs").issued
+        data, token = gateway(tmp_path), hub.token()
+
+        def swapped(*_: Any) -> Issued:
+            return theirs
+
+        monkeypatch.setattr(hub, "ask", swapped)
+        with pytest.raises(NotWhatWasAskedFor):
+            come(hub, data, token)
+
+
+class TestClock:
+    def test_1970(self, hub: Hub, tmp_path: Path) -> None:
+        """A Raspberry Pi has no battery: its clock judges nothing, and the hub's time counts."""
+        enrolled = come(hub, gateway(tmp_path), hub.token(), clock=3_600.0)
+        assert enrolled.clock_off_s == 3_600.0 - NOW
+        assert hub.contexts[0].verify_flags & NO_CHECK_TIME
+        assert hub.contexts[0].check_hostname
+
+    def test_a_clock_that_may_be_right_judges(self, hub: Hub, tmp_path: Path) -> None:
+        come(hub, gateway(tmp_path), hub.token(), clock=NOW + 40 * DAY)
+        assert not hub.contexts[0].verify_flags & NO_CHECK_TIME
+
+    def test_a_certificate_that_is_not_good_by_the_hubs_own_clock(
+        self, hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        ask = hub.ask
+
+        def late(*arguments: Any) -> Issued:
+            issued = ask(*arguments)
+            return Issued(issued.tenant, issued.gateway, issued.certificate, issued.authority, NOW + 1_000 * DAY)
+
+        monkeypatch.setattr(hub, "ask", late)
+        with pytest.raises(NotWhatWasAskedFor):
+            come(hub, gateway(tmp_path), hub.token())

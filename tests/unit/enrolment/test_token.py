@@ -1,0 +1,40 @@
+"""Tokens as people carry them."""
+
+from __future__ import annotations
+
+import pytest
+
+from bridge.enrolment import Token, TokenError
+
+AUTHORITY = b"\xfb" * 32
+
+
+def test_it_is_read_as_it_was_written() -> None:
+    made = Token.make(AUTHORITY)
+    assert Token.parse(f" {made.text}\n") == made
+    assert made != Token.make(AUTHORITY)
+    assert all(character.isalnum() or character in "._-" for character in made.text), (
+        "nothing a shell takes for its own"
+    )
+
+
+def test_what_it_says_of_itself_is_no_secret() -> None:
+    made = Token.make(AUTHORITY)
+    assert made.text.split(".")[2] not in repr(made)
+    assert made.digest != made.secret
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        "", "wpt1", "wpt2.{id}.{secret}.{authority}", "wpt1.{id}.{secret}", "wpt1.{id}.{secret}.",
+        "wpt1..{secret}.{authority}",
+        "wpt1.{id}.{secret}x.{authority}", "wpt1.{id}.{secret}.{authority}AA", "wpt1.{id}.ä{secret}.{authority}",
+        "wpt1.{id}.{secret}.{authority}.more", "wpt1.{id}.!!!!.{authority}",
+    ],
+)  # fmt: skip
+def test_what_was_not_copied_whole(broken: str) -> None:
+    _, name, secret, authority = Token.make(AUTHORITY).text.split(".")
+    with pytest.raises(TokenError) as error:
+        Token.parse(broken.format(id=name, secret=secret, authority=authority))
+    assert secret not in str(error.value)
