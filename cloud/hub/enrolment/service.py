@@ -150,15 +150,21 @@ class Enrolment:
         return Issued(made.tenant, made.gateway, made.pem, self.authority.pem, self._now())
 
     async def _asked(self, work: Callable[[Enrolments], T]) -> T:
-        """Ask the registry, in its thread, and not without end."""
-        registry = self._registry
-        if registry is None or self._waiting >= REQUESTS_MAX:
+        """Ask the registry for a gateway, and for not too many of them at once."""
+        if self._waiting >= REQUESTS_MAX:
             raise EnrolmentRefused(Reason.UNAVAILABLE, "the hub has too much to do; ask again in some seconds")
         self._waiting += 1
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._executor, work, registry)
+            return await self._in_thread(work)
         finally:
             self._waiting -= 1
+
+    async def _in_thread(self, work: Callable[[Enrolments], T]) -> T:
+        """The registry belongs to its thread."""
+        registry = self._registry
+        if registry is None:
+            raise EnrolmentRefused(Reason.UNAVAILABLE, "the hub starts or stops; ask again in some seconds")
+        return await asyncio.get_running_loop().run_in_executor(self._executor, work, registry)
 
     async def _watch(self) -> None:
         while True:
@@ -169,16 +175,18 @@ class Enrolment:
                 if self.trouble is None:
                     log.warning("revoked certificates cannot be looked for; those known count: %s", error)
                 self.trouble = str(error)
+            except Exception as error:  # a fault of ours must not end the watch in silence
+                log.exception("revoked certificates cannot be looked for; those known count")
+                self.trouble = f"a fault of the program: {type(error).__name__}"
             else:
                 self.trouble = None
 
     async def _look(self) -> None:
         """Take up what was revoked since the last look, here or elsewhere."""
         since = max((each.revoked_at or 0 for each in self._revoked.values()), default=0)
-        found = await self._asked(lambda registry: registry.revoked(since))
-        now_us = self._now_us()
+        found = await self._in_thread(lambda registry: registry.revoked(since))
         new = [each for each in found if each.serial not in self._revoked]
-        self._revoked.update({each.serial: each for each in new if each.ends_at > now_us})
+        self._revoked.update({each.serial: each for each in new})
         if new:
             self._told()
 

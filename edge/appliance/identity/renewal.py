@@ -1,6 +1,6 @@
 """A running gateway renews its certificate in time, and its connections stay as they are.
 
-The new one is for the next connection. What renews is imported when it is needed: `cryptography` is 10 MiB.
+The new one is for the next connection. What renews is imported when it is needed: it takes 10 MiB.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from bridge.backoff import Backoff, BackoffPolicy
 from bridge.resources.endpoint import Endpoint
-from edge.appliance.identity.exchange import Exchange, HubUnreachable, NotIssued, WrongHub
 from edge.appliance.identity.location import identity_file
 from edge.health.certificates import CertificateError, validity_of
 
@@ -32,6 +31,14 @@ AT_MOST_EVERY: Final = 1 / 10
 """Share of its life within which it is renewed once: a clock that is months ahead finds the new one old at once."""
 AGAIN_S: Final = (60.0, 3_600.0)
 """First and longest pause before the next try; less for a certificate that lives less than days."""
+
+
+class Failure(NamedTuple):
+    """A certificate could not be renewed."""
+
+    words: str
+    away: bool
+    """Nobody answered, or the connection broke."""
 
 
 class Renewal:
@@ -113,21 +120,28 @@ class Renewal:
     async def _renewed(self, endpoints: Sequence[Endpoint]) -> bool:
         """Ask one endpoint after the other; True when there is a new certificate."""
         for endpoint in endpoints:
-            try:
-                await asyncio.to_thread(_renew, self._data, endpoint)
-            except HubUnreachable as error:
-                log.info("the certificate is due for renewal, and the hub is away: %s", error)
-            except (WrongHub, NotIssued, ValueError, OSError) as error:
-                if str(error) != self.trouble:
-                    log.warning("the hub does not renew our certificate: %s", error)
-                self.trouble = str(error)
-            else:
+            outcome = await asyncio.to_thread(_renew, self._data, endpoint)
+            if outcome is None:
                 log.info("the certificate is renewed; it counts for the next connection")
                 return True
+            if outcome.away:
+                log.info("the certificate is due for renewal, and the hub is away: %s", outcome.words)
+                continue
+            if outcome.words != self.trouble:
+                log.warning("the hub does not renew our certificate: %s", outcome.words)
+            self.trouble = outcome.words
         return False
 
 
-def _renew(data: Path, endpoint: Endpoint) -> None:
+def _renew(data: Path, endpoint: Endpoint) -> Failure | None:
+    """In a thread; None: it is renewed."""
     from edge.appliance.identity.enrolling import renew  # noqa: PLC0415 - see above
+    from edge.appliance.identity.exchange import Exchange, HubUnreachable, NotIssued, WrongHub  # noqa: PLC0415
 
-    renew(data, Exchange(endpoint))
+    try:
+        renew(data, Exchange(endpoint))
+    except HubUnreachable as error:
+        return Failure(str(error), away=True)
+    except (WrongHub, NotIssued, ValueError, OSError) as error:
+        return Failure(str(error), away=False)
+    return None

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from bridge.resources.endpoint import Endpoint
-from edge.appliance.identity import renewal as renewals
 from edge.appliance.identity.enrolling import enrol, renew
 from edge.appliance.identity.exchange import AnswerLost, HubUnreachable, NotIssued
 from edge.appliance.identity.files import Identity
@@ -54,7 +53,7 @@ class Enrolled:
 @pytest.fixture
 def gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Enrolled:
     made = Enrolled(tmp_path)
-    monkeypatch.setattr(renewals, "_renew", lambda data, endpoint: made.renew())
+    monkeypatch.setattr("edge.appliance.identity.enrolling.renew", lambda _data, _exchange: made.renew())
     return made
 
 

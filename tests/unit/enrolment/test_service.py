@@ -1,0 +1,149 @@
+"""The hub's part: who counts no more, how soon it is noticed, and what is published of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from cryptography import x509
+
+from bridge.enrolment import Reason, RenewalRequest
+from cloud.hub.enrolment import service
+from cloud.hub.enrolment.authority import OwnAuthority
+from cloud.hub.enrolment.service import Enrolment
+from cloud.hub.peers import Kind, Peer
+from cloud.hub.registry.enrolments import CertificateRecord, EnrolmentRefused, Enrolments
+from cloud.hub.registry.location import sqlite_file
+from cloud.lake.faults import RegistryError
+from edge.appliance.identity.enrolling import enrol
+from edge.appliance.identity.files import Identity
+from edge.appliance.identity.request import new_key, signing_request
+from tests.unit.enrolment.hub import NOW, Hub
+
+DEADLINE_S = 20.0
+HALL = Peer("acme", "hall", Kind.GATEWAY)
+
+
+class Watched:
+    """A hub's enrolment that looks often, and a gateway that has enrolled."""
+
+    def __init__(self, folder: Path) -> None:
+        self.hub = Hub(folder)
+        data = folder / "gw"
+        data.mkdir()
+        enrol(data, self.hub, self.hub.token(), "hall", now=lambda: NOW)
+        self.serial = Identity(data).certificate().serial_number
+        self.told = 0
+        url = sqlite_file(folder / "registry.db")
+        self.enrolment = Enrolment(self.hub.own, url, life_s=60.0, revoked=self._tell, now=lambda: self.hub.now)
+
+    def _tell(self) -> None:
+        self.told += 1
+
+    def run(self, work: Callable[[], Awaitable[None]]) -> None:
+        async def main() -> None:
+            await self.enrolment.open()
+            try:
+                await asyncio.wait_for(work(), DEADLINE_S)
+            finally:
+                await self.enrolment.close()
+
+        asyncio.run(main())
+
+
+@pytest.fixture
+def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Watched:
+    monkeypatch.setattr(service, "REVOCATIONS_LOOKED_AT_S", 0.01)
+    return Watched(tmp_path)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.005)
+
+
+def test_what_a_command_revokes_is_noticed_once(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    enrolment, looks = watched.enrolment, 0
+    revoked = Enrolments.revoked
+
+    def counted(registry: Enrolments, since_us: int = 0) -> list[CertificateRecord]:
+        nonlocal looks
+        looks += 1
+        return revoked(registry, since_us)
+
+    monkeypatch.setattr(Enrolments, "revoked", counted)
+
+    async def work() -> None:
+        assert enrolment.refusal(HALL, watched.serial) is None
+        await asyncio.to_thread(watched.hub.revoke, "hall")
+        await until(lambda: enrolment.refusal(HALL, watched.serial) is not None)
+        watched.hub.now += 1e8  # it has ended meanwhile
+        before = looks
+        await until(lambda: looks > before + 5)
+        assert watched.told == 1
+        listed = x509.load_der_x509_crl(enrolment.revocations())
+        assert [each.serial_number for each in listed] == [watched.serial]
+        assert enrolment.revocations() == enrolment.revocations(), "signed once while nothing changes"
+
+    watched.run(work)
+
+
+def test_a_start_knows_what_was_revoked_before(watched: Watched) -> None:
+    watched.hub.revoke("hall")
+
+    async def work() -> None:
+        assert "enrol it anew" in (watched.enrolment.refusal(HALL, watched.serial) or "")
+        assert watched.enrolment.refusal(HALL, watched.serial + 1) is None
+
+    watched.run(work)
+
+
+def test_a_registry_that_cannot_be_asked_is_said_and_what_was_known_counts(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched.hub.revoke("hall")
+    enrolment = watched.enrolment
+
+    def away(_registry: Enrolments, _since_us: int = 0) -> list[CertificateRecord]:
+        raise RegistryError("the registry cannot be used: away")
+
+    async def work() -> None:
+        monkeypatch.setattr(Enrolments, "revoked", away)
+        await until(lambda: enrolment.trouble is not None)
+        assert enrolment.refusal(HALL, watched.serial) is not None
+        monkeypatch.undo()
+        await until(lambda: enrolment.trouble is None)
+
+    watched.run(work)
+
+
+def test_more_than_the_hub_can_answer_are_told_to_come_again(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "REQUESTS_MAX", 1)
+    shown = {"serialNumber": f"{watched.serial:X}"}
+
+    async def work() -> None:
+        asked = [watched.enrolment.renew(RenewalRequest(signing_request(new_key())), shown) for _ in range(4)]
+        outcomes = await asyncio.gather(*asked, return_exceptions=True)
+        refused = [each for each in outcomes if isinstance(each, EnrolmentRefused)]
+        assert {each.reason for each in refused} == {Reason.UNAVAILABLE}
+        assert len(refused) == 3
+        await asyncio.to_thread(watched.hub.revoke, "hall")
+        await until(lambda: watched.told == 1)
+
+    watched.run(work)
+
+
+def test_a_registry_that_is_none(tmp_path: Path) -> None:
+    (tmp_path / "registry.db").write_text("nothing of ours" * 1_000)
+    own = OwnAuthority.make("hub", NOW)
+    enrolment = Enrolment(own, sa.make_url(f"sqlite:///{tmp_path}/registry.db"), life_s=60.0, revoked=lambda: None)
+
+    async def main() -> None:
+        with pytest.raises(RegistryError):
+            await enrolment.open()
+        await enrolment.close()
+
+    asyncio.run(main())
