@@ -34,6 +34,9 @@ BUDGET_NEAR: Final = 0.8
 SUBSCRIPTIONS_LOOKED_AT: Final = 500
 """At each look, in turns: some 1 ms of them, however many there are."""
 
+UNAUTHORIZED: Final = "amqp:unauthorized-access: "
+"""Before a peer's reason, in the last error of an uplink."""
+
 
 class GatewayHealth:
     """The problems of one running gateway. `start`, later `stop`."""
@@ -219,6 +222,11 @@ class GatewayHealth:
                 name, what, "see the hub's own problems (its /healthz), and the last error of `waypost edge status`"
             )
         elif self._hubs.stands(f"{name} refused", True, busy=state.refused and not state.paused):
+            _, _, why = (state.last_error or "").partition(UNAUTHORIZED)
+            if why:
+                step = "at the hub: waypost fleet list, and a token for this gateway; then waypost edge enrol here"
+                yield Found(name, f"the hub does not let this gateway in: {why}", step)
+                return
             what = "whoever answers there does not take the link: its certificate, our credentials, or no hub at all"
             yield Found(name, what, "see the last error of `waypost edge status`, and `waypost doctor`")
         yield from budget_problems(name, uplink)

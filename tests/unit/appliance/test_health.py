@@ -22,7 +22,7 @@ class Gateway:
     def __init__(self, folder: Path) -> None:
         folder.chmod(0o700)
         self.now = 0.0
-        state = SimpleNamespace(connected=True, paused=False, since=0.0, refused=False)
+        state = SimpleNamespace(connected=True, paused=False, since=0.0, refused=False, last_error=None)
         figures = SimpleNamespace(messages_rejected=0, messages_accepted=1)
         self.uplink = SimpleNamespace(
             connector=SimpleNamespace(name="hub", tls=None),
@@ -51,13 +51,14 @@ class Gateway:
         )
         self.store: Any = SimpleNamespace(medium=SimpleNamespace(problems=[]), entered={})
         self.users: str | None = None
+        self.renewal: str | None = None
         self.clock: Any = _Clock()
         uplinks: Any = [self.uplink]
         configuration: Any = SimpleNamespace(connectors=(), tls=None)
         self.health = GatewayHealth(
             broker=self.broker, store=self.store, uplinks=uplinks, clock=self.clock, data=folder,
             configuration=lambda: configuration, tokens=lambda: None, users=lambda: self.users,
-            monotonic_s=lambda: self.now,
+            renewal=lambda: self.renewal, monotonic_s=lambda: self.now,
         )  # fmt: skip
 
     def problems(self) -> list[Problem]:
@@ -116,6 +117,20 @@ def test_somebody_who_answers_and_does_not_take_the_link(gateway: Gateway) -> No
     problem = gateway.only()
     assert problem.severity is Severity.ERROR
     assert "does not take the link" in problem.what
+
+
+def test_a_hub_that_does_not_let_this_gateway_in(gateway: Gateway) -> None:
+    gateway.state.connected, gateway.state.refused = False, True
+    gateway.state.last_error = "amqps://hub:5671: amqp:unauthorized-access: the certificate was revoked"
+    gateway.problems()
+    gateway.now += STANDS_S
+    assert gateway.only().what == "the hub does not let this gateway in: the certificate was revoked"
+    assert "edge enrol" in gateway.only().next_step
+
+
+def test_what_the_hub_says_of_the_renewal(gateway: Gateway) -> None:
+    gateway.renewal = "the certificate shown has ended"
+    assert "does not renew this gateway's certificate: the certificate shown has ended" in gateway.only().what
 
 
 def test_rejected_by_the_hub(gateway: Gateway) -> None:
