@@ -131,20 +131,24 @@ class Gateway:
         self._web_server: LazyWebServer | None = None
         self._reporter: asyncio.Task[None] | None = None
         self._renewal = Renewal(data, self._hub_of_identity)
-        self._health = GatewayHealth(
+        self._health = self._watched()
+        self._totals: StoreTotals | None = None
+        self._totals_at = float("-inf")
+        self._wear: Outlook
+
+    def _watched(self) -> GatewayHealth:
+        """Who tells of problems."""
+        return GatewayHealth(
             broker=self.broker,
             store=self.store,
             uplinks=self.uplinks,
             clock=self.clock_good,
-            data=data,
+            data=self._data,
             configuration=lambda: self.configuration,
             tokens=lambda: self._issuer.overdue if self._issuer is not None else None,
             users=lambda: self.users.trouble,
             renewal=lambda: self._renewal.trouble,
         )
-        self._totals: StoreTotals | None = None
-        self._totals_at = float("-inf")
-        self._wear: Outlook
 
     async def start(self) -> dict[str, tuple[str, int]]:
         """Serve; returns what listens where, by name. Raises ListenError or CredentialsError, with nothing
