@@ -53,15 +53,17 @@ READER: Final = "reader"
 """Where the reader is among what is `extra` in a field's type."""
 
 
-def read_by(read: Callable[[Any], object], *types: type) -> msgspec.Meta:
-    """Marks a field's type: its YAML value is of one of these types, and `read` makes the field's of it."""
-    return msgspec.Meta(extra={READER: Reader(types, read)})
+def read_by(read: Callable[[Any], object], *types: type, pattern: str | None = None) -> msgspec.Meta:
+    """Marks a field's type: its YAML value is of one of these types, and `read` makes the field's of it. `pattern` is
+    for editors: what text looks like that `read` may take."""
+    shown = {"pattern": pattern} if pattern is not None else None
+    return msgspec.Meta(extra={READER: Reader(types, read)}, extra_json_schema=shown)
 
 
-Seconds = Annotated[float, read_by(values.duration, str, int, float)]
-Bytes = Annotated[int, read_by(values.size, str, int)]
+Seconds = Annotated[float, read_by(values.duration, str, int, float, pattern=values.DURATION_PATTERN)]
+Bytes = Annotated[int, read_by(values.size, str, int, pattern=values.SIZE_PATTERN)]
 Host = Annotated[str, read_by(valid_host, str)]
-HostPort = Annotated[Endpoint, read_by(Endpoint.parse, str)]
+HostPort = Annotated[Endpoint, read_by(Endpoint.parse, str, pattern=r":\d+$")]
 Port = Annotated[int, read_by(valid_port, str, int)]
 Text = Annotated[str, msgspec.Meta(min_length=1)]
 Count = Annotated[int, msgspec.Meta(gt=0)]

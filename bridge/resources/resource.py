@@ -21,8 +21,11 @@ class Metadata(Part, frozen=True, kw_only=True):
     """What every resource carries. An `Address` may be called ``<space>.<name>``, as EnMasse calls it."""
 
     name: Live[Name]
+    """What it is called: letters and digits, and between them dots, dashes, underscores."""
     labels: Kept[dict[str, str]] = msgspec.field(default_factory=dict)
+    """For people and their tools."""
     annotations: Kept[dict[str, str]] = msgspec.field(default_factory=dict)
+    """For people and their tools."""
 
 
 class Kind(msgspec.Struct, frozen=True):

@@ -24,6 +24,8 @@ _SIZE_UNITS: Final = {
     "Ti": 2**40,
 }
 _QUANTITY = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
+DURATION_PATTERN: Final = rf"^\s*\d+(\.\d+)?\s*({'|'.join(_DURATION_UNITS)})\s*$"
+SIZE_PATTERN: Final = rf"^\s*\d+(\.\d+)?\s*({'|'.join(_SIZE_UNITS)})\s*$"
 DURATION_S_MAX: Final = 100 * 366 * 86400.0
 """A century: whatever is longer is a unit gone wrong."""
 SIZE_BYTES_MAX: Final = 2**53

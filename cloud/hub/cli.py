@@ -108,6 +108,38 @@ def run(
         raise problem from error
 
 
+@hub.command()
+@click.option("--config", "config_path", type=click.Path(path_type=Path), required=True, help="Configuration (YAML).")
+def check(config_path: Path) -> None:
+    """Check a configuration: the file, its certificates, its registry. Nothing is changed, and nothing listens."""
+    from bridge.resources.errors import ConfigurationRejected
+    from cloud.hub.check import check as look
+    from cloud.hub.configuration import read
+    from cloud.hub.registry.faults import RegistryUnreachable
+
+    try:
+        lines = look(read(config_path))
+    except ConfigurationRejected as error:
+        raise UsageProblem(str(error)) from error
+    except RegistryUnreachable as error:
+        problem = UsageProblem(str(error))
+        problem.exit_code = UNREACHABLE  # type: ignore[misc]
+        raise problem from error
+    for line in lines:
+        click.echo(line)
+    click.echo(f"{config_path}: nothing is wrong with it")
+
+
+@hub.command()
+def schema() -> None:
+    """Print the JSON schema of a hub's configuration, for editors."""
+    from bridge.resources.completion import json_schema
+    from cloud.hub.configuration import KINDS
+    from edge.output.terminal import say_json
+
+    say_json(json_schema(KINDS))
+
+
 def _place(option: str | None, setting: Endpoint | None, default: str) -> Endpoint:
     """Where to listen: as the option says, else the configuration. Raises `ValueError`."""
     from bridge.resources.endpoint import Endpoint

@@ -76,19 +76,29 @@ KINDS: Final = Kinds((Kind("Hub", Settings, ("hub",), single=True, default_name=
 
 def load(path: Path) -> Settings:
     """Read a configuration. Raises `ConfigurationRejected`."""
-    return _settings(language.read(KINDS, [str(path)]), str(path))
+    return _settings(read(path))
 
 
 def parse(text: bytes, source: str) -> Settings:
     """Read the text of a configuration; `source` is its name. Raises `ConfigurationRejected`."""
-    return _settings(language.parse(KINDS, text, source), source)
+    return _settings(_only(language.parse(KINDS, text, source), source))
 
 
-def _settings(resources: Sequence[Resource], source: str) -> Settings:
+def read(path: Path) -> Resource:
+    """The resource in a file. Raises `ConfigurationRejected`."""
+    return _only(language.read(KINDS, [str(path)]), str(path))
+
+
+def _settings(resource: Resource) -> Settings:
+    if not isinstance(resource.spec, Settings):
+        raise TypeError(resource.kind)
+    return resource.spec
+
+
+def _only(resources: Sequence[Resource], source: str) -> Resource:
     errors = KINDS.validate(resources)
+    if not resources:
+        errors = [ConfigurationError(source, 0, "", "one resource of kind Hub is wanted, not 0")]
     if errors:
         raise ConfigurationRejected(errors)
-    for resource in resources:
-        if isinstance(resource.spec, Settings):
-            return resource.spec
-    raise ConfigurationRejected([ConfigurationError(source, 0, "", "one resource of kind Hub is wanted, not 0")])
+    return resources[0]

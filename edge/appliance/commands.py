@@ -22,6 +22,9 @@ COMMANDS: Final[dict[str, Command]] = {
     "describe": Command("edge.appliance.configuration.commands:describe", "Show one resource in full.", "edge"),
     "diff": Command("edge.appliance.configuration.commands:diff", "Show what `apply` would change.", "edge"),
     "delete": Command("edge.appliance.configuration.commands:delete", "Delete resources.", "edge"),
+    "schema": Command(
+        "edge.appliance.configuration.commands:schema", "Print the resources' JSON schema, for editors.", "edge"
+    ),
     "device": Command("edge.appliance.accounts.cli:device", "Who may connect to a gateway; devices to try.", "edge"),
     "store": Command("edge.appliance.store.cli:store", "Look into a gateway's store, verify, export, mend it.", "edge"),
     "doctor": Command(

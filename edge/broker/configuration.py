@@ -85,7 +85,9 @@ class Credentials(Part, frozen=True, kw_only=True):
     """SASL PLAIN towards a remote peer. The password does not show in `repr`, so not in a log either."""
 
     username: Live[str]
+    """Who we are there."""
     password: Live[str]
+    """In the clear; `get -o yaml` shows it, `describe` and `diff` do not."""
 
 
 @hides("password")

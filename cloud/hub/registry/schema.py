@@ -147,22 +147,37 @@ def open_schema(tx: sa.Connection) -> str:
     Raises `RegistryForeign`, `RegistryTooNew`.
     """
     there = set(sa.inspect(tx).get_table_names())
-    found = _version(tx, there)
+    found = _known(tx, there)
     if found is None:
         metadata.create_all(tx)
         registry_id = secrets.token_hex(16)
         tx.execute(schema_version.insert().values(version=SCHEMA_VERSION, registry_id=registry_id))
         return registry_id
     version, registry_id = found
-    if version > SCHEMA_VERSION:
-        raise RegistryTooNew(
-            f"the registry has schema version {version}, this program knows {SCHEMA_VERSION}: "
-            "it was made by a newer program; use that one"
-        )
     if version < SCHEMA_VERSION:
         _migrate(tx, version)
         tx.execute(schema_version.update().values(version=SCHEMA_VERSION))
     return registry_id
+
+
+def version_of(tx: sa.Connection) -> int | None:
+    """Schema version of the registry, which stays as it is; None in an empty database.
+
+    Raises `RegistryForeign`, `RegistryTooNew`.
+    """
+    found = _known(tx, set(sa.inspect(tx).get_table_names()))
+    return None if found is None else found[0]
+
+
+def _known(tx: sa.Connection, there: set[str]) -> tuple[int, str] | None:
+    """As `_version`, of a registry this program knows. Raises `RegistryForeign`, `RegistryTooNew`."""
+    found = _version(tx, there)
+    if found is not None and found[0] > SCHEMA_VERSION:
+        raise RegistryTooNew(
+            f"the registry has schema version {found[0]}, this program knows {SCHEMA_VERSION}: "
+            "it was made by a newer program; use that one"
+        )
+    return found
 
 
 def _version(tx: sa.Connection, there: set[str]) -> tuple[int, str] | None:

@@ -14,6 +14,7 @@ from typing import Any, Final
 import click
 from click.decorators import FC
 
+from bridge.resources.completion import json_schema
 from bridge.resources.diff import masked, unified
 from bridge.resources.effects import restarts
 from bridge.resources.errors import ConfigurationRejected
@@ -200,6 +201,18 @@ def delete(data: Path, names: Sequence[str], as_json: bool, kind: Kind | None, r
         version, changes = repository.delete(keys)
         left = repository.load().resources
     _print_changes(changes, version, as_json, "", _restarts(data, before, left))
+
+
+@click.command()
+def schema() -> None:
+    """Print the JSON schema of a gateway's resources, for editors that complete and check YAML.
+
+    \b
+      waypost schema > gateway.schema.json
+    and first in the YAML, for yaml-language-server (VS Code, Neovim and others):
+      # yaml-language-server: $schema=gateway.schema.json
+    """
+    say_json(json_schema(KINDS))
 
 
 def _in_force(repository: Repository) -> Sequence[Resource] | None:

@@ -46,7 +46,7 @@ class Durability(msgspec.Struct, frozen=True):
         raise ValueError(f'"{text}" is not a durability: fsync, memory, or batch:<milliseconds> of 1 to {BATCH_MS_MAX}')
 
 
-DurabilityWord = Annotated[Durability, read_by(Durability.parse, str)]
+DurabilityWord = Annotated[Durability, read_by(Durability.parse, str, pattern=r"^(fsync|memory|batch:\d+)$")]
 
 
 class Redelivery(Part, frozen=True, kw_only=True):

@@ -343,6 +343,8 @@ def edited(documents: Documents, edit: Edit) -> Documents:
             into = into[int(step)] if isinstance(into, list) else into.setdefault(step, {})
         if isinstance(into, list):
             into[int(last) :] = [] if value is None else [value, *into[int(last) + 1 :]]
+        elif value is None:
+            del into[last]
         else:
             into[last] = value
     return documents
@@ -358,14 +360,14 @@ def _at(value: Any, steps: Steps) -> Any:
 
 def resources_in(documents: Documents) -> list[Resource]:
     """What these specs mean; nothing is wrong with them."""
-    built = [schema.build(KINDS, document, Origin("test")) for document in _written(documents)]
+    built = [schema.build(KINDS, document, Origin("test")) for document in documents_of(documents)]
     resources = [resource for resource in built if isinstance(resource, Resource)]
     assert resources == built
     assert KINDS.validate(resources) == []
     return resources
 
 
-def _written(documents: Documents) -> list[dict[str, Any]]:
+def documents_of(documents: Documents) -> list[dict[str, Any]]:
     return [
         {"apiVersion": OWN_VERSION, "kind": kind, "metadata": {"name": name}, "spec": spec}
         for (kind, _, name), spec in ((resource.partition("/"), spec) for resource, spec in documents.items())
@@ -537,7 +539,7 @@ def test_apply_and_log_say_what_needs_a_restart(tmp_path: Path, pki: Path, caplo
     changed = of_leaves(restarting, base)
 
     def applied(documents: Documents) -> list[str]:
-        file.write_text(yaml.safe_dump_all(_written(documents)))
+        file.write_text(yaml.safe_dump_all(documents_of(documents)))
         done = CliRunner().invoke(apply, ["--data", str(data), "-f", str(file), "--json"])
         assert done.exit_code == 0, done.output
         notes: list[str] = json.loads(done.output)["notes"]

@@ -1,0 +1,187 @@
+"""The kinds of a program as a JSON schema, for editors that complete and check YAML while it is written.
+
+It is made of the same declarations `schema` reads by, so it takes what that takes, but for a mapping with nothing in
+it: whoever has written its key only is about to go on. What holds between resources, and within texts, no JSON schema
+says: `waypost apply --dry-run` does.
+"""
+
+from __future__ import annotations
+
+import ast
+import enum
+import functools
+import inspect as source
+import itertools
+import textwrap
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from msgspec import inspect
+
+from bridge.resources.declaration import Field, Tree, alternative, marked, reader_of, tree_of
+from bridge.resources.fields import Effect, Part
+from bridge.resources.resource import Kind, Kinds, Metadata
+
+Schema = dict[str, Any]
+
+DRAFT: Final = "http://json-schema.org/draft-07/schema#"
+"""What editors know."""
+
+_TYPES: Final[dict[type, str]] = {str: "string", int: "integer", float: "number"}
+_AFTER_RESTART: Final = "Counts after a restart."
+
+
+def json_schema(kinds: Kinds) -> Schema:
+    """The schema of one document of these kinds."""
+    parts: dict[str, Schema] = {}
+    _describe(Metadata, parts)
+    for kind in kinds:
+        _describe(kind.spec, parts)
+    return {
+        "$schema": DRAFT,
+        "type": "object",
+        "required": ["apiVersion", "kind", "spec"],
+        "properties": {
+            "apiVersion": {"enum": list(dict.fromkeys(version for kind in kinds for version in kind.versions))},
+            "kind": {"enum": kinds.names},
+            "metadata": {},
+            "spec": {},
+        },
+        "additionalProperties": False,
+        "allOf": [_kind(kind) for kind in kinds],
+        "definitions": parts,
+    }
+
+
+def _kind(kind: Kind) -> Schema:
+    """What a document of this kind says."""
+    metadata = _reference(Metadata)
+    if kind.default_name:
+        metadata = {**_object(Metadata, tree_of(Metadata), {}), "required": []}
+    then: Schema = {
+        "properties": {
+            "apiVersion": {"enum": list(kind.versions)},
+            "metadata": metadata,
+            "spec": _reference(kind.spec),
+        },
+        "required": [] if kind.default_name else ["metadata"],
+    }
+    return {"if": {"properties": {"kind": {"const": kind.name}}, "required": ["kind"]}, "then": then}
+
+
+def _describe(part: type[Part], parts: dict[str, Schema]) -> Schema:
+    """A reference to a part, which is described once."""
+    if part.__name__ not in parts:
+        parts[part.__name__] = {}  # of a part that holds itself there is one description
+        described = _object(part, tree_of(part), parts)
+        parts[part.__name__] = {"description": _plain(part.__doc__ or ""), **described}
+    return _reference(part)
+
+
+def _reference(part: type[Part]) -> Schema:
+    return {"$ref": f"#/definitions/{part.__name__}"}
+
+
+def _object(part: type[Part], tree: Tree, parts: dict[str, Schema]) -> Schema:
+    """A mapping with these keys, which are fields of the part."""
+    words = _docstrings(part)
+    properties: Schema = {}
+    for key, field in tree.items():
+        if isinstance(field, dict):
+            properties[key] = _object(part, field, parts)
+        else:
+            properties[key] = _field(field, words.get(field.attribute, ""), parts)
+    required = [key for key, field in tree.items() if isinstance(field, Field) and field.required]
+    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+
+
+def _field(field: Field, words: str, parts: dict[str, Schema]) -> Schema:
+    described = _type(field.type, parts)
+    after = _AFTER_RESTART if field.effect is Effect.RESTART else ""
+    said: Schema = {"description": " ".join(filter(None, [words, after]))}
+    if isinstance(field.default, enum.Enum):
+        said["default"] = field.default.value
+    elif isinstance(field.default, bool | int | float | str) and reader_of(marked(field.type).extra) is None:
+        said["default"] = field.default
+    if "$ref" in described:  # beside a reference draft 7 reads nothing
+        return {**said, "allOf": [described]}
+    return {**said, **described}
+
+
+def _type(type_: inspect.Type, parts: dict[str, Schema]) -> Schema:
+    """What values of a type are in YAML."""
+    plain, extra, more = marked(type_)
+    reader = reader_of(extra)
+    if reader is not None:
+        types = [_TYPES[each] for each in reader.types if each is not int or float not in reader.types]
+        return {"type": types, **more}
+    if isinstance(plain, inspect.UnionType):
+        return _or_nothing(_type(alternative(plain), parts))
+    return _VISITORS[type(plain)](plain, parts)
+
+
+def _or_nothing(described: Schema) -> Schema:
+    if "enum" in described:
+        return {**described, "enum": [*described["enum"], None]}
+    if described.get("type") in (None, "object"):
+        return described
+    types = described["type"] if isinstance(described["type"], list) else [described["type"]]
+    return {**described, "type": [*types, "null"]}
+
+
+def _text(type_: Any, _parts: dict[str, Schema]) -> Schema:
+    bounds = {"minLength": type_.min_length, "maxLength": type_.max_length, "pattern": type_.pattern}
+    return {"type": "string", **_given(bounds)}
+
+
+def _number(type_: Any, _parts: dict[str, Schema]) -> Schema:
+    bounds = {"minimum": type_.ge, "exclusiveMinimum": type_.gt, "maximum": type_.le}
+    return {"type": "integer" if isinstance(type_, inspect.IntType) else "number", **_given(bounds)}
+
+
+def _sequence(type_: Any, parts: dict[str, Schema]) -> Schema:
+    return {"type": "array", "items": _type(type_.item_type, parts), **_given({"minItems": type_.min_length})}
+
+
+_VISITORS: Final[dict[type, Callable[[Any, dict[str, Schema]], Schema]]] = {
+    inspect.StructType: lambda type_, parts: _describe(type_.cls, parts),
+    inspect.VarTupleType: _sequence,
+    inspect.DictType: lambda type_, parts: {
+        "type": "object",
+        "additionalProperties": _type(type_.value_type, parts),
+    },
+    inspect.EnumType: lambda type_, _parts: {"enum": [member.value for member in type_.cls]},
+    inspect.StrType: _text,
+    inspect.IntType: _number,
+    inspect.FloatType: _number,
+    inspect.BoolType: lambda _type, _parts: {"type": "boolean"},
+    inspect.AnyType: lambda _type, _parts: {},
+}
+
+
+@functools.cache
+def _docstrings(part: type[Part]) -> dict[str, str]:
+    """The text below each field in the source of a part and of its bases, by the field's name in Python."""
+    found: dict[str, str] = {}
+    for cls in reversed(part.__mro__):
+        if issubclass(cls, Part) and cls is not Part:
+            [definition] = ast.parse(textwrap.dedent(source.getsource(cls))).body
+            found.update(_below(definition))
+    return found
+
+
+def _below(definition: ast.stmt) -> Iterator[tuple[str, str]]:
+    if not isinstance(definition, ast.ClassDef):
+        raise TypeError(definition)
+    for field, below in itertools.pairwise(definition.body):
+        match field, below:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                yield name, _plain(text)
+
+
+def _given(bounds: dict[str, Any]) -> Schema:
+    return {name: bound for name, bound in bounds.items() if bound is not None}
+
+
+def _plain(docstring: str) -> str:
+    return " ".join(docstring.replace("``", "`").split())

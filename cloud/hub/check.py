@@ -1,0 +1,85 @@
+"""What a hub would find wrong at its start with a configuration: certificates and registry are looked at, nothing is
+changed and nothing listens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import sqlalchemy as sa
+
+from bridge.resources.errors import ConfigurationError, ConfigurationRejected
+from bridge.resources.resource import Resource, error_at
+from cloud.hub.configuration import Settings
+from cloud.hub.registry.database import Database
+from cloud.hub.registry.faults import RegistryUnreachable
+from cloud.hub.registry.location import SQLITE, shown
+from cloud.hub.registry.schema import SCHEMA_VERSION, version_of
+from cloud.lake.faults import RegistryError
+from edge.broker.configuration import TlsListener
+from edge.broker.listeners.tls import Certificates, TlsError
+
+IN_THE_DATA_DIRECTORY = "registry.db of the data directory"
+
+
+def check(resource: Resource) -> list[str]:
+    """What is as it should be, a line each. Blocks.
+
+    Raises `ConfigurationRejected`, and `RegistryUnreachable` when the server of the registry does not answer.
+    """
+    settings = resource.spec
+    if not isinstance(settings, Settings):
+        raise TypeError(resource.kind)
+    lines: list[str] = []
+    errors: list[ConfigurationError] = []
+    for found in (*_certificates(resource, settings.tls), *_registry(resource, settings.registry)):
+        if isinstance(found, ConfigurationError):
+            errors.append(found)
+        else:
+            lines.append(found)
+    if errors:
+        raise ConfigurationRejected(sorted(errors))
+    return lines
+
+
+def _certificates(resource: Resource, files: TlsListener | None) -> Iterator[str | ConfigurationError]:
+    if files is None:
+        return
+    try:
+        Certificates(files)
+    except TlsError as why:
+        yield error_at(resource, ("spec", "tls"), str(why))
+    else:
+        yield f"tls: {files.certificate} and its key fit"
+
+
+def _registry(resource: Resource, url: sa.URL | None) -> Iterator[str | ConfigurationError]:
+    if url is None:
+        yield f"registry: {IN_THE_DATA_DIRECTORY}"
+        return
+    file = Path((url.database or "").removeprefix("file:")) if url.drivername == SQLITE else None
+    if file is not None and not file.exists():
+        if file.parent.is_dir():
+            yield f"registry: {file} is made at the first start"
+        else:
+            yield error_at(resource, ("spec", "registry"), f"there is no folder {file.parent}: make it")
+        return
+    try:
+        yield f"registry: {shown(url)}, {_looked_at(url)}"
+    except RegistryUnreachable:
+        raise
+    except RegistryError as why:
+        yield error_at(resource, ("spec", "registry"), str(why))
+
+
+def _looked_at(url: sa.URL) -> str:
+    database = Database(url)
+    try:
+        version = database.transaction(version_of)
+    finally:
+        database.close()
+    if version is None:
+        return "empty: its tables are made at the first start"
+    return f"schema {version}" + (
+        "" if version == SCHEMA_VERSION else f", upgraded to {SCHEMA_VERSION} at the next start"
+    )

@@ -1,0 +1,70 @@
+"""`hub check`: what a hub would not start with is said with file, line and path; nothing is made by looking."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from click.testing import CliRunner
+
+from cloud.hub.cli import hub
+from cloud.hub.registry.location import sqlite_file
+from cloud.hub.registry.registry import Registry
+from tests.support.certificates import Authority
+
+HEAD = "apiVersion: waypost/v1\nkind: Hub\nspec:\n"
+
+
+def checked(folder: Path, spec: str) -> tuple[int, str]:
+    file = folder / "hub.yaml"
+    file.write_text(HEAD + spec)
+    before = sorted(folder.iterdir())
+    done = CliRunner().invoke(hub, ["check", "--config", str(file)])
+    assert sorted(folder.iterdir()) == before
+    return done.exit_code, done.output.replace(str(folder), "DIR")
+
+
+def test_all_is_well(tmp_path: Path) -> None:
+    issued = Authority(tmp_path / "pki").issue("hub")
+    Registry(sqlite_file(tmp_path / "registry.db"), "w1").close()
+    code, said = checked(
+        tmp_path,
+        f"  amqp: 127.0.0.1:5673\n  tls: {{certificate: {issued.certificate}, key: {issued.key}}}\n"
+        f"  registry: sqlite:///{tmp_path}/registry.db\n",
+    )
+    assert code == 0
+    assert "tls: DIR/pki/hub.pem and its key fit" in said
+    assert "registry: DIR/registry.db, schema " in said
+    assert said.endswith("DIR/hub.yaml: nothing is wrong with it\n")
+
+
+def test_a_registry_that_is_not_there_yet(tmp_path: Path) -> None:
+    assert "registry: registry.db of the data directory" in checked(tmp_path, "  http: 127.0.0.1:8081\n")[1]
+    code, said = checked(tmp_path, f"  registry: sqlite:///{tmp_path}/new.db\n")
+    assert (code, "registry: DIR/new.db is made at the first start" in said) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ("  ampq: 127.0.0.1:1\n", 'DIR/hub.yaml:4: spec.ampq: unknown field "ampq"; did you mean "amqp"?'),
+        ("  amqp: 127.0.0.1\n", "DIR/hub.yaml:4: spec.amqp: "),
+        ("  http: 127.0.0.1:1\n  tls: {certificate: no.pem, key: no.key}\n", "DIR/hub.yaml:5: Hub hub: spec.tls: "),
+        ("  registry: sqlite:////nowhere/at/all.db\n", "DIR/hub.yaml:4: Hub hub: spec.registry: there is no folder"),
+    ],
+)
+def test_what_is_wrong(tmp_path: Path, spec: str, expected: str) -> None:
+    code, said = checked(tmp_path, spec)
+    assert code == 2
+    assert expected in said
+
+
+def test_a_database_of_another_program(tmp_path: Path) -> None:
+    url = sqlite_file(tmp_path / "other.db")
+    engine = sa.create_engine(url)
+    with engine.begin() as tx:
+        tx.exec_driver_sql("CREATE TABLE invoices (number INTEGER)")
+    engine.dispose()
+    code, said = checked(tmp_path, f"  registry: sqlite:///{tmp_path}/other.db\n")
+    assert (code, "tables that are no registry's (invoices)" in said) == (2, True)
