@@ -121,7 +121,6 @@ def run(
 def _serve(configuration: BrokerConfiguration, options: RunOptions, resources: Sequence[Resource]) -> int:
     import uvloop
 
-    from edge.appliance.configuration.validate import LISTENERS
     from edge.broker.listeners.tcp import ListenError, require_free
     from edge.broker.security.credentials import CredentialsError
     from edge.broker.store.errors import StoreError
@@ -130,10 +129,9 @@ def _serve(configuration: BrokerConfiguration, options: RunOptions, resources: S
 
     try:
         check_directory(options.data)
-        for name in LISTENERS:
-            endpoint = getattr(configuration, name)
-            if endpoint is not None and not is_held(options.data):  # else the other gateway there is what is wrong
-                require_free(name, endpoint.host, endpoint.port)
+        for listener in configuration.listeners:
+            if not is_held(options.data):  # else the other gateway there is what is wrong
+                require_free(listener.name, listener.endpoint.host, listener.endpoint.port)
         return int(uvloop.run(_run(configuration, options, resources)))
     except ListenError as error:
         raise CommandError(str(error), code=Exit.USAGE) from None

@@ -29,7 +29,7 @@ from edge.appliance.identity.location import identity_file
 from edge.appliance.identity.renewal import Renewal
 from edge.appliance.wear import Outlook, outlook
 from edge.broker.amqp.services import Administration
-from edge.broker.configuration import BrokerConfiguration, TokenIssuer
+from edge.broker.configuration import BrokerConfiguration, Protocol, TokenIssuer
 from edge.broker.hono.addresses import with_addresses
 from edge.broker.listeners.admission import Admission
 from edge.broker.listeners.tcp import ListenError
@@ -355,11 +355,11 @@ class Gateway:
         """Listen for HTTP and HTTPS where the configuration says; returns what is bound. Raises ListenError."""
         sockets: dict[str, BoundSocket] = {}
         try:
-            for name in ("http", "https"):
-                endpoint: Endpoint | None = getattr(self.configuration, name)
-                if endpoint is not None:
-                    certificates = self.broker.listeners.certificates(name) if name == "https" else None
-                    sockets[name] = BoundSocket(_bound_socket(name, endpoint), certificates)
+            for listener in self.configuration.listeners:
+                if listener.protocol is Protocol.HTTP:
+                    name = listener.name
+                    certificates = self.broker.listeners.certificates(name) if listener.tls else None
+                    sockets[name] = BoundSocket(_bound_socket(name, listener.endpoint), certificates)
         except ListenError:
             for bound in sockets.values():
                 bound.sock.close()

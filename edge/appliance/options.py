@@ -14,8 +14,8 @@ from edge.appliance.configuration.effective import development, effective, with_
 from edge.appliance.configuration.exposure import guarded
 from edge.appliance.configuration.kinds import KINDS
 from edge.appliance.configuration.repository import Repository
-from edge.appliance.configuration.validate import LISTENERS
-from edge.broker.configuration import BrokerConfiguration
+from edge.appliance.configuration.resources import SHORT_FORMS
+from edge.broker.configuration import BrokerConfiguration, Listener
 
 
 class OptionsRefused(Exception):
@@ -49,12 +49,7 @@ def configuration_of(options: RunOptions, resources: Sequence[Resource] | None =
     """
     resources = resources_of(options) if resources is None else resources
     configuration = _base(options, resources)
-    endpoints = {}
-    for name in ("mqtt", "amqp", "http", "mqtt_ws", "amqp_ws"):
-        text = getattr(options, name)
-        if text is not None:
-            endpoints[name] = _endpoint(name.replace("_", "-"), text)
-    configuration = msgspec.structs.replace(configuration, **endpoints)
+    configuration = _with_listeners(configuration, _given(options))
     if options.hub is not None:
         configuration = _with_hub(configuration, options)
     elif options.forward:
@@ -62,15 +57,14 @@ def configuration_of(options: RunOptions, resources: Sequence[Resource] | None =
     elif options.gateway is not None:
         configuration = msgspec.structs.replace(configuration, gateway=options.gateway)
     configuration = _with_containers(configuration)
-    listening = [endpoint for name in LISTENERS if (endpoint := getattr(configuration, name)) is not None]
-    if not listening:
+    if not configuration.listeners:
         raise OptionsRefused(
             "nothing is configured: no listener for devices, no resources",
             f"set it up: waypost edge init --data {options.data}; or try it out with --dev",
         )
     if not options.dev:
         return guarded(configuration, resources)
-    for endpoint in listening:
+    for endpoint in (listener.endpoint for listener in configuration.listeners):
         if not endpoint.loopback:
             raise OptionsRefused(
                 f"--dev needs no credentials, so it listens on loopback only, and {endpoint.host} is not",
@@ -100,20 +94,30 @@ def _base(options: RunOptions, resources: Sequence[Resource]) -> BrokerConfigura
     if not resources:
         return development()
     configuration, preset = effective(resources), development()
-    return msgspec.structs.replace(
-        configuration,
-        addresses=configuration.addresses or preset.addresses,
-        mqtt=configuration.mqtt or preset.mqtt,
-        amqp=configuration.amqp or preset.amqp,
-        http=configuration.http or preset.http,
-    )
+    configuration = msgspec.structs.replace(configuration, addresses=configuration.addresses or preset.addresses)
+    named = configuration.listeners
+    return _with_listeners(msgspec.structs.replace(configuration, listeners=preset.listeners), named)
 
 
-def _endpoint(name: str, text: str) -> Endpoint:
-    try:
-        return Endpoint.parse(text)
-    except ValueError as error:
-        raise OptionsRefused(f"--{name} {text}: {error}", f"for example --{name} 127.0.0.1:0") from None
+def _given(options: RunOptions) -> list[Listener]:
+    """The listeners of the options. Raises OptionsRefused."""
+    texts = msgspec.structs.asdict(options)
+    given = []
+    for field, (protocol, websocket, tls) in SHORT_FORMS.items():
+        text = texts.get(field)
+        if text is not None:
+            name = field.replace("_", "-")
+            try:
+                given.append(Listener(protocol, Endpoint.parse(text), websocket, tls))
+            except ValueError as error:
+                raise OptionsRefused(f"--{name} {text}: {error}", f"for example --{name} 127.0.0.1:0") from None
+    return given
+
+
+def _with_listeners(configuration: BrokerConfiguration, listeners: Sequence[Listener]) -> BrokerConfiguration:
+    """These in place of those of the same name, or beside the others."""
+    by_name = {listener.name: listener for listener in (*configuration.listeners, *listeners)}
+    return msgspec.structs.replace(configuration, listeners=tuple(by_name.values()))
 
 
 def _with_containers(configuration: BrokerConfiguration) -> BrokerConfiguration:

@@ -61,6 +61,33 @@ PORTS: Final = {
 """Where a peer listens unless the connector says otherwise: without and with TLS."""
 
 
+class Protocol(enum.Enum):
+    """What clients speak."""
+
+    MQTT = "mqtt"
+    AMQP = "amqp"
+    HTTP = "http"
+
+
+class Listener(msgspec.Struct, frozen=True):
+    """Where a protocol is spoken, in frames of WebSocket or not, over TLS or not. Of each there is one at most."""
+
+    protocol: Protocol
+    endpoint: Endpoint
+    websocket: bool = False
+    tls: bool = False
+
+    @property
+    def name(self) -> str:
+        """As the `ready` line has it: ``mqtt``, ``mqtts``, ``mqtt-ws``, ``mqtt-wss`` and so on."""
+        return f"{self.protocol.value}{'-ws' if self.websocket else ''}{'s' if self.tls else ''}"
+
+    @property
+    def web(self) -> bool:
+        """A browser may speak there."""
+        return self.websocket or self.protocol is Protocol.HTTP
+
+
 class Authentication(enum.Enum):
     """How clients of a space say who they are (EnMasse's authentication services)."""
 
@@ -303,20 +330,12 @@ class BrokerConfiguration(msgspec.Struct, frozen=True, kw_only=True):
     addresses: tuple[AddressConfiguration, ...] = ()
     quota_bytes: int | None = None
     """Bytes of bodies the space may keep; None: as many as the medium holds above `Limits.free_floor_bytes`."""
-    mqtt: Endpoint | None = None
-    amqp: Endpoint | None = None
-    http: Endpoint | None = None
-    https: Endpoint | None = None
-    mqtts: Endpoint | None = None
-    amqps: Endpoint | None = None
-    mqtt_ws: Endpoint | None = None
-    amqp_ws: Endpoint | None = None
-    mqtt_wss: Endpoint | None = None
-    amqp_wss: Endpoint | None = None
+    listeners: tuple[Listener, ...] = ()
+    """Where clients are served."""
     host_names: tuple[str, ...] = ()
     """Further names the listeners for HTTP and WebSocket are reached under: of a proxy, or in the DNS."""
     tls: TlsListener | None = None
-    """Of the listeners whose name ends with s (https, mqtts, amqps, mqtt_wss, amqp_wss)."""
+    """Of the listeners with TLS."""
     legacy_dollar_topics: bool = False
     """A filter of an MQTT 3.1 client that begins with a wildcard matches names that begin with ``$`` too, which MQTT
     3.1 does not set apart; for later versions it must not [MQTT-4.7.2-1]."""
@@ -326,10 +345,9 @@ class BrokerConfiguration(msgspec.Struct, frozen=True, kw_only=True):
     forwarders: tuple[Forwarder, ...] = ()
     limits: Limits = Limits()
 
-    @property
-    def web_endpoints(self) -> tuple[Endpoint | None, ...]:
-        """Where HTTP and WebSocket are spoken."""
-        return (self.http, self.https, self.mqtt_ws, self.amqp_ws, self.mqtt_wss, self.amqp_wss)
+    def endpoint(self, name: str) -> Endpoint | None:
+        """Where the listener of this name is; None where there is none."""
+        return next((listener.endpoint for listener in self.listeners if listener.name == name), None)
 
     @property
     def rules(self) -> list[AddressRule]:

@@ -14,7 +14,7 @@ from bridge.transport.driver import Driver
 from edge.broker.amqp import interception as amqp_interception
 from edge.broker.amqp.services import Administration
 from edge.broker.amqp.session import AmqpSession
-from edge.broker.configuration import BrokerConfiguration, DeviceApi
+from edge.broker.configuration import BrokerConfiguration, DeviceApi, Protocol
 from edge.broker.limits import TICK_S
 from edge.broker.listeners.admission import Admission
 from edge.broker.listeners.amqp import AmqpDrivers
@@ -164,8 +164,10 @@ class Broker:
         return Listeners(
             self.configuration,
             {
-                "mqtt": MqttDrivers(limits, self.router, self.mqtt_sessions, gate, for_mqtt, clock, self._arrivals),
-                "amqp": self._amqp,
+                Protocol.MQTT: MqttDrivers(
+                    limits, self.router, self.mqtt_sessions, gate, for_mqtt, clock, self._arrivals
+                ),
+                Protocol.AMQP: self._amqp,
             },
             self.site,
             lambda: not gate.open,
@@ -178,7 +180,7 @@ def _container_id(configuration: BrokerConfiguration) -> str:
 
 
 def _site(configuration: BrokerConfiguration) -> Site:
-    endpoints = [endpoint for endpoint in configuration.web_endpoints if endpoint is not None]
+    endpoints = [listener.endpoint for listener in configuration.listeners if listener.web]
     return Site(
         [endpoint.host for endpoint in endpoints],
         exposed=not all(endpoint.loopback for endpoint in endpoints),

@@ -16,7 +16,7 @@ from bridge.transport.driver import Driver
 from edge.broker.amqp.incoming import IncomingLink
 from edge.broker.amqp.outgoing import OutgoingLink
 from edge.broker.amqp.session import AmqpSession
-from edge.broker.configuration import BrokerConfiguration
+from edge.broker.configuration import BrokerConfiguration, Listener, Protocol
 from edge.broker.model.addresses import AddressType
 from edge.broker.server import Broker
 from tests.support.memory_store import MemoryStore
@@ -128,8 +128,7 @@ def test_the_others_go_on(
         loop = asyncio.get_running_loop()
         configuration = BrokerConfiguration(
             gateway="gw1",
-            amqp=Endpoint("127.0.0.1", 0),
-            mqtt=None,
+            listeners=(Listener(Protocol.AMQP, Endpoint("127.0.0.1", 0)),),
             default_type=AddressType.QUEUE,
         )
         store = MemoryStore(post=loop.call_soon_threadsafe)

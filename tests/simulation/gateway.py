@@ -7,7 +7,15 @@ from collections.abc import Callable
 import msgspec
 
 from bridge.resources.endpoint import Endpoint
-from edge.broker.configuration import AddressConfiguration, BrokerConfiguration, Connector, EndpointHost, Forwarder
+from edge.broker.configuration import (
+    AddressConfiguration,
+    BrokerConfiguration,
+    Connector,
+    EndpointHost,
+    Forwarder,
+    Listener,
+    Protocol,
+)
 from edge.broker.limits import Limits
 from edge.broker.model.address_policy import AddressPolicy, WhenFull
 from edge.broker.model.addresses import AddressRule, AddressType
@@ -49,7 +57,7 @@ def configuration(
     return BrokerConfiguration(
         gateway=NAME,
         addresses=(*(AddressConfiguration(AddressRule(pattern, kind)) for pattern, kind in types.items()), small),
-        mqtt=MQTT,
+        listeners=(Listener(Protocol.MQTT, MQTT),),
         connectors=(Connector(name="hub", hosts=HOSTS, idle_timeout_s=4.0),),
         forwarders=tuple(
             Forwarder(name=name, filter=pattern, connector="hub", remote_address=pattern)

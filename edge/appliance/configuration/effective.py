@@ -14,16 +14,15 @@ from bridge.resources.resource import Resource, of_kind
 from edge.appliance.configuration.exposure import exposure_notices, guarded
 from edge.appliance.configuration.forwarders import HUB_CONNECTOR, forwarder_notices, remote_of
 from edge.appliance.configuration.resources import (
+    SHORT_FORMS,
     AddressSpaceSpec,
     AddressSpec,
     DevicePart,
     DeviceSpec,
     GatewaySpec,
     HubPart,
+    Listeners,
     MessagingUserSpec,
-)
-from edge.appliance.configuration.validate import (
-    LISTENERS,
 )
 from edge.broker.configuration import (
     AddressConfiguration,
@@ -37,6 +36,8 @@ from edge.broker.configuration import (
     EndpointHost,
     Forwarder,
     ForwarderPart,
+    Listener,
+    Protocol,
     TlsFiles,
 )
 from edge.broker.model.address_policy import AddressPolicy, DurabilityMode
@@ -84,9 +85,7 @@ def development() -> BrokerConfiguration:
     anywhere = Endpoint(LOOPBACK, 0)
     return BrokerConfiguration(
         addresses=tuple(AddressConfiguration(AddressRule(f"{type_.value}/#", type_)) for type_ in types),
-        mqtt=anywhere,
-        amqp=anywhere,
-        http=anywhere,
+        listeners=tuple(Listener(protocol, anywhere) for protocol in Protocol),
     )
 
 
@@ -159,7 +158,7 @@ def _with_gateway(configuration: BrokerConfiguration, name: str, spec: GatewaySp
     return msgspec.structs.replace(
         configuration,
         gateway=gateway,
-        **{name: getattr(spec.listeners, name) for name in LISTENERS},
+        listeners=tuple(_listeners(spec.listeners)),
         host_names=spec.listeners.host_names,
         tls=spec.listeners.tls,
         limits=spec.limits,
@@ -167,6 +166,13 @@ def _with_gateway(configuration: BrokerConfiguration, name: str, spec: GatewaySp
         endurance_bytes=terabytes * 1e12 if terabytes is not None else None,
         connectors=(*configuration.connectors, *hubs),
     )
+
+
+def _listeners(part: Listeners) -> Iterator[Listener]:
+    endpoints = msgspec.structs.asdict(part)
+    for field, (protocol, websocket, tls) in SHORT_FORMS.items():
+        if endpoints[field] is not None:
+            yield Listener(protocol, endpoints[field], websocket, tls)
 
 
 def _user(spec: MessagingUserSpec) -> ConfiguredUser:

@@ -7,18 +7,12 @@ other machines reach asks for them, unless the resources say `authenticationServ
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final
 
 import msgspec
 
-from bridge.resources.endpoint import Endpoint
 from bridge.resources.resource import Resource, of_kind
 from edge.appliance.configuration.resources import AddressSpaceSpec
-from edge.broker.configuration import Authentication, BrokerConfiguration
-
-CLEAR: Final = ("mqtt", "amqp", "http", "mqtt_ws", "amqp_ws")
-"""Listeners without TLS."""
-ENCRYPTED: Final = ("mqtts", "amqps", "https", "mqtt_wss", "amqp_wss")
+from edge.broker.configuration import Authentication, BrokerConfiguration, Listener
 
 
 def authentication_is_configured(resources: Sequence[Resource]) -> bool:
@@ -28,17 +22,17 @@ def authentication_is_configured(resources: Sequence[Resource]) -> bool:
 
 def guarded(configuration: BrokerConfiguration, resources: Sequence[Resource]) -> BrokerConfiguration:
     """The configuration, asking for credentials where other machines reach it and the resources do not say."""
-    if authentication_is_configured(resources) or not any(_exposed(configuration, (*CLEAR, *ENCRYPTED))):
+    if authentication_is_configured(resources) or not _exposed(configuration):
         return configuration
     return msgspec.structs.replace(configuration, authentication=Authentication.STANDARD)
 
 
 def exposure_notices(configuration: BrokerConfiguration, resources: Sequence[Resource]) -> Iterator[str]:
     """What a person should know of who may connect; `configuration` is made of all these resources, and `guarded`."""
-    reachable = [f"{name} {endpoint}" for name, endpoint in _exposed(configuration, (*CLEAR, *ENCRYPTED))]
-    if not reachable:
+    exposed = _exposed(configuration)
+    if not exposed:
         return
-    listeners = ", ".join(reachable)
+    listeners = _named(exposed)
     if configuration.authentication is Authentication.NONE:
         yield f"anyone who reaches {listeners} may connect: authenticationService is none"
         return
@@ -47,14 +41,15 @@ def exposure_notices(configuration: BrokerConfiguration, resources: Sequence[Res
             f"{listeners}: clients need credentials (waypost device add); to let anyone in, say so: "
             "AddressSpace with authenticationService: {name: none}"
         )
-    clear = [f"{name} {endpoint}" for name, endpoint in _exposed(configuration, CLEAR)]
+    clear = [listener for listener in exposed if not listener.tls]
     if clear:
-        yield f"passwords cross the network unencrypted on {', '.join(clear)}: use mqtts, amqps, https"
+        yield f"passwords cross the network unencrypted on {_named(clear)}: use mqtts, amqps, https"
 
 
-def _exposed(configuration: BrokerConfiguration, names: Sequence[str]) -> Iterator[tuple[str, Endpoint]]:
-    listeners = msgspec.structs.asdict(configuration)
-    for name in names:
-        endpoint = listeners[name]
-        if endpoint is not None and not endpoint.loopback:
-            yield name.replace("_", "-"), endpoint
+def _exposed(configuration: BrokerConfiguration) -> list[Listener]:
+    """Listeners that other machines reach."""
+    return [listener for listener in configuration.listeners if not listener.endpoint.loopback]
+
+
+def _named(listeners: Sequence[Listener]) -> str:
+    return ", ".join(f"{listener.name} {listener.endpoint}" for listener in listeners)

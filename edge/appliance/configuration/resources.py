@@ -8,7 +8,7 @@ belong to it (`edge.broker.configuration`). Types know one value at a time: what
 from __future__ import annotations
 
 import enum
-from typing import Annotated
+from typing import Annotated, Final
 
 import msgspec
 
@@ -19,6 +19,7 @@ from edge.broker.configuration import (
     Connector,
     DeviceApiPart,
     ForwarderPart,
+    Protocol,
     TlsFiles,
     TlsListener,
     TokenIssuer,
@@ -180,6 +181,21 @@ class Listeners(Part, frozen=True, kw_only=True):
     """Names HTTP and WebSocket are reached under, beside addresses and the machine's own name."""
     tls: Restart[TlsListener | None] = None
     """Certificate and key of the listeners with TLS."""
+
+
+SHORT_FORMS: Final = {
+    "mqtt": (Protocol.MQTT, False, False),
+    "amqp": (Protocol.AMQP, False, False),
+    "http": (Protocol.HTTP, False, False),
+    "mqtt_ws": (Protocol.MQTT, True, False),
+    "amqp_ws": (Protocol.AMQP, True, False),
+    "https": (Protocol.HTTP, False, True),
+    "mqtts": (Protocol.MQTT, False, True),
+    "amqps": (Protocol.AMQP, False, True),
+    "mqtt_wss": (Protocol.MQTT, True, True),
+    "amqp_wss": (Protocol.AMQP, True, True),
+}
+"""(Protocol, WebSocket?, TLS?) of the fields of `Listeners` that are one."""
 
 
 class HubPart(Part, frozen=True, kw_only=True):

@@ -22,6 +22,7 @@ from bridge.sasl.scram import ScramError, prepare
 from edge.appliance.configuration.connectors import connector_directions, connector_faults
 from edge.appliance.configuration.forwarders import FORWARDER_CHECKS, HUB_CONNECTOR
 from edge.appliance.configuration.resources import (
+    SHORT_FORMS,
     AddressSpaceSpec,
     AddressSpec,
     DeviceSpec,
@@ -58,9 +59,6 @@ IDENTIFIER_WORDS: Final = "letters, digits and . _ : = -"
 LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 """Hosts a password may go to without TLS: it does not leave this machine."""
 
-SECURE: Final = ("https", "mqtts", "amqps", "mqtt_wss", "amqp_wss")
-"""Listeners with TLS, by the field of `Listeners`."""
-LISTENERS: Final = ("mqtt", "amqp", "http", "mqtt_ws", "amqp_ws", *SECURE)
 _CAMEL: Final = {field.attribute: field.path[-1] for field in fields_of(Listeners)}
 """What a listener is called in YAML."""
 
@@ -117,20 +115,21 @@ def _gateway(resources: Sequence[Resource]) -> Errors:
     for resource, spec in of_kind(resources, GatewaySpec):
         yield from _limits(resource, spec.limits)
         taken: dict[str, str] = {}
-        for field in LISTENERS:
-            endpoint, name = getattr(spec.listeners, field), _CAMEL[field]
+        endpoints = msgspec.structs.asdict(spec.listeners)
+        for field, (_, _, tls) in SHORT_FORMS.items():
+            endpoint, name = endpoints[field], _CAMEL[field]
             if endpoint is not None and endpoint.port and taken.setdefault(str(endpoint), name) != name:
                 message = f"{endpoint} is taken by {taken[str(endpoint)]}"
                 yield error_at(resource, ("spec", "listeners", name), message)
-            if endpoint is not None and field in SECURE and spec.listeners.tls is None:
+            if endpoint is not None and tls and spec.listeners.tls is None:
                 message = "a listener with TLS needs listeners.tls: {certificate, key}"
                 yield error_at(resource, ("spec", "listeners", name), message)
         for i, host in enumerate(spec.listeners.host_names):
             if host_name(host) != host.lower():
                 message = f'"{host}" is not a host name: name it as browsers do, without scheme and port'
                 yield error_at(resource, ("spec", "listeners", "hostNames", i), message)
-        tls = spec.listeners.tls
-        if tls is not None and tls.client_required and tls.client_ca is None:
+        files = spec.listeners.tls
+        if files is not None and files.client_required and files.client_ca is None:
             message = "needs clientCa: nobody's certificate could be trusted"
             yield error_at(resource, ("spec", "listeners", "tls", "clientRequired"), message)
         if spec.hub is not None:

@@ -20,7 +20,7 @@ class _Health(msgspec.Struct):
 
 def health(around: Surroundings) -> Iterator[Result]:
     """Ask ``/healthz`` where the configuration says it is."""
-    endpoint = around.configuration.http
+    endpoint = around.configuration.endpoint("http")
     if not around.running or endpoint is None or not endpoint.port:
         return
     endpoint = endpoint.from_here

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Final
 
 from edge.appliance.configuration.repository import FOLDER
-from edge.appliance.configuration.validate import LISTENERS
 from edge.appliance.doctor.check import Result, Surroundings, fail, ok, warn
 from edge.appliance.store.figures import figures_of
 from edge.appliance.store.recovery.verification import Depth, Report, verify
@@ -97,7 +96,7 @@ def configuration(around: Surroundings) -> Iterator[Result]:
         yield warn(name, notice, "remove it, or keep it knowing that this version ignores it")
     if around.errors:
         return
-    listening = [listener for listener in LISTENERS if getattr(around.configuration, listener) is not None]
+    listening = [listener.name for listener in around.configuration.listeners]
     if not around.resources:
         step = f"waypost apply --data {around.data} -f FILE; give --config FILE here where edge run has it"
         yield warn(name, "nothing is applied", step)
@@ -142,7 +141,9 @@ def store(around: Surroundings) -> Iterator[Result]:
         yield warn("backlog", f"{seen}; full in {span(full * 3600)}", step)
     else:
         yield ok("backlog", seen)
-    if not (around.running and around.configuration.http is not None):  # else the gateway says it, see `health`
+    if not (
+        around.running and around.configuration.endpoint("http") is not None
+    ):  # else the gateway says it, see `health`
         yield from _room(figures.room)
     if figures.wear is not None:
         yield _worn(figures.wear)

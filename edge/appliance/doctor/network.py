@@ -14,7 +14,6 @@ import psutil
 from bridge.engine import Closed, Engine, Opened
 from bridge.hub_addresses import PROBE_SUFFIX
 from bridge.resources.endpoint import Endpoint
-from edge.appliance.configuration.validate import LISTENERS
 from edge.appliance.doctor.check import Result, Surroundings, fail, ok, warn
 from edge.broker.configuration import Connector
 from edge.broker.router.connector_types import credentials_of
@@ -26,10 +25,8 @@ PROXIES: Final = ("https_proxy", "HTTPS_PROXY", "http_proxy", "HTTP_PROXY", "all
 
 def ports(around: Surroundings) -> Iterator[Result]:
     """Free, or held by this gateway itself."""
-    for name in LISTENERS:
-        endpoint: Endpoint | None = getattr(around.configuration, name)
-        if endpoint is not None:
-            yield _port(around, f"port {name}", endpoint)
+    for listener in around.configuration.listeners:
+        yield _port(around, f"port {listener.name}", listener.endpoint)
 
 
 def _port(around: Surroundings, name: str, endpoint: Endpoint) -> Result:

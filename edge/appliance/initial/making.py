@@ -23,7 +23,6 @@ from edge.appliance.cli import FILES_BESIDE_CONNECTIONS
 from edge.appliance.configuration.effective import effective, exposure, notices
 from edge.appliance.configuration.kinds import KINDS
 from edge.appliance.configuration.repository import Repository, RepositoryError
-from edge.appliance.configuration.validate import LISTENERS
 from edge.appliance.errors import CommandError, Exit
 from edge.appliance.identity.commands import enrolled_at
 from edge.appliance.initial import systemd as units
@@ -215,9 +214,8 @@ def _store_made(data: Path) -> str:
 def _write_unit(data: Path, file: Path, applied: Sequence[Resource], undo: contextlib.ExitStack) -> None:
     """Raises StoreError, OSError."""
     configuration = effective(applied)
-    listening = (getattr(configuration, listener) for listener in LISTENERS)
     files = configuration.limits.connections_max + FILES_BESIDE_CONNECTIONS
-    ports = [endpoint.port for endpoint in listening if endpoint is not None]
+    ports = [listener.endpoint.port for listener in configuration.listeners]
     name = configuration.gateway or data.name
     make_directory(file.parent)
     if not file.exists():

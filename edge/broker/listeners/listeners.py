@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Final, Protocol
+from typing import Protocol as Interface
 
-from bridge.resources.endpoint import Endpoint
 from bridge.transport.connection import Connection
 from bridge.transport.driver import Driver, Meter
-from edge.broker.configuration import BrokerConfiguration
+from edge.broker.configuration import BrokerConfiguration, Listener, Protocol
 from edge.broker.limits import (
     AMQP_CONNECTION_BYTES,
     CERTIFICATES_CHECK_S,
@@ -24,12 +23,8 @@ from edge.broker.listeners.tcp import Gone, ListenError, TcpListener
 from edge.broker.listeners.tls import Certificates, TlsError
 from edge.broker.security.site import Site
 
-NAMES: Final = ("mqtt", "amqp", "mqtts", "amqps", "mqtt-ws", "amqp-ws", "mqtt-wss", "amqp-wss")
-SECURE: Final = ("mqtts", "amqps", "mqtt-wss", "amqp-wss")
-"""Listeners with TLS."""
 
-
-class Drivers(Protocol):
+class Drivers(Interface):
     """Makes the drivers of one protocol's connections; `around` puts a machine into what the listener speaks."""
 
     def serve(
@@ -44,45 +39,47 @@ class Drivers(Protocol):
 
 
 class Listeners:
-    """One listener a name, each made with the broker and started where the configuration says."""
+    """The listeners of a configuration but those for HTTP, each made with the broker and started with it."""
 
     def __init__(
         self,
         configuration: BrokerConfiguration,
-        drivers: Mapping[str, Drivers],
+        drivers: Mapping[Protocol, Drivers],
         site: Site,
         guarded: Callable[[], bool],
         admission: Admission,
     ) -> None:
-        """`drivers` are by protocol, ``mqtt`` and ``amqp``; `site`, `guarded`: see `Frames`."""
+        """`drivers` are by protocol; `site`, `guarded`: see `Frames`."""
         self._configuration = configuration
         self._admission = admission
         self._around: dict[str, Frames | Bare] = {}
         self.by_name: dict[str, TcpListener] = {}
-        for name in NAMES:
-            protocol = name[:4]
+        self._listeners = [listener for listener in configuration.listeners if listener.protocol in drivers]
+        for listener in self._listeners:
             bytes_max = configuration.limits.packet_bytes_max
-            framed = "-ws" in name
-            around = Frames(protocol, message_bytes_max=bytes_max, site=site, guarded=guarded) if framed else Bare()
-            meter = Counted(admission, _cost_bytes(name))
-            make = partial(self._serve, drivers[protocol], around, meter)
-            turn_away = partial(self._turn_away, drivers[protocol], around)
-            self._around[name] = around
-            self.by_name[name] = TcpListener(name, make, turn_away)
+            around: Frames | Bare = Bare()
+            if listener.websocket:
+                around = Frames(listener.protocol.value, message_bytes_max=bytes_max, site=site, guarded=guarded)
+            meter = Counted(admission, _cost_bytes(listener))
+            make = partial(self._serve, drivers[listener.protocol], around, meter)
+            turn_away = partial(self._turn_away, drivers[listener.protocol], around)
+            self._around[listener.name] = around
+            self.by_name[listener.name] = TcpListener(listener.name, make, turn_away)
         self._certificates: Certificates | None = None
         self._checked_at = 0.0
 
     async def start(self) -> dict[str, tuple[str, int]]:
         """Listen where the configuration says; returns name -> (host, port). Raises ListenError."""
         bound = {}
-        for name, listener in self.by_name.items():
-            endpoint = self._endpoint(name)
-            if endpoint is not None:
-                self._around[name].load()
-                certificates = self.certificates(name) if name in SECURE else None
-                bound[name] = await listener.start(
-                    endpoint.host, endpoint.port, certificates, handshake_s=self._configuration.limits.handshake_s
-                )
+        for listener in self._listeners:
+            self._around[listener.name].load()
+            certificates = self.certificates(listener.name) if listener.tls else None
+            bound[listener.name] = await self.by_name[listener.name].start(
+                listener.endpoint.host,
+                listener.endpoint.port,
+                certificates,
+                handshake_s=self._configuration.limits.handshake_s,
+            )
         return bound
 
     async def stop(self) -> None:
@@ -130,22 +127,10 @@ class Listeners:
     @property
     def amqp_connections(self) -> int:
         """Open sockets of AMQP clients, over every listener."""
-        return sum(len(listener.drivers) for name, listener in self.by_name.items() if name.startswith("amqp"))
+        names = [listener.name for listener in self._listeners if listener.protocol is Protocol.AMQP]
+        return sum(len(self.by_name[name].drivers) for name in names)
 
     # --- inside -----------------------------------------------------------------------------------------------
-
-    def _endpoint(self, name: str) -> Endpoint | None:
-        configuration = self._configuration
-        return {
-            "mqtt": configuration.mqtt,
-            "amqp": configuration.amqp,
-            "mqtts": configuration.mqtts,
-            "amqps": configuration.amqps,
-            "mqtt-ws": configuration.mqtt_ws,
-            "amqp-ws": configuration.amqp_ws,
-            "mqtt-wss": configuration.mqtt_wss,
-            "amqp-wss": configuration.amqp_wss,
-        }[name]
 
     def _serve(
         self, drivers: Drivers, around: Frames | Bare, meter: Meter, gone: Gone, identity: str | None
@@ -163,7 +148,8 @@ class Listeners:
         return drivers.turn_away(gone, partial(around.around, identity=identity))
 
 
-def _cost_bytes(name: str) -> int:
+def _cost_bytes(listener: Listener) -> int:
     """Of a connection of this listener that does nothing."""
-    cost = AMQP_CONNECTION_BYTES if name.startswith("amqp") else MQTT_CONNECTION_BYTES
-    return cost + (TLS_CONNECTION_BYTES if name in SECURE else 0) + (WEBSOCKET_CONNECTION_BYTES if "-ws" in name else 0)
+    cost = AMQP_CONNECTION_BYTES if listener.protocol is Protocol.AMQP else MQTT_CONNECTION_BYTES
+    cost += TLS_CONNECTION_BYTES if listener.tls else 0
+    return cost + (WEBSOCKET_CONNECTION_BYTES if listener.websocket else 0)

@@ -18,6 +18,8 @@ from edge.broker.configuration import (
     ConnectorType,
     EndpointHost,
     Forwarder,
+    Listener,
+    Protocol,
 )
 from edge.broker.limits import Limits
 from edge.broker.model.addresses import AddressRule, AddressType
@@ -94,12 +96,9 @@ class Gateway:
 
     def __init__(self, name: str) -> None:
         loop = asyncio.get_running_loop()
+        listeners = tuple(Listener(protocol, Endpoint("127.0.0.1", 0)) for protocol in (Protocol.AMQP, Protocol.MQTT))
         self.configuration = BrokerConfiguration(
-            gateway=name,
-            addresses=ADDRESSES,
-            amqp=Endpoint("127.0.0.1", 0),
-            mqtt=Endpoint("127.0.0.1", 0),
-            limits=Limits(free_floor_bytes=0),
+            gateway=name, addresses=ADDRESSES, listeners=listeners, limits=Limits(free_floor_bytes=0)
         )
         self.store = MemoryStore(post=loop.call_soon_threadsafe)
         self.broker = Broker(self.configuration, self.store)

@@ -13,9 +13,11 @@ import logging
 from collections.abc import Iterator
 from typing import Any, Literal
 
+from bridge.resources.endpoint import Endpoint
 from bridge.transport.driver import Driver
 from bridge.transport.slow_lane import slow_lane_of
-from edge.broker.configuration import AddressConfiguration, BrokerConfiguration
+from edge.broker.configuration import AddressConfiguration, BrokerConfiguration, Listener
+from edge.broker.configuration import Protocol as Spoken
 from edge.broker.limits import Limits
 from edge.broker.model.addresses import AddressRule, AddressType
 from edge.broker.mqtt import packets
@@ -131,7 +133,9 @@ class Target:
         self._streams = 0
         rules = [AddressConfiguration(AddressRule(f"{kind.value}/#", kind)) for kind in AddressType]
         limits = Limits(packet_bytes_max=PACKET_BYTES_MAX, inflight_max=20, receive_maximum=20)
-        configuration = BrokerConfiguration(addresses=tuple(rules), limits=limits)
+        anywhere = Endpoint("127.0.0.1", 0)
+        listeners = (Listener(Spoken.MQTT, anywhere), Listener(Spoken.AMQP, anywhere))
+        configuration = BrokerConfiguration(addresses=tuple(rules), listeners=listeners, limits=limits)
 
         async def make() -> Broker:
             return Broker(configuration, MemoryStore(post=self._loop.call_soon), resident=lambda: 0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from bridge.resources import parse
@@ -74,9 +76,9 @@ def test_everything_arrives() -> None:
     assert (configuration.space, configuration.gateway) == ("plant", "north")
     assert configuration.authentication is Authentication.STANDARD
     assert configuration.default_type is AddressType.MULTICAST
-    assert configuration.mqtt == Endpoint("0.0.0.0", 1883)
-    assert configuration.amqp == Endpoint("::", 5672)
-    assert configuration.http is None
+    assert configuration.endpoint("mqtt") == Endpoint("0.0.0.0", 1883)
+    assert configuration.endpoint("amqp") == Endpoint("::", 5672)
+    assert configuration.endpoint("http") is None
     assert configuration.legacy_dollar_topics
     assert configuration.endurance_bytes == 500e9
     assert configuration.limits == Limits(connections_max=500, handshake_s=3)
@@ -122,7 +124,7 @@ def test_development_preset_is_the_documented_one() -> None:
     for name in ("queue", "topic", "anycast", "multicast"):
         assert table.rule(f"{name}/a/b").type is AddressType(name)
     assert table.rule("anything/else").type is AddressType.TOPIC
-    endpoints = (configuration.mqtt, configuration.amqp, configuration.http)
+    endpoints = (configuration.endpoint("mqtt"), configuration.endpoint("amqp"), configuration.endpoint("http"))
     assert all(endpoint is not None and endpoint.host == "127.0.0.1" for endpoint in endpoints)
     assert configuration.authentication is Authentication.NONE
 
@@ -178,3 +180,22 @@ spec:
             ),
         ),
     )
+
+
+def test_every_short_form_is_a_listener() -> None:
+    keys = ["mqtt", "amqp", "http", "mqttWs", "amqpWs", "https", "mqtts", "amqps", "mqttWss", "amqpWss"]
+    listeners = {"tls": {"certificate": "c", "key": "k"}, **{key: f"127.0.0.1:{i}" for i, key in enumerate(keys, 1)}}
+    document = {
+        "apiVersion": "waypost/v1",
+        "kind": "Gateway",
+        "metadata": {"name": "g"},
+        "spec": {"listeners": listeners},
+    }
+    [resource] = parse.parse(KINDS, parse.to_yaml(document), "a.yaml")
+    found = effective([resource]).listeners
+    assert [listener.name for listener in found] == [re.sub("W", "-w", key) for key in keys]
+    assert [listener.endpoint.port for listener in found] == list(range(1, 11))
+    assert [listener.name for listener in found if listener.tls] == ["https", "mqtts", "amqps", "mqtt-wss", "amqp-wss"]
+    assert {listener.name for listener in found if listener.web} == {
+        "http", "https", "mqtt-ws", "amqp-ws", "mqtt-wss", "amqp-wss",
+    }  # fmt: skip

@@ -13,7 +13,7 @@ import pytest
 from bridge.resources.endpoint import Endpoint
 from edge.appliance.doctor.check import Level, Result
 from edge.appliance.doctor.health import health
-from edge.broker.configuration import BrokerConfiguration
+from edge.broker.configuration import BrokerConfiguration, Listener, Protocol
 from tests.support.processes import free_port
 from tests.unit.doctor.around import bad, machine
 
@@ -47,7 +47,7 @@ def port(request: pytest.FixtureRequest) -> Iterator[int]:
 
 
 def results(folder: Path, port: int, *, running: bool = True) -> list[Result]:
-    configuration = BrokerConfiguration(http=Endpoint("0.0.0.0", port))
+    configuration = BrokerConfiguration(listeners=(Listener(Protocol.HTTP, Endpoint("0.0.0.0", port)),))
     return list(health(machine(folder, configuration=configuration, running=running)))
 
 

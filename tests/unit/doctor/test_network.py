@@ -13,7 +13,7 @@ import pytest
 from bridge.resources.endpoint import Endpoint
 from edge.appliance.doctor.check import Level, Result
 from edge.appliance.doctor.network import ports, uplinks
-from edge.broker.configuration import BrokerConfiguration, Connector, EndpointHost, TlsFiles
+from edge.broker.configuration import BrokerConfiguration, Connector, EndpointHost, Listener, Protocol, TlsFiles
 from tests.support.certificates import Authority
 from tests.support.processes import free_port
 from tests.unit.doctor.around import bad, machine
@@ -31,7 +31,15 @@ def port_of(sock: socket.socket) -> int:
 
 class TestPorts:
     def results(self, tmp_path: Path, endpoint: Endpoint, **fields: object) -> list[Result]:
-        return list(ports(machine(tmp_path, configuration=BrokerConfiguration(mqtt=endpoint), **fields)))
+        return list(
+            ports(
+                machine(
+                    tmp_path,
+                    configuration=BrokerConfiguration(listeners=(Listener(Protocol.MQTT, endpoint),)),
+                    **fields,
+                )
+            )
+        )
 
     def test_free(self, tmp_path: Path) -> None:
         [result] = self.results(tmp_path, Endpoint("127.0.0.1", free_port()))
