@@ -7,11 +7,13 @@ properties or a secret shows how long it is, in `repr`, `str`, formats and the r
 from __future__ import annotations
 
 from collections.abc import Callable, Sized
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
 T = TypeVar("T")
+_HIDDEN: Final[dict[type, tuple[str, ...]]] = {}
+"""What `hides` was told, by type."""
 
 
 def hides(*fields: str) -> Callable[[type[T]], type[T]]:
@@ -23,9 +25,15 @@ def hides(*fields: str) -> Callable[[type[T]], type[T]]:
             return f"{type(self).__name__}({', '.join(shown)})"
 
         cls.__repr__ = __repr__  # type: ignore[assignment]
+        _HIDDEN[cls] = fields
         return cls
 
     return decorate
+
+
+def hidden_fields(cls: type) -> frozenset[str]:
+    """The fields that a type and its bases hide."""
+    return frozenset(field for each in cls.__mro__ for field in _HIDDEN.get(each, ()))
 
 
 def _fields(value: object) -> list[tuple[str, object]]:

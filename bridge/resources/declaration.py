@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from msgspec import inspect
 
+from bridge.hidden import hidden_fields
 from bridge.resources.fields import EFFECT, READER, Effect, Part, Reader
 
 
@@ -22,6 +23,8 @@ class Field(NamedTuple):
     """When a change counts; None: the part does not come from YAML."""
     required: bool
     default: Any
+    secret: bool
+    """Its value is shown to nobody."""
 
 
 Tree = dict[str, "Field | Tree"]
@@ -56,6 +59,7 @@ def fields_of(part: type[Part]) -> tuple[Field, ...]:
             marked(field.type).extra.get(EFFECT),
             field.required,
             field.default,
+            field.name in hidden_fields(part),
         )
         for field in type_of(part).fields
     )
@@ -85,6 +89,16 @@ def marked(type_: inspect.Type) -> Marked:
         schema = {**(type_.extra_json_schema or {}), **schema}
         type_ = type_.type
     return Marked(type_, extra, schema)
+
+
+def part_in(type_: inspect.Type) -> type[Part] | None:
+    """The part a value of this type is, or a list of it, where it is one."""
+    plain = marked(type_).type
+    if isinstance(plain, inspect.UnionType):
+        return part_in(alternative(plain))
+    if isinstance(plain, inspect.VarTupleType):
+        return part_in(plain.item_type)
+    return plain.cls if isinstance(plain, inspect.StructType) and issubclass(plain.cls, Part) else None
 
 
 def reader_of(extra: dict[str, Any]) -> Reader | None:

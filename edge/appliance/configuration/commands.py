@@ -150,9 +150,9 @@ def describe(data: Path, kind: Kind, name: str, as_json: bool) -> None:
         [resource] = _select(Repository(data).load().resources, kind, name)
     notes = notices([resource])
     if as_json:
-        say_json({"resource": masked(resource.document), "notes": notes})
+        say_json({"resource": masked(KINDS, resource.document), "notes": notes})
         return
-    say(to_yaml(masked(resource.document)), nl=False)
+    say(to_yaml(masked(KINDS, resource.document)), nl=False)
     for note in notes:
         say(as_called(f"# note: {note}"))
 
@@ -173,7 +173,7 @@ def diff(data: Path, names: Sequence[str], as_json: bool, exit_code: bool) -> No
         say_json([_change_data(change, documents=True) for change in differing])
     else:
         for change in differing:
-            say(unified(change), nl=False)
+            say(unified(KINDS, change), nl=False)
     if exit_code and differing:
         click.get_current_context().exit(int(Exit.FAILED))
 
@@ -272,7 +272,8 @@ def _print_changes(changes: Sequence[Change], version: int, as_json: bool, suffi
 def _change_data(change: Change, *, documents: bool) -> dict[str, Any]:
     data: dict[str, Any] = {"kind": change.kind, "name": change.name, "change": change.verb}
     if documents:
-        data |= {"before": masked(change.before), "after": masked(change.after)}
+        before, after = (document and masked(KINDS, document) for document in (change.before, change.after))
+        data |= {"before": before, "after": after}
     return data
 
 

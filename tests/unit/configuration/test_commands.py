@@ -149,7 +149,7 @@ def test_diff_shows_changes_but_no_secret(data: Path, file: Path, capsys: pytest
     file.write_text(GOOD.replace("7d", "8d").replace("Zmlyc3Qtc2VjcmV0", "c2Vjb25k"))
     assert run(arguments) == 1
     out = capsys.readouterr().out
-    assert "MessagingUser/default.alice: only a password changes" in out
+    assert "MessagingUser/default.alice: only a secret changes" in out
     assert "-    maximum: 7d" in out
     assert "+    maximum: 8d" in out
     assert "c2Vjb25k" not in out

@@ -24,7 +24,8 @@ from msgspec import inspect
 
 from bridge.dialer import Dialer
 from bridge.resources import schema
-from bridge.resources.declaration import Field, alternative, fields_of, marked, reader_of
+from bridge.resources.declaration import Field, alternative, fields_of, marked, part_in, reader_of
+from bridge.resources.diff import HIDDEN, masked
 from bridge.resources.effects import in_force, restarts
 from bridge.resources.endpoint import Endpoint, valid_host, valid_port
 from bridge.resources.errors import Origin
@@ -74,21 +75,16 @@ def _places(kind: str, part: type[Part], steps: Steps) -> Iterator[Place]:
     for field in fields_of(part):
         way = (*steps, *field.path)
         yield Place(kind, way, field)
-        inner, index = _part_in(field.type)
+        inner = part_in(field.type)
         if inner is not None:
-            yield from _places(kind, inner, (*way, *index))
+            yield from _places(kind, inner, (*way, 0) if _is_list(field.type) else way)
 
 
-def _part_in(type_: inspect.Type) -> tuple[type[Part] | None, Steps]:
-    """The part a field holds, or a list of it, and the step into that."""
+def _is_list(type_: inspect.Type) -> bool:
     plain = marked(type_).type
-    if isinstance(plain, inspect.UnionType):
-        return _part_in(alternative(plain))
-    if isinstance(plain, inspect.VarTupleType):
-        return _part_in(plain.item_type)[0], (0,)
-    if isinstance(plain, inspect.StructType) and issubclass(plain.cls, Part):
-        return plain.cls, ()
-    return None, ()
+    return isinstance(plain, inspect.VarTupleType) or (
+        isinstance(plain, inspect.UnionType) and _is_list(alternative(plain))
+    )
 
 
 def _has_another(field: Field) -> bool:
@@ -114,6 +110,20 @@ def test_only_kinds_there_is_one_of_need_restarts(kinds: Kinds) -> None:
     found = [place.text for place in places(kinds) if place.field.effect is Effect.RESTART and place.kind not in single]
     inside = [place.text for place in places(kinds) if place.field.effect is Effect.RESTART and 0 in place.steps]
     assert (found, inside) == ([], [])
+
+
+def test_what_a_part_hides_nobody_is_shown(pki: Path) -> None:
+    """`describe` and `diff` show what `repr` of a part does."""
+    secrets = [place for place in EVERY if place.field.secret]
+    assert "MessagingUser authentication.password" in [place.text for place in secrets]
+    for document in documents_of(edited(whole(pki), {})):
+        shown = masked(KINDS, document)
+        for place in secrets:
+            if place.kind == document["kind"] and _at(document["spec"], place.steps) is not None:
+                assert _at(shown["spec"], place.steps) == HIDDEN
+                shown = copy.deepcopy(shown)
+                _at(shown["spec"], place.steps[:-1])[place.steps[-1]] = _at(document["spec"], place.steps)
+        assert shown == document
 
 
 def test_a_hub_reads_its_file_once() -> None:
