@@ -56,6 +56,7 @@ class SocketAttempt(Attempt):
         self._driver: Driver | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._ended: str | None = None
+        self._opened = False
 
     # --- from the dialer --------------------------------------------------------------------------------------
 
@@ -73,9 +74,11 @@ class SocketAttempt(Attempt):
 
     def end(self, reason: str) -> None:
         self._ended = reason
-        if self._driver is not None:
+        if self._driver is not None and self._opened:
             self._connection.close(reason)
             self._driver.flush_soon()
+        elif not self._gone.done():
+            self._gone.set_result(None)  # there is nobody to say good-bye to yet
 
     def abort(self) -> None:
         if self._timer is not None:
@@ -118,6 +121,7 @@ class SocketAttempt(Attempt):
         return self._driver
 
     def _own(self, driver: Driver) -> SocketAttempt:
+        self._opened = True
         if self._ended is not None:
             self._connection.close(self._ended)
         self._timer = asyncio.get_running_loop().call_later(self._timeout_s, self._check_up)

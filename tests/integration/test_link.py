@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any
 
 from bridge.backoff import Backoff, BackoffPolicy
 from bridge.batch import Batch
-from bridge.dialer import Dialer, Endpoint, LinkState
+from bridge.dialer import CLOSE_TIMEOUT_S, Dialer, Endpoint, LinkState
 from bridge.engine import Engine
 from bridge.gateway_link import GatewayLink, bind_shell
 from bridge.intake import Intake
@@ -107,7 +108,7 @@ class Hub:
 class Gateway:
     """An uplink with one forwarder's log behind it."""
 
-    def __init__(self, ports: Sequence[int], *, connect_timeout_s: float = 5.0) -> None:
+    def __init__(self, ports: Sequence[int], *, connect_timeout_s: float = 5.0, tls: bool = False) -> None:
         self.uplink = Uplink("uplink", Hop("gw1", EPOCH), space="s", outcomes=Outcomes("accepted", "rejected"))
         self.reports = Reports()
         self.settled = 0
@@ -116,13 +117,14 @@ class Gateway:
         self._next = 0
         self.uplink.live.add(self)
         self.dialer = Dialer(
-            [Endpoint("127.0.0.1", port) for port in ports],
+            [Endpoint("127.0.0.1", port, tls) for port in ports],
             lambda dialer, endpoint: SocketAttempt(
                 dialer,
                 endpoint,
                 GatewayLink(Engine(container_id="gw1", server=False), self.uplink, self.reports),
                 lambda shell: bind_shell(self.uplink, self.reports, shell),
                 timeout_s=connect_timeout_s,
+                tls=ssl.create_default_context,
             ),
             backoff=Backoff(BACKOFF, Random(1).random),
             changed=self.states.append,
@@ -304,5 +306,34 @@ def test_closing_a_dialer_that_cannot_connect() -> None:
         assert not gateway.dialer.state.refused, "nobody is there"
         await gateway.dialer.close()
         assert not gateway.dialer.state.connected
+
+    asyncio.run(run())
+
+
+def test_closing_a_dialer_whose_peer_is_silent_waits_for_nobody() -> None:
+    """A peer that takes the connection and never speaks TLS would hold up whoever changes a connector."""
+
+    async def run() -> None:
+        taken, left = asyncio.Event(), asyncio.Event()
+
+        async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            taken.set()
+            await reader.read()
+            writer.close()
+            await writer.wait_closed()
+            left.set()
+
+        server = await asyncio.start_server(silent, "127.0.0.1", 0)
+        gateway = Gateway([server.sockets[0].getsockname()[1]], tls=True)
+        gateway.dialer.start()
+        await taken.wait()
+        try:
+            async with asyncio.timeout(CLOSE_TIMEOUT_S / 2):
+                await gateway.dialer.close()
+        finally:
+            await gateway.dialer.close()
+            await left.wait()
+            server.close()
+            await server.wait_closed()
 
     asyncio.run(run())
