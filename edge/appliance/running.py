@@ -90,7 +90,7 @@ def _console_of(data: Path | None) -> str | None:
     from edge.appliance.configuration.repository import Repository, RepositoryError
 
     try:
-        endpoint = effective(Repository(data).load().resources).http if data is not None else None
+        endpoint = effective(Repository(data).load().resources).endpoint("http") if data is not None else None
     except RepositoryError as error:
         raise CommandError(str(error)) from None
     if endpoint is None or not endpoint.port:
