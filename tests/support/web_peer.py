@@ -47,6 +47,9 @@ class WebPeer:
             for writer in list(self._writers):
                 writer.transport.abort()
             await server.wait_closed()
+            async with asyncio.timeout(10):
+                while self._writers:  # every exchange has ended
+                    await asyncio.sleep(0)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.add(writer)

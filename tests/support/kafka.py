@@ -1,0 +1,159 @@
+"""A Kafka broker of its own: one node, KRaft, its state kept over restarts."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaConsumer
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+
+from tests.support.processes import free_port, wait_until
+
+VERSION = "4.1.0"
+POM = f"""<project>
+<modelVersion>4.0.0</modelVersion><groupId>waypost</groupId><artifactId>kafka</artifactId><version>1</version>
+<dependencies><dependency>
+<groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>{VERSION}</version>
+</dependency></dependencies></project>
+"""
+CLUSTER = "MkU3OEVBNTcwNTJENDM2Qk"
+PROPERTIES = """
+process.roles=broker,controller
+node.id=1
+controller.quorum.bootstrap.servers=127.0.0.1:{controller}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+controller.listener.names=CONTROLLER
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT
+log.dirs={folder}/data
+offsets.topic.replication.factor=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+auto.create.topics.enable=false
+"""
+
+
+def kafka_jars() -> Path:
+    """Kafka and what it needs, fetched by Maven once; skips the test where that cannot be."""
+    if shutil.which("mvn") is None or shutil.which("java") is None:
+        pytest.skip("Maven and Java are not installed (Debian: maven, default-jre-headless)")
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "waypost-tests"
+    jars = cache / f"kafka-{VERSION}"
+    if not jars.exists():
+        making = cache / f"kafka-{VERSION}.{os.getpid()}"
+        making.mkdir(parents=True)
+        (making / "pom.xml").write_text(POM)
+        command = ["mvn", "-q", "-B", "dependency:copy-dependencies", f"-DoutputDirectory={making}/lib"]
+        done = subprocess.run(command, cwd=making, capture_output=True, text=True, timeout=600, check=False)
+        if done.returncode != 0:
+            pytest.skip(f"Maven cannot fetch Kafka: {done.stdout[-200:]}")
+        (making / "lib").rename(jars)
+    return jars
+
+
+class Kafka:
+    """Started in seconds; SIGTERM and a new process is a restart."""
+
+    def __init__(self, folder: Path, jars: Path) -> None:
+        self.port = free_port()
+        self._jars = jars
+        folder.mkdir()
+        self._properties = folder / "server.properties"
+        self._properties.write_text(PROPERTIES.format(port=self.port, controller=free_port(), folder=folder))
+        self._process: subprocess.Popen[bytes] | None = None
+        self._topic = ""
+        format_it = self._java("kafka.tools.StorageTool", "format", "--standalone", "-t", CLUSTER, "-c")
+        subprocess.run(format_it, check=True, capture_output=True, timeout=120)
+
+    def _java(self, program: str, *arguments: str) -> list[str]:
+        return ["java", "-Xmx384m", "-cp", f"{self._jars}/*", program, *arguments, str(self._properties)]
+
+    def start(self) -> None:
+        self._process = subprocess.Popen(
+            self._java("kafka.Kafka"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        wait_until(self._listens, timeout_s=120, what="Kafka listens")
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait(60)
+            self._process = None
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[Kafka]:
+        self.start()
+        try:
+            yield self
+        finally:
+            self.stop()
+
+    def create(self, topic: str, partitions: int = 2) -> None:
+        """Make a topic; it is the one that is read."""
+
+        async def make() -> None:
+            admin = AIOKafkaAdminClient(bootstrap_servers=f"127.0.0.1:{self.port}")
+            await admin.start()
+            try:
+                await admin.create_topics([NewTopic(topic, partitions, 1)])
+            finally:
+                await admin.close()
+
+        asyncio.run(make())
+        self._topic = topic
+
+    def got(self) -> list[bytes]:
+        """The values of every record there is."""
+        return [record.value for record in self.records()]
+
+    def names(self) -> Counter[tuple[bytes, ...]]:
+        """How often each name is there, by the headers."""
+        wanted = ("waypost-gateway", "waypost-epoch", "waypost-address", "waypost-sequence")
+        return Counter(tuple(dict(record.headers)[name] for name in wanted) for record in self.records())
+
+    def order(self) -> dict[bytes, list[int]]:
+        """The sequences of each address, as they are in its partition."""
+        found: dict[bytes, list[int]] = defaultdict(list)
+        for record in self.records():
+            headers = dict(record.headers)
+            found[headers["waypost-address"]].append(int(headers["waypost-sequence"]))
+        return found
+
+    def records(self) -> list[Any]:
+        """Every record of the topic, by partition and in order."""
+
+        async def read() -> list[Any]:
+            consumer = AIOKafkaConsumer(
+                self._topic, bootstrap_servers=f"127.0.0.1:{self.port}", auto_offset_reset="earliest", group_id=None
+            )
+            await consumer.start()
+            try:
+                ends = await consumer.end_offsets(consumer.assignment())
+                found: list[Any] = []
+                async with asyncio.timeout(120):
+                    while any([await consumer.position(part) < end for part, end in ends.items()]):
+                        for records in (await consumer.getmany(timeout_ms=500)).values():
+                            found += records
+                return found
+            finally:
+                await consumer.stop()
+
+        return asyncio.run(read())
+
+    def _listens(self) -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
