@@ -62,6 +62,14 @@ class ConnectorStatus(msgspec.Struct, frozen=True):
     manifest_due: bool
     """It is to be stated what was accepted until now."""
     forwarders: Sequence[ForwarderStatus]
+    live_messages: int = 0
+    """Of the backlog: what came since the link came up; the rest was there."""
+    budget_bytes: int | None = None
+    """Of a month, both ways; None: there is none."""
+    spent_bytes: int = 0
+    """Of it, this month (UTC)."""
+    quiet: bool = False
+    """It is in its quiet hours: what was there waits."""
 
 
 class BridgeStatus(msgspec.Struct, frozen=True):

@@ -45,7 +45,12 @@ def _connector(one: ConnectorStatus, now_s: float) -> Iterator[tuple[str, str]]:
     waiting = f"{one.backlog_messages:,} messages, about {_size(one.backlog_bytes)}"
     if one.backlog_oldest_at is not None:
         waiting += f", the oldest {_span(now_s - one.backlog_oldest_at)} old"
-    yield "  waiting", waiting
+    if one.live_messages:
+        waiting += f"; {one.live_messages:,} came since the link did"
+    yield "  waiting", f"{waiting}; quiet hours" if one.quiet else waiting
+    if one.budget_bytes:
+        share = 100 * one.spent_bytes / one.budget_bytes
+        yield "  budget", f"{_size(one.spent_bytes)} of {_size(one.budget_bytes)} of this month ({share:.0f} %)"
     yield "  rate", f"{one.accepted_per_s:,.1f} messages/s accepted, {one.accepted:,} since the start"
     yield "  drained", "now" if not one.backlog_messages else _in(one.drain_s)
     if one.manifest_hour is not None:

@@ -112,6 +112,7 @@ class BridgeWatch:
         connector, state = uplink.connector, uplink.dialer.state
         rate, shrinks = self._rates.of(connector.name)
         backlog = uplink.backlog
+        progress = uplink.progress() if isinstance(uplink, ConnectorUplink) else None
         manifests = uplink.manifests if isinstance(uplink, ConnectorUplink) else None
         hour = manifests.stated_until if manifests is not None else None
         return ConnectorStatus(
@@ -133,6 +134,10 @@ class BridgeWatch:
             manifest_waiting=manifests.waiting if manifests is not None else 0,
             manifest_due=manifests is not None and manifests.asked,
             forwarders=list(_forwarders(uplink, forwarders)),
+            live_messages=progress.live_messages if progress is not None else 0,
+            budget_bytes=progress.budget_bytes if progress is not None else None,
+            spent_bytes=progress.spent_bytes if progress is not None else 0,
+            quiet=progress is not None and progress.quiet,
         )
 
     def _bytes(self, part: LogSubscription) -> int:

@@ -86,6 +86,16 @@ def test_the_terminal_says_all_of_it(capsys: pytest.CaptureFixture[str], monkeyp
     assert "not as it goes now" in said
 
 
+def test_the_terminal_says_what_came_since_what_the_month_has_cost_and_that_hours_are_quiet(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    show(with_connector(live_messages=7, budget_bytes=500_000_000, spent_bytes=405_000_000, quiet=True), NOW_S)
+    said = capsys.readouterr().out
+    assert "; 7 came since the link did; quiet hours" in said
+    assert "405.0 MB of 500.0 MB of this month (81 %)" in said
+
+
 class Draining:
     """A bridge whose backlog shrinks with each look, by a clock of its own."""
 
