@@ -82,6 +82,18 @@ class Owner(Protocol):
         ...
 
 
+class Reader(Protocol):
+    """Who receives of a connection's socket: its transport, or somebody who does it for many at once."""
+
+    def pause_reading(self) -> None:
+        """Receive nothing. Idempotent."""
+        ...
+
+    def resume_reading(self) -> None:
+        """Receive again. Idempotent."""
+        ...
+
+
 class Diverted(NamedTuple):
     """The protocol of a transport whose bytes go somewhere else first; see `asyncio.Protocol`."""
 
@@ -97,7 +109,7 @@ class Driver(asyncio.Protocol):
 
     __slots__ = (
         "_deadlines", "_failed", "_flush_scheduled", "_gone", "_known", "_linger_until", "_loop", "_lost_from",
-        "_make_owner", "_meter", "_owner", "_paused_for", "_put_off", "_slot", "_turn", "_unread_bytes_max",
+        "_make_owner", "_meter", "_owner", "_paused_for", "_put_off", "_reader", "_slot", "_turn", "_unread_bytes_max",
         "_write_bytes_max", "account", "congested", "connection", "held_bytes", "identity", "transport",
     )  # fmt: skip
 
@@ -144,6 +156,8 @@ class Driver(asyncio.Protocol):
         self._deadlines = deadlines_of(self._loop)
         self._slot: Slot | None = None
         """When `look` comes."""
+        self._reader: Reader | None = None
+        """None before the transport is there and once it is lost."""
         self._paused_for: tuple[str, ...] = ()
         self._put_off = b""
         """A read that waits for its turn; it goes with a connection that breaks."""
@@ -155,7 +169,7 @@ class Driver(asyncio.Protocol):
     # --- asyncio.Protocol -------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)
+        self._reader = self.transport = cast(asyncio.Transport, transport)
         self.transport.set_write_buffer_limits(high=self._write_bytes_max)
         if self._meter is not None:
             self._meter.begun(self)
@@ -246,7 +260,8 @@ class Driver(asyncio.Protocol):
         self._leave_slot()
         self._put_off = b""  # the slow lane may know of us for long
         peer = self.peername
-        self.transport = None
+        self.read_by(None)
+        self.transport = self._reader = None
         lane = slow_lane_of(self._loop)
         if not lane.has_time:
             self._lost_from = peer
@@ -317,11 +332,22 @@ class Driver(asyncio.Protocol):
             self._flush_scheduled = True
             self._turn.add(self)
 
-    def divert(self, receive: Callable[[bytes], object]) -> None:
-        """What the peer sends goes to `receive` from now on, which gives what it does not take to `data_received`."""
+    def divert(self, receive: Callable[[bytes], object], lost: Callable[[Exception | None], None]) -> None:
+        """What the peer sends goes to `receive` from now on, which gives what it does not take to `data_received`.
+        `lost` is told before the socket is closed, and tells `connection_lost`."""
         if self.transport is not None:
-            lost, eof, pause, resume = self.connection_lost, self.eof_received, self.pause_writing, self.resume_writing
+            eof, pause, resume = self.eof_received, self.pause_writing, self.resume_writing
             self.transport.set_protocol(cast(Any, Diverted(receive, lost, eof, pause, resume)))
+
+    def read_by(self, reader: Reader | None) -> None:
+        """Have somebody else receive of the socket from now on, until it is lost; None: the transport again."""
+        before, after = self._reader, reader or self.transport
+        if before is None or after is None or after is before:
+            return
+        self._reader = after
+        if not self._paused_for:
+            before.pause_reading()
+            after.resume_reading()
 
     @property
     def up_to_date(self) -> bool:
@@ -351,8 +377,8 @@ class Driver(asyncio.Protocol):
 
     def pause_reading(self, reason: str) -> None:
         """Stop reading until every reason given has been taken back (a pause carries its reason)."""
-        if not self._paused_for and self.transport is not None:
-            self.transport.pause_reading()
+        if not self._paused_for and self._reader is not None:
+            self._reader.pause_reading()
         if reason not in self._paused_for:
             self._paused_for += (reason,)
 
@@ -360,8 +386,8 @@ class Driver(asyncio.Protocol):
         """Take a reason back; idempotent."""
         if reason in self._paused_for:
             self._paused_for = tuple(other for other in self._paused_for if other != reason)
-            if not self._paused_for and self.transport is not None:
-                self.transport.resume_reading()
+            if not self._paused_for and self._reader is not None:
+                self._reader.resume_reading()
 
     def identified(self, user: str) -> bool:
         """The peer has said who it is; False when there is no room for another connection of this user."""
@@ -396,6 +422,7 @@ class Driver(asyncio.Protocol):
     def abort(self) -> None:
         """Drop the socket without ceremony."""
         if self.transport is not None:
+            self.read_by(None)
             self.transport.abort()
 
     # --- inside -----------------------------------------------------------------------------------------------

@@ -87,7 +87,7 @@ class Broker:
         limits = configuration.limits
         self.admission = Admission(limits, Budget(limits.memory_bytes_max, configuration.space), resident)
         compiled = arrivals.calls()
-        self._arrivals = Arrivals(compiled, self.router, self._loop.time) if compiled is not None else None
+        self._arrivals = Arrivals(compiled, self.router, self._loop) if compiled is not None else None
         self.listeners = self._make_listeners(administration)
         self._housekeeping = Housekeeping(
             (

@@ -7,17 +7,27 @@
  * order. What it took stands in *stretches*: messages for logs, which are stored and answered as one, or one run that the
  * router takes by itself. `arrivals.py` is the other side: it decides about everything that is not plain.
  *
+ * Where a lane knows the socket of its connection, all that are ready are received from in one call, and answers are sent
+ * in one: the interpreter lock is let go for both, and held for everything else. The connection's transport does whatever
+ * is not that: it sends what a socket does not take at once, and is told of the peer's end and of errors.
+ *
  * Python's functions are of its stable interface (PEP 384) and declared here: so this file is compiled by itself, without
- * any headers but the compiler's, and what is compiled serves every Python. The interpreter lock is held throughout.
+ * any headers but the C library's, and what is compiled serves every Python.
  */
+#define _GNU_SOURCE
+#include <errno.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
 #include <sys/types.h>
+#include <unistd.h>
 
 /* --- the stable interface of Python ------------------------------------------------------------------------------ */
 
 typedef struct _object PyObject;
+typedef struct _ts PyThreadState;
 typedef ssize_t Py_ssize_t;
 typedef PyObject *(*PyCFunctionFast)(PyObject *, PyObject *const *, Py_ssize_t);
 typedef struct PyMethodDef {
@@ -29,7 +39,10 @@ typedef struct PyMethodDef {
 enum { METH_FASTCALL = 0x80 };
 typedef void (*PyCapsule_Destructor)(PyObject *);
 
-extern PyObject _Py_NoneStruct, *PyExc_ValueError;
+extern PyObject _Py_NoneStruct, *PyExc_OSError;
+PyThreadState *PyEval_SaveThread(void);
+void PyEval_RestoreThread(PyThreadState *);
+PyObject *PyErr_SetFromErrno(PyObject *);
 void Py_IncRef(PyObject *);
 void Py_DecRef(PyObject *);
 PyObject *Py_BuildValue(const char *, ...);
@@ -90,6 +103,9 @@ enum {
     TOPICS_LEAST = 16,
     TOPIC_COST = 160,        /* bytes a topic takes beside its name and properties: its capsule, and its place */
     ANSWERS_KEPT_MAX = 1024, /* bytes for answers that a lane keeps for the next ones */
+    SOCKETS_MAX = 256,       /* received from in one call */
+    RECEIVED_BYTES = 1 << 20,     /* in one call, of all its sockets: 4 KiB each where all of them have more */
+    RECEIVED_EACH_MAX = 64 << 10, /* of one socket in one call: hundreds of small messages */
 };
 
 static const char LANE[] = "waypost.lane", TURN[] = "waypost.turn", COLUMN[] = "waypost.column",
@@ -118,13 +134,17 @@ struct lane {
     PyObject *slow, *write, *buffered, *flush_soon; /* NULL once the lane is closed */
     struct lane *next_answered;
     uint8_t *answers;
-    size_t answer_bytes, answer_room;
+    size_t answer_bytes, answer_room, sent_bytes;
+    enum way { NOWHERE, BY_SOCKET, BY_TRANSPORT, BY_MACHINE, FAILED } way; /* of its answers */
     PyObject **topics; /* capsules, by hash; as many as a power of two, at most half of them used */
     uint32_t topics_room, topics_used, topics_max;
     size_t topic_bytes;
     long length_max, receive_maximum;
     uint64_t waits_in; /* number of the last turn in which it took something */
     double heard_s;
+    PyObject *capsule; /* its own: not a reference */
+    int socket;        /* less than 0: only the transport may use it */
+    bool watched;      /* it is received from here */
     uint8_t version;
     bool open, answered;
 };
@@ -152,6 +172,8 @@ struct turn {
     size_t messages; /* taken in this turn */
     double now_s;
     bool begun;
+    int epoll;         /* the sockets that are watched; less than 0: there are none */
+    uint8_t *received; /* room for `RECEIVED_BYTES` */
 };
 
 static PyObject *OUTSTANDING;
@@ -446,6 +468,9 @@ static void free_turn(PyObject *capsule)
     Py_DecRef(turn->received_at);
     for (int i = 0; i < 3; i++)
         Py_DecRef(turn->flags[i]);
+    if (turn->epoll >= 0)
+        close(turn->epoll);
+    PyMem_Free(turn->received);
     PyMem_Free(turn);
 }
 
@@ -461,7 +486,7 @@ static PyObject *make_turn(PyObject *self, PyObject *const *arguments, Py_ssize_
         return NULL;
     }
     turn->begin = keep(arguments[0]), turn->publish = keep(arguments[1]), turn->run = keep(arguments[2]);
-    turn->number = turn->generation = 1;
+    turn->number = turn->generation = 1, turn->epoll = -1;
     turn->stretches = PyList_New(0);
     return capsule;
 }
@@ -476,6 +501,9 @@ static PyObject *close_turn(PyObject *self, PyObject *const *arguments, Py_ssize
     Py_DecRef(turn->begin);
     Py_DecRef(turn->publish);
     turn->begin = turn->publish = NULL;
+    if (turn->epoll >= 0)
+        close(turn->epoll);
+    turn->epoll = -1;
     return none();
 }
 
@@ -521,8 +549,24 @@ static PyObject *take(PyObject *self, PyObject *const *arguments, Py_ssize_t cou
 
 /* --- a lane ------------------------------------------------------------------------------------------------------ */
 
+/* Whether the lane's socket is received from here. False where it cannot be. */
+static bool watch_socket(struct lane *lane, bool watched)
+{
+    struct epoll_event event = {.events = EPOLLIN, .data.ptr = lane};
+    if (watched == lane->watched)
+        return true;
+    if (watched && (lane->socket < 0 || lane->turn->epoll < 0))
+        return false;
+    if (epoll_ctl(lane->turn->epoll, watched ? EPOLL_CTL_ADD : EPOLL_CTL_DEL, lane->socket, &event) && watched)
+        return false;
+    lane->watched = watched;
+    return true;
+}
+
 static void drop_calls(struct lane *lane)
 {
+    watch_socket(lane, false);
+    lane->socket = -1;
     PyObject *calls[] = {lane->slow, lane->write, lane->buffered, lane->flush_soon, lane->inbound, lane->out};
     lane->slow = lane->write = lane->buffered = lane->flush_soon = lane->inbound = lane->out = NULL;
     lane->open = false;
@@ -589,8 +633,9 @@ static PyObject *known(const struct lane *lane, struct packet *packet)
 
 enum { ALIKE_MAX = 1024 }; /* messages of one run */
 
-/* Of a read: `LONG` ones let others have a turn before the next, `LATE` ones wait for one. */
-enum kind { USUAL, LONG, LATE };
+/* Of a read: `LONG` ones let others have a turn before the next, `LATE` ones wait for one. `OVER` is none: it is the
+ * transport that reads from now on. */
+enum kind { USUAL, LONG, LATE, OVER };
 enum {
     LARGE_BYTES = 2 * 1024,  /* as bridge.transport.slow_lane has it */
     LONG_BYTES = 128 * 1024, /* as bridge.transport.driver has it: LARGE_READ_BYTES */
@@ -704,23 +749,18 @@ static PyObject *give_machine(struct lane *lane, PyObject *data, enum kind kind)
     return PyErr_Occurred() ? NULL : none();
 }
 
-/* receive(bytes): of the peer. */
-static PyObject *receive(PyObject *capsule, PyObject *const *arguments, Py_ssize_t count)
+/* Takes a read; `whole` is the same in an object of Python, where there is one. */
+static PyObject *take_read(struct lane *lane, const char *data, Py_ssize_t size, PyObject *whole)
 {
-    struct lane *lane = at(capsule, LANE);
-    char *data;
-    Py_ssize_t size, pos = 0;
-    if (!lane || count != 1 || PyBytes_AsStringAndSize(arguments[0], &data, &size))
-        return NULL;
-    PyObject *rest = NULL, *done = NULL;
-    Py_IncRef(capsule); /* it may end with what the machine takes */
+    PyObject *rest = NULL, *done = NULL, *capsule = keep(lane->capsule); /* it may end with what the machine takes */
+    Py_ssize_t pos = 0;
     bool late = size > LARGE_BYTES && lane->turn->messages >= A_TURN_MAX;
     if (lane->open && !late)
-        pos = read_packets(lane, capsule, (uint8_t *)data, (size_t)size);
+        pos = read_packets(lane, capsule, (const uint8_t *)data, (size_t)size);
     if (pos == size && size < LONG_BYTES)
         done = none();
     else if (pos >= 0)
-        rest = pos ? PyBytes_FromStringAndSize(data + pos, size - pos) : keep(arguments[0]);
+        rest = pos || !whole ? PyBytes_FromStringAndSize(data + pos, size - pos) : keep(whole);
     if (rest)
         done = give_machine(lane, rest, late ? LATE : size >= LONG_BYTES ? LONG : USUAL);
     Py_DecRef(rest);
@@ -728,15 +768,117 @@ static PyObject *receive(PyObject *capsule, PyObject *const *arguments, Py_ssize
     return done;
 }
 
+/* receive(bytes): of the peer. */
+static PyObject *receive(PyObject *capsule, PyObject *const *arguments, Py_ssize_t count)
+{
+    struct lane *lane = at(capsule, LANE);
+    char *data;
+    Py_ssize_t size;
+    if (!lane || count != 1 || PyBytes_AsStringAndSize(arguments[0], &data, &size))
+        return NULL;
+    return take_read(lane, data, size, arguments[0]);
+}
+
 static PyMethodDef RECEIVE = {"receive", receive, METH_FASTCALL, NULL};
+
+/* --- sockets ----------------------------------------------------------------------------------------------------- */
+
+/* descriptor(turn) -> what is readable while a socket that is watched is. Raises OSError. */
+static PyObject *descriptor(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+{
+    (void)self, (void)count;
+    struct turn *turn = at(arguments[0], TURN);
+    if (!turn)
+        return NULL;
+    if (!turn->received && !(turn->received = PyMem_Malloc(RECEIVED_BYTES)))
+        return PyErr_NoMemory();
+    if (turn->epoll < 0 && (turn->epoll = epoll_create1(EPOLL_CLOEXEC)) < 0)
+        return PyErr_SetFromErrno(PyExc_OSError);
+    return PyLong_FromLong(turn->epoll);
+}
+
+/* watch(lane, whether) -> whether that could be done: its socket is received from here. */
+static PyObject *watch(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+{
+    (void)self, (void)count;
+    struct lane *lane = at(arguments[0], LANE);
+    int watched = lane ? PyObject_IsTrue(arguments[1]) : -1;
+    return watched < 0 ? NULL : PyBool_FromLong(watch_socket(lane, watched));
+}
+
+/* What was received of a socket: how many bytes; none: the peer's end, or an error, is for the transport to find. */
+struct received {
+    struct lane *lane;
+    size_t size;
+};
+
+/* Receives from sockets that are ready, once from each, one behind the other; returns from how many. Python is not
+ * called, so no lane ends meanwhile. */
+static int receive_all(const struct turn *turn, struct received *found)
+{
+    struct epoll_event events[SOCKETS_MAX];
+    int ready = epoll_wait(turn->epoll, events, SOCKETS_MAX, 0), used = 0;
+    uint8_t *bytes = turn->received;
+    size_t left = RECEIVED_BYTES;
+    for (int i = 0; i < ready; i++) {
+        struct lane *lane = events[i].data.ptr;
+        size_t share = left / (size_t)(ready - i);
+        ssize_t size;
+        do
+            size = recv(lane->socket, bytes, share < RECEIVED_EACH_MAX ? share : RECEIVED_EACH_MAX, MSG_DONTWAIT);
+        while (size < 0 && errno == EINTR);
+        if (size < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+            continue;
+        size = size < 0 ? 0 : size;
+        found[used++] = (struct received){lane, (size_t)size};
+        bytes += size, left -= (size_t)size;
+    }
+    return used;
+}
+
+/* arrived(turn) -> origins whose lane failed: receive from the sockets that are ready. */
+static PyObject *arrived(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+{
+    (void)self, (void)count;
+    struct turn *turn = at(arguments[0], TURN);
+    PyObject *failed = turn ? PyList_New(0) : NULL;
+    if (!failed || turn->epoll < 0)
+        return failed;
+    struct received found[SOCKETS_MAX];
+    PyThreadState *state = PyEval_SaveThread();
+    int used = receive_all(turn, found);
+    PyEval_RestoreThread(state);
+    for (int i = 0; i < used; i++)
+        keep(found[i].lane->capsule); /* what one brings may end another */
+    const uint8_t *bytes = turn->received;
+    for (int i = 0; i < used; i++) {
+        struct lane *lane = found[i].lane;
+        PyObject *capsule = lane->capsule, *done, *nothing = NULL;
+        if (found[i].size)
+            done = take_read(lane, (const char *)bytes, (Py_ssize_t)found[i].size, NULL);
+        else
+            done = (nothing = PyBytes_FromStringAndSize(NULL, 0)) ? give_machine(lane, nothing, OVER) : NULL;
+        Py_DecRef(nothing);
+        bytes += found[i].size;
+        if (!done) {
+            PyErr_Clear(); /* what it says may quote a message */
+            if (PyList_Append(failed, lane->origin))
+                PyErr_Clear();
+        }
+        Py_DecRef(done);
+        Py_DecRef(capsule);
+    }
+    return failed;
+}
 
 /*
  * lane(turn, origin, device, inbound, out, slow, write, buffered, flush_soon, version, receive maximum, length maximum,
- *      topics maximum) -> (lane, receive)
+ *      topics maximum, socket) -> (lane, receive)
  *
  * `slow` has the machine take bytes of a read of this `kind`, and says whether it is ready for another packet then.
  * `write` is called with what is to leave at once, where `out` is empty and `buffered` says 0; else it is added to `out`,
- * and `flush_soon` called.
+ * and `flush_soon` called. `socket`: where that may be sent at once, -1 where it may not; it has to be open until the lane
+ * is closed.
  */
 static PyObject *make_lane(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
@@ -755,6 +897,7 @@ static PyObject *make_lane(PyObject *self, PyObject *const *arguments, Py_ssize_
     lane->version = (uint8_t)PyLong_AsLong(arguments[9]);
     lane->receive_maximum = PyLong_AsLong(arguments[10]), lane->length_max = PyLong_AsLong(arguments[11]);
     lane->topics_max = (uint32_t)PyLong_AsLong(arguments[12]);
+    lane->socket = (int)PyLong_AsLong(arguments[13]), lane->capsule = capsule;
     if (PyErr_Occurred()) {
         Py_DecRef(capsule);
         return NULL;
@@ -927,15 +1070,43 @@ static bool may_write(const struct lane *lane)
     return nothing;
 }
 
-/* Writes the answers of a lane; false with an error. */
-static bool write_answers(struct lane *lane)
+static enum way way_of(const struct lane *lane)
 {
-    if (!lane->slow || !answered(lane))
-        return !lane->slow;
-    PyObject *bytes = PyBytes_FromStringAndSize((char *)lane->answers, (Py_ssize_t)lane->answer_bytes), *done = NULL;
-    if (bytes && may_write(lane))
+    if (!lane->slow)
+        return NOWHERE; /* it was closed */
+    if (!answered(lane))
+        return FAILED;
+    bool at_once = may_write(lane);
+    if (PyErr_Occurred())
+        return FAILED;
+    return !at_once ? BY_MACHINE : lane->socket < 0 ? BY_TRANSPORT : BY_SOCKET;
+}
+
+/* Sends what sockets take at once. Python is not called, so no lane ends meanwhile. */
+static void send_answers(struct lane *first)
+{
+    for (struct lane *lane = first; lane; lane = lane->next_answered) {
+        ssize_t size = 0;
+        if (lane->way == BY_SOCKET)
+            do
+                size = send(lane->socket, lane->answers, lane->answer_bytes, MSG_DONTWAIT | MSG_NOSIGNAL);
+            while (size < 0 && errno == EINTR);
+        lane->sent_bytes = size > 0 ? (size_t)size : 0; /* an error is for the transport to find */
+    }
+}
+
+/* Writes what was not sent of a lane's answers; false with an error. */
+static bool write_answers(const struct lane *lane)
+{
+    if (lane->way == NOWHERE || lane->way == FAILED || lane->sent_bytes == lane->answer_bytes)
+        return lane->way != FAILED;
+    if (!lane->slow)
+        return true; /* it was closed meanwhile */
+    const char *unsent = (const char *)lane->answers + lane->sent_bytes;
+    PyObject *bytes = PyBytes_FromStringAndSize(unsent, (Py_ssize_t)(lane->answer_bytes - lane->sent_bytes)), *done = NULL;
+    if (bytes && lane->way != BY_MACHINE)
         done = PyObject_CallFunctionObjArgs(lane->write, bytes, NULL);
-    else if (bytes && !PyErr_Occurred() && !PyList_Append(lane->out, bytes))
+    else if (bytes && !PyList_Append(lane->out, bytes))
         done = PyObject_CallNoArgs(lane->flush_soon);
     Py_DecRef(bytes);
     Py_DecRef(done);
@@ -943,7 +1114,7 @@ static bool write_answers(struct lane *lane)
 }
 
 /* accept(stretch) -> origins of which an answer could not be given: PUBACK for each message, one write a connection */
-static PyObject *accept(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+static PyObject *accept_all(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self, (void)count;
     const struct stretch *stretch = at(arguments[0], STRETCH);
@@ -963,6 +1134,16 @@ static PyObject *accept(PyObject *self, PyObject *const *arguments, Py_ssize_t c
         }
         ids += its_ids;
     }
+    bool by_socket = false;
+    for (struct lane *lane = first; lane; lane = lane->next_answered) {
+        lane->way = way_of(lane);
+        by_socket |= lane->way == BY_SOCKET;
+        PyErr_Clear(); /* what it says may quote a message */
+    }
+    PyThreadState *state = by_socket ? PyEval_SaveThread() : NULL;
+    send_answers(first);
+    if (state)
+        PyEval_RestoreThread(state);
     for (struct lane *lane = first; lane; lane = lane->next_answered) {
         bool written = write_answers(lane);
         PyErr_Clear(); /* what it says may quote a message */
@@ -985,9 +1166,11 @@ static PyMethodDef methods[] = {
     {"learn", learn, METH_FASTCALL, NULL},         {"unlearn", unlearn, METH_FASTCALL, NULL},
     {"close_lane", close_lane, METH_FASTCALL, NULL}, {"heard", heard, METH_FASTCALL, NULL},
     {"held", held, METH_FASTCALL, NULL},           {"waits", waits, METH_FASTCALL, NULL},
+    {"descriptor", descriptor, METH_FASTCALL, NULL}, {"watch", watch, METH_FASTCALL, NULL},
+    {"arrived", arrived, METH_FASTCALL, NULL},
     {"rows", rows, METH_FASTCALL, NULL},           {"members", members, METH_FASTCALL, NULL},
     {"answers", answers, METH_FASTCALL, NULL},     {"await", await_answers, METH_FASTCALL, NULL},
-    {"awaited", awaited, METH_FASTCALL, NULL},     {"accept", accept, METH_FASTCALL, NULL},
+    {"awaited", awaited, METH_FASTCALL, NULL},     {"accept", accept_all, METH_FASTCALL, NULL},
 };
 enum { METHODS = sizeof methods / sizeof *methods };
 

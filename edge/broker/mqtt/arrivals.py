@@ -34,8 +34,9 @@ log = logging.getLogger(__name__)
 SOURCE: Final = Path(__file__).with_name("arrivals.c")
 ENTRY: Final = "waypost_arrivals"
 
-LONG, LATE = 1, 2
-"""Kinds of reads in `arrivals.c`: after one others have a turn; the other has to wait for its own."""
+LONG, LATE, OVER = 1, 2, 3
+"""Kinds of reads in `arrivals.c`: after one others have a turn; another has to wait for its own; the last is none, and
+the transport reads from then on."""
 
 
 class Calls(NamedTuple):
@@ -55,6 +56,9 @@ class Calls(NamedTuple):
     heard: Callable[..., float]
     held: Callable[..., int]
     waits: Callable[..., bool]
+    descriptor: Callable[..., int]
+    watch: Callable[..., bool]
+    arrived: Callable[..., list[Origin]]
     rows: Callable[..., list[tuple[Any, list[Run], int, int]]]
     members: Callable[..., list[tuple[Origin, Run, list[int]]]]
     answers: Callable[..., int]
@@ -128,7 +132,7 @@ class Stretch(Batch):
 class Lane:
     """The reading side of one connection."""
 
-    __slots__ = ("_calls", "_connection", "_driver", "_grant", "_lane", "_publish", "_receive")
+    __slots__ = ("_calls", "_connection", "_driver", "_grant", "_lane", "_publish", "_receive", "socket")
 
     def __init__(
         self,
@@ -150,6 +154,8 @@ class Lane:
         inbound, transport = connection.receiver, driver.transport
         if transport is None:
             raise LookupError("the connection has ended")
+        self.socket: Final = _plain_socket(transport)
+        """-1: only the transport may use it."""
         self._lane, self._receive = calls.lane(
             turn,
             publisher,
@@ -164,11 +170,28 @@ class Lane:
             inbound.receive_maximum,
             inbound.known_length_max,
             HEADS_CACHED_MAX,
+            self.socket,
         )
 
     def begin(self) -> None:
         """Take what the peer sends from now on."""
-        self._driver.divert(self._receive)
+        self._driver.divert(self._receive, self.lost)
+        if self.socket >= 0:
+            self._driver.read_by(self)
+
+    def lost(self, error: Exception | None) -> None:
+        """See `asyncio.Protocol.connection_lost`: the socket is closed next."""
+        self._calls.close_lane(self._lane)
+        self._driver.connection_lost(error)
+
+    def resume_reading(self) -> None:
+        """See `bridge.transport.driver.Reader`."""
+        if not self._calls.watch(self._lane, True):
+            self._driver.read_by(None)
+
+    def pause_reading(self) -> None:
+        """See `bridge.transport.driver.Reader`."""
+        self._calls.watch(self._lane, False)
 
     def learn(self, event: Published, column: Any) -> None:
         """Take what is like these messages from now on, which the client may send to their topic."""
@@ -183,6 +206,7 @@ class Lane:
 
     def close(self) -> None:
         """The connection has ended."""
+        self._driver.read_by(None)
         self._calls.close_lane(self._lane)
 
     @property
@@ -204,7 +228,9 @@ class Lane:
 
     def _read_on(self, data: bytes, kind: int) -> bool:
         """Have the machine take these bytes of a read; True when it is ready for another packet then."""
-        if kind == LATE:
+        if kind == OVER:
+            self._driver.read_by(None)
+        elif kind == LATE:
             self._driver.put_off(data)
         elif data:
             self._driver.data_received(data)
@@ -213,15 +239,48 @@ class Lane:
         return self._connection.between_packets and self._driver.up_to_date
 
 
+class Transport(Protocol):
+    """`asyncio.BaseTransport`, as far as it is needed."""
+
+    def get_extra_info(self, name: str) -> Any:
+        """None where nothing is known."""
+        ...
+
+
+class Loop(Protocol):
+    """`asyncio.AbstractEventLoop`, as far as it is needed."""
+
+    def time(self) -> float:
+        """Its clock, in seconds."""
+        ...
+
+    def add_reader(self, descriptor: int, callback: Callable[[], None], /) -> None:
+        """Call this while the descriptor is readable."""
+        ...
+
+    def remove_reader(self, descriptor: int, /) -> bool:
+        """Call it no more."""
+        ...
+
+
+def _plain_socket(transport: Transport) -> int:
+    """The descriptor of a socket that carries what the transport is given, as it is; -1 where none does."""
+    connection = transport.get_extra_info("socket")
+    if connection is None or transport.get_extra_info("sslcontext") is not None:
+        return -1
+    return int(connection.fileno())
+
+
 class Arrivals:
     """Of one broker."""
 
-    def __init__(self, calls: Calls, router: Router, now_s: Callable[[], float]) -> None:
-        """`now_s`: the clock of the loop."""
+    def __init__(self, calls: Calls, router: Router, loop: Loop) -> None:
         self._calls = calls
         self._router = router
-        self._now_s = now_s
+        self._loop = loop
         self._turn = calls.open(self._begin, self.publish, Run)
+        self._descriptor: int | None = None
+        """Readable while one of the sockets is that lanes are received from."""
         self._columns: dict[int, Any] = {}
         self._generation = 0
         """How often the routes were forgotten."""
@@ -244,14 +303,27 @@ class Arrivals:
             return lane
         if lane is None:
             lane = connection.lane = Lane(self._calls, self._turn, self.publish, publisher, driver, grant)
+            if lane.socket >= 0:
+                self._listen()
             lane.begin()
         lane.learn(event, column)
         return lane
 
+    def _listen(self) -> None:
+        if self._descriptor is None:
+            self._descriptor = self._calls.descriptor(self._turn)
+            self._loop.add_reader(self._descriptor, self._arrived)
+
+    def _arrived(self) -> None:
+        """Sockets are ready. Each is received from once a turn: others have theirs, and so has the end of a commit."""
+        for origin in self._calls.arrived(self._turn):
+            log.error("%s: what it sent could not be taken, its connection ends", origin.name)
+            origin.abort()
+
     def _begin(self) -> None:
         router = self._router
         received_at, clock = router.stamp()
-        self._calls.stamp(self._turn, self._now_s(), received_at, clock, 1 | DURABLE | clock)
+        self._calls.stamp(self._turn, self._loop.time(), received_at, clock, 1 | DURABLE | clock)
         router.flush_soon()
 
     def publish(self) -> None:
@@ -292,5 +364,8 @@ class Arrivals:
 
     def close(self) -> None:
         """Nothing more is taken. What C holds the garbage collector does not see."""
+        if self._descriptor is not None:
+            self._loop.remove_reader(self._descriptor)
+            self._descriptor = None
         self._calls.close(self._turn)
         self._columns.clear()

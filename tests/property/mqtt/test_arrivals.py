@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
+import socket
 import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
@@ -117,6 +119,71 @@ class Transport(asyncio.Transport):
         protocol, self.protocol = self.protocol, None  # as transports of the loop do
         protocol.connection_lost(None)
 
+    def receive(self, data: bytes) -> None:
+        """The peer sends this; nothing: it sends no more."""
+        if data:
+            self.protocol.data_received(data)
+        elif not self.protocol.eof_received():
+            self.close()
+
+    def hear(self) -> None:
+        """The peer takes what has come to it."""
+
+
+class SocketTransport(Transport):
+    """The same over a socket, which takes little at once."""
+
+    READ_BYTES = 65_536
+
+    def __init__(self, protocol: Any) -> None:
+        super().__init__(protocol)
+        self.connection, self.peer = socket.socketpair()
+        self.connection.setblocking(False)
+        self.peer.setblocking(False)
+        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self.connection if name == "socket" else default
+
+    def write(self, data: Any) -> None:
+        self.stuck += data
+        self._send()
+
+    def _send(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while self.stuck and self.connection.fileno() >= 0:
+                self.stuck = self.stuck[self.connection.send(self.stuck) :]
+
+    def hear(self) -> None:
+        while self.reads:
+            try:
+                data = self.peer.recv(self.READ_BYTES)
+            except BlockingIOError:
+                return
+            self.written += data
+            self._send()
+            if not data:
+                return
+
+    def read_on(self, *, reads: bool) -> None:
+        self.reads = reads
+
+    def receive(self, data: bytes) -> None:
+        if data:
+            self.peer.sendall(data)
+        else:
+            self.peer.shutdown(socket.SHUT_WR)  # it may still hear
+
+    def look(self) -> None:
+        """What the loop does while it watches the socket."""
+        with contextlib.suppress(BlockingIOError):
+            while not (self.paused or self.lost):
+                super().receive(self.connection.recv(self.READ_BYTES))
+
+    def _lose(self) -> None:
+        super()._lose()
+        self.connection.close()
+
 
 class Follower(Consumer):
     """A live subscriber."""
@@ -134,13 +201,15 @@ class Follower(Consumer):
 class World:
     """A router with clients, whose commits end when the test says so."""
 
-    def __init__(self, calls: Calls | None, version: int, *, rights: bool) -> None:
+    def __init__(
+        self, calls: Calls | None, version: int, *, rights: bool, over: Callable[[Driver], Transport] = Transport
+    ) -> None:
         self.posted: deque[Callable[[], None]] = deque()
         self.clock = asyncio.get_running_loop().time
         self.store = MemoryStore(post=self.posted.append)
         self.router = Router(self.store, AddressTable(RULES), clock_ns=lambda: 1, flush_soon=lambda: None)
         self.sessions = SessionRegistry(self.router, self.store, MqttTranslator())
-        self.arrivals = Arrivals(calls, self.router, self.clock) if calls is not None else None
+        self.arrivals = Arrivals(calls, self.router, asyncio.get_running_loop()) if calls is not None else None
         self.follower = Follower()
         self.router.declare(Declaration(name="kept", pattern="#", all_qos=True))
         self.kept: list[tuple[int, Stored]] = []
@@ -149,9 +218,9 @@ class World:
         self.transports: list[Transport] = []
         self.grants: list[Grant] = []
         for number in range(CLIENTS):
-            self._connect(f"c{number}", version, rights=rights)
+            self._connect(f"c{number}", version, over, rights=rights)
 
-    def _connect(self, name: str, version: int, *, rights: bool) -> None:
+    def _connect(self, name: str, version: int, over: Callable[[Driver], Transport], *, rights: bool) -> None:
         connection = Connection(Limits(packet_bytes_max=20_000, receive_maximum=12), self.clock())
 
         def owner(driver: Driver) -> ConnectionHandler:
@@ -162,7 +231,7 @@ class World:
             return handler
 
         driver = Driver(connection, owner, write_bytes_max=1 << 16, unread_bytes_max=1 << 20)
-        transport = Transport(driver)
+        transport = over(driver)
         self.transports.append(transport)
         driver.connection_made(transport)
         driver.data_received(packets.Connect(name, version).encode())
@@ -173,8 +242,20 @@ class World:
 
     def take(self, client: int, data: bytes) -> None:
         transport = self.transports[client]
-        if not (transport.lost or transport.paused):
-            transport.protocol.data_received(data)
+        if not (transport.lost or self.driver(client)._paused_for):
+            transport.receive(data)
+            self.receive_all()
+
+    def receive_all(self) -> None:
+        """Sockets that are ready are received from."""
+        if self.arrivals is not None:
+            self.arrivals._arrived()
+        for transport in self.transports:
+            if isinstance(transport, SocketTransport):
+                transport.look()
+
+    def driver(self, client: int) -> Driver:
+        return self.handlers[client]._driver
 
     def end_commit(self, failure: StoreError | None) -> None:
         if self.posted:
@@ -198,6 +279,7 @@ class World:
         """Commit everything; what clients, logs and subscribers have seen."""
         for transport in self.transports:
             transport.read_on(reads=True)
+            transport.hear()
         await self.end_turn()
         while self.posted:
             self.end_commit(None)
@@ -208,8 +290,13 @@ class World:
             if not transport.lost
         ]
         for transport in self.transports:
+            transport.hear()
             transport.close()
         await self.end_turn()
+        for transport in self.transports:
+            transport.hear()
+            if isinstance(transport, SocketTransport):
+                transport.peer.close()
         assert not self.router.answers.awaiting_commit
         kept: dict[tuple[str, int], list[Any]] = {}
         for log, (_, _, run) in self.kept:
@@ -243,20 +330,38 @@ async def play(world: World, steps: Sequence[Step]) -> list[Any]:
             case "reads":
                 client, reads = arguments
                 world.transports[client].read_on(reads=reads)
+            case "pause":
+                client, pause = arguments
+                driver = world.driver(client)
+                (driver.pause_reading if pause else driver.resume_reading)("the test says so")
+            case "end":
+                world.take(arguments[0], b"")
+                await asyncio.sleep(0)
             case "lose":
                 world.transports[arguments[0]].close()
                 await asyncio.sleep(0)
+        for transport in world.transports:
+            transport.hear()
     return await world.finish()
 
 
 def both(version: int, steps: Sequence[Step], *, rights: bool = False) -> World:
-    """The world with lanes, after it did what the one without did."""
+    """The world with lanes, after it did what the one without did; and one with lanes that have sockets."""
 
     async def run() -> World:
-        with_lanes, without = World(arrivals.calls(), version, rights=rights), World(None, version, rights=rights)
+        calls = arrivals.calls()
+        with_lanes, without = World(calls, version, rights=rights), World(None, version, rights=rights)
+        with_sockets = World(calls, version, rights=rights, over=SocketTransport)
         for _ in range(3):
-            await asyncio.sleep(0)  # both are of one loop: each CONNACK is written before a peer stops to read
-        assert await play(with_lanes, steps) == await play(without, steps)
+            await asyncio.sleep(0)  # all are of one loop: each CONNACK is written before a peer stops to read
+        told = await play(without, steps)
+        assert await play(with_lanes, steps) == told
+        if not any(what == "take" and len(more[1]) > SocketTransport.READ_BYTES for what, *more in steps):
+            assert await play(with_sockets, steps) == told  # what comes in one piece without sockets does so there
+        else:
+            await with_sockets.finish()
+        if with_sockets.arrivals is not None:
+            with_sockets.arrivals.close()
         return with_lanes
 
     return run_still(run())
@@ -283,6 +388,9 @@ OTHER_STEPS = st.one_of(
     st.just(("subscribe",)),
     st.tuples(st.just("allow"), st.integers(0, CLIENTS - 1), st.sampled_from((EVERYTHING, ALL_BUT))),
     st.tuples(st.just("reads"), st.integers(0, CLIENTS - 1), st.booleans()),
+    st.tuples(st.just("pause"), st.integers(0, CLIENTS - 1), st.booleans()),
+    st.tuples(st.just("pause"), st.integers(0, CLIENTS - 1), st.just(False)),
+    st.tuples(st.just("end"), st.integers(0, CLIENTS - 1)),
     st.tuples(st.just("lose"), st.integers(0, CLIENTS - 1)),
 )
 
@@ -341,6 +449,13 @@ class TestLanes:
     def test_topics_beyond_what_is_remembered_are_taken_all_the_same(self) -> None:
         many = [packets.Publish(f"t/{n}", b"x", 1, packet_id=n + 1).encode(4) for n in range(600)]
         both(4, [step for each in (*many, *many) for step in (("take", 0, each), ("turn",), ("commit", None))])
+
+    def test_only_a_socket_that_carries_what_is_written_as_it_is_may_be_used(self) -> None:
+        with socket.socket() as connection:
+            plain = asyncio.Transport({"socket": connection})
+            assert arrivals._plain_socket(plain) == connection.fileno()
+            assert arrivals._plain_socket(asyncio.Transport({"socket": connection, "sslcontext": object()})) == -1
+            assert arrivals._plain_socket(asyncio.Transport()) == -1
 
     def test_nothing_of_it_is_left_when_connections_and_broker_are_gone(self) -> None:
         async def run() -> weakref.ref[Transport]:

@@ -1,0 +1,116 @@
+"""Sockets of MQTT clients that send what they sent before: received and answered together, and each as it is."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from edge.broker.mqtt import packets
+from tests.support.hostile import Raw
+from tests.support.processes import Waypost
+
+KEPT = "kept/data"
+ROUNDS = 40
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
+    folder: Path = tmp_path_factory.mktemp("sockets")
+    arguments = ("edge", "run", "--dev", "--data", str(folder / "gw"))
+    listeners = ("--mqtt", "127.0.0.1:0", "--amqp", "127.0.0.1:0", "--http", "127.0.0.1:0")
+    with Waypost(folder / "gw.log", *arguments, *listeners) as running:
+        yield running
+
+
+@pytest.fixture(scope="module", autouse=True)
+def keeper(gateway: Waypost) -> None:
+    """Somebody who is away, for whom messages are kept."""
+    client = Raw(gateway).connect("keeper", clean_start=False)
+    client.subscribe("#", qos=1)
+    client.send(packets.Disconnect()).rest()
+    client.close()
+
+
+def publish(packet_id: int, body: bytes = b"x") -> packets.Publish:
+    return packets.Publish(KEPT, body, 1, packet_id=packet_id)
+
+
+def answered(client: Raw, packet_id: int) -> None:
+    answer = client.receive()
+    assert isinstance(answer, packets.PubAck), answer
+    assert answer.packet_id == packet_id
+
+
+def taught(gateway: Waypost, name: str, packet_id: int = 1) -> Raw:
+    """A client whose next message is like those before."""
+    client = Raw(gateway).connect(name)
+    for _ in range(2):
+        client.send(publish(packet_id))
+        answered(client, packet_id)
+    return client
+
+
+def reset(client: Raw) -> None:
+    client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    client.close()
+
+
+def test_nobody_gets_the_answers_of_who_is_gone(gateway: Waypost) -> None:
+    """Whoever comes next has the number of the socket that was closed."""
+    neighbour = taught(gateway, "neighbour", 7)
+    for number in range(ROUNDS):
+        gone = [taught(gateway, f"gone-{number}-{each}", 100 + each) for each in range(3)]
+        for each, client in enumerate(gone):
+            client.send(publish(200 + each))
+        neighbour.send(publish(number + 1))
+        for client in gone[:2]:
+            reset(client)
+        gone[2].close()
+        following = [taught(gateway, f"next-{number}-{each}", 300 + each) for each in range(3)]
+        for each, client in enumerate(following):
+            client.send(publish(400 + each))
+        answered(neighbour, number + 1)
+        for each, client in enumerate(following):
+            answered(client, 400 + each)
+            client.close()
+    neighbour.close()
+
+
+def test_what_a_client_sent_before_its_end_is_taken(gateway: Waypost) -> None:
+    client = taught(gateway, "half", 1)
+    listener = Raw(gateway).connect("listener")
+    listener.subscribe("after/#")
+    client.send(*(publish(n) for n in range(2, 50)), packets.Publish("after/all", b"done", 0))
+    client.socket.shutdown(socket.SHUT_WR)
+    heard = listener.receive()
+    assert isinstance(heard, packets.Publish)
+    assert heard.payload == b"done"
+    with contextlib.suppress(OSError):
+        client.rest()
+    client.close()
+    listener.close()
+
+
+def test_large_messages_between_small_ones(gateway: Waypost) -> None:
+    client = taught(gateway, "large", 1)
+    for number in range(2, 30):
+        client.send(publish(number, b"y" * (number % 5) * 60_000), publish(number + 1000))
+        answered(client, number)
+        answered(client, number + 1000)
+    client.close()
+
+
+def test_who_does_not_read_is_answered_when_it_does(gateway: Waypost) -> None:
+    """More answers than sockets take: what is left goes by the transport, in order."""
+    client = Raw(gateway, receive_bytes=4096).connect("deaf")
+    count = 60_000
+    for first in range(1, count, 1000):
+        client.send(b"".join(publish(n).encode(4) for n in range(first, first + 1000)))
+    for number in range(1, count + 1):
+        answered(client, number)
+    client.close()
