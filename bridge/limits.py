@@ -123,8 +123,11 @@ INBOX_BYTES_MAX: Final = 8 * MIB
 """Bytes of what one incoming forwarder holds while there is no room in the store; no credit is given beyond it. With
 the messages that are on their way then it is at most `INBOX_WINDOW` messages more."""
 
-INBOX_NAMES_MAX: Final = 2_048
+INBOX_NAMES_MAX: Final = 8_192
 """Names of messages an incoming forwarder remembers, on disk too: four times what may be sent again after a break."""
+
+SENDERS_UNSETTLED_MAX: Final = 2_048
+"""Messages a connector has sent to an AMQP peer that are not settled: so many at most go twice over a break."""
 
 SENDER_LINKS_MAX: Final = 128
 """Addresses of a peer that a connector has a link to at a time; brokers take 255 in a session. The one unused longest

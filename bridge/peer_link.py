@@ -113,7 +113,7 @@ class PeerLink:
             elif isinstance(event, Opened):
                 told.append(LinkUp(event.container_id, False))
                 self._senders.begin(self._engine, self._woken, self._cut)
-                self._receivers.begin(self._engine, self._woken)
+                self._receivers.begin(self._engine, self._woken, self._cut)
             elif isinstance(event, Attached):
                 if not (self._senders.attached(event.link) or self._receivers.attached(event.link)):
                     self._engine.refuse(event.link, Condition("amqp:not-found", "a gateway serves no links here"))

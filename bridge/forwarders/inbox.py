@@ -30,6 +30,8 @@ class Incoming(NamedTuple):
     """Gateways it has passed."""
     run: Run
     """The message, in either encoding; `address` and `device` as far as it names them itself."""
+    unique: bool = False
+    """No other message will ever have its name; else it is believed only after a break."""
 
 
 class Inbox(Protocol):

@@ -46,17 +46,18 @@ class Receivers:
         self._receivers: list[_Receiver] = []
         self._engine: Engine | None = None
         self._wake: Callable[[], None] = _ignore
+        self._cut: Callable[[str], None] = _ignore
 
-    def begin(self, engine: Engine, wake: Callable[[], None]) -> None:
+    def begin(self, engine: Engine, wake: Callable[[], None], cut: Callable[[str], None]) -> None:
         """The connection is open."""
-        self._engine, self._wake = engine, wake
+        self._engine, self._wake, self._cut = engine, wake, cut
         self._receivers = [_Receiver(inbox) for inbox in self._inboxes]
         for receiver in self._receivers:
             self._attach(engine, receiver)
 
     def end(self) -> None:
         """It is over: what has no answer comes again over the next one."""
-        self._engine, self._wake = None, _ignore
+        self._engine, self._wake, self._cut = None, _ignore, _ignore
         for receiver in self._receivers:
             self._leave(receiver)
 
@@ -76,17 +77,19 @@ class Receivers:
         return True
 
     def detached(self, event: Detached, now: float) -> bool:
-        """It ended one; False when it is none of these."""
+        """It ended one; False when it is none of these.
+
+        Of a link that was up the peer may keep what is not settled for the session (RabbitMQ does): that comes again
+        over another connection only."""
         receiver = event.link.context
         if not isinstance(receiver, _Receiver):
             return False
+        why = f"nothing comes from {receiver.inbox.remote!r}: {words(event.condition)}"
         receiver.link = None
-        self._leave(receiver)
-        inbox = receiver.inbox
-        log.warning(
-            "%s: nothing comes from %r: %s; tried again in %g s",
-            inbox.name, inbox.remote, words(event.condition), RETRY_S,
-        )  # fmt: skip
+        if receiver.up:
+            self._cut(why)
+            return True
+        log.warning("%s: %s; tried again in %g s", receiver.inbox.name, why, RETRY_S)
         receiver.retry_at = now + RETRY_S
         return True
 
@@ -113,7 +116,7 @@ class Receivers:
                     condition = Condition(MessageError.condition, str(error))
                     self._engine.settle(event.link, (token,), State.REJECTED, condition)
                 continue
-            arrived.append(Incoming(token, said.said, said.name, said.hops, said.run))
+            arrived.append(Incoming(token, said.said, said.name, said.hops, said.run, said.sequence is not None))
         if arrived:
             receiver.inbox.receive(arrived)
         self._top_up(receiver)
@@ -142,15 +145,16 @@ class Receivers:
         self._wake()
 
     def _top_up(self, receiver: _Receiver) -> None:
-        """Grant credit when half of what the inbox takes has been used up."""
+        """Grant credit when what was granted has come. Not before: RabbitMQ takes the credit of a flow for what it may
+        send from then on, whatever is under way (section 2.6.7 says otherwise), and sends more than was granted."""
         link = receiver.link
         if link is None or self._engine is None or not receiver.up or link.closed:
             return
         window = receiver.inbox.credit
-        if window > 0 and link.credit * 2 <= window:
-            self._engine.grant(link, window - link.credit)
+        if window > 0 and link.credit == 0:
+            self._engine.grant(link, window)
             self._wake()
 
 
-def _ignore() -> None:
+def _ignore(_: str = "") -> None:
     """There is no connection."""

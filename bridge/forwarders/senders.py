@@ -15,7 +15,7 @@ from bridge import plain
 from bridge.engine import Condition, Detached, Dispositions, Engine, Link, State
 from bridge.forwarders.outbox import Outbox, Outgoing
 from bridge.forwarders.outcome import Outcome
-from bridge.limits import SENDER_LINKS_MAX, SENDERS_WAITING_BYTES_MAX
+from bridge.limits import SENDER_LINKS_MAX, SENDERS_UNSETTLED_MAX, SENDERS_WAITING_BYTES_MAX
 from bridge.plain import Heading
 
 log = logging.getLogger(__name__)
@@ -180,10 +180,13 @@ class Senders:
                 self._attach(engine, sender)
             return
         link = sender.link
-        while sender.up and link.credit > 0 and sender.waiting and self._engine is not None:
+        while sender.up and sender.waiting and self._engine is not None:
+            room = min(link.credit, SENDERS_UNSETTLED_MAX - len(self._by_tag))
+            if room <= 0:
+                break
             transfer = sender.waiting[0]
             start = transfer.sent
-            transfer.sent = min(len(transfer.outcomes), start + link.credit)
+            transfer.sent = min(len(transfer.outcomes), start + room)
             if transfer.sent == len(transfer.outcomes):
                 sender.waiting.popleft()
                 self._waiting_bytes -= transfer.size

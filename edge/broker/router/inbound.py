@@ -68,6 +68,8 @@ class _Entry:
     """The far side has forgotten it: it does not come again."""
     name: bytes
     """Digest; empty when it has none."""
+    unique: bool
+    """No other message ever has it."""
     run: Run
     size: int
 
@@ -210,7 +212,7 @@ class Inbound(Origin):
             self.figures.unnamed += 1
         name = digest(message.name) if message.name else b""
         size = run.size + MESSAGE_OVERHEAD_BYTES
-        return _Entry(next(self._numbers), message.token, message.token is None, name, run, size)
+        return _Entry(next(self._numbers), message.token, message.token is None, name, message.unique, run, size)
 
     def _address(self, said: Iterable[str]) -> str | None:
         """The address here: the forwarder's own, or by what the message says."""
@@ -244,9 +246,11 @@ class Inbound(Origin):
         early = next((i for i, entry in enumerate(waiting) if self._names.undecided(entry.name)), len(waiting))
         if early < len(waiting):  # of an earlier configuration of this forwarder: that commit is waited for
             self._blocked = True
-            self._waiting.extendleft(reversed(waiting[early:]))
-            waiting = waiting[:early]
-        known = [entry for entry in waiting if entry.name and self._names.came_before(entry.name)]
+        else:
+            early = _again_at(waiting)
+        self._waiting.extendleft(reversed(waiting[early:]))
+        waiting = waiting[:early]
+        known = [entry for entry in waiting if entry.name and self._names.came_before(entry.name, unique=entry.unique)]
         if known:
             self.figures.duplicates += len(known)
             log.info("%s: %d messages came again and are here already", self.name, len(known))
@@ -315,6 +319,16 @@ def _runs(entries: Sequence[_Entry]) -> list[tuple[Run, list[int]]]:
             together = Run(run.address, run.device, run.flags, run.properties, [run.bodies[0]])
             runs.append((together, [entry.number]))
     return runs
+
+
+def _again_at(entries: Sequence[_Entry]) -> int:
+    """Where a message comes a second time: not before the commit of the first is over."""
+    names: set[bytes] = set()
+    for i, entry in enumerate(entries):
+        if entry.unique and entry.name in names:
+            return i
+        names.add(entry.name)
+    return len(entries)
 
 
 def _alike(one: Run, other: Run) -> bool:

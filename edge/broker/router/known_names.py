@@ -2,8 +2,8 @@
 
 A peer that loses the connection sends again what it has no answer for: the last messages before the break, of which
 some are here. Their names are written in the commit that has the messages, in slots that are written anew in turn, so
-that what was committed is known after a power cut as well. A name counts once after a break: peers that give one name
-to many messages lose nothing while the connection stands.
+that what was committed is known after a power cut as well. A name that is not unique for ever counts once after a
+break: peers that give one name to many messages lose nothing while the connection stands.
 """
 
 from __future__ import annotations
@@ -53,8 +53,11 @@ class KnownNames:
         """A message of this name has joined a commit that is not over."""
         return name in self._undecided
 
-    def came_before(self, name: bytes) -> bool:
-        """A message of this name was taken before the break; asked once a message."""
+    def came_before(self, name: bytes, *, unique: bool) -> bool:
+        """A message of this name was taken before: before the break, where the name is not unique. Asked once a
+        message."""
+        if unique:
+            return name in self._names
         if name not in self._suspects:
             return False
         self._suspects.discard(name)
