@@ -1,0 +1,225 @@
+"""Incoming forwarders against a peer that breaks and sends again, a store that fails and fills, and changed
+configurations.
+
+The peer keeps a queue and forgets a message when it hears `accepted`; over a new connection it sends again what it has
+no answer for. Whatever the order of events: everything the peer forgot is in the store (as committed, not as hoped),
+once, and each sender's messages are there in its order.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bridge.forwarders.inbox import Incoming
+from bridge.forwarders.outcome import Outcome
+from bridge.message import Run
+from edge.broker.configuration import Direction, Forwarder
+from edge.broker.model.interfaces import Origin, Refusal
+from edge.broker.router.inbound import Inbound
+from edge.broker.router.known_names import KnownNames
+
+FORWARDER = Forwarder(name="f", filter="here", connector="c", remote_address="there", direction=Direction.IN)
+
+
+class Disk:
+    """What is on it: messages, and the names written with them."""
+
+    def __init__(self) -> None:
+        self.bodies: list[bytes] = []
+        self.slots: dict[int, bytes] = {}
+
+
+class Router:
+    """The router and the store behind it: an open group, and one that is being committed."""
+
+    def __init__(self, disk: Disk) -> None:
+        self.disk = disk
+        self.names = KnownNames(disk.slots.values())
+        self.full = False
+        self._open: list[tuple[Origin, list[bytes], Sequence[int]]] = []
+        self._sealed: list[tuple[Origin, list[bytes], Sequence[int]]] = []
+        self._slots: dict[int, bytes] = {}
+        self._sealed_slots: dict[int, bytes] = {}
+
+    def publish(self, origin: Origin, run: Run, tokens: Sequence[int]) -> None:
+        if self.full and len(run) > 1:
+            origin.refused(tokens, Refusal.FULL)  # one more would fit
+        elif self.full:
+            self._refuse(origin, tokens)
+        else:
+            self._open.append((origin, list(run.bodies), tokens))
+
+    def _refuse(self, origin: Origin, tokens: Sequence[int]) -> None:
+        origin.refused(tokens, Refusal.FULL)
+
+    def sender_credit(self, origin: Origin, address: str) -> int:
+        return 0 if self.full else 1_000
+
+    def seal(self) -> None:
+        if not self._sealed and not self._sealed_slots:
+            self._slots.update(self.names.changed())
+            self._sealed, self._open = self._open, []
+            self._sealed_slots, self._slots = self._slots, {}
+
+    def commit(self, *, good: bool) -> None:
+        group, slots = self._sealed, self._sealed_slots
+        self._sealed, self._sealed_slots = [], {}
+        if good:
+            self.disk.slots.update(slots)
+            for _, bodies, _ in group:
+                self.disk.bodies += bodies
+        else:
+            self._slots = {**slots, **self._slots}  # small state joins the next group
+        for origin, _, tokens in group:
+            if good:
+                origin.accepted(tokens)
+            else:
+                origin.refused(tokens, Refusal.STORE_FAILED)
+
+
+class Crossing:
+    """Every order of: sent, arrived, sealed, committed or not, broken, killed, full, reconfigured."""
+
+    def __init__(self, unique: bool) -> None:
+        self.unique = unique
+        self.disk = Disk()
+        self.queue: deque[int] = deque()
+        """What the peer has not forgotten."""
+        self.sent = 0
+        self.forgotten: set[int] = set()
+        self.under_way: list[int] = []
+        self.tokens: dict[int, int] = {}
+        self.generation = 0
+        self.connected = False
+        self.do: dict[str, Callable[..., None]] = {
+            "arrive": self.arrive,
+            "commit": self.commit,
+            "room": self.room,
+            "tick": self.tick,
+            "seal": self.seal,
+            "breaks": self.breaks,
+            "reconfigured": self.reconfigured,
+            "killed": self.killed,
+        }
+        self._start()
+
+    def _start(self) -> None:
+        self.router = Router(self.disk)
+        self.inbound = Inbound(self.router, FORWARDER, self.router.names, "gw1")  # type: ignore[arg-type]
+
+    def _lost(self) -> None:
+        self.connected = False
+        self.generation += 1
+        self.under_way, self.tokens = [], {}
+
+    def send(self, count: int) -> None:
+        self.queue.extend(range(self.sent, self.sent + count))
+        self.sent += count
+
+    def connect(self) -> None:
+        if self.connected:
+            return
+        self.connected = True
+        generation = self.generation
+
+        def settle(tokens: Sequence[int], outcome: Outcome, _why: str) -> None:
+            assert outcome is Outcome.ACCEPTED
+            if generation != self.generation:
+                return
+            for token in tokens:
+                number = self.tokens.pop(token)
+                assert b"%d" % number in self.disk.bodies, "answered before it was on disk"
+                self.queue.remove(number)
+                self.forgotten.add(number)
+                self.under_way.remove(number)
+
+        self.inbound.attached(settle, lambda: None)
+
+    def arrive(self, count: int = 3) -> None:
+        self.connect()
+        if not self.queue:
+            self.send(count)
+        fresh = [number for number in self.queue if number not in self.under_way]
+        messages = []
+        for number in fresh[: min(count, self.inbound.credit)]:
+            token = number + 1_000_000 * self.generation
+            self.tokens[token] = number
+            self.under_way.append(number)
+            run = Run("", "dev", 1, b"", [b"%d" % number])
+            messages.append(Incoming(token, (), b"id %d" % number, (), run, self.unique))
+        if messages:
+            self.inbound.receive(messages)
+
+    def breaks(self) -> None:
+        if self.connected:
+            self._lost()
+            self.inbound.detached()
+
+    def seal(self) -> None:
+        self.router.seal()
+
+    def commit(self, good: bool, sealed: bool) -> None:
+        """`sealed`: what has come since is sealed after it, as the router does."""
+        self.router.seal()
+        self.router.commit(good=good)
+        if sealed:
+            self.router.seal()
+
+    def killed(self) -> None:
+        self._lost()
+        self._start()
+
+    def reconfigured(self) -> None:
+        """The forwarder is another one, of the same name, and what the first had published is on its way."""
+        if self.connected:
+            self._lost()
+            self.inbound.detached()
+        self.inbound = Inbound(self.router, FORWARDER, self.router.names, "gw1")  # type: ignore[arg-type]
+
+    def room(self, full: bool) -> None:
+        self.router.full = full
+
+    def tick(self) -> None:
+        self.inbound.try_again()
+
+    def check(self) -> None:
+        """Nothing is lost or twice."""
+        kept = self.disk.bodies
+        assert len(set(kept)) == len(kept), "kept twice"
+        assert {b"%d" % number for number in self.forgotten} <= set(kept), "forgotten there, and not here"
+
+    def come_to_rest(self) -> None:
+        self.router.full = False
+        for _ in range(200):
+            self.connect()
+            self.tick()
+            self.arrive(7)
+            self.seal()
+            self.commit(good=True, sealed=False)
+            if not self.queue:
+                break
+        assert not self.queue, "it all comes in the end"
+        assert self.disk.bodies == [b"%d" % number for number in range(self.sent)], "in order, each once"
+
+
+STEPS = st.one_of(
+    st.tuples(st.just("arrive"), st.integers(1, 7)),
+    st.tuples(st.just("commit"), st.booleans(), st.booleans()),
+    st.tuples(st.just("room"), st.booleans()),
+    st.tuples(st.sampled_from(("arrive", "tick", "seal", "breaks", "reconfigured", "killed", "tick"))),
+)
+
+
+@settings(max_examples=80, deadline=None)
+@given(unique=st.booleans(), steps=st.lists(STEPS, min_size=15, max_size=40))
+def test_every_order_of_events(unique: bool, steps: list[tuple[Any, ...]]) -> None:
+    crossing = Crossing(unique)
+    for name, *arguments in steps:
+        crossing.do[name](*arguments)
+        crossing.check()
+    crossing.come_to_rest()

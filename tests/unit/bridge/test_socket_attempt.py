@@ -1,0 +1,46 @@
+"""Connections that leave by one network interface."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import pytest
+
+from bridge import socket_attempt
+from bridge.dialer import AttemptError
+
+
+def by(interface: str) -> bool:
+    async def run() -> bool:
+        server = await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0)
+        async with server:
+            opened = await socket_attempt.socket_by(interface, *server.sockets[0].getsockname())
+            with opened:
+                return opened.getsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, 16).startswith(interface.encode())
+
+    return asyncio.run(run())
+
+
+def test_a_connection_leaves_by_the_interface() -> None:
+    try:
+        assert by("lo")
+    except AttemptError as error:
+        pytest.skip(f"no right to bind to an interface: {error}")
+
+
+def test_there_is_no_such_interface() -> None:
+    with pytest.raises(AttemptError, match=r"nosuch0"):
+        by("nosuch0")
+
+
+def test_without_the_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    class Guarded(socket.socket):
+        setsockopt = refuse  # type: ignore[assignment]
+
+    monkeypatch.setattr(socket_attempt.socket, "socket", Guarded)
+    with pytest.raises(AttemptError, match=r"CAP_NET_RAW"):
+        asyncio.run(socket_attempt.socket_by("lo", "127.0.0.1", 1))
