@@ -6,7 +6,7 @@ import ast
 import re
 from pathlib import Path
 
-from edge.broker.listeners.listeners import NAMES
+from edge.broker.configuration import Protocol
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
@@ -51,9 +51,5 @@ def test_every_line_of_a_table_that_promises_has_one() -> None:
 
 
 def test_every_protocol_and_page_is_in_it() -> None:
-    for name in {name.removesuffix("s").partition("-")[0] for name in NAMES} | {
-        "/healthz",
-        "/metrics",
-        "operator.token",
-    }:
+    for name in (*(protocol.value for protocol in Protocol), "/healthz", "/metrics", "operator.token"):
         assert f"`{name}`" in TEXT or f"/{name.lstrip('/')}`" in TEXT, name
