@@ -276,13 +276,13 @@ class Intake:
         if self._arrived and not self._busy:
             self._take()
 
-    def hold_back(self) -> None:
-        """Read nothing more of the peer until `read_on`; idempotent, as that is."""
-        self._shell.pause_reading(HELD_BACK)
+    def hold_back(self, reason: str = HELD_BACK) -> None:
+        """Read nothing more of the peer until `read_on` for the same reason; idempotent, as that is."""
+        self._shell.pause_reading(reason)
 
-    def read_on(self) -> None:
+    def read_on(self, reason: str = HELD_BACK) -> None:
         """The service takes back `hold_back`."""
-        self._shell.resume_reading(HELD_BACK)
+        self._shell.resume_reading(reason)
 
     # --- inside -----------------------------------------------------------------------------------------------
 

@@ -8,14 +8,16 @@ no more of them, until the peer has to leave.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from bridge.engine import Attached, Closed, Condition, Engine, Event, Link, Opened
-from bridge.hub_addresses import LEDGER, PROBE_SUFFIX, STATUS, TELEMETRY
+from bridge.hub_addresses import LEDGER, MANIFESTS, PROBE_SUFFIX, STATUS, TELEMETRY
 from bridge.sasl import ANONYMOUS, SaslServer
 from bridge.transport.driver import Driver, Owner
 from cloud.hub.peers import DEFAULT_TENANT, Certified, Kind, NotAPeer, Peer, certified, gateway_fault, user
+from cloud.hub.tenants import USUAL, Quota
 from edge.broker.listeners.tls import subject_name
 from edge.broker.security.authenticator import Gate
 from edge.broker.security.sasl_credentials import SaslCredentials
@@ -26,6 +28,7 @@ UNAUTHORIZED: Final = "amqp:unauthorized-access"
 _NOT_ESTABLISHED: Final = {"amqp:connection-establishment-failed": True}
 """In an open that a close follows."""
 _NO_PLACE: Final = Condition("amqp:resource-limit-exceeded", "there is no room for another connection")
+_TENANT_FULL: Final = Condition("amqp:resource-limit-exceeded", "the tenant has as many connections as it may have")
 
 
 class Authority(Protocol):
@@ -50,25 +53,56 @@ class Acceptor:
     """Decides about every connection of one hub."""
 
     def __init__(
-        self, gate: Gate, serve: Mapping[Kind, Serve], *, dev: bool, authority: Authority | None = None
+        self,
+        gate: Gate,
+        serve: Mapping[Kind, Serve],
+        *,
+        dev: bool,
+        authority: Authority | None = None,
+        quota: Quota = USUAL,
     ) -> None:
         """`gate` knows users. `serve`: by kind of peer. `dev`: who comes is of the default tenant, and has the name
         its certificate or its container id says; it is a gateway if its first link is for what gateways send, else an
-        application. `authority` None: each certificate TLS lets in is good until it ends."""
+        application. `authority` None: each certificate TLS lets in is good until it ends. `quota`: of each
+        tenant."""
         self.gate: Final = gate
         self.serve: Final = serve
         self.dev: Final = dev
         self.authority = authority
         self.admitted: dict[Driver, Visitor] = {}
         """Everybody who has been let in and is still there."""
+        self._quota = quota
+        self._of_tenant: Counter[str] = Counter()
+        """Connections; so below."""
+        self._of_gateway: Counter[Peer] = Counter()
 
     def visitor(self) -> Visitor:
         """For a connection that begins."""
         return Visitor(self)
 
+    def has_place(self, peer: Peer) -> bool:
+        """Its tenant may have another connection. A gateway's old one is closed when the new one is there."""
+        full = self._of_tenant[peer.tenant] >= self._quota.connections
+        return not full or (peer.kind is Kind.GATEWAY and peer in self._of_gateway)
+
+    def admit(self, driver: Driver, visitor: Visitor, peer: Peer) -> None:
+        """The peer has been let in."""
+        self.admitted[driver] = visitor
+        self._of_tenant[peer.tenant] += 1
+        if peer.kind is Kind.GATEWAY:
+            self._of_gateway[peer] += 1
+
     def gone(self, driver: Driver) -> None:
         """A connection is over."""
-        self.admitted.pop(driver, None)
+        visitor = self.admitted.pop(driver, None)
+        if visitor is None or visitor.peer is None:
+            return
+        peer = visitor.peer
+        self._of_tenant[peer.tenant] -= 1
+        if peer.kind is Kind.GATEWAY:
+            self._of_gateway[peer] -= 1
+            if not self._of_gateway[peer]:
+                del self._of_gateway[peer]
 
     def applications(self, tenant: str) -> list[Driver]:
         """Of the connections of a tenant's applications."""
@@ -180,11 +214,14 @@ class Visitor:
 
     def _show(self, opened: Opened, link: Link) -> None:
         """Development mode: a peer shows by its first link what it is."""
-        gateway = not link.is_sender and link.target.address in (TELEMETRY, STATUS, LEDGER)
+        gateway = not link.is_sender and link.target.address in (TELEMETRY, STATUS, LEDGER, MANIFESTS)
         self._admit(Peer(DEFAULT_TENANT, self._named(opened), Kind.GATEWAY if gateway else Kind.APPLICATION))
 
     def _admit(self, peer: Peer) -> None:
         """The peer may stay, if there is a place for it."""
+        if not self._acceptor.has_place(peer):
+            self._turn_away(_TENANT_FULL)
+            return
         if peer.kind is Kind.GATEWAY and not self._driver.identified(peer.identity):
             self._turn_away(_NO_PLACE)
             return
@@ -194,7 +231,7 @@ class Visitor:
             self._turn_away(Condition("amqp:resource-limit-exceeded", str(why)))
             return
         self.peer, self._owner = peer, owner
-        self._acceptor.admitted[self._driver] = self
+        self._acceptor.admit(self._driver, self, peer)
 
     def _gateway(self, event: Opened, peer: Peer) -> Peer:
         """The gateway of the certificate, if it may come. Raises NotAPeer."""

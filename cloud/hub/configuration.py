@@ -9,6 +9,7 @@
       http: 127.0.0.1:8081
       tls: {certificate: hub.pem, key: hub.key, clientCa: gateways.pem}
       gatherMilliseconds: 500
+      tenantQuota: {connections: 500, waitingBytes: 32Mi}
       registry: postgresql+psycopg://waypost@db/waypost
 """
 
@@ -24,9 +25,10 @@ import sqlalchemy as sa
 from bridge.hidden import hides
 from bridge.resources import parse as language
 from bridge.resources.errors import ConfigurationError, ConfigurationRejected
-from bridge.resources.fields import Effect, HostPort, Part, Restart, read_by
+from bridge.resources.fields import Bytes, Effect, HostPort, Part, Restart, read_by
 from bridge.resources.resource import Kind, Kinds, Resource
 from cloud.hub.enrolment.limits import GATEWAY_DAYS, GATEWAY_DAYS_MAX, GATEWAY_DAYS_MIN
+from cloud.hub.limits import TENANT_CONNECTIONS_MAX, TENANT_WAITING_BYTES_MAX
 from cloud.hub.registry import location
 from cloud.lake.limits import GATHER_MS_DEFAULT, GATHER_MS_MAX
 from edge.broker.configuration import TlsListener
@@ -41,6 +43,15 @@ class AuthorityFiles(Part, frozen=True, kw_only=True):
     """Its certificate."""
     key: Restart[str]
     """Its key, without a passphrase."""
+
+
+class TenantQuota(Part, frozen=True, kw_only=True):
+    """What each tenant may take (`cloud.hub.tenants.Quota`)."""
+
+    connections: Restart[Annotated[int, msgspec.Meta(ge=1)]] = TENANT_CONNECTIONS_MAX
+    """Of its gateways and applications together."""
+    waiting_bytes: Restart[Bytes] = TENANT_WAITING_BYTES_MAX
+    """Of what its gateways have sent and has not landed."""
 
 
 @hides("registry")
@@ -61,6 +72,8 @@ class Settings(Part, frozen=True, kw_only=True):
     """Life of a gateway's certificate."""
     names: Restart[tuple[str, ...]] = ()
     """Names and addresses gateways reach the hub under, beside this machine's own."""
+    tenant_quota: Restart[TenantQuota] = TenantQuota()
+    """What each tenant may take."""
     registry: Restart[RegistryUrl | None] = None
     """``postgresql+psycopg://USER@HOST/DATABASE`` or ``sqlite:////ABSOLUTE/PATH``; without it the registry is a SQLite
     file in the data directory."""

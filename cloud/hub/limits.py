@@ -21,6 +21,13 @@ three quarters of this for themselves."""
 MESSAGE_BYTES_MAX = 16 * 1024 * 1024
 """Bytes of one AMQP message of a gateway: the largest message it takes itself, which is a batch of its own."""
 
+TENANT_CONNECTIONS_MAX = 15_000
+"""Connections of one tenant unless configured otherwise: the last quarter of all is for others."""
+
+TENANT_WAITING_BYTES_MAX = 96 * 1024 * 1024
+"""Bytes of one tenant that wait to be landed unless configured otherwise: three quarters of what may wait in all before
+gateways are read by their shares (`cloud.lake.limits.PENDING_BYTES_MAX`)."""
+
 IDLE_TIMEOUT_S = 60.0
 """Silence after which a gateway counts as gone (AMQP 1.0 section 2.4.5)."""
 

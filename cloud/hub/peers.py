@@ -7,9 +7,10 @@ connected; a gateway may send in its own name, and nothing else.
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote, unquote_to_bytes
@@ -99,6 +100,15 @@ def user(identity: str, kind: Kind) -> Peer:
     if fault := tenant_fault(tenant):
         raise NotAPeer(fault)
     return Peer(tenant, name, kind)
+
+
+def tenants_of(users: Iterable[str]) -> list[str]:
+    """The tenants these users are of; names of nobody have none."""
+    found = set()
+    for identity in users:
+        with contextlib.suppress(NotAPeer):
+            found.add(user(identity, Kind.APPLICATION).tenant)
+    return sorted(found)
 
 
 def tenant_fault(name: str) -> str | None:

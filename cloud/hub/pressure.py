@@ -8,6 +8,7 @@ What is read of them all the same is bounded too (`PENDING_BYTES_LAST`). It know
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from bridge.intake import Intake
 from cloud.lake.limits import PENDING_BYTES_LAST, PENDING_BYTES_MAX
@@ -75,3 +76,59 @@ class Pressure:
             intake.hold_back()
         else:
             intake.read_on()
+
+
+QUOTA: Final = "what its tenant has sent is landed first"
+"""Why a connection is not read."""
+
+LOOKS_A_QUOTA: Final = 16
+"""Times a tenant's connections are added up while its quota comes in: one may have thousands."""
+
+
+class TenantPressure:
+    """The gateways of one tenant, which are not read while more of them waits than its quota, until half of it does."""
+
+    def __init__(self, bytes_max: int, total: Callable[[], int]) -> None:
+        """`total`: bytes of all tenants that wait; while that is less than the quota nothing is added up."""
+        self.pressed = False
+        self._bytes_max = bytes_max
+        self._total = total
+        self._looked_at_bytes = 0
+        self._intakes: dict[Intake, None] = {}
+
+    def __bool__(self) -> bool:
+        """Some of its gateways are there."""
+        return bool(self._intakes)
+
+    def add(self, intake: Intake) -> None:
+        """A connection is there."""
+        self._intakes[intake] = None
+        if self.pressed:
+            intake.hold_back(QUOTA)
+
+    def remove(self, intake: Intake) -> None:
+        """It is gone."""
+        self._intakes.pop(intake, None)
+
+    def has_room(self, intake: Intake) -> bool:
+        """More of it may be decoded: always while nothing is."""
+        return not (self.pressed and intake.unsettled[0])
+
+    def look_at_some(self) -> None:
+        """A little more of it waits, or less."""
+        total = self._total()
+        if total > self._bytes_max and abs(total - self._looked_at_bytes) >= self._bytes_max // LOOKS_A_QUOTA:
+            self._looked_at_bytes = total
+            self.look()
+
+    def look(self) -> None:
+        """What waits of it has changed."""
+        waiting = sum(intake.waiting_bytes for intake in self._intakes)
+        if self.pressed and waiting <= self._bytes_max // 2:
+            self.pressed = False
+            for intake in self._intakes:
+                intake.read_on(QUOTA)
+        elif not self.pressed and waiting > self._bytes_max:
+            self.pressed = True
+            for intake in self._intakes:
+                intake.hold_back(QUOTA)

@@ -40,13 +40,14 @@ from cloud.hub.health import HubHealth
 from cloud.hub.lander import Lander
 from cloud.hub.limits import SHUTDOWN_S
 from cloud.hub.metrics import Metrics
-from cloud.hub.peers import DEFAULT_TENANT, Kind, Peer
+from cloud.hub.peers import DEFAULT_TENANT, Kind, Peer, tenants_of
 from cloud.hub.registry.directory import GatewayRecord
 from cloud.hub.registry.faults import RegistryUnreachable
 from cloud.hub.registry.location import sqlite_file
 from cloud.hub.registry.registry import Registry
 from cloud.hub.service import HubService
 from cloud.hub.spaces import Spaces
+from cloud.hub.tenants import USUAL, Quota
 from cloud.lake.contract import contract
 from cloud.lake.delta import DeltaLake
 from cloud.lake.faults import CannotLand, RegistryError
@@ -109,6 +110,8 @@ class HubConfiguration:
     """Certificate of the listeners; None: gateways connect in the clear, or the hub has one of its own."""
     enroller: Enroller | None = None
     """None: no gateway enrols, and who is one is said by somebody else's certificates, or by nobody."""
+    quota: Quota = USUAL
+    """Of each tenant."""
 
 
 class Opened(NamedTuple):
@@ -154,7 +157,7 @@ class Hub:
             Authentication.NONE if configuration.dev else Authentication.STANDARD, worker=self._threads, clock=loop.time
         )
         serve: dict[Kind, Serve] = {Kind.GATEWAY: self._intake, Kind.APPLICATION: self._session}
-        self.acceptor = Acceptor(self._gate, serve, dev=configuration.dev)
+        self.acceptor = Acceptor(self._gate, serve, dev=configuration.dev, quota=configuration.quota)
         """Who decides about each connection."""
         self._spaces = Spaces(configuration.data, self.acceptor.applications)
         self._copies = Copies(self._spaces, clock=loop.time, later=loop.call_later)
@@ -187,7 +190,13 @@ class Hub:
         )
         self._metrics = Metrics(self._fleet, self._committer, self._health, self._copies)
         self._service = HubService(
-            self._fleet, self._committer, self._metrics, now_us=_now_us, clock=loop.time, copy=self._copies.take
+            self._fleet,
+            self._committer,
+            self._metrics,
+            now_us=_now_us,
+            clock=loop.time,
+            copy=self._copies.take,
+            quota=configuration.quota,
         )
 
     def _follow_users(self) -> FollowedUsers:
@@ -200,7 +209,7 @@ class Hub:
     def _take_users(self, snapshot: Snapshot) -> None:
         """These are the users now; their tenants have spaces."""
         self._gate.update(snapshot)
-        self._spaces.follow(sorted({name.partition("@")[2] for name in snapshot.users}))
+        self._spaces.follow(tenants_of(snapshot.users))
 
     async def _start_users(self) -> None:
         """Take over users, and open the spaces of their tenants. Raises `HubError`."""

@@ -35,7 +35,8 @@ from cloud.hub.fleet import Fleet, FleetFull
 from cloud.hub.groups import Group, LedgerDocument, Manifest, Report, Session, Verdict
 from cloud.hub.limits import CONNECTION_LINES_EVERY_S
 from cloud.hub.metrics import Metrics
-from cloud.hub.pressure import Pressure
+from cloud.hub.pressure import Pressure, TenantPressure
+from cloud.hub.tenants import USUAL, Quota
 from cloud.lake.landing import Unreadable
 from cloud.lake.rows import ReceivedBatch
 
@@ -65,6 +66,7 @@ class HubService:
         now_us: Callable[[], int],
         clock: Callable[[], float],
         copy: Copy = _not_copied,
+        quota: Quota = USUAL,
     ) -> None:
         """`now_us`: UTC microseconds; `clock`: seconds that do not go back; `copy` gets what has arrived before it is
         landed."""
@@ -75,6 +77,8 @@ class HubService:
         self._now_us = now_us
         self._clock = clock
         self._copy = copy
+        self._quota = quota
+        self._tenants: dict[str, TenantPressure] = {}
         self._unread_bytes = 0
         """Of all gateways: what waits as it came."""
         self._introduced: WeakKeyDictionary[Intake, tuple[str, str]] = WeakKeyDictionary()
@@ -101,6 +105,7 @@ class HubService:
             return
         self._sessions[intake], self._intakes[session] = session, intake
         self._pressure.add(intake)
+        self._tenant_of(session).add(intake)
         self._committer.connect(session)
         self._committer.put_state(presence_row(session, CONNECTED, now_us))
         times = self._fleet.connection_line(session.key, self._clock(), CONNECTION_LINES_EVERY_S)
@@ -116,6 +121,7 @@ class HubService:
             return
         del self._intakes[session]
         self._pressure.remove(intake)
+        self._forget_at_tenant(session, intake)
         now_us = self._now_us()
         newest = self._fleet.disconnect(session, now_us)
         self._committer.disconnect(session, replaced=not newest)
@@ -127,11 +133,13 @@ class HubService:
         self._put(intake, (token,), batch, ends)
 
     def has_room(self, intake: Intake) -> bool:
-        return self._pressure.has_room(intake)
+        session = self._sessions.get(intake)
+        own = self._tenants.get(session.tenant) if session is not None else None
+        return self._pressure.has_room(intake) and (own is None or own.has_room(intake))
 
     def unread_changed(self, intake: Intake, by: int) -> None:
         self._unread_bytes += by
-        self._pressure.look_at(intake)
+        self._look_at(intake)
 
     def messages_arrived(self, intake: Intake, messages: Sequence[tuple[int, PlainMessage]], gateway: str) -> None:
         named: list[tuple[int, PlainMessage]] = []
@@ -195,7 +203,7 @@ class HubService:
         log.error("gateway %s: unreadable on link %s, kept in quarantine: %s", gateway, unread.link, unread.why)
         kept = Unreadable(*session.key, unread.link, unread.delivery, unread.why, unread.content, self._now_us())
         self._committer.put(session, kept, partial(self._answer, intake, (token,)))
-        self._pressure.look_at(intake)
+        self._look_at(intake)
 
     def _lineage_arrived(self, session: Session, intake: Intake, token: int, document: dict[str, Any]) -> None:
         try:
@@ -220,6 +228,31 @@ class HubService:
         for intake in list(self._sessions):
             intake.close(condition, description)
 
+    # --- pressure ---------------------------------------------------------------------------------------------------
+
+    def _tenant_of(self, session: Session) -> TenantPressure:
+        own = self._tenants.get(session.tenant)
+        if own is None:
+            own = self._tenants[session.tenant] = TenantPressure(self._quota.waiting_bytes, self._waiting)
+        return own
+
+    def _forget_at_tenant(self, session: Session, intake: Intake) -> None:
+        own = self._tenant_of(session)
+        own.remove(intake)
+        if not own:
+            del self._tenants[session.tenant]
+
+    def _waiting(self) -> int:
+        """Bytes of all gateways that wait, decoded and as they came."""
+        return self._committer.pressing_bytes + self._unread_bytes
+
+    def _look_at(self, intake: Intake) -> None:
+        """More of this connection waits, or less."""
+        self._pressure.look_at(intake)
+        session = self._sessions.get(intake)
+        if session is not None:
+            self._tenants[session.tenant].look_at_some()
+
     # --- committer --------------------------------------------------------------------------------------------------
 
     def _reported(self, group: Group, report: Report) -> None:
@@ -227,6 +260,9 @@ class HubService:
         self._fleet.landed(group, report, self._clock())
         if report.landed.rows:
             self._metrics.landing_seconds.observe(report.seconds)
+        for tenant in self._tenants.values():
+            if tenant.pressed:
+                tenant.look()
         self._pressure.go_on()
 
     def _put(self, intake: Intake, tokens: Sequence[int], batch: Batch, ends: Mapping[int, int] | None = None) -> None:
@@ -238,7 +274,7 @@ class HubService:
         self._copy(session.tenant, session.gateway, batch)
         received = ReceivedBatch(*session.key, batch, session.store_epoch, ends or {})
         self._committer.put(session, received, partial(self._answer, intake, tokens))
-        self._pressure.look_at(intake)
+        self._look_at(intake)
 
     def _answer(self, intake: Intake, tokens: Sequence[int], verdict: Verdict, words: str) -> None:
         if verdict is Verdict.LANDED:

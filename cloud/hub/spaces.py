@@ -100,6 +100,7 @@ class Spaces:
             self._ticker.cancel()
         if self._opening:
             await asyncio.wait(self._opening.values())
+        await asyncio.sleep(0)  # connections that were dropped have told their sessions then
         for space in self:
             space.close()
         self._open.clear()

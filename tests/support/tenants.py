@@ -34,13 +34,13 @@ _RUN = """
 import sys
 from pathlib import Path
 from bridge.resources.endpoint import Endpoint
-from cloud.hub.cli import _ready
 from cloud.hub.server import HubConfiguration, run
 from edge.broker.configuration import TlsListener
 data, certificate, key, authority = sys.argv[1:]
 tls = TlsListener(certificate=certificate, key=key, client_ca=authority)
 anywhere = Endpoint("127.0.0.1", 0)
-run(HubConfiguration(data=Path(data), amqp=anywhere, http=anywhere, dev=False, gather_ms=20, tls=tls), _ready)
+configuration = HubConfiguration(data=Path(data), amqp=anywhere, http=anywhere, dev=False, gather_ms=20, tls=tls)
+run(configuration, lambda amqp, http: print(f"ready amqp={amqp} http={http}", flush=True))
 """
 
 
@@ -90,12 +90,12 @@ class TenantHub:
 
     def ask(self, path: str, user: str | None = None, password: str | None = None) -> tuple[int, Any]:
         """Status and document of an answer over HTTP; of what is no JSON the text."""
-        request = urllib.request.Request(f"http://127.0.0.1:{self.process.port('http')}{path}")
+        request = urllib.request.Request(f"https://localhost:{self.process.port('http')}{path}")
         if user is not None:
             shown = base64.b64encode(f"{user}:{user if password is None else password}".encode()).decode()
             request.add_header("Authorization", f"Basic {shown}")
         try:
-            with urllib.request.urlopen(request, timeout=WAIT_S) as answer:
+            with urllib.request.urlopen(request, timeout=WAIT_S, context=self.authority.context()) as answer:
                 status, body = answer.status, answer.read()
         except urllib.error.HTTPError as refused:
             with refused:

@@ -13,6 +13,7 @@ from bridge.sasl import SaslClient
 from bridge.transport.driver import Driver, Owner
 from cloud.hub.acceptor import Acceptor, Authority, Visitor
 from cloud.hub.peers import Kind, Peer, gateway_uri
+from cloud.hub.tenants import USUAL, Quota
 from edge.broker.configuration import Authentication
 from edge.broker.security.authenticator import Done, Gate, Work
 from edge.broker.security.credentials import Snapshot, new_user, with_secret
@@ -45,12 +46,12 @@ class Served:
 
 
 class Hub:
-    def __init__(self, *, dev: bool = False, authority: Authority | None = None) -> None:
+    def __init__(self, *, dev: bool = False, authority: Authority | None = None, quota: Quota = USUAL) -> None:
         mode = Authentication.NONE if dev else Authentication.STANDARD
         self.gate = Gate(mode, USERS, worker=at_once, clock=lambda: 0.0)
         self.served: dict[Peer, Served] = {}
         serve = dict.fromkeys((Kind.GATEWAY, Kind.APPLICATION), self._serve)
-        self.acceptor = Acceptor(self.gate, serve, dev=dev, authority=authority)
+        self.acceptor = Acceptor(self.gate, serve, dev=dev, authority=authority, quota=quota)
         self.has_place = True
 
     def _serve(self, peer: Peer, engine: Engine, _driver: Driver, _credentials: SaslCredentials | None) -> Owner:
@@ -271,3 +272,19 @@ class TestProbe:
 
         looking = Connection(Hub(authority=Never()), "gw1-doctor", external(), certificate())
         assert looking.refusal == ("amqp:unauthorized-access", "gw1 7")
+
+
+class TestQuota:
+    def test_a_tenant_has_so_many_connections(self) -> None:
+        hub = Hub(quota=Quota(connections=2))
+        first = Connection(hub, "gw1", external(), certificate())
+        assert Connection(hub, "any", SaslClient("reader@acme", "opensesame")).refusal is None
+        condition, words = Connection(hub, "gw2", external(), certificate(name="gw2")).refusal or ("", "")
+        assert condition == "amqp:resource-limit-exceeded"
+        assert "the tenant has as many connections" in words
+        assert Connection(hub, "gw2", external(), certificate("other", "gw2")).refusal is None, "others go on"
+        again = Connection(hub, "gw1", external(), certificate())
+        assert again.refusal is None, "it takes the place it has"
+        for connection in (first, again):
+            hub.acceptor.gone(cast(Driver, connection))
+        assert Connection(hub, "gw2", external(), certificate(name="gw2")).refusal is None

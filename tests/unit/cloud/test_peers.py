@@ -9,7 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloud.hub.limits import GATEWAY_NAME_CHARACTERS_MAX
-from cloud.hub.peers import Certified, Kind, NotAPeer, Peer, certified, gateway_fault, gateway_uri, tenant_fault, user
+from cloud.hub.peers import (
+    Certified,
+    Kind,
+    NotAPeer,
+    Peer,
+    certified,
+    gateway_fault,
+    gateway_uri,
+    tenant_fault,
+    tenants_of,
+    user,
+)
 
 
 def shown(*uris: str) -> dict[str, Any]:
@@ -77,6 +88,10 @@ class TestUsers:
     def test_others_are_nobody(self, identity: str) -> None:
         with pytest.raises(NotAPeer):
             user(identity, Kind.PERSON)
+
+    def test_their_tenants(self) -> None:
+        """A tenant's name becomes that of a folder."""
+        assert tenants_of(["a@acme", "b@acme", "c@other", "d@../up", "nobody"]) == ["acme", "other"]
 
     def test_nobody_has_the_identity_of_another(self) -> None:
         assert Peer("acme", "gw1", Kind.GATEWAY).identity != Peer("acme", "gw1", Kind.APPLICATION).identity

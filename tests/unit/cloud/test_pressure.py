@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 
 from bridge.intake import Intake
-from cloud.hub.pressure import Pressure
+from cloud.hub.pressure import QUOTA, Pressure, TenantPressure
 
 
 class Connection:
@@ -118,3 +120,50 @@ def test_who_is_gone_is_not_asked() -> None:
     rig.pressure.go_on()
     assert not rig.pressure.pressed
     assert not greedy.is_read
+
+
+class Held:
+    """Stands for an intake."""
+
+    def __init__(self, waiting: int = 0) -> None:
+        self.waiting_bytes = waiting
+        self.unsettled = (0, 0)
+        self.reasons: set[str] = set()
+
+    def hold_back(self, reason: str) -> None:
+        self.reasons.add(reason)
+
+    def read_on(self, reason: str) -> None:
+        self.reasons.discard(reason)
+
+
+class TestTenant:
+    def test_its_gateways_wait_until_half_has_landed(self) -> None:
+        first, second, late = Held(60), Held(30), Held()
+        total = [90]
+        tenant = TenantPressure(100, lambda: total[0])
+        tenant.add(cast(Intake, first))
+        tenant.add(cast(Intake, second))
+        tenant.look_at_some()
+        assert not first.reasons
+        second.waiting_bytes, total[0] = 50, 110
+        tenant.look_at_some()
+        tenant.add(cast(Intake, late))
+        assert [each.reasons for each in (first, second, late)] == [{QUOTA}] * 3
+        first.waiting_bytes = 10
+        tenant.look()
+        assert first.reasons, "more than half of it waits yet"
+        second.waiting_bytes = 40
+        tenant.look()
+        assert [each.reasons for each in (first, second, late)] == [set()] * 3
+
+    def test_one_of_which_nothing_is_decoded_goes_on(self) -> None:
+        held = Held(101)
+        tenant = TenantPressure(100, lambda: 101)
+        tenant.add(cast(Intake, held))
+        tenant.look_at_some()
+        assert tenant.has_room(cast(Intake, held))
+        held.unsettled = (1, 50)
+        assert not tenant.has_room(cast(Intake, held))
+        tenant.remove(cast(Intake, held))
+        assert not tenant
