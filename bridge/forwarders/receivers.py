@@ -13,9 +13,10 @@ from typing import Final
 
 from bridge import plain
 from bridge.engine import Condition, Detached, Engine, Link, State, Transfers
+from bridge.engine.terminus import source
 from bridge.forwarders.inbox import Inbox, Incoming
 from bridge.forwarders.outcome import Outcome
-from bridge.forwarders.senders import RETRY_S, words
+from bridge.forwarders.senders import DURABLE, RETRY_S, words
 from bridge.plain import MessageError
 
 log = logging.getLogger(__name__)
@@ -127,9 +128,8 @@ class Receivers:
     def _attach(self, engine: Engine, receiver: _Receiver) -> None:
         inbox = receiver.inbox
         mode = 1 if inbox.qos == 0 else 2
-        receiver.link = engine.attach_receiver(
-            f"{engine.container_id}<{inbox.name}", inbox.remote, snd_settle_mode=mode
-        )
+        terminus = source(inbox.remote, durability=DURABLE, expiry="never")
+        receiver.link = engine.attach_receiver(f"{engine.container_id}<{inbox.name}", terminus, snd_settle_mode=mode)
         receiver.link.context = receiver
 
     def _leave(self, receiver: _Receiver) -> None:

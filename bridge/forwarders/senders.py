@@ -13,6 +13,7 @@ from typing import Final
 
 from bridge import plain
 from bridge.engine import Condition, Detached, Dispositions, Engine, Link, State
+from bridge.engine.terminus import target
 from bridge.forwarders.outbox import Outbox, Outgoing
 from bridge.forwarders.outcome import Outcome
 from bridge.limits import SENDER_LINKS_MAX, SENDERS_UNSETTLED_MAX, SENDERS_WAITING_BYTES_MAX
@@ -25,6 +26,9 @@ RETRY_S: Final = 5.0
 RUN_MESSAGES_MAX: Final = 512
 RUN_BYTES_MAX: Final = 256 << 10
 """What is taken from the outbox at a time."""
+
+DURABLE: Final = 2
+"""`unsettled-state` (AMQP 1.0 section 3.5.5): what a terminus holds outlives the connection, and the peer's restart."""
 
 _OUTCOMES: Final = {
     State.ACCEPTED: Outcome.ACCEPTED,
@@ -227,7 +231,9 @@ class Senders:
                 return  # all are in use: the first that has nothing to do makes room
             engine.detach(unused.link)
             del self._senders[unused.address]
-        sender.link = engine.attach_sender(f"{engine.container_id}>{sender.address}", sender.address)
+        # durable: RabbitMQ makes a queue that is not there, and a volatile one unless the terminus says otherwise
+        terminus = target(sender.address, durability=DURABLE, expiry="never")
+        sender.link = engine.attach_sender(f"{engine.container_id}>{sender.address}", terminus)
         sender.link.context = sender
 
     def _tell(self, transfer: _Transfer) -> None:
