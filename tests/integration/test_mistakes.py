@@ -187,7 +187,9 @@ MISTAKES = (
         2,
         ("amqp://",),
     ),
-    Mistake("a hub for everybody", "hub run --data {typo}", 2, ("--dev", "./waypost hub run --data {typo} --dev")),
+    Mistake(
+        "a hub for everybody", "hub run --dev --data {typo} --amqp 0.0.0.0:0", 2, ("--dev", "loopback", "0.0.0.0:0")
+    ),
     Mistake(
         "a second gateway on its data",
         "edge run --dev --data {running} --mqtt 127.0.0.1:{mqtt} --amqp 127.0.0.1:0 --http 127.0.0.1:0",
