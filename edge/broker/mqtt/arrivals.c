@@ -104,6 +104,7 @@ enum {
     TOPIC_COST = 160,        /* bytes a topic takes beside its name and properties: its capsule, and its place */
     ANSWERS_KEPT_MAX = 1024, /* bytes for answers that a lane keeps for the next ones */
     SOCKETS_MAX = 256,       /* received from in one call */
+    SOCKETS_FEW = 8,         /* fewer are served with the interpreter lock held: to get it back may take longer */
     RECEIVED_BYTES = 1 << 20,     /* in one call, of all its sockets: 4 KiB each where all of them have more */
     RECEIVED_EACH_MAX = 64 << 10, /* of one socket in one call: hundreds of small messages */
 };
@@ -814,10 +815,9 @@ struct received {
 
 /* Receives from sockets that are ready, once from each, one behind the other; returns from how many. Python is not
  * called, so no lane ends meanwhile. */
-static int receive_all(const struct turn *turn, struct received *found)
+static int receive_all(const struct turn *turn, const struct epoll_event *events, int ready, struct received *found)
 {
-    struct epoll_event events[SOCKETS_MAX];
-    int ready = epoll_wait(turn->epoll, events, SOCKETS_MAX, 0), used = 0;
+    int used = 0;
     uint8_t *bytes = turn->received;
     size_t left = RECEIVED_BYTES;
     for (int i = 0; i < ready; i++) {
@@ -845,9 +845,12 @@ static PyObject *arrived(PyObject *self, PyObject *const *arguments, Py_ssize_t 
     if (!failed || turn->epoll < 0)
         return failed;
     struct received found[SOCKETS_MAX];
-    PyThreadState *state = PyEval_SaveThread();
-    int used = receive_all(turn, found);
-    PyEval_RestoreThread(state);
+    struct epoll_event events[SOCKETS_MAX];
+    int ready = epoll_wait(turn->epoll, events, SOCKETS_MAX, 0);
+    PyThreadState *state = ready < SOCKETS_FEW ? NULL : PyEval_SaveThread();
+    int used = receive_all(turn, events, ready, found);
+    if (state)
+        PyEval_RestoreThread(state);
     for (int i = 0; i < used; i++)
         keep(found[i].lane->capsule); /* what one brings may end another */
     const uint8_t *bytes = turn->received;
@@ -1134,13 +1137,13 @@ static PyObject *accept_all(PyObject *self, PyObject *const *arguments, Py_ssize
         }
         ids += its_ids;
     }
-    bool by_socket = false;
+    int by_socket = 0;
     for (struct lane *lane = first; lane; lane = lane->next_answered) {
         lane->way = way_of(lane);
-        by_socket |= lane->way == BY_SOCKET;
+        by_socket += lane->way == BY_SOCKET;
         PyErr_Clear(); /* what it says may quote a message */
     }
-    PyThreadState *state = by_socket ? PyEval_SaveThread() : NULL;
+    PyThreadState *state = by_socket < SOCKETS_FEW ? NULL : PyEval_SaveThread();
     send_answers(first);
     if (state)
         PyEval_RestoreThread(state);
