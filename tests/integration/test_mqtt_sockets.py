@@ -15,7 +15,6 @@ from tests.support.hostile import Raw
 from tests.support.processes import Waypost
 
 KEPT = "kept/data"
-ROUNDS = 40
 
 
 @pytest.fixture(scope="module")
@@ -60,18 +59,20 @@ def reset(client: Raw) -> None:
     client.close()
 
 
-def test_nobody_gets_the_answers_of_who_is_gone(gateway: Waypost) -> None:
-    """Whoever comes next has the number of the socket that was closed."""
-    neighbour = taught(gateway, "neighbour", 7)
-    for number in range(ROUNDS):
-        gone = [taught(gateway, f"gone-{number}-{each}", 100 + each) for each in range(3)]
+@pytest.mark.parametrize(("count", "rounds"), [(3, 40), (24, 5)], ids=["few", "many"])
+def test_nobody_gets_the_answers_of_who_is_gone(gateway: Waypost, count: int, rounds: int) -> None:
+    """Whoever comes next has the number of the socket that was closed. `count`: few are served with the interpreter
+    lock held, many without."""
+    neighbour = taught(gateway, f"neighbour-{count}", 7)
+    for number in range(rounds):
+        gone = [taught(gateway, f"gone-{number}-{each}", 100 + each) for each in range(count)]
         for each, client in enumerate(gone):
             client.send(publish(200 + each))
         neighbour.send(publish(number + 1))
-        for client in gone[:2]:
+        for client in gone[1:]:
             reset(client)
-        gone[2].close()
-        following = [taught(gateway, f"next-{number}-{each}", 300 + each) for each in range(3)]
+        gone[0].close()
+        following = [taught(gateway, f"next-{number}-{each}", 300 + each) for each in range(count)]
         for each, client in enumerate(following):
             client.send(publish(400 + each))
         answered(neighbour, number + 1)
