@@ -101,7 +101,7 @@ class Gateway:
             gateway=name, addresses=ADDRESSES, listeners=listeners, limits=Limits(free_floor_bytes=0)
         )
         self.store = MemoryStore(post=loop.call_soon_threadsafe)
-        self.broker = Broker(self.configuration, self.store)
+        self.broker = Broker(self.configuration, self.store, resident=lambda: 0)  # all that other tests hold
         self.uplinks = Uplinks(self.broker.router, self.store, NoKey())
         self.port = 0
         self.mqtt_port = 0
