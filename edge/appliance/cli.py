@@ -241,9 +241,9 @@ def _print_status(document: dict[str, Any]) -> None:
         + (f", {memory / 1e3:,.1f} kB of messages in memory only" if memory else ""),
         "written": written_line(wear),
         "card": lasting_line(wear),
-        "uplink": f"{uplink['state']} {uplink.get('endpoint', '')}",
+        "uplink": _uplinks_line(document),
         "clock": "right, a time service keeps it" if document.get("clock") == "good" else "not known to be right",
-        "backlog": f"{uplink.get('backlog_messages', 0):,} messages not accepted by the hub yet",
+        "backlog": f"{uplink.get('backlog_messages', 0):,} messages not accepted by {_taker(document)} yet",
     }
     progress = uplink.get("progress") or {}
     if progress.get("budget_bytes"):
@@ -268,6 +268,22 @@ def _print_status(document: dict[str, Any]) -> None:
     rooms = [room for room in document["store"]["room"] if room["quota"] is not None or room["reserve"]]
     if rooms or document["store"]["quota"] is not None:
         _print_room(document["store"])
+
+
+def _uplinks_line(document: dict[str, Any]) -> str:
+    """Of one connector where it is; of several the name and state of each, a line each."""
+    connectors = document.get("bridge", {}).get("connectors", ())
+    if len(connectors) < 2:
+        uplink = document["uplink"]
+        return f"{uplink['state']} {uplink.get('endpoint', '')}"
+    lines = [f"{each['name']} ({each['type']}): {each['state']} {each['endpoint'] or ''}" for each in connectors]
+    return "\n".join([*lines, "more of each: waypost bridge status"])
+
+
+def _taker(document: dict[str, Any]) -> str:
+    """Who takes what is forwarded."""
+    types = {each["type"] for each in document.get("bridge", {}).get("connectors", ())}
+    return "the hub" if types <= {"waypost"} else "their peers"
 
 
 def _print_room(store: dict[str, Any]) -> None:

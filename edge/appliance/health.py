@@ -16,7 +16,7 @@ import msgspec
 from edge.appliance.clock import ClockQuality
 from edge.appliance.problems import memory_problems, name_problems, room_problems, store_problems, token_problem
 from edge.appliance.program import as_called
-from edge.broker.configuration import BrokerConfiguration
+from edge.broker.configuration import BrokerConfiguration, ConnectorType
 from edge.broker.delivery import LogSubscription
 from edge.broker.router.uplinks import AnyConnector, ConnectorUplink, Uplinks
 from edge.broker.server import Broker
@@ -33,6 +33,8 @@ BUDGET_NEAR: Final = 0.8
 
 SUBSCRIPTIONS_LOOKED_AT: Final = 500
 """At each look, in turns: some 1 ms of them, however many there are."""
+
+HUB: Final = "the hub"
 
 UNAUTHORIZED: Final = "amqp:unauthorized-access: "
 """Before a peer's reason, in the last error of an uplink."""
@@ -152,14 +154,14 @@ class GatewayHealth:
 
     def losses(self) -> Iterator[Found]:
         """What happened within the last minute, by counters that rise."""
-        connectors = {uplink.connector.name: uplink.figures.messages_rejected for uplink in self._uplinks}
-        counters = {f"rejected {name}": count for name, count in connectors.items() if count}
+        peers = {uplink.connector.name: _peer(uplink) for uplink in self._uplinks}
+        counters = {f"rejected {uplink.connector.name}": uplink.figures.messages_rejected for uplink in self._uplinks}
         counters |= {f"ledger {reason}": count for reason, count in self._store.entered.items()}
         counters |= {"restarts": self._broker.router.feeds.restarts, "connections": self._broker.listeners.refused}
         lately = self._rising.lately({name: count for name, count in counters.items() if count})
-        for name in connectors:
+        for name, peer in peers.items():
             if f"rejected {name}" in lately:
-                what = "the hub rejected messages within the last minute: they went to the dead letters"
+                what = f"{peer} rejected messages within the last minute: they went to the dead letters"
                 yield Found(
                     f"connector {name}", what, "see the reason in the log, and the dead letters of the addresses"
                 )
@@ -212,24 +214,30 @@ class GatewayHealth:
             yield from descriptor_problems(len(os.listdir("/proc/self/fd")), limit)
 
     def _hub(self, uplink: AnyConnector) -> Iterator[Found]:
-        """An uplink that is away is no problem; a hub that is there and takes nothing is."""
+        """An uplink that is away is no problem; a hub, or another peer, that is there and takes nothing is."""
         name, state = f"connector {uplink.connector.name}", uplink.dialer.state
         accepted = uplink.figures.messages_accepted
         reached = state.connected or time.time() - state.since < STANDS_S
         if self._hubs.stands(name, accepted, busy=reached and not state.paused and uplink.backlog > 0):
-            what = "the hub is connected, messages wait for it, and it has accepted none for a minute"
-            yield Found(
-                name, what, "see the hub's own problems (its /healthz), and the last error of `waypost edge status`"
-            )
+            peer = _peer(uplink)
+            what = f"{peer} is connected, messages wait for it, and it has accepted none for a minute"
+            own = "the hub's own problems (its /healthz)" if peer == HUB else "what the peer's own log says"
+            yield Found(name, what, f"see {own}, and the last error of `waypost bridge status`")
         elif self._hubs.stands(f"{name} refused", True, busy=state.refused and not state.paused):
             _, _, why = (state.last_error or "").partition(UNAUTHORIZED)
             if why:
                 step = "at the hub: waypost fleet list, and a token for this gateway; then waypost edge enrol here"
                 yield Found(name, f"the hub does not let this gateway in: {why}", step)
                 return
-            what = "whoever answers there does not take the link: its certificate, our credentials, or no hub at all"
-            yield Found(name, what, "see the last error of `waypost edge status`, and `waypost doctor`")
+            what = "whoever answers there does not take the link: its certificate, our credentials, or no such peer"
+            yield Found(name, what, "see the last error of `waypost bridge status`, and `waypost doctor`")
         yield from budget_problems(name, uplink)
+
+
+def _peer(uplink: AnyConnector) -> str:
+    """The far side, as a person says it."""
+    connector = uplink.connector
+    return HUB if connector.type is ConnectorType.WAYPOST else f"the {connector.type.value} peer"
 
 
 def budget_problems(name: str, uplink: AnyConnector) -> Iterator[Found]:

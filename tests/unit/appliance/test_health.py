@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from edge.appliance.health import GatewayHealth
+from edge.broker.configuration import ConnectorType
 from edge.broker.listeners.admission import AdmissionFigures
 from edge.broker.model.budget import Budget
 from edge.health.problems import Problem, Severity
@@ -25,7 +26,7 @@ class Gateway:
         state = SimpleNamespace(connected=True, paused=False, since=0.0, refused=False, last_error=None)
         figures = SimpleNamespace(messages_rejected=0, messages_accepted=1)
         self.uplink = SimpleNamespace(
-            connector=SimpleNamespace(name="hub", tls=None),
+            connector=SimpleNamespace(name="hub", tls=None, type=ConnectorType.WAYPOST),
             dialer=SimpleNamespace(state=state),
             figures=figures,
             backlog=0,
@@ -92,6 +93,15 @@ def test_a_hub_that_accepts_nothing(gateway: Gateway) -> None:
     assert "accepted none" in gateway.only().what
     gateway.figures.messages_accepted += 1
     assert gateway.problems() == [], "it moves"
+
+
+def test_another_peer_that_accepts_nothing_is_called_what_it_is(gateway: Gateway) -> None:
+    gateway.uplink.backlog, gateway.uplink.connector.type = 10, ConnectorType.KAFKA
+    gateway.problems()
+    gateway.now += STANDS_S
+    problem = gateway.only()
+    assert problem.what.startswith("the kafka peer is connected")
+    assert "hub" not in problem.what + problem.next_step
 
 
 def test_a_hub_that_is_away_is_none(gateway: Gateway) -> None:

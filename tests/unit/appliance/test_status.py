@@ -1,0 +1,39 @@
+"""What `waypost edge status` says of connectors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from edge.appliance.cli import _taker, _uplinks_line
+
+
+def connector(name: str, kind: str, state: str, endpoint: str | None) -> dict[str, Any]:
+    return {"name": name, "type": kind, "state": state, "endpoint": endpoint}
+
+
+def document(*connectors: dict[str, Any]) -> dict[str, Any]:
+    first = connectors[0]
+    uplink = {"state": first["state"], "endpoint": first["endpoint"]}
+    return {"uplink": uplink, "bridge": {"connectors": list(connectors)}}
+
+
+def test_one_is_one_line() -> None:
+    shown = document(connector("hub", "waypost", "connected", "amqps://hub:5671"))
+    assert _uplinks_line(shown) == "connected amqps://hub:5671"
+    assert _taker(shown) == "the hub"
+
+
+def test_several_have_a_line_each() -> None:
+    shown = document(
+        connector("hub", "waypost", "connected", "amqps://hub:5671"), connector("lake", "kafka", "connecting", None)
+    )
+    assert _uplinks_line(shown).splitlines() == [
+        "hub (waypost): connected amqps://hub:5671",
+        "lake (kafka): connecting ",
+        "more of each: waypost bridge status",
+    ]
+    assert _taker(shown) == "their peers"
+
+
+def test_a_gateway_of_an_older_version_says_nothing_of_its_bridge() -> None:
+    assert _uplinks_line({"uplink": {"state": "off"}}) == "off "
