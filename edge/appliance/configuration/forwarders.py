@@ -67,6 +67,8 @@ def _forwarders(resources: Sequence[Resource]) -> Errors:
                 yield error_at(resource, (*path, "remoteAddress"), message)
             yield from _remote(resource, (*path, "remoteAddress"), spec.address, remote, forwarder.direction)
             yield from _only(resource, (*path, "only"), forwarder)
+            if connector in connectors and connectors[connector].type is ConnectorType.MQTT:
+                yield from _from_one_topic(resource, (*path, "remoteAddress"), spec.address, remote, forwarder)
             if connector not in connectors or connectors[connector].type is ConnectorType.WAYPOST:
                 yield from _to_a_hub(resource, path, spec.address, remote, forwarder)
 
@@ -85,6 +87,15 @@ def _remote(resource: Resource, path: Path, address: str, remote: str, direction
         fits(remote, address)
     except MappingError as why:
         yield error_at(resource, path, str(why))
+
+
+def _from_one_topic(resource: Resource, path: Path, address: str, remote: str, forwarder: ForwarderPart) -> Errors:
+    """An MQTT message says the topic it was sent to, and no other address, as those of AMQP do."""
+    if forwarder.direction is Direction.IN and is_filter(address) and not is_filter(remote):
+        message = (
+            f'what is sent to "{remote}" has no name that "{address}" matches: use one name here, or a filter there'
+        )
+        yield error_at(resource, path, message)
 
 
 def _only(resource: Resource, path: Path, forwarder: ForwarderPart) -> Errors:

@@ -78,3 +78,18 @@ def test_what_only_sends_takes_nothing_in(kind: str) -> None:
     )
     (error,) = errors_of(text)
     assert f"connectors of type {kind} only send" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "faults"),
+    [("plant/#", "go", 1), ("plant/#", "go/#", 0), ("plant/7", "go", 0), ("plant/#", "", 0)],
+)
+def test_what_comes_of_one_topic_goes_to_one_address(here: str, there: str, faults: int) -> None:
+    """An MQTT message has no other name than the topic it was sent to."""
+    remote = f"c/{there}" if there else "c"
+    text = connector("type: mqtt") + address(
+        f'address: "{here}", type: topic, forwarders: [{{name: f, remoteAddress: "{remote}", direction: in}}]'
+    )
+    errors = errors_of(text)
+    assert len(errors) == faults
+    assert all("use one name here" in str(error) for error in errors)
