@@ -245,8 +245,9 @@ def narrow(_load: LoadGenerators, settings: Settings) -> list[Result]:
             wait_until(lambda: site.landed >= idle, timeout_s=60, what="all of it has landed")
             link.cut = True
             _fill(fleet, messages)
+            landed = site.landed  # the end of the link was not seen at once
             link.cut = False
-            wait_until(lambda: site.landed > idle, timeout_s=60, what="the backlog drains")
+            wait_until(lambda: site.landed > landed, timeout_s=60, what="the backlog drains")
             carried, begin = link.up_bytes, time.monotonic()
             busy = _live(fleet, LIVE_S, 20)
             used = (link.up_bytes - carried) / (time.monotonic() - begin) / NARROW_BYTES_S
