@@ -22,6 +22,7 @@ from bridge.engine import (
     Link,
     Opened,
     Transfers,
+    words,
 )
 from bridge.hub_addresses import LEDGER, MANIFESTS, STATUS, TELEMETRY
 from bridge.reports import Reports
@@ -191,14 +192,14 @@ class GatewayLink:
 
     def _on_detached(self, event: Detached) -> None:
         if event.link is self._telemetry:
-            self.close(f"the peer detached {self._target!r}: {_words(event.condition)}")
+            self.close(f"the peer detached {self._target!r}: {words(event.condition)}")
 
     def _on_closed(self, event: Closed, told: list[LinkUp | LinkDown]) -> None:
         if not self._down:
             self._down = True
             if self._reason is None:
                 self._release()
-            told.append(LinkDown(self._reason or _words(event.condition)))
+            told.append(LinkDown(self._reason or words(event.condition)))
 
     def _cut(self, reason: str) -> None:
         self.close(reason, Condition("amqp:connection:forced", reason))
@@ -207,12 +208,6 @@ class GatewayLink:
         self._uplink.detached()
         if self._reports is not None:
             self._reports.detached()
-
-
-def _words(condition: Condition | None) -> str:
-    if condition is None:
-        return "closed by the peer"
-    return f"{condition.name}: {condition.description}" if condition.description else condition.name
 
 
 def bind_shell(uplink: Uplink, reports: Reports | None, shell: Shell) -> None:

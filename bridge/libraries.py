@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 from hashlib import sha256
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 SETTING: Final = "WAYPOST_ENGINE"
 """Environment variable: ``python`` runs Python whatever is there; ``c`` or nothing is the usual."""
@@ -16,3 +17,18 @@ def library_path(source: Path) -> Path:
     Raises OSError when the source is not there.
     """
     return source.with_name(f"_{source.stem}_{sha256(source.read_bytes()).hexdigest()[:16]}.so")
+
+
+def entry_of(library: Path, name: str) -> Any:
+    """The function of this name in what was made of a source: what it returns is an object of Python.
+
+    Raises OSError when the source was not compiled, or is not what it should be.
+    """
+    if not library.exists():
+        raise OSError("not compiled when Waypost was installed")
+    try:
+        entry = ctypes.PyDLL(str(library))[name]
+    except AttributeError:
+        raise OSError(f"{library} has no {name}") from None
+    entry.restype = ctypes.py_object
+    return entry

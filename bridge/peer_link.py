@@ -19,9 +19,10 @@ from bridge.engine import (
     Opened,
     SessionEnded,
     Transfers,
+    words,
 )
 from bridge.forwarders.receivers import Receivers
-from bridge.forwarders.senders import Senders, words
+from bridge.forwarders.senders import Senders
 from bridge.gateway_link import LinkDown, LinkUp
 
 

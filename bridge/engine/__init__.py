@@ -7,7 +7,7 @@
 from bridge.engine.events import Attached, Closed, Detached, Dispositions, Event, Flow, Opened, SessionEnded, Transfers
 from bridge.engine.link import Link
 from bridge.engine.machine import Engine
-from bridge.engine.states import Condition, Detail, State
+from bridge.engine.states import Condition, Detail, State, words
 from bridge.engine.terminus import Terminus, TerminusKind
 
 __all__ = [
@@ -27,4 +27,5 @@ __all__ = [
     "Terminus",
     "TerminusKind",
     "Transfers",
+    "words",
 ]

@@ -38,10 +38,7 @@ def choose(environment: Mapping[str, str]) -> Choice:
     if setting == "python":
         return Choice(InterpretedLoops(), "Python", f"{SETTING}=python")
     try:
-        path = library_path()
-        if not path.exists():
-            return Choice(InterpretedLoops(), "Python", "they were not compiled when Waypost was installed")
-        return Choice(CompiledLoops(path), "C")
+        return Choice(CompiledLoops(library_path()), "C")
     except OSError as error:
         return Choice(InterpretedLoops(), "Python", str(error))
 

@@ -59,12 +59,7 @@ class CompiledLoops(Loops):
     """`bridge.engine.loops.Loops` over a library made of `loops.c`. Raises OSError when it cannot be loaded."""
 
     def __init__(self, library: Path) -> None:
-        self._library = ctypes.PyDLL(str(library))  # held for as long as its functions are
-        try:
-            entry = self._library[ENTRY]
-        except AttributeError:
-            raise OSError(f"{library} has no {ENTRY}") from None
-        entry.restype = ctypes.py_object
+        entry = libraries.entry_of(library, ENTRY)
         table = [int(ffi.cast("uintptr_t", ffi.addressof(lib, name))) for name in FUNCTIONS]
         told = sum(1 << kind for kind in TOLD)
         numbers = [*table, _DELIVERY, _LINK_FLOW, told, ROWS_MAX]

@@ -17,6 +17,13 @@ class Condition(NamedTuple):
     info: tuple[tuple[str, str], ...] = ()
 
 
+def words(condition: Condition | None) -> str:
+    """A condition for people; None: the peer gave none."""
+    if condition is None:
+        return "closed by the peer"
+    return f"{condition.name}: {condition.description}" if condition.description else condition.name
+
+
 Detail = Condition | bytes | None
 """What comes with a state: the condition of `rejected`, or the annotations of `modified` as an encoded map."""
 

@@ -12,11 +12,11 @@ from functools import partial
 from typing import Final
 
 from bridge import plain
-from bridge.engine import Condition, Detached, Engine, Link, State, Transfers
+from bridge.engine import Condition, Detached, Engine, Link, State, Transfers, words
 from bridge.engine.terminus import source
 from bridge.forwarders.inbox import Inbox, Incoming
 from bridge.forwarders.outcome import Outcome
-from bridge.forwarders.senders import DURABLE, RETRY_S, words
+from bridge.forwarders.senders import DURABLE, RETRY_S
 from bridge.plain import MessageError
 
 log = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 from bridge import plain
-from bridge.engine import Condition, Detached, Dispositions, Engine, Link, State
+from bridge.engine import Condition, Detached, Dispositions, Engine, Link, State, words
 from bridge.engine.terminus import target
 from bridge.forwarders.outbox import Outbox, Outgoing
 from bridge.forwarders.outcome import Outcome
@@ -242,10 +242,3 @@ class Senders:
             self._outbox.settle(transfer.outgoing.ticket, outcome, why, count)
             if outcome is Outcome.RELEASED:
                 return
-
-
-def words(condition: Condition | None) -> str:
-    """A condition, for people."""
-    if condition is None:
-        return "closed by the peer"
-    return f"{condition.name}: {condition.description}" if condition.description else condition.name

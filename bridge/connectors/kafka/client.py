@@ -19,6 +19,7 @@ from aiokafka import AIOKafkaProducer, errors
 from aiokafka.errors import KafkaError, MessageSizeTooLargeError
 
 from bridge.client_attempt import Carriage, ConnectorError
+from bridge.connectors.coroutines import first_to_end
 from bridge.connectors.flights import ACCEPTED, Answer, Flight, Flights
 from bridge.connectors.kafka.record import Record, record
 from bridge.connectors.limits import (
@@ -122,15 +123,7 @@ class _Sending:
 
     async def run(self) -> None:
         """Until the producer fails: ConnectorError."""
-        tasks = [asyncio.ensure_future(each) for each in (self._send(), self._watch(), self._fail())]
-        try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        await first_to_end(self._send(), self._watch(), self._fail())
 
     async def _send(self) -> None:
         while True:

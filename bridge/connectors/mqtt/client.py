@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import math
 import ssl
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
 from bridge.client_attempt import Carriage, ConnectorError
+from bridge.connectors.coroutines import first_to_end
 from bridge.connectors.limits import CONNECT_TIMEOUT_S, READ_BYTES
 from bridge.connectors.messages import Translate
 from bridge.connectors.mqtt import packets
@@ -127,7 +128,7 @@ class _Connection:
             early = await self._open()
         self._publishes.connected(self._carriage.settle)
         self._carriage.up("an MQTT broker")
-        await _first_to_end(self._receive(early), self._send(), self._keep_alive(), self._fail())
+        await first_to_end(self._receive(early), self._send(), self._keep_alive(), self._fail())
 
     # --- opening ----------------------------------------------------------------------------------------------
 
@@ -264,16 +265,3 @@ class _Connection:
             return list(self._stream.feed(data))
         except packets.MalformedPacket as error:
             raise ConnectorError(f"the broker does not speak MQTT 3.1.1: {error}") from None
-
-
-async def _first_to_end(*coroutines: Coroutine[Any, Any, None]) -> None:
-    """Run them beside each other until one raises, and end the others."""
-    tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)

@@ -9,7 +9,6 @@ topic by itself, and says whether the topic is still of that kind. Without the c
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import os
 from collections.abc import Callable, Iterable, MutableMapping, Sequence
@@ -74,15 +73,7 @@ def library_path() -> Path:
 
 def load() -> Calls:
     """Raises OSError when it was not compiled, or is not what it should be."""
-    path = library_path()
-    if not path.exists():
-        raise OSError("it was not compiled when Waypost was installed")
-    try:
-        entry = ctypes.PyDLL(str(path))[ENTRY]
-    except AttributeError:
-        raise OSError(f"{path} has no {ENTRY}") from None
-    entry.restype = ctypes.py_object
-    return Calls(*entry())
+    return Calls(*libraries.entry_of(library_path(), ENTRY)())
 
 
 @cache

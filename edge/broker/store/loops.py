@@ -5,7 +5,6 @@ What is done here is done once a message; everything else that a commit does is 
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import os
 import struct
@@ -127,13 +126,7 @@ class CompiledLoops:
 
     def __init__(self, library: Path) -> None:
         """Raises OSError when it was not compiled, or is not what it should be."""
-        if not library.exists():
-            raise OSError("they were not compiled when Waypost was installed")
-        try:
-            entry = ctypes.PyDLL(str(library))[ENTRY]
-        except AttributeError:
-            raise OSError(f"{library} has no {ENTRY}") from None
-        entry.restype = ctypes.py_object
+        entry = libraries.entry_of(library, ENTRY)
         self._number: Callable[..., int]
         self._pack: Callable[..., tuple[bytes, int, int]]
         self._number, self._pack, self.pass_over = entry()

@@ -1,0 +1,20 @@
+"""The coroutines of one connection: one sends, one receives, one watches the time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+
+async def first_to_end(*coroutines: Coroutine[Any, Any, None]) -> None:
+    """Run them beside each other until one raises, and end the others."""
+    tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
