@@ -12,10 +12,10 @@ from bridge.resources.errors import ConfigurationRejected
 from bridge.resources.resource import Resource
 from edge.appliance.configuration.effective import development, effective, with_hub
 from edge.appliance.configuration.exposure import guarded
-from edge.appliance.configuration.kinds import KINDS
 from edge.appliance.configuration.repository import Repository
-from edge.appliance.configuration.resources import SHORT_FORMS
 from edge.broker.configuration import BrokerConfiguration, Listener
+from edge.configuration.kinds import KINDS
+from edge.configuration.resources import SHORT_FORMS
 
 
 class OptionsRefused(Exception):

@@ -1,10 +1,10 @@
 """What the broker is told to be: plain values, no YAML, no files, no defaults of a product.
 
-`edge.appliance.configuration` makes one of these out of resources, a hub makes one out of its own settings, a test
+`edge.appliance.configuration.effective` makes one out of resources, a hub makes one out of its own settings, a test
 writes one down. Units are in the names: seconds, bytes. Everything here is immutable; a change of configuration is a
 new `BrokerConfiguration`, compared with the old one by ``==``, part by part.
 
-What is a `Part` here is a part of the resources as well: `edge.appliance.configuration.resources` holds it as it is.
+What is a `Part` here is a part of the resources as well: `edge.configuration.resources` holds it as it is.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ import pytest
 
 from bridge.resources import parse
 from edge.appliance.commands import COMMANDS
-from edge.appliance.configuration.kinds import KINDS
 from edge.appliance.main import load
+from edge.configuration.kinds import KINDS
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()

@@ -1,5 +1,4 @@
 """Resources in, `BrokerConfiguration` out.
 
-`parse` reads YAML into `resources` by way of `schema`, `validate` looks at the whole, `repository` keeps what is
-applied, `effective` makes of it what the broker is told.
+`edge.configuration` has the kinds; `repository` keeps what is applied, `effective` makes of it what the broker is told.
 """

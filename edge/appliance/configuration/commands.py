@@ -23,18 +23,18 @@ from bridge.resources.plan import Change
 from bridge.resources.resource import Kind, Resource
 from bridge.resources.schema import suggestion
 from edge.appliance.configuration.effective import exposure, notices
-from edge.appliance.configuration.kinds import KINDS
 from edge.appliance.configuration.repository import Repository, RepositoryError
-from edge.appliance.configuration.resources import (
+from edge.appliance.errors import CommandError, Exit
+from edge.appliance.program import as_called
+from edge.broker.store.lock import is_held
+from edge.configuration.kinds import KINDS
+from edge.configuration.resources import (
     AddressSpaceSpec,
     AddressSpec,
     DeviceSpec,
     GatewaySpec,
     MessagingUserSpec,
 )
-from edge.appliance.errors import CommandError, Exit
-from edge.appliance.program import as_called
-from edge.broker.store.lock import is_held
 from edge.output.terminal import say, say_json
 
 EMPTY: Final = "a resource is a YAML document with apiVersion, kind, metadata and spec; nothing was applied"

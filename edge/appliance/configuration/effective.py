@@ -12,18 +12,6 @@ from bridge.resources import values
 from bridge.resources.endpoint import Endpoint
 from bridge.resources.resource import Resource, of_kind
 from edge.appliance.configuration.exposure import exposure_notices, guarded
-from edge.appliance.configuration.forwarders import HUB_CONNECTOR, forwarder_notices, remote_of
-from edge.appliance.configuration.resources import (
-    SHORT_FORMS,
-    AddressSpaceSpec,
-    AddressSpec,
-    DevicePart,
-    DeviceSpec,
-    GatewaySpec,
-    HubPart,
-    Listeners,
-    MessagingUserSpec,
-)
 from edge.broker.configuration import (
     AddressConfiguration,
     Authentication,
@@ -45,6 +33,18 @@ from edge.broker.model.addresses import AddressRule, AddressType
 from edge.broker.model.authorization import EVERYTHING, Rule
 from edge.broker.model.topics import filter_fault
 from edge.broker.store.limits import Limits as StoreLimits
+from edge.configuration.forwarders import HUB_CONNECTOR, forwarder_notices, remote_of
+from edge.configuration.resources import (
+    SHORT_FORMS,
+    AddressSpaceSpec,
+    AddressSpec,
+    DevicePart,
+    DeviceSpec,
+    GatewaySpec,
+    HubPart,
+    Listeners,
+    MessagingUserSpec,
+)
 
 LOOPBACK: Final = "127.0.0.1"
 

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from bridge.resources.resource import Resource, of_kind
-from edge.appliance.configuration.resources import AddressSpaceSpec
 from edge.broker.configuration import Authentication, BrokerConfiguration, Listener
+from edge.configuration.resources import AddressSpaceSpec
 
 
 def authentication_is_configured(resources: Sequence[Resource]) -> bool:

@@ -15,10 +15,10 @@ from zlib import crc32
 from bridge.resources import schema
 from bridge.resources.errors import ConfigurationRejected, Origin
 from bridge.resources.resource import OWN_VERSION, Resource
-from edge.appliance.configuration.kinds import KINDS
 from edge.appliance.configuration.repository import Repository, RepositoryError
-from edge.appliance.configuration.resources import AddressSpec
 from edge.broker.amqp.services import Answer
+from edge.configuration.kinds import KINDS
+from edge.configuration.resources import AddressSpec
 
 log = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from bridge.hidden import hides
 from bridge.resources import plan
 from bridge.resources.plan import Change, Documents
 from bridge.resources.resource import Resource
-from edge.appliance.configuration.kinds import KINDS
+from edge.configuration.kinds import KINDS
 
 FORMAT: Final = 1
 """Layout of the file; a file with a higher number was made by a newer program."""

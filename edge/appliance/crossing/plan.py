@@ -12,12 +12,12 @@ import msgspec
 from bridge.resources.parse import read
 from edge.appliance.configuration.commands import explained
 from edge.appliance.configuration.effective import effective
-from edge.appliance.configuration.kinds import KINDS
 from edge.appliance.configuration.repository import Repository
 from edge.appliance.errors import CommandError
 from edge.broker.configuration import BrokerConfiguration, Connector, Direction, Forwarder
 from edge.broker.router.durable_subscriptions import FORWARDER_PREFIX
 from edge.broker.store.sqlite import FILE_NAME
+from edge.configuration.kinds import KINDS
 
 
 class PlannedChange(msgspec.Struct, frozen=True):

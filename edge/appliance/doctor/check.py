@@ -15,10 +15,10 @@ from bridge.resources.parse import read
 from bridge.resources.resource import Resource
 from edge.appliance.clock import kernel_synchronized
 from edge.appliance.configuration.effective import effective, exposure, notices
-from edge.appliance.configuration.kinds import KINDS
 from edge.appliance.configuration.repository import Repository, RepositoryError
 from edge.appliance.program import as_called
 from edge.broker.configuration import BrokerConfiguration
+from edge.configuration.kinds import KINDS
 
 
 class Level(enum.Enum):

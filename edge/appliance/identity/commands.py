@@ -35,7 +35,7 @@ def enrol(data: Path, token: str, hub: str | None) -> None:
     """
     from bridge.resources.errors import ConfigurationRejected
     from edge.appliance.configuration.repository import Repository, RepositoryError
-    from edge.appliance.configuration.resources import GatewaySpec
+    from edge.configuration.resources import GatewaySpec
 
     repository = Repository(data)
     try:
@@ -121,8 +121,8 @@ def _say(enrolled: Enrolled, url: str) -> None:
 def _with_identity(found: Resource, url: str, identity: Path) -> Resource:
     """The gateway with its hub and its identity there."""
     from bridge.resources.parse import parse, to_yaml
-    from edge.appliance.configuration.kinds import KINDS
     from edge.appliance.initial.resources import hub_of
+    from edge.configuration.kinds import KINDS
 
     document: dict[str, Any] = dict(found.document)
     spec = dict(document.get("spec") or {})

@@ -21,7 +21,6 @@ from bridge.resources.parse import parse
 from bridge.resources.resource import Resource
 from edge.appliance.cli import FILES_BESIDE_CONNECTIONS
 from edge.appliance.configuration.effective import effective, exposure, notices
-from edge.appliance.configuration.kinds import KINDS
 from edge.appliance.configuration.repository import Repository, RepositoryError
 from edge.appliance.errors import CommandError, Exit
 from edge.appliance.identity.commands import enrolled_at
@@ -31,6 +30,7 @@ from edge.appliance.initial.resources import FirstGateway, yaml_of
 from edge.appliance.program import as_called, launcher
 from edge.broker.store.errors import StoreError
 from edge.broker.store.sqlite import make_directory, open_store
+from edge.configuration.kinds import KINDS
 from edge.output.terminal import say
 
 FILE_NAME: Final = "gateway.yaml"

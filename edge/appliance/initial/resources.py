@@ -11,10 +11,10 @@ import msgspec
 
 from bridge.resources.parse import to_yaml
 from bridge.resources.resource import OWN_VERSION
-from edge.appliance.configuration.forwarders import HUB_CONNECTOR
 from edge.appliance.program import as_called
 from edge.broker.configuration import Authentication
 from edge.broker.model.addresses import AddressType
+from edge.configuration.forwarders import HUB_CONNECTOR
 
 SPACE: Final = "default"
 

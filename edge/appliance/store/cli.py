@@ -80,8 +80,8 @@ def _configuration_of(data: Path, config: Path | None) -> BrokerConfiguration | 
     from bridge.resources.errors import ConfigurationRejected
     from bridge.resources.parse import read
     from edge.appliance.configuration.effective import effective
-    from edge.appliance.configuration.kinds import KINDS
     from edge.appliance.configuration.repository import Repository, RepositoryError
+    from edge.configuration.kinds import KINDS
 
     try:
         return effective(Repository(data).load().resources if config is None else read(KINDS, [str(config)]))

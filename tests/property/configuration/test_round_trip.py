@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from bridge.resources import parse
 from bridge.resources.errors import ConfigurationRejected
 from edge.appliance.configuration.effective import effective
-from edge.appliance.configuration.kinds import KINDS
 from edge.appliance.configuration.repository import Repository
 from edge.broker.model.addresses import AddressType
+from edge.configuration.kinds import KINDS
 
 names = st.from_regex(r"\A[a-z0-9]([a-z0-9._-]{0,8}[a-z0-9])?\Z")
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20)

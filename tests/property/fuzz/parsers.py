@@ -30,7 +30,6 @@ from cloud.lake.parts import parts_of
 from cloud.lake.properties import describe_mqtt
 from cloud.lake.rows import ReceivedBatch, telemetry
 from cloud.lake.sequences import SequenceSet
-from edge.appliance.configuration.kinds import KINDS
 from edge.broker.configuration import TokenIssuer
 from edge.broker.hono.errors import DeviceError
 from edge.broker.hono.requests import Requests
@@ -49,6 +48,7 @@ from edge.broker.model.topics import FilterTree, covers, is_filter, matches, ove
 from edge.broker.mqtt import packets
 from edge.broker.mqtt.names import check_topic_filter
 from edge.broker.security.tokens import TokenError, read_keys, verify
+from edge.configuration.kinds import KINDS
 from tests.property.fuzz.machines import MACHINES
 from tests.property.fuzz.parser import Parser
 from tests.unit.mqtt.cases import CASES

@@ -20,7 +20,7 @@ from bridge.resources.resource import Kinds
 from cloud.hub.cli import hub
 from cloud.hub.configuration import KINDS as HUB_KINDS
 from edge.appliance.configuration.commands import schema
-from edge.appliance.configuration.kinds import KINDS
+from edge.configuration.kinds import KINDS
 from tests.unit.configuration.test_every_field import EVERY, EXTERNAL, documents_of, edit_of, edited, external, whole
 
 README = Path(__file__).parents[3] / "README.md"

@@ -8,8 +8,8 @@ from bridge.connectors.settings import Format, HttpSettings, KafkaSettings, Key,
 from bridge.resources import parse
 from bridge.resources.endpoint import Endpoint
 from edge.appliance.configuration.effective import effective
-from edge.appliance.configuration.kinds import KINDS
 from edge.broker.configuration import Connector, ConnectorType
+from edge.configuration.kinds import KINDS
 from tests.unit.configuration.test_validate import address, errors_of, space
 
 SECRET = "whsec_MDEyMzQ1Njc4OWFiY2RlZmdoaWprbG1ub3A="

@@ -9,7 +9,6 @@ import pytest
 from bridge.resources import parse
 from bridge.resources.endpoint import Endpoint
 from edge.appliance.configuration.effective import development, effective, notices, with_hub
-from edge.appliance.configuration.kinds import KINDS
 from edge.broker.configuration import (
     Authentication,
     BrokerConfiguration,
@@ -25,6 +24,7 @@ from edge.broker.limits import Limits
 from edge.broker.model.address_policy import Redelivery
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.model.authorization import Operation, Rule
+from edge.configuration.kinds import KINDS
 
 WHOLE = """\
 apiVersion: waypost/v1

@@ -35,7 +35,6 @@ from bridge.resources.values import duration, size
 from bridge.sasl.scram import derive
 from cloud.hub.configuration import KINDS as HUB_KINDS
 from edge.appliance.configuration.commands import apply
-from edge.appliance.configuration.kinds import KINDS
 from edge.appliance.following import Following
 from edge.appliance.gateway import Gateway
 from edge.appliance.options import RunOptions, configuration_of, resources_of
@@ -46,6 +45,7 @@ from edge.broker.retention.quotas import Room
 from edge.broker.router.uplinks import AnyConnector
 from edge.broker.security.issuer import Issuer
 from edge.broker.security.proof import Proven
+from edge.configuration.kinds import KINDS
 from tests.support.certificates import Authority
 
 Steps = tuple[str | int, ...]

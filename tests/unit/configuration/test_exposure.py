@@ -10,9 +10,9 @@ from click.testing import CliRunner
 from bridge.resources.parse import parse
 from edge.appliance.configuration.commands import apply
 from edge.appliance.configuration.effective import effective, exposure
-from edge.appliance.configuration.kinds import KINDS
 from edge.appliance.options import RunOptions, configuration_of
 from edge.broker.configuration import Authentication
+from edge.configuration.kinds import KINDS
 
 GATEWAY = """
 apiVersion: waypost/v1

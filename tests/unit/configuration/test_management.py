@@ -10,9 +10,9 @@ import pytest
 
 from edge.appliance.configuration.management import AddressAdministration
 from edge.appliance.configuration.repository import Repository, RepositoryError
-from edge.appliance.configuration.resources import AddressSpec
 from edge.broker.amqp.services import Answer
 from edge.broker.model.addresses import AddressType
+from edge.configuration.resources import AddressSpec
 
 
 async def _no_reload() -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from bridge.resources.parse import read
 from edge.appliance.configuration.effective import effective
-from edge.appliance.configuration.kinds import KINDS
 from edge.broker.configuration import Authentication, TokenIssuer
+from edge.configuration.kinds import KINDS
 
 SPACE = """
 apiVersion: enmasse.io/v1beta1

@@ -11,14 +11,14 @@ import pytest
 from bridge.resources import parse
 from bridge.resources.endpoint import Endpoint
 from bridge.resources.errors import ConfigurationRejected
-from edge.appliance.configuration.kinds import KINDS
-from edge.appliance.configuration.resources import (
+from edge.broker.model.address_policy import Durability, DurabilityMode, Redelivery, WhenFull
+from edge.broker.model.addresses import AddressType
+from edge.configuration.kinds import KINDS
+from edge.configuration.resources import (
     AddressSpaceSpec,
     AddressSpec,
     GatewaySpec,
 )
-from edge.broker.model.address_policy import Durability, DurabilityMode, Redelivery, WhenFull
-from edge.broker.model.addresses import AddressType
 
 ADDRESS = """\
 apiVersion: enmasse.io/v1beta1

@@ -14,8 +14,8 @@ from bridge.resources import parse
 from bridge.resources.errors import ConfigurationRejected
 from bridge.resources.resource import Resource
 from edge.appliance.configuration import repository
-from edge.appliance.configuration.kinds import KINDS
 from edge.appliance.configuration.repository import Repository, RepositoryError
+from edge.configuration.kinds import KINDS
 
 
 def address(name: str, type_: str = "queue", more: str = "") -> list[Resource]:

@@ -6,7 +6,7 @@ import pytest
 
 from bridge.resources import parse
 from bridge.resources.errors import ConfigurationError, ConfigurationRejected
-from edge.appliance.configuration.kinds import KINDS
+from edge.configuration.kinds import KINDS
 
 
 def gateway(spec: str = "{}", name: str = "gw1") -> str:

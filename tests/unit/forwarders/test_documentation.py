@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bridge.resources import parse
 from edge.appliance.configuration.effective import effective, notices
-from edge.appliance.configuration.kinds import KINDS
+from edge.configuration.kinds import KINDS
 
 README = Path(__file__).parents[3] / "bridge" / "README.md"
 

@@ -10,8 +10,8 @@ from bridge.connectors.http.signing import secret_of
 from bridge.connectors.settings import HttpSettings, KafkaSettings, MqttSettings
 from bridge.resources.errors import Path
 from bridge.resources.resource import Errors, Resource, error_at, of_kind
-from edge.appliance.configuration.resources import AddressSpaceSpec, AddressSpec
 from edge.broker.configuration import Connector, ConnectorType, Direction
+from edge.configuration.resources import AddressSpaceSpec, AddressSpec
 
 KEEP_ALIVE_S: Final = (1, 65_535)
 """What CONNECT can say, seconds (MQTT 3.1.1 section 3.1.2.10)."""

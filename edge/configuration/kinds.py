@@ -6,14 +6,14 @@ from typing import Final
 
 from bridge.resources.fields import Effect
 from bridge.resources.resource import Kind, Kinds
-from edge.appliance.configuration.resources import (
+from edge.configuration.resources import (
     AddressSpaceSpec,
     AddressSpec,
     DeviceSpec,
     GatewaySpec,
     MessagingUserSpec,
 )
-from edge.appliance.configuration.validate import CHECKS
+from edge.configuration.validate import CHECKS
 
 KINDS: Final = Kinds(
     (

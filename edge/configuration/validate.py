@@ -19,17 +19,6 @@ from bridge.resources.declaration import fields_of
 from bridge.resources.errors import Path
 from bridge.resources.resource import Check, Errors, Resource, error_at, of_kind
 from bridge.sasl.scram import ScramError, prepare
-from edge.appliance.configuration.connectors import connector_directions, connector_faults
-from edge.appliance.configuration.forwarders import FORWARDER_CHECKS, HUB_CONNECTOR
-from edge.appliance.configuration.resources import (
-    SHORT_FORMS,
-    AddressSpaceSpec,
-    AddressSpec,
-    DeviceSpec,
-    GatewaySpec,
-    Listeners,
-    MessagingUserSpec,
-)
 from edge.broker.configuration import (
     Authentication,
     Connector,
@@ -44,6 +33,17 @@ from edge.broker.model.addresses import AddressType
 from edge.broker.model.topics import filter_fault, is_filter
 from edge.broker.security.limits import PASSWORD_BYTES_MAX, RULES_PER_USER_MAX, USERNAME_CHARACTERS_MAX
 from edge.broker.security.site import host_name
+from edge.configuration.connectors import connector_directions, connector_faults
+from edge.configuration.forwarders import FORWARDER_CHECKS, HUB_CONNECTOR
+from edge.configuration.resources import (
+    SHORT_FORMS,
+    AddressSpaceSpec,
+    AddressSpec,
+    DeviceSpec,
+    GatewaySpec,
+    Listeners,
+    MessagingUserSpec,
+)
 
 DIRECT: Final = (AddressType.ANYCAST, AddressType.MULTICAST)
 """Address types that store nothing."""

@@ -9,12 +9,12 @@ from bridge.forwarders.mapping import MappingError, as_pattern, fits, is_templat
 from bridge.resources import schema
 from bridge.resources.errors import Path
 from bridge.resources.resource import Check, Errors, Resource, error_at, of_kind
-from edge.appliance.configuration.resources import AddressSpaceSpec, AddressSpec, GatewaySpec
 from edge.broker.configuration import Connector, ConnectorType, Direction, ForwarderPart
 from edge.broker.message.json_condition import JsonConditionError
 from edge.broker.message.selector import SelectorError
 from edge.broker.model.topics import filter_fault, is_filter, overlaps
 from edge.broker.router.forwarder_filter import wanted_by
+from edge.configuration.resources import AddressSpaceSpec, AddressSpec, GatewaySpec
 
 HUB_CONNECTOR: Final = "hub"
 """Name of the connector that `Gateway` `spec.hub` makes."""
