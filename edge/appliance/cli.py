@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import gc
 import logging
+import os
 import resource
 import signal
 import sys
@@ -114,6 +116,7 @@ def run(
     except RepositoryError as error:
         raise CommandError(str(error)) from None
     log_to_stderr(logging.INFO)
+    faulthandler.enable()  # a watchdog ends us by SIGABRT: the log then says where every thread was
     native.report()
     sys.exit(_serve(configuration, options, resources))
 
@@ -153,8 +156,10 @@ def _allow_files(wanted: int) -> None:
 async def _run(configuration: BrokerConfiguration, options: RunOptions, resources: Sequence[Resource]) -> int:
     from edge.appliance.following import Following
     from edge.appliance.gateway import Gateway
+    from edge.health.service_manager import ServiceManager
     from edge.output.logs import unhandled
 
+    manager = ServiceManager(os.environ)
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(unhandled)
     ended = asyncio.Event()
@@ -176,7 +181,9 @@ async def _run(configuration: BrokerConfiguration, options: RunOptions, resource
     names = [*first, *(name for name in bound if name not in first)]
     places = (f"{name}={_joined(*bound[name])}" for name in names)
     print("ready", *places, flush=True)  # the interface: one line on stdout
+    manager.serves(gateway.works)
     await ended.wait()
+    manager.stop()
     watching.cancel()
     await gateway.stop()
     return int(Exit.DONE)

@@ -34,6 +34,7 @@ COMMANDS: Final[dict[str, Command]] = {
         "edge.appliance.crossing.cli:bridge", "Watch and steer the bridge to a hub; prove a lake.", "edge"
     ),
     "analytics": Command("spark.cli:analytics", "Turn a lake into tables and reports (PySpark).", "spark"),
+    "image": Command("images.cli:image", "Make gateways to install: a folder, a package, an image.", "images"),
 }
 
 BRIDGE_PROVE: Final = Command("cloud.proof.cli:prove", "Prove that a lake has what its gateways accepted.", "cloud")

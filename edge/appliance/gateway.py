@@ -183,6 +183,10 @@ class Gateway:
             await self._web_server.stop()
         self.store.close()
 
+    def works(self) -> bool:
+        """False: only a new start helps."""
+        return self.store.medium.threads_live
+
     async def reconfigure(self, configuration: BrokerConfiguration) -> None:
         """Follow a new configuration without a pause, as far as it is `Live`; the rest has to be as it was."""
         configuration = with_addresses(configuration)

@@ -9,7 +9,7 @@ import click
 
 from edge.appliance.commands import Command
 from edge.appliance.errors import CommandError, Exit
-from edge.appliance.program import as_called
+from edge.appliance.program import as_called, frozen
 
 PACKAGES: Final = ("bridge", "edge", "cloud", "spark", "images")
 """Our own import packages: a module missing in one of them is a fault of the program, not of the installation."""
@@ -21,6 +21,9 @@ def load(name: str, entry: Command) -> click.Command:
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as why:
+        if why.name in PACKAGES and frozen():
+            message = f"`waypost {name}` is not in this program, which is a gateway's alone"
+            raise CommandError(message, hint="it is in a checkout, and in the Python package", code=Exit.USAGE) from why
         missing = (why.name or "").partition(".")[0]
         if not missing or missing in PACKAGES:
             raise

@@ -36,6 +36,16 @@ def program_name() -> str:
     return shlex.quote(name if shutil.which(name) == called else called)
 
 
+def frozen() -> bool:
+    """Whether this is a gateway that brings its own Python (`waypost image freeze`)."""
+    return bool(getattr(sys, "frozen", False))
+
+
+def command() -> list[str]:
+    """What starts this program, whoever starts it and wherever: the words before a command's."""
+    return [sys.executable] if frozen() else [sys.executable, "-P", "-m", "edge.appliance.main"]
+
+
 def launcher() -> Path | None:
     """The launcher of the checkout this runs from; None: it was not started by one."""
     called = os.environ.get(VARIABLE)

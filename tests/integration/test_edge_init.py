@@ -129,9 +129,15 @@ def test_the_unit_is_one(tmp_path: Path, folder: str) -> None:
     assert done.returncode == 0, done.stderr
     assert "sudo systemctl daemon-reload && sudo systemctl enable --now waypost.service" in done.stdout
     text = (data / "waypost.service").read_text()
-    for line in ("User=waypost", "Restart=always", "ProtectSystem=strict", "AmbientCapabilities=CAP_NET_BIND_SERVICE"):
+    for line in (
+        "User=waypost",
+        "Restart=always",
+        "Type=notify",
+        "WatchdogSec=60",
+        "ProtectSystem=strict",
+        "AmbientCapabilities=CAP_NET_BIND_SERVICE",
+    ):
         assert f"{line}\n" in text
-    assert "WatchdogSec" not in text
     if shutil.which("systemd-analyze") is None:
         pytest.skip("systemd-analyze is not installed (Debian package systemd)")
     checked = subprocess.run(

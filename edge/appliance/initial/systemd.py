@@ -1,6 +1,6 @@
 """A systemd unit for a gateway: a user of its own, started again whatever ends it, and nothing to write but its data.
 
-There is no watchdog in it: the gateway does not report to systemd (sd_notify). `/healthz` is what to watch.
+The gateway tells systemd when it serves, and from its event loop that it still does (`edge.health.service_manager`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from edge.appliance.program import VARIABLE
+from edge.appliance.program import VARIABLE, command
 
 UNIT_NAME: Final = "waypost.service"
 USER: Final = "waypost"
@@ -27,13 +27,17 @@ After=network-online.target time-sync.target
 StartLimitIntervalSec=0
 
 [Service]
-Type=exec
+Type=notify
+NotifyAccess=main
 User={user}
 Group={user}
 ExecStart={command}
 SyslogIdentifier=waypost
 {named}Restart=always
 RestartSec=2
+# Reading a large store takes long on a card; after that the event loop has to be heard of.
+TimeoutStartSec=900
+WatchdogSec=60
 TimeoutStopSec=60
 LimitNOFILE={files}
 UMask=0077
@@ -43,6 +47,7 @@ ProtectSystem=strict
 ProtectHome={home}
 PrivateTmp=yes
 PrivateDevices=yes
+PrivateMounts=yes
 ProtectKernelTunables=yes
 ProtectKernelModules=yes
 ProtectKernelLogs=yes
@@ -60,6 +65,7 @@ RemoveIPC=yes
 SystemCallArchitectures=native
 # adjtimex: the gateway asks the kernel whether its clock is right; to set it takes a capability it does not have.
 SystemCallFilter=@system-service
+SystemCallFilter=~@privileged
 SystemCallFilter=adjtimex clock_adjtime
 SystemCallErrorNumber=EPERM
 
@@ -71,7 +77,7 @@ WantedBy=multi-user.target
 def unit(gateway: str, data: Path, *, files: int, ports: Sequence[int], launcher: Path | None = None) -> str:
     """The unit of the gateway with this (absolute) data directory. `files`: how many it may have open; `ports`: what it
     listens on; `launcher`: what its hints tell people to call."""
-    program = [sys.executable, "-P", "-m", "edge.appliance.main", "edge", "run", "--data", str(data)]
+    program = [*command(), "edge", "run", "--data", str(data)]
     places = (Path(sys.executable), Path(sys.executable).resolve(), data)  # an environment's Python is a link
     in_home = any(place.is_relative_to(home) for place in places for home in _HOMES)
     low = any(0 < port < PRIVILEGED_PORTS_END for port in ports)

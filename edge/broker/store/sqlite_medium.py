@@ -98,6 +98,11 @@ class SqliteMedium:
             found.append("the thread that reads has ended: no backlog is delivered; start the gateway again")
         return found
 
+    @property
+    def threads_live(self) -> bool:
+        """False: one of its threads has ended, and only opening the store again brings it back."""
+        return self.writer.alive and self.reader.alive
+
     # --- commits ----------------------------------------------------------------------------------------------
 
     @property

@@ -1,0 +1,95 @@
+"""A gateway that brings its own Python: made from this checkout, started where no Python is set up, killed."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from images.frozen import freezing
+from images.steps import Steps, default_cache
+from tests.support.processes import Waypost
+
+pytestmark = [
+    pytest.mark.images,
+    pytest.mark.skipif(shutil.which("mosquitto_pub") is None, reason="mosquitto-clients is not installed"),
+    pytest.mark.timeout(1200),
+]
+
+READY_CPU_S = 1.5
+"""From the start of the process to its ready line, of a processor's time: the wall's depends on who else is here."""
+MESSAGES = 20
+
+
+@pytest.fixture(scope="module")
+def frozen() -> Path:
+    return freezing.freeze(Steps(default_cache()))
+
+
+def gateway(frozen: Path, folder: Path) -> Waypost:
+    """Without anything of this environment."""
+    made = Waypost(folder / "log", "edge", "run", "--dev", "--data", str(folder / "data"), "--mqtt=127.0.0.1:0")
+    made.arguments[:3] = [str(frozen / freezing.PROGRAM)]
+    made.arguments += ["--amqp=127.0.0.1:0", "--http=127.0.0.1:0"]
+    made.environment = {"PATH": "/nonexistent"}
+    return made
+
+
+def command(frozen: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    program = str(frozen / freezing.PROGRAM)
+    return subprocess.run(
+        [program, *arguments], capture_output=True, text=True, timeout=120, check=False, env={"PATH": "/nonexistent"}
+    )
+
+
+def cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def test_what_is_acknowledged_is_there_after_a_kill(frozen: Path, tmp_path: Path) -> None:
+    with gateway(frozen, tmp_path) as running:
+        for number in range(MESSAGES):
+            subprocess.run(
+                ["mosquitto_pub", "-p", str(running.port("mqtt")), "-q", "1", "-t", "queue/jobs", "-m", str(number)],
+                check=True, timeout=60,
+            )  # fmt: skip
+        running.kill()
+    with gateway(frozen, tmp_path) as running:
+        taken = subprocess.run(
+            ["mosquitto_sub", "-p", str(running.port("mqtt")), "-q", "1", "-t", "queue/jobs", "-C", str(MESSAGES)],
+            capture_output=True, text=True, check=True, timeout=60,
+        )  # fmt: skip
+        assert taken.stdout.split() == [str(number) for number in range(MESSAGES)]
+        assert running.stop() == 0
+
+
+def test_it_is_ready_soon(frozen: Path, tmp_path: Path) -> None:
+    with gateway(frozen, tmp_path) as running:
+        assert cpu_s(running.pid) < READY_CPU_S
+
+
+def test_what_is_in_it(frozen: Path, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir(mode=0o700)
+    said = command(frozen, "doctor", "--json", "--data", str(tmp_path / "data")).stdout
+    assert "inner loops in c" in said
+    assert "not installed" not in said
+    assert "SQLite 3." in said
+    assert '"Gateway"' in command(frozen, "schema").stdout
+    hub = command(frozen, "hub", "run")
+    assert (hub.returncode, "a gateway's alone" in hub.stderr) == (2, True), hub.stderr
+
+
+def test_the_same_sources_make_the_same_bytes(frozen: Path) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        assert contents(freezing.freeze(Steps(Path(folder)))) == contents(frozen)
+
+
+def contents(folder: Path) -> dict[str, str]:
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}

@@ -1,0 +1,94 @@
+"""A service manager hears that a service serves, and nothing more once its loop stands still or it does not work."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from edge.health.service_manager import WORDS_A_PERIOD, ServiceManager
+
+WORD_S = 0.05
+WAIT_S = 20.0
+
+
+@pytest.fixture
+def heard(tmp_path: Path) -> Iterator[socket.socket]:
+    """What systemd hears."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+        sock.bind(str(tmp_path / "notify"))
+        sock.settimeout(WAIT_S)
+        yield sock
+
+
+def environment(heard: socket.socket, **more: str) -> dict[str, str]:
+    return {"NOTIFY_SOCKET": heard.getsockname(), "WATCHDOG_USEC": str(int(WORD_S * WORDS_A_PERIOD * 1e6)), **more}
+
+
+def words(heard: socket.socket) -> list[str]:
+    """Those that have come."""
+    heard.setblocking(False)
+    found = []
+    try:
+        while True:
+            found.append(heard.recv(100).decode())
+    except BlockingIOError:
+        return found
+
+
+def test_a_loop_that_turns_is_heard_of(heard: socket.socket) -> None:
+    async def serve() -> None:
+        manager = ServiceManager(environment(heard))
+        manager.serves(lambda: True)
+        for _ in range(4):
+            await asyncio.to_thread(heard.recv, 100)
+        manager.stop()
+
+    asyncio.run(asyncio.wait_for(serve(), WAIT_S))
+    assert words(heard)[-1] == "STOPPING=1"
+
+
+def test_one_that_stands_still_is_not(heard: socket.socket) -> None:
+    async def serve() -> list[str]:
+        manager = ServiceManager(environment(heard))
+        manager.serves(lambda: True)
+        assert words(heard) == ["READY=1", "WATCHDOG=1"]
+        time.sleep(WORD_S * 5)
+        return words(heard)
+
+    assert asyncio.run(serve()) == []
+
+
+def test_one_that_does_not_work_says_nothing_until_it_does(heard: socket.socket) -> None:
+    works = False
+
+    async def serve() -> str:
+        nonlocal works
+        manager = ServiceManager(environment(heard))
+        manager.serves(lambda: works)
+        await asyncio.sleep(WORD_S * 3)
+        assert words(heard) == ["READY=1"]
+        works = True
+        heard.settimeout(WAIT_S)
+        return (await asyncio.to_thread(heard.recv, 100)).decode()
+
+    assert asyncio.run(asyncio.wait_for(serve(), 2 * WAIT_S)) == "WATCHDOG=1"
+
+
+@pytest.mark.parametrize("more", [{"WATCHDOG_PID": "1"}, {"WATCHDOG_USEC": "0"}, {"WATCHDOG_USEC": "soon"}])
+def test_no_watchdog_waits_for_us(heard: socket.socket, more: dict[str, str]) -> None:
+    assert ServiceManager(environment(heard, **more), pid=2).word_s is None
+
+
+def test_without_a_service_manager_nothing_is_told() -> None:
+    manager = ServiceManager({"WATCHDOG_USEC": "1000000"})
+    assert manager.word_s is None
+    manager.stop()
+
+
+def test_nobody_who_listens_is_no_error(tmp_path: Path) -> None:
+    ServiceManager({"NOTIFY_SOCKET": str(tmp_path / "gone")}).stop()

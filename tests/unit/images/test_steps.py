@@ -1,0 +1,133 @@
+"""Steps of a build are done once for the same inputs, and wholly or not at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from images.errors import ImageError
+from images.output import copy_tree
+from images.programs import find, output, require, run
+from images.steps import OLD_KEPT, Input, Steps, key, tree_hash
+
+
+class Counted:
+    """Makes a file, and counts."""
+
+    def __init__(self) -> None:
+        self.done = 0
+
+    def __call__(self, folder: Path, _log: Path) -> None:
+        self.done += 1
+        (folder / "file").write_text(str(self.done))
+
+
+@pytest.fixture
+def steps(tmp_path: Path) -> Steps:
+    return Steps(tmp_path / "cache", say=lambda _: None)
+
+
+class TestResults:
+    def test_the_same_inputs_are_worked_on_once(self, steps: Steps) -> None:
+        make = Counted()
+        first = steps.result("part", "a part", ["one"], make)
+        assert steps.result("part", "a part", ["one"], make) == first
+        assert (make.done, steps.seconds["part"]) == (1, 0.0)
+
+    def test_other_inputs_and_a_wish_are_worked_on(self, steps: Steps) -> None:
+        make = Counted()
+        steps.result("part", "a part", ["one"], make)
+        steps.result("part", "a part", ["two"], make)
+        assert (steps.result("part", "a part", ["two"], make, again=True) / "file").read_text() == "3"
+
+    def test_a_failure_leaves_no_result(self, steps: Steps, tmp_path: Path) -> None:
+        def fail(folder: Path, _log: Path) -> None:
+            (folder / "half").touch()
+            raise ImageError("no")
+
+        with pytest.raises(ImageError):
+            steps.result("part", "a part", ["one"], fail)
+        made = steps.result("part", "a part", ["one"], Counted())
+        assert [path.name for path in made.iterdir()] == ["file"]
+
+    def test_old_results_go(self, steps: Steps, tmp_path: Path) -> None:
+        for number in range(OLD_KEPT + 2):
+            newest = steps.result("part", "a part", [str(number)], Counted())
+        left = [path for path in (tmp_path / "cache").iterdir() if path.is_dir()]
+        assert len(left) == OLD_KEPT
+        assert newest in left
+
+    def test_where_nothing_can_be_kept(self, tmp_path: Path) -> None:
+        (tmp_path / "file").touch()
+        with pytest.raises(ImageError, match=r"Not a directory|File exists"):
+            Steps(tmp_path / "file").result("part", "a part", [], Counted())
+
+
+class TestKeys:
+    def test_a_file_and_a_folder_count_by_content_and_name(self, tmp_path: Path) -> None:
+        folder = tmp_path / "folder"
+        folder.mkdir()
+        file = folder / "a"
+        file.write_text("1")
+        seen = {tree_hash(folder)}
+        file.write_text("2")
+        seen.add(tree_hash(folder))
+        file.chmod(0o755)
+        seen.add(tree_hash(folder))
+        file.rename(folder / "b")
+        seen.add(tree_hash(folder))
+        (folder / "c").symlink_to("b")
+        seen.add(tree_hash(folder))
+        assert len(seen) == 5
+        inputs: list[list[Input]] = [[folder], [folder / "b"], ["b"], [b"b", "c"], ["bc"]]
+        assert len({key(each) for each in inputs}) == 5
+
+    def test_what_is_made_of_sources_does_not_count(self, tmp_path: Path) -> None:
+        before = tree_hash(tmp_path)
+        (tmp_path / "__pycache__").mkdir()
+        (tmp_path / "__pycache__" / "a.pyc").touch()
+        (tmp_path / "_loops_0123.so").touch()
+        assert tree_hash(tmp_path) == before
+
+
+class TestPrograms:
+    def test_what_is_missing_is_named_with_its_package(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("images.programs.find", lambda _: None)
+        with pytest.raises(ImageError, match="missing on this machine: genimage, mcopy") as caught:
+            require("genimage", "mcopy")
+        assert caught.value.hint == "sudo apt install genimage mtools"
+
+    def test_a_missing_file_too(self) -> None:
+        with pytest.raises(ImageError) as caught:
+            require("sh", files={"/nonexistent/u-boot.bin": "u-boot-qemu"})
+        assert caught.value.hint == "sudo apt install u-boot-qemu"
+
+    def test_one_that_fails_shows_what_it_said(self, tmp_path: Path) -> None:
+        with pytest.raises(ImageError, match=r"sh ended with 3:\n(?s:.*)no room"):
+            run("sh", "-c", "echo no room; exit 3", log=tmp_path / "log")
+        with pytest.raises(ImageError, match="cannot be started"):
+            run(tmp_path / "none", log=tmp_path / "log")
+        with pytest.raises(ImageError, match="no such thing"):
+            output("sh", "-c", "echo no such thing >&2; exit 1")
+
+    def test_it_is_given_input_and_its_words_are_kept(self, tmp_path: Path) -> None:
+        run("cat", log=tmp_path / "log", given="hello")
+        assert (tmp_path / "log").read_text() == f"$ {find('cat')}\nhello"
+
+
+class TestCopies:
+    def test_a_copy_takes_the_place_of_an_earlier_one_only(self, tmp_path: Path) -> None:
+        made, out = tmp_path / "made", tmp_path / "out"
+        made.mkdir()
+        (made / "program").write_text("1")
+        copy_tree(made, out, holding="program")
+        (out / "old").touch()
+        copy_tree(made, out, holding="program")
+        assert [path.name for path in out.iterdir()] == ["program"]
+        other = tmp_path / "other"
+        other.mkdir()
+        (other / "letters").touch()
+        with pytest.raises(ImageError, match="nothing this command made"):
+            copy_tree(made, other, holding="program")
+        assert (other / "letters").exists()
