@@ -107,6 +107,12 @@ LEDGER_BYTES_MAX: Final = 8 * MIB
 """JSON text of a ledger document: 10 000 ranges are 2 MiB, the lineage of a store of 10 000 logs 6 MiB. As
 objects it is up to twenty times as large."""
 
+DESIRED_BYTES_MAX: Final = 512 << 10
+"""JSON text of a configuration from the hub: 2 000 addresses are 300 KiB. A gateway keeps two, a hub some for each."""
+
+DESIRED_REPORT_BYTES_MAX: Final = 64 << 10
+"""JSON text of what a gateway says of it: some hundred bytes, and the names of resources kept there."""
+
 MANIFEST_BYTES_MAX: Final = MIB
 """JSON text of a manifest document: 50 statements are some 30 KiB, with addresses of 255 characters 45 KiB."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -14,6 +14,14 @@ from bridge.resources.resource import Kinds, Resource
 
 Documents = list[dict[str, Any]]
 """Resources as they were written, in the order of their kinds and names."""
+
+Over = Callable[[Sequence[Resource]], tuple[list[Resource], list[ConfigurationError]]]
+"""What is in force of these resources where somebody else decides too (`bridge.resources.overlay`), and the errors."""
+
+
+def _alone(resources: Sequence[Resource]) -> tuple[list[Resource], list[ConfigurationError]]:
+    """Nobody else decides."""
+    return list(resources), []
 
 
 @hides("before", "after")
@@ -35,21 +43,22 @@ class Change(msgspec.Struct, frozen=True):
         return "unchanged" if self.before == self.after else "changed"
 
 
-def load(kinds: Kinds, documents: Iterable[dict[str, Any]], source: str) -> list[Resource]:
-    """The resources these documents describe; `source` is where they are kept. Raises `ConfigurationRejected`."""
-    return _whole(kinds, documents, (), source)
+def load(kinds: Kinds, documents: Iterable[dict[str, Any]], source: str, over: Over = _alone) -> list[Resource]:
+    """The resources in force where these documents are kept in `source`. Raises `ConfigurationRejected`."""
+    return _whole(kinds, documents, (), source, over)
 
 
 def applied(
-    kinds: Kinds, documents: Documents, resources: Sequence[Resource], source: str
+    kinds: Kinds, documents: Documents, resources: Sequence[Resource], source: str, layers: Sequence[Over] = (_alone,)
 ) -> tuple[Documents, list[Change]]:
     """With these resources added, or in place of those of the same kind and name; one change a resource given.
 
-    Raises `ConfigurationRejected` when the whole would not be valid.
+    Raises `ConfigurationRejected` when the whole would not be valid under each of the layers.
     """
     new = {resource.key: resource for resource in resources}
     old = {key_of(document): document for document in documents}
-    _whole(kinds, [document for key, document in old.items() if key not in new], resources, source)
+    for over in layers:
+        _whole(kinds, [document for key, document in old.items() if key not in new], resources, source, over)
     changes = [Change(*key, old.get(key), resource.document) for key, resource in new.items()]
     merged = {**old, **{key: resource.document for key, resource in new.items()}}
     order = kinds.names
@@ -57,7 +66,11 @@ def applied(
 
 
 def deleted(
-    kinds: Kinds, documents: Documents, keys: Collection[tuple[str, str]], source: str
+    kinds: Kinds,
+    documents: Documents,
+    keys: Collection[tuple[str, str]],
+    source: str,
+    layers: Sequence[Over] = (_alone,),
 ) -> tuple[Documents, list[Change]]:
     """Without the resources that have these (kind, name); what is not there is left out of the changes.
 
@@ -65,7 +78,8 @@ def deleted(
     """
     kept = [document for document in documents if key_of(document) not in keys]
     changes = [Change(*key_of(document), document, None) for document in documents if key_of(document) in keys]
-    _whole(kinds, kept, (), source)
+    for over in layers:
+        _whole(kinds, kept, (), source, over)
     return kept, changes
 
 
@@ -76,7 +90,9 @@ def key_of(document: dict[str, Any]) -> tuple[str, str]:
     return (str(document.get("kind")), str(name))
 
 
-def _whole(kinds: Kinds, documents: Iterable[dict[str, Any]], more: Sequence[Resource], source: str) -> list[Resource]:
+def _whole(
+    kinds: Kinds, documents: Iterable[dict[str, Any]], more: Sequence[Resource], source: str, over: Over
+) -> list[Resource]:
     resources: list[Resource] = []
     errors: list[ConfigurationError] = []
     for document in documents:
@@ -85,7 +101,8 @@ def _whole(kinds: Kinds, documents: Iterable[dict[str, Any]], more: Sequence[Res
             resources.append(built)
         else:
             errors += built
-    resources += more
+    resources, merging = over([*resources, *more])
+    errors += merging
     errors += kinds.validate(resources)
     if errors:
         raise ConfigurationRejected(errors)

@@ -134,3 +134,25 @@ COPIES_REST = 4.0
 
 COPIED_AT_ONCE = 32
 """Messages of a run between two looks at the clock: about 1 ms."""
+
+VERSIONS_KEPT = 20
+"""Versions of a gateway's configuration the registry keeps: with 5 KiB each 100 KiB a gateway."""
+
+GATEWAYS_AT_ONCE_MAX = 10_000
+"""Gateways of one roll-out, or sent a version by one command: each is a signature (0.1 ms) and a row."""
+
+CONFIGURATIONS_LOOKED_AT_S = 1.0
+"""How often it is looked for what somebody has sent to gateways, and for what is next in a roll-out."""
+
+CONFIRM_S_RANGE = (2.0, 86_400.0)
+"""Least and most time a gateway tries a version for: a connection is up again in a second at best, and whoever waits
+longer than a day for a confirmation has forgotten the change."""
+
+ROLLOUTS_KEPT = 100
+"""Roll-outs that are over which the registry keeps, each with its gateways."""
+
+REPORTS_WAITING_MAX = 1_000
+"""Reports of gateways that wait for the registry; of more, the gateway's waits at the gateway, which sends it again."""
+
+WHY_CHARACTERS_MAX = 2_000
+"""Of a gateway's reason that the registry keeps: some ten errors of a file."""

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
@@ -83,6 +83,11 @@ class Authority(Protocol):
         """The list of these revoked certificates (RFC 5280 section 5), DER. `number` never gets smaller."""
         ...
 
+    def sign(self, statement: bytes) -> bytes:
+        """Its signature: ECDSA, or RSA with PKCS #1 v1.5, over SHA-256. Only over statements no certificate begins
+        like (`bridge.desired.SIGNED_PREFIX`)."""
+        ...
+
 
 class OwnAuthority:
     """An authority whose key the hub holds. One it makes itself is of elliptic curve P-256 and signs itself."""
@@ -144,6 +149,11 @@ class OwnAuthority:
             entry = x509.RevokedCertificateBuilder().serial_number(int(each.serial, 16)).revocation_date(_utc(each.at))
             builder = builder.add_revoked_certificate(entry.build())
         return builder.sign(self._key, hashes.SHA256()).public_bytes(Encoding.DER)
+
+    def sign(self, statement: bytes) -> bytes:
+        if isinstance(self._key, ec.EllipticCurvePrivateKey):
+            return self._key.sign(statement, ec.ECDSA(hashes.SHA256()))
+        return self._key.sign(statement, padding.PKCS1v15(), hashes.SHA256())
 
     # --- inside -----------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from sqlalchemy.schema import CreateColumn
 
 from cloud.hub.registry.faults import RegistryForeign, RegistryTooNew
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 """Raised with every change of the tables below."""
 
 PARAMETERS_MAX = 900
@@ -138,6 +138,60 @@ certificates = sa.Table(
     sa.Column("revoked_at", sa.BigInteger, nullable=True, index=True),
     sa.Column("pem", sa.Text, nullable=False),
     sa.Index("certificates_of", "tenant", "gateway"),
+)
+configurations = sa.Table(
+    "configurations",
+    metadata,
+    sa.Column("tenant", sa.String(255), primary_key=True),
+    sa.Column("gateway", sa.String(255), primary_key=True),
+    sa.Column("version", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("made_at", sa.BigInteger, nullable=False),
+    sa.Column("made_by", sa.Text, nullable=False),
+    sa.Column("note", sa.Text, nullable=False),
+    sa.Column("content", sa.Text, nullable=False),
+    sa.Column("signature", sa.Text, nullable=False),
+    sa.Column("rollout", sa.String(32), nullable=True),
+    sa.Column("confirmed_at", sa.BigInteger, nullable=True),
+    sa.Column("failure", sa.Text, nullable=True),
+)
+configured = sa.Table(
+    "configured",
+    metadata,
+    sa.Column("tenant", sa.String(255), primary_key=True),
+    sa.Column("gateway", sa.String(255), primary_key=True),
+    sa.Column("wanted", sa.BigInteger, nullable=False),
+    sa.Column("changed_at", sa.BigInteger, nullable=False, index=True),
+    sa.Column("report", sa.Text, nullable=True),
+    sa.Column("reported_at", sa.BigInteger, nullable=True),
+)
+rollouts = sa.Table(
+    "rollouts",
+    metadata,
+    sa.Column("id", sa.String(32), primary_key=True),
+    sa.Column("tenant", sa.String(255), nullable=False),
+    sa.Column("made_at", sa.BigInteger, nullable=False),
+    sa.Column("made_by", sa.Text, nullable=False),
+    sa.Column("note", sa.Text, nullable=False),
+    sa.Column("resources", sa.Text, nullable=False),
+    sa.Column("confirm_s", sa.Float, nullable=False),
+    sa.Column("restart", sa.Boolean, nullable=False),
+    sa.Column("soak_s", sa.Float, nullable=False),
+    sa.Column("away_s", sa.Float, nullable=False),
+    sa.Column("failures_max", sa.Integer, nullable=False),
+    sa.Column("wave", sa.Integer, nullable=False),
+    sa.Column("state", sa.String(16), nullable=False, index=True),
+    sa.Column("why", sa.Text, nullable=False),
+)
+rollout_members = sa.Table(
+    "rollout_members",
+    metadata,
+    sa.Column("rollout", sa.String(32), sa.ForeignKey("rollouts.id"), primary_key=True),
+    sa.Column("gateway", sa.String(255), primary_key=True),
+    sa.Column("wave", sa.Integer, nullable=False),
+    sa.Column("phase", sa.String(16), nullable=False),
+    sa.Column("since", sa.BigInteger, nullable=False),
+    sa.Column("version", sa.BigInteger, nullable=True),
+    sa.Column("why", sa.Text, nullable=False),
 )
 
 

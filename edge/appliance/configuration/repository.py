@@ -1,8 +1,9 @@
-"""Where a gateway keeps the resources applied to it: one file in its data directory, whole or as it was.
+"""Where a gateway keeps the resources applied to it: files in its data directory, each whole or as it was.
 
-``DIR/config/resources.json`` holds a version counter and the documents as they were written. A change is made under a
+``DIR/config/resources.json`` holds a version counter and the gateway's own documents as they were written;
+``DIR/config/hub.json`` what its hub decides, as a layer over them (`hub_versions`). A change is made under a
 lock, validated as a whole, written beside the file, synced, renamed over it and the folder synced: a power cut leaves
-the old configuration or the new one. A running gateway looks at `version` and loads when it has changed; messages
+the old configuration or the new one. A running gateway looks at `mark` and loads when it has changed; messages
 are in another file altogether and no change of configuration touches them.
 """
 
@@ -11,36 +12,40 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
+from bridge.desired import Desired
 from bridge.hidden import hides
 from bridge.resources import plan
+from bridge.resources.errors import ConfigurationRejected
 from bridge.resources.plan import Change, Documents
-from bridge.resources.resource import Resource
+from bridge.resources.resource import Kinds, Resource
+from edge.appliance.configuration.file import FILE_MODE, ConfigurationFile, Mark, RepositoryError
+from edge.appliance.configuration.hub_part import layer, layers, managed, name_of, not_ours
+from edge.appliance.configuration.hub_versions import HubVersions
 from edge.configuration.kinds import KINDS
 
+__all__ = ["Repository", "RepositoryError", "Snapshot"]
+
 FORMAT: Final = 1
-"""Layout of the file; a file with a higher number was made by a newer program."""
+"""Layout of the files; one with a higher number was made by a newer program."""
 FOLDER: Final = "config"
 """In the data directory."""
 FOLDER_MODE: Final = 0o700
-FILE_MODE: Final = 0o600
-"""Resources hold passwords of remote peers."""
-
-
-class RepositoryError(Exception):
-    """The file cannot be read or written; the message says why and what to do next."""
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """Everything applied, valid as a whole. `version` counts changes from 0, the empty configuration."""
+    """Everything in force, valid as a whole. `version` counts changes from 0, the empty configuration."""
 
     version: int
+    """Of the gateway's own part."""
     resources: tuple[Resource, ...]
+    managed: tuple[str, ...] = ()
+    """Kind/name of those the hub decides about, at least in part."""
 
 
 @hides("resources")
@@ -50,8 +55,21 @@ class _File(msgspec.Struct):
     resources: Documents
 
 
-class _Head(msgspec.Struct):
+class _HubFile(msgspec.Struct):
     format: int
+    versions: HubVersions
+
+
+class _Planned(NamedTuple):
+    """What `apply` is to write."""
+
+    documents: Documents
+    changes: list[Change]
+    versions: HubVersions
+
+
+UNCHECKED: Final = Kinds(KINDS)
+"""The same kinds, for resources that are half of a whole."""
 
 
 class Repository:
@@ -60,104 +78,144 @@ class Repository:
     def __init__(self, data: Path) -> None:
         """`data` is the gateway's data directory; nothing is made in it before the first change."""
         self.folder = data / FOLDER
-        self.path = self.folder / "resources.json"
-        self._seen: tuple[tuple[int, int, int], int] | None = None
+        self._own = ConfigurationFile(
+            self.folder / "resources.json",
+            _File,
+            FORMAT,
+            damaged="move it away and apply the configuration again",
+        )
+        self._hub = ConfigurationFile(
+            self.folder / "hub.json",
+            _HubFile,
+            FORMAT,
+            damaged="move it away; the gateway is then as it was configured here until its hub sends a new version",
+        )
+        self.path = self._own.path
+        self._seen: tuple[Mark, int] | None = None
 
     @property
     def version(self) -> int:
-        """The version on disk, 0 before the first change. Costs one `stat` while the file is the same.
+        """The version of the gateway's own part on disk, 0 before the first change. Costs one `stat` while the file is
+        the same.
 
         Raises `RepositoryError`.
         """
-        try:
-            status = self.path.stat()
-        except FileNotFoundError:
+        mark = self._own.mark()
+        if mark is None:
             return 0
-        except OSError as why:
-            raise self._failed("read", why) from why
-        mark = (status.st_ino, status.st_mtime_ns, status.st_size)
         if self._seen is None or self._seen[0] != mark:
             self._seen = (mark, self._read().version)
         return self._seen[1]
 
+    @property
+    def mark(self) -> tuple[Mark | None, Mark | None]:
+        """Another one: something may have changed. Costs two `stat`. Raises `RepositoryError`."""
+        return self._own.mark(), self._hub.mark()
+
     def load(self) -> Snapshot:
-        """Everything applied. Raises `RepositoryError`, or `ConfigurationRejected` when somebody edited nonsense in."""
-        file = self._read()
-        return Snapshot(file.version, tuple(plan.load(KINDS, file.resources, str(self.path))))
+        """Everything in force. Raises `RepositoryError`, `ConfigurationRejected` when somebody edited nonsense in."""
+        file, versions = self._read(), self.hub_versions()
+        over = layer(versions.in_force, versions.in_force_kept)
+        resources = tuple(plan.load(KINDS, file.resources, str(self.path), over.over))
+        decided = tuple(name_of(each) for key, each in over.managed.items() if not over.keeps(key))
+        return Snapshot(file.version, resources, decided)
 
-    def plan(self, resources: Sequence[Resource]) -> list[Change]:
+    def own(self) -> list[Resource]:
+        """What the gateway has itself, which need not be valid without the hub's part. Raises as `load` does."""
+        return plan.load(UNCHECKED, self._read().resources, str(self.path))
+
+    def plan(self, resources: Sequence[Resource], *, keep: bool = False) -> list[Change]:
         """What `apply` would do, one change a resource given, nothing written. Raises as `apply` does."""
-        return plan.applied(KINDS, self._read().resources, resources, str(self.path))[1]
+        return self._planned(self._read(), self.hub_versions(), resources, keep=keep).changes
 
-    def apply(self, resources: Sequence[Resource]) -> tuple[int, list[Change]]:
+    def apply(self, resources: Sequence[Resource], *, keep: bool = False) -> tuple[int, list[Change]]:
         """Add these resources, or replace those of the same kind and name; (version, one change a resource given).
 
-        All or nothing: raises `ConfigurationRejected` when the whole would not be valid, `RepositoryError` when it
-        cannot be written; the configuration is then as it was. Nothing is written when nothing changes.
+        All or nothing: raises `ConfigurationRejected` when the whole would not be valid, or the hub decides about one
+        of them; `RepositoryError` when it cannot be written; the configuration is then as it was. Nothing is written
+        when nothing changes. `keep`: these are in force until the hub's next version, also where it decides.
         """
         with self._locked():
-            file = self._read()
-            merged, changes = plan.applied(KINDS, file.resources, resources, str(self.path))
-            return self._commit(file, merged, changes), changes
+            file, versions = self._read(), self.hub_versions()
+            planned = self._planned(file, versions, resources, keep=keep)
+            version = self._commit(file, planned.documents, planned.changes)
+            if planned.versions != versions:
+                self._write_hub(planned.versions)
+            return version, planned.changes
 
     def delete(self, keys: Sequence[tuple[str, str]]) -> tuple[int, list[Change]]:
-        """Take the resources with these (kind, name) away; what is not there is left out of the changes.
+        """Take the own resources with these (kind, name) away; what is not there is left out of the changes.
 
         All or nothing, raising as `apply` does (for one: a forwarder may need the connector).
         """
         with self._locked():
-            file = self._read()
-            kept, changes = plan.deleted(KINDS, file.resources, set(keys), str(self.path))
+            file, over = self._read(), [each.over for each in layers(self.hub_versions())]
+            kept, changes = plan.deleted(KINDS, file.resources, set(keys), str(self.path), over)
             return self._commit(file, kept, changes), changes
+
+    # --- the hub's part ---------------------------------------------------------------------------------------
+
+    def hub_versions(self) -> HubVersions:
+        """What is known of the hub's versions. Raises `RepositoryError`."""
+        file = self._hub.read()
+        return HubVersions() if file is None else file.versions
+
+    def step(self, step: Callable[[HubVersions], HubVersions]) -> HubVersions:
+        """Make the next value of what is known; on disk on return. Raises `RepositoryError`, and what `step` does."""
+        with self._locked():
+            before = self.hub_versions()
+            after = step(before)
+            if after != before:
+                self._write_hub(after)
+            return after
+
+    def take(self, desired: Desired, authority: str, fault: Callable[[Sequence[Resource]], str | None]) -> HubVersions:
+        """Put a version on trial, or refuse it where it is not valid over what the gateway has itself, or `fault` says
+        why not of the whole; on disk on return. Raises `NotTaken`, `RepositoryError`."""
+
+        def step(before: HubVersions) -> HubVersions:
+            known = before.of(authority)
+            known.require_new(desired.version)
+            tried = known.tried(desired)
+            try:
+                over = layer(tried.trial)
+                why = fault(plan.load(KINDS, self._read().resources, str(self.path), over.over))
+            except ConfigurationRejected as rejected:
+                why = str(rejected)
+            return tried if why is None else known.refused(desired.version, why)
+
+        return self.step(step)
+
+    # --- inside -----------------------------------------------------------------------------------------------
+
+    def _planned(self, file: _File, versions: HubVersions, resources: Sequence[Resource], *, keep: bool) -> _Planned:
+        """Raises `ConfigurationRejected`."""
+        in_force = layer(versions.in_force, versions.in_force_kept)
+        decided = [(each, managed(in_force, each)) for each in resources]
+        same = [each for each, hubs in decided if hubs is not None and hubs.document == each.document]
+        others = [each for each, hubs in decided if hubs is not None and hubs.document != each.document]
+        if others and not keep and versions.in_force is not None:
+            raise ConfigurationRejected([not_ours(each, versions.in_force.number) for each in others])
+        if others:
+            versions = versions.keeping(tuple(name_of(each) for each in others))
+        given = [each for each in resources if each not in same]
+        over = [each.over for each in layers(versions)]
+        documents, changes = plan.applied(KINDS, file.resources, given, str(self.path), over)
+        unchanged = [Change(*each.key, each.document, each.document) for each in same]
+        return _Planned(documents, [*changes, *unchanged], versions)
 
     def _commit(self, file: _File, documents: Documents, changes: Sequence[Change]) -> int:
         if all(change.before == change.after for change in changes):
             return file.version
         version = file.version + 1
-        self._write(_File(FORMAT, version, documents))
+        self._own.write(_File(FORMAT, version, documents))
         return version
 
     def _read(self) -> _File:
-        try:
-            data = self.path.read_bytes()
-        except FileNotFoundError:
-            return _File(FORMAT, 0, [])
-        except OSError as why:
-            raise self._failed("read", why) from why
-        try:
-            made_by = msgspec.json.decode(data, type=_Head).format
-            if made_by > FORMAT:
-                raise RepositoryError(
-                    f"{self.path} has format {made_by} and this program knows up to {FORMAT}: a newer program made it; "
-                    "run that one, or apply the configuration anew in another data directory"
-                )
-            return msgspec.json.decode(data, type=_File)
-        except msgspec.DecodeError as why:
-            raise RepositoryError(
-                f"{self.path} is damaged ({why}): move it away and apply the configuration again; no messages are in it"
-            ) from why
+        return self._own.read() or _File(FORMAT, 0, [])
 
-    def _write(self, file: _File) -> None:
-        fresh = self.path.with_suffix(".new")
-        try:
-            descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, FILE_MODE)
-            with os.fdopen(descriptor, "wb") as out:
-                out.write(msgspec.json.format(msgspec.json.encode(file), indent=1) + b"\n")
-                out.flush()
-                os.fsync(out.fileno())
-            fresh.replace(self.path)
-            self._sync_folder()
-        except OSError as why:
-            with contextlib.suppress(OSError):
-                fresh.unlink()
-            raise self._failed("write", why) from why
-
-    def _sync_folder(self) -> None:
-        descriptor = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+    def _write_hub(self, versions: HubVersions) -> None:
+        self._hub.write(_HubFile(FORMAT, versions))
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
@@ -167,12 +225,9 @@ class Repository:
                 folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
             descriptor = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, FILE_MODE)
         except OSError as why:
-            raise self._failed("write", why) from why
+            raise self._own.failed("write", why) from why
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield
         finally:
             os.close(descriptor)
-
-    def _failed(self, verb: str, why: OSError) -> RepositoryError:
-        return RepositoryError(f"cannot {verb} {why.filename or self.path}: {why.strerror or why}")

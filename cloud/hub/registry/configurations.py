@@ -1,0 +1,292 @@
+"""What gateways are to be configured with: the versions somebody has made, and what the gateways say of them.
+
+For the hub, in a thread of its own, and for commands beside it, as `enrolments` is. Times are UTC microseconds since
+1970. A version is never changed; it is signed in the transaction that gives it its number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+import sqlalchemy as sa
+
+from bridge.desired import Desired, Outcome, Report, Signed, read, written
+from bridge.hidden import hides
+from cloud.hub.groups import Key
+from cloud.hub.limits import VERSIONS_KEPT, WHY_CHARACTERS_MAX
+from cloud.hub.registry.database import Database
+from cloud.hub.registry.schema import (
+    certificates,
+    configurations,
+    configured,
+    gateways,
+    open_schema,
+    rollouts,
+)
+from cloud.hub.rollout import RolloutState
+
+TIES_US = 10_000_000
+"""How much further back than the last change seen the next ones are looked for: who changes something has a clock of
+its own, and its transaction ends later than it took the time."""
+
+Sign = Callable[[str], str]
+"""The authority's signature over the text of a document, as `Signed` has it."""
+
+_SENT = (RolloutState.RUNNING.value, RolloutState.DONE.value)
+"""Roll-outs in these states withhold nothing."""
+
+
+class UnknownGateway(Exception):
+    """There is no gateway of that name; the message says so."""
+
+
+@hides("resources")
+class Wanted(NamedTuple):
+    """What somebody wants a gateway to be configured with."""
+
+    tenant: str
+    gateway: str
+    resources: list[dict[str, Any]]
+    confirm_s: float
+    restart: bool
+    made_by: str
+    note: str
+    rollout: str | None = None
+
+
+@hides("content")
+class VersionRecord(NamedTuple):
+    """A version as the registry has it."""
+
+    tenant: str
+    gateway: str
+    version: int
+    made_at: int
+    made_by: str
+    note: str
+    content: str
+    signature: str
+    rollout: str | None = None
+    confirmed_at: int | None = None
+    """When the gateway first said that it is confirmed there."""
+    failure: str | None = None
+    """What the gateway said, when it has not taken it."""
+
+    @property
+    def desired(self) -> Desired:
+        return read(self.content)
+
+
+class GatewayRecord(NamedTuple):
+    """A gateway, what is wanted of it, and what it says."""
+
+    tenant: str
+    gateway: str
+    wanted: int
+    changed_at: int
+    report: Report | None
+    reported_at: int | None
+
+    @property
+    def state(self) -> str:
+        """``confirmed``, ``trying``, ``refused``, ``rolled-back``, ``waiting`` (for the gateway to take it) or
+        ``none`` (the hub wants nothing)."""
+        report = self.report
+        if not self.wanted:
+            return "none"
+        if report is None:
+            return "waiting"
+        if report.trying == self.wanted:
+            return "trying"
+        if report.failure is not None and report.failure.version >= self.wanted:
+            return report.failure.outcome.value
+        if report.version == self.wanted:
+            return "confirmed"
+        return Outcome.REFUSED.value if report.newest >= self.wanted else "waiting"
+
+
+class Configurations:
+    """For the thread that makes it. Every method is one transaction, durable on return; raises `RegistryError`."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    @classmethod
+    def at(cls, url: sa.URL) -> Database:
+        """Open a registry for it, and make it where there is none."""
+        database = Database(url)
+        try:
+            database.open(open_schema)
+        except BaseException:
+            database.close()
+            raise
+        return database
+
+    def want(self, wanted: Sequence[Wanted], now_us: int, sign: Sign) -> list[VersionRecord]:
+        """Make the next version of each of these gateways' configurations. Raises `UnknownGateway`, `DesiredError`;
+        then none is made."""
+        return self._database.transaction(lambda tx: make_versions(tx, wanted, now_us, sign))
+
+    def versions(self, tenant: str, gateway: str) -> list[VersionRecord]:
+        """Those kept, the newest first."""
+        query = (
+            sa.select(*_VERSION)
+            .where(configurations.c.tenant == tenant, configurations.c.gateway == gateway)
+            .order_by(configurations.c.version.desc())
+        )
+        return [VersionRecord(*row) for row in self._database.transaction(lambda tx: tx.execute(query).all())]
+
+    def gateways(self, tenant: str | None = None, since_us: int | None = None) -> list[GatewayRecord]:
+        """Gateways somebody has wanted something of, or that have reported; by name. `since_us`: changed since."""
+        query = sa.select(*_GATEWAY).order_by(configured.c.tenant, configured.c.gateway)
+        if tenant is not None:
+            query = query.where(configured.c.tenant == tenant)
+        if since_us is not None:
+            query = query.where(configured.c.changed_at >= since_us - TIES_US)
+        return [_gateway(row) for row in self._database.transaction(lambda tx: tx.execute(query).all())]
+
+    def known(self, tenant: str) -> list[tuple[str, bool]]:
+        """(name, connected) of every gateway of a tenant, by name."""
+        return self._database.transaction(lambda tx: _known(tx, tenant))
+
+    def reported(self, key: Key, report: Report, now_us: int) -> Signed | None:
+        """Keep what a gateway says; returns the version it is to take next, if any."""
+        return self._database.transaction(lambda tx: _reported(tx, key, report, now_us))
+
+    def due(self, key: Key, report: Report) -> Signed | None:
+        """The version a gateway that says this is to take next, if any."""
+        return self._database.transaction(lambda tx: _due(tx, key, report))
+
+
+_VERSION = [configurations.c[name] for name in VersionRecord._fields]
+_GATEWAY = [configured.c[name] for name in GatewayRecord._fields]
+
+
+def make_versions(tx: sa.Connection, wanted: Sequence[Wanted], now_us: int, sign: Sign) -> list[VersionRecord]:
+    """As `Configurations.want`, within a transaction."""
+    made = []
+    for each in wanted:
+        before = gateway_in(tx, each.tenant, each.gateway)
+        if before is None and not _is_known(tx, each.tenant, each.gateway):
+            raise UnknownGateway(f"there is no gateway {each.gateway} of tenant {each.tenant}")
+        seen = before.report.newest if before is not None and before.report is not None else 0
+        number = max(before.wanted if before is not None else 0, seen) + 1
+        content = written(
+            Desired(
+                tenant=each.tenant,
+                gateway=each.gateway,
+                version=number,
+                made_at=now_us,
+                confirm_s=each.confirm_s,
+                restart=each.restart,
+                resources=each.resources,
+            )
+        )
+        head = (each.tenant, each.gateway, number, now_us, each.made_by, each.note)
+        record = VersionRecord(*head, content, sign(content), each.rollout)
+        tx.execute(configurations.insert().values(**record._asdict()))
+        _set(tx, (each.tenant, each.gateway), before, wanted=number, changed_at=now_us)
+        _forget_old(tx, each.tenant, each.gateway, number)
+        made.append(record)
+    return made
+
+
+def gateway_in(tx: sa.Connection, tenant: str, gateway: str) -> GatewayRecord | None:
+    """What is known of a gateway's configuration."""
+    query = sa.select(*_GATEWAY).where(configured.c.tenant == tenant, configured.c.gateway == gateway)
+    row = tx.execute(query).first()
+    return None if row is None else _gateway(row)
+
+
+def gateways_in(tx: sa.Connection, tenant: str) -> dict[str, GatewayRecord]:
+    """The same of all of a tenant."""
+    rows = tx.execute(sa.select(*_GATEWAY).where(configured.c.tenant == tenant))
+    return {row.gateway: _gateway(row) for row in rows}
+
+
+def touch(tx: sa.Connection, tenant: str, names: Iterable[str], now_us: int) -> None:
+    """Have it looked again what these gateways are to take."""
+    here = (configured.c.tenant == tenant, configured.c.gateway == sa.bindparam("at"))
+    rows = [{"at": name} for name in names]
+    if rows:
+        tx.execute(configured.update().where(*here).values(changed_at=now_us), rows)
+
+
+def _known(tx: sa.Connection, tenant: str) -> list[tuple[str, bool]]:
+    seen = sa.select(gateways.c.name, gateways.c.connected).where(gateways.c.tenant == tenant)
+    enrolled = sa.select(certificates.c.gateway).where(certificates.c.tenant == tenant).distinct()
+    found = dict.fromkeys(tx.execute(enrolled).scalars(), False)
+    found.update({row.name: bool(row.connected) for row in tx.execute(seen)})
+    return sorted(found.items())
+
+
+def _is_known(tx: sa.Connection, tenant: str, gateway: str) -> bool:
+    seen = sa.select(gateways.c.name).where(gateways.c.tenant == tenant, gateways.c.name == gateway)
+    mine = (certificates.c.tenant == tenant, certificates.c.gateway == gateway)
+    enrolled = sa.select(certificates.c.serial).where(*mine).limit(1)
+    return tx.execute(seen).first() is not None or tx.execute(enrolled).first() is not None
+
+
+def _gateway(row: Any) -> GatewayRecord:
+    record = GatewayRecord(*row)
+    report = msgspec.json.decode(row.report, type=Report) if row.report is not None else None
+    return record._replace(report=report)
+
+
+def _set(tx: sa.Connection, key: Key, before: GatewayRecord | None, **values: Any) -> None:
+    if before is None:
+        whole = {"tenant": key[0], "gateway": key[1], "wanted": 0, "changed_at": 0, **values}
+        tx.execute(configured.insert().values(**whole))
+    else:
+        here = (configured.c.tenant == key[0], configured.c.gateway == key[1])
+        tx.execute(configured.update().where(*here).values(**values))
+
+
+def _forget_old(tx: sa.Connection, tenant: str, gateway: str, newest: int) -> None:
+    """Keep the last versions, and the last that was confirmed: it is what a rollback goes to."""
+    mine = (configurations.c.tenant == tenant, configurations.c.gateway == gateway)
+    confirmed = sa.select(sa.func.max(configurations.c.version)).where(
+        *mine, configurations.c.confirmed_at.is_not(None)
+    )
+    last = tx.execute(confirmed).scalar() or 0
+    old = (configurations.c.version < newest - VERSIONS_KEPT, configurations.c.version != last)
+    tx.execute(configurations.delete().where(*mine, *old))
+
+
+def _reported(tx: sa.Connection, key: Key, report: Report, now_us: int) -> Signed | None:
+    before = gateway_in(tx, *key)
+    if report.failure is not None and len(report.failure.why) > WHY_CHARACTERS_MAX:
+        shorter = msgspec.structs.replace(report.failure, why=f"{report.failure.why[:WHY_CHARACTERS_MAX]} …")
+        report = msgspec.structs.replace(report, failure=shorter)
+    if before is None or before.report != report:
+        _set(tx, key, before, report=msgspec.json.encode(report).decode(), reported_at=now_us)
+        _note_outcomes(tx, key, report, now_us)
+    return _due(tx, key, report)
+
+
+def _note_outcomes(tx: sa.Connection, key: Key, report: Report, now_us: int) -> None:
+    mine = configurations.update().where(configurations.c.tenant == key[0], configurations.c.gateway == key[1])
+    if report.version:
+        first = mine.where(configurations.c.version == report.version, configurations.c.confirmed_at.is_(None))
+        tx.execute(first.values(confirmed_at=now_us))
+    if report.failure is not None:
+        words = f"{report.failure.outcome.value}: {report.failure.why}"
+        tx.execute(mine.where(configurations.c.version == report.failure.version).values(failure=words))
+
+
+def _due(tx: sa.Connection, key: Key, report: Report) -> Signed | None:
+    """The newest version that is not withheld, where the gateway has decided about none as new, and tries none."""
+    if report.trying is not None:
+        return None
+    withheld = configurations.c.rollout.is_not(None) & rollouts.c.state.not_in(_SENT)
+    query = (
+        sa.select(configurations.c.version, configurations.c.content, configurations.c.signature)
+        .select_from(configurations.outerjoin(rollouts, configurations.c.rollout == rollouts.c.id))
+        .where(configurations.c.tenant == key[0], configurations.c.gateway == key[1], ~withheld)
+        .order_by(configurations.c.version.desc())
+        .limit(1)
+    )
+    row = tx.execute(query).first()
+    return Signed(row.content, row.signature) if row is not None and row.version > report.newest else None

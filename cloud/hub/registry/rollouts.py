@@ -1,0 +1,264 @@
+"""Roll-outs of a configuration as the registry keeps them: they go on where they were when the hub starts again.
+
+As `configurations`, and in its transactions: a wave is begun, and its gateways are sent their versions, at once or not
+at all. Several hubs may look at the same one.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import msgspec
+import sqlalchemy as sa
+
+from bridge.hidden import hides
+from cloud.hub.limits import ROLLOUTS_KEPT
+from cloud.hub.registry.configurations import (
+    GatewayRecord,
+    Sign,
+    UnknownGateway,
+    Wanted,
+    gateways_in,
+    make_versions,
+    touch,
+)
+from cloud.hub.registry.database import Database
+from cloud.hub.registry.schema import configurations, gateways, rollout_members, rollouts
+from cloud.hub.rollout import OPEN, Member, Pace, Phase, RolloutState, Seen, Step, look, resumed
+
+ENDED = (RolloutState.DONE.value, RolloutState.ABORTED.value)
+
+
+class RolloutError(Exception):
+    """What is asked of a roll-out cannot be; the message says why."""
+
+
+@hides("resources")
+class RolloutRecord(NamedTuple):
+    """A roll-out."""
+
+    id: str
+    tenant: str
+    made_at: int
+    made_by: str
+    note: str
+    resources: list[dict[str, Any]]
+    confirm_s: float
+    restart: bool
+    soak_s: float
+    away_s: float
+    failures_max: int
+    wave: int
+    """The one it is at, from 0."""
+    state: RolloutState
+    why: str
+    """Why it halted."""
+
+    @property
+    def pace(self) -> Pace:
+        return Pace(self.soak_s, self.away_s, self.failures_max)
+
+
+def new_id() -> str:
+    """Of a roll-out: short enough to be typed."""
+    return secrets.token_hex(4)
+
+
+class Rollouts:
+    """For the thread that opened the database. Every method is one transaction; raises `RegistryError`."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def add(self, record: RolloutRecord, members: Sequence[Member]) -> None:
+        """Begin one. Its first wave is sent by the hub."""
+        row = {**record._asdict(), "resources": _text(record.resources), "state": record.state.value}
+
+        def work(tx: sa.Connection) -> None:
+            tx.execute(rollouts.insert().values(**row))
+            tx.execute(rollout_members.insert(), [_member_row(record.id, each) for each in members])
+            _forget_old(tx)
+
+        self._database.transaction(work)
+
+    def all(self, tenant: str | None = None) -> list[RolloutRecord]:
+        """The newest first."""
+        query = sa.select(*_ROLLOUT).order_by(rollouts.c.made_at.desc(), rollouts.c.id)
+        if tenant is not None:
+            query = query.where(rollouts.c.tenant == tenant)
+        return [_rollout(row) for row in self._database.transaction(lambda tx: tx.execute(query).all())]
+
+    def members(self, rollout: str) -> list[Member]:
+        """By wave and name."""
+        return self._database.transaction(lambda tx: _members(tx, rollout))
+
+    def pause(self, rollout: str) -> RolloutRecord:
+        """Nothing more is sent, and what is not fetched yet is withheld. Raises `RolloutError`."""
+        return self._changed(rollout, (RolloutState.RUNNING,), RolloutState.PAUSED, 0)
+
+    def resume(self, rollout: str, now_us: int) -> RolloutRecord:
+        """Go on; gateways that failed are left out. Raises `RolloutError`."""
+        return self._changed(rollout, (RolloutState.PAUSED, RolloutState.HALTED), RolloutState.RUNNING, now_us)
+
+    def abort(self, rollout: str) -> RolloutRecord:
+        """End it; what gateways have taken stays. Raises `RolloutError`."""
+        known = (RolloutState.RUNNING, RolloutState.PAUSED, RolloutState.HALTED)
+        return self._changed(rollout, known, RolloutState.ABORTED, 0)
+
+    def take_back(self, rollout: str, by: str, now_us: int, sign: Sign) -> list[str]:
+        """Send who has taken its version, or may have, the last it confirmed before, as a new one; returns whom."""
+
+        def work(tx: sa.Connection) -> list[str]:
+            record = _one(tx, rollout)
+            taken = [each for each in _members(tx, rollout) if each.phase in _TAKEN and each.version is not None]
+            wanted = [_previous(tx, record, each, by) for each in taken]
+            make_versions(tx, wanted, now_us, sign)
+            return [each.gateway for each in wanted]
+
+        return self._database.transaction(work)
+
+    def look(self, now_us: int, sign: Sign) -> list[RolloutRecord]:
+        """Take the next steps of those that run; returns those that are otherwise now."""
+        running = sa.select(rollouts.c.id).where(rollouts.c.state == RolloutState.RUNNING.value)
+        ids = self._database.transaction(lambda tx: list(tx.execute(running).scalars()))
+        changed = [
+            self._database.transaction(partial(_advance, rollout=each, now_us=now_us, sign=sign)) for each in ids
+        ]
+        return [record for record in changed if record is not None]
+
+    def _changed(self, rollout: str, before: Sequence[RolloutState], after: RolloutState, now_us: int) -> RolloutRecord:
+        def work(tx: sa.Connection) -> RolloutRecord:
+            record = _one(tx, rollout)
+            if record.state not in before:
+                raise RolloutError(f"roll-out {rollout} is {record.state.value}")
+            known = _members(tx, rollout)
+            if after is RolloutState.RUNNING:
+                _update(tx, rollout, resumed(known, now_us))
+                touch(tx, record.tenant, [each.gateway for each in known if each.phase in OPEN], now_us)
+            tx.execute(rollouts.update().where(rollouts.c.id == rollout).values(state=after.value, why=""))
+            return record._replace(state=after, why="")
+
+        return self._database.transaction(work)
+
+
+_ROLLOUT = [rollouts.c[name] for name in RolloutRecord._fields]
+_MEMBER = [rollout_members.c[name] for name in Member._fields]
+_TAKEN = (Phase.SENT, Phase.AWAY, Phase.CONFIRMED, Phase.DONE)
+
+
+def _one(tx: sa.Connection, rollout: str) -> RolloutRecord:
+    row = tx.execute(sa.select(*_ROLLOUT).where(rollouts.c.id == rollout)).first()
+    if row is None:
+        raise RolloutError(f"there is no roll-out {rollout}")
+    return _rollout(row)
+
+
+def _members(tx: sa.Connection, rollout: str) -> list[Member]:
+    query = sa.select(*_MEMBER).where(rollout_members.c.rollout == rollout)
+    rows = tx.execute(query.order_by(rollout_members.c.wave, rollout_members.c.gateway))
+    return [Member(*row)._replace(phase=Phase(row.phase)) for row in rows]
+
+
+def _rollout(row: Any) -> RolloutRecord:
+    record = RolloutRecord(*row)
+    return record._replace(resources=msgspec.json.decode(row.resources), state=RolloutState(row.state))
+
+
+def _member_row(rollout: str, member: Member) -> dict[str, Any]:
+    return {**member._asdict(), "rollout": rollout, "phase": member.phase.value}
+
+
+def _update(tx: sa.Connection, rollout: str, members: Sequence[Member]) -> None:
+    columns = ("phase", "since", "version", "why")
+    here = (rollout_members.c.rollout == rollout, rollout_members.c.gateway == sa.bindparam("at_gateway"))
+    rows = [{f"at_{name}": value for name, value in _member_row(rollout, each).items()} for each in members]
+    if rows:
+        values: dict[str, Any] = {name: sa.bindparam(f"at_{name}") for name in columns}
+        wanted = {"at_gateway", *(f"at_{name}" for name in columns)}
+        tx.execute(
+            rollout_members.update().where(*here).values(values),
+            [{name: value for name, value in row.items() if name in wanted} for row in rows],
+        )
+
+
+def _advance(tx: sa.Connection, rollout: str, now_us: int, sign: Sign) -> RolloutRecord | None:
+    """None: nothing is otherwise."""
+    record = _one(tx, rollout)
+    if record.state is not RolloutState.RUNNING:  # somebody was faster
+        return None
+    known = _members(tx, rollout)
+    step = look(record.wave, record.pace, known, _seen(tx, record.tenant, known), record.confirm_s, now_us)
+    sent = _send(tx, record, step, now_us, sign)
+    _update(tx, rollout, [*step.members, *sent])
+    if (step.wave, step.state) == (record.wave, record.state):
+        return None
+    values = {"wave": step.wave, "state": step.state.value, "why": step.why}
+    tx.execute(rollouts.update().where(rollouts.c.id == rollout).values(**values))
+    return record._replace(wave=step.wave, state=step.state, why=step.why)
+
+
+def _send(tx: sa.Connection, record: RolloutRecord, step: Step, now_us: int, sign: Sign) -> list[Member]:
+    sent: list[Member] = []
+    for member in step.send:
+        wanted = Wanted(
+            tenant=record.tenant,
+            gateway=member.gateway,
+            resources=record.resources,
+            confirm_s=record.confirm_s,
+            restart=record.restart,
+            made_by=record.made_by,
+            note=record.note,
+            rollout=record.id,
+        )
+        try:
+            [made] = make_versions(tx, [wanted], now_us, sign)
+        except UnknownGateway as error:
+            sent.append(member._replace(phase=Phase.FAILED, since=now_us, why=str(error)))
+        else:
+            sent.append(member._replace(phase=Phase.SENT, since=now_us, version=made.version))
+    return sent
+
+
+def _seen(tx: sa.Connection, tenant: str, members: Sequence[Member]) -> dict[str, Seen]:
+    there = sa.select(gateways.c.name, gateways.c.connected).where(gateways.c.tenant == tenant)
+    connected = {row.name: bool(row.connected) for row in tx.execute(there)}
+    known = gateways_in(tx, tenant)
+    return {each.gateway: _of(known.get(each.gateway), connected.get(each.gateway, False)) for each in members}
+
+
+def _of(record: GatewayRecord | None, connected: bool) -> Seen:
+    if record is None:
+        return Seen(connected, 0, 0)
+    report = record.report
+    if report is None:
+        return Seen(connected, record.wanted, 0)
+    failure = report.failure
+    if failure is None:
+        return Seen(connected, record.wanted, report.version)
+    why = f"{failure.outcome.value}: {failure.why}"
+    return Seen(connected, record.wanted, report.version, failure.version, why)
+
+
+def _previous(tx: sa.Connection, record: RolloutRecord, member: Member, by: str) -> Wanted:
+    """What a gateway confirmed before this roll-out; nothing, where it confirmed nothing."""
+    mine = (configurations.c.tenant == record.tenant, configurations.c.gateway == member.gateway)
+    before = (configurations.c.version < member.version, configurations.c.confirmed_at.is_not(None))
+    query = sa.select(configurations.c.content).where(*mine, *before).order_by(configurations.c.version.desc()).limit(1)
+    content = tx.execute(query).scalar()
+    resources = msgspec.json.decode(content)["resources"] if content is not None else []
+    note = f"takes back roll-out {record.id}"
+    return Wanted(record.tenant, member.gateway, resources, record.confirm_s, record.restart, by, note)
+
+
+def _forget_old(tx: sa.Connection) -> None:
+    ended = sa.select(rollouts.c.id).where(rollouts.c.state.in_(ENDED)).order_by(rollouts.c.made_at.desc())
+    for rollout in list(tx.execute(ended).scalars())[ROLLOUTS_KEPT:]:
+        tx.execute(rollout_members.delete().where(rollout_members.c.rollout == rollout))
+        tx.execute(rollouts.delete().where(rollouts.c.id == rollout))
+
+
+def _text(resources: list[dict[str, Any]]) -> str:
+    return msgspec.json.encode(resources).decode()

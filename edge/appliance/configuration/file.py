@@ -1,0 +1,92 @@
+"""A file of a gateway's configuration: JSON with the number of its layout, replaced as a whole or as it was."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Final, Generic, TypeVar
+
+import msgspec
+
+FILE_MODE: Final = 0o600
+"""Resources hold passwords of remote peers."""
+
+Content = TypeVar("Content", bound=msgspec.Struct)
+Mark = tuple[int, int, int]
+"""Inode, time of the last change, size: another one means another content."""
+
+
+class RepositoryError(Exception):
+    """The file cannot be read or written; the message says why and what to do next."""
+
+
+class _Head(msgspec.Struct):
+    format: int
+
+
+class ConfigurationFile(Generic[Content]):
+    """One of `content`, whose field `format` is its layout's number."""
+
+    def __init__(self, path: Path, content: type[Content], layout: int, *, damaged: str) -> None:
+        """`layout`: the highest this program knows. `damaged`: what to do with one that cannot be read."""
+        self.path = path
+        self._content = content
+        self._layout = layout
+        self._damaged = damaged
+
+    def mark(self) -> Mark | None:
+        """None where there is no file. Raises `RepositoryError`."""
+        try:
+            status = self.path.stat()
+        except FileNotFoundError:
+            return None
+        except OSError as why:
+            raise self.failed("read", why) from why
+        return (status.st_ino, status.st_mtime_ns, status.st_size)
+
+    def read(self) -> Content | None:
+        """None where there is no file. Raises `RepositoryError`."""
+        try:
+            data = self.path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as why:
+            raise self.failed("read", why) from why
+        try:
+            made_by = msgspec.json.decode(data, type=_Head).format
+            if made_by > self._layout:
+                raise RepositoryError(
+                    f"{self.path} has format {made_by} and this program knows up to {self._layout}: a newer program "
+                    "made it; run that one, or apply the configuration anew in another data directory"
+                )
+            return msgspec.json.decode(data, type=self._content)
+        except msgspec.DecodeError as why:
+            raise RepositoryError(f"{self.path} is damaged ({why}): {self._damaged}; no messages are in it") from why
+
+    def write(self, content: Content) -> None:
+        """On disk on return. Raises `RepositoryError`; the file is then as it was."""
+        fresh = self.path.with_suffix(".new")
+        try:
+            descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, FILE_MODE)
+            with os.fdopen(descriptor, "wb") as out:
+                out.write(msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n")
+                out.flush()
+                os.fsync(out.fileno())
+            fresh.replace(self.path)
+            self._sync_folder()
+        except OSError as why:
+            with contextlib.suppress(OSError):
+                fresh.unlink()
+            raise self.failed("write", why) from why
+
+    def failed(self, verb: str, why: OSError) -> RepositoryError:
+        """What to raise."""
+        return RepositoryError(f"cannot {verb} {why.filename or self.path}: {why.strerror or why}")
+
+    def _sync_folder(self) -> None:
+        descriptor = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

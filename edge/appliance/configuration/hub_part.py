@@ -1,0 +1,64 @@
+"""The hub's part of a gateway's configuration, as a layer over the gateway's own; and what the hub may not decide."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bridge.resources import schema
+from bridge.resources.errors import ConfigurationError, ConfigurationRejected, Origin
+from bridge.resources.overlay import Key, Overlay, key_in
+from bridge.resources.resource import Resource, error_at
+from edge.appliance.configuration.hub_versions import HubVersions, Version
+from edge.configuration.from_hub import hub_faults
+from edge.configuration.kinds import KINDS
+
+
+def resources_of(version: Version) -> list[Resource]:
+    """What a version says. Raises `ConfigurationRejected`."""
+    resources: list[Resource] = []
+    errors: list[ConfigurationError] = []
+    origin = Origin(f"the hub's configuration, version {version.number}")
+    for document in version.resources:
+        built = schema.build(KINDS, document, origin)
+        if isinstance(built, Resource):
+            resources.append(built)
+        else:
+            errors += built
+    errors += hub_faults(resources)
+    if errors:
+        raise ConfigurationRejected(errors)
+    return resources
+
+
+def layer(version: Version | None, kept: Sequence[str] = ()) -> Overlay:
+    """A version over what the gateway has itself. Raises `ConfigurationRejected`."""
+    return Overlay(KINDS, resources_of(version) if version is not None else (), [_key(name) for name in kept])
+
+
+def layers(versions: HubVersions) -> list[Overlay]:
+    """Each that may be in force without another decision: what changes here has to be valid under all of them."""
+    in_force = layer(versions.in_force, versions.in_force_kept)
+    return [in_force, layer(versions.confirmed, versions.kept)] if versions.trial is not None else [in_force]
+
+
+def name_of(resource: Resource) -> str:
+    """Kind/name."""
+    return f"{resource.kind}/{resource.name}"
+
+
+def managed(overlay: Overlay, resource: Resource) -> Resource | None:
+    """The hub's resource that is in force in place of this own one; None: this one is, at least in part."""
+    key = key_in(KINDS, resource)
+    return None if not key[1] or overlay.keeps(key) else overlay.managed.get(key)
+
+
+def not_ours(resource: Resource, number: int) -> ConfigurationError:
+    """Why a change of it here would not count."""
+    words = f"is decided by the hub (version {number}): change it there; or, until the hub's next version, with --local"
+    return error_at(resource, (), words)
+
+
+def _key(name: str) -> Key:
+    kind, _, own = name.partition("/")
+    found = KINDS.get(kind)
+    return (kind, "") if found is not None and found.single else (kind, own)

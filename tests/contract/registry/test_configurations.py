@@ -1,0 +1,216 @@
+"""Versions of gateways' configurations and roll-outs of them, on SQLite and on PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from bridge.desired import Failure, Outcome, Report, Signed, read
+from cloud.hub.groups import Presence
+from cloud.hub.limits import VERSIONS_KEPT
+from cloud.hub.registry.configurations import Configurations, UnknownGateway, Wanted
+from cloud.hub.registry.database import Database
+from cloud.hub.registry.rollouts import RolloutError, RolloutRecord, Rollouts
+from cloud.hub.rollout import Phase, RolloutState, members
+from tests.contract.registry.conftest import Place
+
+SECOND = 1_000_000
+GATEWAYS = ("g1", "g2", "g3")
+
+
+def sign(content: str) -> str:
+    return f"signed {len(content)}"
+
+
+def document(name: str) -> dict[str, Any]:
+    spec = {"address": f"{name}/#", "type": "topic"}
+    return {"apiVersion": "waypost/v1", "kind": "Address", "metadata": {"name": name}, "spec": spec}
+
+
+def wanted(gateway: str, *names: str, tenant: str = "acme") -> Wanted:
+    return Wanted(tenant, gateway, [document(name) for name in names], 60.0, False, "ann", "why not")
+
+
+@pytest.fixture
+def database(place: Place) -> Iterator[Database]:
+    registry = place.open()
+    registry.directory.presence({("acme", name): Presence("here", True, 1, 1) for name in GATEWAYS})
+    registry.close()
+    opened = Configurations.at(place.url)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def known(database: Database) -> Configurations:
+    return Configurations(database)
+
+
+@pytest.fixture
+def rollouts(database: Database) -> Rollouts:
+    return Rollouts(database)
+
+
+def numbers(signed: Signed | None) -> int | None:
+    return None if signed is None else read(signed.content).version
+
+
+class TestVersions:
+    def test_numbers_are_dense_for_each_gateway(self, known: Configurations) -> None:
+        made = known.want([wanted("g1", "a"), wanted("g2", "a")], 1, sign)
+        made += known.want([wanted("g1", "b")], 2, sign)
+        assert [(each.gateway, each.version) for each in made] == [("g1", 1), ("g2", 1), ("g1", 2)]
+        newest, first = known.versions("acme", "g1")
+        assert (newest.version, newest.made_by, newest.note, newest.made_at) == (2, "ann", "why not", 2)
+        assert newest.desired.resources == [document("b")]
+        assert (newest.desired.tenant, newest.desired.gateway, newest.desired.version) == ("acme", "g1", 2)
+        assert newest.signature == sign(newest.content)
+        assert first.desired.resources == [document("a")]
+
+    def test_all_or_none_and_no_unknown_gateway(self, known: Configurations) -> None:
+        with pytest.raises(UnknownGateway, match="no gateway other of tenant acme"):
+            known.want([wanted("g1", "a"), wanted("other", "a")], 1, sign)
+        with pytest.raises(UnknownGateway):
+            known.want([wanted("g1", "a", tenant="umbrella")], 1, sign)
+        assert known.versions("acme", "g1") == []
+
+    def test_a_number_is_above_what_the_gateway_has_seen(self, known: Configurations) -> None:
+        """The registry is an older copy: the gateway knows later versions."""
+        assert known.reported(("acme", "g1"), Report(version=7, newest=8), 1) is None
+        [made] = known.want([wanted("g1", "a")], 2, sign)
+        assert made.version == 9
+
+    def test_old_ones_are_forgotten_but_the_last_confirmed(self, known: Configurations) -> None:
+        known.want([wanted("g1", "a")], 1, sign)
+        known.reported(("acme", "g1"), Report(version=1, newest=1), 2)
+        for number in range(VERSIONS_KEPT + 5):
+            known.want([wanted("g1", f"n{number}")], 3, sign)
+        kept = [each.version for each in known.versions("acme", "g1")]
+        assert len(kept) == VERSIONS_KEPT + 2
+        assert kept[-1] == 1
+
+
+class TestReports:
+    def test_what_is_due(self, known: Configurations) -> None:
+        key = ("acme", "g1")
+        assert known.reported(key, Report(), 1) is None
+        known.want([wanted("g1", "a")], 2, sign)
+        known.want([wanted("g1", "b")], 3, sign)
+        assert numbers(known.reported(key, Report(), 4)) == 2
+        assert known.reported(key, Report(trying=2, newest=2), 5) is None
+        known.want([wanted("g1", "c")], 6, sign)
+        assert known.reported(key, Report(trying=2, newest=2), 7) is None, "it is busy"
+        assert numbers(known.reported(key, Report(version=2, newest=2), 8)) == 3
+        failure = Failure(3, Outcome.ROLLED_BACK, "no hub")
+        assert known.reported(key, Report(version=2, newest=3, failure=failure), 9) is None, "not twice"
+        third, second, _ = known.versions(*key)
+        assert (second.confirmed_at, second.failure) == (8, None)
+        assert (third.confirmed_at, third.failure) == (None, "rolled-back: no hub")
+
+    @pytest.mark.parametrize(
+        ("report", "state"),
+        [
+            (Report(), "waiting"),
+            (Report(trying=1, newest=1), "trying"),
+            (Report(version=1, newest=1), "confirmed"),
+            (Report(newest=1, failure=Failure(1, Outcome.REFUSED, "x")), "refused"),
+            (Report(newest=1, failure=Failure(1, Outcome.ROLLED_BACK, "x")), "rolled-back"),
+        ],
+    )
+    def test_states(self, known: Configurations, report: Report, state: str) -> None:
+        known.want([wanted("g1", "a")], 1, sign)
+        known.reported(("acme", "g1"), report, 2)
+        [found] = known.gateways("acme")
+        assert (found.state, found.report) == (state, report)
+
+    def test_changes_are_found(self, known: Configurations) -> None:
+        known.want([wanted("g1", "a")], 100 * SECOND, sign)
+        known.want([wanted("g2", "a")], 200 * SECOND, sign)
+        assert [each.gateway for each in known.gateways(since_us=150 * SECOND)] == ["g2"]
+
+
+def begin(rollouts: Rollouts, sizes: list[int], **more: Any) -> str:
+    record = RolloutRecord(
+        id="r1",
+        tenant="acme",
+        made_at=1,
+        made_by="ann",
+        note="",
+        resources=[document("new")],
+        confirm_s=5.0,
+        restart=False,
+        soak_s=10.0,
+        away_s=100.0,
+        failures_max=0,
+        wave=0,
+        state=RolloutState.RUNNING,
+        why="",
+    )._replace(**more)
+    rollouts.add(record, members(GATEWAYS, sizes, 1))
+    return record.id
+
+
+class TestRollouts:
+    def test_wave_by_wave_over_restarts(self, place: Place, known: Configurations, rollouts: Rollouts) -> None:
+        begin(rollouts, [1, 2])
+        assert rollouts.look(SECOND, sign) == []
+        assert numbers(known.reported(("acme", "g1"), Report(), SECOND)) == 1
+        assert known.reported(("acme", "g2"), Report(), SECOND) is None
+        known.reported(("acme", "g1"), Report(version=1, newest=1), SECOND)
+        rollouts.look(2 * SECOND, sign)
+        another = Configurations.at(place.url)  # the hub, started again
+        [moved] = Rollouts(another).look(13 * SECOND, sign)
+        assert (moved.wave, moved.state) == (1, RolloutState.RUNNING)
+        for name in ("g2", "g3"):
+            Configurations(another).reported(("acme", name), Report(version=1, newest=1), 14 * SECOND)
+        Rollouts(another).look(15 * SECOND, sign)
+        [ended] = Rollouts(another).look(26 * SECOND, sign)
+        another.close()
+        assert ended.state is RolloutState.DONE
+        assert {each.phase for each in rollouts.members("r1")} == {Phase.DONE}
+
+    def test_what_is_halted_is_withheld_until_it_goes_on(self, known: Configurations, rollouts: Rollouts) -> None:
+        begin(rollouts, [2, 1])
+        rollouts.look(SECOND, sign)
+        failure = Failure(1, Outcome.REFUSED, "no such connector")
+        known.reported(("acme", "g1"), Report(newest=1, failure=failure), 2 * SECOND)
+        [halted] = rollouts.look(3 * SECOND, sign)
+        assert (halted.state, halted.why) == (RolloutState.HALTED, "gateway g1: refused: no such connector")
+        assert known.reported(("acme", "g2"), Report(), 4 * SECOND) is None
+        assert rollouts.look(500 * SECOND, sign) == []
+        rollouts.resume("r1", 501 * SECOND)
+        assert numbers(known.due(("acme", "g2"), Report())) == 1
+        assert "g2" in {each.gateway for each in known.gateways(since_us=501 * SECOND)}, "it is looked at again"
+        known.reported(("acme", "g2"), Report(version=1, newest=1), 502 * SECOND)
+        rollouts.look(503 * SECOND, sign)
+        [moved] = rollouts.look(514 * SECOND, sign)
+        assert moved.wave == 1
+        assert [each.phase for each in rollouts.members("r1")] == [Phase.LEFT_OUT, Phase.DONE, Phase.SENT]
+
+    def test_what_was_taken_can_be_taken_back(self, known: Configurations, rollouts: Rollouts) -> None:
+        known.want([wanted("g1", "before")], 1, sign)
+        known.reported(("acme", "g1"), Report(version=1, newest=1), 2)
+        begin(rollouts, [3])
+        rollouts.look(SECOND, sign)
+        assert numbers(known.reported(("acme", "g1"), Report(version=1, newest=1), 2 * SECOND)) == 2
+        rollouts.abort("r1")
+        assert known.due(("acme", "g2"), Report()) is None
+        assert rollouts.take_back("r1", "bob", 3 * SECOND, sign) == list(GATEWAYS)
+        due = {name: known.due(("acme", name), Report()) for name in GATEWAYS}
+        assert read(due["g1"].content).resources == [document("before")]  # type: ignore[union-attr]
+        assert read(due["g2"].content).resources == []  # type: ignore[union-attr]
+        assert numbers(due["g1"]) == 3
+
+    def test_what_cannot_be(self, rollouts: Rollouts) -> None:
+        begin(rollouts, [3])
+        with pytest.raises(RolloutError, match="there is no roll-out other"):
+            rollouts.pause("other")
+        with pytest.raises(RolloutError, match="r1 is running"):
+            rollouts.resume("r1", 1)
+        rollouts.pause("r1")
+        assert rollouts.look(SECOND, sign) == []
+        rollouts.abort("r1")
+        with pytest.raises(RolloutError, match="r1 is aborted"):
+            rollouts.abort("r1")

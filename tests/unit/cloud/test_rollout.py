@@ -1,0 +1,201 @@
+"""A roll-out's waves: who is sent the version, when, and what halts it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloud.hub.rollout import (
+    Member,
+    Pace,
+    Phase,
+    RolloutState,
+    Seen,
+    Step,
+    WavesError,
+    look,
+    members,
+    resumed,
+    waves,
+)
+
+PACE = Pace(soak_s=10.0, away_s=100.0, failures_max=0)
+SECOND = 1_000_000
+
+
+class Fleet:
+    """Gateways that are there and take what they are sent, as far as they are not told otherwise."""
+
+    def __init__(self, names: Sequence[str], sizes: Sequence[int], pace: Pace = PACE) -> None:
+        self.pace = pace
+        self.known = {each.gateway: each for each in members(names, sizes, 0)}
+        self.seen = {name: Seen(connected=True, wanted=0, version=0) for name in names}
+        self.wave, self.state, self.why, self.now = 0, RolloutState.RUNNING, "", 0
+
+    def look(self, after_s: float = 1.0) -> Step:
+        self.now += int(after_s * SECOND)
+        step = look(self.wave, self.pace, list(self.known.values()), self.seen, 5.0, self.now)
+        sent = [each._replace(phase=Phase.SENT, since=self.now, version=7) for each in step.send]
+        self.known.update({each.gateway: each for each in (*step.members, *sent)})
+        self.seen.update({each.gateway: self.seen[each.gateway]._replace(wanted=7) for each in sent})
+        self.wave, self.state, self.why = step.wave, step.state, step.why
+        return step
+
+    def takes(self, *names: str) -> None:
+        for name in names:
+            self.seen[name] = self.seen[name]._replace(version=7)
+
+    def phases(self) -> dict[str, str]:
+        return {name: each.phase.value for name, each in self.known.items()}
+
+
+def sent(step: Step) -> list[str]:
+    return [each.gateway for each in step.send]
+
+
+class TestWaves:
+    @pytest.mark.parametrize(
+        ("text", "total", "sizes"),
+        [
+            ("1,10%,100%", 50, [1, 4, 45]),
+            ("1,10%,100%", 5, [1, 4]),
+            ("2", 5, [2, 3]),
+            ("100%", 3, [3]),
+            ("1, 50% ,100%", 1, [1]),
+            ("10%,5%", 100, [10, 90]),
+        ],
+    )
+    def test_sizes(self, text: str, total: int, sizes: list[int]) -> None:
+        assert waves(text, total) == sizes
+
+    @pytest.mark.parametrize("text", ["", "0", "ten", "101%", "1;2", "-1"])
+    def test_what_is_none(self, text: str) -> None:
+        with pytest.raises(WavesError, match="is no wave"):
+            waves(text, 10)
+
+    @given(st.lists(st.integers(1, 100)), st.integers(1, 500))
+    def test_everybody_is_in_one(self, shares: list[int], total: int) -> None:
+        sizes = waves(",".join(f"{share}%" for share in shares) or "100%", total)
+        assert sum(sizes) == total
+        assert min(sizes) > 0
+
+
+class TestLook:
+    def test_the_next_wave_waits_for_the_soak(self) -> None:
+        fleet = Fleet("abc", [1, 2])
+        assert sent(fleet.look()) == ["a"]
+        assert sent(fleet.look()) == []
+        fleet.takes("a")
+        fleet.look()
+        assert fleet.phases() == {"a": "confirmed", "b": "waiting", "c": "waiting"}
+        assert sent(fleet.look(9.0)) == []
+        assert sent(fleet.look(2.0)) == ["b", "c"]
+        fleet.takes("b", "c")
+        fleet.look()
+        fleet.look(11.0)
+        assert (fleet.state, set(fleet.phases().values())) == (RolloutState.DONE, {"done"})
+
+    def test_a_failure_halts_it(self) -> None:
+        fleet = Fleet("ab", [1, 1])
+        fleet.look()
+        fleet.seen["a"] = Seen(connected=True, wanted=7, version=0, failed=7, why="rolled-back: no hub")
+        fleet.look()
+        assert fleet.state is RolloutState.HALTED
+        assert fleet.why == "gateway a: rolled-back: no hub"
+        assert fleet.phases() == {"a": "failed", "b": "waiting"}
+
+    def test_so_many_may_fail(self) -> None:
+        fleet = Fleet("abc", [2, 1], PACE._replace(failures_max=1))
+        fleet.look()
+        fleet.seen["a"] = Seen(connected=True, wanted=7, version=0, failed=7, why="refused")
+        fleet.takes("b")
+        fleet.look()
+        assert sent(fleet.look(11.0)) == ["c"]
+
+    def test_who_is_not_there_is_not_waited_for_and_gets_it_later(self) -> None:
+        fleet = Fleet("abc", [2, 1])
+        fleet.seen["a"] = fleet.seen["a"]._replace(connected=False)
+        fleet.look()
+        fleet.takes("b")
+        fleet.look()
+        assert sent(fleet.look(50.0)) == []
+        assert sent(fleet.look(51.0)) == ["c"]
+        assert fleet.phases() == {"a": "away", "b": "done", "c": "sent"}
+        fleet.seen["a"] = Seen(connected=True, wanted=7, version=0, failed=7, why="refused")
+        fleet.look()
+        assert fleet.state is RolloutState.HALTED
+
+    def test_a_wave_of_which_nobody_is_there_halts_it(self) -> None:
+        fleet = Fleet("ab", [1, 1])
+        fleet.seen["a"] = fleet.seen["a"]._replace(connected=False)
+        fleet.look()
+        fleet.look(101.0)
+        assert (fleet.state, fleet.why) == (
+            RolloutState.HALTED,
+            "no gateway of wave 1 has taken the version: 1 away",
+        )
+
+    def test_who_goes_with_it_and_stays_away_has_failed(self) -> None:
+        fleet = Fleet("ab", [1, 1])
+        fleet.look()
+        fleet.takes("a")
+        fleet.look()
+        fleet.seen["a"] = fleet.seen["a"]._replace(connected=False)
+        fleet.look(60.0)
+        assert fleet.state is RolloutState.RUNNING
+        fleet.look(51.0)
+        assert fleet.state is RolloutState.HALTED
+        assert "has gone" in fleet.why
+
+    def test_who_is_there_and_says_nothing_has_failed(self) -> None:
+        fleet = Fleet("ab", [1, 1])
+        fleet.look()
+        fleet.look(101.0)
+        assert fleet.state is RolloutState.HALTED
+        assert "is its program older?" in fleet.why
+
+    def test_another_version_takes_its_place(self) -> None:
+        fleet = Fleet("ab", [1, 1])
+        fleet.look()
+        fleet.seen["a"] = fleet.seen["a"]._replace(wanted=8)
+        assert sent(fleet.look()) == ["b"]
+        assert fleet.phases() == {"a": "superseded", "b": "sent"}
+
+    def test_it_goes_on_without_who_failed(self) -> None:
+        fleet = Fleet("abc", [2, 1])
+        fleet.look()
+        fleet.takes("b")
+        fleet.seen["a"] = fleet.seen["a"]._replace(failed=7, why="refused")
+        fleet.look()
+        assert fleet.state is RolloutState.HALTED
+        fleet.known.update({each.gateway: each for each in resumed(list(fleet.known.values()), fleet.now)})
+        assert sent(fleet.look(11.0)) == ["c"]
+        assert fleet.phases() == {"a": "left-out", "b": "done", "c": "sent"}
+
+    @given(st.data())
+    def test_no_wave_begins_before_the_one_before_is_settled(self, data: st.DataObject) -> None:
+        fleet = Fleet("abcdef", [1, 2, 3], PACE._replace(failures_max=2))
+        for _ in range(30):
+            name = data.draw(st.sampled_from("abcdef"))
+            what = data.draw(st.sampled_from(["takes", "fails", "goes", "comes"]))
+            before = fleet.seen[name]
+            if before.wanted:
+                changes = {"takes": {"version": 7}, "fails": {"failed": 7}}.get(what, {})
+                fleet.seen[name] = before._replace(**changes, connected=what != "goes")
+            step = fleet.look(data.draw(st.sampled_from([1.0, 11.0, 101.0])))
+            if fleet.state is not RolloutState.RUNNING:
+                return
+            waiting = {Phase.WAITING, Phase.CONFIRMED}
+            if step.send:
+                wave = step.send[0].wave
+                assert all(each.phase not in waiting for each in fleet.known.values() if each.wave < wave)
+            assert [each.phase for each in fleet.known.values()].count(Phase.FAILED) <= 2
+
+
+def test_a_member_that_has_no_version_is_waited_for() -> None:
+    member = Member("a", 0, Phase.SENT, 0)
+    step = look(0, PACE, [member], {"a": Seen(connected=True, wanted=0, version=0)}, 5.0, 500 * SECOND)
+    assert step.members == []
