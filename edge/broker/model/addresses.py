@@ -14,7 +14,7 @@ from operator import itemgetter
 import msgspec
 
 from edge.broker.limits import ADDRESS_REMEMBERED_CHARACTERS_MAX, ROUTES_CACHED_MAX
-from edge.broker.model.topics import covers, filter_levels, is_filter, is_wide, matches, overlaps
+from edge.broker.model.topics import FilterTree, covers, filter_levels, is_filter, is_wide, matches, overlaps
 
 
 class AddressType(enum.Enum):
@@ -57,6 +57,9 @@ class AddressTable:
         if not any(rule.pattern == default.pattern for rule in self.rules):
             self.rules.append(default)
         self._anywhere, self._by_first_level = _by_first_level(self.rules)
+        self._tree: FilterTree[AddressRule] = FilterTree()
+        for rule in self.rules:
+            self._tree.add(rule.pattern, rule)
         self.patterns = frozenset(rule.pattern for rule in self.rules)
         """Of its rules."""
         self._cache: dict[str, AddressRule] = {}
@@ -75,6 +78,10 @@ class AddressTable:
     def _find(self, address: str) -> AddressRule:
         rules = self._by_first_level.get(address.partition("/")[0], self._anywhere)
         return next((rule for rule in rules if matches(rule.pattern, address)), DEFAULT_RULE)
+
+    def deciding_levels(self, address: str) -> int:
+        """How many first levels of a name decide which rule it falls under (`FilterTree.deciding_levels`)."""
+        return self._tree.deciding_levels(address)
 
     def rule_of_filter(self, pattern: str) -> AddressRule:
         """The rule every name of a filter falls under: the most specific rule that covers the filter.

@@ -134,6 +134,11 @@ class Grant:
             self._note(self.sends, address, verdict, "send to")
         return verdict
 
+    def may_send_below(self, prefix: str) -> bool:
+        """True when messages may be sent to every address that begins with `prefix`, which ends with a slash: by one
+        rule's filter (not kept)."""
+        return any(_within(allowed, f"{prefix}#") for allowed in self._filters[Operation.SEND])
+
     def may_receive(self, pattern: str) -> bool:
         """True when all that the filter (or name, or shared subscription) matches may be received.
 

@@ -9,8 +9,11 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
+from typing import Final
 
 from edge.broker.model.topics import EVERY_NAME
+
+_BEHIND_SLASH: Final = chr(ord("/") + 1)
 
 
 class SortedFilters:
@@ -57,12 +60,33 @@ class SortedFilters:
             for level in dict.fromkeys(wanted):
                 if at + 1 == len(levels):
                     found += self._equal(prefix + level, low, high)
-                below = f"{prefix}{level}/"
-                first = bisect_left(self._numbers, below, low, high, key=self._filter_of)
-                end = bisect_left(self._numbers, f"{prefix}{level}0", first, high, key=self._filter_of)  # "/" + 1
+                below, first, end = self._below(f"{prefix}{level}/", low, high)
                 if first < end:
                     stack.append((below, at + 1, first, end))
         return found
+
+    def deciding_levels(self, name: str) -> int:
+        """See `FilterTree.deciding_levels`."""
+        levels = name.split("/")
+        if name.startswith("$"):
+            return len(levels)
+        ranges, wildcards = [("", 0, len(self._numbers))], ["+", EVERY_NAME["+"]]
+        for count, level in enumerate(levels[:-1], 1):
+            ranges = [
+                self._below(f"{prefix}{each}/", low, high)
+                for prefix, low, high in ranges
+                for each in (level, *wildcards)
+            ]
+            wildcards = ["+"]
+            if all(len(self._equal(f"{prefix}#", low, high)) == high - low for prefix, low, high in ranges):
+                return count
+        return len(levels)
+
+    def _below(self, prefix: str, low: int, high: int) -> tuple[str, int, int]:
+        """Where those are, between two places, whose filters begin with this, which ends with a slash."""
+        first = bisect_left(self._numbers, prefix, low, high, key=self._filter_of)
+        end = bisect_left(self._numbers, prefix[:-1] + _BEHIND_SLASH, first, high, key=self._filter_of)
+        return prefix, first, end
 
     def _equal(self, pattern: str, low: int, high: int) -> list[int]:
         """Those between two places that have just this filter."""

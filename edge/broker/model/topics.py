@@ -18,6 +18,8 @@ NAME_BYTES_MAX: Final = 65_535
 EVERY_NAME = {"+": "$+", "#": "$#"}
 """First level of a filter, by the wildcard it is, when it is to match names that begin with ``$`` too."""
 
+_ALL_BELOW = {"#"}
+
 _WILDCARD = {wide: wildcard for wildcard, wide in EVERY_NAME.items()}
 
 
@@ -227,6 +229,20 @@ class FilterTree(Generic[T]):
             if literal is not None and levels[i] not in ("+", "#"):
                 stack.append((literal, i + 1))
         return list(found)
+
+    def deciding_levels(self, name: str) -> int:
+        """How many first levels of a name decide which filters match it, at least one: the same filters match every
+        name that has these levels, and any others behind them. As many as the name has: only the whole of it does."""
+        levels = name.split("/")
+        if name.startswith("$"):
+            return len(levels)
+        nodes, wildcards = [self._root], ["+", EVERY_NAME["+"]]
+        for count, level in enumerate(levels[:-1], 1):
+            below = (node.below(each) for node in nodes for each in (level, *wildcards))
+            nodes, wildcards = [node for node in below if node is not None], ["+"]
+            if all(node.children is None or node.children.keys() <= _ALL_BELOW for node in nodes):
+                return count
+        return len(levels)
 
     def __iter__(self) -> Iterator[T]:
         seen: dict[T, None] = {}

@@ -75,6 +75,7 @@ PyObject *PyObject_CallFunctionObjArgs(PyObject *, ...);
 PyObject *PyObject_GetAttr(PyObject *, PyObject *);
 int PyObject_SetAttr(PyObject *, PyObject *, PyObject *);
 PyObject *PyUnicode_InternFromString(const char *);
+PyObject *PyUnicode_FromStringAndSize(const char *, Py_ssize_t);
 PyObject *PyCapsule_New(void *, const char *, PyCapsule_Destructor);
 void *PyCapsule_GetPointer(PyObject *, const char *);
 PyObject *PyCFunction_NewEx(PyMethodDef *, PyObject *, PyObject *);
@@ -101,6 +102,9 @@ enum {
     PROPERTIES_MAX = 127, /* whose length is one byte */
     FLAG_DURABLE = 0x10,  /* bridge.message.DURABLE */
     TOPICS_LEAST = 16,
+    NAME_BYTES_MAX = 254,    /* of a topic that is taken without being taught: with its length HEAD_BYTES_MAX */
+    LEVELS_MAX = 128,        /* of its name: edge.broker.limits.TOPIC_LEVELS_MAX */
+    PREFIXES_MAX = 4,        /* of one lane: more than a device has */
     TOPIC_COST = 160,        /* bytes a topic takes beside its name and properties: its capsule, and its place */
     ANSWERS_KEPT_MAX = 1024, /* bytes for answers that a lane keeps for the next ones */
     SOCKETS_MAX = 256,       /* received from in one call */
@@ -110,7 +114,7 @@ enum {
 };
 
 static const char LANE[] = "waypost.lane", TURN[] = "waypost.turn", COLUMN[] = "waypost.column",
-                  STRETCH[] = "waypost.stretch", TOPIC[] = "waypost.topic";
+                  STRETCH[] = "waypost.stretch", TOPIC[] = "waypost.topic", PREFIX[] = "waypost.prefix";
 
 /* Messages of a turn that go to one log. */
 struct column {
@@ -119,10 +123,19 @@ struct column {
     size_t bytes, messages;
 };
 
+/* Where messages go to all topics whose names begin alike. */
+struct prefix {
+    PyObject *columns[2]; /* of QoS 0 and 1: capsules; NULL: it is the machine's */
+    uint64_t generation;  /* of routes, when the columns were told: by others they count no more */
+    uint32_t size;
+    uint8_t bytes[]; /* of the names, with the slash they end with */
+};
+
 /* A topic name and properties that were checked: `head` is the topic name with its length and the properties with
  * theirs, as they stand in the packet but for the packet identifier between them. */
 struct topic {
     PyObject *address, *properties, *column; /* the capsule of a column; NULL: it is the machine's */
+    PyObject *prefix;                        /* the capsule of the one its name has; NULL: none */
     uint64_t generation;                     /* of routes, when `column` was told: by others the router is asked */
     uint32_t hash, head_bytes;
     uint8_t first;
@@ -137,6 +150,7 @@ struct lane {
     uint8_t *answers;
     size_t answer_bytes, answer_room, sent_bytes;
     enum way { NOWHERE, BY_SOCKET, BY_TRANSPORT, BY_MACHINE, FAILED } way; /* of its answers */
+    PyObject *prefixes[PREFIXES_MAX]; /* capsules: topics whose names begin so need not be taught */
     PyObject **topics; /* capsules, by hash; as many as a power of two, at most half of them used */
     uint32_t topics_room, topics_used, topics_max;
     size_t topic_bytes;
@@ -214,6 +228,7 @@ static void free_topic(PyObject *capsule)
     Py_DecRef(topic->address);
     Py_DecRef(topic->properties);
     Py_DecRef(topic->column);
+    Py_DecRef(topic->prefix);
     PyMem_Free(topic);
 }
 
@@ -223,6 +238,14 @@ static void forget_topics(struct lane *lane)
         Py_DecRef(lane->topics[i]);
     PyMem_Free(lane->topics);
     lane->topics = NULL, lane->topics_room = lane->topics_used = 0, lane->topic_bytes = 0;
+}
+
+static void forget_prefixes(struct lane *lane)
+{
+    for (int i = 0; i < PREFIXES_MAX; i++) {
+        Py_DecRef(lane->prefixes[i]);
+        lane->prefixes[i] = NULL;
+    }
 }
 
 /* A packet as far as it has to be read. */
@@ -279,15 +302,41 @@ static bool more_topics(struct lane *lane)
     return true;
 }
 
-static PyObject *tell(const struct turn *turn, PyObject *capsule, PyObject *column)
+/* A topic that is not known yet: its capsule, at its place; NULL with an error. */
+static PyObject *add_topic(struct lane *lane, const struct packet *packet, PyObject *address, PyObject *properties)
 {
-    struct topic *topic = at(capsule, TOPIC);
+    if (!more_topics(lane))
+        return NULL;
+    PyObject **slot = slot_of(lane, packet);
+    struct topic *topic = PyMem_Calloc(1, sizeof *topic + packet->head_bytes + packet->block_bytes);
+    if (!topic)
+        return PyErr_NoMemory();
+    topic->hash = packet->hash, topic->first = packet->first;
+    topic->head_bytes = (uint32_t)(packet->head_bytes + packet->block_bytes);
+    __builtin_memcpy(topic->head, packet->head, packet->head_bytes);
+    __builtin_memcpy(topic->head + packet->head_bytes, packet->block, packet->block_bytes);
+    if (!(*slot = PyCapsule_New(topic, TOPIC, free_topic))) {
+        PyMem_Free(topic);
+        return NULL;
+    }
+    topic->address = keep(address), topic->properties = keep(properties);
+    lane->topics_used++, lane->topic_bytes += TOPIC_COST + topic->head_bytes;
+    return *slot;
+}
+
+static bool tell(const struct turn *turn, struct topic *topic, PyObject *column)
+{
     bool plain = column != &_Py_NoneStruct;
     if (!topic || (plain && !at(column, COLUMN)))
-        return NULL;
+        return false;
     Py_DecRef(topic->column);
     topic->column = plain ? keep(column) : NULL, topic->generation = turn->generation;
-    return none();
+    return true;
+}
+
+static uint32_t hash_of_packet(const struct packet *packet)
+{
+    return hash_of(hash_of(packet->first, packet->head, packet->head_bytes), packet->block, packet->block_bytes);
 }
 
 /* learn(lane, first byte, topic name with its length, properties with theirs, address, properties forwarded, column) */
@@ -299,38 +348,144 @@ static PyObject *learn(PyObject *self, PyObject *const *arguments, Py_ssize_t co
     char *head, *block;
     Py_ssize_t head_bytes, block_bytes;
     if (!lane || PyErr_Occurred() || PyBytes_AsStringAndSize(arguments[2], &head, &head_bytes) ||
-        PyBytes_AsStringAndSize(arguments[3], &block, &block_bytes) || !more_topics(lane))
+        PyBytes_AsStringAndSize(arguments[3], &block, &block_bytes))
         return NULL;
     struct packet packet = {(uint8_t *)head, (uint8_t *)block, (size_t)head_bytes, (size_t)block_bytes, 0, (uint8_t)first};
-    packet.hash = hash_of(hash_of(packet.first, packet.head, packet.head_bytes), packet.block, packet.block_bytes);
-    PyObject **slot = slot_of(lane, &packet);
-    if (*slot)
-        return tell(lane->turn, *slot, arguments[6]);
-    struct topic *topic = PyMem_Malloc(sizeof *topic + packet.head_bytes + packet.block_bytes);
-    if (!topic)
-        return PyErr_NoMemory();
-    *topic = (struct topic){.hash = packet.hash, .first = packet.first};
-    topic->head_bytes = (uint32_t)(packet.head_bytes + packet.block_bytes);
-    __builtin_memcpy(topic->head, head, packet.head_bytes);
-    __builtin_memcpy(topic->head + packet.head_bytes, block, packet.block_bytes);
-    topic->address = keep(arguments[4]), topic->properties = keep(arguments[5]);
-    if (!(*slot = PyCapsule_New(topic, TOPIC, free_topic))) {
-        Py_DecRef(topic->address);
-        Py_DecRef(topic->properties);
-        PyMem_Free(topic);
+    packet.hash = hash_of_packet(&packet);
+    PyObject *topic = lane->topics_room ? *slot_of(lane, &packet) : NULL;
+    if (!topic && !(topic = add_topic(lane, &packet, arguments[4], arguments[5])))
         return NULL;
-    }
-    lane->topics_used++, lane->topic_bytes += TOPIC_COST + topic->head_bytes;
-    return tell(lane->turn, *slot, arguments[6]);
+    return tell(lane->turn, at(topic, TOPIC), arguments[6]) ? none() : NULL;
 }
 
-/* direct(turn, topic, column or None): what comes to this topic is for the log of this column, as long as routes are as
- * now; or for the machine. */
+/* direct(turn, topic, column or None) -> (prefix, what its names begin with) of the topic, or None: what comes to it is for
+ * the log of this column, as long as routes are as now; or for the machine. */
 static PyObject *direct(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self, (void)count;
     struct turn *turn = at(arguments[0], TURN);
-    return turn ? tell(turn, arguments[1], arguments[2]) : NULL;
+    struct topic *topic = turn ? at(arguments[1], TOPIC) : NULL;
+    if (!topic || !tell(turn, topic, arguments[2]))
+        return NULL;
+    const struct prefix *prefix = topic->prefix ? at(topic->prefix, PREFIX) : NULL;
+    if (!prefix)
+        return none();
+    const char *name = (const char *)prefix->bytes;
+    return Py_BuildValue("ON", topic->prefix, PyUnicode_FromStringAndSize(name, (Py_ssize_t)prefix->size));
+}
+
+/* --- prefixes: topics that need not be taught -------------------------------------------------------------------- */
+
+static void free_prefix(PyObject *capsule)
+{
+    struct prefix *prefix = at(capsule, PREFIX);
+    Py_DecRef(prefix->columns[0]);
+    Py_DecRef(prefix->columns[1]);
+    PyMem_Free(prefix);
+}
+
+/* prefix(what names begin with) */
+static PyObject *make_prefix(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+{
+    (void)self, (void)count;
+    char *bytes;
+    Py_ssize_t size;
+    if (PyBytes_AsStringAndSize(arguments[0], &bytes, &size))
+        return NULL;
+    struct prefix *prefix = PyMem_Calloc(1, sizeof *prefix + (size_t)size);
+    if (!prefix)
+        return PyErr_NoMemory();
+    prefix->size = (uint32_t)size;
+    __builtin_memcpy(prefix->bytes, bytes, (size_t)size);
+    PyObject *capsule = PyCapsule_New(prefix, PREFIX, free_prefix);
+    if (!capsule)
+        PyMem_Free(prefix);
+    return capsule;
+}
+
+/* direct_all(turn, prefix, column of QoS 0 or None, of QoS 1): as `direct`, for all topics whose names begin so. */
+static PyObject *direct_all(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+{
+    (void)self, (void)count;
+    const struct turn *turn = at(arguments[0], TURN);
+    struct prefix *prefix = turn ? at(arguments[1], PREFIX) : NULL;
+    if (!prefix)
+        return NULL;
+    for (int qos = 0; qos < 2; qos++) {
+        PyObject *column = arguments[2 + qos] == &_Py_NoneStruct ? NULL : arguments[2 + qos];
+        if (column && !at(column, COLUMN))
+            return NULL;
+        Py_DecRef(prefix->columns[qos]);
+        prefix->columns[qos] = keep(column);
+    }
+    prefix->generation = turn->generation;
+    return none();
+}
+
+/* permit(lane, prefix): the client may send to all topics whose names begin so. */
+static PyObject *permit(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+{
+    (void)self, (void)count;
+    struct lane *lane = at(arguments[0], LANE);
+    if (!lane || !at(arguments[1], PREFIX))
+        return NULL;
+    for (int i = 0; i < PREFIXES_MAX; i++)
+        if (lane->prefixes[i] == arguments[1])
+            return none();
+    Py_DecRef(lane->prefixes[PREFIXES_MAX - 1]);
+    for (int i = PREFIXES_MAX - 1; i; i--)
+        lane->prefixes[i] = lane->prefixes[i - 1];
+    lane->prefixes[0] = keep(arguments[1]);
+    return none();
+}
+
+/* A topic name as devices have them: others have more to be checked. */
+static bool is_plain(const uint8_t *name, size_t size)
+{
+    size_t levels = 1;
+    if (!size || size > NAME_BYTES_MAX)
+        return false;
+    for (size_t i = 0; i < size; i++) {
+        if (name[i] < ' ' || name[i] > '~' || name[i] == '+' || name[i] == '#')
+            return false;
+        levels += name[i] == '/';
+    }
+    return levels <= LEVELS_MAX;
+}
+
+/* What the prefix of its name says of a topic, where that counts. */
+static void follow_prefix(struct topic *topic, const struct turn *turn)
+{
+    const struct prefix *prefix = topic->prefix ? at(topic->prefix, PREFIX) : NULL;
+    if (!prefix || prefix->generation != turn->generation)
+        return;
+    Py_DecRef(topic->column);
+    topic->column = keep(prefix->columns[topic->first == PUBLISH_1]), topic->generation = prefix->generation;
+}
+
+/* The topic of a packet whose name begins as the client may send to, and which has no properties; else NULL. */
+static PyObject *take_topic(struct lane *lane, const struct packet *packet)
+{
+    const uint8_t *name = packet->head + 2;
+    size_t size = packet->head_bytes - 2;
+    PyObject *found = NULL;
+    for (int i = 0; i < PREFIXES_MAX && lane->prefixes[i] && !found; i++) {
+        const struct prefix *prefix = at(lane->prefixes[i], PREFIX);
+        if (prefix->size <= size && !__builtin_memcmp(prefix->bytes, name, prefix->size))
+            found = lane->prefixes[i];
+    }
+    if (!found || packet->block_bytes > 1 || !is_plain(name, size))
+        return NULL;
+    PyObject *address = PyUnicode_FromStringAndSize((const char *)name, (Py_ssize_t)size);
+    PyObject *properties = address ? PyBytes_FromStringAndSize(NULL, 0) : NULL;
+    PyObject *topic = properties ? add_topic(lane, packet, address, properties) : NULL;
+    if (topic)
+        ((struct topic *)at(topic, TOPIC))->prefix = keep(found);
+    else
+        PyErr_Clear(); /* the machine takes it */
+    Py_DecRef(address);
+    Py_DecRef(properties);
+    return topic;
 }
 
 /* --- columns and stretches --------------------------------------------------------------------------------------- */
@@ -574,6 +729,7 @@ static void drop_calls(struct lane *lane)
     for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
         Py_DecRef(calls[i]);
     forget_topics(lane);
+    forget_prefixes(lane);
 }
 
 static void free_lane(PyObject *capsule)
@@ -622,14 +778,19 @@ static size_t next_packet(const struct lane *lane, const uint8_t *data, size_t p
     return stop;
 }
 
-static PyObject *known(const struct lane *lane, struct packet *packet)
+/* The topic of a packet where the router takes it from us; else NULL. */
+static PyObject *known(struct lane *lane, struct packet *packet)
 {
     if (!lane->topics_room)
         return NULL;
-    packet->hash = hash_of(hash_of(packet->first, packet->head, packet->head_bytes), packet->block, packet->block_bytes);
+    packet->hash = hash_of_packet(packet);
     PyObject *capsule = *slot_of(lane, packet);
-    const struct topic *topic = capsule ? at(capsule, TOPIC) : NULL;
-    return topic && !topic->column && topic->generation == lane->turn->generation ? NULL : capsule;
+    if (!capsule && !(capsule = take_topic(lane, packet)))
+        return NULL;
+    struct topic *topic = at(capsule, TOPIC);
+    if (topic->generation != lane->turn->generation)
+        follow_prefix(topic, lane->turn);
+    return !topic->column && topic->generation == lane->turn->generation ? NULL : capsule;
 }
 
 enum { ALIKE_MAX = 1024 }; /* messages of one run */
@@ -927,6 +1088,7 @@ static PyObject *unlearn(PyObject *self, PyObject *const *arguments, Py_ssize_t 
     if (!lane)
         return NULL;
     forget_topics(lane);
+    forget_prefixes(lane);
     return none();
 }
 
@@ -1162,18 +1324,19 @@ static PyObject *accept_all(PyObject *self, PyObject *const *arguments, Py_ssize
 }
 
 static PyMethodDef methods[] = {
-    {"open", make_turn, METH_FASTCALL, NULL},      {"close", close_turn, METH_FASTCALL, NULL},
-    {"stamp", stamp, METH_FASTCALL, NULL},         {"forget", forget_routes, METH_FASTCALL, NULL},
-    {"take", take, METH_FASTCALL, NULL},           {"column", make_column, METH_FASTCALL, NULL},
-    {"direct", direct, METH_FASTCALL, NULL},       {"lane", make_lane, METH_FASTCALL, NULL},
-    {"learn", learn, METH_FASTCALL, NULL},         {"unlearn", unlearn, METH_FASTCALL, NULL},
-    {"close_lane", close_lane, METH_FASTCALL, NULL}, {"heard", heard, METH_FASTCALL, NULL},
-    {"held", held, METH_FASTCALL, NULL},           {"waits", waits, METH_FASTCALL, NULL},
-    {"descriptor", descriptor, METH_FASTCALL, NULL}, {"watch", watch, METH_FASTCALL, NULL},
-    {"arrived", arrived, METH_FASTCALL, NULL},
-    {"rows", rows, METH_FASTCALL, NULL},           {"members", members, METH_FASTCALL, NULL},
-    {"answers", answers, METH_FASTCALL, NULL},     {"await", await_answers, METH_FASTCALL, NULL},
-    {"awaited", awaited, METH_FASTCALL, NULL},     {"accept", accept_all, METH_FASTCALL, NULL},
+    {"open", make_turn, METH_FASTCALL, NULL},           {"close", close_turn, METH_FASTCALL, NULL},
+    {"stamp", stamp, METH_FASTCALL, NULL},              {"forget", forget_routes, METH_FASTCALL, NULL},
+    {"take", take, METH_FASTCALL, NULL},                {"column", make_column, METH_FASTCALL, NULL},
+    {"direct", direct, METH_FASTCALL, NULL},            {"prefix", make_prefix, METH_FASTCALL, NULL},
+    {"direct_all", direct_all, METH_FASTCALL, NULL},    {"lane", make_lane, METH_FASTCALL, NULL},
+    {"learn", learn, METH_FASTCALL, NULL},              {"permit", permit, METH_FASTCALL, NULL},
+    {"unlearn", unlearn, METH_FASTCALL, NULL},          {"close_lane", close_lane, METH_FASTCALL, NULL},
+    {"heard", heard, METH_FASTCALL, NULL},              {"held", held, METH_FASTCALL, NULL},
+    {"waits", waits, METH_FASTCALL, NULL},              {"descriptor", descriptor, METH_FASTCALL, NULL},
+    {"watch", watch, METH_FASTCALL, NULL},              {"arrived", arrived, METH_FASTCALL, NULL},
+    {"rows", rows, METH_FASTCALL, NULL},                {"members", members, METH_FASTCALL, NULL},
+    {"answers", answers, METH_FASTCALL, NULL},          {"await", await_answers, METH_FASTCALL, NULL},
+    {"awaited", awaited, METH_FASTCALL, NULL},          {"accept", accept_all, METH_FASTCALL, NULL},
 };
 enum { METHODS = sizeof methods / sizeof *methods };
 

@@ -24,7 +24,7 @@ from edge.broker.model.interfaces import Origin
 from edge.broker.model.isolation import origin_called
 from edge.broker.mqtt.connection import Connection
 from edge.broker.mqtt.events import Published
-from edge.broker.mqtt.limits import HEADS_CACHED_MAX
+from edge.broker.mqtt.limits import HEAD_BYTES_MAX, HEADS_CACHED_MAX, PREFIXES_KNOWN_MAX
 from edge.broker.router.batch import Batch, ColumnRuns
 from edge.broker.router.router import Router
 
@@ -47,9 +47,12 @@ class Calls(NamedTuple):
     forget: Callable[..., None]
     take: Callable[..., list[Any]]
     column: Callable[..., Any]
-    direct: Callable[..., None]
+    direct: Callable[..., Any]
+    prefix: Callable[..., Any]
+    direct_all: Callable[..., None]
     lane: Callable[..., tuple[Any, Callable[[bytes], None]]]
     learn: Callable[..., None]
+    permit: Callable[..., None]
     unlearn: Callable[..., None]
     close_lane: Callable[..., None]
     heard: Callable[..., float]
@@ -190,6 +193,10 @@ class Lane:
         first = 0x32 if run.flags & DURABLE else 0x30
         self._calls.learn(self._lane, first, event.head, event.block, run.address, run.properties, column)
 
+    def permit(self, prefix: Any) -> None:
+        """The client may send to all topics of a prefix: they need not be taught."""
+        self._calls.permit(self._lane, prefix)
+
     def forget(self) -> None:
         """What the client may send has changed: it is taught anew."""
         self._calls.unlearn(self._lane)
@@ -273,6 +280,7 @@ class Arrivals:
         self._descriptor: int | None = None
         """Readable while one of the sockets is that lanes are received from."""
         self._columns: dict[int, Any] = {}
+        self._prefixes: dict[str, Any] = {}
         self._generation = 0
         """How often the routes were forgotten."""
         router.before_flush = self.publish
@@ -288,7 +296,7 @@ class Arrivals:
         (WebSocket).
         """
         connection = publisher.connection
-        column = self.column(event.run)
+        column = self._column(event.run.address, event.run.qos)
         retains = event.run.flags & RETAIN
         if column is None or retains or driver.connection is not connection or connection.closed:
             return lane
@@ -298,7 +306,32 @@ class Arrivals:
                 self._listen()
             lane.begin()
         lane.learn(event, column)
+        prefix = self._prefix(event.run.address, grant)
+        if prefix is not None:
+            lane.permit(prefix)
         return lane
+
+    def _prefix(self, address: str, grant: Grant | None) -> Any:
+        """Of all topics that the client may send to and whose messages go where those of this one go; None where there
+        is none."""
+        found = self._router.prefix(address)
+        end = len(found)
+        while found and grant is not None and not grant.may_send_below(found):
+            end = address.find("/", end) + 1
+            found = address[:end]
+        if not found or not found.isascii() or len(found) > HEAD_BYTES_MAX:
+            return None
+        prefix = self._prefixes.get(found)
+        if prefix is None:
+            if len(self._prefixes) >= PREFIXES_KNOWN_MAX:
+                self._prefixes.clear()
+            prefix = self._prefixes[found] = self._calls.prefix(found.encode())
+        self._direct_all(prefix, address)
+        return prefix
+
+    def _direct_all(self, prefix: Any, address: str) -> None:
+        """What comes to topics of this prefix, which is one of now, goes where that of this address goes."""
+        self._calls.direct_all(self._turn, prefix, *(self._column(address, qos) for qos in (0, 1)))
 
     def _listen(self) -> None:
         if self._descriptor is None:
@@ -336,11 +369,17 @@ class Arrivals:
 
     def _publish_alone(self, origin: Origin, run: Run, tokens: Sequence[int], topic: Any) -> None:
         if origin_called(origin, self._router.publish, origin, run, tokens):
-            self._calls.direct(self._turn, topic, self.column(run))
+            begins = self._calls.direct(self._turn, topic, self._column(run.address, run.qos))
+            if begins is not None:
+                prefix, name = begins
+                now = self._router.prefix(run.address)
+                if now and name.startswith(now):
+                    self._direct_all(prefix, run.address)
 
-    def column(self, run: Run) -> Any:
-        """Where runs like this one, which was published, go for now; None where the router has more to look at."""
-        column = self._router.column(run.address, run.qos)
+    def _column(self, address: str, qos: int) -> Any:
+        """Where what is published to this address, as something was, goes for now; None where the router has more to
+        look at."""
+        column = self._router.column(address, qos)
         if column is None:
             return None
         made = self._columns.get(column.log)

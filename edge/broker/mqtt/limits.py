@@ -70,3 +70,7 @@ OVERLAP_CHECKED_MAX: Final = 100
 OVERLAP_RANGES_MAX: Final = 1_000
 """Ranges of a log remembered as sent under another subscription, 100 bytes each; messages of those forgotten may come
 once a subscription."""
+
+PREFIXES_KNOWN_MAX: Final = 16_384
+"""Beginnings of topic names that connections are told where their messages go by, 400 bytes each: two for each of
+8 000 devices. Beyond it they are made anew for those that ask."""

@@ -105,6 +105,10 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
         resting = self._resting.lowest_qos(address)
         return 1 if found and resting is None else resting
 
+    def deciding_levels(self, address: str) -> int:
+        """How many first levels of an address decide who wants it kept (`FilterTree.deciding_levels`)."""
+        return max(self._tree.deciding_levels(address), self._resting.deciding_levels(address))
+
     def held(self, pattern: str) -> list[DurableSubscription]:
         """Those of just this filter that somebody may hold."""
         return [found for found in self._tree.match(pattern) if found.declaration.pattern == pattern]

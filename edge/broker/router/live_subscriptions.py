@@ -58,6 +58,10 @@ class LiveSubscriptions:
         """Those that want what is published to an address."""
         return self._tree.match(address)
 
+    def deciding_levels(self, address: str) -> int:
+        """How many first levels of an address decide who wants it (`FilterTree.deciding_levels`)."""
+        return self._tree.deciding_levels(address)
+
     def sinks(self, address: str) -> Sequence[LiveSink]:
         """Whom to offer what is published to an address."""
         return self._merge(self._tree.match(address), self._pool)

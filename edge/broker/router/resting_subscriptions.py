@@ -133,6 +133,10 @@ class RestingSubscriptions:
             return None
         return 0 if any(self._flags[row] & _ALL_QOS for row in rows) else 1
 
+    def deciding_levels(self, address: str) -> int:
+        """How many first levels of an address decide whose filters match (`FilterTree.deciding_levels`)."""
+        return self._filters.deciding_levels(address)
+
     # --- put and taken ----------------------------------------------------------------------------------------
 
     def put(self, declaration: Declaration, places: Sequence[Place]) -> None:

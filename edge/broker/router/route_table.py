@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from edge.broker.limits import ADDRESS_REMEMBERED_CHARACTERS_MAX, ROUTES_CACHED_MAX
 from edge.broker.model.addresses import AddressRule, AddressType
-from edge.broker.model.authorization import is_temporary
+from edge.broker.model.authorization import TEMPORARY_PREFIX, is_temporary
 from edge.broker.model.interfaces import AddressError, Refusal
 from edge.broker.retention.quotas import Account, Quotas
 from edge.broker.router.configured import ConfiguredAddresses
@@ -32,10 +32,37 @@ class RoutesMade(dict[str, Route]):
     def __init__(self, forgotten: Callable[[], None]) -> None:
         super().__init__()
         self._forgotten = forgotten
+        self._of_prefixes: dict[str, TopicRoute] = {}
+        """Of all addresses that begin so (`RouteTable.prefix`)."""
+
+    def of_prefix(self, address: str) -> TopicRoute | None:
+        """The route of an address of which only the prefix is known."""
+        routes, end = self._of_prefixes, 0
+        while routes and (end := address.find("/", end) + 1):
+            found = routes.get(address[:end])
+            if found is not None:
+                return found
+        return None
+
+    def note(self, address: str, route: Route) -> None:
+        """The route of an address. Where there are too many, the others are made anew for who asks."""
+        if len(address) <= ADDRESS_REMEMBERED_CHARACTERS_MAX:
+            if len(self) >= ROUTES_CACHED_MAX:
+                super().clear()
+            self[address] = route
+
+    def note_prefix(self, prefix: str, route: TopicRoute) -> None:
+        """The route of all addresses that begin so; nothing happens where `prefix` is empty."""
+        if 0 < len(prefix) <= ADDRESS_REMEMBERED_CHARACTERS_MAX:
+            if len(self._of_prefixes) >= ROUTES_CACHED_MAX:
+                self._of_prefixes.clear()
+            self._of_prefixes[prefix] = route
 
     def clear(self) -> None:
+        """They are other ones from now on."""
         self._forgotten()
         super().clear()
+        self._of_prefixes.clear()
 
 
 class RouteTable:
@@ -43,7 +70,7 @@ class RouteTable:
 
     def __init__(
         self,
-        made: dict[str, Route],
+        made: RoutesMade,
         addresses: ConfiguredAddresses,
         subscriptions: SubscriptionRegistry,
         logs: Logs,
@@ -58,6 +85,27 @@ class RouteTable:
 
     def make(self, address: str, user: str) -> Route:
         """The route of an address, as things are now; `user` makes what it needs."""
+        route: Route | None = self.made.of_prefix(address)
+        if route is None:
+            try:
+                route = self._route(address, user)
+            except AddressError as error:
+                return RefusingRoute(error.refusal)
+        self.made.note(address, route)
+        return route
+
+    def prefix(self, address: str) -> str:
+        """What all addresses begin with, and end it with a slash, that have the route of this one, as things are now;
+        empty where it has a route of its own. No such address is temporary or reserved."""
+        levels = address.split("/")
+        if address.startswith(TEMPORARY_PREFIX) or self._addresses.table.rule(address).type is not AddressType.TOPIC:
+            return ""
+        table, subscriptions = self._addresses.table, self._subscriptions
+        parts = (table, subscriptions.durable, subscriptions.live)
+        count = max(part.deciding_levels(address) for part in parts)
+        return "/".join([*levels[:count], ""]) if count < len(levels) else ""
+
+    def _route(self, address: str, user: str) -> Route:
         rule, competing, live = (
             self._addresses.table.rule(address),
             self._subscriptions.competing,
@@ -71,10 +119,7 @@ class RouteTable:
         elif rule.type is AddressType.SUBSCRIPTION:
             route = RefusingRoute(Refusal.ADDRESS_INVALID)
         elif rule.type.is_queue:
-            try:
-                log = competing.queue_log(address, user)
-            except AddressError as error:
-                return RefusingRoute(error.refusal)
+            log = competing.queue_log(address, user)
             route = QueueRoute(log, self._open_account(rule, log))
         elif rule.type is AddressType.ANYCAST:
             route = AnycastRoute(competing.anycast_group(address))
@@ -82,10 +127,7 @@ class RouteTable:
             route = MulticastRoute(live.sinks(address))
         else:
             route = self._topic_route(address, rule)
-        if len(address) <= ADDRESS_REMEMBERED_CHARACTERS_MAX:
-            if len(self.made) >= ROUTES_CACHED_MAX:
-                self.made.clear()
-            self.made[address] = route
+            self.made.note_prefix(self.prefix(address), route)
         return route
 
     def account(self, address: str) -> Account | None:

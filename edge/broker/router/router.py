@@ -183,6 +183,10 @@ class Router:
         route = self._made.get(address)
         return route.column(qos) if route is not None else None
 
+    def prefix(self, address: str) -> str:
+        """As `RouteTable.prefix`: what `column` says of the address it says of all that begin so."""
+        return self.routes.prefix(address)
+
     def refuse(self, origin: Origin, tokens: Sequence[int], why: Refusal) -> None:
         """What an origin does not even publish: refused, behind what it sent before [MQTT-4.6.0-2]."""
         self.answers.refuse(origin, tokens, why)

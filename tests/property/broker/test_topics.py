@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from edge.broker.model.sorted_filters import SortedFilters
 from edge.broker.model.topics import FilterTree, covers, is_wide, matches, overlaps, widened
 
 LEVEL = st.sampled_from(["a", "b", "", "$x"])
@@ -61,6 +62,23 @@ def test_tree_finds_what_one_by_one_matching_finds(
         found = tree.match(name)
         assert len(found) == len(set(found))
         assert set(found) == {value for pattern, value in left if matches(pattern, name)}
+
+
+@given(st.lists(WIDE, max_size=12), NAMES, st.lists(LEVEL, min_size=1, max_size=3))
+@settings(max_examples=500, deadline=None)
+def test_what_follows_the_levels_that_decide_decides_nothing(patterns: list[str], name: str, more: list[str]) -> None:
+    tree: FilterTree[int] = FilterTree()
+    number = SortedFilters(patterns.__getitem__)
+    for value, pattern in enumerate(patterns):
+        tree.add(pattern, value)
+        number.add(value)
+    levels = name.split("/")
+    for found in (tree, number):
+        count = found.deciding_levels(name)
+        assert 1 <= count <= len(levels)
+        if count < len(levels):
+            assert set(found.match("/".join([*levels[:count], *more]))) == set(found.match(name))
+    assert number.deciding_levels(name) == tree.deciding_levels(name)
 
 
 @given(WIDE, WIDE, NAMES)

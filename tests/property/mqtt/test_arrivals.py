@@ -36,7 +36,7 @@ from tests.support.memory_store import MemoryStore
 
 T = TypeVar("T")
 CLIENTS = 3
-ADDRESSES = ("a", "a/b", "plant/7/temp")
+ADDRESSES = ("a", "a/b", "a/b/c", "a/ä", "plant/7/temp", "plant/7/hum", "plant/8/temp")
 RULES = (
     AddressRule("queue/#", AddressType.QUEUE),
     AddressRule("anycast/#", AddressType.ANYCAST),
@@ -44,6 +44,7 @@ RULES = (
 )
 EVERYTHING = Rule(("#",), frozenset(Operation))
 ALL_BUT = Rule(("a", "queue/#"), frozenset(Operation))
+BELOW = Rule(("plant/7/#", "a/b"), frozenset(Operation))
 
 needs_compiled = pytest.mark.skipif(not arrivals.library_path().exists(), reason="arrivals.c is not compiled")
 
@@ -268,8 +269,8 @@ class World:
         for _ in range(3):
             await asyncio.sleep(0)
 
-    def subscribe(self) -> None:
-        self.router.subscribe(self.follower, "plant/#", SubscribeOptions())
+    def subscribe(self, pattern: str) -> None:
+        self.router.subscribe(self.follower, pattern, SubscribeOptions())
 
     def allow(self, client: int, rule: Rule) -> None:
         if self.grants:
@@ -324,7 +325,7 @@ async def play(world: World, steps: Sequence[Step]) -> list[Any]:
             case "commit":
                 world.end_commit(*arguments)
             case "subscribe":
-                world.subscribe()
+                world.subscribe(*arguments)
             case "allow":
                 world.allow(*arguments)
             case "reads":
@@ -385,8 +386,8 @@ OTHER_STEPS = st.one_of(
     st.just(("commit", None)),
     st.just(("commit", StoreFull("full"))),
     st.just(("commit", StoreError("failed"))),
-    st.just(("subscribe",)),
-    st.tuples(st.just("allow"), st.integers(0, CLIENTS - 1), st.sampled_from((EVERYTHING, ALL_BUT))),
+    st.tuples(st.just("subscribe"), st.sampled_from(("plant/#", "plant/7/+", "a/+/c"))),
+    st.tuples(st.just("allow"), st.integers(0, CLIENTS - 1), st.sampled_from((EVERYTHING, ALL_BUT, BELOW))),
     st.tuples(st.just("reads"), st.integers(0, CLIENTS - 1), st.booleans()),
     st.tuples(st.just("pause"), st.integers(0, CLIENTS - 1), st.booleans()),
     st.tuples(st.just("pause"), st.integers(0, CLIENTS - 1), st.just(False)),
@@ -424,6 +425,54 @@ class TestLanes:
             await world.finish()
             assert [stored.run.bodies for _, stored in world.kept] == [[b"x"], [b"y"], [b"y"], [b"y"]]
             assert world.transports[0].written.endswith(b"\x40\x02\0\x01" + b"\x40\x02\0\x02" * 3)
+
+        run_still(run())
+
+    @pytest.mark.parametrize(
+        ("topic", "machines"),
+        [
+            ("a/c", 0),
+            ("a/", 0),
+            ("a", 1),
+            ("b/c", 1),
+            ("a/ä", 1),
+            ("a/\x01", 1),
+            ("a" + "/" * 127, 0),
+            ("a/" + "b" * 252, 0),
+            ("a/" + "b" * 253, 2),  # too long to be remembered
+        ],
+    )
+    def test_a_topic_that_begins_as_one_before_need_not_be_taught(self, topic: str, machines: int) -> None:
+        async def run() -> None:
+            world = World(arrivals.calls(), 4, rights=False)
+            for number, name in enumerate(("a/b", "a/b", topic, topic), 1):
+                world.take(0, packets.Publish(name, b"x", 1, packet_id=number).encode(4))
+            assert world.store.gathered == 2 + machines  # of the two at first, see above
+            await world.end_turn()
+            await world.finish()
+            assert [stored.run.address for _, stored in world.kept] == ["a/b", "a/b", topic, topic]
+
+        run_still(run())
+
+    def test_wildcards_in_a_name_end_the_connection_however_it_begins(self) -> None:
+        for name in (b"a/+", b"a/#/b", b"a" + b"/" * 128):
+            sent = [packets.Publish("a/b", b"x", 1, packet_id=n).encode(4) for n in (1, 2, 3)]
+            body = len(name).to_bytes(2, "big") + name + b"\0\4x"
+            length = bytes([len(body)]) if len(body) < 128 else bytes([len(body) & 127 | 128, len(body) >> 7])
+            world = both(4, [*(("take", 0, each) for each in sent), ("take", 0, b"\x32" + length + body)])
+            assert [stored.run.address for _, stored in world.kept] == ["a/b"] * 3
+
+    def test_rights_decide_how_much_of_a_name_counts(self) -> None:
+        async def run() -> None:
+            world = World(arrivals.calls(), 4, rights=True)
+            world.allow(0, BELOW)
+            for number, name in enumerate(("plant/7/a", "plant/7/a", "plant/7/b", "plant/8/a", "plant/7/c"), 1):
+                world.take(0, packets.Publish(name, b"x", 1, packet_id=number).encode(4))
+            await world.end_turn()
+            await world.finish()
+            addresses = [stored.run.address for _, stored in world.kept]
+            assert addresses[:3] == ["plant/7/a", "plant/7/a", "plant/7/b"]
+            assert "plant/8/a" not in addresses
 
         run_still(run())
 

@@ -84,6 +84,19 @@ def test_routes_and_rules_cached(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> N
     assert rig.device.answers == ["accepted"] * 35
 
 
+def test_routes_of_what_begins_alike_are_cached(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(route_table, "ROUTES_CACHED_MAX", 10)
+    forgotten: list[bool] = []
+    rig.router.routes_forgotten = lambda: forgotten.append(True)
+    for number in range(35):
+        rig.publish(f"t{number}/1", b"x")
+        rig.publish(f"t{number}/2", b"x")
+        made = rig.router.routes.made
+        assert made[f"t{number}/1"] is made[f"t{number}/2"]
+        assert len(made._of_prefixes) <= 10
+    assert not forgotten  # they are what they were
+
+
 def test_long_addresses_are_not_remembered(rig: Rig) -> None:
     reader = Reader(1000)
     rig.router.subscribe(reader, "t/#", SubscribeOptions(durable_name="d"))

@@ -75,6 +75,15 @@ class TestGrant:
         assert not everything.may_send("$SYS/x")
         assert grant(("$SYS/#", RECV)).may_receive("$SYS/broker")
 
+    @pytest.mark.parametrize(
+        ("rule", "allowed"),
+        [("plant/%u/#", True), ("plant/#", True), ("#", True), ("plant/+/+", False), ("up/#", False)],
+    )
+    def test_all_that_begins_alike_is_allowed_by_one_rule(self, rule: str, allowed: bool) -> None:
+        assert grant((rule, SEND)).may_send_below("plant/pump7/") is allowed
+        assert not grant((rule, SEND)).may_send_below("$SYS/")
+        assert not grant((rule, RECV)).may_send_below("plant/pump7/")
+
     def test_who_was_told_a_temporary_name_may_answer_there(self) -> None:
         none = grant()
         assert none.may_send(temporary_address())
