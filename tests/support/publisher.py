@@ -17,7 +17,10 @@ RETRY_S = 0.05
 class Publisher(threading.Thread):
     """Publishes to one topic as fast as its window allows until told to stop, through any number of reconnects."""
 
-    def __init__(self, name: str, port: int, topic: str, *, window: int = 50) -> None:
+    def __init__(
+        self, name: str, port: int, topic: str, *, window: int = 50, password: str | None = None, pause_s: float = 0.0
+    ) -> None:
+        """`password`: of the user called as the publisher is. `pause_s`: between messages, at least."""
         super().__init__(name=name, daemon=True)
         self.acked: list[bytes] = []
         """Bodies acknowledged, in order."""
@@ -26,6 +29,8 @@ class Publisher(threading.Thread):
         self._port = port
         self._topic = topic.encode()
         self._window = window
+        self._password = password
+        self._pause_s = pause_s
         self._ended = threading.Event()
 
     def end(self) -> None:
@@ -48,9 +53,7 @@ class Publisher(threading.Thread):
 
     def _connection(self) -> None:
         with socket.create_connection(("127.0.0.1", self._port), timeout=10) as sock:
-            client_id = self.name.encode()
-            body = b"\x00\x04MQTT\x04\x02\x00\x00" + struct.pack(">H", len(client_id)) + client_id
-            sock.sendall(bytes((0x10, len(body))) + body)
+            sock.sendall(self._connect())
             connack = self._exactly(sock, 4)
             assert connack == b"\x20\x02\x00\x00", connack
             waiting: deque[tuple[int, bytes]] = deque()
@@ -70,6 +73,16 @@ class Publisher(threading.Thread):
                 expected, payload = waiting.popleft()
                 assert (kind, length, acked_id) == (0x40, 2, expected), "PUBACKs in order [MQTT-4.6.0-2]"
                 self.acked.append(payload)
+                if self._pause_s:
+                    self._ended.wait(self._pause_s)
+
+    def _connect(self) -> bytes:
+        fields = [self.name.encode()] * (1 if self._password is None else 2)
+        fields += [] if self._password is None else [self._password.encode()]
+        flags = 0x02 if self._password is None else 0xC2
+        body = b"\x00\x04MQTT\x04" + bytes((flags, 0, 0)) + b"".join(struct.pack(">H", len(f)) + f for f in fields)
+        assert len(body) < 128
+        return bytes((0x10, len(body))) + body
 
     def _publish(self, packet_id: int, payload: bytes) -> bytes:
         rest = struct.pack(">H", len(self._topic)) + self._topic + struct.pack(">H", packet_id) + payload

@@ -1,0 +1,151 @@
+"""A hub that lets gateways in by their certificates, and gateways that enrolled, each behind a link of its own."""
+
+from __future__ import annotations
+
+import json
+import re
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from tests.fault.flaps.devices import ExactlyOnce
+from tests.support import forked
+from tests.support.clock import Clock
+from tests.support.cut_link import CutLink
+from tests.support.processes import Waypost, free_port, wait_until
+from tests.support.publisher import Publisher
+
+LIFE_S: Final = 90.0
+"""Of a gateway's certificate, by the hub's clock."""
+AHEAD_S: Final = 58
+"""The gateways' clocks: a new certificate is due for renewal at once or in some seconds (two thirds of its life, and a
+twentieth more or less), and once in a tenth of its life, while the hub still takes it for a minute."""
+UP_S: Final = 90.0
+"""A link on a busy machine that comes up again when asked to."""
+
+_HUB: Final = f"""
+apiVersion: waypost/v1
+kind: Hub
+spec:
+  certificateDays: {LIFE_S / 86_400}
+  gatherMilliseconds: 100
+"""
+
+
+class Gateway:
+    """One that enrolled, with two devices, and the link it has to the hub."""
+
+    def __init__(self, name: str, data: Path, link: CutLink, process: Waypost, mqtt: int, pause_s: float) -> None:
+        self.name = name
+        self.data = data
+        self.link = link
+        self.process = process
+        self.revoked = False
+        self.devices: list[ExactlyOnce | Publisher] = [
+            ExactlyOnce(f"{name}-exact", self._device("exact"), mqtt, f"plant/{name}/exact", pause_s=pause_s),
+            Publisher(
+                f"{name}-once", mqtt, f"plant/{name}/once", password=self._device("once"), window=10, pause_s=pause_s
+            ),
+        ]
+
+    def ask(self, what: str = "", method: str = "GET") -> dict[str, Any]:
+        """The connector to the hub, as ``/api/v1/bridge`` says."""
+        token = (self.data / "operator.token").read_text().strip()
+        url = f"http://127.0.0.1:{self.process.port('http')}/api/v1/bridge{what}"
+        request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"}, method=method)
+        with urllib.request.urlopen(request, timeout=UP_S) as answer:
+            (connector,) = json.load(answer)["connectors"]
+        return dict(connector)
+
+    def come_up(self) -> None:
+        """Somebody wants the link now, however often it broke."""
+        self.until(lambda said: said["state"] == "connected", "the link is up", nudged=True)
+
+    def until(self, condition: Any, what: str, *, nudged: bool = False) -> None:
+        """The connector says what `condition` asks for."""
+
+        def holds() -> bool:
+            said = self.ask()
+            if nudged and said["state"] != "connected":
+                self.ask("/resume", "POST")
+            return bool(condition(said))
+
+        wait_until(holds, timeout_s=UP_S, what=f"{self.name}: {what}", every_s=0.2)
+
+    def _device(self, name: str) -> str:
+        words = ("device", "add", f"{self.name}-{name}", "--data", str(self.data), "--allow", "send:plant/#", "--json")
+        return str(json.loads(forked.waypost(*words).stdout)["password"])
+
+
+class Fleet:
+    """Hub and gateways; made by `running`."""
+
+    def __init__(self, folder: Path, hub: Waypost) -> None:
+        self.folder = folder
+        self.hub = hub
+        self.gateways: list[Gateway] = []
+
+    @property
+    def lake(self) -> Path:
+        return self.folder / "hub" / "lake"
+
+    def command(self, *words: str) -> str:
+        """What a `waypost fleet` command prints."""
+        done = forked.waypost("fleet", *words, "--data", str(self.folder / "hub"))
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    def revoke(self, gateway: Gateway) -> None:
+        """It is out when this returns, whatever its link does."""
+        self.command("revoke", gateway.name)
+        gateway.revoked = True
+        gateway.until(lambda said: "was revoked" in (said["last_error"] or ""), "it is shut out", nudged=True)
+
+    def enrol_again(self, gateway: Gateway) -> None:
+        """With a new token, while it runs."""
+        token = self.command("token", "create", "--gateway", gateway.name)
+        done = forked.waypost("edge", "enrol", "--data", str(gateway.data), "--token", token)
+        assert done.returncode == 0, done.stderr
+        gateway.revoked = False
+        gateway.come_up()
+
+    @property
+    def renewals(self) -> int:
+        return len(re.findall("has renewed its certificate", (self.folder / "hub.log").read_text()))
+
+
+@contextmanager
+def running(folder: Path, names: list[str], *, pause_s: float) -> Iterator[Fleet]:
+    """A fleet whose devices publish, each with `pause_s` between its messages."""
+    (folder / "hub.yaml").write_text(_HUB)
+    amqp = free_port()
+    places = (f"--amqp=127.0.0.1:{amqp}", "--http=127.0.0.1:0", "--config", str(folder / "hub.yaml"))
+    hub = Waypost(folder / "hub.log", "hub", "run", "--data", str(folder / "hub"), *places)
+    with ExitStack() as stack:
+        clock = stack.enter_context(Clock(folder, synchronized=True))
+        clock.set(AHEAD_S, synchronized=True)
+        fleet = Fleet(folder, stack.enter_context(hub))
+        for name in names:
+            fleet.gateways.append(_gateway(fleet, name, amqp, clock, stack, pause_s))
+        for gateway in fleet.gateways:
+            for device in gateway.devices:
+                device.start()
+        yield fleet
+
+
+def _gateway(fleet: Fleet, name: str, amqp: int, clock: Clock, stack: ExitStack, pause_s: float) -> Gateway:
+    data, mqtt = fleet.folder / name, free_port()
+    link = stack.enter_context(CutLink(amqp))
+    url = f"amqps://localhost:{link.port}"
+    told = ("--name", name, "--hub", url, "--token", fleet.command("token", "create"), "--forward", "plant/#")
+    places = ("--mqtt", f"127.0.0.1:{mqtt}", "--amqp", "none", "--http", "127.0.0.1:0")
+    done = forked.waypost("edge", "init", "--data", str(data), *told, *places)
+    assert done.returncode == 0, done.stderr
+    process = Waypost(fleet.folder / f"{name}.log", "edge", "run", "--data", str(data))
+    process.environment = clock.environment
+    return Gateway(name, data, link, stack.enter_context(process), mqtt, pause_s)
+
+
+__all__ = ["Fleet", "Gateway", "running"]

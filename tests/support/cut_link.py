@@ -1,0 +1,208 @@
+"""A link that can be cut where it hurts: a TCP proxy in user space, on a thread of its own.
+
+What a cut looks like is chosen: at once, after a number of bytes more (in the middle of a batch, or of a TLS
+handshake), with one end told and the other left with a connection that is no more (half-open), or for everybody who
+comes while the link is down.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import enum
+import socket
+import struct
+import threading
+from collections.abc import Callable
+from typing import Final, Self
+
+CHUNK_BYTES: Final = 16_384
+_NO_LINGER: Final = struct.pack("ii", 1, 0)
+"""SO_LINGER of 0 s: closing resets the connection."""
+
+
+class End(enum.Enum):
+    """An end of a connection through the link."""
+
+    NEAR = "near"
+    """Who connects."""
+    FAR = "far"
+
+
+class CutLink:
+    """Passes connections to its own `port` on to another port of this machine; a context manager."""
+
+    def __init__(self, target_port: int) -> None:
+        self.connections = 0
+        """Accepted so far."""
+        self.cuts = 0
+        """Of connections that were there."""
+        self._target_port = target_port
+        self._down = False
+        self._short: list[int] = []
+        """Bytes after which each of the next connections is cut."""
+        self._passages: dict[_Passage, None] = {}
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="link", daemon=True)
+        self._server: asyncio.Server
+
+    @property
+    def port(self) -> int:
+        return int(self._server.sockets[0].getsockname()[1])
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        starting = asyncio.start_server(self._accepted, "127.0.0.1", 0)
+        self._server = asyncio.run_coroutine_threadsafe(starting, self._loop).result(10)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(10)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+        self._loop.close()
+
+    # --- cuts, from any thread ----------------------------------------------------------------------------------
+
+    def cut(self, *, reset: bool = True) -> None:
+        """Break what there is now: with a reset, or with an end of the stream as a proxy that ends makes it."""
+        self._each(lambda passage: passage.cut(reset=reset))
+
+    def cut_after(self, up_bytes: int) -> None:
+        """Break what there is now when so many bytes more have gone up, in the middle of whatever that is."""
+        self._each(lambda passage: passage.limit(up_bytes))
+
+    def cut_next(self, after_bytes: list[int]) -> None:
+        """Break the next connections, each after so many bytes of both ways."""
+        self._loop.call_soon_threadsafe(self._short.extend, after_bytes)
+
+    def half_open(self, told: End) -> None:
+        """Break what there is now; one end is told, and the other hears nothing any more."""
+        self._each(lambda passage: passage.half(told))
+
+    def end_half_open(self) -> None:
+        """The other ends are told."""
+        self._each(lambda passage: passage.cut(reset=True), silent=True)
+
+    def down(self, down: bool) -> None:
+        """While it is down nobody passes; what there was is broken."""
+        self._down = down
+        if down:
+            self.cut()
+
+    # --- inside -------------------------------------------------------------------------------------------------
+
+    def _each(self, act: Callable[[_Passage], None], *, silent: bool = False) -> None:
+        def there() -> None:
+            for passage in [each for each in self._passages if each.silent is silent]:
+                self.cuts += not silent
+                act(passage)
+
+        self._loop.call_soon_threadsafe(there)
+
+    async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        if self._down:
+            _reset(writer)
+            return
+        try:
+            far = await asyncio.open_connection("127.0.0.1", self._target_port)
+        except OSError:
+            _reset(writer)
+            return
+        passage = _Passage((reader, writer), far, self._short.pop(0) if self._short else None)
+        self._passages[passage] = None
+        try:
+            await passage.pass_on()
+        finally:
+            del self._passages[passage]
+
+    async def _close(self) -> None:
+        self._server.close()
+        for passage in list(self._passages):
+            passage.cut(reset=True)
+        await self._server.wait_closed()
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class _Passage:
+    """One connection through the link."""
+
+    def __init__(
+        self,
+        near: tuple[asyncio.StreamReader, asyncio.StreamWriter],
+        far: tuple[asyncio.StreamReader, asyncio.StreamWriter],
+        limit: int | None,
+    ) -> None:
+        """`limit`: bytes of both ways after which it is cut."""
+        self.silent = False
+        """One end has been told, and the other has not."""
+        self._near, self._far = near, far
+        self._left = limit
+        self._up_left: int | None = None
+        self._over = asyncio.get_running_loop().create_future()
+
+    async def pass_on(self) -> None:
+        """Until both ends have ended it, or it is cut."""
+        ways = [
+            asyncio.ensure_future(self._way(self._near[0], self._far[1], up=True)),
+            asyncio.ensure_future(self._way(self._far[0], self._near[1], up=False)),
+        ]
+        ended = asyncio.gather(*ways, return_exceptions=True)
+        try:
+            await asyncio.wait((self._over, ended), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for way in ways:
+                way.cancel()
+            await asyncio.gather(*ways, return_exceptions=True)
+            for _, writer in (self._near, self._far):
+                writer.transport.abort()
+
+    def limit(self, up_bytes: int) -> None:
+        self._up_left = up_bytes
+
+    def cut(self, *, reset: bool) -> None:
+        for _, writer in (self._near, self._far):
+            if reset:
+                _reset(writer)
+            else:
+                writer.close()
+        if not self._over.done():
+            self._over.set_result(None)
+
+    def half(self, told: End) -> None:
+        self.silent = True
+        _reset((self._near if told is End.NEAR else self._far)[1])
+
+    async def _way(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, up: bool) -> None:
+        with contextlib.suppress(OSError):
+            while (data := await reader.read(CHUNK_BYTES)) and not self.silent:
+                writer.write(self._allowed(data, up=up))
+                await writer.drain()
+                if 0 in (self._left, self._up_left):
+                    self.cut(reset=True)
+            if not self.silent:
+                writer.write_eof()
+                return
+        if self.silent:
+            await self._over
+        self.cut(reset=True)
+
+    def _allowed(self, data: bytes, *, up: bool) -> bytes:
+        """As much of it as passes before the cut."""
+        if self._left is not None:
+            data = data[: self._left]
+            self._left -= len(data)
+        if up and self._up_left is not None:
+            data = data[: self._up_left]
+            self._up_left -= len(data)
+        return data
+
+
+def _reset(writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(OSError):  # it is closed already
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+    writer.transport.abort()
