@@ -10,6 +10,8 @@ The events it reads, by `Event.what`:
 - ``connected`` device: over a new connection it may be given again what it took;
 - ``delivered`` consumer, subscription, address, messages · ``took`` consumer, subscription, messages;
 - ``landed`` epoch, address, sequence, message, lane: a row of the lake;
+- ``stated`` epoch, address, first, last, given up (JSON), digest of the statement before, digest: a row of manifests;
+- ``all stated``: nothing was accepted that the gateway has not told the hub;
 - ``hub ledger`` epoch, address, first, last, reason;
 - ``forked`` ((log, position, epoch, address, sequence, messages), ...): a new epoch, and what all messages are called;
 - ``put back``: an older copy of the store with ((log, position, epoch, address, sequence, messages), ...) and cursors
@@ -19,10 +21,12 @@ The events it reads, by `Event.what`:
 
 from __future__ import annotations
 
+import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
+from bridge.manifest import GENESIS
 from edge.broker.model.topics import matches
 from tests.simulation.history import Event
 
@@ -99,6 +103,14 @@ class Checker:
         self._log_of: dict[Name, str] = {}
         self._forwarders: set[str] = set()
         """With several, what one is behind with lands after what another has sent already."""
+        self._stated: dict[tuple[str, str], tuple[int, str]] = {}
+        """By (epoch, address): the last sequence stated, and the digest of its statement."""
+        self._digests: set[str] = set()
+        """Of all statements: one that comes again is the same."""
+        self._given_up: dict[tuple[str, str, Name], int] = {}
+        """By subscription, address and first message: what an entry of the ledger gives up for the hub. It grows."""
+        self._stated_gone: Counter[str] = Counter()
+        """By address: what is stated of it."""
         self._hub_ledger: list[tuple[str, str, int, int]] = []
         self._undone: set[str] = set()
         """Messages an older copy does not know."""
@@ -116,6 +128,8 @@ class Checker:
             "delivered": self._on_delivered,
             "took": self._on_took,
             "landed": self._on_landed,
+            "stated": self._on_stated,
+            "all stated": self._on_all_stated,
             "hub ledger": self._on_hub_ledger,
             "put back": self._on_put_back,
             "forked": self._on_forked,
@@ -210,6 +224,8 @@ class Checker:
             named += last - first + 1
             for sequence in range(first, last + 1):
                 self._forgiven.add((subscription, (epoch, address, sequence)))
+        if subscription.startswith("forwarder/"):
+            self._given_up[subscription, address, (parts[0][0], address, parts[0][1])] = messages
         if named > messages:
             self._wrong(f"the ledger names {named} messages of {address} for {messages} given up ({reason})")
 
@@ -303,6 +319,38 @@ class Checker:
     def _on_hub_ledger(self, epoch: str, address: str, first: int, last: int, reason: str) -> None:
         if reason != "evicted":  # what is evicted while it is under way is in the ledger, and arrives
             self._hub_ledger.append((epoch, address, first, last))
+
+    def _on_stated(
+        self, epoch: str, address: str, first: int, last: int, given_up: str, previous: str, digest: str
+    ) -> None:
+        """What is stated was accepted; and is landed, given up or still there, as everything accepted is."""
+        if digest in self._digests or self._put_back:
+            return
+        self._digests.add(digest)
+        end, before = self._stated.get((epoch, address), (-1, GENESIS))
+        if (first, previous) != (end + 1, before):
+            self._wrong(f"{address} {first}-{last} is stated behind the statement of {end}")
+        unknown = [sequence for sequence in range(first, last + 1) if (epoch, address, sequence) not in self._log_of]
+        if unknown:
+            self._wrong(f"{address} {first}-{last} is stated, and {unknown} were never on disk")
+        self._stated[epoch, address] = (last, digest)
+        self._stated_gone[address] += sum(json.loads(given_up).values())
+
+    def _on_all_stated(self) -> None:
+        if self._put_back:
+            return
+        ends: dict[tuple[str, str], int] = {}
+        for epoch, address, sequence in self._log_of:
+            if any(matches(self._filters[name] or "", address) for name in self._forwarders):
+                ends[epoch, address] = max(sequence, ends.get((epoch, address), -1))
+        for stream, end in ends.items():
+            if self._stated.get(stream, (-1, ""))[0] != end:
+                self._wrong(f"{stream} goes to {end}, and is stated to {self._stated.get(stream, (-1, ''))[0]}")
+        gone: Counter[str] = Counter()
+        for (_, address, _), messages in self._given_up.items():
+            gone[address] += messages
+        if gone != self._stated_gone:
+            self._wrong(f"the ledger gives up {dict(gone)}, stated is {dict(self._stated_gone)}")
 
     # --- what must be at the end ------------------------------------------------------------------------------
 

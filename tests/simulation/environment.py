@@ -18,7 +18,7 @@ import edge.broker.router.sender_credit
 from bridge.backoff import BackoffPolicy
 from edge.broker.delivery import feeds
 from edge.broker.model import isolation
-from edge.broker.router import uplinks
+from edge.broker.router import peer_connector, uplinks
 from tests.simulation.scheduler import Scheduler
 
 BACKOFF = BackoffPolicy(first_s=0.1, limit_s=1.0, stable_s=5.0)
@@ -86,5 +86,6 @@ def simulated(scheduler: Scheduler, source: Random) -> Iterator[None]:
             ordered.enter_context(mock.patch.object(module, "set", OrderedSet, create=True))
         for module in (isolation, feeds):
             ordered.enter_context(mock.patch.object(module, "report", report))
-        ordered.enter_context(mock.patch.object(uplinks, "BACKOFF", BACKOFF))
+        for module in (uplinks, peer_connector):
+            ordered.enter_context(mock.patch.object(module, "BACKOFF", BACKOFF))
         yield

@@ -11,6 +11,8 @@ from edge.broker.configuration import (
     AddressConfiguration,
     BrokerConfiguration,
     Connector,
+    ConnectorType,
+    Direction,
     EndpointHost,
     Forwarder,
     Listener,
@@ -19,9 +21,11 @@ from edge.broker.configuration import (
 from edge.broker.limits import Limits
 from edge.broker.model.address_policy import AddressPolicy, WhenFull
 from edge.broker.model.addresses import AddressRule, AddressType
-from edge.broker.router.uplinks import Uplinks
+from edge.broker.retention.manifests import Manifests
+from edge.broker.router.uplinks import ConnectorUplink, Uplinks
 from edge.broker.server import Broker
 from edge.broker.store.engine import StoreEngine
+from tests.simulation.environment import wall_ns
 from tests.simulation.history import History
 from tests.simulation.loop import SimulatedLoop
 from tests.simulation.medium import Card, CardMedium, open_store
@@ -29,17 +33,30 @@ from tests.simulation.network import Network
 from tests.simulation.scheduler import Process, Scheduler
 
 NAME = "gw"
+LOOK_S = 0.5
+"""How often the connectors look whether an hour of manifests is over."""
 MQTT = Endpoint(NAME, 1883)
 HUB = Endpoint("hub", 5672)
 STANDBY = Endpoint("standby", 5672)
 HOSTS = tuple(EndpointHost(host=each.host, port=each.port) for each in (HUB, STANDBY))
 """Where the hub is after every other start: it has moved to another machine."""
 
+FAR_SIDE = Endpoint("far", 5672)
+"""A broker of somebody else's."""
+INCOMING = {"orders": "plant/b/2", "jobs": "work/3"}
+"""Its queues, and where the gateway puts what is in them."""
+
 TOPICS = ("plant/a/1", "plant/a/2", "plant/b/1")
 QUEUES = ("work/1", "work/2")
 BURST = "burst/1"
 """A topic that keeps little, and gives up its oldest messages for new ones."""
 SMALL = AddressPolicy(quota_bytes=60, when_full=WhenFull.DROP_OLDEST)
+TAKING = Connector(
+    name="far",
+    type=ConnectorType.AMQP,
+    hosts=(EndpointHost(host=FAR_SIDE.host, port=FAR_SIDE.port),),
+    idle_timeout_s=4.0,
+)
 ALWAYS = {"plant": "plant/#", "burst": "burst/#"}
 """Forwarders that are always there: name -> filter."""
 
@@ -58,10 +75,16 @@ def configuration(
         gateway=NAME,
         addresses=(*(AddressConfiguration(AddressRule(pattern, kind)) for pattern, kind in types.items()), small),
         listeners=(Listener(Protocol.MQTT, MQTT),),
-        connectors=(Connector(name="hub", hosts=HOSTS, idle_timeout_s=4.0),),
-        forwarders=tuple(
-            Forwarder(name=name, filter=pattern, connector="hub", remote_address=pattern)
-            for name, pattern in (*ALWAYS.items(), *forwarders)
+        connectors=(Connector(name="hub", hosts=HOSTS, idle_timeout_s=4.0), TAKING),
+        forwarders=(
+            *(
+                Forwarder(name=name, filter=pattern, connector="hub", remote_address=pattern)
+                for name, pattern in (*ALWAYS.items(), *forwarders)
+            ),
+            *(
+                Forwarder(name=name, filter=address, connector="far", remote_address=name, direction=Direction.IN)
+                for name, address in INCOMING.items()
+            ),
         ),
         limits=Limits(free_floor_bytes=0),
     )
@@ -116,8 +139,27 @@ class Gateway:
         self.uplinks.configure(self.configuration)
         loop.create_task(self.broker.start())
         self.uplinks.start()
+        self._look(loop)
         for tell in self.started:
             tell()
+
+    def _look(self, loop: SimulatedLoop) -> None:
+        """As the appliance does every few seconds."""
+        self.manifests.look(wall_ns(self._scheduler), clock_good=True)
+        loop.call_later(LOOK_S, self._look, loop)
+
+    def state(self) -> None:
+        """Somebody wants a manifest of what was accepted, now."""
+        if self.up:
+            self._scheduler.enter(self.process)
+            self.manifests.ask()
+            self.manifests.look(wall_ns(self._scheduler), clock_good=True)
+
+    @property
+    def manifests(self) -> Manifests:
+        """Those of the hub."""
+        (found,) = [uplink.manifests for uplink in self.uplinks if isinstance(uplink, ConnectorUplink)]
+        return found
 
     def kill(self, *, power: bool) -> None:
         """End the process where it is. With the power, its clock may be wrong afterwards."""

@@ -21,6 +21,9 @@ from cloud.lake.sequences import SequenceRange
 from tests.simulation.history import History
 from tests.simulation.medium import ids
 
+STATED = ("epoch", "address", "first_sequence", "last_sequence", "given_up", "previous", "digest")
+"""What the checker wants of a row of `manifests`."""
+
 
 class Killed(BaseException):
     """The process ends here, between two steps of a landing."""
@@ -113,6 +116,9 @@ class SimulatedLake:
                 elif table == "ledger":
                     first, last = row["first_sequence"], row["last_sequence"]
                     self._history.record("hub ledger", row["epoch"], row["address"], first, last, row["reason"])
+                elif table == "manifests":
+                    said = [row[name] for name in STATED]
+                    self._history.record("stated", *said)
                 elif table == "quarantine":
                     self._history.record("quarantined", row["reason"])
         self._synced[table] = len(self._tables[table])

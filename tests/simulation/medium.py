@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+from bridge import plain
 from bridge.message import Stored
 from edge.broker.store.cursors import cursor_states
 from edge.broker.store.engine import StoreEngine, Tables
@@ -255,8 +256,8 @@ def open_store(card: Card, process: Process, post: Post) -> StoreEngine[CardMedi
 
 
 def ids(bodies: Sequence[bytes]) -> tuple[str, ...]:
-    """Names of messages: their bodies."""
-    return tuple(body.decode() for body in bodies)
+    """Names of messages: their bodies, or what is in the data section of those in AMQP encoding."""
+    return tuple((plain.body_of(body) if body.startswith(b"\x00") else body).decode() for body in bodies)
 
 
 FULL = StoreFull("the medium is full")

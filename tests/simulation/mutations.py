@@ -13,6 +13,8 @@ from functools import partial
 from typing import Any, NamedTuple
 from unittest import mock
 
+from bridge.forwarders.inbox import Incoming
+from bridge.forwarders.outcome import Outcome
 from bridge.message import Stored
 from bridge.uplink import Uplink
 from cloud.hub.committer import Committer
@@ -27,7 +29,10 @@ from edge.broker.model.interfaces import Origin
 from edge.broker.model.ranges import Ranges
 from edge.broker.mqtt import session_store
 from edge.broker.mqtt.session_store import SessionStore
+from edge.broker.retention.manifests import Manifests, Stated
 from edge.broker.router.answers import Answers
+from edge.broker.router.inbound import Inbound
+from edge.broker.router.known_names import NamesByForwarder
 from edge.broker.router.router import Router
 from edge.broker.store.counters import Counters
 from edge.broker.store.ledger import Entries, OpenLedger
@@ -190,6 +195,39 @@ def _give_back(entries: Sequence[Entry], why: str, report: Any) -> None:
         entry.verdict, entry.words = Verdict.RELEASED, "poison"
 
 
+# --- incoming forwarders, manifests ---------------------------------------------------------------------------------
+
+
+_receive = Inbound.receive
+
+
+def _answer_on_arrival(self: Inbound, messages: Sequence[Incoming]) -> None:
+    if self._settle is not None:
+        self._settle([message.token for message in messages if message.token is not None], Outcome.ACCEPTED, "")
+    _receive(self, [message._replace(token=None) for message in messages])
+
+
+def _write_no_names(_self: NamesByForwarder) -> None:
+    """What has come is forgotten with the process."""
+
+
+def _always_written(_self: Manifests) -> bool:
+    return True
+
+
+def _all_was_stated(self: Manifests) -> dict[str, Stated]:
+    """What a former process accepted is not stated."""
+    if not hasattr(self, "since"):
+        self.since = {address: Stated(end) for address, end in self._store.sequences()}  # type: ignore[attr-defined]
+    return {**self.since, **_all_stated(self)}  # type: ignore[attr-defined]
+
+
+_all_stated = Manifests._all_stated
+
+
+# --- the hub's answers ----------------------------------------------------------------------------------------------
+
+
 _answer = HubService._answer
 
 
@@ -291,6 +329,28 @@ MUTATIONS = (
         "moves the cursor past what was there when the lanes part",
         [(CursorWindow, "leave_to_others", _pass_what_is_left)],
         ("hub_kill", "restart", "kill"),
+    ),
+    Mutation(
+        "answers a far side before the commit",
+        [(Inbound, "receive", _answer_on_arrival)],
+        ("kill", "power_cut", "slow_medium"),
+    ),
+    Mutation(
+        "forgets with the process what has come from a far side",
+        [(NamesByForwarder, "prepare", _write_no_names)],
+        ("kill", "restart", "far_crash"),
+        8,
+    ),
+    Mutation(
+        "closes an hour of manifests again before that is on disk",
+        [(Manifests, "_written", _always_written)],
+        ("state", "slow_medium", "failing_medium"),
+        8,
+    ),
+    Mutation(
+        "takes for stated what a former process accepted",
+        [(Manifests, "_all_stated", _all_was_stated)],
+        ("state", "kill", "restart"),
     ),
     Mutation(
         "the hub accepts what it could not land",

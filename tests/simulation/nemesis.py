@@ -47,6 +47,8 @@ WEIGHTS = {
     "back_up": 2,
     "put_back": 2,
     "put_back_unnoticed": 1,
+    "far_crash": 3,
+    "state": 3,
 }
 """How often each kind is drawn."""
 
@@ -271,9 +273,18 @@ class Nemesis:
             network.cut(streams[fault.choice % len(streams)])
 
     def _partition(self, fault: Fault) -> None:
-        names = [NAME, "hub", *(device.name for device in self._world.devices)]
+        names = [NAME, "hub", self._world.far.name, *(device.name for device in self._world.devices)]
         self._world.network.part(names[fault.choice % len(names)])
         self._heal_later(fault, self._world.network.heal)
+
+    def _far_crash(self, _fault: Fault) -> None:
+        """What it was answered last it has not written down: that comes again."""
+        self._world.far.crash()
+
+    def _state(self, fault: Fault) -> None:
+        """Somebody wants the manifest now, and once more."""
+        self._world.gateway.state()
+        self._heal_later(fault, self._world.gateway.state)
 
     def _origin_raises(self, fault: Fault) -> None:
         origins = self._world.origins

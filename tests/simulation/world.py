@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from random import Random
 
@@ -15,6 +15,7 @@ from tests.simulation.clients import Fault as ClientFault
 from tests.simulation.clients import LiveConsumer, RouterConsumer, RouterOrigin
 from tests.simulation.devices import Device
 from tests.simulation.environment import simulated
+from tests.simulation.far_side import FarSide
 from tests.simulation.gateway import ALWAYS, BURST, FORWARDERS, QUEUES, TOPICS, Gateway
 from tests.simulation.history import History
 from tests.simulation.hub import Hub
@@ -79,6 +80,7 @@ class World:
             self._device("s1", version=5, qos=1, subscribes="plant/a/#"),
             self._device("s2", version=4, qos=2, subscribes="plant/#"),
         ]
+        self.far = FarSide(self.scheduler, self.network, self.history, self._random("far"))
         self.nemesis = Nemesis(self)
 
     @property
@@ -99,18 +101,33 @@ class World:
         self.nemesis.begin(schedule)
         self._go_on(self.options.span_s)
         self.nemesis.heal()
-        for producer in (*self.origins, *self.devices):
+        for producer in (*self.origins, *self.devices, self.far):
             producer.sending = False
         for consumer in self.consumers:
             consumer.accepts_all = True
+        if self._come_to_rest(self._unrest):
+            self.gateway.state()
+            self._come_to_rest(self._unstated)
+            self.history.record("all stated")
+
+    def _come_to_rest(self, unrest: Callable[[], str]) -> bool:
+        """Go on until there is nothing more to come; False when that takes too long."""
         rest_s = self.scheduler.now_s + REST_S
         quiet = 0
         while quiet < 2:
             if self.scheduler.now_s > rest_s:
-                self.history.record("stuck", f"after {REST_S:g} s: {self._unrest()}")
-                return
+                self.history.record("stuck", f"after {REST_S:g} s: {unrest()}")
+                return False
             self._go_on(0.5)
-            quiet = 0 if self._unrest() else quiet + 1
+            quiet = 0 if unrest() else quiet + 1
+        return True
+
+    def _unstated(self) -> str:
+        """What the hub does not know of what was accepted; empty when it knows all."""
+        manifests = self.gateway.manifests
+        if manifests.stated_until is None:
+            return "the hub takes no manifests"
+        return f"{manifests.waiting} statements wait" if manifests.asked or manifests.waiting else ""
 
     def _name_subscriptions(self) -> None:
         names: dict[str, str | None] = {"queue": None, "durable": "plant/#", "slow": "burst/#"}
@@ -128,7 +145,9 @@ class World:
 
     def _unrest(self) -> str:
         """What is still to come; empty when nothing is."""
-        waiting = [f"{p.name} waits for {p.waiting} answers" for p in (*self.origins, *self.devices) if p.waiting]
+        waiting = [
+            f"{p.name} waits for {p.waiting} answers" for p in (*self.origins, *self.devices, self.far) if p.waiting
+        ]
         if not self.gateway.up:
             return "the gateway is down"
         store = self.gateway.store
@@ -195,7 +214,7 @@ def simulate(seed: int, options: Options, schedule: Sequence[Fault] | None = Non
             try:
                 world.run(world.faults() if schedule is None else schedule)
             finally:
-                for process in (world.gateway.process, world.hub.process):
+                for process in (world.gateway.process, world.hub.process, world.far.process):
                     if process.loop is not None:
                         process.loop.abandon()
                 asyncio._set_running_loop(running)

@@ -40,10 +40,12 @@ class ExactlyOnce:
         self._under_way: dict[int, bytes] = {}
         self._over: SimpleQueue[int] = SimpleQueue()
         """Packet identifiers of those whose exchange is over."""
+        self._connected = threading.Event()
         self._ended = threading.Event()
         self._client = Paho(paho.CallbackAPIVersion.VERSION2, name, clean_session=False)
         self._client.username_pw_set(name, password)
         self._client.reconnect_delay_set(1, 1)
+        self._client.on_connect = lambda *_: self._connected.set()
         self._client.on_publish = lambda _client, _userdata, mid, *_: self._over.put(mid)
         self._client.connect_async("127.0.0.1", port)
         self._thread = threading.Thread(target=self._publish, name=name, daemon=True)
@@ -62,6 +64,7 @@ class ExactlyOnce:
         self._client.loop_stop()
 
     def _publish(self) -> None:
+        assert self._connected.wait(WAIT_S)  # what is published before, Paho sends after what comes later
         while not self._ended.wait(self._pause_s):
             if len(self._under_way) < WINDOW:
                 body, self.sent = f"{self.name}:{self.sent}".encode(), self.sent + 1

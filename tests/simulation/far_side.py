@@ -1,0 +1,214 @@
+"""A broker of somebody else's that a gateway takes messages from: two queues, and a peer that speaks AMQP 1.0.
+
+What is not answered with its connection comes again over the next one, in order, as does what it was told of and has
+not written down when it ends (`crash`). Messages of one queue have Waypost's names, as another gateway gives them;
+those of the other a message-id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from random import Random
+
+from bridge import plain
+from bridge import sections as s
+from bridge.amqp_values import encode
+from bridge.engine import Attached, Closed, Dispositions, Engine, Event, Flow, Link, Opened, State
+from bridge.message import Run
+from bridge.plain import Hop
+from bridge.sasl import ANONYMOUS, SaslServer
+from bridge.transport.driver import Driver
+from edge.broker.listeners.tcp import TcpListener
+from tests.simulation.gateway import FAR_SIDE, INCOMING
+from tests.simulation.history import History
+from tests.simulation.loop import SimulatedLoop
+from tests.simulation.network import Network
+from tests.simulation.scheduler import Process, Scheduler
+
+PERIOD_S = 0.05
+WRITE_BYTES_MAX = 1 << 20
+UNWRITTEN_MAX = 4
+"""Answers that a crash takes."""
+EPOCH = "f" * 32
+"""Of the gateway that has named the messages of one queue."""
+
+
+class Queue:
+    """One queue: what it holds, in order, each with its message as it is sent."""
+
+    def __init__(self, name: str, address: str, encoded: Callable[[int, str], bytes]) -> None:
+        """`address`: at the gateway."""
+        self.producer = f"far-{name}"
+        self.address = address
+        self.ready: deque[int] = deque()
+        self.consumer: _Peer | None = None
+        """The newest connection that takes from it; nobody else does."""
+        self.sent: set[int] = set()
+        """Under way to the consumer."""
+        self.answered: deque[int] = deque(maxlen=UNWRITTEN_MAX)
+        """The newest that the peer has taken."""
+        self.count = 0
+        self._encoded = encoded
+
+    def name_of(self, number: int) -> str:
+        return f"{self.producer}.{number}"
+
+    def message(self, number: int) -> bytes:
+        return self._encoded(number, self.name_of(number))
+
+    def take_back(self, *, crashed: bool) -> None:
+        """The connection is over."""
+        again = (*(self.answered if crashed else ()), *self.sent, *self.ready)
+        self.ready = deque(sorted(again))
+        self.sent.clear()
+        self.answered.clear()
+        self.consumer = None
+
+
+def _named(number: int, name: str) -> bytes:
+    run = Run(f"far/{name}", "far", 1, b"", [name.encode()])
+    return plain.messages(Hop("far", EPOCH), number, run)[0]
+
+
+def _with_id(_number: int, name: str) -> bytes:
+    return b"\x00\x53" + bytes((s.PROPERTIES,)) + encode([name]) + plain.data_section(name.encode())
+
+
+class FarSide:
+    """The broker. Its process runs all the time; a crash ends its connections and takes what was not written."""
+
+    def __init__(self, scheduler: Scheduler, network: Network, history: History, random: Random) -> None:
+        self.sending = True
+        self.process = Process(FAR_SIDE.host)
+        self.queues = {
+            name: Queue(name, address, encoded)
+            for (name, address), encoded in zip(INCOMING.items(), (_named, _with_id), strict=True)
+        }
+        self._loop = SimulatedLoop(scheduler, self.process, network)
+        self._network = network
+        self._history = history
+        self._random = random
+        self._loop.call_soon(self._serve)
+
+    @property
+    def name(self) -> str:
+        return self.process.name
+
+    @property
+    def waiting(self) -> int:
+        """Messages that have not been taken."""
+        return sum(len(queue.ready) + len(queue.sent) for queue in self.queues.values())
+
+    def crash(self) -> None:
+        """It ends, forgets the answers it got last, and is there again."""
+        for queue in self.queues.values():
+            queue.take_back(crashed=True)
+        for near in self._network.streams(FAR_SIDE.port):
+            if near.other.process is self.process:
+                self._network.cut(near)
+
+    def answered(self, queue: Queue, number: int, state: State) -> None:
+        """The peer says what became of a message."""
+        queue.sent.discard(number)
+        if state is State.ACCEPTED:
+            queue.answered.append(number)
+            self._history.record("acked", queue.producer, (queue.name_of(number),))
+        elif state is State.REJECTED:
+            self._history.record("raised", self.name, f"{queue.name_of(number)} is rejected")
+        else:
+            queue.ready = deque(sorted((number, *queue.ready)))
+
+    # --- inside -------------------------------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        listener = TcpListener("amqp", lambda gone, identity: self._driver(gone))
+        self._loop.create_task(listener.start(FAR_SIDE.host, FAR_SIDE.port))
+        self._later()
+
+    def _later(self) -> None:
+        self._loop.call_later(PERIOD_S * 2 * self._random.random(), self._enqueue)
+
+    def _enqueue(self) -> None:
+        """Somebody puts a message or two into a queue."""
+        if not self.sending:
+            return
+        self._later()
+        queue = self._random.choice(list(self.queues.values()))
+        for _ in range(self._random.choice((1, 1, 3))):
+            number, queue.count = queue.count, queue.count + 1
+            queue.ready.append(number)
+            self._history.record("send", queue.producer, queue.address, (queue.name_of(number),), 2)
+
+    def _driver(self, gone: Callable[[Driver], None]) -> Driver:
+        engine = Engine(
+            container_id=FAR_SIDE.host,
+            server=True,
+            sasl=SaslServer(lambda _mechanism, _name, _password: ANONYMOUS, anonymous=ANONYMOUS),
+            idle_timeout_s=4.0,
+            now=asyncio.get_running_loop().time(),
+        )
+        return Driver(engine, lambda driver: _Peer(self, engine, driver), write_bytes_max=WRITE_BYTES_MAX, gone=gone)
+
+
+class _Peer:
+    """One connection of a gateway; the driver's owner."""
+
+    def __init__(self, far: FarSide, engine: Engine, driver: Driver) -> None:
+        self._far = far
+        self._engine = engine
+        self._driver = driver
+        self._links: dict[Queue, Link] = {}
+        self._tags: dict[int, tuple[Queue, int]] = {}
+        self._next = 0
+        self._over = False
+
+    def handle(self, events: Sequence[Event]) -> None:
+        for event in events:
+            if isinstance(event, Opened):
+                self._engine.open()
+            elif isinstance(event, Attached):
+                queue = self._far.queues[str(event.link.source.address)]
+                self._engine.accept(event.link)
+                self._links[queue] = event.link
+                queue.take_back(crashed=False)
+                queue.consumer = self
+                self._look()
+            elif isinstance(event, Flow):
+                self._send()
+            elif isinstance(event, Dispositions):
+                for tag, state, settled, _ in event.items:
+                    self._answered(event.link, tag, state, settled=settled)
+            elif isinstance(event, Closed):
+                self._over = True
+                for queue in self._links:
+                    if queue.consumer is self:
+                        queue.take_back(crashed=False)
+        self._send()
+
+    def writable(self) -> None:
+        """Nothing waits for the socket."""
+
+    def _answered(self, link: Link, tag: int, state: State, *, settled: bool) -> None:
+        if not settled:
+            self._engine.settle_sent(link, tag)
+        queue, number = self._tags.pop(tag)
+        if queue.consumer is self:
+            self._far.answered(queue, number, state)
+
+    def _look(self) -> None:
+        """There may be something to send."""
+        if not self._over:
+            self._send()
+            asyncio.get_running_loop().call_later(PERIOD_S, self._look)
+
+    def _send(self) -> None:
+        for queue, link in self._links.items():
+            while queue.consumer is self and queue.ready and link.credit > 0 and not link.closed:
+                number = queue.ready.popleft()
+                queue.sent.add(number)
+                self._tags[self._next] = (queue, number)
+                self._engine.send(link, self._next, queue.message(number))
+                self._next += 1
+        self._driver.flush_soon()
