@@ -12,6 +12,8 @@ The events it reads, by `Event.what`:
 - ``landed`` epoch, address, sequence, message, lane: a row of the lake;
 - ``stated`` epoch, address, first, last, given up (JSON), digest of the statement before, digest: a row of manifests;
 - ``all stated``: nothing was accepted that the gateway has not told the hub;
+- ``let in`` serial number, seconds: a gateway is connected with a revoked certificate which the hub could know of for
+  so long;
 - ``hub ledger`` epoch, address, first, last, reason;
 - ``forked`` ((log, position, epoch, address, sequence, messages), ...): a new epoch, and what all messages are called;
 - ``put back``: an older copy of the store with ((log, position, epoch, address, sequence, messages), ...) and cursors
@@ -36,6 +38,9 @@ Name = tuple[str, str, int]
 INTERRUPTIONS = frozenset({"power cut", "kill", "stop", "put back"})
 """After these a consumer may be given again what it took: the move of its cursor was not on disk."""
 
+
+REVOKED_S = 2.0
+"""A hub looks for revoked certificates each second, and its registry takes its time."""
 
 REASONS = frozenset({"evicted"})
 """Why something may be given up in this world: nothing expires, and nothing is to be rejected."""
@@ -130,6 +135,7 @@ class Checker:
             "landed": self._on_landed,
             "stated": self._on_stated,
             "all stated": self._on_all_stated,
+            "let in": self._on_let_in,
             "hub ledger": self._on_hub_ledger,
             "put back": self._on_put_back,
             "forked": self._on_forked,
@@ -319,6 +325,10 @@ class Checker:
     def _on_hub_ledger(self, epoch: str, address: str, first: int, last: int, reason: str) -> None:
         if reason != "evicted":  # what is evicted while it is under way is in the ledger, and arrives
             self._hub_ledger.append((epoch, address, first, last))
+
+    def _on_let_in(self, serial: str, known_s: float) -> None:
+        if known_s > REVOKED_S:
+            self._wrong(f"certificate {serial} was revoked, and its gateway is connected {known_s:g} s later")
 
     def _on_stated(
         self, epoch: str, address: str, first: int, last: int, given_up: str, previous: str, digest: str

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 
 from bridge.resources.endpoint import Endpoint
+from edge.appliance.identity.renewal import Renewal
 from edge.broker.configuration import (
     AddressConfiguration,
     BrokerConfiguration,
@@ -17,6 +19,7 @@ from edge.broker.configuration import (
     Forwarder,
     Listener,
     Protocol,
+    TlsFiles,
 )
 from edge.broker.limits import Limits
 from edge.broker.model.address_policy import AddressPolicy, WhenFull
@@ -57,6 +60,8 @@ TAKING = Connector(
     hosts=(EndpointHost(host=FAR_SIDE.host, port=FAR_SIDE.port),),
     idle_timeout_s=4.0,
 )
+CERTIFIED = TlsFiles(ca="authority", certificate="gateway", key="gateway")
+"""Towards the hub; what it has is `enrolment`'s."""
 ALWAYS = {"plant": "plant/#", "burst": "burst/#"}
 """Forwarders that are always there: name -> filter."""
 
@@ -75,7 +80,7 @@ def configuration(
         gateway=NAME,
         addresses=(*(AddressConfiguration(AddressRule(pattern, kind)) for pattern, kind in types.items()), small),
         listeners=(Listener(Protocol.MQTT, MQTT),),
-        connectors=(Connector(name="hub", hosts=HOSTS, idle_timeout_s=4.0), TAKING),
+        connectors=(Connector(name="hub", hosts=HOSTS, idle_timeout_s=4.0, tls=CERTIFIED), TAKING),
         forwarders=(
             *(
                 Forwarder(name=name, filter=pattern, connector="hub", remote_address=pattern)
@@ -102,7 +107,9 @@ class NoKey:
 class Gateway:
     """One data directory, and the process that serves it while there is one."""
 
-    def __init__(self, scheduler: Scheduler, network: Network, medium: Card, history: History) -> None:
+    def __init__(
+        self, scheduler: Scheduler, network: Network, medium: Card, history: History, draw: Callable[[], float]
+    ) -> None:
         self.configuration = configuration()
         self.medium = medium
         self.process = Process(NAME)
@@ -115,6 +122,7 @@ class Gateway:
         self._scheduler = scheduler
         self._network = network
         self._history = history
+        self._draw = draw
         self._clock_offset_ns = 0
 
     @property
@@ -140,6 +148,9 @@ class Gateway:
         loop.create_task(self.broker.start())
         self.uplinks.start()
         self._look(loop)
+        Renewal(
+            Path(NAME), lambda: [HUB], now=lambda: wall_ns(self._scheduler) / 1e9, clock=loop.time, draw=self._draw
+        ).start()
         for tell in self.started:
             tell()
 

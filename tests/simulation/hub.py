@@ -5,23 +5,30 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import Executor
+from functools import partial
 from random import Random
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 from bridge.engine import Engine
 from bridge.intake import Intake
-from bridge.sasl import ANONYMOUS, SaslServer
+from bridge.resources.endpoint import Endpoint
 from bridge.transport.driver import Driver
+from cloud.hub.acceptor import Acceptor
 from cloud.hub.committer import Committer
+from cloud.hub.enrolment.authority import Authority
+from cloud.hub.enrolment.service import Enrolment
 from cloud.hub.fleet import Fleet
 from cloud.hub.lander import Lander
 from cloud.hub.metrics import Metrics
+from cloud.hub.peers import Kind, Peer
 from cloud.hub.registry.registry import Registry
 from cloud.hub.service import HubService
+from cloud.lake.faults import RegistryError
 from cloud.lake.lake import Lake
 from cloud.lake.landing import Landing
 from edge.broker.listeners.tcp import TcpListener
+from edge.broker.security.authenticator import Gate
 from tests.simulation.environment import wall_ns
 from tests.simulation.gateway import HUB, STANDBY
 from tests.simulation.history import History
@@ -61,6 +68,7 @@ class Hub:
         self._history = history
         self._random = random
         self._starts = 0
+        self._acceptor: Acceptor | None = None
 
     @property
     def up(self) -> bool:
@@ -83,10 +91,8 @@ class Hub:
         try:
             self.lake.failpoint = self._failpoint
             landing = Landing(cast(Lake, self.lake), registry.commits, failpoint=self._failpoint)
-        except Exception as error:  # it ends, as the program does, and is started again
-            self._history.record("cannot start", HUB.host, repr(error))
-            self.process.alive = False
-            self._scheduler.after(0.3, Process("outside"), self.start)
+        except Exception as error:
+            self._cannot_start(error)
             return
         self.committer = Committer(
             Lander(cast(Registry, registry), landing, clock=loop.time),
@@ -103,8 +109,46 @@ class Hub:
             now_us=lambda: wall_ns(self._scheduler) // 1_000,
             clock=loop.time,
         )
-        listener = TcpListener("amqp", lambda gone, identity: _driver(service, gone))
-        loop.create_task(listener.start(endpoint.host, endpoint.port))
+        loop.create_task(self._listen(service, endpoint))
+
+    async def _listen(self, service: HubService, endpoint: Endpoint) -> None:
+        """Serve who is let in, as `cloud.hub.server` does."""
+
+        def serve(peer: Peer, engine: Engine, driver: Driver, _credentials: object) -> Intake:
+            made = Intake(engine, service, driver, gateway=peer.name)
+            service.introduce(made, peer.tenant, driver.peername)
+            return made
+
+        gate = cast(Gate, SimpleNamespace(passwords=False, tokens=False))
+        self._acceptor = acceptor = Acceptor(gate, {Kind.GATEWAY: serve}, dev=False)
+        acceptor.authority = enrolment = Enrolment(
+            cast(Authority, None),
+            cast(Any, self.database),
+            life_s=0.0,
+            revoked=acceptor.review,
+            now=lambda: wall_ns(self._scheduler) / 1e9,
+        )
+        try:
+            await enrolment.open()
+        except RegistryError as error:
+            self._cannot_start(error)
+            return
+        await TcpListener("amqp", lambda gone, _: _driver(acceptor, gone)).start(endpoint.host, endpoint.port)
+
+    def _cannot_start(self, error: Exception) -> None:
+        """The process ends, as the program does, and is started again."""
+        self._history.record("cannot start", HUB.host, repr(error))
+        self.process.alive = False
+        self.process.loop.abandon()
+        self._scheduler.after(0.3, Process("outside"), self.start)
+
+    @property
+    def let_in(self) -> list[str]:
+        """Serial numbers of the certificates of who is connected."""
+        if not self.up or self._acceptor is None:
+            return []
+        shown = [visitor._certified for visitor in self._acceptor.admitted.values() if not visitor._leaving]
+        return [f"{one.serial:x}" for one in shown if one is not None]
 
     def kill(self, *, power: bool) -> None:
         """End the process where it is."""
@@ -123,19 +167,20 @@ class Hub:
             raise Killed(step)
 
 
-def _driver(service: HubService, gone: Callable[[Driver], None]) -> Driver:
-    """As `cloud.hub.server` makes it."""
+def _driver(acceptor: Acceptor, gone: Callable[[Driver], None]) -> Driver:
+    """As `cloud.hub.connections` makes it."""
+    visitor = acceptor.visitor()
+
+    def over(driver: Driver) -> None:
+        acceptor.gone(driver)
+        gone(driver)
+
     engine = Engine(
         container_id="waypost-hub",
         server=True,
-        sasl=SaslServer(lambda _mechanism, _name, _password: ANONYMOUS, anonymous=ANONYMOUS),
+        sasl=visitor.sasl,
         idle_timeout_s=4.0,
         now=asyncio.get_running_loop().time(),
     )
 
-    def intake(driver: Driver) -> Intake:
-        made = Intake(engine, service, driver)
-        service.introduce(made, "default", driver.peername)
-        return made
-
-    return Driver(engine, intake, write_bytes_max=WRITE_BYTES_MAX, gone=gone)
+    return Driver(engine, partial(visitor.arrive, engine), write_bytes_max=WRITE_BYTES_MAX, gone=over)

@@ -104,9 +104,11 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     async def create_server(self, protocol_factory: Any, host: Any = None, port: Any = None, **_: Any) -> Any:
         return self._network.listen(self._process, protocol_factory, str(host), int(port))
 
-    async def create_connection(self, protocol_factory: Any, host: Any = None, port: Any = None, **_: Any) -> Any:  # type: ignore[override]
+    async def create_connection(  # type: ignore[override]
+        self, protocol_factory: Any, host: Any = None, port: Any = None, *, ssl: Any = None, **_: Any
+    ) -> Any:
         future: asyncio.Future[Any] = self.create_future()
-        self._network.connect(self._process, protocol_factory, str(host), int(port), future)
+        self._network.connect(self._process, protocol_factory, str(host), int(port), future, ssl)
         return await future
 
 

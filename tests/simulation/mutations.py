@@ -17,9 +17,12 @@ from bridge.forwarders.inbox import Incoming
 from bridge.forwarders.outcome import Outcome
 from bridge.message import Stored
 from bridge.uplink import Uplink
+from cloud.hub.acceptor import Acceptor
 from cloud.hub.committer import Committer
+from cloud.hub.enrolment.service import Enrolment
 from cloud.hub.groups import Entry, Verdict
 from cloud.hub.lander import Lander
+from cloud.hub.peers import Peer
 from cloud.hub.service import HubService
 from cloud.lake.landing import Landing
 from cloud.lake.sequences import SequenceSet, Span
@@ -278,6 +281,14 @@ def _never(*_: Any) -> bool:
     return False
 
 
+def _refuses_nobody(_self: Enrolment, _peer: Peer, _serial: int) -> None:
+    return None
+
+
+def _asks_nobody_to_leave(_self: Acceptor) -> None:
+    """Who is connected stays."""
+
+
 MUTATIONS = (
     Mutation("answers before the commit", [(Answers, "accept_with", _answer_at_once)]),
     Mutation(
@@ -351,6 +362,16 @@ MUTATIONS = (
         "takes for stated what a former process accepted",
         [(Manifests, "_all_stated", _all_was_stated)],
         ("state", "kill", "restart"),
+    ),
+    Mutation(
+        "the hub lets revoked certificates in",
+        [(Enrolment, "refusal", _refuses_nobody)],
+        ("revoke",),
+    ),
+    Mutation(
+        "the hub lets gateways stay whose certificates are revoked",
+        [(Acceptor, "review", _asks_nobody_to_leave)],
+        ("revoke",),
     ),
     Mutation(
         "the hub accepts what it could not land",

@@ -49,6 +49,8 @@ WEIGHTS = {
     "put_back_unnoticed": 1,
     "far_crash": 3,
     "state": 3,
+    "revoke": 3,
+    "certificate_ends": 2,
 }
 """How often each kind is drawn."""
 
@@ -115,6 +117,7 @@ class Nemesis:
         world.hub.killed_at = None
         world.hub.start()
         world.network.heal()
+        world.admission.want()
         self._rules.clear()
         self._forwarders.clear()
         self._apply()
@@ -276,6 +279,14 @@ class Nemesis:
         names = [NAME, "hub", self._world.far.name, *(device.name for device in self._world.devices)]
         self._world.network.part(names[fault.choice % len(names)])
         self._heal_later(fault, self._world.network.heal)
+
+    def _revoke(self, fault: Fault) -> None:
+        """The gateway is shut out, and enrolled anew later."""
+        self._world.admission.revoke()
+        self._heal_later(fault, self._world.admission.want)
+
+    def _certificate_ends(self, _fault: Fault) -> None:
+        self._world.admission.end_soon()
 
     def _far_crash(self, _fault: Fault) -> None:
         """What it was answered last it has not written down: that comes again."""

@@ -35,6 +35,8 @@ class Transport(asyncio.Transport):
         self.paused = False
         self.eof_sent = False
         self._network = network
+        self.certificate: Any = None
+        """What the peer has shown in its handshake."""
         self._peer = peer
         self._arrived: list[bytes] = []
         """What came while reading was paused, or while partitioned."""
@@ -84,6 +86,8 @@ class Transport(asyncio.Transport):
             self._network.scheduler.after(0.0, self.process, self.drain)
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
+        if name == "peercert" and self.certificate is not None:
+            return self.certificate
         return self._peer if name == "peername" else default
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
@@ -161,9 +165,16 @@ class Network:
         return Server(self, (host, port))
 
     def connect(
-        self, process: Process, factory: Callable[[], Any], host: str, port: int, future: asyncio.Future[Any]
+        self,
+        process: Process,
+        factory: Callable[[], Any],
+        host: str,
+        port: int,
+        future: asyncio.Future[Any],
+        tls: Any = None,
     ) -> None:
-        """Completes `future` with (transport, protocol), or fails it as the system would."""
+        """Completes `future` with (transport, protocol), or fails it as the system would. `tls`: what is shown
+        (`enrolment.Context`)."""
 
         def arrived() -> None:
             found = self.listeners.get((host, port))
@@ -176,7 +187,13 @@ class Network:
             far = Transport(self, found[0], None, (process.name, 0))
             near.other, far.other = far, near
             self._streams[near] = None
-            self.scheduler.at(0.0, far.process, accept, far, found[1])
+            refusal = None if tls is None else tls.refusal()
+            if refusal is None:
+                far.certificate = None if tls is None else tls.shown
+                self.scheduler.at(0.0, far.process, accept, far, found[1])
+            else:  # in TLS 1.3 a client hears it after its handshake
+                far.lost = True
+                self.scheduler.after(self._delay_s() * 2, process, near.lose, refusal)
             near.protocol.connection_made(near)
             if not future.done():
                 future.set_result((near, near.protocol))
@@ -201,7 +218,10 @@ class Network:
 
     def parted(self, transport: Transport) -> bool:
         """Nothing arrives there now."""
-        ends = (transport.process.name, transport.other.process.name)
+        return self.apart(transport.process.name, transport.other.process.name)
+
+    def apart(self, *ends: str) -> bool:
+        """They do not reach each other now."""
         return bool(self._parted) and not self._parted.isdisjoint(ends)
 
     # --- what the nemesis does --------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from random import Random
 
 from cloud.hub.groups import Key, Lineage, Presence
 from cloud.hub.registry.directory import GatewayRecord
+from cloud.hub.registry.enrolments import CertificateRecord
 from cloud.hub.registry.lineages import went_further
 from cloud.lake.commits import GatewayStore, Prepared
 from cloud.lake.faults import RegistryError
@@ -32,6 +33,8 @@ class Database:
         self.commits: dict[tuple[str, int], tuple[bool, Sequence[SequenceRange], int]] = {}
         """By (table, commit): (confirmed, ranges, version)."""
         self.last: dict[str, int] = {}
+        self.certificates: dict[str, CertificateRecord] = {}
+        """By serial number, in the order they were made."""
         self.fails = 0.0
         """Share of transactions that fail."""
         self.random = random

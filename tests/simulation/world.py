@@ -14,6 +14,7 @@ import msgspec
 from tests.simulation.clients import Fault as ClientFault
 from tests.simulation.clients import LiveConsumer, RouterConsumer, RouterOrigin
 from tests.simulation.devices import Device
+from tests.simulation.enrolment import Admission, simulated_certificates
 from tests.simulation.environment import simulated
 from tests.simulation.far_side import FarSide
 from tests.simulation.gateway import ALWAYS, BURST, FORWARDERS, QUEUES, TOPICS, Gateway
@@ -57,7 +58,8 @@ class World:
         """Names of cursors somebody is there for to the end."""
         self.network = Network(self.scheduler, self._random("network"))
         self.medium = Card(self.scheduler, self.history, self._random("medium"))
-        self.gateway = Gateway(self.scheduler, self.network, self.medium, self.history)
+        draw = self._random("renewal").random
+        self.gateway = Gateway(self.scheduler, self.network, self.medium, self.history, draw)
         self.lake = SimulatedLake(self.history)
         self.database = Database(self._random("registry"))
         self.hub = Hub(self.scheduler, self.network, self.lake, self.database, self.history, self._random("hub"))
@@ -80,6 +82,9 @@ class World:
             self._device("s1", version=5, qos=1, subscribes="plant/a/#"),
             self._device("s2", version=4, qos=2, subscribes="plant/#"),
         ]
+        self.admission = Admission(
+            self.scheduler, self.network, self.database, self.hub, self.history, self._random("enrolment")
+        )
         self.far = FarSide(self.scheduler, self.network, self.history, self._random("far"))
         self.nemesis = Nemesis(self)
 
@@ -210,7 +215,11 @@ def simulate(seed: int, options: Options, schedule: Sequence[Fault] | None = Non
     running = asyncio._get_running_loop()
     with quiet():
         world = World(seed, options)
-        with simulated(world.scheduler, Random(f"{seed}/system")), simulated_rows():
+        with (
+            simulated(world.scheduler, Random(f"{seed}/system")),
+            simulated_rows(),
+            simulated_certificates(world.admission),
+        ):
             try:
                 world.run(world.faults() if schedule is None else schedule)
             finally:
