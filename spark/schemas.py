@@ -170,9 +170,11 @@ READINGS = _table(
     ingested_at   timestamp
     clock_quality string
     suspect       boolean
+    time_source   string
     lane          string
     value         double?
     text          string?
+    unit          string?
     event_date    date
     """,
 )

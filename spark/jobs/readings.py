@@ -26,5 +26,5 @@ def _take(lake: Lake, batch: Batch) -> None:
         rows.unpersist()
 
 
-_FOLLOWING = Following("readings", "telemetry", ("readings", "reject"), revision=2, each=_take)
+_FOLLOWING = Following("readings", "telemetry", ("readings", "reject"), revision=3, each=_take)
 JOB = Job("readings", "one row per value of each message; unreadable ones to reject", _FOLLOWING.run)

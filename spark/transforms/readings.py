@@ -2,62 +2,112 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
+import msgspec
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.functions import arrow_udf
 
 from spark import schemas
-from spark.transforms import decode
-from spark.transforms.times import kept_under, with_trusted_times
+from spark.decoding import reasons
+from spark.decoding.decoder import Decoder
+from spark.decoding.limits import BODY_BYTES_MAX
+from spark.decoding.schema import PayloadSchema
+from spark.decoding.value import Message, Value
+from spark.transforms.times import kept_under, with_measured_times
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 REJECT_BODY_BYTES_MAX = 4_096
-"""Bytes of its body that a rejected value is shown with, of which a message may have `decode.VALUES_MAX`; the whole is
+"""Bytes of its body that a rejected value is shown with, of which a message may have `limits.VALUES_MAX`; the whole is
 in `telemetry` under the same name."""
-_VALUES_SQL = "array<struct<metric:string,value:double,text:string,reason:string>>"
-_VALUE_FIELDS = (("metric", pa.string()), ("value", pa.float64()), ("text", pa.string()), ("reason", pa.string()))
+_FIELDS: tuple[tuple[str, str, pa.DataType], ...] = (
+    ("metric", "string", pa.string()),
+    ("value", "double", pa.float64()),
+    ("text", "string", pa.string()),
+    ("reason", "string", pa.string()),
+    ("time_us", "bigint", pa.int64()),
+    ("unit", "string", pa.string()),
+    ("device", "string", pa.string()),
+    ("alias", "bigint", pa.int64()),
+    ("datatype", "int", pa.int32()),
+    ("signed", "double", pa.float64()),
+)
+"""Of `decoding.value.Value`, for Spark and for Arrow."""
+_VALUES_SQL = f"array<struct<{','.join(f'{name}:{kind}' for name, kind, _ in _FIELDS)}>>"
+_MESSAGE = ("body", "address", "content_type", "received_us", "tenant")
 
 
-def _decode_column(bodies: pa.Array) -> pa.Array:
-    """`decode.values` over a column of bodies: one list of structs a body."""
+@lru_cache(maxsize=1)
+def _decoder(registered: bytes) -> Decoder:
+    """One a worker: it remembers which address is read how."""
+    return Decoder(msgspec.json.decode(registered, type=list[PayloadSchema]))
+
+
+def _decode(registered: bytes, messages: Sequence[pa.Array]) -> pa.Array:
+    """Columns of messages (`_MESSAGE`) to one list of structs a message."""
+    decoder = _decoder(registered)
     offsets = [0]
-    columns: tuple[list[object], ...] = ([], [], [], [])
-    for body in bodies.to_pylist():
-        for value in decode.values(body):
-            for column, item in zip(columns, value, strict=True):
-                column.append(item)
-        offsets.append(len(columns[0]))
-    arrays = [pa.array(column, kind) for column, (_, kind) in zip(columns, _VALUE_FIELDS, strict=True)]
-    structs = pa.StructArray.from_arrays(arrays, names=[name for name, _ in _VALUE_FIELDS])
+    found: list[Value] = []
+    for body, *rest in zip(*(column.to_pylist() for column in messages), strict=True):
+        if body is None:
+            found.append(Value("", reason=reasons.TOO_LARGE))
+        else:
+            found += decoder.values(Message(body, *rest))
+        offsets.append(len(found))
+    columns = list(zip(*found, strict=True)) if found else [()] * len(_FIELDS)
+    arrays = [pa.array(column, kind) for column, (_, _, kind) in zip(columns, _FIELDS, strict=True)]
+    structs = pa.StructArray.from_arrays(arrays, names=[name for name, _, _ in _FIELDS])
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), structs)
 
 
-def decoded(telemetry: DataFrame) -> DataFrame:
-    """Each row of `telemetry` once per value in its body, with `metric`, `value`, `text`, `reason`, `suspect`, and its
-    body, as far as it is shown, where there is a reason. What one row may bring is bounded: properties and large bodies
-    stay where they are.
+def _decode_function(
+    registered: Sequence[PayloadSchema],
+) -> Callable[[pa.Array, pa.Array, pa.Array, pa.Array, pa.Array], pa.Array]:
+    encoded = msgspec.json.encode(list(registered))
 
-    A bare value is named after the last level of its address. `readings` and `rejects` divide the result.
+    def decode(
+        body: pa.Array, address: pa.Array, content_type: pa.Array, received_us: pa.Array, tenant: pa.Array
+    ) -> pa.Array:
+        return _decode(encoded, (body, address, content_type, received_us, tenant))
+
+    return decode
+
+
+def decoded(telemetry: DataFrame, registered: Sequence[PayloadSchema] = ()) -> DataFrame:
+    """Each row of `telemetry` once per value in its body: columns of `readings` before its time is judged, with
+    `reason` and, where there is one, its body as far as it is shown. What one row may bring is bounded: properties and
+    large bodies stay where they are. `readings` and `rejects` divide the result.
+
+    A bare value is named after the last level of its address, a reason for the whole message has an empty metric.
     """
-    # The type hints of `_decode_column` say what kind of function it is; saying it here too is warned about.
-    decode_udf = arrow_udf(_decode_column, _VALUES_SQL)  # type: ignore[call-overload]
-    last_level = F.element_at(F.split("address", "/"), -1)
-    readable = F.when(F.length("body") <= decode.BODY_BYTES_MAX, F.col("body"))
-    rows = with_trusted_times(telemetry.drop("properties")).withColumn("leaves", decode_udf(readable))
+    decode_udf = arrow_udf(_decode_function(registered), _VALUES_SQL)  # type: ignore[call-overload]
+    readable = F.when(F.length("body") <= BODY_BYTES_MAX, F.col("body"))
+    message = (readable, F.col("address"), F.col("content_type"), F.unix_micros("received_at"), F.col("tenant"))
+    rows = telemetry.drop("properties").withColumn("leaves", decode_udf(*message))
     shown = rows.withColumn("body", F.substring("body", 1, REJECT_BODY_BYTES_MAX))
     exploded = shown.withColumn("leaf", F.explode("leaves")).drop("leaves")
-    return exploded.select(
-        *(name for name in exploded.columns if name not in ("body", "leaf")),
-        F.when(F.col("leaf.reason").isNotNull(), F.col("body")).alias("body"),
-        F.when(F.col("leaf.metric") == "", last_level).otherwise(F.col("leaf.metric")).alias("metric"),
-        "leaf.value",
-        "leaf.text",
-        "leaf.reason",
+    nameless = (F.col("leaf.metric") == "") & F.col("leaf.reason").isNull()
+    unborn = nameless & F.col("leaf.alias").isNotNull()
+    metric = (
+        F.when(unborn, F.concat(F.lit("alias "), F.col("leaf.alias").cast("string")))
+        .when(nameless, F.element_at(F.split("address", "/"), -1))
+        .otherwise(F.col("leaf.metric"))
     )
+    kept = (name for name in exploded.columns if name not in ("body", "leaf", "device"))
+    leaves = exploded.select(
+        *kept,
+        F.coalesce("leaf.device", "device").alias("device"),
+        metric.alias("metric"),
+        F.when(unborn, F.lit(reasons.NO_BIRTH)).otherwise(F.col("leaf.reason")).alias("reason"),
+        F.when(unborn | F.col("leaf.reason").isNotNull(), F.col("body")).alias("body"),
+        *(f"leaf.{name}" for name, _, _ in _FIELDS if name not in ("metric", "device", "reason")),
+    )
+    return with_measured_times(leaves, F.timestamp_micros("time_us")).drop("time_us")
 
 
 def readings(rows: DataFrame) -> DataFrame:

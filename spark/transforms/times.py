@@ -30,6 +30,26 @@ def with_trusted_times(rows: DataFrame) -> DataFrame:
     return rows.withColumns({"suspect": suspect, "event_time": F.least(F.col("event_time"), latest)})
 
 
+def with_measured_times(rows: DataFrame, told: Column) -> DataFrame:
+    """`rows` with `event_time`, `suspect` (boolean) and `time_source` for values that may have a time of their own.
+
+    `told` is what the value says of when it was measured, or null. It is believed where it can be (`time_source`
+    "device"). Else it is when the message says it was made ("message"), or when the gateway received it ("gateway"); of
+    a device that tells a time nobody can believe such a row is `suspect`.
+    """
+    latest = F.col("ingested_at") + F.expr(f"INTERVAL {AHEAD_SECONDS_MAX} SECONDS")
+    believed = told.between(F.lit(PLAUSIBLE_FROM), latest)
+    of_message = F.col("event_time").between(F.lit(PLAUSIBLE_FROM), latest)
+    source = F.when(believed, F.lit("device")).when(F.col("event_time") == F.col("received_at"), F.lit("gateway"))
+    return rows.withColumns(
+        {
+            "suspect": F.when(told.isNull(), ~of_message).otherwise(~believed),
+            "time_source": source.otherwise(F.lit("message")),
+            "event_time": F.when(believed, told).otherwise(F.least(F.col("event_time"), latest)),
+        }
+    )
+
+
 def kept_under(time: str) -> Column:
     """The date that rows of this timestamp column are kept under (`event_date`)."""
     return F.when(F.col(time) < F.lit(PLAUSIBLE_FROM), F.lit(UNKNOWN_DATE)).otherwise(F.to_date(time))

@@ -14,12 +14,14 @@ import pyarrow as pa
 import pytest
 
 from spark import warmup
+from spark.decoding import reasons
+from spark.decoding.limits import BODY_BYTES_MAX, VALUES_MAX
 from spark.jobs import runner
 from spark.jobs.following import CHECKPOINTS
 from spark.jobs.rollups import RANGES_MAX, hour_ranges, joined, predicate
 from spark.report import queries
 from spark.tables import Lake
-from spark.transforms import decode, readings, rollups
+from spark.transforms import readings, rollups
 from spark.transforms.times import PLAUSIBLE_FROM
 from tests.spark import lakes
 from tests.spark.lakes import START, message
@@ -92,31 +94,31 @@ def test_whatever_a_device_sends_becomes_a_reject_with_its_reason(lake: Lake) ->
     sent is read."""
     large = 16 << 20
     bodies = {
-        b"0" * large: decode.NOT_FINITE,
-        b"[" + b"[]," * (large // 3) + b"[]]": decode.TOO_LARGE,
-        json.dumps({"k" * 200: dict.fromkeys(map(str, range(200)), 1e9)}).encode() * 200: decode.TOO_LARGE,
-        b'{"a": ' * 40_000 + b"1" + b"}" * 40_000: decode.TOO_DEEP,
-        json.dumps(dict.fromkeys(map(str, range(20_000)), 0)).encode(): decode.TOO_MANY,
-        b'{"' + b"k" * 200_000 + b'": [' + b"1," * 200 + b"1]}": decode.TOO_LONG,
-        b'{"a": NaN}': decode.NOT_A_VALUE,
-        b'{"a": 1' + b"0" * 400 + b"}": decode.NOT_FINITE,
-        b'{"a": 1' + b"0" * 5_000 + b"}": decode.NOT_A_VALUE,
-        b'"\\ud800"': decode.NOT_UNICODE,
-        b'{"\\udc00": 1}': decode.NOT_UNICODE,
-        b'{"a": "\xed\xa0\x80"}': decode.NOT_TEXT,
+        b"0" * large: reasons.NOT_FINITE,
+        b"[" + b"[]," * (large // 3) + b"[]]": reasons.TOO_LARGE,
+        json.dumps({"k" * 200: dict.fromkeys(map(str, range(200)), 1e9)}).encode() * 200: reasons.TOO_LARGE,
+        b'{"a": ' * 40_000 + b"1" + b"}" * 40_000: reasons.TOO_DEEP,
+        json.dumps(dict.fromkeys(map(str, range(20_000)), 0)).encode(): reasons.TOO_MANY,
+        b'{"' + b"k" * 200_000 + b'": [' + b"1," * 200 + b"1]}": reasons.TOO_LONG,
+        b'{"a": NaN}': reasons.NOT_A_VALUE,
+        b'{"a": 1' + b"0" * 400 + b"}": reasons.NOT_FINITE,
+        b'{"a": 1' + b"0" * 5_000 + b"}": reasons.NOT_A_VALUE,
+        b'"\\ud800"': reasons.NOT_UNICODE,
+        b'{"\\udc00": 1}': reasons.NOT_UNICODE,
+        b'{"a": "\xed\xa0\x80"}': reasons.NOT_TEXT,
     }
     hostile = [message(number, body=body) for number, body in enumerate(bodies, 1)]
     hostile[0]["properties"] = json.dumps({"user-properties": "\x01" * (1 << 20)})
     epochs = (datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC))
     far_off = [reading(100 + number, 1.0, START) | {"event_time": at} for number, at in enumerate(epochs)]
-    values = json.dumps({"v" * 900 + str(number): 1e999 for number in range(256)}).replace("Infinity", "1e999")
+    values = json.dumps({"v" * 200 + str(number): 1e999 for number in range(VALUES_MAX)}).replace("Infinity", "1e999")
     land(lake, reading(0, 21.5, START), *hostile, *far_off, message(200, body=values.encode()))
     run(lake, "readings", "rollups")
     assert [row[0] for row in table(lake, "readings", "sequence")] == [0, 100, 101]
     found = table(lake, "reject", "sequence", "reason", "body")
-    reasons = [decode.TOO_LARGE if len(body) > decode.BODY_BYTES_MAX else reason for body, reason in bodies.items()]
-    assert [row[:2] for row in found if row[0] < 100] == sorted(enumerate(reasons, 1), key=repr)
-    assert sum(row[0] == 200 for row in found) == 256
+    said = [reasons.TOO_LARGE if len(body) > BODY_BYTES_MAX else reason for body, reason in bodies.items()]
+    assert [row[:2] for row in found if row[0] < 100] == sorted(enumerate(said, 1), key=repr)
+    assert sum(row[0] == 200 for row in found) == VALUES_MAX
     assert max(len(row[2]) for row in found) == readings.REJECT_BODY_BYTES_MAX
 
 

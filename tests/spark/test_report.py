@@ -101,6 +101,7 @@ def values(count: int) -> list[dict[str, Any]]:
     row: dict[str, Any] = {"tenant": "default", "gateway": "gw1", "epoch": "e1", "address": "load/cpu"}
     row |= {"device": "dev1", "metric": "load", "clock_quality": "good", "suspect": False, "lane": "live", "value": 1.0}
     row |= dict.fromkeys(("event_time", "received_at", "ingested_at"), START) | {"event_date": START.date()}
+    row["time_source"] = "gateway"
     return [row | {"sequence": sequence} for sequence in range(count)]
 
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from spark import schemas
+from spark.decoding import reasons
+from spark.decoding.schema import PayloadSchema
 from spark.transforms import gaps, readings, rollups, throughput
 from spark.transforms.freshness import freshness
 from spark.transforms.throughput import bucket_seconds
@@ -69,6 +71,36 @@ class TestReadings:
         assert [found[n]["suspect"] for n in range(3)] == [False, True, True]
         assert utc(found[1]["event_time"]) == landed + timedelta(minutes=5)
         assert found[2]["event_date"].isoformat() == "1970-01-01"
+
+    def test_whose_clock_a_reading_goes_by(self, frame: Make) -> None:
+        """The device's where it tells a time that can be, else the message's or the gateway's; with its unit."""
+        landed = START + timedelta(seconds=10)
+        measured = START - timedelta(hours=3)
+        schema = PayloadSchema("load/+", "json", units={"t": "Cel"})
+        decoded = readings.decoded(
+            frame(
+                "telemetry",
+                message(0, body=b'{"ts": "%s", "t": 1}' % measured.isoformat().encode(), ingested_at=landed),
+                message(1, body=b'{"ts": "1970-01-01T00:00:12Z", "t": 2}', ingested_at=landed),
+                message(2, body=b'{"ts": "2038-01-19T03:14:08Z", "t": 3}', ingested_at=landed),
+                message(3, body=b'{"t": 4}', ingested_at=landed, event_time=START),
+                message(4, address="spBv1.0/g/DDEATH/n/d", body=b"", ingested_at=landed),
+                message(5, address="spBv1.0/g/NDATA/n", body=bytes.fromhex("120410075001"), ingested_at=landed),
+            ),
+            (schema,),
+        )
+        found = {row["sequence"]: row for row in rows(readings.readings(decoded))}
+        assert {key: (row["value"], row["unit"], row["time_source"], row["suspect"]) for key, row in found.items()} == {
+            0: (1.0, "Cel", "device", False),
+            1: (2.0, "Cel", "gateway", True),
+            2: (3.0, "Cel", "gateway", True),
+            3: (4.0, "Cel", "message", False),
+            4: (0.0, None, "gateway", False),
+        }
+        assert [utc(found[key]["event_time"]) for key in (0, 1, 3)] == [measured, START + timedelta(seconds=1), START]
+        assert (found[4]["device"], found[4]["metric"], found[4]["text"]) == ("g/n/d", "online", "false")
+        (unborn,) = rows(readings.rejects(decoded))
+        assert (unborn["metric"], unborn["reason"], unborn["device"]) == ("alias 7", reasons.NO_BIRTH, "g/n")
 
 
 class TestRollups:

@@ -1,0 +1,125 @@
+"""A document of nested objects and lists (JSON, CBOR, Protobuf all become one) to its values.
+
+A value is named by its path (`air.humidity`, `cells.0`). An object that says when it was measured (`timestamps.FIELDS`,
+or the field a schema names) gives that time to everything in it. In a list of objects of which every one has a time of
+its own the position says nothing: `[{"ts": …, "t": 20}, {"ts": …, "t": 21}]` is two values of `t`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final
+
+from spark.decoding import reasons, timestamps
+from spark.decoding.limits import DEPTH_MAX, METRIC_CHARACTERS_MAX, VALUES_MAX
+from spark.decoding.value import Unreadable, Value
+
+_INFINITE: Final = math.inf
+
+
+def values(document: object, time_fields: Collection[str] = timestamps.FIELDS) -> list[Value]:
+    """Everything `document` says, in its order. Raises `Unreadable`: too deep, too many, or nothing at all.
+
+    One number that is none leaves the others as they are; a document is all there or not at all otherwise, as which of
+    a thousand values were kept would be chance.
+    """
+    found: list[Value] = []
+    _Walk(found, time_fields).node("", document, 0, None)
+    if not found:
+        raise Unreadable(reasons.NO_VALUES)
+    return found
+
+
+class _Walk:
+    __slots__ = ("_found", "_time_fields")
+
+    def __init__(self, found: list[Value], time_fields: Collection[str]) -> None:
+        self._found = found
+        self._time_fields = time_fields
+
+    def node(self, metric: str, node: Any, depth: int, time_us: int | None) -> None:
+        if isinstance(node, dict | list):
+            if depth == DEPTH_MAX:
+                raise Unreadable(reasons.TOO_DEEP)
+            if isinstance(node, dict):
+                self._members(f"{metric}." if metric else "", node, depth + 1, time_us)
+            else:
+                self._items(metric, node, depth + 1, time_us)
+            return
+        if len(self._found) == VALUES_MAX:
+            raise Unreadable(reasons.TOO_MANY)
+        self._found.append(scalar(metric, node, time_us))
+
+    def _members(self, prefix: str, node: Mapping[Any, Any], depth: int, time_us: int | None) -> None:
+        told, field = self._time_of(node)
+        if told is not None:
+            time_us = told
+        found = self._found
+        characters = METRIC_CHARACTERS_MAX - len(prefix)
+        for key, child in node.items():
+            name = key if type(key) is str else str(key)
+            if len(name) > characters or not name.isascii():
+                check_name(prefix + name)
+            if told is not None and name == field:
+                continue
+            # What most devices send, without a call: a number in an object.
+            if type(child) is float and -_INFINITE < child < _INFINITE and len(found) < VALUES_MAX:
+                found.append(Value(prefix + name, child, None, None, time_us))
+            else:
+                self.node(prefix + name, child, depth, time_us)
+
+    def _items(self, metric: str, node: Sequence[Any], depth: int, time_us: int | None) -> None:
+        if node and all(type(item) is dict and self._time_of(item)[0] is not None for item in node):
+            for item in node:
+                self.node(metric, item, depth, time_us)
+            return
+        prefix = f"{metric}." if metric else ""
+        for index, item in enumerate(node):
+            name = f"{prefix}{index}"
+            if len(name) > METRIC_CHARACTERS_MAX:
+                raise Unreadable(reasons.TOO_LONG)
+            self.node(name, item, depth, time_us)
+
+    def _time_of(self, node: Mapping[Any, Any]) -> tuple[int | None, str]:
+        for field in self._time_fields:
+            if field in node and (told := timestamps.microseconds(node[field])) is not None:
+                return told, field
+        return None, ""
+
+
+def check_name(name: str) -> None:
+    """Raises `Unreadable` for a name that no column takes."""
+    if len(name) > METRIC_CHARACTERS_MAX:
+        raise Unreadable(reasons.TOO_LONG)
+    if not is_unicode(name):
+        raise Unreadable(reasons.NOT_UNICODE)
+
+
+def is_unicode(text: str) -> bool:
+    """JSON can spell half of a character outside the basic plane (RFC 8259 section 8.2); no column can hold it."""
+    return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def scalar(metric: str, said: object, time_us: int | None = None, unit: str | None = None) -> Value:
+    """A single value; what has no column says so."""
+    if said is None:
+        return Value(metric, None, None, None, time_us, unit)
+    if isinstance(said, bool):
+        return Value(metric, float(said), "true" if said else "false", None, time_us, unit)
+    if isinstance(said, int | float):
+        number = _double(said)
+        finite = -_INFINITE < number < _INFINITE
+        return Value(metric, number, None, None, time_us, unit) if finite else Value(metric, reason=reasons.NOT_FINITE)
+    if not isinstance(said, str):
+        return Value(metric, reason=reasons.NOT_A_SCALAR)
+    if not is_unicode(said):
+        return Value(metric, reason=reasons.NOT_UNICODE)
+    return Value(metric, None, said, None, time_us, unit)
+
+
+def _double(number: float) -> float:
+    try:
+        return float(number)
+    except OverflowError:  # an integer of more than 308 digits
+        return math.inf

@@ -1,0 +1,89 @@
+"""What somebody registered about the messages of some addresses: how to read them, and what they leave out."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+from typing import Final, Literal, get_args
+
+import msgspec
+
+from spark.decoding import document
+from spark.decoding.limits import DESCRIPTOR_BYTES_MAX
+from spark.decoding.protobuf import BadDescriptor, message_class
+from spark.decoding.value import Unreadable
+
+Format = Literal["json", "number", "text", "cbor", "senml+json", "senml+cbor", "sparkplug", "protobuf"]
+FORMATS: Final[tuple[Format, ...]] = get_args(Format)
+
+
+class BadSchema(ValueError):
+    """A schema that cannot be; the text says why."""
+
+
+class PayloadSchema(msgspec.Struct, frozen=True, omit_defaults=True):
+    """For the addresses that `pattern` matches (`+` one level, `#` all further ones).
+
+    `tenant`      whose addresses; None: everybody's.
+    `time`        the field that says when it was measured, in place of the usual names.
+    `device`      path of the field that names the device the message speaks of.
+    `units`       unit by metric; `*` for all others.
+    `descriptor`  of Protobuf: a descriptor set, in Base64; `message` is the full name of its message.
+    """
+
+    pattern: str
+    format: Format
+    tenant: str | None = None
+    time: str | None = None
+    device: str | None = None
+    units: Mapping[str, str] = {}
+    descriptor: str | None = None
+    message: str | None = None
+
+    def check(self) -> None:
+        """Raises `BadSchema`."""
+        levels = self.pattern.split("/")
+        if not self.pattern or "#" in levels[:-1] or any(len(level) > 1 and {"+", "#"} & {*level} for level in levels):
+            raise BadSchema(
+                f"pattern {self.pattern!r}: + stands for one whole level, # for all further ones at the end"
+            )
+        if (self.format == "protobuf") != (self.descriptor is not None and self.message is not None):
+            raise BadSchema("format protobuf needs a descriptor set and the name of its message, and no other one does")
+        try:
+            for unit in self.units.values():
+                document.check_name(unit)
+        except Unreadable as unreadable:
+            raise BadSchema(f"a unit: {unreadable}") from None
+        if self.descriptor is not None:
+            self.message_class()
+
+    def message_class(self) -> object:
+        """Of the registered descriptor. Raises `BadSchema`."""
+        try:
+            descriptor = base64.b64decode(self.descriptor or "", validate=True)
+        except binascii.Error:
+            raise BadSchema("the descriptor is not Base64") from None
+        if len(descriptor) > DESCRIPTOR_BYTES_MAX:
+            raise BadSchema(f"a descriptor set of more than {DESCRIPTOR_BYTES_MAX} bytes")
+        try:
+            found: object = message_class(descriptor, self.message or "")
+        except BadDescriptor as error:
+            raise BadSchema(str(error)) from None
+        return found
+
+
+def matches(pattern: str, address: str) -> bool:
+    """As MQTT matches a topic filter (5.0 section 4.7): `plant/#` matches `plant`, too."""
+    wanted, levels = pattern.split("/"), address.split("/")
+    for index, level in enumerate(wanted):
+        if level == "#":
+            return True
+        if index == len(levels) or (level not in ("+", levels[index])):
+            return False
+    return len(wanted) == len(levels)
+
+
+def specificity(pattern: str) -> tuple[int, ...]:
+    """The greater, the more specific: level by level, a name before `+` before `#`."""
+    return tuple({"#": 0, "+": 1}.get(level, 2) for level in pattern.split("/"))

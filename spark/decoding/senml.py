@@ -1,0 +1,139 @@
+"""SenML (RFC 8428) in JSON and CBOR: packs of records with base fields, resolved (section 4.6).
+
+The metric of a record is its resolved name, base name and name together, as the standard names it. A sum is a value of
+its own under `<name>.sum`. Times below 2^28 are relative to when the gateway received the message.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from spark.decoding import reasons
+from spark.decoding.document import scalar
+from spark.decoding.limits import METRIC_CHARACTERS_MAX, VALUES_MAX
+from spark.decoding.value import Unreadable, Value
+
+_NUMBERS: Final = {
+    -1: "bver", -2: "bn", -3: "bt", -4: "bu", -5: "bv", -6: "bs",
+    0: "n", 1: "u", 2: "v", 3: "vs", 4: "vb", 5: "s", 6: "t", 7: "ut", 8: "vd",
+}  # fmt: skip
+"""Labels of SenML in CBOR (section 6)."""
+_LABELS: Final = frozenset(_NUMBERS.values())
+_VALUES: Final = ("v", "vs", "vb", "vd")
+_TYPES: Final = {"vs": str, "vb": bool}
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9\-:./_]*", re.ASCII)
+_VERSIONS: Final = (*range(1, 11), 26)
+"""Up to 10: RFC 8428. 26: with secondary units (RFC 9100), which change nothing but the unit's text."""
+_RELATIVE_BELOW: Final = 2**28
+"""Seconds (section 4.5.3)."""
+_INTEGER_MAX: Final = 10**300
+"""Beyond it an integer does not add up with a double."""
+_TIME_S_MAX: Final = 253_402_300_799
+"""The last second of the year 9999."""
+
+
+def looks_like(document: object) -> bool:
+    """A JSON document that says nothing else than SenML would: devices on MQTT 3 cannot say what they send."""
+    if not isinstance(document, list) or not document:
+        return False
+    return all(type(record) is dict and record.keys() <= _LABELS for record in document) and any(
+        ("n" in record or "bn" in record) and not record.keys().isdisjoint((*_VALUES, "s")) for record in document
+    )
+
+
+def values(document: object, received_us: int) -> list[Value]:
+    """The records of a pack. Raises `Unreadable`: a pack with one record that is none is no pack."""
+    if not isinstance(document, list):
+        raise Unreadable(reasons.NOT_SENML)
+    pack = _Pack(received_us)
+    for record in document:
+        if not isinstance(record, dict):
+            raise Unreadable(reasons.NOT_SENML)
+        pack.add({_NUMBERS.get(label, label) if type(label) is int else label: said for label, said in record.items()})
+    if not pack.values:
+        raise Unreadable(reasons.NO_VALUES)
+    return pack.values
+
+
+class _Pack:
+    """The base fields in force, and what came of the records so far."""
+
+    def __init__(self, received_us: int) -> None:
+        self.values: list[Value] = []
+        self._received_us = received_us
+        self._name = ""
+        self._unit: str | None = None
+        self._base: dict[str, float] = {"bt": 0, "bv": 0, "bs": 0}
+
+    def add(self, record: Mapping[Any, Any]) -> None:
+        if any(isinstance(label, str) and label.endswith("_") for label in record):
+            raise Unreadable(reasons.SENML_MUST_UNDERSTAND)
+        self._take_base(record)
+        given = [label for label in _VALUES if label in record]
+        if len(given) > 1:
+            raise Unreadable(reasons.NOT_SENML)
+        if not given and "s" not in record:
+            if "n" in record:
+                raise Unreadable(reasons.NOT_SENML)
+            return  # base fields for what follows
+        name = self._name + _text(record, "n", "")
+        if len(name) > METRIC_CHARACTERS_MAX:
+            raise Unreadable(reasons.TOO_LONG)
+        if _NAME.fullmatch(name) is None:
+            raise Unreadable(reasons.SENML_NAME)
+        time_us = self._time_us(record)
+        unit = _text(record, "u", self._unit)
+        if unit is not None and len(unit) > METRIC_CHARACTERS_MAX:
+            raise Unreadable(reasons.TOO_LONG)
+        for label in given:
+            self._append(self._value(name, label, record, time_us, unit))
+        if "s" in record:
+            total = self._base["bs"] + _number(record, "s")
+            self._append(scalar(f"{name}.sum", total, time_us, unit))
+
+    def _append(self, value: Value) -> None:
+        if len(self.values) == VALUES_MAX:
+            raise Unreadable(reasons.TOO_MANY)
+        self.values.append(value)
+
+    def _take_base(self, record: Mapping[Any, Any]) -> None:
+        if record.get("bver", 10) not in _VERSIONS:
+            raise Unreadable(reasons.SENML_VERSION)
+        self._name = _text(record, "bn", self._name)
+        self._unit = _text(record, "bu", self._unit)
+        for label in self._base:
+            if label in record:
+                self._base[label] = _number(record, label)
+
+    def _value(self, name: str, label: str, record: Mapping[Any, Any], time_us: int, unit: str | None) -> Value:
+        if label == "vd":
+            return Value(name, reason=reasons.NOT_A_SCALAR)
+        if label == "v":
+            return scalar(name, self._base["bv"] + _number(record, "v"), time_us, unit)
+        said = record[label]
+        if not isinstance(said, _TYPES[label]):
+            raise Unreadable(reasons.NOT_SENML)
+        return scalar(name, said, time_us, unit)
+
+    def _time_us(self, record: Mapping[Any, Any]) -> int:
+        seconds = self._base["bt"] + (_number(record, "t") if "t" in record else 0)
+        if not -_TIME_S_MAX <= seconds <= _TIME_S_MAX:
+            raise Unreadable(reasons.NOT_SENML)
+        told_us = round(seconds * 1_000_000)
+        return told_us if seconds >= _RELATIVE_BELOW else self._received_us + told_us
+
+
+def _text(record: Mapping[Any, Any], label: str, otherwise: Any) -> Any:
+    said = record.get(label, otherwise)
+    if said is not otherwise and not isinstance(said, str):
+        raise Unreadable(reasons.NOT_SENML)
+    return said
+
+
+def _number(record: Mapping[Any, Any], label: str) -> float:
+    said = record[label]
+    if isinstance(said, bool) or not isinstance(said, int | float) or abs(said) > _INTEGER_MAX:
+        raise Unreadable(reasons.NOT_SENML)
+    return said

@@ -1,0 +1,151 @@
+"""Sparkplug B (specification 3.0): births and data of edge nodes and their devices.
+
+Topic: `spBv1.0/<group>/<NBIRTH|NDATA|NDEATH|DBIRTH|DDATA|DDEATH>/<node>[/<device>]`. Whom a message speaks of is
+`<group>/<node>[/<device>]`. A metric of a birth has its name, and often an alias and a data type, which the data that
+follows leaves out: then the value comes out with its `alias` and no metric. Which birth names it is found out where the
+births are (`transforms.births`), as one message knows nothing of another.
+
+Births and deaths are themselves a value: `online`, 1 or 0, as the specification's STATE messages call it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from spark.decoding import reasons
+from spark.decoding.document import check_name, is_unicode, scalar
+from spark.decoding.limits import DEPTH_MAX, METRIC_CHARACTERS_MAX, VALUES_MAX
+from spark.decoding.sparkplug_payload import Payload
+from spark.decoding.timestamps import TIME_US_MAX
+from spark.decoding.value import Unreadable, Value
+
+NAMESPACE: Final = "spBv1.0"
+STATE: Final = f"{NAMESPACE}/STATE/"
+"""Topics of host applications; their payload is JSON."""
+BIRTHS: Final = ("NBIRTH", "DBIRTH")
+DATA: Final = ("NDATA", "DDATA")
+DEATHS: Final = ("NDEATH", "DDEATH")
+COMMANDS: Final = ("NCMD", "DCMD")
+ONLINE: Final = "online"
+_COMPRESSED: Final = "SPBV1.0_COMPRESSED"
+_UNIT: Final = "engUnit"
+"""The property that holds a metric's unit, by custom of the field; the specification names none."""
+SIGNED: Final = {1: 8, 2: 16, 3: 32, 4: 64}
+"""Data types Int8 to Int64 and their bits: such values are sent as unsigned two's complement."""
+_BOOLEAN, _WORD, _LONG_WORD = 11, 32, 64
+
+
+class Topic(NamedTuple):
+    """Of a message: what it is, and whom it speaks of."""
+
+    kind: str
+    subject: str
+
+
+def topic(address: str) -> Topic:
+    """Raises `Unreadable`."""
+    levels = address.split("/")
+    if len(levels) not in (4, 5) or levels[0] != NAMESPACE or not all(levels):
+        raise Unreadable(reasons.SPARKPLUG_TOPIC)
+    group, kind, *names = levels[1:]
+    if kind not in BIRTHS + DATA + DEATHS + COMMANDS or (kind[0] == "D") != (len(names) == 2):
+        raise Unreadable(reasons.SPARKPLUG_TOPIC)
+    return Topic(kind, "/".join((group, *names)))
+
+
+def values(body: bytes, address: str) -> list[Value]:
+    """What a message says. Raises `Unreadable`."""
+    kind, subject = topic(address)
+    check_name(subject)
+    if kind in COMMANDS:
+        raise Unreadable(reasons.SPARKPLUG_COMMAND)
+    try:
+        payload = Payload.FromString(body)
+    except DecodeError:
+        raise Unreadable(reasons.NOT_SPARKPLUG) from None
+    if payload.uuid == _COMPRESSED:
+        raise Unreadable(reasons.SPARKPLUG_COMPRESSED)
+    told_us = _microseconds(payload.timestamp) if payload.HasField("timestamp") else None
+    found: list[Value] = []
+    if kind not in DATA:
+        state = scalar(ONLINE, kind in BIRTHS, told_us)
+        found.append(state._replace(device=subject))
+    for value in _metrics(payload.metrics, "", 0, told_us):
+        if len(found) == VALUES_MAX:
+            raise Unreadable(reasons.TOO_MANY)
+        found.append(value._replace(device=subject))
+    if not found:
+        raise Unreadable(reasons.NO_VALUES)
+    return found
+
+
+def _metrics(metrics: Any, prefix: str, depth: int, told_us: int | None) -> Iterator[Value]:
+    if depth == DEPTH_MAX:
+        raise Unreadable(reasons.TOO_DEEP)
+    for metric in metrics:
+        if not (metric.HasField("name") and metric.name) and not metric.HasField("alias"):
+            raise Unreadable(reasons.SPARKPLUG_NAMELESS)
+        name = prefix + _name(metric)
+        check_name(name)
+        at_us = _microseconds(metric.timestamp) if metric.HasField("timestamp") else told_us
+        if metric.WhichOneof("value") == "template_value":
+            yield from _metrics(metric.template_value.metrics, f"{name}/", depth + 1, at_us)
+            continue
+        value = _value(metric, name, at_us)
+        if metric.HasField("alias"):
+            value = value._replace(alias=_bigint(metric.alias))
+        yield value._replace(datatype=metric.datatype) if metric.HasField("datatype") else value
+
+
+def _name(metric: Any) -> str:
+    """Texts that are not UTF-8 come as bytes."""
+    if not isinstance(metric.name, str):
+        raise Unreadable(reasons.NOT_TEXT)
+    return metric.name
+
+
+def _value(metric: Any, name: str, at_us: int | None) -> Value:
+    """Of one metric, as far as it can be told without its birth."""
+    which = metric.WhichOneof("value")
+    unit = _unit(metric.properties) if metric.HasField("properties") else None
+    if metric.is_null or which is None:
+        return Value(name, time_us=at_us, unit=unit)
+    said = getattr(metric, which)
+    if which not in ("int_value", "long_value"):
+        return scalar(name, said, at_us, unit)
+    bits = SIGNED.get(metric.datatype)
+    if bits is not None:
+        return scalar(name, twos_complement(said, bits), at_us, unit)
+    if metric.datatype == _BOOLEAN:
+        return scalar(name, bool(said), at_us, unit)
+    value = scalar(name, said, at_us, unit)
+    if metric.HasField("datatype"):
+        return value
+    return value._replace(signed=float(twos_complement(said, _WORD if which == "int_value" else _LONG_WORD)))
+
+
+def twos_complement(said: int, bits: int) -> int:
+    """An integer sent as unsigned, as the signed one of so many bits that it is."""
+    said &= (1 << bits) - 1
+    return said - (1 << bits) if said >> (bits - 1) else said
+
+
+def _bigint(alias: int) -> int:
+    """Columns hold signed integers of 64 bits; an alias is any of 64."""
+    return twos_complement(alias, 64)
+
+
+def _unit(properties: Any) -> str | None:
+    for key, said in zip(properties.keys, properties.values, strict=False):
+        if key == _UNIT and said.WhichOneof("value") == "string_value":
+            unit = said.string_value
+            return unit if isinstance(unit, str) and len(unit) <= METRIC_CHARACTERS_MAX and is_unicode(unit) else None
+    return None
+
+
+def _microseconds(milliseconds: int) -> int | None:
+    told_us = milliseconds * 1_000
+    return told_us if told_us <= TIME_US_MAX else None

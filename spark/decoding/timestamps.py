@@ -1,0 +1,54 @@
+"""Times as devices write them, to microseconds since 1970 UTC.
+
+Numbers are seconds, milli-, micro- or nanoseconds since 1970 by their magnitude: each range is the years 1973 to 5138
+in its unit, so no time between them has two readings. Smaller numbers are no times (an uptime, a duration).
+Text is ISO 8601 with at least minutes; without a zone it is UTC. Whether a clock can be believed is decided later.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+FIELDS: Final = ("ts", "time", "timestamp", "Time", "Timestamp", "TS")
+"""Names under which a document says when it was measured, where no schema names another."""
+_MAGNITUDES: Final = ((10**17, 10**20, 1e-3), (10**14, 10**17, 1), (10**11, 10**14, 1_000), (10**8, 10**11, 1_000_000))
+"""From, below, microseconds a unit."""
+TIME_US_MAX: Final = 253_402_300_799_999_999
+"""The last microsecond of the year 9999: no reader of the lake can show a later one."""
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
+_ISO_MINUTES: Final = len("2026-03-14T09:26")
+_ISO_MAX: Final = 40
+
+
+def microseconds(said: object) -> int | None:
+    """The time that a field says; None when it says none."""
+    if isinstance(said, bool):
+        return None
+    if isinstance(said, int | float):
+        return _of_number(said)
+    return _of_text(said) if isinstance(said, str) else None
+
+
+def _of_number(number: float) -> int | None:
+    for low, high, unit in _MAGNITUDES:
+        if low <= number < high:
+            scaled = round(number * unit) if unit >= 1 else int(number) // 1_000
+            return scaled if scaled <= TIME_US_MAX else None
+    return None
+
+
+def _of_text(text: str) -> int | None:
+    if len(text) > _ISO_MAX:
+        return None
+    if text.isascii() and text.replace(".", "", 1).isdigit():
+        return _of_number(float(text) if "." in text else int(text))
+    if len(text) < _ISO_MINUTES or ":" not in text:
+        return None
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    aware = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
+    return (aware - _EPOCH) // _MICROSECOND
