@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple, Protocol, cast
 from bridge.transport.connection import Connection
 from bridge.transport.deadlines import FINE_S, Slot, deadlines_of
 from bridge.transport.slow_lane import LARGE_BYTES, SLICE_S, slow_lane_of
+from bridge.transport.tcp import TcpTransport
 from bridge.transport.tcp_path import Path, path_of
 from bridge.transport.turn import turn_of
 
@@ -108,9 +109,10 @@ class Driver(asyncio.Protocol):
     """Drives one `Connection` over one transport."""
 
     __slots__ = (
-        "_deadlines", "_failed", "_flush_scheduled", "_gone", "_known", "_linger_until", "_loop", "_lost_from",
-        "_make_owner", "_meter", "_owner", "_paused_for", "_put_off", "_reader", "_slot", "_turn", "_unread_bytes_max",
-        "_write_bytes_max", "account", "congested", "connection", "held_bytes", "identity", "transport",
+        "_deadlines", "_failed", "_flush_scheduled", "_gone", "_in_turns", "_known", "_linger_until", "_loop",
+        "_lost_from", "_make_owner", "_meter", "_owner", "_paused_for", "_put_off", "_reader", "_slot", "_turn",
+        "_unread_bytes_max", "_write_bytes_max", "account", "congested", "connection", "held_bytes", "identity",
+        "transport",
     )  # fmt: skip
 
     def __init__(
@@ -163,6 +165,8 @@ class Driver(asyncio.Protocol):
         """A read that waits for its turn; it goes with a connection that breaks."""
         self._known = meter is None
         """The peer has said who it is. Until then what it sends has its turn with large reads, however small it is."""
+        self._in_turns = False
+        """The transport reads when the connection has its turn: what it gives is taken at once."""
         self._lost_from: str | None = None
         """The peer of a connection that is gone, until its machine and its owner have been told."""
 
@@ -170,6 +174,7 @@ class Driver(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._reader = self.transport = cast(asyncio.Transport, transport)
+        self._in_turns = isinstance(transport, TcpTransport)
         self.transport.set_write_buffer_limits(high=self._write_bytes_max)
         if self._meter is not None:
             self._meter.begun(self)
@@ -184,7 +189,7 @@ class Driver(asyncio.Protocol):
             self.flush_soon()
 
     def data_received(self, data: bytes) -> None:
-        if self._known and len(data) <= LARGE_BYTES and not self._put_off:
+        if (self._in_turns or (self._known and len(data) <= LARGE_BYTES)) and not self._put_off:
             self._take(data)
             return
         lane = slow_lane_of(self._loop)
@@ -392,6 +397,8 @@ class Driver(asyncio.Protocol):
     def identified(self, user: str) -> bool:
         """The peer has said who it is; False when there is no room for another connection of this user."""
         self._known = True
+        if isinstance(self.transport, TcpTransport):
+            self.transport.identified()
         return self._meter is None or self._meter.identified(self, user)
 
     def count(self) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import secrets
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from random import Random
 from typing import Any
@@ -44,6 +45,11 @@ class OrderedSet(dict[Any, None]):
 
     def discard(self, value: Any) -> None:
         self.pop(value, None)
+
+
+async def listen(_name: str, make: Callable[[], Any], host: str, port: int, _backlog: int) -> Any:
+    """In place of `bridge.transport.listening.listen`: on the simulated network."""
+    return await asyncio.get_running_loop().create_server(make, host, port)
 
 
 @contextmanager
@@ -88,4 +94,5 @@ def simulated(scheduler: Scheduler, source: Random) -> Iterator[None]:
             ordered.enter_context(mock.patch.object(module, "report", report))
         for module in (uplinks, peer_connector):
             ordered.enter_context(mock.patch.object(module, "BACKOFF", BACKOFF))
+        ordered.enter_context(mock.patch.object(edge.broker.listeners.tcp, "listen", listen))
         yield

@@ -130,21 +130,14 @@ class Transport(asyncio.Transport):
 
 
 class Server:
-    """What `loop.create_server` returns."""
+    """As `bridge.transport.listening.Listening`."""
 
     def __init__(self, network: Network, address: Address) -> None:
         self._network = network
-        self._address = address
-        self.sockets = [self]
-
-    def getsockname(self) -> Address:
-        return self._address
+        self.address = address
 
     def close(self) -> None:
-        self._network.listeners.pop(self._address, None)
-
-    async def wait_closed(self) -> None:
-        """Nothing is left to wait for."""
+        self._network.listeners.pop(self.address, None)
 
 
 class Network:

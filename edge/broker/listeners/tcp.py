@@ -10,6 +10,7 @@ import socket
 from collections.abc import Callable, Mapping
 
 from bridge.transport.driver import Driver
+from bridge.transport.listening import Listening, listen
 from edge.broker.listeners.secure import Admit, Identify, SecureAcceptor, listening_socket
 from edge.broker.listeners.tls import Certificates, subject_name
 
@@ -65,7 +66,7 @@ class TcpListener:
         self._make_driver = make_driver
         self._turn_away = turn_away
         self._gone: Gone = self.drivers.discard
-        self._server: asyncio.Server | None = None
+        self._listening: Listening | None = None
         self._secure: SecureAcceptor | None = None
 
     async def start(
@@ -81,7 +82,6 @@ class TcpListener:
         """Listen, with TLS where there are certificates; returns the address bound (a port of 0 is chosen by the
         kernel). `handshake_s`: from accept to the end of the TLS handshake; `identify`, `others`: see
         `SecureAcceptor`. Raises ListenError."""
-        loop = asyncio.get_running_loop()
         try:
             if certificates is not None:
                 listening = await listening_socket(host, port, BACKLOG)
@@ -96,25 +96,23 @@ class TcpListener:
                     others=others,
                 )
             else:
-                self._server = await loop.create_server(self._accept, host, port, backlog=BACKLOG, reuse_address=True)
-                bound = self._server.sockets[0].getsockname()
+                self._listening = await listen(self.name, self._accept, host, port, BACKLOG)
+                bound = self._listening.address
         except OSError as error:
             raise ListenError(f"{self.name}: cannot listen on {host}:{port}: {_reason(error)}") from error
         return str(bound[0]), int(bound[1])
 
     async def stop(self) -> None:
         """Stop accepting and close every connection."""
-        if self._server is not None:
-            self._server.close()
+        if self._listening is not None:
+            self._listening.close()
         if self._secure is not None:
             await self._secure.stop()
         for driver in [*self.drivers, *self.turned_away]:
             driver.abort()
-        if self._server is not None:
-            await self._server.wait_closed()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(TOLD_S):
-                while self.drivers:  # many that end at the same time are told in turns
+                while self.drivers or self.turned_away:  # many that end at the same time are told in turns
                     await asyncio.sleep(0)
 
     def _accept(self) -> asyncio.Protocol:

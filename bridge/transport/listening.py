@@ -1,0 +1,111 @@
+"""Sockets that listen for TCP without TLS: as many connections are accepted in a turn as there is time for."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from bridge.transport.tcp import TcpTransport
+
+log = logging.getLogger(__name__)
+
+ACCEPT_S: Final = 0.0005
+"""How long may be accepted in one turn; one connection takes 0.05 to 0.1 ms."""
+
+NO_DESCRIPTOR_WAIT_S: Final = 0.5
+"""Pause when a connection cannot be accepted because the process has no file descriptor left: some will be freed."""
+
+
+class Listening:
+    """Accepts on some sockets until it is closed."""
+
+    def __init__(self, name: str, sockets: Sequence[socket.socket], make: Callable[[], asyncio.Protocol]) -> None:
+        """Takes ownership of the sockets, which listen and do not block. `name` is for the log; `make` makes who gets a
+        connection. Made inside a running loop."""
+        self._name = name
+        self._sockets = sockets
+        self._make = make
+        self._loop = asyncio.get_running_loop()
+        self._pauses: dict[socket.socket, asyncio.TimerHandle] = {}
+        for each in sockets:
+            self._loop.add_reader(each, self._accept, each)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port of the first of them."""
+        host, port = self._sockets[0].getsockname()[:2]
+        return str(host), int(port)
+
+    def close(self) -> None:
+        """Accept no more. Idempotent."""
+        for pause in self._pauses.values():
+            pause.cancel()
+        for each in self._sockets:
+            if each.fileno() >= 0:
+                self._loop.remove_reader(each)
+                each.close()
+
+    def _accept(self, listening: socket.socket) -> None:
+        until = time.monotonic() + ACCEPT_S
+        while time.monotonic() <= until:
+            try:
+                connection, peer = listening.accept()
+            except (BlockingIOError, InterruptedError):
+                return
+            except ConnectionError:  # the client went away again
+                continue
+            except OSError as error:
+                log.warning("%s: cannot accept: %s", self._name, error.strerror)
+                self._loop.remove_reader(listening)
+                self._pauses[listening] = self._loop.call_later(NO_DESCRIPTOR_WAIT_S, self._resume, listening)
+                return
+            self._begin(connection, peer)
+
+    def _resume(self, listening: socket.socket) -> None:
+        del self._pauses[listening]
+        self._loop.add_reader(listening, self._accept, listening)
+
+    def _begin(self, connection: socket.socket, peer: object) -> None:
+        connection.setblocking(False)
+        try:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except OSError:  # the client went away again
+            connection.close()
+            return
+        protocol = self._make()
+        protocol.connection_made(TcpTransport(self._loop, connection, peer, protocol))
+
+
+async def listen(name: str, make: Callable[[], asyncio.Protocol], host: str, port: int, backlog: int) -> Listening:
+    """Listen on every address of `host`, as `loop.create_server` does. Raises OSError."""
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    sockets: list[socket.socket] = []
+    try:
+        for family, kind, protocol, _, address in dict.fromkeys(found):
+            sockets.append(_bound(family, kind, protocol, address))
+        for each in sockets:
+            each.listen(backlog)
+    except OSError:
+        for each in sockets:
+            each.close()
+        raise
+    return Listening(name, sockets, make)
+
+
+def _bound(family: int, kind: int, protocol: int, address: tuple[object, ...]) -> socket.socket:
+    listening = socket.socket(family, kind, protocol)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listening.setblocking(False)
+        listening.bind(address)
+    except OSError:
+        listening.close()
+        raise
+    return listening

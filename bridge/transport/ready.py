@@ -1,0 +1,135 @@
+"""Sockets that are ready, so many a turn of the loop as there is time for.
+
+An event loop hands over all sockets that are ready in one pass, at some microseconds each even where the read is put
+off: thousands that one peer opens keep everybody else waiting. Here the kernel keeps the list of them (epoll(7)), and
+the loop is told once a turn that there are some. Who is not served stays in the list and costs nothing; who is goes to
+its end where there is more to read, so everybody has a turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import select
+import time
+from typing import Final, Protocol
+from weakref import WeakKeyDictionary
+
+from bridge.transport.turn import turn_of
+
+READABLE: Final = select.EPOLLIN
+WRITABLE: Final = select.EPOLLOUT
+
+KNOWN_S: Final = 0.005
+"""How long sockets of peers that have said who they are may be served in one turn: a hundred small messages, with all
+that is done with them. The one that crosses it is completed."""
+
+UNKNOWN_S: Final = 0.0005
+"""The same of peers that have not: anybody can open as many as there are places for. What a turn does besides takes
+0.05 ms, so nine parts of ten of the time are theirs when there is nothing else to do."""
+
+KNOWN_BYTES: Final = 256 * 1024
+"""Received at most in one turn of one socket: what is done with it is bounded by time (`bridge.transport.driver`)."""
+
+UNKNOWN_BYTES: Final = 16 * 1024
+"""The same of peers that have not said who they are: what each takes is to be small against `UNKNOWN_S`."""
+
+AT_ONCE: Final = 64
+"""Asked of the kernel at once."""
+
+
+class Served(Protocol):
+    """Whose socket it is."""
+
+    def ready(self, events: int) -> None:
+        """The socket is ready, as epoll(7) says, or was a moment ago. What fails ends its connection, and is not
+        raised."""
+        ...
+
+
+class Ready:
+    """Sockets of one kind; used inside the loop only. There is a descriptor of ours while there is one of theirs."""
+
+    __slots__ = ("_epoll", "_found", "_loop", "_share_s", "_sockets", "_turn", "_unhurried", "received_bytes_max")
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, share_s: float, received_bytes_max: int, *, unhurried: bool = False
+    ) -> None:
+        """`share_s` of each turn are theirs, and so many bytes each; `unhurried`: what they have to write is written
+        after the others' (`bridge.transport.turn`)."""
+        self._loop = loop
+        self._turn = turn_of(loop)
+        self.received_bytes_max: Final = received_bytes_max
+        self._share_s = share_s
+        self._unhurried = unhurried
+        self._epoll: select.epoll | None = None
+        self._sockets: dict[int, Served] = {}
+        self._found: list[tuple[int, int]] = []
+        """Those the kernel has named and there was no time for, the next one last."""
+
+    def watch(self, descriptor: int, served: Served, before: int, after: int) -> None:
+        """Serve it at these events, and no more at those of `before`; 0 for none, then errors are not told either."""
+        if before == after:
+            return
+        epoll = self._epoll
+        if epoll is None:
+            epoll = self._epoll = select.epoll()
+            self._loop.add_reader(epoll.fileno(), self._serve)
+        if not before:
+            epoll.register(descriptor, after)
+            self._sockets[descriptor] = served
+        elif after:
+            epoll.modify(descriptor, after)
+        else:
+            del self._sockets[descriptor]
+            epoll.unregister(descriptor)
+            if not self._sockets:
+                self._loop.remove_reader(epoll.fileno())
+                epoll.close()
+                self._epoll = None
+
+    def _serve(self) -> None:
+        self._turn.unhurried = self._unhurried
+        try:
+            self._serve_some(time.monotonic() + self._share_s)
+        finally:
+            self._turn.unhurried = False
+
+    def _serve_some(self, until_s: float) -> None:
+        """Those that are ready, each once if at all, while there is time."""
+        last = False
+        for _ in range(len(self._sockets)):
+            if not self._found:
+                if last or self._epoll is None:
+                    return
+                self._found = self._epoll.poll(0, AT_ONCE)
+                self._found.reverse()
+                last = len(self._found) < AT_ONCE
+                if not self._found:
+                    return
+            descriptor, events = self._found.pop()
+            served = self._sockets.get(descriptor)
+            if served is not None:  # none where another one's turn has ended it
+                served.ready(events)
+            if time.monotonic() > until_s:
+                return
+
+
+class Kinds:
+    """The sockets of one loop by what is known of their peers."""
+
+    __slots__ = ("known", "unknown")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.known: Final = Ready(loop, KNOWN_S, KNOWN_BYTES)
+        self.unknown: Final = Ready(loop, UNKNOWN_S, UNKNOWN_BYTES, unhurried=True)
+
+
+_of_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, Kinds] = WeakKeyDictionary()
+
+
+def kinds_of(loop: asyncio.AbstractEventLoop) -> Kinds:
+    """The sockets of a loop, the same for all who ask."""
+    found = _of_loop.get(loop)
+    if found is None:
+        found = _of_loop[loop] = Kinds(loop)
+    return found

@@ -1,0 +1,316 @@
+"""One accepted TCP connection without TLS, as `asyncio.Transport` has it.
+
+Its socket is served with others of its kind (`bridge.transport.ready`): received from once at most in a turn, and sent
+to at once whenever there is something to write. Only what the socket does not take is kept, and sent when it does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Iterable
+from typing import Any, Final, cast
+
+from bridge.transport.ends import ends_of
+from bridge.transport.ready import KNOWN_BYTES, READABLE, WRITABLE, Ready, kinds_of
+
+SENT_BYTES_MAX: Final = 256 * 1024
+"""In one turn to a socket that did not take all at once before."""
+
+PIECES_MAX: Final = 64
+"""In one call of the kernel (IOV_MAX is 1 024)."""
+
+SMALL_BYTES: Final = 4 * 1024
+"""Less is added to what waits already: a piece of its own takes 200 bytes beside what it says."""
+
+_buffer: Final = memoryview(bytearray(KNOWN_BYTES))
+"""What is received stands here until it is copied, in the size it has."""
+
+
+class TcpTransport(asyncio.Transport):
+    """Takes ownership of a connected socket. Used inside the loop only.
+
+    `connection_made` is called by whoever makes it; `connection_lost` comes in a later turn than what ends it.
+    """
+
+    __slots__ = (
+        "_closing", "_descriptor", "_eof_written", "_error", "_events", "_high", "_kind", "_loop", "_lost", "_low",
+        "_peer", "_protocol", "_reads", "_socket", "_unsent", "_unsent_bytes", "_writing_paused",
+    )  # fmt: skip
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, connection: socket.socket, peer: Any, protocol: asyncio.Protocol
+    ) -> None:
+        """`connection` does not block; `peer` is its address."""
+        self._loop = loop
+        self._socket = connection
+        self._descriptor = connection.fileno()
+        self._peer = peer
+        self._protocol = protocol
+        self._kind: Ready = kinds_of(loop).unknown
+        self._events = 0
+        """What its kind watches for."""
+        self._reads = True
+        """The protocol wants to be given what comes."""
+        self._unsent: list[bytearray | memoryview] | None = None
+        self._unsent_bytes = 0
+        self._high = 64 * 1024
+        self._low = 16 * 1024
+        self._writing_paused = False
+        self._eof_written = False
+        self._closing = False
+        self._lost = False
+        """`connection_lost` has been called, or will be."""
+        self._error: Exception | None = None
+        """What it is told."""
+        self._watch()
+
+    def identified(self) -> None:
+        """The peer has said who it is: its socket is served with those of others who have."""
+        known = kinds_of(self._loop).known
+        if self._kind is not known:
+            events = self._events
+            self._kind.watch(self._descriptor, self, events, 0)
+            self._kind = known
+            known.watch(self._descriptor, self, 0, events)
+
+    # --- asyncio.BaseTransport --------------------------------------------------------------------------------
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        if name == "peername":
+            return self._peer
+        if name == "socket":
+            return self._socket
+        if name == "sockname":
+            try:
+                return self._socket.getsockname()
+            except OSError:
+                return default
+        return default
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self._protocol = cast(asyncio.Protocol, protocol)
+
+    def get_protocol(self) -> asyncio.BaseProtocol:
+        return self._protocol
+
+    def is_closing(self) -> bool:
+        return self._closing
+
+    def close(self) -> None:
+        """Read nothing more, send what waits, then close."""
+        if self._closing:
+            return
+        self._closing = True
+        self._watch()
+        if not self._unsent_bytes:
+            self._lose(None)
+
+    # --- asyncio.ReadTransport --------------------------------------------------------------------------------
+
+    def is_reading(self) -> bool:
+        return self._reads and not self._closing
+
+    def pause_reading(self) -> None:
+        self._reads = False
+        self._watch()
+
+    def resume_reading(self) -> None:
+        self._reads = True
+        self._watch()
+
+    # --- asyncio.WriteTransport -------------------------------------------------------------------------------
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        if high is None:
+            high = 64 * 1024 if low is None else 4 * low
+        self._high = high
+        self._low = high // 4 if low is None else low
+
+    def get_write_buffer_limits(self) -> tuple[int, int]:
+        return self._low, self._high
+
+    def get_write_buffer_size(self) -> int:
+        return self._unsent_bytes
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        if self._lost or not data:
+            return
+        if self._eof_written:
+            raise RuntimeError("nothing can be written after write_eof")
+        sent = 0
+        if not self._unsent_bytes:
+            try:
+                sent = self._socket.send(data)
+            except (BlockingIOError, InterruptedError):
+                sent = 0
+            except OSError as error:
+                self._lose(error)
+                return
+            if sent == len(data):
+                return
+        self._keep(data, sent)
+        self._watch()
+        if self._unsent_bytes > self._high and not self._writing_paused:
+            self._writing_paused = True
+            self._protocol.pause_writing()
+
+    def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
+        self.write(b"".join(list_of_data))
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        if self._eof_written or self._closing:
+            return
+        self._eof_written = True
+        if not self._unsent_bytes:
+            self._shut_down()
+
+    def abort(self) -> None:
+        self._lose(None)
+
+    # --- when the socket is ready -----------------------------------------------------------------------------
+
+    def ready(self, events: int) -> None:
+        """`bridge.transport.ready.Served`."""
+        if self._unsent_bytes and events & ~READABLE:
+            self._send()
+        if self._events & READABLE and events & ~WRITABLE:
+            self._receive()
+
+    def _receive(self) -> None:
+        try:
+            size = self._socket.recv_into(_buffer, self._kind.received_bytes_max)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self._lose(error)
+            return
+        try:
+            if size:
+                self._protocol.data_received(bytes(_buffer[:size]))
+            elif self._protocol.eof_received():
+                self.pause_reading()
+            else:
+                self.close()
+        except Exception as error:
+            self._report(error)
+
+    def _send(self) -> None:
+        unsent = self._unsent
+        if unsent is None:
+            return
+        try:
+            sent = self._socket.sendmsg(_first(unsent))
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self._lose(error)
+            return
+        self._unsent_bytes -= sent
+        _drop(unsent, sent)
+        if not self._unsent_bytes:
+            self._unsent = None
+            self._watch()
+            if self._closing:
+                self._lose(None)
+            elif self._eof_written:
+                self._shut_down()
+        if self._writing_paused and self._unsent_bytes <= self._low and not self._lost:
+            self._writing_paused = False
+            try:
+                self._protocol.resume_writing()
+            except Exception as error:
+                self._report(error)
+
+    def end(self) -> None:
+        """`bridge.transport.ends.Ending`."""
+        try:
+            self._protocol.connection_lost(self._error)
+        except Exception as error:
+            self._report(error)
+        finally:
+            self._socket.close()
+
+    # --- inside -----------------------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        """For what is wanted now."""
+        events = 0
+        if not self._lost:
+            if self._reads and not self._closing:
+                events = READABLE
+            if self._unsent_bytes:
+                events |= WRITABLE
+        if events != self._events:
+            before, self._events = self._events, events
+            self._kind.watch(self._descriptor, self, before, events)
+
+    def _keep(self, data: bytes | bytearray | memoryview, sent: int) -> None:
+        """Have what the socket did not take wait."""
+        rest = memoryview(data)[sent:]
+        if self._unsent is None:
+            self._unsent = []
+        unsent = self._unsent
+        self._unsent_bytes += len(rest)
+        if len(rest) > SMALL_BYTES:
+            unsent.append(rest)
+            return
+        last = unsent[-1] if unsent else None
+        if type(last) is bytearray and len(last) < SENT_BYTES_MAX:
+            last += rest
+        else:
+            unsent.append(bytearray(rest))
+
+    def _shut_down(self) -> None:
+        try:
+            self._socket.shutdown(socket.SHUT_WR)
+        except OSError as error:
+            self._lose(error)
+
+    def _lose(self, error: Exception | None) -> None:
+        """The connection ends, and what waits is dropped."""
+        if self._lost:
+            return
+        self._lost = self._closing = True
+        self._unsent = None
+        self._unsent_bytes = 0
+        self._watch()
+        self._error = error
+        ends_of(self._loop).add(self)
+
+    def _report(self, error: Exception) -> None:
+        """The protocol has raised: nobody knows what it took."""
+        context = {"message": "a protocol raised", "exception": error, "transport": self, "protocol": self._protocol}
+        self._loop.call_exception_handler(context)
+        self._lose(error)
+
+
+def _first(unsent: list[bytearray | memoryview]) -> list[bytearray | memoryview]:
+    """As much as is sent at once."""
+    count = size = 0
+    for each in unsent:
+        count += 1
+        size += len(each)
+        if size >= SENT_BYTES_MAX:
+            break
+    return unsent[: min(count, PIECES_MAX)]
+
+
+def _drop(unsent: list[bytearray | memoryview], sent: int) -> None:
+    """These bytes were sent."""
+    gone = 0
+    while sent and sent >= len(unsent[gone]):
+        sent -= len(unsent[gone])
+        gone += 1
+        if gone == len(unsent):
+            break
+    del unsent[:gone]
+    if sent:
+        first = unsent[0]
+        if type(first) is bytearray:
+            del first[:sent]
+        else:
+            unsent[0] = first[sent:]

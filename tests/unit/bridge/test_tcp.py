@@ -1,0 +1,463 @@
+"""Accepted TCP connections over real sockets (`bridge.transport.tcp`, `.ready`, `.ends`, `.listening`)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import socket
+import struct
+import time
+from collections.abc import Callable
+from unittest import mock
+
+import pytest
+
+from bridge.transport import ends, listening, ready
+from bridge.transport.ends import ENDS_S
+from bridge.transport.listening import Listening, listen
+from bridge.transport.ready import KNOWN_S, UNKNOWN_BYTES, UNKNOWN_S
+from bridge.transport.tcp import SENT_BYTES_MAX, SMALL_BYTES, TcpTransport
+
+WAIT_S = 20.0
+
+
+class Noting(asyncio.Protocol):
+    """Notes what it is told."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self.reads: list[int] = []
+        self.told: list[str] = []
+        self.error: Exception | None = None
+        self.transport: TcpTransport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, TcpTransport)
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self.data += data
+        self.reads.append(len(data))
+
+    def pause_writing(self) -> None:
+        self.told.append("pause")
+
+    def resume_writing(self) -> None:
+        self.told.append("resume")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        assert self.transport.get_extra_info("socket").fileno() >= 0, "the socket is closed next"
+        self.told.append("lost")
+        self.error = exc
+
+
+class Site:
+    """A listening socket and those who connect."""
+
+    def __init__(self, make: Callable[[], asyncio.Protocol] = Noting) -> None:
+        self.made: list[Noting] = []
+        self._make = make
+        self.peers: list[socket.socket] = []
+        self.listening: Listening
+
+    async def __aenter__(self) -> Site:
+        self.listening = await listen("test", self._arrived, "127.0.0.1", 0, 1024)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.listening.close()
+        for peer in self.peers:
+            peer.close()
+        for each in self.made:
+            each.transport.abort()
+        await until(lambda: all("lost" in each.told for each in self.made))
+        kinds = ready.kinds_of(asyncio.get_running_loop())
+        descriptors = {each.transport._descriptor for each in self.made}
+        assert descriptors.isdisjoint([*kinds.known._sockets, *kinds.unknown._sockets])
+
+    def _arrived(self) -> asyncio.Protocol:
+        made = self._make()
+        assert isinstance(made, Noting)
+        self.made.append(made)
+        return made
+
+    def connect(self, *, receive_bytes: int = 0) -> socket.socket:
+        peer = socket.socket()
+        if receive_bytes:
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
+        peer.settimeout(WAIT_S)
+        peer.connect(self.listening.address)
+        peer.setblocking(False)
+        self.peers.append(peer)
+        return peer
+
+    async def pair(self, *, receive_bytes: int = 0) -> tuple[socket.socket, Noting]:
+        count = len(self.made)
+        peer = self.connect(receive_bytes=receive_bytes)
+        await until(lambda: len(self.made) > count)
+        return peer, self.made[-1]
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(WAIT_S):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+async def read_all(peer: socket.socket, count: int) -> bytes:
+    """So many bytes, or all until the end."""
+    loop, data = asyncio.get_running_loop(), bytearray()
+    while len(data) < count:
+        some = await asyncio.wait_for(loop.sock_recv(peer, 1 << 16), WAIT_S)
+        if not some:
+            break
+        data += some
+    return bytes(data)
+
+
+def reset(peer: socket.socket) -> None:
+    """Close so that the other end is reset."""
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    peer.close()
+
+
+class TestReading:
+    @pytest.mark.parametrize("known", [False, True])
+    def test_all_of_it_in_order(self, known: bool) -> None:
+        async def scenario() -> None:
+            async with Site() as site:
+                peer, made = await site.pair()
+                if known:
+                    made.transport.identified()
+                    made.transport.identified()  # nothing more
+                sent = bytes(range(256)) * 8192
+                await asyncio.gather(
+                    asyncio.get_running_loop().sock_sendall(peer, sent), until(lambda: len(made.data) == len(sent))
+                )
+                assert made.data == sent
+                assert known or max(made.reads) <= UNKNOWN_BYTES
+                assert made.transport.get_extra_info("peername") == peer.getsockname()
+                assert made.transport.get_extra_info("sockname") == peer.getpeername()
+                assert made.transport.get_extra_info("sslcontext", "none") == "none"
+
+        asyncio.run(scenario())
+
+    def test_nothing_while_it_is_paused(self) -> None:
+        async def scenario() -> None:
+            async with Site() as site:
+                peer, made = await site.pair()
+                made.transport.pause_reading()
+                made.transport.pause_reading()
+                assert not made.transport.is_reading()
+                peer.send(b"one")
+                _, other = await site.pair()
+                site.peers[1].send(b"x")
+                await until(lambda: other.data)
+                made.transport.identified()  # also then it is paused
+                await asyncio.sleep(0.01)
+                assert not made.data
+                made.transport.resume_reading()
+                await until(lambda: made.data == b"one")
+
+        asyncio.run(scenario())
+
+    def test_what_came_before_the_end_is_read_and_the_end_is_told(self) -> None:
+        async def scenario() -> None:
+            async with Site() as site:
+                peer, made = await site.pair()
+                peer.send(b"last")
+                peer.close()
+                await until(lambda: "lost" in made.told)
+                assert made.data == b"last"
+                assert made.error is None
+
+        asyncio.run(scenario())
+
+    def test_a_reset_is_told_with_its_error(self) -> None:
+        async def scenario() -> None:
+            async with Site() as site:
+                peer, made = await site.pair()
+                reset(peer)
+                await until(lambda: "lost" in made.told)
+                assert isinstance(made.error, ConnectionResetError)
+                made.transport.write(b"nobody reads it")
+                made.transport.close()
+
+        asyncio.run(scenario())
+
+    def test_a_reset_while_it_is_paused_waits(self) -> None:
+        """What came before it is read first."""
+
+        async def scenario() -> None:
+            async with Site() as site:
+                peer, made = await site.pair()
+                made.transport.pause_reading()
+                peer.send(b"said before")
+                peer.shutdown(socket.SHUT_WR)
+                await asyncio.sleep(0.01)
+                assert not made.told
+                made.transport.resume_reading()
+                await until(lambda: "lost" in made.told)
+                assert made.data == b"said before"
+
+        asyncio.run(scenario())
+
+    def test_a_protocol_that_raises_ends_alone(self) -> None:
+        class Raising(Noting):
+            def data_received(self, data: bytes) -> None:
+                raise ValueError("of the protocol")
+
+        async def scenario() -> None:
+            said: list[object] = []
+            asyncio.get_running_loop().set_exception_handler(lambda _, context: said.append(context["exception"]))
+            async with Site(Raising) as site, Site() as others:
+                peer, made = await site.pair()
+                other, well = await others.pair()
+                peer.send(b"x")
+                other.send(b"y")
+                await until(lambda: "lost" in made.told and well.data == b"y")
+                assert isinstance(made.error, ValueError)
+                assert said == [made.error]
+                assert "lost" not in well.told
+
+        asyncio.run(scenario())
+
+
+class TestWriting:
+    def test_what_the_socket_does_not_take_is_sent_when_it_does(self) -> None:
+        async def scenario() -> None:
+            async with Site() as site:
+                peer, made = await site.pair(receive_bytes=8192)
+                made.transport.set_write_buffer_limits(high=1 << 20)
+                pieces = [bytes([number % 251]) * size for number, size in enumerate(SIZES)]
+                for piece in pieces:
+                    made.transport.write(piece)
+                waiting = made.transport.get_write_buffer_size()
+                assert waiting > 1 << 20
+                assert made.told == ["pause"], "once"
+                assert len(made.transport._unsent or ()) < len(pieces) // 10, "small ones wait together"
+                assert await read_all(peer, sum(SIZES)) == b"".join(pieces)
+                await until(lambda: made.told == ["pause", "resume"])
+                assert not made.transport.get_write_buffer_size()
+
+        asyncio.run(scenario())
+
+    def test_what_waits_is_sent_before_it_closes(self) -> None:
+        async def scenario() -> None:
+            async with Site() as site:
+                peer, made = await site.pair(receive_bytes=8192)
+                made.transport.write(bytes(8 << 20))
+                made.transport.close()
+                assert made.transport.is_closing()
+                assert not made.transport.is_reading()
+                assert len(await read_all(peer, 9 << 20)) == 8 << 20
+                await until(lambda: "lost" in made.told)
+
+        asyncio.run(scenario())
+
+    @pytest.mark.parametrize("size", [3, 8 << 20])
+    def test_its_half_is_closed_behind_what_waits_and_the_peer_is_read_on(self, size: int) -> None:
+        async def scenario() -> None:
+            async with Site() as site:
+                peer, made = await site.pair(receive_bytes=8192)
+                made.transport.write(bytes(size))
+                made.transport.write_eof()
+                made.transport.write_eof()
+                assert len(await read_all(peer, size + 1)) == size, "and the end"
+                peer.send(b"an answer")
+                await until(lambda: made.data == b"an answer")
+                peer.close()
+                await until(lambda: "lost" in made.told)
+
+        asyncio.run(scenario())
+
+    def test_a_peer_that_is_gone_ends_it(self) -> None:
+        async def scenario() -> None:
+            async with Site() as site:
+                peer, made = await site.pair(receive_bytes=8192)
+                made.transport.pause_reading()  # the end is not found by reading
+                made.transport.write(bytes(8 << 20))
+                reset(peer)
+                await until(lambda: "lost" in made.told)
+                assert isinstance(made.error, ConnectionError)
+                assert not made.transport.get_write_buffer_size()
+
+        asyncio.run(scenario())
+
+    def test_abort_drops_what_waits_and_is_told_later(self) -> None:
+        async def scenario() -> None:
+            async with Site() as site:
+                _, made = await site.pair(receive_bytes=8192)
+                made.transport.write(bytes(8 << 20))
+                made.transport.abort()
+                made.transport.abort()
+                assert not made.transport.get_write_buffer_size()
+                assert "lost" not in made.told
+                await until(lambda: made.told.count("lost") == 1)
+                assert made.error is None
+
+        asyncio.run(scenario())
+
+
+SIZES = [8 << 20] + [7, SMALL_BYTES - 1, 3] * 400 + [SENT_BYTES_MAX * 2, 5, SMALL_BYTES + 1, 1]
+"""Of what is written: the first alone is more than the kernel takes."""
+
+
+class Slow(Noting):
+    """Takes its time for each read."""
+
+    takes_s = UNKNOWN_S / 2
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        time.sleep(self.takes_s)  # the work
+
+
+class TestShares:
+    """What thousands bring at once is taken in turns."""
+
+    COUNT = 60
+
+    @pytest.mark.parametrize(("known", "share_s"), [(False, UNKNOWN_S), (True, KNOWN_S)])
+    def test_those_who_are_ready_have_a_share_of_each_turn_and_all_come_to_it(
+        self, known: bool, share_s: float
+    ) -> None:
+        async def scenario() -> None:
+            async with Site(Slow) as site:
+                for _ in range(self.COUNT):
+                    site.connect()
+                await until(lambda: len(site.made) == self.COUNT)
+                if known:
+                    for made in site.made:
+                        made.transport.identified()
+                rounds, reads = 0, 1 if known else 3
+                for peer in site.peers:
+                    peer.send(bytes(UNKNOWN_BYTES * 3))
+                least: list[int] = []
+                while len(least) < reads:
+                    await asyncio.sleep(0)
+                    rounds += 1
+                    each = [len(made.reads) for made in site.made]
+                    if min(each) > len(least):
+                        least.append(max(each))
+                in_a_turn = share_s / Slow.takes_s + 1
+                assert rounds >= self.COUNT * reads / in_a_turn
+                assert max(least) <= 2 * reads, "nobody has many turns before another has one"
+
+        with mock.patch.object(Slow, "takes_s", share_s / 2):
+            asyncio.run(scenario())
+
+    def test_ends_have_a_share_of_each_turn(self) -> None:
+        class Leaving(Noting):
+            def connection_lost(self, exc: Exception | None) -> None:
+                super().connection_lost(exc)
+                time.sleep(ENDS_S)  # the work
+
+        async def scenario() -> None:
+            async with Site(Leaving) as site:
+                for _ in range(self.COUNT):
+                    site.connect()
+                await until(lambda: len(site.made) == self.COUNT)
+                for made in site.made:
+                    made.transport.abort()
+                before = 0
+                while before < self.COUNT:
+                    await asyncio.sleep(0)
+                    now = sum("lost" in made.told for made in site.made)
+                    assert now - before <= 2
+                    before = now
+
+        asyncio.run(scenario())
+
+    def test_an_end_that_raises_is_not_in_the_way_of_others(self) -> None:
+        class Failing:
+            def end(self) -> None:
+                raise ValueError("of the ending")
+
+        class Well:
+            ended = False
+
+            def end(self) -> None:
+                self.ended = True
+
+        async def scenario() -> None:
+            loop, said, well = asyncio.get_running_loop(), list[object](), Well()
+            loop.set_exception_handler(lambda _, context: said.append(context["exception"]))
+            found = ends.ends_of(loop)
+            assert ends.ends_of(loop) is found
+            found.add(Failing())
+            found.add(well)
+            await until(lambda: well.ended)
+            assert len(said) == 1
+
+        asyncio.run(scenario())
+
+    def test_connections_are_accepted_in_turns(self) -> None:
+        class Arriving(Noting):
+            def connection_made(self, transport: asyncio.BaseTransport) -> None:
+                super().connection_made(transport)
+                time.sleep(listening.ACCEPT_S)  # the work
+
+        async def scenario() -> None:
+            async with Site(Arriving) as site:
+                for _ in range(self.COUNT):
+                    site.connect()  # the kernel has them
+                before = 0
+                while before < self.COUNT:
+                    await asyncio.sleep(0)
+                    assert len(site.made) - before <= 2
+                    before = len(site.made)
+
+        asyncio.run(scenario())
+
+
+class TestListening:
+    def test_without_a_descriptor_it_waits_for_one(self, caplog: pytest.LogCaptureFixture) -> None:
+        class Full(socket.socket):
+            tries = 0
+
+            def accept(self) -> tuple[socket.socket, object]:
+                Full.tries += 1
+                if Full.tries == 1:
+                    raise OSError(errno.EMFILE, "Too many open files")
+                if Full.tries == 2:
+                    raise ConnectionAbortedError
+                return super().accept()
+
+        async def scenario() -> None:
+            made: list[Noting] = []
+
+            def make() -> Noting:
+                made.append(Noting())
+                return made[-1]
+
+            with mock.patch.object(listening, "NO_DESCRIPTOR_WAIT_S", 0.01):
+                sock = Full()
+                sock.bind(("127.0.0.1", 0))
+                sock.listen(5)
+                sock.setblocking(False)
+                found = Listening("mqtt", [sock], make)
+                with socket.create_connection(found.address, WAIT_S):
+                    await until(lambda: made)
+                await until(lambda: "lost" in made[0].told)
+                found.close()
+                found.close()
+
+        with caplog.at_level(logging.WARNING):
+            asyncio.run(scenario())
+        assert "mqtt: cannot accept: Too many open files" in caplog.text
+
+    def test_every_address_of_a_host(self) -> None:
+        async def scenario() -> None:
+            found = await listen("mqtt", Noting, "localhost", 0, 5)
+            with contextlib.closing(found):
+                host, port = found.address
+                with socket.create_connection((host, port), WAIT_S):
+                    pass
+                with pytest.raises(OSError, match="in use"):
+                    await listen("mqtt", Noting, host, port, 5)
+            await asyncio.sleep(0.01)
+
+        asyncio.run(scenario())
