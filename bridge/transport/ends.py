@@ -12,8 +12,9 @@ from collections import deque
 from typing import Final, Protocol
 from weakref import WeakKeyDictionary
 
-ENDS_S: Final = 0.0005
-"""How long they may take in one turn; the one that crosses it is completed."""
+ENDS_S: Final = 0.001
+"""How long they may take in one turn; the one that crosses it is completed. More than accepting has
+(`bridge.transport.listening`): where one comes for each that goes, those that go do not pile up."""
 
 
 class Ending(Protocol):

@@ -76,8 +76,17 @@ class Listening:
         except OSError:  # the client went away again
             connection.close()
             return
-        protocol = self._make()
-        protocol.connection_made(TcpTransport(self._loop, connection, peer, protocol))
+        try:
+            protocol = self._make()
+        except BaseException:
+            connection.close()
+            raise
+        transport = TcpTransport(self._loop, connection, peer, protocol)
+        try:
+            protocol.connection_made(transport)
+        except BaseException:
+            transport.abort()
+            raise
 
 
 async def listen(name: str, make: Callable[[], asyncio.Protocol], host: str, port: int, backlog: int) -> Listening:

@@ -449,15 +449,46 @@ class TestListening:
             asyncio.run(scenario())
         assert "mqtt: cannot accept: Too many open files" in caplog.text
 
+    @pytest.mark.parametrize("where", ["make", "connection_made"])
+    def test_what_is_raised_for_one_ends_that_one(self, where: str) -> None:
+        class Faulty(Noting):
+            def connection_made(self, transport: asyncio.BaseTransport) -> None:
+                super().connection_made(transport)
+                raise ValueError("of the protocol")
+
+        def faulty() -> Noting:
+            if where == "make":
+                raise ValueError("of the maker")
+            return Faulty()
+
+        async def scenario() -> None:
+            said: list[object] = []
+            asyncio.get_running_loop().set_exception_handler(lambda _, context: said.append(context["exception"]))
+            kinds, well = [faulty], Noting()
+
+            def make() -> Noting:
+                return kinds.pop()() if kinds else well
+
+            found = await listen("test", make, "127.0.0.1", 0, 5)
+            with contextlib.closing(found):
+                with socket.create_connection(found.address, WAIT_S) as peer:
+                    peer.setblocking(False)
+                    assert await read_all(peer, 1) == b"", "it is closed"
+                assert [type(error) for error in said] == [ValueError]
+                socket.create_connection(found.address, WAIT_S).close()
+                await until(lambda: "lost" in well.told)
+
+        asyncio.run(scenario())
+
     def test_every_address_of_a_host(self) -> None:
         async def scenario() -> None:
-            found = await listen("mqtt", Noting, "localhost", 0, 5)
+            made = Noting()
+            found = await listen("mqtt", lambda: made, "localhost", 0, 5)
             with contextlib.closing(found):
                 host, port = found.address
-                with socket.create_connection((host, port), WAIT_S):
-                    pass
+                socket.create_connection((host, port), WAIT_S).close()
+                await until(lambda: "lost" in made.told)
                 with pytest.raises(OSError, match="in use"):
                     await listen("mqtt", Noting, host, port, 5)
-            await asyncio.sleep(0.01)
 
         asyncio.run(scenario())
