@@ -59,7 +59,7 @@ def _existing(lake: Path) -> Path:
 
 @analytics.command()
 @_lake_option
-@click.option("--job", "names", multiple=True, metavar="NAME", help="Only this job; may be given several times.")
+@click.option("--job", "names", multiple=True, metavar="NAME", help="Only this job and what it reads; may be repeated.")
 @click.option("--follow", is_flag=True, help=f"Repeat: another pass every {FOLLOW_SECONDS:.0f} s, until Ctrl-C.")
 @click.option("--master", metavar="URL", help="Spark master [default: WAYPOST_SPARK_MASTER, else this machine].")
 @click.option("--conf", "settings", multiple=True, metavar="KEY=VALUE", help="A further spark.* setting.")
@@ -72,7 +72,7 @@ def run(
     \b
     Jobs:
       readings    one row per value of each message; unreadable ones to reject
-      rollups     count, min, max, sum, mean, last per metric and minute, hour
+      rollups     count, min, max, sum, mean, last per metric and minute, hour, day
       freshness   last data and lag of each gateway and device
       gaps        missing, explained and duplicate sequences of each address
       throughput  rows received and landed over time
@@ -80,13 +80,12 @@ def run(
     _existing(lake)
     closed = _as_private_as(lake)
     from spark import connector, java, session
-    from spark.jobs import runner
+    from spark.jobs import catalog, runner
 
     try:
-        jobs = runner.chosen(names)
+        jobs = catalog.chosen(names)
     except KeyError as unknown:
-        known = ", ".join(job.name for job in runner.chosen(()))
-        raise click.UsageError(f"no job named {unknown}; jobs: {known}") from None
+        raise click.UsageError(f"no job named {unknown}; jobs: {', '.join(catalog.NAMES)}") from None
     options = session.Options(
         master=master,
         quick=runner.is_small(lake) and not follow,
@@ -115,11 +114,16 @@ def run(
     except (connector.ConnectorMissing, java.JavaMissing) as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(USAGE)
-    broken = [step for step in steps if step.state == "failed"]
+    for note in dict.fromkeys(note for step in steps for note in step.notes):
+        click.echo(f"warning: {note}", err=True)
+    broken = [step for step in steps if step.error is not None]
     for step in broken:
-        click.echo(f"error: {step.job}: {step.error} (Spark's log: {lake / runner.LOG})", err=True)
+        where = "" if step.integrity or step.state == "skipped" else f" (Spark's log: {lake / runner.LOG})"
+        click.echo(f"error: {step.job}: {step.error}{where}", err=True)
+    if any(step.integrity or step.notes for step in steps):
+        sys.exit(INTEGRITY)
     if broken:
-        sys.exit(INTEGRITY if any(step.integrity for step in broken) else FAILED)
+        sys.exit(FAILED)
 
 
 def _as_private_as(lake: Path) -> int:
@@ -199,6 +203,7 @@ class _Display:
                     "rows_out": step.rows_out,
                     "seconds": round(step.seconds, 3),
                     "error": step.error,
+                    "notes": list(step.notes),
                 }
                 for step in steps
             ]
@@ -230,6 +235,8 @@ class _Display:
             return (name, "[dim]waiting[/]", "", "", "")
         if step.state == "running":
             return (name, "[yellow]running[/]", "", "", f"{time.monotonic() - self._started[name]:.1f}")
+        if step.state == "skipped":
+            return (name, "[red]not run[/]", "", "", "")
         if step.state == "failed":
             return (name, "[red]failed[/]", "", "", f"{step.seconds:.1f}")
         state = "[green]done[/]" if step.rows_in or step.rows_out else "[green]nothing new[/]"

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 import deltalake
 import msgspec
+
+from spark import delta_log
 
 TELEMETRY = "telemetry"
 COMMITS_MAX = 100
@@ -60,11 +60,6 @@ def parsed(text: object) -> Provenance | None:
         return msgspec.json.decode(text, type=Provenance)
     except msgspec.DecodeError:
         return None
-
-
-def folder(table: deltalake.DeltaTable) -> Path:
-    """Where a table is: lakes are local directories."""
-    return Path(unquote(urlsplit(table.table_uri).path))
 
 
 def state_of(table: deltalake.DeltaTable) -> State:
@@ -118,16 +113,10 @@ def _commits(table: deltalake.DeltaTable, count: int) -> list[tuple[int, dict[st
 
     Read from the log: `DeltaTable.history` numbers the newest commits of the moment, not those of the version opened.
     """
-    log, newest, found = folder(table) / "_delta_log", table.version(), []
+    place, newest, found = delta_log.folder(table), table.version(), []
     for version in range(newest, max(-1, newest - count), -1):
-        try:
-            lines = (log / f"{version:020}.json").read_bytes().splitlines()
-        except FileNotFoundError:  # cleaned up: a checkpoint has what came of it
+        entry = delta_log.entry(place, version)
+        if entry is None:  # cleaned up: a checkpoint has what came of it
             break
-        actions = (msgspec.json.decode(line, type=_Action) for line in lines)
-        found.append((version, next((action.commitInfo for action in actions if action.commitInfo), {})))
+        found.append((version, entry.info))
     return found
-
-
-class _Action(msgspec.Struct):
-    commitInfo: dict[str, Any] = {}  # noqa: N815 - Delta's name for it

@@ -25,11 +25,15 @@ from pyspark.sql.types import (
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table of the lake: its columns in order and what its files are partitioned by."""
+    """A table of the lake: its columns in order and what its files are partitioned by.
+
+    `keys`: its grain. No two rows have the same values in them; empty where nothing is promised.
+    """
 
     name: str
     columns: StructType
     partition_by: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
 
 
 _TYPES: dict[str, DataType] = {
@@ -44,13 +48,13 @@ _TYPES: dict[str, DataType] = {
 }
 
 
-def _table(name: str, partition_by: tuple[str, ...], columns: str) -> Table:
+def _table(name: str, partition_by: tuple[str, ...], columns: str, keys: tuple[str, ...] = ()) -> Table:
     """`columns`: one `name type` a line; a type that ends in `?` may be null."""
     fields = []
-    for line in columns.strip().splitlines():
+    for line in filter(None, map(str.strip, columns.splitlines())):
         column, kind = line.split()
         fields.append(StructField(column, _TYPES[kind.rstrip("?")], nullable=kind.endswith("?")))
-    return Table(name, StructType(fields), partition_by)
+    return Table(name, StructType(fields), partition_by, keys)
 
 
 TELEMETRY = _table(
@@ -199,33 +203,43 @@ REJECT = _table(
 )
 
 
-def _rollup(name: str) -> Table:
+def _rollup(name: str, *partition_by: str) -> Table:
+    finer = "event_hour   int" if "event_hour" in partition_by else ""
     return _table(
         name,
-        ("event_date",),
-        """
-        tenant       string
-        gateway      string
-        device       string
-        address      string
-        metric       string
-        window_start timestamp
-        count        bigint
-        min          double
-        max          double
-        sum          double
-        mean         double
-        last         double
-        last_at      timestamp
-        suspect      bigint
-        revised_at   timestamp
-        event_date   date
+        partition_by,
+        f"""
+        tenant        string
+        gateway       string
+        device        string
+        address       string
+        metric        string
+        window_start  timestamp
+        count         bigint
+        min           double
+        max           double
+        sum           double
+        mean          double
+        last          double
+        last_at       timestamp
+        last_sequence bigint
+        p50           double
+        p95           double
+        suspect       bigint
+        revised_at    timestamp
+        sketch        binary
+        event_date    date
+        {finer}
         """,
+        keys=("tenant", "gateway", "device", "address", "metric", "window_start"),
     )
 
 
-ROLLUP_1M = _rollup("rollup_1m")
-ROLLUP_1H = _rollup("rollup_1h")
+ROLLUP_1M = _rollup("rollup_1m", "event_date", "event_hour")
+"""By hour, too: what is folded in rewrites the files of its hours, not of its days."""
+ROLLUP_1H = _rollup("rollup_1h", "event_date")
+ROLLUP_1D = _rollup("rollup_1d", "event_date")
+"""`sketch`: a KLL sketch of the values, from which `p50` and `p95` are; two of them add up to that of both."""
 GATEWAY_FRESHNESS = _table(
     "gateway_freshness",
     (),
@@ -243,7 +257,46 @@ GATEWAY_FRESHNESS = _table(
     lag_p50_s        double?
     lag_p95_s        double?
     lag_max_s        double?
+    lags             binary?
     """,
+    keys=("tenant", "gateway", "device"),
+)
+"""`lags`: a KLL sketch of all lags, from which the percentiles are; two of them add up to that of both."""
+_ADDRESS = """
+    tenant         string
+    gateway        string
+    epoch          string
+    address        string
+"""
+LANDED_RANGES = _table(
+    "landed_ranges",
+    (),
+    f"""{_ADDRESS}
+    first_sequence bigint
+    last_sequence  bigint
+    rows           bigint
+    """,
+    keys=("tenant", "gateway", "epoch", "address", "first_sequence"),
+)
+"""`rows`: those of a range, and of a sequence that is there twice in a range beside it at most 63 away."""
+GIVEN_UP_RANGES = _table(
+    "given_up_ranges",
+    (),
+    f"""{_ADDRESS}
+    reason         string
+    first_sequence bigint
+    last_sequence  bigint
+    """,
+    keys=("tenant", "gateway", "epoch", "address", "reason", "first_sequence"),
+)
+ACCEPTED_RANGES = _table(
+    "accepted_ranges",
+    (),
+    f"""{_ADDRESS}
+    first_sequence bigint
+    last_sequence  bigint
+    """,
+    keys=("tenant", "gateway", "epoch", "address"),
 )
 GAPS = _table(
     "gaps",
@@ -280,23 +333,57 @@ COMPLETENESS = _table(
 )
 THROUGHPUT = _table(
     "throughput",
+    ("event_date",),
+    """
+    tenant     string
+    gateway    string
+    lane       string
+    bucket     timestamp
+    bucket_s   int
+    received   bigint
+    ingested   bigint
+    lag_max_s  double?
+    event_date date
+    """,
+    keys=("tenant", "gateway", "lane", "bucket"),
+)
+SET_ASIDE = _table(
+    "set_aside",
     (),
     """
-    tenant    string
-    gateway   string
-    lane      string
-    bucket    timestamp
-    bucket_s  int
-    received  bigint
-    ingested  bigint
-    lag_max_s double?
+    source         string
+    path           string
+    job            string
+    rows           bigint?
+    gateway_first  string?
+    gateway_last   string?
+    sequence_first bigint?
+    sequence_last  bigint?
+    reason         string
+    found_at       timestamp
     """,
+    keys=("source", "path", "job"),
 )
+"""Damaged files of a table that a job did not take; not rebuilt."""
 
 LANDED: dict[str, Table] = {table.name: table for table in (TELEMETRY, LEDGER, MANIFESTS, GATEWAY_STATUS, QUARANTINE)}
 """Written by the hub, only read here."""
 DERIVED: dict[str, Table] = {
     table.name: table
-    for table in (READINGS, REJECT, ROLLUP_1M, ROLLUP_1H, GATEWAY_FRESHNESS, GAPS, COMPLETENESS, THROUGHPUT)
+    for table in (
+        READINGS,
+        REJECT,
+        ROLLUP_1M,
+        ROLLUP_1H,
+        ROLLUP_1D,
+        GATEWAY_FRESHNESS,
+        LANDED_RANGES,
+        GIVEN_UP_RANGES,
+        ACCEPTED_RANGES,
+        GAPS,
+        COMPLETENESS,
+        THROUGHPUT,
+        SET_ASIDE,
+    )
 }
 """Made by the jobs, each from landed tables or from one another; all can be rebuilt from the landed ones."""

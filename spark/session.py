@@ -150,8 +150,8 @@ def _settings(master: str, jars: list[Path], jvm_options: str) -> dict[str, str]
         "spark.ui.showConsoleProgress": "false",
         # The default of 50 tasks to read a table's log costs seconds on a table of a few hundred files.
         "spark.databricks.delta.snapshotPartitions": "2",
-        # Any predicate may name what is replaced; the default allows it too, the jobs rely on it.
-        "spark.databricks.delta.replaceWhere.dataColumns.enabled": "true",
+        # A page of a data file that is not what was written is an error, and not another number.
+        "spark.hadoop.parquet.page.verify-checksum.enabled": "true",
         "spark.sql.ansi.enabled": "true",
         # What a Python worker is handed at once: rows alone are no bound, a body may have 256 KiB.
         "spark.sql.execution.arrow.maxBytesPerBatch": str(32 * 1024 * 1024),

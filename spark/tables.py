@@ -10,26 +10,44 @@ delta-rs, which answers in milliseconds without a job in the JVM; rows are read 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import threading
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import unquote
 
 import deltalake
+import pyarrow as pa
 from deltalake.exceptions import TableNotFoundError
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark text uses
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructType, TimestampType
 
-from spark import schemas
-from spark.provenance import COMMITS_MAX, TELEMETRY, Provenance, State, committed, rows_changed, state_of, versions
+from spark import delta_log, schemas
+from spark.provenance import Provenance, State, state_of, versions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 
 
+_NOTING = threading.Lock()
+"""Jobs run side by side, and one of them makes the table of notes."""
+_PARTIALS = "waypost_partials"
+"""The view that a fold reads its rows by; each job's session has its own."""
+_READER_FEATURES = frozenset({"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"})
+"""Features of Delta under which the rows of a table are still what its data files have."""
+_COLUMN_MAPPING_READER_VERSION = 2
+
+
 class SchemaMismatch(RuntimeError):
     """A landed table lacks a column of the contract, or has it with another type."""
+
+
+class FormatUnknown(RuntimeError):
+    """A table uses a feature of Delta that this program does not know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,20 +74,9 @@ class Lake:
         """The same lake, in which the landed tables stay what they are now however much lands; streams go on."""
         return Lake(self.session, self.root, {name: self._latest(name) for name in schemas.LANDED})
 
-    def pin_as_of(self, telemetry: State) -> Lake:
-        """The same lake, in which `telemetry` stays what it was at that version, and the others at that moment.
-
-        Where only maintenance has followed that version it is taken as it is now: older files may be gone.
-        """
-        latest = self._open(TELEMETRY)
-        if latest is None or telemetry.id != str(latest.metadata().id) or not rows_changed(latest, telemetry.version):
-            return self.pin()
-        others = (name for name in schemas.LANDED if name != TELEMETRY)
-        return Lake(
-            self.session,
-            self.root,
-            {TELEMETRY: telemetry, **{name: self._at(name, telemetry.committed_at) for name in others}},
-        )
+    def for_job(self) -> Lake:
+        """The same lake through a session whose settings are its own: jobs run side by side and set some."""
+        return Lake(self.session.newSession(), self.root, self._pinned)
 
     def path(self, name: str) -> str:
         """Where table `name` is, there or not."""
@@ -82,19 +89,6 @@ class Lake:
     def _latest(self, name: str) -> State | None:
         table = self._open(name)
         return state_of(table) if table is not None else None
-
-    def _at(self, name: str, moment: datetime | None) -> State | None:
-        """A table's newest version that was committed by `moment`; the newest of all where that is not known."""
-        table, count = self._open(name), COMMITS_MAX
-        while table is not None:
-            commits = committed(table, count)
-            for version, committed_at in commits:
-                if moment is None or committed_at is None or committed_at <= moment:
-                    return State(str(table.metadata().id), version, committed_at)
-            if len(commits) < count:  # nothing was there yet; or what was is in a checkpoint alone
-                return None if commits and commits[-1][0] == 0 else state_of(table)
-            count *= 10
-        return None
 
     def state_at(self, name: str, version: int) -> State:
         """A table as it was at a version. Raises what delta-rs raises when the log does not have it any more."""
@@ -124,8 +118,7 @@ class Lake:
         count = table.version() - after if table is not None else 0
         if table is None or count <= 0:
             return 0
-        metrics = (commit.get("operationMetrics") or {} for commit in table.history(count))
-        return sum(int(each.get("numOutputRows", 0)) for each in metrics)
+        return sum(_rows_written(commit) for commit in table.history(count))
 
     def rows(self, name: str) -> int:
         """Rows of a table, from the statistics in its log."""
@@ -152,25 +145,116 @@ class Lake:
             reader = reader.option("versionAsOf", version if version is not None else found.version)
         return conform(reader.load(self.path(name)), name)
 
-    def stream(self, name: str, options: Mapping[str, str] | None = None) -> DataFrame:
-        """A table's commits as a stream; the table must be there."""
-        reader = self.session.readStream.format("delta").options(**(options or {}))
-        return conform(reader.load(self.path(name)), name)
+    def opened(self, name: str, version: int) -> deltalake.DeltaTable:
+        """A table at a version, as its log has it. Raises what delta-rs raises when the log lacks it."""
+        return deltalake.DeltaTable(self.path(name), version=version)
+
+    def commit(self, name: str, version: int) -> delta_log.Entry | None:
+        """What one commit did; None when the log does not have it any more. Raises `delta_log.LogDamaged`."""
+        return delta_log.entry(self.root / name, version)
+
+    def rows_of(self, name: str, files: Sequence[delta_log.File]) -> DataFrame:
+        """The rows of some files of a table, with exactly the columns of its schema; columns a file lacks are null.
+
+        Only for a table that `check_readable` has found to be one.
+        """
+        columns = _schema(name).columns
+        if not files:
+            return self.session.createDataFrame([], columns)
+        paths = [f"{self.path(name)}/{file.path}" for file in files]
+        # Names are names: no pattern is looked for in them.
+        reader = self.session.read.schema(columns).option("basePath", self.path(name)).option("__globPaths__", "false")
+        return reader.parquet(*paths).select(*columns.names)
+
+    def statistics(self, name: str, paths: Collection[str]) -> dict[str, dict[str, Any]]:
+        """What the log says of the values in these files of a table (`min.sequence`, ...); nothing of others."""
+        table = self._open(name)
+        rows = pa.table(table.get_add_actions(flatten=True)).to_pylist() if table is not None else []
+        return {path: row for row in rows if (path := unquote(row["path"])) in paths}
+
+    def note(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Append rows to a small table of notes, without Spark; those that are there already (by its keys) are not."""
+        with _NOTING:
+            self.ensure(name)
+            table, keys = deltalake.DeltaTable(self.path(name)), schemas.DERIVED[name].keys
+            there = {tuple(row[key] for key in keys) for row in table.to_pyarrow_table(columns=list(keys)).to_pylist()}
+            fresh = [dict(row) for row in rows if tuple(row[key] for key in keys) not in there]
+            if fresh:
+                data = pa.Table.from_pylist(fresh, schema=pa.schema(table.schema().to_arrow()))
+                deltalake.write_deltalake(table, data, mode="append")
+
+    def check_readable(self, name: str, version: int) -> None:
+        """Raise `SchemaMismatch` or `FormatUnknown` unless the files of a table are its rows, column by column."""
+        table = self.opened(name, version)
+        protocol = table.protocol()
+        unknown = set(protocol.reader_features or ()) - _READER_FEATURES
+        if unknown or protocol.min_reader_version == _COLUMN_MAPPING_READER_VERSION:
+            what = ", ".join(sorted(unknown)) or "columnMapping"
+            raise FormatUnknown(
+                f"table {name} uses {what}, which this program cannot read: a newer one wrote it, use that"
+            )
+        conform_schema(StructType.fromJson(json.loads(table.schema().to_json())), name)
 
     def append(self, name: str, rows: DataFrame, transaction: Transaction, made_of: Provenance | None = None) -> None:
         """Append `rows` unless `transaction` was applied already."""
         writer = _told(fitted(rows, name).write.format("delta").mode("append"), made_of)
         writer.options(**transaction.options()).save(self.path(name))
 
-    def replace_where(self, name: str, rows: DataFrame, predicate: str, made_of: Provenance | None = None) -> None:
-        """Put `rows` in place of those that match `predicate`, in one commit. Rows outside it are refused by Delta."""
-        writer = _told(fitted(rows, name).write.format("delta").mode("overwrite"), made_of)
-        writer.option("replaceWhere", predicate).save(self.path(name))
-
-    def overwrite(self, name: str, rows: DataFrame, transaction: Transaction, made_of: Provenance) -> None:
+    def overwrite(self, name: str, rows: DataFrame, transaction: Transaction, made_of: Provenance | None) -> None:
         """Put `rows` in place of all rows, in one commit, unless `transaction` was applied."""
         writer = _told(fitted(rows, name).write.format("delta").mode("overwrite"), made_of)
         writer.options(**transaction.options()).save(self.path(name))
+
+    def fold(
+        self,
+        name: str,
+        rows: DataFrame,
+        how: Mapping[str, str],
+        transaction: Transaction,
+        made_of: Provenance | None = None,
+    ) -> None:
+        """Fold partial aggregates into a table, in one commit, unless `transaction` was applied.
+
+        A row whose keys are there becomes, column by column, what `how` says in SQL of `old` and `new`; others are
+        added. Only files that hold such a row are written anew. `rows` is computed once, and kept in memory meanwhile.
+        """
+        table = _schema(name)
+        if set(how) != set(table.columns.names) - set(table.keys) - set(table.partition_by):
+            raise ValueError(f"table {name}: each column that is no key needs a way to be folded: {sorted(how)}")
+        applied = self.transaction_version(name, transaction.application)
+        if applied is not None and applied >= transaction.version:
+            return
+        if not self.rows(name):
+            self.append(name, rows, transaction, made_of)
+            return
+        partials = fitted(rows, name).localCheckpoint()
+        partials.createOrReplaceTempView(_PARTIALS)
+        matched = " AND ".join([f"old.{key} <=> new.{key}" for key in table.keys] + _where(table, partials))
+        changes = ", ".join(f"{column} = {expression}" for column, expression in how.items())
+        with self._told_by_settings(transaction, made_of):
+            self.session.sql(
+                f"MERGE INTO delta.`{self.path(name)}` AS old USING {_PARTIALS} AS new ON {matched} "
+                f"WHEN MATCHED THEN UPDATE SET {changes} WHEN NOT MATCHED THEN INSERT *"
+            )
+
+    @contextmanager
+    def _told_by_settings(self, transaction: Transaction, made_of: Provenance | None) -> Iterator[None]:
+        """SQL has no options: marker and provenance of a MERGE are settings of the session, which is this job's own."""
+        settings = {
+            "spark.databricks.delta.write.txnAppId": transaction.application,
+            "spark.databricks.delta.write.txnVersion": str(transaction.version),
+            # The partials are a copy already.
+            "spark.databricks.delta.merge.materializeSource": "none",
+        }
+        if made_of is not None:
+            settings["spark.databricks.delta.commitInfo.userMetadata"] = made_of.text()
+        for key, value in settings.items():
+            self.session.conf.set(key, value)
+        try:
+            yield
+        finally:
+            for key in settings:
+                self.session.conf.unset(key)
 
     def _open(self, name: str) -> deltalake.DeltaTable | None:
         pinned = self._pinned.get(name)
@@ -190,6 +274,46 @@ class Lake:
         return state
 
 
+def _rows_written(commit: Mapping[str, Any]) -> int:
+    metrics = commit.get("operationMetrics") or {}
+    if commit.get("operation") == "MERGE":
+        return int(metrics.get("numTargetRowsInserted", 0)) + int(metrics.get("numTargetRowsUpdated", 0))
+    return int(metrics.get("numOutputRows", 0))
+
+
+def _where(table: schemas.Table, rows: DataFrame) -> list[str]:
+    """Which files of `table` can hold the keys of `rows`, as conditions that Delta prunes by."""
+    times = [key for key in table.keys if isinstance(table.columns[key].dataType, TimestampType)]
+    found = (
+        rows.agg(
+            *(F.collect_set(column).alias(f"in_{column}") for column in table.partition_by),
+            *(extreme(column).alias(f"{extreme.__name__}_{column}") for column in times for extreme in (F.min, F.max)),
+        ).first()
+        if table.partition_by or times
+        else None
+    )
+    if found is None:
+        return []
+    partitions = (
+        f"old.{column} IN ({', '.join(map(_literal, found[f'in_{column}']))})"
+        for column in table.partition_by
+        if found[f"in_{column}"]
+    )
+    spans = (
+        f"old.{column} BETWEEN {_literal(found[f'min_{column}'])} AND {_literal(found[f'max_{column}'])}"
+        for column in times
+        if found[f"min_{column}"] is not None
+    )
+    return [*(f"old.{column} = new.{column}" for column in table.partition_by), *partitions, *spans]
+
+
+def _literal(value: object) -> str:
+    """A partition's value or a time as SQL."""
+    if isinstance(value, datetime):
+        return f"TIMESTAMP'{value.astimezone(UTC):%Y-%m-%d %H:%M:%S.%f}Z'"
+    return f"DATE'{value}'" if isinstance(value, date) else repr(value)
+
+
 def _told(writer: DataFrameWriter, made_of: Provenance | None) -> DataFrameWriter:
     """The commit says what the table is made of from it on; without it, that it is in between."""
     return writer if made_of is None else writer.option("userMetadata", made_of.text())
@@ -199,21 +323,28 @@ def _schema(name: str) -> schemas.Table:
     return schemas.LANDED.get(name) or schemas.DERIVED[name]
 
 
+def conform_schema(found: StructType, name: str) -> None:
+    """Raise `SchemaMismatch` unless a table with these columns has those of table `name`'s schema."""
+    there = {field.name: field.dataType for field in found.fields}
+    for field in _schema(name).columns.fields:
+        if field.name not in there and not field.nullable:
+            raise SchemaMismatch(f"table {name} has no column {field.name}")
+        if there.get(field.name, field.dataType) != field.dataType:
+            expected, other = field.dataType.simpleString(), there[field.name].simpleString()
+            raise SchemaMismatch(f"table {name}: column {field.name} is {other}, the contract says {expected}")
+
+
 def conform(rows: DataFrame, name: str) -> DataFrame:
     """The columns of table `name`'s schema, in order; a nullable one that older files lack is null."""
-    there = {field.name: field.dataType for field in rows.schema.fields}
-    selected = []
-    for field in _schema(name).columns.fields:
-        if field.name not in there:
-            if not field.nullable:
-                raise SchemaMismatch(f"table {name} has no column {field.name}")
-            selected.append(F.lit(None).cast(field.dataType).alias(field.name))
-            continue
-        if there[field.name] != field.dataType:
-            expected, found = field.dataType.simpleString(), there[field.name].simpleString()
-            raise SchemaMismatch(f"table {name}: column {field.name} is {found}, the contract says {expected}")
-        selected.append(F.col(field.name))
-    return rows.select(*selected)
+    conform_schema(rows.schema, name)
+    there = set(rows.columns)
+    fields = _schema(name).columns.fields
+    return rows.select(
+        *(
+            F.col(field.name) if field.name in there else F.lit(None).cast(field.dataType).alias(field.name)
+            for field in fields
+        )
+    )
 
 
 def fitted(rows: DataFrame, name: str) -> DataFrame:

@@ -41,7 +41,7 @@ def main(arguments: Sequence[str]) -> None:
     started = session.start("waypost-warmup", session.Options(quick=True, jvm=tuple(arguments[1:])))
     lake = Lake(started, root)
     for job in JOBS:
-        job.run(lake)
+        job.run(lake.for_job())
     session.stop(started)
 
 

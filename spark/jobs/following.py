@@ -1,139 +1,118 @@
-"""Jobs that follow a table's commits: each commit is taken once, however often the job dies on the way.
+"""Steps that follow a table's commits: each commit is taken once, however often the job dies on the way.
 
-Progress is Spark's checkpoint. What protects the output when a batch is run again is not the checkpoint but the output
-itself: appends carry a transaction marker, replacements are pure functions of their input.
+Progress is in the outputs themselves (`spark.jobs.progress`): every write carries a transaction marker that names the
+job, its revision, the id of the source and that of the output. When the transform changed, the source was made anew or
+an output was lost, no output knows the marker; the outputs are made anew then and everything is taken from the start.
+As that gives the outputs new ids, jobs downstream start over by the same rule.
 
-A checkpoint belongs to one *generation*: the transform's revision and the id of the source table. When the transform
-changed, the source was made anew or the checkpoint was lost, the outputs are made anew too and everything is taken from
-the start. As that gives the outputs new ids, jobs downstream start over by the same rule.
-
-What the outputs are made of stands in their commits (`spark.provenance`): the source, at the version the batch ends
-with. Spark writes that into the checkpoint before it runs the batch.
+What the outputs are made of stands in their commits (`spark.provenance`): the source, at the version a batch ends with.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyspark.errors import StreamingQueryException
-
+from spark.jobs.damage import Damage
 from spark.jobs.outcome import Outcome
+from spark.jobs.progress import Position, Span, spans
 from spark.provenance import Provenance, State
 from spark.tables import Lake, Transaction
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-    from pyspark.sql.streaming.query import StreamingQuery
-
-CHECKPOINTS = "_checkpoints"
-"""Folder beside the tables; the underscore keeps it from looking like one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Commits of the source that were not taken yet.
+    """Commits of the source that were not taken yet, and the way to write what comes of them.
 
     `rows`     what they added.
-    `source`   the source as they leave it; None when the batch ends within a commit.
     `made_of`  what the outputs are made of once they have taken this; None when that is no version of the source.
     """
 
-    job: str
-    number: int
+    lake: Lake
     rows: DataFrame
-    source: State | None
     made_of: Provenance | None
-    outputs: Mapping[str, State]
+    markers: Mapping[str, Transaction]
 
-    def transaction(self, output: str) -> Transaction:
-        """The marker of this batch in table `output`."""
-        return Transaction(f"{self.job}@{self.outputs[output].id}", self.number)
+    def append(self, output: str, rows: DataFrame, made_of: Provenance | None = None) -> None:
+        """Append `rows` to a table, once. `made_of`: what the commit says instead of this batch's."""
+        self.lake.append(output, rows, self.markers[output], made_of if made_of is not None else self.made_of)
+
+    def fold(self, output: str, rows: DataFrame, how: Mapping[str, str]) -> None:
+        """Fold partial aggregates of this batch into a table, once; see `Lake.fold`."""
+        self.lake.fold(output, rows, how, self.markers[output], self.made_of)
+
+    def overwrite(self, output: str, rows: DataFrame) -> None:
+        """Put `rows` in place of all of a table, once."""
+        self.lake.overwrite(output, rows, self.markers[output], self.made_of)
 
 
 @dataclass(frozen=True, slots=True)
 class Following:
-    """A job that follows `source`.
+    """A step that follows `source`.
 
-    `outputs`   tables it alone writes.
+    `outputs`   tables it alone writes. Each batch writes the last one, if only to say how far it is; of the others
+                those it has something for, and before that one.
     `revision`  counts changes of the transform that change results; a new one rebuilds the outputs.
-    `each`      called with the lake and each batch.
+    `take`      called with each batch.
     """
 
     name: str
     source: str
     outputs: tuple[str, ...]
     revision: int
-    each: Callable[[Lake, Batch], None]
+    take: Callable[[Batch], None]
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Tables it reads."""
+        return (self.source,)
 
     def run(self, lake: Lake) -> Outcome:
         """Take every commit of the source that was not taken yet, then return."""
-        checkpoint = self._checkpoint(lake)
-        if checkpoint is None:
-            return Outcome(0, 0)
-        before = {name: lake.ensure(name) for name in self.outputs}
-
-        failures: list[Exception] = []
-
-        def take(rows: DataFrame, number: int) -> None:
-            try:
-                version = _whole_version(checkpoint, number)
-                source = lake.state_at(self.source, version) if version is not None else None
-                self.each(lake, Batch(self.name, number, rows, source, self._made_of(lake, source), before))
-            except Exception as error:
-                failures.append(error)
-                raise
-
-        writer = lake.stream(self.source).writeStream.queryName(self.name).foreachBatch(take)
-        query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
-        try:
-            query.awaitTermination()
-        except StreamingQueryException:
-            # What went wrong in a batch comes back wrapped in Java's words; it is raised as it was.
-            if failures:
-                raise failures[0] from None
-            raise
-        finally:
-            query.stop()
-        written = sum(lake.rows_written(name, state.version) for name, state in before.items())
-        return Outcome(_rows_read(query), written)
-
-    def _made_of(self, lake: Lake, source: State | None) -> Provenance | None:
-        """The source, and what that was made of."""
-        if source is None:
-            return None
-        before = lake.provenance(self.source, source.version)
-        return Provenance({self.source: source, **(before.sources if before is not None else {})})
-
-    def _checkpoint(self, lake: Lake) -> Path | None:
-        """This generation's checkpoint, with outputs to go with it; None when the source is not there yet."""
         source = lake.state(self.source)
         if source is None:
+            return Outcome(0, 0)
+        before = self._outputs(lake, source)
+        applications = {name: self._application(source, state) for name, state in before.items()}
+        positions = self._positions(lake, applications)
+        begin, furthest = positions[self.outputs[-1]], max(filter(None, positions.values()), default=None)
+        lake.check_readable(self.source, source.version)
+        damage = Damage(lake, self.source, self.name)
+        rows_in = 0
+        for span in spans(lake, self.source, source, begin, furthest if furthest != begin else None):
+            made_of = self._made_of(lake, source, span)
+            markers = {name: Transaction(application, span.end.marker()) for name, application in applications.items()}
+            for files, rows in damage.attempts(span):
+                with damage.noticed(files):
+                    self.take(Batch(lake, rows, made_of, markers))
+                    rows_in += sum(file.rows or 0 for file in files)
+        written = sum(lake.rows_written(name, state.version) for name, state in before.items())
+        return Outcome(rows_in, written, damage.notes)
+
+    def _application(self, source: State, output: State) -> str:
+        return f"{self.name}@{self.revision}/{source.id}/{output.id}"
+
+    def _positions(self, lake: Lake, applications: Mapping[str, str]) -> dict[str, Position | None]:
+        markers = {name: lake.transaction_version(name, application) for name, application in applications.items()}
+        return {name: Position.of(marker) if marker is not None else None for name, marker in markers.items()}
+
+    def _outputs(self, lake: Lake, source: State) -> dict[str, State]:
+        """The outputs; made anew when one is not there, or none of them is of this generation."""
+        whole = all(lake.state(name) is not None for name in self.outputs)
+        there = {name: lake.ensure(name) for name in self.outputs}
+        positions = self._positions(lake, {name: self._application(source, state) for name, state in there.items()})
+        if whole and any(positions.values()):
+            return there
+        return {name: state if state.version == 0 else lake.recreate(name) for name, state in there.items()}
+
+    def _made_of(self, lake: Lake, now: State, span: Span) -> Provenance | None:
+        """The source as the batch leaves it, and what that was made of."""
+        if span.whole is None:
             return None
-        checkpoint = lake.root / CHECKPOINTS / self.name / f"{self.revision}-{source.id}"
-        if not checkpoint.is_dir():
-            # Outputs first: killed in between, the next run finds no checkpoint either and does it again.
-            for name in self.outputs:
-                state = lake.state(name)
-                if state is not None and state.version > 0:
-                    lake.recreate(name)
-            checkpoint.mkdir(parents=True)
-        return checkpoint
-
-
-def _whole_version(checkpoint: Path, batch: int) -> int | None:
-    """The last version of the source that is taken whole when `batch` is; None when the batch ends within one.
-
-    The last line of the file is where Delta's source says the batch ends: before the first file (a negative index) of a
-    version, or after some files of it or of the table as it was found at first.
-    """
-    end = json.loads((checkpoint / "offsets" / str(batch)).read_text().splitlines()[-1])
-    within = end["isStartingVersion"] or end["index"] >= 0
-    return None if within else int(end["reservoirVersion"]) - 1
-
-
-def _rows_read(query: StreamingQuery) -> int:
-    return sum(progress.numInputRows for progress in query.recentProgress)
+        source = now if span.whole == now.version else lake.state_at(self.source, span.whole)
+        before = lake.provenance(self.source, source.version)
+        return Provenance({self.source: source, **(before.sources if before is not None else {})})

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+from spark.jobs.following import Batch, Following
 from spark.jobs.outcome import Job
-from spark.jobs.snapshot import Snapshot
-from spark.transforms.freshness import freshness
+from spark.transforms import freshness
 
-_SNAPSHOT = Snapshot(
-    "freshness",
-    ("telemetry",),
-    ("gateway_freshness",),
-    revision=2,
-    frames=lambda lake: {"gateway_freshness": freshness(lake.read("telemetry")).coalesce(1)},
-)
-JOB = Job("freshness", "last data and lag of each gateway and device", _SNAPSHOT.run)
+
+def _take(batch: Batch) -> None:
+    batch.fold("gateway_freshness", freshness.freshness(batch.rows), freshness.FOLD)
+
+
+_FOLLOWING = Following("freshness", "telemetry", ("gateway_freshness",), revision=3, take=_take)
+JOB = Job("freshness", "last data and lag of each gateway and device", (_FOLLOWING,))

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
+from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Literal
 
@@ -17,15 +18,19 @@ import deltalake
 import pyarrow as pa
 
 from spark import session
-from spark.jobs.catalog import DESCRIPTIONS, FIRST, JOBS, OF_READINGS
+from spark.delta_log import LogDamaged
+from spark.jobs import catalog
 from spark.jobs.outcome import Job
-from spark.tables import Lake, SchemaMismatch
+from spark.jobs.progress import SourceLost
+from spark.tables import FormatUnknown, Lake, SchemaMismatch
 
 QUICK_BYTES_MAX = 64 * 1024 * 1024
 """Up to this much telemetry a pass lasts seconds, and the JVM's second compiler costs more than it gives."""
 LOG = Path("_logs") / "spark.log"
 
-State = Literal["running", "done", "failed"]
+State = Literal["running", "done", "failed", "skipped"]
+INTEGRITY_ERRORS = (SchemaMismatch, FormatUnknown, LogDamaged, SourceLost)
+"""What breaks the contract of the data, and not of a program or a machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +44,7 @@ class Step:
     seconds: float = 0.0
     error: str | None = None
     integrity: bool = False
-
-
-def chosen(names: Sequence[str]) -> list[Job]:
-    """Jobs by name in the order of a pass; all when `names` is empty. Raises `KeyError` for an unknown name."""
-    known = {job.name: job for job in JOBS}
-    for name in names:
-        known[name]
-    return [job for job in JOBS if not names or job.name in names]
+    notes: tuple[str, ...] = ()
 
 
 @contextmanager
@@ -70,56 +68,55 @@ def is_small(root: Path) -> bool:
 
 
 def one_pass(lake: Lake, jobs: Sequence[Job], report: Callable[[Step], None]) -> list[Step]:
-    """Run `jobs`: readings, then chain beside chain, as most of a small pass is one thread of the driver planning.
+    """Run `jobs`, each after those whose tables it reads. Returns their steps, in the order of `jobs`.
 
-    Where readings has come to is where the others see the landed tables; without it, as they are now. A job that fails
-    ends what reads its tables. `report` is called from other threads.
+    Two run side by side, as most of a small pass is one thread planning. All see the landed tables as they are now. A
+    job that fails ends what reads its tables, and nothing else. `report` is called from other threads.
     """
-    with ThreadPoolExecutor(max_workers=2, thread_name_prefix="chain") as pool:
+    pinned, waiting = lake.pin(), TopologicalSorter(catalog.graph(jobs))
+    by_name = {job.name: job for job in jobs}
+    steps: dict[str, Step] = {}
+    waiting.prepare()
+    with ThreadPoolExecutor(max_workers=2, thread_name_prefix="job") as pool:
+        running: set[Future[Step]] = set()
         try:
-            first = pool.submit(_run_chain, lake, [job for job in jobs if job is FIRST], report).result()
-            failed = any(step.state == "failed" for step in first)
-            pinned = _pinned(lake, as_of_readings=bool(first) and not failed)
-            chains = (DESCRIPTIONS,) if failed else (OF_READINGS, DESCRIPTIONS)
-            chosen = ([job for job in chain if job in jobs] for chain in chains)
-            running = [pool.submit(_run_chain, pinned, chain, report) for chain in chosen]
-            return [*first, *(step for future in running for step in future.result())]
+            while waiting.is_active():
+                for name in waiting.get_ready():
+                    broken = [before for before in catalog.graph(jobs)[name] if steps[before].state != "done"]
+                    running.add(pool.submit(_run, pinned, by_name[name], broken, report))
+                done, running = wait(running, return_when=FIRST_COMPLETED)
+                for future in done:
+                    step = future.result()
+                    steps[step.job] = step
+                    waiting.done(step.job)
         except BaseException:
             # Interrupted: the threads end when Spark gives up what they wait for, which every job can stand.
-            for query in lake.session.streams.active:
-                query.stop()
             lake.session.sparkContext.cancelAllJobs()
+            pool.shutdown(wait=False, cancel_futures=True)
             raise
+    return [steps[job.name] for job in jobs]
 
 
-def _pinned(lake: Lake, *, as_of_readings: bool) -> Lake:
-    made_of = lake.provenance("readings") if as_of_readings else None
-    if made_of is None or made_of.telemetry is None:
-        return lake.pin()
-    return lake.pin_as_of(made_of.telemetry)
-
-
-def _run_chain(lake: Lake, chain: Sequence[Job], report: Callable[[Step], None]) -> list[Step]:
-    steps = []
-    for job in chain:
+def _run(lake: Lake, job: Job, broken: Sequence[str], report: Callable[[Step], None]) -> Step:
+    if broken:
+        step = Step(job.name, "skipped", error=f"not run, as {', '.join(sorted(broken))} failed")
+    else:
         report(Step(job.name, "running"))
-        step = _run(lake, job)
-        steps.append(step)
-        report(step)
-        if step.state == "failed":
-            break
-    return steps
+        step = _done(lake, job)
+    report(step)
+    return step
 
 
-def _run(lake: Lake, job: Job) -> Step:
+def _done(lake: Lake, job: Job) -> Step:
     started = time.monotonic()
     try:
-        outcome = job.run(lake)
-    except SchemaMismatch as error:
+        outcome = job.run(lake.for_job())
+    except INTEGRITY_ERRORS as error:
         return Step(job.name, "failed", seconds=time.monotonic() - started, error=str(error), integrity=True)
     except Exception as error:
         return Step(job.name, "failed", seconds=time.monotonic() - started, error=_first_lines(error))
-    return Step(job.name, "done", outcome.rows_in, outcome.rows_out, time.monotonic() - started)
+    seconds = time.monotonic() - started
+    return Step(job.name, "done", outcome.rows_in, outcome.rows_out, seconds, notes=outcome.notes)
 
 
 def _first_lines(error: Exception) -> str:

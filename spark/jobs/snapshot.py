@@ -1,10 +1,8 @@
-"""Jobs that describe the whole lake as it is: computed anew from their inputs and put in place of the last description.
+"""Steps that describe small tables as they are: computed anew, and put in place of the last description.
 
-They run on a lake that is pinned (`Lake.pin`) once a pass: what lands meanwhile is for the next pass, so the
-descriptions that one pass leaves agree with each other. The commit names the versions read.
-
-A description is marked with what it describes, the versions of its inputs: run again with nothing new in the lake, the
-job does nothing, and one that died between two outputs writes only the second.
+For inputs of a size that does not grow with what has landed. A description is marked with what it describes, the
+versions of its inputs: run again with nothing new, the step does nothing, and one that died between two outputs writes
+only the second. The commit names the versions read, and what those were made of.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from spark.jobs.outcome import Outcome
-from spark.provenance import Provenance
+from spark.provenance import Provenance, State
 from spark.tables import Lake, Transaction
 
 if TYPE_CHECKING:
@@ -24,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A job over whole tables.
+    """A step over whole tables.
 
     `inputs`    tables it reads; the first is the one whose rows are counted as read.
     `outputs`   tables it alone writes.
@@ -46,12 +44,19 @@ class Snapshot:
         if not stale or lake.state(self.inputs[0]) is None:
             return Outcome(0, 0)
         frames = self.frames(lake)
-        states = ((name, lake.state(name)) for name in self.inputs)
-        provenance = Provenance({name: state for name, state in states if state is not None})
+        provenance = self._made_of(lake)
         for name in stale:
             lake.overwrite(name, frames[name], mark, provenance)
         written = sum(lake.rows_written(name, before[name].version) for name in stale)
         return Outcome(lake.rows(self.inputs[0]), written)
+
+    def _made_of(self, lake: Lake) -> Provenance:
+        sources: dict[str, State] = {}
+        for name in reversed(self.inputs):  # the first is what counts where two are made of other versions of a table
+            before = lake.provenance(name)
+            sources |= before.sources if before is not None else {}
+        states = {name: lake.state(name) for name in self.inputs}
+        return Provenance(sources | {name: state for name, state in states.items() if state is not None})
 
     def _mark(self, lake: Lake) -> Transaction:
         """Ids of the inputs name the application, their versions added up are its version: it only ever rises."""

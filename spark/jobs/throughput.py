@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
-
+from spark.jobs.following import Batch, Following
 from spark.jobs.outcome import Job
-from spark.jobs.snapshot import Snapshot
-from spark.tables import Lake
 from spark.transforms import throughput
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+
+def _take(batch: Batch) -> None:
+    there = batch.lake.read("throughput")
+    known = throughput.reach(there).first()
+    width = known["width_s"] if known is not None else None
+    span = throughput.span(batch.rows, known["since"] if known is not None else None).first()
+    wanted = max(throughput.bucket_seconds(span["span_s"] or 0.0 if span is not None else 0.0), width or 0)
+    rows = throughput.throughput(batch.rows, wanted).coalesce(1)
+    if width is not None and wanted != width:  # the lake has outgrown its buckets, as it does eight times at most
+        batch.overwrite("throughput", throughput.widened(there.unionByName(rows), wanted))
+    else:
+        batch.fold("throughput", rows, throughput.FOLD)
 
 
-def _frames(lake: Lake) -> Mapping[str, DataFrame]:
-    telemetry = lake.read("telemetry")
-    row = throughput.span(telemetry).first()
-    width_s = throughput.bucket_seconds(row["span_s"] or 0.0 if row is not None else 0.0)
-    return {"throughput": throughput.throughput(telemetry, width_s).coalesce(1)}
-
-
-_SNAPSHOT = Snapshot("throughput", ("telemetry",), ("throughput",), revision=2, frames=_frames)
-JOB = Job("throughput", "rows received and landed over time", _SNAPSHOT.run)
+_FOLLOWING = Following("throughput", "telemetry", ("throughput",), revision=3, take=_take)
+JOB = Job("throughput", "rows received and landed over time", (_FOLLOWING,))

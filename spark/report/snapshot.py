@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 
 import deltalake
 
-from spark import provenance
+from spark import delta_log, provenance
 from spark.provenance import TELEMETRY, Provenance, State
 
 DESCRIPTIONS = ("gateway_freshness", "throughput", "gaps", "completeness")
@@ -128,7 +128,7 @@ def _beside(rejects: deltalake.DeltaTable, readings: deltalake.DeltaTable) -> de
 
 
 def _at(table: deltalake.DeltaTable, version: int) -> deltalake.DeltaTable:
-    return table if version == table.version() else deltalake.DeltaTable(provenance.folder(table), version=version)
+    return table if version == table.version() else deltalake.DeltaTable(delta_log.folder(table), version=version)
 
 
 def _readable(table: deltalake.DeltaTable, version: int) -> deltalake.DeltaTable | None:

@@ -14,8 +14,21 @@ if TYPE_CHECKING:
 
 LATE_SECONDS = 60
 """A row is late when it took longer than this to the lake, or came over the backlog lane."""
-_PERCENTILE_ACCURACY = 1_000
-"""Of `percentile_approx`: relative rank error 1/1000, so a p95 lies between p94.9 and p95.1."""
+_LAGS = "coalesce(kll_sketch_merge_double(old.lags, new.lags), old.lags, new.lags)"
+FOLD = {
+    "first_event_time": "least(old.first_event_time, new.first_event_time)",
+    "last_event_time": "greatest(old.last_event_time, new.last_event_time)",
+    "last_ingested_at": "greatest(old.last_ingested_at, new.last_ingested_at)",
+    "rows": "old.rows + new.rows",
+    "late_rows": "old.late_rows + new.late_rows",
+    "late_share": "(old.late_rows + new.late_rows) / (old.rows + new.rows)",
+    "suspect_rows": "old.suspect_rows + new.suspect_rows",
+    "lag_p50_s": f"kll_sketch_get_quantile_double({_LAGS}, 0.5D)",
+    "lag_p95_s": f"kll_sketch_get_quantile_double({_LAGS}, 0.95D)",
+    "lag_max_s": "greatest(old.lag_max_s, new.lag_max_s)",
+    "lags": _LAGS,
+}
+"""How a row of the table and one of further messages become one: SQL over `old` and `new`, by column."""
 
 
 def freshness(telemetry: DataFrame) -> DataFrame:
@@ -36,13 +49,12 @@ def freshness(telemetry: DataFrame) -> DataFrame:
         F.count(F.lit(1)).alias("rows"),
         F.count_if("late").alias("late_rows"),
         F.count_if("suspect").alias("suspect_rows"),
-        F.percentile_approx("lag", [0.5, 0.95], _PERCENTILE_ACCURACY).alias("lags"),
+        F.when(F.count("lag") > 0, F.kll_sketch_agg_double("lag")).alias("lags"),
         F.max("lag").alias("lag_max_s"),
     )
-    # try_element_at: the percentiles of no rows at all are null, not an array of nulls.
     columns = {
         "late_share": F.col("late_rows") / F.col("rows"),
-        "lag_p50_s": F.try_element_at("lags", F.lit(1)),
-        "lag_p95_s": F.try_element_at("lags", F.lit(2)),
+        "lag_p50_s": F.kll_sketch_get_quantile_double("lags", F.lit(0.5)),
+        "lag_p95_s": F.kll_sketch_get_quantile_double("lags", F.lit(0.95)),
     }
     return summed.withColumns(columns).select(*schemas.GATEWAY_FRESHNESS.columns.names)

@@ -1,12 +1,14 @@
-"""telemetry, ledger, manifests -> gaps and completeness: what is missing, explained, or there twice.
+"""telemetry, ledger, manifests -> ranges -> gaps and completeness: what is missing, explained, or there twice.
 
 A sequence is a dense counter from 0 per (tenant, gateway, epoch, address), so what is there says what is not. The rows
 are first gathered into 64-bit words (`bit_or` of each sequence's bit): exact, without sorting or comparing rows, and a
-64th as many rows from there on. Everything after works on intervals.
+64th as many rows from there on. Everything after works on ranges, which add up: those of some rows and those of others
+make those of all.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import reduce
 from typing import TYPE_CHECKING
 
@@ -26,33 +28,48 @@ _START = 0
 """The first sequence of every address."""
 
 
-def words(telemetry: DataFrame) -> DataFrame:
-    """Per key and 64 sequences: `word` (sequence // 64), `bits` (which are there), `rows`, `first`, `last`."""
+def landed(telemetry: DataFrame) -> DataFrame:
+    """The sequences of these rows as ranges, as table `landed_ranges` has them."""
     bit = F.expr(f"shiftleft(1L, cast(sequence & {_WORD_MASK} as int))")
-    return telemetry.groupBy(*KEY, F.shiftright("sequence", _WORD_SHIFT).alias("word")).agg(
-        F.bit_or(bit).alias("bits"),
-        F.count(F.lit(1)).alias("rows"),
-        F.min("sequence").alias("first"),
-        F.max("sequence").alias("last"),
+    words = telemetry.groupBy(*KEY, F.shiftright("sequence", _WORD_SHIFT).alias("word")).agg(
+        F.bit_or(bit).alias("bits"), F.count(F.lit(1)).alias("rows")
     )
+    return joined(_named(_intervals(words)))
 
 
-def missing(there: DataFrame, ledger: DataFrame, manifests: DataFrame) -> DataFrame:
-    """The ranges that are missing from `words`, as table `gaps` has them.
+def joined(ranges: DataFrame) -> DataFrame:
+    """Ranges as in table `landed_ranges`, in which some may touch or overlap, as the fewest that cover the same."""
+    merged = _merged(_plain(ranges), KEY, F.sum("rows").alias("rows"))
+    return _named(merged).select(*schemas.LANDED_RANGES.columns.names)
+
+
+def given_up(ranges: DataFrame) -> DataFrame:
+    """Ranges of the ledger as table `given_up_ranges` has them: by reason, without overlaps."""
+    return _named(_merged(_plain(ranges), (*KEY, "reason"))).select(*schemas.GIVEN_UP_RANGES.columns.names)
+
+
+def accepted(manifests: DataFrame) -> DataFrame:
+    """From where to where gateways have accepted sequences, as table `accepted_ranges` has it."""
+    ends = (F.min("first_sequence").alias("first_sequence"), F.max("last_sequence").alias("last_sequence"))
+    return manifests.groupBy(*KEY).agg(*ends).select(*schemas.ACCEPTED_RANGES.columns.names)
+
+
+def missing(there: DataFrame, given_up: DataFrame, accepted: DataFrame) -> DataFrame:
+    """What is missing from `landed_ranges`, as table `gaps` has it.
 
     A range is explained as far as the ledger covers it. Sequences are expected from 0 (or from where the manifests
     start) up to the highest that rows, ledger or manifests tell of.
     """
-    present = _intervals(there)
-    given_up = _merged(ledger)
-    accepted = manifests.groupBy(*KEY).agg(F.min("first_sequence").alias("from"), F.max("last_sequence").alias("upto"))
-    reasons = given_up.drop("reason")
-    ends = _ends([present, reasons], accepted)
+    present = _plain(there).select(*KEY, "first", "last")
+    reason = F.array_join(F.sort_array(F.collect_set("reason")), ", ").alias("reason")
+    explained_by = _merged(_plain(given_up), KEY, reason)
+    reasons = explained_by.drop("reason")
+    ends = _ends([present, reasons], accepted.withColumnsRenamed({"first_sequence": "from", "last_sequence": "upto"}))
     lost = _holes(present, ends)
     unexplained = _holes(present.unionByName(reasons), ends)
     explained = (
         lost.alias("l")
-        .join(given_up.alias("g"), list(KEY))
+        .join(explained_by.alias("g"), list(KEY))
         .select(
             *KEY,
             F.greatest("l.first", "g.first").alias("first"),
@@ -76,10 +93,10 @@ def missing(there: DataFrame, ledger: DataFrame, manifests: DataFrame) -> DataFr
 def completeness(there: DataFrame, gaps: DataFrame) -> DataFrame:
     """One row per address that has rows or gaps, as table `completeness` has them."""
     counted = there.groupBy(*KEY).agg(
-        F.min("first").alias("row_first"),
-        F.max("last").alias("row_last"),
+        F.min("first_sequence").alias("row_first"),
+        F.max("last_sequence").alias("row_last"),
         F.sum("rows").alias("rows"),
-        F.sum(F.bit_count("bits")).alias("distinct_sequences"),
+        F.sum(F.col("last_sequence") - F.col("first_sequence") + 1).alias("distinct_sequences"),
     )
     lost = gaps.groupBy(*KEY).agg(
         F.min("first_sequence").alias("gap_first"),
@@ -100,28 +117,40 @@ def completeness(there: DataFrame, gaps: DataFrame) -> DataFrame:
     ).select(*schemas.COMPLETENESS.columns.names)
 
 
-def _intervals(there: DataFrame) -> DataFrame:
-    """`words` as closed intervals `first`..`last`: a full word is one, any other one a sequence of it."""
+def _intervals(words: DataFrame) -> DataFrame:
+    """Words as closed intervals `first`..`last`: a full word is one, any other one a sequence of it.
+
+    The rows of a word stand with the first of its intervals: which of them a repeated one was is not known.
+    """
     base = F.shiftleft("word", _WORD_SHIFT)
-    full = there.where(F.col("bits") == _FULL_WORD).select(*KEY, base.alias("first"), (base + _WORD_MASK).alias("last"))
+    whole = words.where(F.col("bits") == _FULL_WORD)
+    full = whole.select(*KEY, base.alias("first"), (base + _WORD_MASK).alias("last"), "rows")
     positions = F.expr(f"filter(sequence(0, {_WORD_MASK}), i -> (shiftright(bits, i) & 1L) = 1L)")
-    single = there.where(F.col("bits") != _FULL_WORD).select(*KEY, "word", F.explode(positions).alias("position"))
-    single = single.select(*KEY, (base + F.col("position")).alias("first")).withColumn("last", F.col("first"))
-    return full.unionByName(single)
-
-
-def _merged(ledger: DataFrame) -> DataFrame:
-    """Ledger ranges without overlaps; where several touch, their reasons are listed."""
-    ranges = ledger.select(*KEY, F.col("first_sequence").alias("first"), F.col("last_sequence").alias("last"), "reason")
-    apart = F.col("first") > F.coalesce(_last_before(), F.lit(-1)) + 1
-    islands = ranges.withColumn("starts", F.when(apart, 1).otherwise(0))
-    order = Window.partitionBy(*KEY).orderBy("first", "last")
-    islands = islands.withColumn("island", F.sum("starts").over(order.rowsBetween(Window.unboundedPreceding, 0)))
-    reasons = F.array_join(F.sort_array(F.collect_set("reason")), ", ")
-    merged = islands.groupBy(*KEY, "island").agg(
-        F.min("first").alias("first"), F.max("last").alias("last"), reasons.alias("reason")
+    single = words.where(F.col("bits") != _FULL_WORD).select(
+        *KEY, "word", (F.col("rows") - F.bit_count("bits")).alias("repeated"), F.posexplode(positions)
     )
-    return merged.drop("island")
+    rows = F.when(F.col("pos") == 0, F.col("repeated") + 1).otherwise(1)
+    single = single.select(*KEY, (base + F.col("col")).alias("first"), rows.alias("rows"))
+    return full.unionByName(single.withColumn("last", F.col("first")))
+
+
+def _plain(ranges: DataFrame) -> DataFrame:
+    return ranges.withColumnsRenamed({"first_sequence": "first", "last_sequence": "last"})
+
+
+def _named(ranges: DataFrame) -> DataFrame:
+    return ranges.withColumnsRenamed({"first": "first_sequence", "last": "last_sequence"})
+
+
+def _merged(ranges: DataFrame, key: Sequence[str], *others: Column) -> DataFrame:
+    """Ranges that touch or overlap as one; `others`: what becomes of their further columns."""
+    order = Window.partitionBy(*key).orderBy("first", "last")
+    before = F.max("last").over(order.rowsBetween(Window.unboundedPreceding, -1))
+    apart = F.col("first") > F.coalesce(before, F.lit(-2)) + 1
+    islands = ranges.withColumn("starts", F.when(apart, 1).otherwise(0))
+    islands = islands.withColumn("island", F.sum("starts").over(order.rowsBetween(Window.unboundedPreceding, 0)))
+    ends = (F.min("first").alias("first"), F.max("last").alias("last"))
+    return islands.groupBy(*key, "island").agg(*ends, *others).drop("island")
 
 
 def _last_before() -> Column:

@@ -12,16 +12,23 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark import schemas
-from spark.transforms.times import seconds_between, with_trusted_times
+from spark.transforms.times import kept_under, seconds_between, with_trusted_times
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-BUCKET_SECONDS = (1, 2, 5, 10, 30, 60, 300, 900, 3600)
-"""Bucket widths a clock face divides into."""
+BUCKET_SECONDS = (1, 2, 10, 30, 60, 300, 900, 3600)
+"""Bucket widths, each a multiple of the one before: buckets are put together when a lake outgrows them."""
 BUCKETS_MAX = 1_200
 """Buckets over the whole span: about as many points as a plot can show."""
 _KEYS = ("tenant", "gateway", "lane")
+FOLD = {
+    "bucket_s": "old.bucket_s",
+    "received": "old.received + new.received",
+    "ingested": "old.ingested + new.ingested",
+    "lag_max_s": "greatest(old.lag_max_s, new.lag_max_s)",
+}
+"""How a bucket of the table and one of further messages become one: SQL over `old` and `new`, by column."""
 
 
 def bucket_seconds(span_s: float) -> int:
@@ -32,10 +39,30 @@ def bucket_seconds(span_s: float) -> int:
     return BUCKET_SECONDS[-1]
 
 
-def span(telemetry: DataFrame) -> DataFrame:
-    """One row: `span_s`, seconds from the first reception to the last ingestion; null without rows."""
+def reach(there: DataFrame) -> DataFrame:
+    """One row: `since`, the first bucket of the table in seconds since 1970, and `width_s`; null without rows."""
+    return there.agg(F.min(F.unix_seconds("bucket")).alias("since"), F.max("bucket_s").alias("width_s"))
+
+
+def span(telemetry: DataFrame, since: int | None = None) -> DataFrame:
+    """One row: `span_s`, seconds from the first reception, or `since`, to the last ingestion; null without rows."""
     rows = _trusted(telemetry)
-    return rows.agg(((F.max(F.unix_micros("ingested_at")) - F.min(F.unix_micros("received_at"))) / 1e6).alias("span_s"))
+    first = F.least(F.min(F.unix_micros("received_at")), F.lit(since).cast("bigint") * 1_000_000)
+    return rows.agg(((F.max(F.unix_micros("ingested_at")) - first) / 1e6).alias("span_s"))
+
+
+def widened(buckets: DataFrame, width_s: int) -> DataFrame:
+    """Rows of table `throughput`, of narrower buckets or several of one, put together to buckets of `width_s`."""
+    summed = (
+        buckets.withColumn("second", _bucket("bucket", width_s))
+        .groupBy(*_KEYS, "second")
+        .agg(
+            F.sum("received").alias("received"),
+            F.sum("ingested").alias("ingested"),
+            F.max("lag_max_s").alias("lag_max_s"),
+        )
+    )
+    return _finished(summed.withColumnRenamed("second", "bucket"), width_s)
 
 
 def throughput(telemetry: DataFrame, width_s: int) -> DataFrame:
@@ -56,12 +83,14 @@ def throughput(telemetry: DataFrame, width_s: int) -> DataFrame:
         _role("landed", received=nothing, ingested=F.col("rows"), lag=F.col("lag")),
     )
     summed = (
-        pairs.select(*_KEYS, F.inline(roles))
-        .groupBy(*_KEYS, "bucket")
-        .agg(F.sum("received").alias("received"), F.sum("ingested").alias("ingested"), F.max("lag").alias("lag_max_s"))
+        pairs.select(*_KEYS, F.inline(roles)).groupBy(*_KEYS, "bucket").agg(*_sums(), F.max("lag").alias("lag_max_s"))
     )
-    columns = {"bucket": F.timestamp_seconds(F.col("bucket")), "bucket_s": F.lit(width_s)}
-    return summed.withColumns(columns).select(*schemas.THROUGHPUT.columns.names)
+    return _finished(summed, width_s)
+
+
+def _finished(summed: DataFrame, width_s: int) -> DataFrame:
+    buckets = summed.withColumns({"bucket": F.timestamp_seconds(F.col("bucket")), "bucket_s": F.lit(width_s)})
+    return buckets.withColumn("event_date", kept_under("bucket")).select(*schemas.THROUGHPUT.columns.names)
 
 
 def _trusted(telemetry: DataFrame) -> DataFrame:
@@ -72,6 +101,10 @@ def _trusted(telemetry: DataFrame) -> DataFrame:
     rows = with_trusted_times(telemetry.select(*_KEYS, "ingested_at", F.col("received_at").alias("event_time")))
     received_at = F.when(F.col("suspect"), F.col("ingested_at")).otherwise(F.col("event_time"))
     return rows.select(*_KEYS, received_at.alias("received_at"), "ingested_at", "suspect")
+
+
+def _sums() -> tuple[Column, ...]:
+    return F.sum("received").alias("received"), F.sum("ingested").alias("ingested")
 
 
 def _bucket(column: str, width_s: int) -> Column:

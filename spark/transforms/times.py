@@ -55,9 +55,9 @@ def kept_under(time: str) -> Column:
     return F.when(F.col(time) < F.lit(PLAUSIBLE_FROM), F.lit(UNKNOWN_DATE)).otherwise(F.to_date(time))
 
 
-def date_of(at: datetime) -> date:
-    """The same for one time, in UTC. A later time has no earlier date."""
-    return at.date() if at >= PLAUSIBLE_FROM else UNKNOWN_DATE
+def hour_kept_under(time: str) -> Column:
+    """The hour of the day that rows of this timestamp column are kept under (`event_hour`)."""
+    return F.when(F.col(time) < F.lit(PLAUSIBLE_FROM), F.lit(0)).otherwise(F.hour(time))
 
 
 def seconds_between(earlier: str, later: str) -> Column:

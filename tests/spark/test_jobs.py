@@ -16,9 +16,7 @@ import pytest
 from spark import warmup
 from spark.decoding import reasons
 from spark.decoding.limits import BODY_BYTES_MAX, VALUES_MAX
-from spark.jobs import runner
-from spark.jobs.following import CHECKPOINTS
-from spark.jobs.rollups import RANGES_MAX, hour_ranges, joined, predicate
+from spark.jobs import catalog, runner
 from spark.report import queries
 from spark.tables import Lake
 from spark.transforms import readings, rollups
@@ -37,7 +35,7 @@ def table(lake: Lake, name: str, *columns: str) -> list[tuple[Any, ...]]:
 
 
 def run(lake: Lake, *names: str) -> dict[str, Any]:
-    steps = runner.one_pass(lake, runner.chosen(names), lambda _: None)
+    steps = runner.one_pass(lake, catalog.chosen(names), lambda _: None)
     assert [step.error for step in steps] == [None] * len(steps)
     return {step.job: step for step in steps}
 
@@ -150,8 +148,8 @@ def test_a_crash_between_two_outputs_and_a_replayed_batch(lake: Lake, monkeypatc
 
     with monkeypatch.context() as patch:
         patch.setattr(Lake, "append", dies_before_the_second)
-        steps = runner.one_pass(lake, runner.chosen(("readings", "rollups")), lambda _: None)
-        assert [step.state for step in steps] == ["failed"]
+        steps = runner.one_pass(lake, catalog.chosen(("readings", "rollups")), lambda _: None)
+        assert [step.state for step in steps] == ["failed", "skipped"]
         assert "power cut" in (steps[0].error or "")
     assert len(table(lake, "reject")) == 1  # the first output was written before the crash
     run(lake, "readings")
@@ -159,11 +157,11 @@ def test_a_crash_between_two_outputs_and_a_replayed_batch(lake: Lake, monkeypatc
     assert table(lake, "reject", "sequence", "reason") == [(1, "neither JSON nor a number")]
 
 
-def test_a_lost_checkpoint_rebuilds_everything_downstream(lake: Lake) -> None:
+def test_a_lost_table_rebuilds_everything_downstream(lake: Lake) -> None:
     land(lake, *(reading(n, float(n), START + timedelta(seconds=n)) for n in range(90)))
     run(lake, "readings", "rollups")
     before = rollup(lake)
-    shutil.rmtree(lake.root / CHECKPOINTS / "readings")
+    shutil.rmtree(lake.path("readings"))
     again = run(lake, "readings", "rollups")
     assert again["readings"].rows_in == again["rollups"].rows_in == 90
     assert len(table(lake, "readings")) == 90
@@ -205,7 +203,7 @@ def test_what_lands_during_a_pass_is_for_the_next_and_a_wrong_clock_counts(
         return writes
 
     with monkeypatch.context() as patch:
-        for name in ("append", "replace_where", "overwrite"):
+        for name in ("append", "fold", "overwrite"):
             patch.setattr(Lake, name, lands_meanwhile(name))
         run(lake)
     assert (drawn(lake), sources(lake)) == ({6}, {0})
@@ -250,36 +248,14 @@ def test_a_lake_without_tables_is_nothing_to_do(lake: Lake) -> None:
 
 def test_a_landed_table_that_breaks_the_contract_is_named(lake: Lake) -> None:
     deltalake.write_deltalake(lake.path("telemetry"), pa.table({"tenant": ["t"], "sequence": ["one"]}))
-    steps = runner.one_pass(lake, runner.chosen(("gaps",)), lambda _: None)
+    steps = runner.one_pass(lake, catalog.chosen(("gaps",)), lambda _: None)
     assert steps[0].integrity
     assert "telemetry has no column gateway" in (steps[0].error or "")
 
 
-class TestHourRanges:
-    def test_adjacent_hours_melt(self) -> None:
-        hours = [START.replace(minute=0) + timedelta(hours=n) for n in (0, 1, 2, 5, 24)]
-        assert [(upto - start).seconds // 3600 for start, upto in hour_ranges([*hours, hours[0]])] == [3, 1, 1]
-
-    def test_the_predicate_names_partition_and_hour(self) -> None:
-        start = datetime(2026, 3, 14, 23, tzinfo=UTC)
-        assert predicate([(start, start + timedelta(hours=2))], "event_time") == (
-            "(event_date >= DATE'2026-03-14' AND event_date <= DATE'2026-03-15' AND "
-            "event_time >= TIMESTAMP'2026-03-14 23:00:00Z' AND event_time < TIMESTAMP'2026-03-15 01:00:00Z')"
-        )
-
-    def test_many_stretches_become_few(self) -> None:
-        """Over the shortest gaps; every hour stays in one of them."""
-        hours = [START.replace(minute=0) + timedelta(hours=n) for n in (0, 10, 12, 40, 41, 100)]
-        few = joined(hour_ranges(hours), 3)
-        assert [(upto - start) // timedelta(hours=1) for start, upto in few] == [13, 2, 1]
-        assert joined(hour_ranges(hours), 5) == hour_ranges(hours)
-        assert len(joined(hour_ranges(START + timedelta(days=n) for n in range(20_000)), RANGES_MAX)) == RANGES_MAX
-
-
-def test_times_that_nobody_believes_are_kept_in_one_place(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_times_that_nobody_believes_are_kept_in_one_place(lake: Lake) -> None:
     """Of a device that names one day after the other before 2020, every reading counts once, also when it comes in
-    several passes and the windows are more than are replaced one by one."""
-    monkeypatch.setattr("spark.jobs.rollups.RANGES_MAX", 4)
+    several passes."""
     days = [datetime(1971, 1, 1, tzinfo=UTC) + timedelta(days=977 * n) for n in range(18)]
     assert days[-1] < PLAUSIBLE_FROM
     rows = [reading(n, n + 0.5, START) | {"event_time": at} for n, at in enumerate([*days, *days, START])]

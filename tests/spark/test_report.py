@@ -61,6 +61,7 @@ def put(
 def bucket(second: int, received: int, ingested: int, **override: Any) -> dict[str, Any]:
     at = START + timedelta(seconds=second)
     row: dict[str, Any] = {"tenant": "default", "gateway": "gw1", "lane": "live", "bucket": at, "bucket_s": 10}
+    row["event_date"] = at.date()
     return row | {"received": received, "ingested": ingested, "lag_max_s": 1.0} | override
 
 
@@ -74,7 +75,9 @@ def window(minute: int, low: float, high: float, **override: Any) -> dict[str, A
         "metric": "load",
     }
     row |= {"window_start": at, "count": 2, "min": low, "max": high, "sum": low + high, "mean": (low + high) / 2}
-    return row | {"last": high, "last_at": at, "suspect": 0, "revised_at": at, "event_date": at.date()} | override
+    row |= {"last": high, "last_at": at, "last_sequence": 1, "p50": low, "p95": high, "sketch": b""}
+    row |= {"suspect": 0, "revised_at": at, "event_date": at.date(), "event_hour": at.hour}
+    return row | override
 
 
 def fresh(device: str | None, **override: Any) -> dict[str, Any]:

@@ -193,13 +193,14 @@ class TestGaps:
     def missing(
         self, frame: Make, telemetry: list[Any], given_up: list[Any], accepted: list[Any]
     ) -> tuple[dict[str, list[Any]], dict[str, Any]]:
-        words = gaps.words(frame("telemetry", *telemetry)).localCheckpoint()
-        missing = gaps.missing(words, frame("ledger", *given_up), frame("manifests", *accepted)).localCheckpoint()
+        there = gaps.landed(frame("telemetry", *telemetry)).localCheckpoint()
+        lost, taken = gaps.given_up(frame("ledger", *given_up)), gaps.accepted(frame("manifests", *accepted))
+        missing = gaps.missing(there, lost, taken).localCheckpoint()
         ranges: dict[str, list[Any]] = {}
         for row in missing.orderBy("address", "first_sequence").collect():
             ends = (row["first_sequence"], row["last_sequence"])
             ranges.setdefault(row["address"], []).append((*ends, row["reason"] if row["explained"] else None))
-        return ranges, {row["address"]: row for row in rows(gaps.completeness(words, missing))}
+        return ranges, {row["address"]: row for row in rows(gaps.completeness(there, missing))}
 
     def test_cases(self, frame: Make) -> None:
         there = {

@@ -1,0 +1,105 @@
+"""A Delta log entry by entry: what each commit of a table added, and what it says of itself.
+
+Read as files, not through delta-rs: that gives a table as it is at a version, and not what one commit did.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import deltalake
+import msgspec
+import pyarrow as pa
+
+
+class LogDamaged(RuntimeError):
+    """An entry of a log cannot be read; the message names the file and what to do."""
+
+
+class File(msgspec.Struct, frozen=True):
+    """A data file as the log has it: `path` below the table's folder, `size` in bytes, `rows` where the log says so."""
+
+    path: str
+    size: int
+    rows: int | None = None
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """One commit: `info` as it describes itself, the files it added rows by, whether it took rows away."""
+
+    info: dict[str, Any]
+    added: tuple[File, ...]
+    takes_away: bool
+
+
+class _Add(msgspec.Struct):
+    path: str
+    size: int
+    dataChange: bool = True  # noqa: N815 - Delta's name for it
+    stats: str | None = None
+
+
+class _Remove(msgspec.Struct):
+    dataChange: bool = True  # noqa: N815 - Delta's name for it
+
+
+class _Action(msgspec.Struct):
+    commitInfo: dict[str, Any] | None = None  # noqa: N815 - Delta's name for it
+    add: _Add | None = None
+    remove: _Remove | None = None
+
+
+_decoder = msgspec.json.Decoder(_Action)
+
+
+def folder(table: deltalake.DeltaTable) -> Path:
+    """Where a table is: lakes are local directories."""
+    return Path(unquote(urlsplit(table.table_uri).path))
+
+
+def entry(table: Path, version: int) -> Entry | None:
+    """The commit that made `version`; None when the log does not have it (any more). Raises `LogDamaged`."""
+    path = table / "_delta_log" / f"{version:020}.json"
+    try:
+        lines = path.read_bytes().splitlines()
+    except FileNotFoundError:
+        return None
+    try:
+        actions = [_decoder.decode(line) for line in lines]
+    except msgspec.DecodeError as error:
+        raise LogDamaged(_damaged(path, str(error))) from None
+    if not actions:
+        raise LogDamaged(_damaged(path, "empty"))
+    info = next((action.commitInfo for action in actions if action.commitInfo is not None), {})
+    added = tuple(_file(action.add) for action in actions if action.add is not None and action.add.dataChange)
+    return Entry(info, added, any(action.remove is not None and action.remove.dataChange for action in actions))
+
+
+def files(table: deltalake.DeltaTable) -> list[File]:
+    """The files of a table as it was opened, the oldest first."""
+    actions = pa.table(table.get_add_actions(flatten=True))
+    columns = ("modification_time", "path", "size_bytes", "num_records")
+    rows = sorted(zip(*(actions[name].to_pylist() for name in columns), strict=True))
+    return [File(unquote(path), int(size), rows) for _, path, size, rows in rows]
+
+
+def _file(add: _Add) -> File:
+    return File(unquote(add.path), add.size, _rows(add.stats))
+
+
+def _rows(statistics: str | None) -> int | None:
+    try:
+        found = json.loads(statistics or "{}").get("numRecords")
+    except ValueError:
+        return None
+    return int(found) if found is not None else None
+
+
+def _damaged(path: Path, why: str) -> str:
+    return (
+        f"log entry {path} is damaged ({why}). Put back a copy of it; if it is the last one of a landed table, start "
+        "the hub, which takes a torn one away; a derived table is made anew by `waypost analytics rebuild`"
+    )

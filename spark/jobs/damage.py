@@ -1,0 +1,117 @@
+"""Damaged data files: set aside and named, so that everything else goes on.
+
+A file that is not there or has not the size its log says is found before it is read. One with other bytes than were
+written is found by the reader (pages carry checksums); then every file of the batch is read to find which. What is set
+aside stands in table `set_aside`, with the gateways and sequences it can have held; exactly which are missing is in
+`gaps`, as for anything else that did not arrive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.errors import PySparkException
+
+from spark import schemas
+from spark.delta_log import File
+from spark.jobs.progress import Span
+from spark.tables import Lake
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+class Damage:
+    """What a job meets in the files of its source."""
+
+    def __init__(self, lake: Lake, source: str, job: str) -> None:
+        self._lake = lake
+        self._source = source
+        self._job = job
+        self._notes: list[str] = []
+        self._found: dict[File, str] = {}
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was set aside, a sentence or two each."""
+        return tuple(self._notes)
+
+    def attempts(self, span: Span) -> Iterator[tuple[Sequence[File], DataFrame]]:
+        """The rows of a batch, without the files that are damaged; again, with fewer, when `noticed` has found some."""
+        files = self._without({file: why for file in span.files if (why := self._missing(file))}, span.files)
+        while True:
+            self._found = {}
+            yield files, self._lake.rows_of(self._source, files)
+            if not self._found:
+                return
+            files = self._without(self._found, files)
+
+    @contextmanager
+    def noticed(self, files: Sequence[File]) -> Iterator[None]:
+        """Around what reads them: when it fails, and some of the files are damaged, `attempts` has another one."""
+        try:
+            yield
+        except PySparkException:
+            self._found = {file: why for file in files if (why := self._unreadable(file))}
+            if not self._found:
+                raise
+
+    def _without(self, damaged: dict[File, str], files: Sequence[File]) -> Sequence[File]:
+        if not damaged:
+            return files
+        held = self._lake.statistics(self._source, [file.path for file in damaged])
+        found_at = datetime.now(UTC)
+        rows = [
+            {"source": self._source, "path": file.path, "job": self._job, "rows": file.rows, "reason": why}
+            | {"found_at": found_at, **_extremes(held.get(file.path, {}))}
+            for file, why in damaged.items()
+        ]
+        self._lake.note("set_aside", rows)
+        self._notes += [self._sentence(row) for row in rows]
+        return [file for file in files if file not in damaged]
+
+    def _sentence(self, row: dict[str, Any]) -> str:
+        rows = f"{row['rows']:,} rows" if row["rows"] is not None else "rows"
+        names = ("gateway_first", "gateway_last", "sequence_first", "sequence_last")
+        first, last, low, high = (row[name] for name in names)
+        whose = "" if first is None else f" of gateway {first}" if first == last else f" of gateways {first} to {last}"
+        which = "" if low is None else f", sequences {low} to {high}"
+        back = (
+            "Put back a copy of it and run `waypost analytics rebuild`"
+            if self._source in schemas.LANDED
+            else f"`waypost analytics rebuild` makes {self._source} anew from what has landed"
+        )
+        path = self._lake.path(self._source)
+        return f"{path}/{row['path']} is {row['reason']} and set aside: {rows}{whose}{which}. {back}"
+
+    def _missing(self, file: File) -> str | None:
+        path = Path(self._lake.path(self._source)) / file.path
+        try:
+            size = path.stat().st_size
+        except FileNotFoundError:
+            return "missing"
+        return None if size == file.size else f"truncated ({size:,} of {file.size:,} bytes)"
+
+    def _unreadable(self, file: File) -> str | None:
+        path = Path(self._lake.path(self._source)) / file.path
+        try:
+            with pq.ParquetFile(path, page_checksum_verification=True) as opened:
+                for group in range(opened.num_row_groups):
+                    opened.read_row_group(group)
+        except (OSError, pa.ArrowException):
+            return "damaged"
+        return self._missing(file)
+
+
+def _extremes(held: dict[str, Any]) -> dict[str, Any]:
+    return {
+        f"{column}_{end}": held.get(f"{extreme}.{column}")
+        for column in ("gateway", "sequence")
+        for end, extreme in (("first", "min"), ("last", "max"))
+    }
