@@ -10,15 +10,17 @@ import stat
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from spark.jobs.outcome import Job
     from spark.jobs.runner import Step
 
 FAILED, USAGE, INTEGRITY = 1, 2, 4
@@ -57,13 +59,21 @@ def _existing(lake: Path) -> Path:
     return lake
 
 
+def _session_options(command: Any) -> Any:
+    for option in (
+        click.option("--json", "as_json", is_flag=True, help="Print one JSON object a pass on standard output."),
+        click.option("--conf", "settings", multiple=True, metavar="KEY=VALUE", help="A further spark.* setting."),
+        click.option("--master", metavar="URL", help="Spark master [default: WAYPOST_SPARK_MASTER, or this machine]"),
+    ):
+        command = option(command)
+    return command
+
+
 @analytics.command()
 @_lake_option
 @click.option("--job", "names", multiple=True, metavar="NAME", help="Only this job and what it reads; may be repeated.")
 @click.option("--follow", is_flag=True, help=f"Repeat: another pass every {FOLLOW_SECONDS:.0f} s, until Ctrl-C.")
-@click.option("--master", metavar="URL", help="Spark master [default: WAYPOST_SPARK_MASTER, else this machine].")
-@click.option("--conf", "settings", multiple=True, metavar="KEY=VALUE", help="A further spark.* setting.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a pass on standard output.")
+@_session_options
 def run(
     lake: Path, names: tuple[str, ...], follow: bool, master: str | None, settings: tuple[str, ...], as_json: bool
 ) -> None:
@@ -78,51 +88,123 @@ def run(
       throughput  rows received and landed over time
     """
     _existing(lake)
-    closed = _as_private_as(lake)
-    from spark import connector, java, session
-    from spark.jobs import catalog, runner
+    jobs = _jobs(names, "chosen")
+    _pass(lake, jobs, _Passes(follow, master, _pairs(settings), as_json))
+
+
+@analytics.command()
+@_lake_option
+@click.argument("names", nargs=-1, metavar="[JOB]...")
+@_session_options
+def rebuild(lake: Path, names: tuple[str, ...], master: str | None, settings: tuple[str, ...], as_json: bool) -> None:
+    """Make the tables of these jobs anew from what has landed, and what is made of them; of all jobs unless named.
+
+    The way back when a derived table is damaged, when files of a landed one were put back, or when its log was cleaned
+    before a job had taken it. Stopped on the way, it is done again; other tables stay as they are.
+    """
+    _existing(lake)
+    jobs = _jobs(names, "made_of")
+    _pass(lake, jobs, _Passes(False, master, _pairs(settings), as_json, rebuilds=True))
+
+
+@analytics.command()
+@_lake_option
+@click.argument("names", nargs=-1, metavar="[TABLE]...")
+def verify(lake: Path, names: tuple[str, ...]) -> None:
+    """Read every data file of every table, or of these, and tell which are not what was written. Changes nothing."""
+    _existing(lake)
+    from spark import verification
+
+    known = verification.tables(lake)
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise click.UsageError(f"no table named {unknown[0]!r} in {lake}; tables: {', '.join(known)}")
+    wrong = 0
+    for table in verification.verified(lake, names or known):
+        wrong += len(table.wrong)
+        click.echo(
+            f"{table.table:<20} {table.files:>7,} files {table.size / 1e6:>10,.1f} MB  {len(table.wrong)} damaged"
+        )
+        for text in table.wrong:
+            click.echo(f"error: {text}", err=True)
+    if wrong:
+        click.echo(
+            "Put back copies of files of landed tables, then run `waypost analytics rebuild`; it alone makes derived "
+            "tables anew.",
+            err=True,
+        )
+        sys.exit(INTEGRITY)
+
+
+def _jobs(names: Sequence[str], which: Literal["chosen", "made_of"]) -> list[Job]:
+    from spark.jobs import catalog
 
     try:
-        jobs = catalog.chosen(names)
+        return catalog.chosen(names) if which == "chosen" else catalog.made_of(names or catalog.NAMES)
     except KeyError as unknown:
         raise click.UsageError(f"no job named {unknown}; jobs: {', '.join(catalog.NAMES)}") from None
+
+
+@dataclass(frozen=True)
+class _Passes:
+    """How passes are made. `rebuilds`: the tables of the jobs are emptied first."""
+
+    follow: bool
+    master: str | None
+    settings: dict[str, str]
+    as_json: bool
+    rebuilds: bool = False
+
+
+def _pass(lake: Path, jobs: list[Job], how: _Passes) -> None:
+    closed = _as_private_as(lake)
+    from spark import connector, java, session
+    from spark.jobs import runner
+
     options = session.Options(
-        master=master,
-        quick=runner.is_small(lake) and not follow,
-        settings={UMASK_SETTING: f"{closed:03o}", **_pairs(settings)},
+        master=how.master,
+        quick=runner.is_small(lake) and not how.follow,
+        settings={UMASK_SETTING: f"{closed:03o}", **how.settings},
         log=lake / runner.LOG,
     )
     signal.signal(signal.SIGTERM, _interrupt)
-    display = _Display([job.name for job in jobs], as_json)
+    display = _Display([job.name for job in jobs], how.as_json)
     failures = 0
     try:
         with display, runner.opened(lake, options) as opened:
             display.session_ready()
+            if how.rebuilds:
+                runner.forget(opened, jobs)
             while True:
                 begun = time.monotonic()
                 steps = runner.one_pass(opened, jobs, display.show)
                 display.pass_done(steps, time.monotonic() - begun)
                 failures = failures + 1 if _failed(steps) else 0
-                if not follow or failures == FAILURES_MAX:
+                if not how.follow or failures == FAILURES_MAX:
                     break
                 time.sleep(FOLLOW_SECONDS)
     except KeyboardInterrupt:
-        if follow:
+        if how.follow:
             sys.exit(0)
         click.echo("interrupted: the tables are consistent, and the next run continues", err=True)
         sys.exit(FAILED)
     except (connector.ConnectorMissing, java.JavaMissing) as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(USAGE)
+    _conclude(steps, lake / runner.LOG)
+
+
+def _conclude(steps: Sequence[Step], log: Path) -> None:
+    """Say what the last pass met, and leave with the exit code for it."""
     for note in dict.fromkeys(note for step in steps for note in step.notes):
         click.echo(f"warning: {note}", err=True)
-    broken = [step for step in steps if step.error is not None]
-    for step in broken:
-        where = "" if step.integrity or step.state == "skipped" else f" (Spark's log: {lake / runner.LOG})"
-        click.echo(f"error: {step.job}: {step.error}{where}", err=True)
+    for step in steps:
+        if step.error is not None:
+            where = "" if step.integrity or step.state == "skipped" else f" (Spark's log: {log})"
+            click.echo(f"error: {step.job}: {step.error}{where}", err=True)
     if any(step.integrity or step.notes for step in steps):
         sys.exit(INTEGRITY)
-    if broken:
+    if any(step.error is not None for step in steps):
         sys.exit(FAILED)
 
 

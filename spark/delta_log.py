@@ -13,6 +13,7 @@ from urllib.parse import unquote, urlsplit
 import deltalake
 import msgspec
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 
 class LogDamaged(RuntimeError):
@@ -25,6 +26,28 @@ class File(msgspec.Struct, frozen=True):
     path: str
     size: int
     rows: int | None = None
+
+    def missing(self, table: Path) -> str | None:
+        """What is wrong with it at a glance, below its table's folder: not there, of another size. None: nothing."""
+        try:
+            size = (table / self.path).stat().st_size
+        except FileNotFoundError:
+            return "missing"
+        return None if size == self.size else f"truncated ({size:,} of {self.size:,} bytes)"
+
+    def damaged(self, table: Path) -> str | None:
+        """The same after reading all of it, with the checksums of its pages where it has some."""
+        wrong = self.missing(table)
+        if wrong is not None:
+            return wrong
+        rows = 0
+        try:
+            with pq.ParquetFile(table / self.path, page_checksum_verification=True) as opened:
+                for group in range(opened.num_row_groups):
+                    rows += opened.read_row_group(group).num_rows
+        except (OSError, pa.ArrowException):
+            return "damaged"
+        return None if self.rows in (None, rows) else f"not what was written ({rows:,} of {self.rows:,} rows)"
 
 
 class Entry(msgspec.Struct, frozen=True):

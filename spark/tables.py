@@ -11,9 +11,10 @@ delta-rs, which answers in milliseconds without a job in the JVM; rows are read 
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -22,7 +23,7 @@ from urllib.parse import unquote
 
 import deltalake
 import pyarrow as pa
-from deltalake.exceptions import TableNotFoundError
+from deltalake.exceptions import DeltaError, TableNotFoundError
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark text uses
 from pyspark.sql.types import StructType, TimestampType
 
@@ -44,6 +45,10 @@ _COLUMN_MAPPING_READER_VERSION = 2
 
 class SchemaMismatch(RuntimeError):
     """A landed table lacks a column of the contract, or has it with another type."""
+
+
+class TableUnreadable(RuntimeError):
+    """A table cannot be opened; the message says what to do."""
 
 
 class FormatUnknown(RuntimeError):
@@ -71,8 +76,15 @@ class Lake:
         self._pinned = pinned or {}
 
     def pin(self) -> Lake:
-        """The same lake, in which the landed tables stay what they are now however much lands; streams go on."""
-        return Lake(self.session, self.root, {name: self._latest(name) for name in schemas.LANDED})
+        """The same lake, in which the landed tables stay what they are now however much lands.
+
+        One that cannot be opened is left to those who read it.
+        """
+        pinned: dict[str, State | None] = {}
+        for name in schemas.LANDED:
+            with suppress(TableUnreadable, delta_log.LogDamaged):
+                pinned[name] = self._latest(name)
+        return Lake(self.session, self.root, pinned)
 
     def for_job(self) -> Lake:
         """The same lake through a session whose settings are its own: jobs run side by side and set some."""
@@ -109,8 +121,12 @@ class Lake:
         return state if state is not None else self._create(name, "error")
 
     def recreate(self, name: str) -> State:
-        """Make derived table `name` anew and empty, under a new id, whatever it was."""
-        return self._create(name, "overwrite")
+        """Make derived table `name` anew and empty, under a new id. What cannot be opened is deleted before."""
+        try:
+            return self._create(name, "overwrite")
+        except (DeltaError, OSError):
+            shutil.rmtree(self.path(name), ignore_errors=True)
+            return self._create(name, "error")
 
     def rows_written(self, name: str, after: int) -> int:
         """Rows that the commits after version `after` wrote, as the commits say of themselves."""
@@ -182,6 +198,12 @@ class Lake:
             if fresh:
                 data = pa.Table.from_pylist(fresh, schema=pa.schema(table.schema().to_arrow()))
                 deltalake.write_deltalake(table, data, mode="append")
+
+    def forget(self, name: str, predicate: str) -> None:
+        """Delete rows of a small table of notes."""
+        table = self._open(name)
+        if table is not None:
+            table.delete(predicate)
 
     def check_readable(self, name: str, version: int) -> None:
         """Raise `SchemaMismatch` or `FormatUnknown` unless the files of a table are its rows, column by column."""
@@ -262,6 +284,13 @@ class Lake:
             return deltalake.DeltaTable(self.path(name), version=pinned.version if pinned is not None else None)
         except TableNotFoundError:
             return None
+        except (DeltaError, OSError, ValueError) as error:
+            back = (
+                "Start the hub, which takes a torn last entry of the log away, or put back a copy of the table's log"
+                if name in schemas.LANDED
+                else "Make it anew: `waypost analytics rebuild`"
+            )
+            raise TableUnreadable(f"table {name} cannot be opened: {str(error)[:300]}. {back}") from error
 
     def _create(self, name: str, mode: Literal["error", "overwrite"]) -> State:
         table = schemas.DERIVED[name]

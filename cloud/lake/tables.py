@@ -165,7 +165,12 @@ class Table:
         try:
             with path.open("xb") as file:
                 pq.write_table(
-                    kept, file, compression="zstd", compression_level=PARQUET_COMPRESSION_LEVEL, store_schema=False
+                    kept,
+                    file,
+                    compression="zstd",
+                    compression_level=PARQUET_COMPRESSION_LEVEL,
+                    store_schema=False,
+                    write_page_checksum=True,
                 )
                 file.flush()
                 os.fsync(file.fileno())

@@ -14,10 +14,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-from pyspark.errors import PySparkException
-
 from spark import schemas
 from spark.delta_log import File
 from spark.jobs.progress import Span
@@ -33,6 +29,7 @@ class Damage:
     def __init__(self, lake: Lake, source: str, job: str) -> None:
         self._lake = lake
         self._source = source
+        self._folder = Path(lake.path(source))
         self._job = job
         self._notes: list[str] = []
         self._found: dict[File, str] = {}
@@ -44,7 +41,7 @@ class Damage:
 
     def attempts(self, span: Span) -> Iterator[tuple[Sequence[File], DataFrame]]:
         """The rows of a batch, without the files that are damaged; again, with fewer, when `noticed` has found some."""
-        files = self._without({file: why for file in span.files if (why := self._missing(file))}, span.files)
+        files = self._without({file: why for file in span.files if (why := file.missing(self._folder))}, span.files)
         while True:
             self._found = {}
             yield files, self._lake.rows_of(self._source, files)
@@ -57,8 +54,8 @@ class Damage:
         """Around what reads them: when it fails, and some of the files are damaged, `attempts` has another one."""
         try:
             yield
-        except PySparkException:
-            self._found = {file: why for file in files if (why := self._unreadable(file))}
+        except Exception:  # Spark's own and Java's have no class in common
+            self._found = {file: why for file in files if (why := file.damaged(self._folder))}
             if not self._found:
                 raise
 
@@ -87,26 +84,7 @@ class Damage:
             if self._source in schemas.LANDED
             else f"`waypost analytics rebuild` makes {self._source} anew from what has landed"
         )
-        path = self._lake.path(self._source)
-        return f"{path}/{row['path']} is {row['reason']} and set aside: {rows}{whose}{which}. {back}"
-
-    def _missing(self, file: File) -> str | None:
-        path = Path(self._lake.path(self._source)) / file.path
-        try:
-            size = path.stat().st_size
-        except FileNotFoundError:
-            return "missing"
-        return None if size == file.size else f"truncated ({size:,} of {file.size:,} bytes)"
-
-    def _unreadable(self, file: File) -> str | None:
-        path = Path(self._lake.path(self._source)) / file.path
-        try:
-            with pq.ParquetFile(path, page_checksum_verification=True) as opened:
-                for group in range(opened.num_row_groups):
-                    opened.read_row_group(group)
-        except (OSError, pa.ArrowException):
-            return "damaged"
-        return self._missing(file)
+        return f"{self._folder / row['path']} is {row['reason']} and set aside: {rows}{whose}{which}. {back}"
 
 
 def _extremes(held: dict[str, Any]) -> dict[str, Any]:

@@ -25,6 +25,11 @@ class Step(Protocol):
     """One part of a job: what it reads, what it alone writes."""
 
     @property
+    def name(self) -> str:
+        """Its own, as it stands in notes."""
+        ...
+
+    @property
     def inputs(self) -> Sequence[str]:
         """Tables it reads; the first is the one whose rows are counted as read."""
         ...

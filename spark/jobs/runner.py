@@ -17,19 +17,19 @@ from typing import Literal
 import deltalake
 import pyarrow as pa
 
-from spark import session
+from spark import schemas, session, verification
 from spark.delta_log import LogDamaged
 from spark.jobs import catalog
 from spark.jobs.outcome import Job
 from spark.jobs.progress import SourceLost
-from spark.tables import FormatUnknown, Lake, SchemaMismatch
+from spark.tables import FormatUnknown, Lake, SchemaMismatch, TableUnreadable
 
 QUICK_BYTES_MAX = 64 * 1024 * 1024
 """Up to this much telemetry a pass lasts seconds, and the JVM's second compiler costs more than it gives."""
 LOG = Path("_logs") / "spark.log"
 
 State = Literal["running", "done", "failed", "skipped"]
-INTEGRITY_ERRORS = (SchemaMismatch, FormatUnknown, LogDamaged, SourceLost)
+INTEGRITY_ERRORS = (SchemaMismatch, FormatUnknown, TableUnreadable, LogDamaged, SourceLost)
 """What breaks the contract of the data, and not of a program or a machine."""
 
 
@@ -65,6 +65,15 @@ def is_small(root: Path) -> bool:
     sizes = pa.table(deltalake.DeltaTable(path).get_add_actions(flatten=True))["size_bytes"]
     total: int = sum(sizes.to_pylist())
     return total <= QUICK_BYTES_MAX
+
+
+def forget(lake: Lake, jobs: Sequence[Job]) -> None:
+    """Empty the tables of `jobs`; the next pass makes them, and all that is made of them, anew from the start."""
+    for job in jobs:
+        for name in job.outputs:
+            lake.recreate(name)
+    steps = ", ".join(f"'{step.name}'" for job in jobs for step in job.steps)
+    lake.forget("set_aside", f"job IN ({steps})")
 
 
 def one_pass(lake: Lake, jobs: Sequence[Job], report: Callable[[Step], None]) -> list[Step]:
@@ -114,9 +123,22 @@ def _done(lake: Lake, job: Job) -> Step:
     except INTEGRITY_ERRORS as error:
         return Step(job.name, "failed", seconds=time.monotonic() - started, error=str(error), integrity=True)
     except Exception as error:
-        return Step(job.name, "failed", seconds=time.monotonic() - started, error=_first_lines(error))
+        wrong = _damaged(lake, job)
+        seconds = time.monotonic() - started
+        return Step(job.name, "failed", seconds=seconds, error=wrong or _first_lines(error), integrity=bool(wrong))
     seconds = time.monotonic() - started
     return Step(job.name, "done", outcome.rows_in, outcome.rows_out, seconds, notes=outcome.notes)
+
+
+def _damaged(lake: Lake, job: Job) -> str | None:
+    """What is wrong with the derived tables that a job reads or writes, and what to do; None: nothing."""
+    names = [name for name in (*job.inputs, *job.outputs) if name in schemas.DERIVED]
+    there = [name for name in names if Path(lake.path(name)).is_dir()]
+    wrong = [text for table in verification.verified(lake.root, there) for text in table.wrong]
+    if not wrong:
+        return None
+    more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+    return f"{wrong[0]}{more}. `waypost analytics rebuild` makes derived tables anew from what has landed"
 
 
 def _first_lines(error: Exception) -> str:

@@ -24,7 +24,7 @@ from spark.transforms.times import PLAUSIBLE_FROM
 from tests.spark import lakes
 from tests.spark.lakes import START, message
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 
 def table(lake: Lake, name: str, *columns: str) -> list[tuple[Any, ...]]:
@@ -185,7 +185,6 @@ def test_snapshots_follow_the_lake_and_are_written_once(lake: Lake) -> None:
     assert table(lake, "completeness", "rows", "explained", "unexplained") == [(12, 1, 0)]
 
 
-@pytest.mark.timeout(300)
 def test_what_lands_during_a_pass_is_for_the_next_and_a_wrong_clock_counts(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
