@@ -227,8 +227,11 @@ class TcpTransport(asyncio.Transport):
 
     def end(self) -> None:
         """`bridge.transport.ends.Ending`."""
+        error, self._error = self._error, None
+        if error is not None:
+            error.__traceback__ = None  # its frames know us, and whom we drive: nothing would be freed
         try:
-            self._protocol.connection_lost(self._error)
+            self._protocol.connection_lost(error)
         except Exception as error:
             self._report(error)
         finally:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import gc
 import logging
 import socket
 import struct
 import time
+import weakref
 from collections.abc import Callable
 from unittest import mock
 
@@ -186,6 +188,25 @@ class TestReading:
                 made.transport.close()
 
         asyncio.run(scenario())
+
+    def test_what_was_lost_is_freed_at_once(self) -> None:
+        """Without the garbage collector, which comes seldom: the protocol may hold megabytes."""
+
+        async def scenario() -> None:
+            async with Site() as site:
+                peer, made = await site.pair()
+                transport = weakref.ref(made.transport.get_extra_info("socket"))
+                reset(peer)
+                await until(lambda: "lost" in made.told)
+                del made.transport, site.made[:]
+                await asyncio.sleep(0)
+                assert transport() is None
+
+        gc.disable()
+        try:
+            asyncio.run(scenario())
+        finally:
+            gc.enable()
 
     def test_a_reset_while_it_is_paused_waits(self) -> None:
         """What came before it is read first."""
