@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from images.steps import Steps
 
 cache_option = click.option(
     "--cache",
@@ -12,7 +16,6 @@ cache_option = click.option(
     envvar="WAYPOST_IMAGE_CACHE",
     help="Where the results of steps are kept.  [default: waypost/images in your cache directory]",
 )
-again_option = click.option("--again", is_flag=True, help="Do every step anew, whatever is there.")
 
 
 @click.group()
@@ -29,16 +32,45 @@ def image() -> None:
     "--out", type=click.Path(path_type=Path), required=True, help="Folder to make; what is in it is replaced."
 )
 def freeze(cache: Path | None, out: Path) -> None:
-    """Make a folder with a gateway and the Python it runs on, for machines like this one.
+    """Make a folder with a gateway and the Python it runs on.
 
     \b
     Copied to a machine without Python it serves:
       waypost image freeze --out ./frozen && ./frozen/waypost edge run --dev --data ./data
     """
-    from images.frozen import freezing
+    from images.frozen.freezing import PROGRAM
     from images.output import copy_tree
     from images.steps import Steps, default_cache
 
-    made = freezing.freeze(Steps(cache or default_cache()))
-    copy_tree(made, out, holding=freezing.PROGRAM)
+    made, _ = _frozen(Steps(cache or default_cache()))
+    copy_tree(made, out, holding=PROGRAM)
     click.echo(out)
+
+
+@image.command()
+@cache_option
+@click.option(
+    "--out", type=click.Path(path_type=Path, file_okay=False), default=Path(), help="Folder.  [default: this one]"
+)
+def package(cache: Path | None, out: Path) -> None:
+    """Make a Debian package of a gateway, for Debian 12 or newer and Raspberry Pi OS.
+
+    \b
+    On the machine that is to be a gateway, it serves when this is done:
+      sudo apt install ./waypost_*.deb
+    """
+    from images.output import copy_file
+    from images.package import deb
+    from images.steps import Steps, default_cache
+
+    steps = Steps(cache or default_cache())
+    click.echo(copy_file(deb.package(steps, *_frozen(steps)), out))
+
+
+def _frozen(steps: Steps) -> tuple[Path, str]:
+    """A frozen gateway, and the kind of machine it is for."""
+    import platform
+
+    from images.frozen import freezing
+
+    return freezing.freeze(steps), platform.machine()

@@ -25,3 +25,17 @@ def copy_tree(made: Path, out: Path, *, holding: str) -> None:
         fresh.rename(out)
     except OSError as error:
         raise ImageError(f"{error.filename or out}: {error.strerror}") from None
+
+
+def copy_file(made: Path, folder: Path) -> Path:
+    """Copy a file into a folder, in the place of one of its name; where it is now. Raises ImageError."""
+    target = folder / made.name
+    fresh = target.with_name(f"{target.name}.part")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(made, fresh)
+        fresh.replace(target)
+    except OSError as error:
+        fresh.unlink(missing_ok=True)
+        raise ImageError(f"{error.filename or target}: {error.strerror}") from None
+    return target

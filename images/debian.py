@@ -1,0 +1,60 @@
+"""Debian packages for arm64, from where this machine's apt gets its own: no place is written down here."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from images.errors import ImageError
+from images.programs import output, run
+
+SUITE: Final = "bookworm"
+"""The release of Debian that gateways run."""
+HOOKS: Final = "/usr/share/mmdebstrap/hooks"
+DATE: Final = 1577836800
+"""Of every file Debian's packages do not date, seconds since 1970: the same packages make the same tree."""
+APT: Final = ('--aptopt=Apt::Install-Recommends "false"', "--aptopt=Acquire::Retries 3", "--dpkgopt=force-unsafe-io")
+
+
+class Mirror:
+    """Where packages come from."""
+
+    def __init__(self, address: str | None = None) -> None:
+        """`address`: of a mirror of Debian; None: what this machine's apt is set up with."""
+        self._address = address
+
+    def sources(self, components: str) -> str:
+        """Lines for apt. Raises ImageError where this machine knows no archive of `SUITE`."""
+        if self._address is not None:
+            return f"deb {self._address} {SUITE} {components}\ndeb {self._address} {SUITE}-updates {components}\n"
+        asked = ("--format", "$(REPO_URI) $(RELEASE)", "Created-By: Packages", "Origin: Debian")
+        found = dict.fromkeys(output("apt-get", "indextargets", *asked).splitlines())
+        lines = [f"deb {line} {components}" for line in found if line.split()[-1].partition("-")[0] == SUITE]
+        if not lines:
+            raise ImageError(
+                f"apt on this machine knows no archive of Debian {SUITE}",
+                hint="sudo apt update; or name a mirror with --mirror",
+            )
+        return "".join(f"{line}\n" for line in lines)
+
+    def unpack(self, root: Path, packages: Sequence[str], *, log: Path) -> None:
+        """Lay out packages and what they need, without running anything of theirs."""
+        options = ("--variant=extract", f"--hook-dir={HOOKS}/merged-usr")
+        self._run(root, packages, "main", options, log)
+
+    def install(self, target: Path, packages: Sequence[str], options: Sequence[str], *, log: Path) -> None:
+        """Make a root file system, as an archive where the name of `target` ends with .tar."""
+        self._run(target, packages, "main non-free-firmware", ("--variant=apt", *options), log)
+
+    def _run(self, target: Path, packages: Sequence[str], components: str, options: Sequence[str], log: Path) -> None:
+        common = ("--architectures=arm64", "--mode=root", *APT, f"--include={','.join(packages)}")
+        words: list[str | Path] = ["mmdebstrap", *common, *options, SUITE, target, "-"]
+        environment = {"SOURCE_DATE_EPOCH": str(DATE)}
+        run(*words, log=log, environment=environment, given=self.sources(components))
+
+
+def quoted(path: Path) -> str:
+    """For a hook of mmdebstrap, which is a line of shell."""
+    return shlex.quote(str(path))

@@ -1,0 +1,112 @@
+"""A Debian package of a frozen gateway: `apt install ./waypost_*.deb`, and it serves.
+
+dpkg-deb alone makes it; the same gateway makes the same bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import Final
+
+from images import source
+from images.errors import ImageError
+from images.frozen import freezing
+from images.programs import require, run
+from images.steps import Steps
+
+HERE: Final = Path(__file__).parent
+SCRIPTS: Final = ("postinst", "prerm", "postrm")
+LIBRARY: Final = "usr/lib/waypost"
+ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
+"""What Debian calls a kind of machine, by what the kernel does."""
+
+CONTROL: Final = """\
+Package: waypost
+Version: {version}
+Architecture: {architecture}
+Maintainer: Waypost <maintainers@waypost.invalid>
+Installed-Size: {kibibytes}
+Depends: libc6 (>= {libc}), adduser, debconf, init-system-helpers
+Section: net
+Priority: optional
+Description: messaging gateway that survives the power cut
+ A broker for MQTT and AMQP 1.0 that keeps what it acknowledges on disk, serves devices with or without an uplink,
+ and forwards to a hub. This package brings its own Python.
+"""
+
+
+def package(steps: Steps, frozen: Path, machine: str) -> Path:
+    """The package of a frozen gateway for such machines (``x86_64``, ``aarch64``). Raises ImageError."""
+    require("dpkg-deb")
+    name = f"waypost_{source.version()}_{ARCHITECTURES[machine]}.deb"
+    made = steps.result(
+        f"package-{machine}",
+        f"Debian package for {ARCHITECTURES[machine]}",
+        [frozen.parent.name, source.version(), CONTROL, HERE, source.ROOT / "LICENSE"],
+        lambda folder, log: _make(folder / name, frozen, machine, log),
+    )
+    return made / name
+
+
+def _make(target: Path, frozen: Path, machine: str, log: Path) -> None:
+    tree = target.with_name("tree")
+    _lay_out(tree, frozen)
+    files = [path for path in sorted(tree.rglob("*")) if path.is_file() and not path.is_symlink()]
+    control = tree / "DEBIAN"
+    control.mkdir()
+    size = sum(path.stat().st_size for path in files)
+    text = CONTROL.format(
+        version=source.version(),
+        architecture=ARCHITECTURES[machine],
+        kibibytes=(size + 1023) // 1024,
+        libc=libc_needed(tree),
+    )
+    (control / "control").write_text(text)
+    sums = (f"{hashlib.md5(path.read_bytes()).hexdigest()}  {path.relative_to(tree)}\n" for path in files)  # noqa: S324
+    (control / "md5sums").write_text("".join(sums))
+    for name in (*SCRIPTS, "templates"):
+        shutil.copy(HERE / name, control)
+    _same_each_time(tree)
+    words = ("dpkg-deb", "--root-owner-group", "-Zxz", "-z6", "--build", tree, target)
+    run(*words, log=log, environment={"SOURCE_DATE_EPOCH": str(freezing.DATE)})
+    shutil.rmtree(tree)
+
+
+def _lay_out(tree: Path, frozen: Path) -> None:
+    """The files of the package."""
+    shutil.copytree(frozen, tree / LIBRARY, symlinks=True)
+    shutil.copy(HERE / "prepare", tree / LIBRARY / "prepare")
+    (tree / "usr/bin").mkdir()
+    (tree / "usr/bin" / freezing.PROGRAM).symlink_to(f"../lib/waypost/{freezing.PROGRAM}")
+    units = tree / "lib/systemd/system"  # where Debian 12 has them
+    units.mkdir(parents=True)
+    shutil.copy(HERE / "waypost.service", units)
+    texts = tree / "usr/share/doc/waypost"
+    texts.mkdir(parents=True)
+    shutil.copy(HERE / "README.Debian", texts / "README")
+    shutil.copy(source.ROOT / "LICENSE", texts / "copyright")
+
+
+def _same_each_time(tree: Path) -> None:
+    """Modes and dates that say nothing of who made it, and when."""
+    for path in (*tree.rglob("*"), tree):
+        if not path.is_symlink():
+            path.chmod(0o755 if path.is_dir() or path.stat().st_mode & 0o100 else 0o644)
+        os.utime(path, (freezing.DATE, freezing.DATE), follow_symlinks=False)
+
+
+def libc_needed(tree: Path) -> str:
+    """The C library that every program and library of a tree runs on: the newest version one of them names."""
+    found = {
+        tuple(map(int, version.split(b".")))
+        for path in tree.rglob("*")
+        if path.is_file() and not path.is_symlink() and (content := path.read_bytes()).startswith(b"\x7fELF")
+        for version in re.findall(rb"\0GLIBC_(\d+\.\d+)(?:\.\d+)?(?=\0)", content)
+    }
+    if not found:
+        raise ImageError(f"{tree} holds no program")
+    return ".".join(map(str, max(found)))

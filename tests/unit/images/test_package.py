@@ -1,0 +1,71 @@
+"""The service of a package: as strict as the one for a checkout, and nothing in it that systemd would not take."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from edge.appliance.initial.systemd import UNIT_NAME, unit
+from images.errors import ImageError
+from images.package import deb
+
+UNIT = deb.HERE / UNIT_NAME
+EXPOSURE_MAX = 2.0
+"""What `systemd-analyze security` says of it, of 10."""
+OTHERWISE = {
+    "ExecStart", "ExecStartPre", "LimitNOFILE", "ProtectHome", "ReadWritePaths", "StateDirectory", "StateDirectoryMode",
+}  # fmt: skip
+"""What a package does in another way."""
+
+needs_systemd = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
+
+
+def service(text: str) -> list[str]:
+    lines = text.partition("[Service]\n")[2].partition("[Install]")[0].splitlines()
+    return sorted(line for line in lines if line and not line.startswith("#") and line.split("=")[0] not in OTHERWISE)
+
+
+def test_it_is_the_unit_of_a_checkout() -> None:
+    assert "\nProtectHome=yes\n" in UNIT.read_text()
+    assert service(UNIT.read_text()) == service(unit("gw", Path("/var/lib/waypost"), files=1, ports=[1883]))
+
+
+@needs_systemd
+def test_it_gives_few_rights() -> None:
+    done = subprocess.run(
+        ["systemd-analyze", "security", "--offline=true", "--no-pager", str(UNIT)],
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    said = re.search(r"exposure level for waypost\.service: ([\d.]+)", done.stdout)
+    assert said is not None, done.stdout
+    assert float(said[1]) <= EXPOSURE_MAX
+
+
+@needs_systemd
+def test_systemd_takes_it(tmp_path: Path) -> None:
+    program = shutil.which("true") or "/bin/true"
+    text = re.sub(r"(?m)^(ExecStart(?:Pre)?)=\S+", rf"\1={program}", UNIT.read_text())
+    (tmp_path / UNIT_NAME).write_text(text.replace("file:/usr/share", "https://usr.share.invalid"))
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(tmp_path / UNIT_NAME)],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert not [line for line in done.stderr.splitlines() if UNIT_NAME in line], done.stderr
+
+
+@pytest.mark.parametrize("name", [*deb.SCRIPTS, "prepare"])
+def test_scripts_are_posix(name: str) -> None:
+    subprocess.run(["/bin/sh", "-n", str(deb.HERE / name)], check=True)
+
+
+def test_the_c_library_it_needs_is_read_from_what_is_in_it(tmp_path: Path) -> None:
+    (tmp_path / "a.so").write_bytes(b"\x7fELF\0GLIBC_2.4\0GLIBC_2.34\0")
+    (tmp_path / "b").write_bytes(b"\x7fELF..\0GLIBC_2.9\0GLIBC_2.3.4\0")
+    (tmp_path / "c.txt").write_bytes(b"\0GLIBC_2.99\0")
+    assert deb.libc_needed(tmp_path) == "2.34"
+    with pytest.raises(ImageError, match="holds no program"):
+        deb.libc_needed(tmp_path / "a.so")
