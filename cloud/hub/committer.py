@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from functools import partial
@@ -108,6 +109,8 @@ class Committer:
         self._timer: asyncio.Handle | None = None
         self._timer_s = 0.0
         self._gather_until = self._last_put_s = 0.0
+        self._begun_s = -math.inf
+        """When the last turn with fresh batches began: a trickle has one in twice the time batches are gathered."""
         self._urgent = False
         self._failing: Fault | None = None
         self._landed_s = 0.0
@@ -148,7 +151,7 @@ class Committer:
             if not entry.rows:
                 self._urgent = True
             elif not self._queue.fresh_rows:
-                self._gather_until = now + self._gather_s
+                self._gather_until = max(now + self._gather_s, self._begun_s + 2 * self._gather_s)
             self._queue.put(entry)
         self._last_put_s = now
         self._schedule()
@@ -286,6 +289,8 @@ class Committer:
         if due is None or due > now:  # what was waited for has waited for more since
             self._schedule()
             return
+        if self._queue.fresh_rows:
+            self._begun_s = now
         self._under_way = group = self._take(now)
         self._took_all = self._closing is not None and not (self._queue.fresh or self._queue.held)
         self._urgent = False
@@ -325,6 +330,7 @@ class Committer:
             self._final = True
             self._closing.set_result(None)
         else:
+            self._loop.run_in_executor(self._executor, self._lander.compact)
             self._release_surplus()
             self._urgent = self._urgent or self._queue.urgent
             self._schedule()

@@ -16,7 +16,7 @@ from typing import TypeVar
 from cloud.hub.groups import Entry, Group, LedgerDocument, Lineage, Manifest, Report, Verdict
 from cloud.hub.registry.registry import Registry
 from cloud.lake.commits import GatewayStore
-from cloud.lake.faults import CannotLand, ContentError
+from cloud.lake.faults import CannotLand, ContentError, LakeError
 from cloud.lake.isolation import Isolation, isolate
 from cloud.lake.landing import Landing, Unreadable
 from cloud.lake.limits import LANDING_S_MAX
@@ -57,6 +57,13 @@ class Lander:
             self._land_rest(group, report, now_us)
         report.versions = dict(self._landing.versions)
         return report
+
+    def compact(self) -> None:
+        """Between two landings: small files of the lake become one. What fails is tried again when there are more."""
+        try:
+            self._landing.compact()
+        except LakeError as error:
+            log.warning("lake: %s", error)
 
     @contextmanager
     def _attempt(self, entries: Sequence[Entry], report: Report) -> Iterator[None]:

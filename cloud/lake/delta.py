@@ -41,6 +41,13 @@ class DeltaLake:
     def append(self, table: str, rows: pa.Table, transaction: Transaction | None = None) -> int:
         return self._tables[table].append(rows, transaction)
 
+    def compact(self) -> int:
+        for table in self._tables.values():
+            count = table.compact()
+            if count:
+                return count
+        return 0
+
     def committed(self, table: str, application: str) -> int | None:
         return self._tables[table].committed(application)
 

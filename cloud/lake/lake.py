@@ -40,6 +40,10 @@ class Lake(Protocol):
         """
         ...
 
+    def compact(self) -> int:
+        """Put small files together where a table has many; returns how many. Changes no rows; takes 0.3 s at most."""
+        ...
+
     def committed(self, table: str, application: str) -> int | None:
         """The last commit id of an application in the table; None for none. What it tells is on the medium."""
         ...

@@ -264,6 +264,10 @@ class Landing:
             self._commit("ledger", records("ledger", rows, now_us), list(new))
         return LandedRanges(len(new), len(documents) - done)
 
+    def compact(self) -> int:
+        """Put small files of the lake together, where there are many; returns how many. Raises `LakeError`."""
+        return self._lake.compact()
+
     def land_records(self, table: str, rows: Sequence[Mapping[str, Any]], now_us: int) -> None:
         """Append rows that may be there twice after a crash (states, manifests: each says when it was made)."""
         if rows:

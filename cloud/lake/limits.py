@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 GATHER_MS_DEFAULT = 500
-"""How long the first batch of a landing waits for company. Half a second keeps a quiet fleet at two small files a
-second and freshness under a second; a busy hub lands sooner, by size or by quiet."""
+"""How long the first batch of a landing waits for company, and half the time between two landings of a trickle: one
+small file a second, and about a second to the lake. A busy hub lands sooner, by size or by quiet."""
 
 GATHER_MS_MAX = 2_000
 """Longest gather that may be configured: above it a gateway's window runs dry on a slow uplink."""
@@ -58,6 +58,19 @@ RETRY_S_MAX = 30.0
 
 PARQUET_COMPRESSION_LEVEL = 3
 """zstd level of the data files: 1.3 M rows/s a core, 2x smaller than snappy (measured)."""
+
+SMALL_FILE_BYTES_MAX = 4 * 1024 * 1024
+"""Bytes of a data file that is put together with others of its day; a larger one is left as it is. Each of these may
+be written anew with every `COMPACTED_FILES_MIN` others until it has grown that large: less than 0.1 MB/s."""
+
+COMPACTED_FILES_MIN = 64
+"""Small files of one day that are put together: at one a second a minute's."""
+
+COMPACTED_FILES_MAX = 256
+"""Files put together at once, of a table that has more of them: some 0.3 s, for which the landing waits."""
+
+COMPACTED_BYTES_MAX = 16 * 1024 * 1024
+"""Bytes of files put together at once; their rows take some ten times that while they are written."""
 
 STATISTICS_TEXT_MAX = 32
 """Characters of a text column's minimum or maximum put into the Delta log; longer ones are left out of it."""

@@ -27,10 +27,11 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction
 
 from cloud.lake.commits import Failpoint, no_failpoint
+from cloud.lake.compaction import SmallFile, entry, put_entry, small_files
 from cloud.lake.contract import contract
 from cloud.lake.faults import LakeError, TableMismatch
 from cloud.lake.lake import Transaction
-from cloud.lake.limits import PARQUET_COMPRESSION_LEVEL, STATISTICS_TEXT_MAX
+from cloud.lake.limits import COMPACTED_FILES_MAX, COMPACTED_FILES_MIN, PARQUET_COMPRESSION_LEVEL, STATISTICS_TEXT_MAX
 from edge.output.logs import said
 
 log = logging.getLogger(__name__)
@@ -76,6 +77,10 @@ class Table:
         self._path = path
         self._delta = delta
         self._failpoint = failpoint
+        self._appended = COMPACTED_FILES_MIN
+        """Files since the table was looked at for small ones; what an earlier run left is looked at first."""
+        self._unreadable: set[str] = set()
+        """Files that are left as they are, for whoever puts copies of them back."""
 
     @classmethod
     def open(cls, lake: Path, name: str, *, durable_version: int = -1, failpoint: Failpoint = no_failpoint) -> Table:
@@ -134,7 +139,9 @@ class Table:
         `committed` tells.
         """
         with _lake_errors(f"table {self.name} cannot be written"):
-            action = self._write_file(rows)
+            partitions = contract().tables[self.name].partition_by
+            values = {column: str(rows.column(column)[0].as_py()) for column in partitions}
+            action = self._write_file(rows.drop_columns(list(partitions)), values)
             self._failpoint("written")
             transactions = None if transaction is None else [AppTransaction(*transaction)]
             self._delta.update_incremental()
@@ -151,17 +158,52 @@ class Table:
             for version in range(before + 1, self.version + 1):  # compaction may have added one of its own
                 _sync_log(self._path, version)
             self._failpoint("synced")
+        self._appended += 1
         return self.version
 
-    def _write_file(self, rows: pa.Table) -> AddAction:
-        """Write one data file, synced with its directory, and say what is in it."""
-        partitions = contract().tables[self.name].partition_by
-        values = {column: str(rows.column(column)[0].as_py()) for column in partitions}
+    def compact(self) -> int:
+        """Put small files of one day together when there are enough of them; returns how many, 0 for none.
+
+        Rows stay what they were, and the former files are kept for those who read older versions, until a vacuum.
+        Raises `LakeError`; then the table is as it was.
+        """
+        if self._appended < COMPACTED_FILES_MIN:
+            return 0
+        self._appended = 0
+        spec = contract().tables[self.name]
+        with _lake_errors(f"files of table {self.name} cannot be put together"):
+            self._delta.update_incremental()
+            files = small_files(self._delta, spec.partition_by, without=self._unreadable)
+            if not files:
+                return 0
+            rows = pa.concat_tables([self._rows_of(file) for file in files], promote_options="default")
+            kept = [name for name in spec.arrow_schema.names if name in rows.column_names]
+            action = self._write_file(rows.select(kept), dict(files[0].partition))
+            self._failpoint("rewritten")
+            content = entry(files, action, action.modification_time)
+            if not put_entry(self._path / "_delta_log", self.version + 1, content):
+                (self._path / action.path).unlink(missing_ok=True)  # others have committed meanwhile: another time
+                return 0
+            self._delta.update_incremental()
+            _sync_log(self._path, self.version)
+        if len(files) == COMPACTED_FILES_MAX:  # there may be more
+            self._appended = COMPACTED_FILES_MIN
+        return len(files)
+
+    def _rows_of(self, file: SmallFile) -> pa.Table:
+        try:
+            with pq.ParquetFile(self._path / file.path, page_checksum_verification=True) as opened:
+                return opened.read()
+        except (OSError, pa.ArrowException):
+            self._unreadable.add(file.path)
+            raise
+
+    def _write_file(self, kept: pa.Table, values: Mapping[str, str]) -> AddAction:
+        """Write one data file of a partition, synced with its directory, and say what is in it."""
         folder = "/".join(f"{column}={value}" for column, value in values.items())
         make_directory(self._path / folder)
         relative = f"{folder}/part-00000-{uuid.uuid4()}-c000.zstd.parquet"
         path = self._path / relative
-        kept = rows.drop_columns(list(partitions))
         try:
             with path.open("xb") as file:
                 pq.write_table(
@@ -181,7 +223,7 @@ class Table:
             raise
         sync_directory(path.parent)
         modified_ms = int(path.stat().st_mtime * 1_000)
-        return AddAction(relative, size, values, modified_ms, True, json.dumps(statistics(kept)))
+        return AddAction(relative, size, dict(values), modified_ms, True, json.dumps(statistics(kept)))
 
 
 def statistics(rows: pa.Table) -> dict[str, Any]:

@@ -76,6 +76,9 @@ class SimulatedLake:
     def versions(self) -> Mapping[str, int]:
         return {name: len(versions) - 1 for name, versions in self._tables.items()}
 
+    def compact(self) -> int:
+        return 0
+
     def committed(self, table: str, application: str) -> int | None:
         if isinstance(self.failure, LakeError):
             raise self.failure

@@ -31,6 +31,9 @@ class MemoryLake:
             self._committed[table, transaction.application] = transaction.commit
         return len(self.appended[table])
 
+    def compact(self) -> int:
+        return 0
+
     def committed(self, table: str, application: str) -> int | None:
         return self._committed.get((table, application))
 

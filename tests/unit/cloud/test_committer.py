@@ -42,7 +42,7 @@ def open_registry(directory: Path, writer: str = "this hub") -> Registry:
 class Bench:
     """A committer on a real lake, whose failures are injected at the failpoints of the landing."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, gather_ms: int = 5) -> None:
         self.directory = directory
         self.presences = 0
         """Transactions that connections have cost."""
@@ -56,7 +56,7 @@ class Bench:
             loop=asyncio.get_running_loop(),
             executor=self.executor,
             now_us=lambda: time.time_ns() // 1_000,
-            gather_ms=5,
+            gather_ms=gather_ms,
         )
         self.committer.reported.append(self.report)
 
@@ -117,9 +117,9 @@ class Bench:
         return Counter((row["gateway"], row["address"], row["sequence"]) for row in found)
 
 
-def run(tmp_path: Path, scenario: Callable[[Bench], Coroutine[Any, Any, None]]) -> Bench:
+def run(tmp_path: Path, scenario: Callable[[Bench], Coroutine[Any, Any, None]], gather_ms: int = 5) -> Bench:
     async def main() -> Bench:
-        bench = Bench(tmp_path)
+        bench = Bench(tmp_path, gather_ms)
         await scenario(bench)
         await bench.committer.close()
         bench.executor.submit(bench.registry.close).result()
@@ -162,6 +162,20 @@ def test_what_comes_together_lands_together(tmp_path: Path) -> None:
         assert bench.landing.versions["telemetry"] == 1
 
     assert run(tmp_path, scenario).rows == 30
+
+
+def test_a_trickle_lands_once_in_twice_the_gather_time(tmp_path: Path) -> None:
+    """A file a second, not two: what comes after a landing waits for the time of the next one."""
+
+    async def scenario(bench: Bench) -> None:
+        loop, session = asyncio.get_running_loop(), bench.session()
+        begun = loop.time()
+        for number in range(4):
+            bench.send(session, str(number), first=3 * number)
+            await bench.answered(number + 1)
+        assert loop.time() - begun >= 0.1 + 3 * 0.2
+
+    run(tmp_path, scenario, gather_ms=100)
 
 
 class TestConnections:

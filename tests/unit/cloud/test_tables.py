@@ -13,8 +13,10 @@ from deltalake import DeltaTable
 from cloud.lake.contract import contract
 from cloud.lake.faults import LakeError, TableMismatch
 from cloud.lake.lake import Transaction
+from cloud.lake.limits import COMPACTED_FILES_MIN
 from cloud.lake.rows import records
 from cloud.lake.tables import Table, statistics
+from spark import delta_log
 
 NOW_US = 1_795_250_665_237_123
 
@@ -126,3 +128,74 @@ def test_a_table_with_a_column_of_another_type_is_refused(tmp_path: Path) -> Non
     DeltaTable.create(tmp_path / "manifests", other.append(pa.field("ingest_date", pa.string())))
     with pytest.raises(TableMismatch, match="other columns"):
         Table.open(tmp_path, "manifests")
+
+
+class TestCompaction:
+    """Small files of a day become one: no row more or less, and nobody who follows the commits sees it."""
+
+    def filled(self, lake: Path, count: int) -> Table:
+        table = Table.open(lake, "gateway_status")
+        for number in range(count):
+            table.append(state(number), Transaction("app", number + 1))
+        return table
+
+    def names(self, count: int) -> list[str]:
+        return sorted(f"gw{number}" for number in range(count))
+
+    def test_as_many_as_the_limit_become_one(self, tmp_path: Path) -> None:
+        table = self.filled(tmp_path, COMPACTED_FILES_MIN - 1)
+        assert table.compact() == 0
+        table.append(state(COMPACTED_FILES_MIN - 1), Transaction("app", COMPACTED_FILES_MIN))
+        before = Table.open(tmp_path, "gateway_status")
+        assert before.compact() == COMPACTED_FILES_MIN
+        found = DeltaTable(tmp_path / "gateway_status")
+        assert (len(found.file_uris()), found.count()) == (1, COMPACTED_FILES_MIN)
+        assert gateways(tmp_path) == self.names(COMPACTED_FILES_MIN)
+        assert before.committed("app") == COMPACTED_FILES_MIN
+        commit = delta_log.entry(tmp_path / "gateway_status", found.version())
+        assert commit is not None
+        assert (commit.added, commit.takes_away) == ((), False)
+        # Whoever reads an older version still can, and the next append follows.
+        assert DeltaTable(tmp_path / "gateway_status", version=found.version() - 1).to_pyarrow_table().num_rows == 64
+        assert table.append(state(64), Transaction("app", 65)) == found.version() + 1
+        assert gateways(tmp_path) == self.names(65)
+
+    def test_who_dies_on_the_way_leaves_the_table_as_it_was(self, tmp_path: Path) -> None:
+        self.filled(tmp_path, COMPACTED_FILES_MIN)
+
+        def dies(point: str) -> None:
+            if point == "rewritten":
+                raise InterruptedError
+
+        dying = Table.open(tmp_path, "gateway_status", failpoint=dies)
+        with pytest.raises(LakeError):
+            dying.compact()
+        assert len(DeltaTable(tmp_path / "gateway_status").file_uris()) == COMPACTED_FILES_MIN
+        assert Table.open(tmp_path, "gateway_status").compact() == COMPACTED_FILES_MIN
+        assert gateways(tmp_path) == self.names(COMPACTED_FILES_MIN)
+
+    def test_what_others_commit_meanwhile_stays(self, tmp_path: Path) -> None:
+        self.filled(tmp_path, COMPACTED_FILES_MIN)
+
+        def another(point: str) -> None:
+            if point == "rewritten":
+                DeltaTable(tmp_path / "gateway_status").delete("gateway = 'gw7'")
+
+        table = Table.open(tmp_path, "gateway_status", failpoint=another)
+        assert table.compact() == 0
+        assert gateways(tmp_path) == [name for name in self.names(COMPACTED_FILES_MIN) if name != "gw7"]
+        assert table.append(state(64)) == DeltaTable(tmp_path / "gateway_status").version()
+
+    def test_a_damaged_file_is_left_where_it_is(self, tmp_path: Path) -> None:
+        table = self.filled(tmp_path, COMPACTED_FILES_MIN)
+        damaged = next((tmp_path / "gateway_status").rglob("*.parquet"))
+        content = bytearray(damaged.read_bytes())
+        content[len(content) // 3] ^= 1
+        damaged.write_bytes(content)
+        with pytest.raises(LakeError, match="cannot be put together"):
+            table.compact()
+        assert len(DeltaTable(tmp_path / "gateway_status").file_uris()) == COMPACTED_FILES_MIN
+        assert table.compact() == 0, "not again with each landing"
+        for number in range(COMPACTED_FILES_MIN):
+            table.append(state(number))
+        assert table.compact() == 2 * COMPACTED_FILES_MIN - 1, "the others have not to wait for it"

@@ -1,0 +1,87 @@
+"""Small data files put together, so that a trickle does not cost readers, the log and each checkpoint a file a second.
+
+A version that takes files away and adds the same rows in others changes no data (`dataChange` false): readers that
+follow the table's commits do not see it. delta-rs can write such a version, too, but syncs neither file nor log; what
+was acknowledged would be in files that a power cut may take.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Container, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+from deltalake import DeltaTable
+from deltalake.transaction import AddAction
+
+from cloud.lake.limits import COMPACTED_BYTES_MAX, COMPACTED_FILES_MAX, COMPACTED_FILES_MIN, SMALL_FILE_BYTES_MAX
+
+
+class SmallFile(NamedTuple):
+    """A data file as the log names it, with the values of its partition."""
+
+    partition: tuple[tuple[str, str], ...]
+    path: str
+    size: int
+
+
+def small_files(table: DeltaTable, partition_by: Sequence[str], without: Container[str] = ()) -> list[SmallFile]:
+    """Files of one partition that are worth putting together, the oldest first; none where they are too few.
+
+    `without`: files that are left as they are.
+    """
+    actions = pa.table(table.get_add_actions(flatten=True))
+    keys = [actions[f"partition.{column}"].to_pylist() for column in partition_by]
+    columns = (actions[name].to_pylist() for name in ("modification_time", "path", "size_bytes"))
+    found: dict[tuple[tuple[str, str], ...], list[SmallFile]] = {}
+    for (_, path, size), *values in sorted(zip(zip(*columns, strict=True), *keys, strict=True), key=lambda row: row[0]):
+        if size <= SMALL_FILE_BYTES_MAX and path not in without:
+            partition = tuple((column, str(value)) for column, value in zip(partition_by, values, strict=True))
+            found.setdefault(partition, []).append(SmallFile(partition, path, size))
+    most = max(found.values(), key=len, default=[])
+    return _bounded(most) if len(most) >= COMPACTED_FILES_MIN else []
+
+
+def _bounded(files: Sequence[SmallFile]) -> list[SmallFile]:
+    taken, size = [], 0
+    for file in files[:COMPACTED_FILES_MAX]:
+        size += file.size
+        if size > COMPACTED_BYTES_MAX:
+            break
+        taken.append(file)
+    return taken
+
+
+def entry(removed: Sequence[SmallFile], added: AddAction, now_ms: int) -> bytes:
+    """A log entry that takes `removed` away and adds `added`, of the same rows."""
+    metrics = {"numFilesRemoved": str(len(removed)), "numFilesAdded": "1"}
+    info = {"timestamp": now_ms, "operation": "OPTIMIZE", "operationParameters": {}, "operationMetrics": metrics}
+    actions: list[dict[str, Any]] = [{"commitInfo": info}]
+    for file in removed:
+        action = {"path": file.path, "deletionTimestamp": now_ms, "dataChange": False, "extendedFileMetadata": True}
+        actions.append({"remove": action | {"partitionValues": dict(file.partition), "size": file.size}})
+    whole = {"path": added.path, "partitionValues": dict(added.partition_values), "size": added.size}
+    whole |= {"modificationTime": added.modification_time, "dataChange": False, "stats": added.stats}
+    actions.append({"add": whole})
+    return b"".join(json.dumps(action).encode() + b"\n" for action in actions)
+
+
+def put_entry(log: Path, version: int, content: bytes) -> bool:
+    """Put an entry into a log, whole and synced; False where another program has put one in its place."""
+    fresh = log / f".{uuid.uuid4()}.tmp"
+    try:
+        with fresh.open("xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            os.link(fresh, log / f"{version:020}.json")
+        except FileExistsError:
+            return False
+        return True
+    finally:
+        fresh.unlink(missing_ok=True)
