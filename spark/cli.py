@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from spark.detector.cli import detect
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -35,7 +37,10 @@ FAILURES_MAX = 3
 
 @click.group()
 def analytics() -> None:
-    """Fleet analytics on a lake: run the jobs, draw the report."""
+    """Fleet analytics on a lake: run the jobs, draw the report; find anomalies in a file."""
+
+
+analytics.add_command(detect)
 
 
 def _lake_option(command: Any) -> Any:

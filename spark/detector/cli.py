@@ -1,0 +1,60 @@
+"""`waypost analytics detect`: the detector of the anomaly job on a file."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import click
+
+FAILED, USAGE = 1, 2
+
+
+@click.command()
+@click.argument("source", metavar="IN.csv", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.argument("target", metavar="OUT.csv", type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--explain", is_flag=True, help="Two more columns: the rule that spoke up most, and what it expected.")
+@click.option("--json", "as_json", is_flag=True, help="Print the counts as one JSON object on standard output.")
+def detect(source: Path, target: Path, explain: bool, as_json: bool) -> None:
+    """Find anomalies in one series, row by row and without looking ahead.
+
+    IN.csv has the columns timestamp (ISO 8601, or a number since 1970) and value; OUT.csv gets timestamp, value and
+    anomaly_score, from 0 to 1. A score of 0.5 or more is an anomaly. The first 150 values are for learning.
+
+    \b
+    Rules (--explain):
+      unusual value  far from the mean of the series
+      level shift    the mean of some values against those before
+      spike          one value against the last ones
+      season         the last hour against the same time of other days
+      variability    values vary more, or less, than before; others are common
+      pattern        a course of the last hours that was never seen
+    """
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from spark.detector.detector import REPORTED
+    from spark.detector.series_file import SeriesError, judge
+
+    console = Console(stderr=True)
+    begun = time.monotonic()
+    try:
+        with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+            task = progress.add_task(source.name, total=source.stat().st_size)
+            judged = judge(source, target, explain=explain, tell=lambda read: progress.update(task, completed=read))
+    except SeriesError as error:
+        click.echo(f"error: {source}: {error}; nothing was written", err=True)
+        sys.exit(USAGE)
+    except OSError as error:
+        click.echo(f"error: {error.filename or target}: {error.strerror or error}", err=True)
+        sys.exit(FAILED)
+    elapsed_s = time.monotonic() - begun
+    if as_json:
+        click.echo(json.dumps({**judged._asdict(), "seconds": round(elapsed_s, 3)}))
+        return
+    values = f"{judged.rows:,} values in {elapsed_s:.1f} s"
+    click.echo(f"{target}: {judged.anomalies:,} anomalies (score {REPORTED} or more) in {values}", err=True)
+    if judged.without_value:
+        click.echo(f"note: {judged.without_value:,} rows have no value; their score is 0", err=True)

@@ -1,0 +1,45 @@
+"""Every number the detector was built with: unit and reason. None of them was fitted to labels by more than their order
+of magnitude; `spark/README.md` says what was tried and how flat the result is around them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+MEMORY_VALUES: Final = 10_000
+"""Values after which a record counts half: about a month at one value in five minutes. What was last seen then may be
+reported anew; a record that never faded would silence the rule that made it."""
+MARGIN: Final = 0.03
+"""By which share a record must be exceeded to count in full: less is how records of ordinary noise are broken."""
+VOTES: Final = 2.0
+"""Records broken at once that make an anomaly, once the series is known: no single measure is trusted alone."""
+LEARNING_VALUES: Final = 1_500
+"""Young records are broken by chance: the votes needed begin at twice `VOTES`; this is the constant of the decline."""
+WARM_UP_VALUES: Final = 150
+"""Values before the first anomaly is reported at all: shorter histories have no records worth the name."""
+QUIET_VALUES: Final = 100
+"""Values after an anomaly in which only one of `LOUDER` times its strength is reported: one event, one report."""
+LOUDER: Final = 3.0
+"""See `QUIET_VALUES`."""
+SUPPRESSED: Final = 0.45
+"""Highest score, below the 0.5 of a report, of a value that belongs to an event reported already."""
+
+VALUE_MAX: Final = 1e100
+"""Largest size of a value that is learned from: sums of squares stay finite. A larger one is an anomaly by itself."""
+HISTORY_VALUES: Final = 1_024
+"""Values kept one by one; the longest window is seven times 144."""
+DAY_S: Final = 86_400
+"""Seconds of the season that is looked for: people, sun and tariffs go by the day."""
+SLOTS: Final = 288
+"""Parts of a day of which one value each is kept, five minutes long."""
+DAYS: Final = 8
+"""Days of slots kept: the same time one, two, three and seven days ago."""
+SLOT_SEARCH: Final = 2
+"""Slots to either side in which the same time of another day is looked for, as readings do not come on the second."""
+INTERVAL_VALUES: Final = 30
+"""Values whose distances tell how often the series has one; before that no pattern is compared."""
+STRIDE_VALUES_MAX: Final = 64
+"""Values between two points of a pattern, at most: it bounds what is kept of a series with a value each second."""
+BINS: Final = 12
+"""Classes of size in which values are counted to compare what is common now with what was."""
+BIN_VALUES: Final = 150
+"""Values from which the classes are made, with as many in each."""

@@ -1,0 +1,138 @@
+"""A series in a CSV file, `timestamp,value`: read, judged row by row and written with its scores.
+
+Rows go through one at a time: memory does not depend on the length of the file, and no score on what comes after it.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, Final, NamedTuple
+
+from spark.detector.detector import REPORTED, Detector
+
+TIMESTAMP: Final = "timestamp"
+VALUE: Final = "value"
+SCORE: Final = "anomaly_score"
+EXPLAINED: Final = ("rule", "expected")
+TELL_EVERY_ROWS: Final = 4_096
+"""Rows from one word about the progress to the next."""
+_EPOCH_UNITS: Final = ((1e17, 1e-9), (1e14, 1e-6), (1e11, 1e-3), (-math.inf, 1.0))
+"""From which size on a number is nanoseconds, microseconds, milliseconds, seconds since 1970: up to the year 5138."""
+
+
+class SeriesError(Exception):
+    """The file is no series; the message says which line and what was expected there."""
+
+
+class Judged(NamedTuple):
+    """What a file had."""
+
+    rows: int
+    anomalies: int
+    without_value: int
+    """Rows whose value is empty or no number of finite size, as NaN: their score is 0."""
+
+
+def judge(source: Path, target: Path, *, explain: bool, tell: Callable[[int], None] = lambda _bytes: None) -> Judged:
+    """Score every row of `source`, and put the result in place of `target` at the end, or nothing.
+
+    `tell` is called with the bytes read now and then. Raises `SeriesError`, `OSError`.
+    """
+    with source.open("rb") as raw:
+        descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        try:
+            with os.fdopen(descriptor, "w", newline="", encoding="utf-8") as written:
+                judged = _judge(raw, written, explain=explain, tell=tell)
+            mask = os.umask(0)
+            os.umask(mask)
+            os.chmod(name, 0o666 & ~mask)
+            os.replace(name, target)
+        except BaseException:
+            os.unlink(name)
+            raise
+    return judged
+
+
+def seconds(text: str) -> float:
+    """Seconds since 1970 of a timestamp: ISO 8601 (without a zone it is UTC), or a number since 1970 in seconds,
+    milliseconds, microseconds or nanoseconds, told by its size. Raises `ValueError`."""
+    text = text.strip()
+    try:
+        number = float(text)
+    except ValueError:
+        moment = datetime.fromisoformat(text)
+        return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp()
+    if not math.isfinite(number):
+        raise ValueError(text)
+    return number * next(unit for least, unit in _EPOCH_UNITS if abs(number) >= least)
+
+
+def _judge(raw: IO[bytes], written: IO[str], *, explain: bool, tell: Callable[[int], None]) -> Judged:
+    reader = _rows(raw)
+    _, header = next(reader, (1, []))
+    time_at, value_at = _columns(header)
+    writer = csv.writer(written, lineterminator="\n")
+    writer.writerow((TIMESTAMP, VALUE, SCORE, *(EXPLAINED if explain else ())))
+    detector = Detector()
+    rows = anomalies = without_value = 0
+    for line, row in reader:
+        timestamp, value, time_s, number = _read(row, time_at, value_at, line)
+        finding = detector.add(time_s, number)
+        rows += 1
+        anomalies += finding.score >= REPORTED
+        without_value += not math.isfinite(number)
+        more: tuple[str, ...] = ()
+        if explain:
+            more = (finding.rule or "", "" if finding.expected is None else f"{finding.expected:.6g}")
+        writer.writerow((timestamp, value, f"{finding.score:.6f}", *more))
+        if rows % TELL_EVERY_ROWS == 0:
+            tell(raw.tell())
+    return Judged(rows, anomalies, without_value)
+
+
+def _rows(raw: IO[bytes]) -> Iterator[tuple[int, list[str]]]:
+    reader = csv.reader(_lines(raw))
+    try:
+        for row in reader:
+            if row:
+                yield reader.line_num, row
+    except csv.Error as error:
+        raise SeriesError(f"line {reader.line_num}: {error}") from None
+
+
+def _lines(raw: IO[bytes]) -> Iterator[str]:
+    for number, line in enumerate(raw, start=1):
+        try:
+            yield line.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError:
+            raise SeriesError(f"line {number}: this is no UTF-8 text") from None
+
+
+def _columns(header: list[str]) -> tuple[int, int]:
+    names = [name.strip().lower() for name in header]
+    missing = [name for name in (TIMESTAMP, VALUE) if name not in names]
+    if missing:
+        expected = f"expected the header {TIMESTAMP},{VALUE}"
+        raise SeriesError(f"line 1: no column `{missing[0]}`; {expected}, found {','.join(header)[:80]!r}")
+    return names.index(TIMESTAMP), names.index(VALUE)
+
+
+def _read(row: list[str], time_at: int, value_at: int, line: int) -> tuple[str, str, float, float]:
+    try:
+        timestamp, value = row[time_at], row[value_at]
+    except IndexError:
+        raise SeriesError(f"line {line}: {len(row)} columns, fewer than the header has") from None
+    try:
+        time_s = seconds(timestamp)
+    except (ValueError, OverflowError):
+        raise SeriesError(f"line {line}: timestamp {timestamp[:40]!r} is neither ISO 8601 nor a number") from None
+    try:
+        return timestamp, value, time_s, float(value) if value.strip() else math.nan
+    except ValueError:
+        raise SeriesError(f"line {line}: value {value[:40]!r} is no number") from None
