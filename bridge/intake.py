@@ -197,6 +197,7 @@ class Intake:
         self._gateway: str | None = None
         self._held: dict[int, _Delivery] = {}
         self._held_bytes = 0
+        self._batches_max = self._limits.batches_unsettled
         self._arrived: deque[_Arrived] = deque()
         self._unread_bytes = 0
         self._busy = False
@@ -275,6 +276,14 @@ class Intake:
         """The service has room again: take what waits."""
         if self._arrived and not self._busy:
             self._take()
+
+    def share(self, batches: int) -> None:
+        """The peer may have so many batches on their way, and no more than the limits say; what it has is not taken
+        back."""
+        more, self._batches_max = batches > self._batches_max, batches
+        if more and self._receivers:
+            self._replenish()
+            self._shell.flush_soon()
 
     def hold_back(self, reason: str = HELD_BACK) -> None:
         """Read nothing more of the peer until `read_on` for the same reason; idempotent, as that is."""
@@ -460,11 +469,12 @@ class Intake:
             return
         for link in self._receivers:
             receiver: _ReceiverState = link.context
-            missing = receiver.credit_max - receiver.unsettled - receiver.unread - link.credit
+            most = min(receiver.credit_max, self._batches_max) if receiver.batching else receiver.credit_max
+            missing = most - receiver.unsettled - receiver.unread - link.credit
             enough = (
                 self._held_bytes + self._unread_bytes < self._limits.bytes_unsettled or receiver.target != TELEMETRY
             )
-            if enough and (missing * 4 >= receiver.credit_max or (missing > 0 and link.credit <= 0)):
+            if enough and (missing * 4 >= most or (missing > 0 and link.credit <= 0)):
                 self._engine.grant(link, missing)
 
 

@@ -188,8 +188,6 @@ class Uplink:
         self._tags = count()
         self._engine: Engine | None = None
         self._link: Link | None = None
-        self._credit_most = 0
-        """The most the peer has given at a time."""
         self._live_at = float("-inf")
         """When the last batch of the live lane left."""
         self._due_at: float | None = None
@@ -243,7 +241,7 @@ class Uplink:
     def attached(self, engine: Engine, link: Link, cut: Callable[[str], None]) -> None:
         """The peer took the link. `cut` is called with a reason when the connection must end and be made anew."""
         self._engine, self._link, self._cut = engine, link, cut
-        self._credit_most, self._live_at = 0, float("-inf")
+        self._live_at = float("-inf")
         self.rate.begin()
         if self.pacer is not None:
             self.pacer.begin(self._clock())
@@ -270,7 +268,6 @@ class Uplink:
         engine, link = self._engine, self._link
         if engine is None or link is None:
             return
-        self._credit_most = max(self._credit_most, link.credit)
         now = self._clock()
         self._due_at, self._handed, self._looked = None, False, False
         while link.credit > 0 and (flow := self._next(link, now)) is not None:
@@ -341,7 +338,8 @@ class Uplink:
 
     def _backlog_due(self, link: Link, now: float) -> bool:
         """There is credit that the live lane does not need, little waits in the socket, and a batch is full."""
-        if link.credit <= min(LIVE_CREDIT_KEPT, self._credit_most // 4):
+        window = link.credit + len(self._unsettled)
+        if link.credit <= min(LIVE_CREDIT_KEPT, window // 4):
             return False
         if not (self._paced(Lane.BACKLOG, now) and self._socket_takes(now)):
             return False

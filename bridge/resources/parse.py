@@ -46,6 +46,15 @@ def read(kinds: Kinds, names: Sequence[str]) -> list[Resource]:
     return resources
 
 
+def read_whole(kinds: Kinds, names: Sequence[str]) -> list[Resource]:
+    """As `read`, of what is all there is: it has to hold together, too. Raises `ConfigurationRejected`."""
+    resources = read(kinds, names)
+    errors = kinds.validate(resources)
+    if errors:
+        raise ConfigurationRejected(errors)
+    return resources
+
+
 def to_yaml(document: Any) -> str:
     """One document as YAML that `parse` reads back equal."""
     text = str(yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=120))

@@ -3,6 +3,7 @@
 While more waits than `PENDING_BYTES_MAX`, and until half of it has been landed, a gateway is read, and what it sends
 is decoded, as far as less than its share waits of it. Shares are alike; they are of those of which anything waits.
 What is read of them all the same is bounded too (`PENDING_BYTES_LAST`). It knows no landing: it is told what waits.
+How much credit each has meanwhile is `cloud.hub.credit`'s.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 from bridge.intake import Intake
+from cloud.hub.credit import Shares
 from cloud.lake.limits import PENDING_BYTES_LAST, PENDING_BYTES_MAX
 
 
@@ -23,16 +25,19 @@ class Pressure:
         self._unread = unread
         self._intakes: dict[Intake, None] = {}
         self._share_bytes = 0
+        self._credit = Shares()
         self.pressed = False
 
     def add(self, intake: Intake) -> None:
         """A connection is there."""
         self._intakes[intake] = None
+        self._credit.add(intake, self._free_bytes)
         self.look_at(intake)
 
     def remove(self, intake: Intake) -> None:
         """It is gone."""
         self._intakes.pop(intake, None)
+        self._credit.remove(intake)
 
     def has_room(self, intake: Intake) -> bool:
         """More of it may be decoded: always while nothing is, or nothing would ever be landed."""
@@ -67,9 +72,14 @@ class Pressure:
         self.look()
         for intake in list(self._intakes):
             intake.go_on()
+        self._credit.landed(self._intakes, self._free_bytes)
 
     def _waiting(self) -> int:
         return self._decoded() + self._unread()
+
+    @property
+    def _free_bytes(self) -> int:
+        return PENDING_BYTES_MAX - self._waiting()
 
     def _hold_back_or_read(self, intake: Intake, *, everybody: bool) -> None:
         if everybody or intake.waiting_bytes > self._share_bytes:

@@ -77,13 +77,9 @@ def resources_of(options: RunOptions) -> Sequence[Resource]:
     """The resources of --config, or the applied ones. Raises `ConfigurationRejected`, `RepositoryError`."""
     if options.config is None:
         return Repository(options.data).load().resources
-    from bridge.resources.parse import read  # noqa: PLC0415 - YAML: half a MiB nobody else needs
+    from bridge.resources.parse import read_whole  # noqa: PLC0415 - YAML: half a MiB nobody else needs
 
-    resources = read(KINDS, [str(options.config)])
-    errors = KINDS.validate(resources)
-    if errors:
-        raise ConfigurationRejected(errors)
-    return resources
+    return read_whole(KINDS, [str(options.config)])
 
 
 def _base(options: RunOptions, resources: Sequence[Resource]) -> BrokerConfiguration:

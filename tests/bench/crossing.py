@@ -23,6 +23,7 @@ from typing import Any, Final, NamedTuple
 from deltalake import DeltaTable
 
 from bridge.limits import BACKLOG_QUEUE_S
+from tests.bench.accepting_hub import AcceptingHub
 from tests.bench.comparison import Benchmark, Settings
 from tests.bench.load import LoadFailed, LoadGenerators
 from tests.bench.narrow_link import NarrowLink
@@ -41,6 +42,9 @@ READING_BYTES: Final = 118
 RATE_MIN: Final = 150_000
 BACKLOG_BYTES_MAX: Final = 10.0
 LIVE_BYTES_MAX: Final = 40.0
+LIVE_DEVICES: Final = 20
+LIVE_LEAVES_MS_MAX: Final = 250.0
+"""Within which a live reading is with the hub, on a good link."""
 LIVE_TIMES_MAX: Final = 1.5
 BATCH_S: Final = BACKLOG_QUEUE_S
 """One batch of the backlog, which a reading may find on the link."""
@@ -55,6 +59,8 @@ class Sensor:
         self.topic = f"plant/{self.name}/reading"
         self._chance = random.Random(number)
         self._time_ms = 1_763_845_200_000 + self._chance.randrange(1_000)
+        self.last = b""
+        """The newest reading."""
         self._values = [21.5 + self._chance.random() * 4, 45 + self._chance.random() * 10, 1013.2, 3.71]
 
     def reading(self) -> bytes:
@@ -67,7 +73,8 @@ class Sensor:
             f'{{"ts":{self._time_ms},"temperature":{temperature:.2f},"humidity":{humidity:.1f},'
             f'"pressure":{pressure:.2f},"battery":{battery:.3f},"status":"ok"'
         )
-        return (text + " " * (READING_BYTES - 1 - len(text)) + "}").encode()
+        self.last = (text + " " * (READING_BYTES - 1 - len(text)) + "}").encode()
+        return self.last
 
 
 class Fleet:
@@ -277,6 +284,44 @@ def narrow(_load: LoadGenerators, settings: Settings) -> list[Result]:
     ]  # fmt: skip
 
 
+def live(_load: LoadGenerators, _settings: Settings) -> list[Result]:
+    """From a device's PUBACK to the hub's intake, over a link that is not narrow."""
+    with (
+        tempfile.TemporaryDirectory(prefix="waypost-bench-", dir=Path.cwd() / "build") as folder,
+        AcceptingHub() as far,
+    ):
+        arguments = ("--hub", f"amqp://127.0.0.1:{far.port}", "--gateway", "gw1", "--forward", "plant/#")
+        with edge(Path(folder), "gateway", *arguments) as gateway:
+            fleet = Fleet(gateway.port("mqtt"), LIVE_DEVICES)
+            fleet.publish(0, 1)
+            wait_until(lambda: bool(far.arrived), timeout_s=60, what="the gateway connects")
+            acked = _acked_live(fleet, LIVE_S)
+            wait_until(lambda: acked.keys() <= far.arrived.keys(), timeout_s=60, what="all of it has arrived")
+            fleet.close()
+    waits_ms = [max(0.0, far.arrived[reading] - at) * 1e3 for reading, at in acked.items()]
+    wait_ms = _p99(waits_ms)
+    say(f"  {len(waits_ms)} readings: p50 {statistics.median(waits_ms):.0f}, p99 {wait_ms:.0f} ms")
+    return [
+        Result(
+            "crossing-live", f"a live reading, from PUBACK to the hub's intake; {LIVE_DEVICES} devices, one a second",
+            "ms, p99", wait_ms, at_most(LIVE_LEAVES_MS_MAX, wait_ms),
+        ),
+    ]  # fmt: skip
+
+
+def _acked_live(fleet: Fleet, seconds: float) -> dict[bytes, float]:
+    """Each device publishes one reading a second, spread over it: when each was acknowledged, monotonic seconds."""
+    acked: dict[bytes, float] = {}
+    begin, devices = time.monotonic(), len(fleet.sensors)
+    while (elapsed := time.monotonic() - begin) < seconds:
+        if len(acked) < int(elapsed * devices):
+            number = len(acked) % devices
+            fleet.publish(number, 1)
+            acked[fleet.sensors[number].last] = time.monotonic()
+        time.sleep(0.002)
+    return acked
+
+
 def _p99(values: Sequence[float]) -> float:
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))]
@@ -286,5 +331,6 @@ CASES: Final = (
     Benchmark(
         "crossing", "a backlog from gateway to lake: rate, bytes on the wire, and live readings' bytes", 90, drain
     ),
+    Benchmark("crossing-live", "a live reading's way from its PUBACK to the hub's intake", 25, live),
     Benchmark("crossing-narrow", "live readings over 1 Mbit/s while a backlog drains over it", 120, narrow),
 )

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from bridge.resources.errors import ConfigurationRejected
-from bridge.resources.parse import read
+from bridge.resources.parse import read_whole
 from bridge.resources.resource import Resource
 from edge.appliance.clock import kernel_synchronized
 from edge.appliance.configuration.effective import effective, exposure, notices
@@ -96,7 +96,8 @@ def surroundings(
     if data is None or not data.is_dir():
         return found
     try:
-        found.resources = list(Repository(data).load().resources if config is None else read(KINDS, [str(config)]))
+        applied = Repository(data).load().resources if config is None else read_whole(KINDS, [str(config)])
+        found.resources = list(applied)
         found.notices = [*notices(found.resources), *exposure(found.resources)]
         found.configuration = effective(found.resources)
     except ConfigurationRejected as rejected:

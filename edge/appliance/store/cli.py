@@ -78,13 +78,13 @@ def _configuration_of(data: Path, config: Path | None) -> BrokerConfiguration | 
     """Of the gateway: by the resources in `config`, or those that were applied; None, and a line that says so, when
     those cannot be read."""
     from bridge.resources.errors import ConfigurationRejected
-    from bridge.resources.parse import read
+    from bridge.resources.parse import read_whole
     from edge.appliance.configuration.effective import effective
     from edge.appliance.configuration.repository import Repository, RepositoryError
     from edge.configuration.kinds import KINDS
 
     try:
-        return effective(Repository(data).load().resources if config is None else read(KINDS, [str(config)]))
+        return effective(Repository(data).load().resources if config is None else read_whole(KINDS, [str(config)]))
     except (RepositoryError, ConfigurationRejected) as error:
         if config is not None:
             raise CommandError(str(error), hint="--config is what the gateway was given", code=Exit.USAGE) from None

@@ -19,6 +19,7 @@ class Connection:
         """Of those."""
         self.is_read = True
         self.went_on = 0
+        self.batches = 0
 
     @property
     def unsettled(self) -> tuple[int, int]:
@@ -32,6 +33,9 @@ class Connection:
 
     def go_on(self) -> None:
         self.went_on += 1
+
+    def share(self, batches: int) -> None:
+        self.batches = batches
 
 
 class Rig:

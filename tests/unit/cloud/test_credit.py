@@ -1,0 +1,97 @@
+"""Credit of gateways: shares of what may wait."""
+
+from __future__ import annotations
+
+from bridge.limits import UPLINK_BATCH_BYTES, UPLINK_WINDOW_BYTES
+from cloud.hub.credit import BATCHES_MAX, BATCHES_MIN, MUCH_BYTES, Shares
+from cloud.lake.limits import PENDING_BYTES_MAX
+
+
+class Gateway:
+    """A connection, and how many batches it may have on their way."""
+
+    def __init__(self) -> None:
+        self.waiting_bytes = 0
+        self.batches = 0
+
+    def share(self, batches: int) -> None:
+        self.batches = batches
+
+
+class Rig:
+    def __init__(self, count: int = 0) -> None:
+        self.shares = Shares()
+        self.gateways: list[Gateway] = []
+        for _ in range(count):
+            self.connect()
+
+    @property
+    def free_bytes(self) -> int:
+        return PENDING_BYTES_MAX - sum(each.waiting_bytes for each in self.gateways)
+
+    def connect(self) -> Gateway:
+        made = Gateway()
+        self.gateways.append(made)
+        self.shares.add(made, self.free_bytes)
+        return made
+
+    def land(self) -> None:
+        self.shares.landed(self.gateways, self.free_bytes)
+
+    def settle(self) -> None:
+        """Who has nothing to send has shown so."""
+        self.land()
+        self.land()
+
+
+def test_one_alone_has_what_its_window_holds() -> None:
+    rig = Rig(1)
+    assert rig.gateways[0].batches == BATCHES_MAX == UPLINK_WINDOW_BYTES // UPLINK_BATCH_BYTES
+
+
+def test_a_fleet_that_comes_at_once_shares_from_the_first_on() -> None:
+    rig = Rig(1_000)
+    given = [each.batches for each in rig.gateways]
+    assert given == sorted(given, reverse=True)
+    assert set(given[200:]) == {BATCHES_MIN}, "none is without"
+    assert sum(given) < 6_000, "a tenth of what each alone would have"
+    for each in rig.gateways:
+        each.waiting_bytes = 4 * UPLINK_BATCH_BYTES
+    rig.land()
+    assert {each.batches for each in rig.gateways} == {BATCHES_MIN}
+
+
+def test_those_that_send_as_they_measure_take_no_share() -> None:
+    rig = Rig(1_000)
+    rig.settle()
+    for each in rig.gateways:
+        each.waiting_bytes = MUCH_BYTES // 10
+    behind = rig.gateways[7]
+    behind.waiting_bytes = 8 * UPLINK_BATCH_BYTES
+    rig.land()
+    assert behind.batches == BATCHES_MAX
+
+
+def test_what_waits_already_leaves_less_and_what_has_landed_more() -> None:
+    rig = Rig(4)
+    rig.settle()
+    assert {each.batches for each in rig.gateways} == {BATCHES_MAX}
+    for each in rig.gateways:
+        each.waiting_bytes = PENDING_BYTES_MAX // 4
+    rig.land()
+    assert {each.batches for each in rig.gateways} == {BATCHES_MIN}
+    for each in rig.gateways:
+        each.waiting_bytes = PENDING_BYTES_MAX // 32
+    rig.land()
+    assert {each.batches for each in rig.gateways} == {BATCHES_MAX}
+
+
+def test_who_is_gone_has_no_share() -> None:
+    rig = Rig(100)
+    rig.land()
+    few = rig.gateways[0].batches
+    for gone in rig.gateways[4:]:
+        rig.shares.remove(gone)
+    del rig.gateways[4:]
+    rig.land()
+    assert few < BATCHES_MAX == rig.gateways[0].batches
