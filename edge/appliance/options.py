@@ -8,7 +8,6 @@ from pathlib import Path
 import msgspec
 
 from bridge.resources.endpoint import Endpoint
-from bridge.resources.errors import ConfigurationRejected
 from bridge.resources.resource import Resource
 from edge.appliance.configuration.effective import development, effective, with_hub
 from edge.appliance.configuration.exposure import guarded

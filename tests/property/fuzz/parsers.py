@@ -49,6 +49,7 @@ from edge.broker.mqtt import packets
 from edge.broker.mqtt.names import check_topic_filter
 from edge.broker.security.tokens import TokenError, read_keys, verify
 from edge.configuration.kinds import KINDS
+from tests.property.fuzz.documents import DOCUMENTS
 from tests.property.fuzz.machines import MACHINES
 from tests.property.fuzz.parser import Parser
 from tests.unit.mqtt.cases import CASES
@@ -320,5 +321,6 @@ PARSERS: Final = {
             b"apiVersion: waypost/v1\nkind: Hub\nspec: {amqp: 127.0.0.1:0, gatherMilliseconds: 500, registry: sqlite:////tmp/x}\n"
         ],
     ),
+    **DOCUMENTS,
     **MACHINES,
 }

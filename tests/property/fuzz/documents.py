@@ -1,0 +1,112 @@
+"""What gateway and hub say to each other in documents: enrolment, and manifests all the way into the proof."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Final
+
+import msgspec
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from bridge.enrolment import EnrolmentRequest, Issued, Refusal, RenewalRequest, Token, TokenError, secret_of
+from bridge.manifest import GENESIS, Statement
+from cloud.hub.documents import DocumentError, manifest_rows
+from cloud.hub.enrolment.authority import OwnAuthority, RequestError, new_key, read_request
+from cloud.hub.enrolment.service import serial_of
+from cloud.hub.groups import Session
+from cloud.hub.peers import NotAPeer, certified
+from cloud.lake.rows import records
+from cloud.proof.statements import Keys, chain_faults, closing_faults, doubt
+from cloud.proof.statements import read as read_statement
+from edge.appliance.identity.request import signing_request
+from edge.health.certificates import CertificateError, validity
+from tests.property.fuzz.parser import Parser
+
+SESSION: Final = Session("default", "gw", "-")
+AT_US: Final = 1_763_845_200_000_000
+
+
+def take_token_text(data: bytes) -> None:
+    """What a person carries to a gateway: a token that is one is written as it is read."""
+    token = Token.parse(data.decode("utf-8", "replace"))
+    assert Token.parse(token.text) == token
+    assert token.secret.hex() not in repr(token)
+
+
+def take_enrolment(data: bytes) -> None:
+    """A request at the hub, and the answer at the gateway."""
+    for kind in (EnrolmentRequest, RenewalRequest, Issued, Refusal):
+        try:
+            document = msgspec.json.decode(data, type=kind)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            continue
+        if isinstance(document, EnrolmentRequest):
+            with contextlib.suppress(TokenError):
+                secret_of(document)
+        if isinstance(document, EnrolmentRequest | RenewalRequest):
+            with contextlib.suppress(RequestError):
+                read_request(document.request)
+
+
+def take_certificate(data: bytes) -> None:
+    """A certificate as `ssl` shows it, and its bytes."""
+    serial, _, der = data.partition(b"\n")
+    shown = {
+        "serialNumber": serial.decode("latin-1"),
+        "subjectAltName": (("URI", der[:200].decode("utf-8", "replace")),),
+    }
+    if serial_of(shown) is not None:
+        with contextlib.suppress(NotAPeer):
+            certified(shown)
+    validity(der)
+
+
+def take_manifest(data: bytes) -> None:
+    """A manifest as the hub takes it; what is taken can be landed, and read again by who proves."""
+    document = msgspec.json.decode(data, type=dict[str, object])
+    rows = records("manifests", manifest_rows(SESSION, document), AT_US)
+    keys, believed = Keys(), list[Statement]()
+    for row in rows.to_pylist():
+        signed = read_statement(row)
+        if isinstance(signed, str):
+            continue
+        keys.learn(signed)
+        if doubt(signed, keys) is None:
+            believed.append(signed.said)
+        list(chain_faults(signed.stream, [signed.said], whole=True))
+        list(closing_faults("default", "gw", [signed.said], whole=True))
+    list(closing_faults("default", "gw", believed, whole=False))
+
+
+def _statement() -> bytes:
+    said = Statement("e" * 32, "plant/7", 0, 5_000, 0, 4, 5, {"expired": 1}, "good", "s" * 32, 1, 1, GENESIS)
+    document = {
+        "public_key": "ed25519:AAAA",
+        "statements": [{**msgspec.structs.asdict(said.sealed("gw")), "signature": "AAAA"}],
+    }
+    return msgspec.json.encode(document)
+
+
+def _enrolment() -> list[bytes]:
+    request = signing_request(new_key())
+    return [
+        msgspec.json.encode(EnrolmentRequest("0a1b2c3d4e5f", "A" * 27, "hall", request)),
+        msgspec.json.encode(RenewalRequest(request)),
+        msgspec.json.encode(Issued("default", "hall", "pem", "pem", 1.5)),
+        msgspec.json.encode(Refusal("no", "token-spent", 1.5)),
+    ]
+
+
+DOCUMENTS: Final = {
+    "token-text": Parser(take_token_text, (TokenError,), [Token("0a1b2c3d4e5f", bytes(20), bytes(32)).text.encode()]),
+    "enrolment": Parser(take_enrolment, (), _enrolment()),
+    "certificate": Parser(
+        take_certificate,
+        (CertificateError,),
+        [
+            b"0A1B\nwaypost://default/hall",
+            b"1\n" + OwnAuthority.make("hub", 0.0).certificate.public_bytes(Encoding.DER),
+        ],
+    ),
+    "manifest": Parser(take_manifest, (msgspec.DecodeError, UnicodeDecodeError, DocumentError), [_statement()]),
+}
