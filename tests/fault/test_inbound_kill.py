@@ -1,0 +1,155 @@
+"""A gateway that takes from a far side is killed while it takes: what the far side could forget is in the lake.
+
+From a queue of another gateway (AMQP, each message with a message-id): each of them once, in order. From Mosquitto, at
+QoS 1, where nothing names a message: none is missing, and what is there again was under way at a kill.
+
+The seed is printed; ``WAYPOST_SEED=n`` replays the same moments.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from bridge import plain
+from bridge import sections as s
+from bridge.amqp_values import encode
+from bridge.engine import State
+from tests.support.amqp_sender import AmqpSender
+from tests.support.lake import rows
+from tests.support.mosquitto import Mosquitto, installed
+from tests.support.processes import Waypost, edge, hub, wait_until
+from tests.support.publisher import Publisher
+from tests.support.seeds import chosen_seed
+
+KILLS = 3
+EACH = 1_500
+"""Messages put into the queue before each kill."""
+WINDOW = 100
+"""Messages a connection to Mosquitto has under way (`max_inflight_messages`): what may come again after each kill."""
+
+GATEWAY = """
+apiVersion: waypost/v1
+kind: Gateway
+metadata: {{name: gw1}}
+spec: {{listeners: {{http: "127.0.0.1:0"}}}}
+---
+apiVersion: waypost/v1
+kind: AddressSpace
+metadata: {{name: default}}
+spec:
+  connectors:
+  - {{name: hub, endpointHosts: [{{host: 127.0.0.1, port: {hub}}}]}}
+  - {{name: far, type: {kind}, endpointHosts: [{{host: 127.0.0.1, port: {far}}}]}}
+---
+apiVersion: waypost/v1
+kind: Address
+metadata: {{name: default.taken}}
+spec:
+  address: {address}
+  type: topic
+  forwarders:
+  - {{name: taken, direction: in, remoteAddress: far/{remote}}}
+  - {{name: to-hub, remoteAddress: hub}}
+"""
+
+
+def gateway(folder: Path, **places: object) -> Waypost:
+    """One that takes from a far side, and forwards to a hub."""
+    file, data = folder / "gateway.yaml", folder / "gw1"
+    file.write_text(GATEWAY.format(**places))
+    command = [sys.executable, "-m", "edge.appliance.main", "apply", "--data", str(data), "-f", str(file)]
+    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    return Waypost(folder / "gw1.log", "edge", "run", "--data", str(data))
+
+
+def connected(near: Waypost) -> bool:
+    """To the far side."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{near.port('http')}/api/v1/bridge", timeout=10) as answer:
+        states = {each["name"]: each["state"] for each in json.load(answer)["connectors"]}
+    return bool(states["far"] == "connected")
+
+
+def landed(folder: Path) -> list[bytes]:
+    """Bodies in the lake, in the order of their sequences."""
+    found = sorted(rows(folder / "hub" / "lake", "telemetry"), key=lambda row: (row["address"], row["sequence"]))
+    assert len({row["epoch"] for row in found}) <= 1
+    return [payload(row["body"]) for row in found]
+
+
+def payload(body: bytes) -> bytes:
+    return plain.body_of(body) if body.startswith(b"\x00\x53") else body
+
+
+def kill_while_it_takes(near: Waypost, feed: Callable[[], object]) -> None:
+    """Several times, at random moments."""
+    chance = random.Random(chosen_seed())
+    for _ in range(KILLS):
+        wait_until(lambda: connected(near), timeout_s=60, what="it takes from the far side")
+        feed()
+        time.sleep(chance.uniform(0.0, 0.3))  # the random moment
+        near.kill()
+        near.start()
+
+
+def all_land(folder: Path, wanted: Sequence[bytes]) -> list[bytes]:
+    missing = set(wanted)
+
+    def there() -> bool:
+        missing.difference_update(landed(folder))
+        return not missing
+
+    wait_until(there, timeout_s=120, what=f"all of it is in the lake; missing: {list(missing)[:3]}", every_s=0.5)
+    return landed(folder)
+
+
+@pytest.mark.timeout(400)
+def test_a_queue_of_another_gateway(tmp_path: Path) -> None:
+    the_hub, far = hub(tmp_path), edge(tmp_path, "gw2")
+    with the_hub, far:
+        places = {"hub": the_hub.port("amqp"), "far": far.port("amqp"), "kind": "amqp"}
+        sender = AmqpSender(far.port("amqp"), "device", "queue/orders")
+        sent: list[bytes] = []
+
+        def feed() -> None:
+            bodies = [b"%d" % number for number in range(len(sent), len(sent) + EACH)]
+            ids = (b"\x00\x53" + bytes((s.PROPERTIES,)) + encode([f"order-{body.decode()}"]) for body in bodies)
+            sender.send(*(name + plain.data_section(body) for name, body in zip(ids, bodies, strict=True)))
+            assert set(sender.settled()) == {State.ACCEPTED}
+            sent.extend(bodies)
+
+        with gateway(tmp_path, address="orders", remote="queue/orders", **places) as near:
+            kill_while_it_takes(near, feed)
+            found = all_land(tmp_path, sent)
+            sender.close()
+            assert near.stop() == 0
+    assert found == sent, "each once, in order"
+
+
+@installed
+@pytest.mark.timeout(400)
+def test_a_broker_that_names_nothing(tmp_path: Path) -> None:
+    broker, the_hub = Mosquitto(tmp_path / "mosquitto"), hub(tmp_path)
+    with broker.running(), the_hub:
+        places = {"hub": the_hub.port("amqp"), "far": broker.port, "kind": "mqtt"}
+        publisher = Publisher("p", broker.port, "cloud/1", pause_s=0.001)
+        with gateway(tmp_path, address="cloud/#", remote="cloud/#", **places) as near:
+            wait_until(lambda: connected(near), timeout_s=60, what="it has subscribed")
+            publisher.start()
+            kill_while_it_takes(near, lambda: None)
+            publisher.end()
+            found = all_land(tmp_path, publisher.acked)
+            assert near.stop() == 0
+    again = sum(count - 1 for count in Counter(found).values())
+    print(f"{len(publisher.acked)} acknowledged, {len(found)} in the lake, {again} of them again")
+    assert len(publisher.acked) > 100 * KILLS, "there was load"
+    assert again <= KILLS * WINDOW, "no more than the far side had under way at each kill"
