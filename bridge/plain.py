@@ -34,6 +34,11 @@ HOPS_PROPERTY: Final = "x-opt-waypost-hops"
 
 _MAP8, _MAP32, _BINARY8 = 0xC1, 0xD1, 0xA0
 _ANNOTATIONS_BEGIN: Final = b"\x00\x53\x72"
+_MAP32_CODE: Final = bytes((_MAP32,))
+_PROPERTIES_BEGIN: Final = b"\x00\x53\x73\xd0"
+"""With the code of a list whose size and count have four bytes."""
+_ULONG: Final = b"\x80"
+"""Of eight bytes, however small: all sequences of a run are as long."""
 _UINT_MAX: Final = 0xFFFF_FFFF
 _DESCRIPTIVE: Final = frozenset((s.HEADER, s.DELIVERY_ANNOTATIONS, s.MESSAGE_ANNOTATIONS, s.PROPERTIES))
 """Sections that say what a message is, and whose."""
@@ -117,18 +122,20 @@ def ends_of(message: bytes) -> dict[int, int]:
 
 def messages(hop: Hop, sequence: int, run: Run, heading: Heading = AS_THEY_SAY) -> list[bytes]:
     """The messages of a run, named by `hop` and their sequences."""
+    ours = _Annotations(hop, run)
     if run.flags & AMQP:
         header = run.properties if heading == AS_THEY_SAY else _header_of(run.properties, heading)
-        return [_annotated(hop, sequence + i, run, header, body) for i, body in enumerate(run.bodies)]
+        return [_annotated(ours, sequence + i, header, body) for i, body in enumerate(run.bodies)]
     mqtt = read(run.properties)
     header, properties, application = _translated(run, mqtt, heading)
-    hops = _mqtt_hops(mqtt)
+    hops, count = ours.hops(_mqtt_hops(mqtt)), 1 + len(properties)
+    others = b"".join(map(encode, properties))
     return [
         b"".join(
             (
                 header,
-                _section(s.MESSAGE_ANNOTATIONS, _annotations(hop, sequence + i, run, hops)),
-                _section(s.PROPERTIES, [message_id(hop, sequence + i, run.address), *properties]),
+                _map_section(ours.named(sequence + i, hops), _Annotations.VALUES),
+                _list_section(encode(message_id(hop, sequence + i, run.address)) + others, count),
                 application,
                 data_section(body),
             )
@@ -150,16 +157,27 @@ def hops_of(run: Run) -> Sequence[str]:
         return ()
 
 
-def _annotations(hop: Hop, sequence: int, run: Run, hops: Sequence[str]) -> dict[Symbol, Any]:
-    return {
-        GATEWAY: hop.gateway,
-        EPOCH: hop.epoch,
-        ADDRESS: run.address,
-        SEQUENCE: Ulong(sequence),
-        DEVICE: run.device,
-        RECEIVED_AT: run.received_at,
-        HOPS: [*hops, hop.gateway],
-    }
+class _Annotations:
+    """Our entries in the message annotations of a run: what its messages say alike is encoded once."""
+
+    VALUES: Final = 14
+    """Keys and values."""
+
+    def __init__(self, hop: Hop, run: Run) -> None:
+        before = (GATEWAY, hop.gateway, EPOCH, hop.epoch, ADDRESS, run.address, SEQUENCE)
+        after = (DEVICE, run.device, RECEIVED_AT, run.received_at, HOPS)
+        self._before = b"".join(map(encode, before)) + _ULONG
+        self._after = b"".join(map(encode, after))
+        self._gateway = hop.gateway
+        self._first_hop = encode([hop.gateway])
+
+    def hops(self, before: Sequence[str]) -> bytes:
+        """The gateways a message has passed, ours the last, encoded."""
+        return encode([*before, self._gateway]) if before else self._first_hop
+
+    def named(self, sequence: int, hops: bytes) -> bytes:
+        """All of them, encoded, for one message."""
+        return b"".join((self._before, sequence.to_bytes(8), self._after, hops))
 
 
 def message_id(hop: Hop, sequence: int, address: str) -> str:
@@ -190,17 +208,14 @@ def _header_of(header: bytes, heading: Heading) -> bytes:
     return _section(s.HEADER, [durable is True, Ubyte(priority) if isinstance(priority, int) else None, *ttl])
 
 
-def _annotated(hop: Hop, sequence: int, run: Run, header: bytes, body: bytes) -> bytes:
+def _annotated(ours: _Annotations, sequence: int, header: bytes, body: bytes) -> bytes:
     """An AMQP message with our annotations among its own; every other byte stays as it is."""
     try:
         others, hops, rest = _their_annotations(body)
     except DecodeError:
         others, hops, rest = [], [], 0  # it is passed on as it came; the peer may make more of it
-    ours = [encode(part) for entry in _annotations(hop, sequence, run, hops).items() for part in entry]
-    content = b"".join((*others, *ours))
-    count = 2 * len(others) + len(ours)
-    annotations = b"\x00\x53\x72" + bytes((_MAP32,)) + (len(content) + 4).to_bytes(4) + count.to_bytes(4) + content
-    return header + annotations + body[rest:]
+    content = b"".join((*others, ours.named(sequence, ours.hops(hops))))
+    return header + _map_section(content, 2 * len(others) + _Annotations.VALUES) + body[rest:]
 
 
 def _their_annotations(body: bytes) -> tuple[list[bytes], list[str], int]:
@@ -229,6 +244,16 @@ def _their_annotations(body: bytes) -> tuple[list[bytes], list[str], int]:
 
 def _section(code: int, value: Any) -> bytes:
     return b"\x00\x53" + bytes((code,)) + encode(value)
+
+
+def _map_section(content: bytes, count: int) -> bytes:
+    """Message annotations of `count` keys and values, given encoded."""
+    return _ANNOTATIONS_BEGIN + _MAP32_CODE + (len(content) + 4).to_bytes(4) + count.to_bytes(4) + content
+
+
+def _list_section(content: bytes, count: int) -> bytes:
+    """Properties of `count` fields, given encoded."""
+    return _PROPERTIES_BEGIN + (len(content) + 4).to_bytes(4) + count.to_bytes(4) + content
 
 
 # --- MQTT to AMQP -------------------------------------------------------------------------------------------------
