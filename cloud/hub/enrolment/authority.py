@@ -192,7 +192,7 @@ def read_request(pem: str) -> PublicKey:
         request = x509.load_pem_x509_csr(pem.encode("ascii", "replace"))
         proven = request.is_signature_valid
         key = request.public_key()
-    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+    except (ValueError, TypeError, UnsupportedAlgorithm, x509.InvalidVersion) as error:
         raise RequestError("the certificate signing request cannot be read") from error
     if not proven:
         raise RequestError("the certificate signing request is not signed with its own key")

@@ -76,7 +76,7 @@ def read_authority(certificate: Path, key: Path) -> OwnAuthority:
         private = load_pem_private_key(key.read_bytes(), None)
     except OSError as error:
         raise AuthorityFileError(_unusable(Path(error.filename or certificate), error)) from error
-    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+    except (ValueError, TypeError, UnsupportedAlgorithm, x509.InvalidVersion) as error:
         words = f"{certificate} with key {key} is no authority in PEM without a passphrase"
         raise AuthorityFileError(f"{words}; put back a copy of it: without it gateways have to enrol anew") from error
     if not isinstance(private, ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey):
@@ -149,7 +149,7 @@ class ServerCertificate:
             found = x509.load_pem_x509_certificate(self.file.read_bytes())
             found.verify_directly_issued_by(self._authority.certificate)
             names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-        except (OSError, ValueError, TypeError, InvalidSignature, x509.ExtensionNotFound):
+        except (OSError, ValueError, TypeError, InvalidSignature, x509.ExtensionNotFound, x509.InvalidVersion):
             return None
         return found if {str(each.value) for each in names} == set(self._names) else None
 

@@ -96,7 +96,7 @@ def _load(path: str) -> list[x509.Certificate] | str:
         return f"{path}: {error.strerror}"
     try:
         return x509.load_pem_x509_certificates(content)
-    except ValueError:
+    except (ValueError, x509.InvalidVersion):
         return f"{path} holds no certificate in PEM"
 
 

@@ -46,7 +46,7 @@ def require_ours(issued: Issued, key: ec.EllipticCurvePrivateKey) -> None:
         own, *between = x509.load_pem_x509_certificates(issued.certificate.encode("ascii"))
         authority = x509.load_pem_x509_certificate(issued.authority.encode("ascii"))
         (between[-1] if between else own).verify_directly_issued_by(authority)
-    except (ValueError, TypeError, InvalidSignature) as error:
+    except (ValueError, TypeError, InvalidSignature, x509.InvalidVersion) as error:
         raise NotWhatWasAskedFor("the hub sent a certificate that is none of its authority") from error
     if own.public_key() != key.public_key():
         raise NotWhatWasAskedFor("the hub sent a certificate for another key")

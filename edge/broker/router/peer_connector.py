@@ -81,6 +81,7 @@ class PeerConnector:
         )
         self.inboxes: list[Inbound] = []
         self._router = router
+        self._store = store
         self._names = names
         self.gateway = gateway
         self._outgoing: dict[str, _Outgoing] = {}
@@ -180,6 +181,8 @@ class PeerConnector:
                 outlet.remove(subscription)
         for subscription in forwarding.subscriptions:
             outlet.add(subscription)
+        for part in forwarding.parts:
+            self._store.move_with_each_commit(part.cursor)
 
     def _unbind(self, name: str) -> None:
         outgoing = self._outgoing.pop(name)

@@ -121,6 +121,9 @@ class GroupCommits:
                 group.moved |= self._gatherer.moved
                 self._gatherer.moved = set()
                 self._lazy_since_s = None
+            elif self._gatherer.moving_with_each:
+                group.moved |= self._gatherer.moved & self._gatherer.moving_with_each
+                self._gatherer.moved -= group.moved
             group.cursor_rows = self._cursors.rows(group)
             self._medium.commit(group, partial(self._finish, group))
         except Exception as error:

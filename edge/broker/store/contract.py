@@ -156,6 +156,11 @@ class MessageLog(Protocol):
         """
         ...
 
+    def move_with_each_commit(self, cursor: int) -> None:
+        """From now on each commit writes where this cursor is, whatever it is for: a page more of each, and a crash
+        delivers nothing again that was settled before the last one. For whoever keeps no account of what came."""
+        ...
+
     def give_up(self, cursor: int, first: int, last: int, losses: Sequence[Loss], *, if_kept: bool = False) -> Ticket:
         """Positions ``first <= p <= last`` are done with for this cursor, and the ledger says why: one commit for both.
 

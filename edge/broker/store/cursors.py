@@ -262,6 +262,7 @@ class CursorTable:
         if log.buffer is not None:
             log.buffer.moved.discard(cursor)
         self._gatherer.moved.discard(cursor)
+        self._gatherer.moving_with_each.discard(cursor)
         group.opened.discard(cursor)
         group.dropped.add(cursor)
         group.urgent = True

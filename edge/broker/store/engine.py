@@ -147,6 +147,9 @@ class StoreEngine(Generic[M]):
     def acknowledge(self, cursor: int, first: int, last: int) -> None:
         self._cursors.acknowledge(cursor, first, last)
 
+    def move_with_each_commit(self, cursor: int) -> None:
+        self._gatherer.moving_with_each.add(cursor)
+
     def give_up(self, cursor: int, first: int, last: int, losses: Sequence[Loss], *, if_kept: bool = False) -> Ticket:
         return self._cursors.give_up(cursor, first, last, losses, if_kept=if_kept)
 

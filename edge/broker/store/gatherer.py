@@ -27,6 +27,8 @@ class Gatherer:
         self.sealed: Group | None = None
         self.moved: set[int] = set()
         """Cursors that moved, and wait for company."""
+        self.moving_with_each: set[int] = set()
+        """Those whose moves any commit is company for."""
 
     # --- what joins -------------------------------------------------------------------------------------------
 

@@ -223,6 +223,24 @@ class TestAcknowledge:
             rig.turn()
         assert (rig.store.moves_kept, rig.store.cursors()[0].position) == (kept + 1, 1)
 
+    def test_moves_may_join_each_commit(self, rig: Rig) -> None:
+        log = rig.store.log("a")
+        lazy, prompt = (rig.store.open_cursor(name, log, 0) for name in "cd")
+        rig.store.append(log, run_of(b"x", b"y"))
+        rig.settle()
+        rig.store.move_with_each_commit(prompt)
+        rig.store.acknowledge(lazy, 0, 0)
+        rig.store.acknowledge(prompt, 0, 0)
+        assert not rig.store.flush(), "alone they wait as others do"
+        rig.store.append(log, run_of(b"z"))
+        assert rig.store.flush()
+        while rig.store.committing:
+            rig.turn()
+        assert {row.name: row.position for row in rig.store.medium.cursors()} == {"c": 0, "d": 1}
+        rig.store.drop_cursor(prompt)
+        rig.settle()
+        assert {row.name: row.position for row in rig.store.medium.cursors()} == {"c": 1}
+
     def test_what_every_cursor_passed_is_deleted(self, rig: Rig) -> None:
         log = rig.store.log("a")
         cursors = [rig.store.open_cursor(name, log, 0) for name in "cd"]

@@ -95,10 +95,8 @@ def test_a_queue_of_rabbitmq(rabbitmq: RabbitMQ) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", ["artemis", "rabbitmq"])
-def test_a_peer_that_is_killed_twice(name: str, request: pytest.FixtureRequest) -> None:
-    peer: Peer = request.getfixturevalue(name)
-    asyncio.run(carry(peer, MESSAGES, RESTART_AT, timeout_s=240.0))
+def test_a_peer_that_is_killed_twice(artemis: Artemis) -> None:
+    asyncio.run(carry(artemis, MESSAGES, RESTART_AT, timeout_s=240.0))
 
 
 @pytest.mark.slow

@@ -50,6 +50,12 @@ class TestRequests:
         with pytest.raises(RequestError):
             read_request(request(made))
 
+    def test_a_version_there_is_none_of(self) -> None:
+        der = x509.load_pem_x509_csr(signing_request(new_key()).encode()).public_bytes(Encoding.DER)
+        other = ssl.DER_cert_to_PEM_cert(der.replace(b"\x02\x01\x00", b"\x02\x01\x02", 1))
+        with pytest.raises(RequestError, match="cannot be read"):
+            read_request(other.replace("CERTIFICATE", "CERTIFICATE REQUEST"))
+
     def test_a_key_its_sender_does_not_hold(self) -> None:
         """The public key of one request in another one's, as who has seen a certificate could send."""
         keys = [new_key(), new_key()]
