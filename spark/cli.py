@@ -141,6 +141,41 @@ def verify(lake: Path, names: tuple[str, ...]) -> None:
         sys.exit(INTEGRITY)
 
 
+@analytics.command()
+@_lake_option
+def maintain(lake: Path) -> None:
+    """Put small files together, delete files that nobody needs any more, keep logs short. Needs no JVM.
+
+    `analytics run` does it by itself for tables that have had 100 commits since. Files that a landed table or readings
+    no longer has stay for 7 days, those of tables that are written anew with each pass for 2 hours.
+    """
+    _existing(lake)
+    _as_private_as(lake)
+    from deltalake.exceptions import DeltaError
+
+    from spark import verification
+
+    if not _maintained(lake, verification.tables(lake), DeltaError):
+        sys.exit(FAILED)
+
+
+def _maintained(lake: Path, names: list[str], expected: type[Exception]) -> bool:
+    """Look after these tables; False when one could not be."""
+    from spark import maintenance
+    from spark.jobs import catalog
+
+    well = True
+    for name in names:
+        try:
+            for done in maintenance.maintained(lake, [name], catalog.followed()):
+                files = f"{done.files_before:>7,} -> {done.files_after:>6,} files {done.size / 1e6:>10,.1f} MB"
+                click.echo(f"{done.table:<20} {files} {done.deleted:>7,} deleted {done.seconds:>7.1f} s", err=True)
+        except (expected, OSError) as error:
+            click.echo(f"warning: table {name} was not looked after: {str(error)[:300]}", err=True)
+            well = False
+    return well
+
+
 def _jobs(names: Sequence[str], which: Literal["chosen", "made_of"]) -> list[Job]:
     from spark.jobs import catalog
 
@@ -185,6 +220,7 @@ def _pass(lake: Path, jobs: list[Job], how: _Passes) -> None:
                 steps = runner.one_pass(opened, jobs, display.show)
                 display.pass_done(steps, time.monotonic() - begun)
                 failures = failures + 1 if _failed(steps) else 0
+                _maintain_by_need(lake, steps)
                 if not how.follow or failures == FAILURES_MAX:
                     break
                 time.sleep(FOLLOW_SECONDS)
@@ -197,6 +233,16 @@ def _pass(lake: Path, jobs: list[Job], how: _Passes) -> None:
         click.echo(f"error: {error}", err=True)
         sys.exit(USAGE)
     _conclude(steps, lake / runner.LOG)
+
+
+def _maintain_by_need(lake: Path, steps: Sequence[Step]) -> None:
+    """Between passes, when no job writes; a lake in which something is damaged is left as it is."""
+    from deltalake.exceptions import DeltaError
+
+    from spark import maintenance
+
+    if all(step.state == "done" for step in steps):
+        _maintained(lake, maintenance.due(lake), DeltaError)
 
 
 def _conclude(steps: Sequence[Step], log: Path) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from graphlib import TopologicalSorter
 
 from spark.jobs import freshness, gaps, readings, rollups, throughput
+from spark.jobs.following import Following
 from spark.jobs.outcome import Job
 
 _ALL = (readings.JOB, rollups.JOB, freshness.JOB, gaps.JOB, throughput.JOB)
@@ -53,3 +54,8 @@ def made_of(names: Iterable[str]) -> list[Job]:
         if edges[job.name] & touched:
             touched.add(job.name)
     return [job for job in JOBS if job.name in touched]
+
+
+def followed() -> set[str]:
+    """Tables whose commits a job takes one by one."""
+    return {step.source for job in JOBS for step in job.steps if isinstance(step, Following)}

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from spark import schemas
 from spark.delta_log import File
-from spark.jobs.progress import Span
+from spark.jobs.progress import Span, lost
 from spark.tables import Lake
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Damage:
 
     def attempts(self, span: Span) -> Iterator[tuple[Sequence[File], DataFrame]]:
         """The rows of a batch, without the files that are damaged; again, with fewer, when `noticed` has found some."""
-        files = self._without({file: why for file in span.files if (why := file.missing(self._folder))}, span.files)
+        files = self._without(self._gone(span), span.files)
         while True:
             self._found = {}
             yield files, self._lake.rows_of(self._source, files)
@@ -58,6 +58,13 @@ class Damage:
             self._found = {file: why for file in files if (why := file.damaged(self._folder))}
             if not self._found:
                 raise
+
+    def _gone(self, span: Span) -> dict[File, str]:
+        """Files of a batch that are not what the log says. Raises `SourceLost` where a vacuum has deleted one."""
+        wrong = {file: why for file in span.files if (why := file.missing(self._folder))}
+        if wrong and len(self._lake.statistics(self._source, [file.path for file in wrong])) < len(wrong):
+            raise lost(self._source, span.end.version - 1)
+        return wrong
 
     def _without(self, damaged: dict[File, str], files: Sequence[File]) -> Sequence[File]:
         if not damaged:

@@ -89,7 +89,7 @@ def _parts(lake: Lake, source: str, version: int, taken: int) -> Iterator[Span]:
     try:
         table = lake.opened(source, version)
     except Exception as error:
-        raise _lost(source, version) from error
+        raise lost(source, version) from error
     groups = list(_grouped([[file] for file in files(table)]))
     for number, group in enumerate(groups[taken:], start=taken + 1):
         last = number == len(groups)
@@ -117,7 +117,7 @@ def _span(added: Sequence[Sequence[File]], end: Position) -> Span:
 def _added(lake: Lake, source: str, version: int) -> Sequence[File]:
     entry = lake.commit(source, version)
     if entry is None:
-        raise _lost(source, version)
+        raise lost(source, version)
     if entry.takes_away:
         raise SourceLost(
             f"version {version} of table {source} took rows away or replaced them, and what was made of them is still "
@@ -126,7 +126,8 @@ def _added(lake: Lake, source: str, version: int) -> Sequence[File]:
     return entry.added
 
 
-def _lost(source: str, version: int) -> SourceLost:
+def lost(source: str, version: int) -> SourceLost:
+    """What to raise when a version of a table was not taken in time."""
     return SourceLost(
         f"version {version} of table {source} is not there any more: its log was cleaned or it was vacuumed before it "
         "was taken. Make what comes of it anew: `waypost analytics rebuild`"

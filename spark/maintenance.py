@@ -1,0 +1,83 @@
+"""Upkeep of a lake's tables: small files put together, files that nobody needs deleted, the log kept short. No JVM.
+
+Rows stay what they were, and those who follow a table's commits do not see it. The landed tables' small files are the
+hub's to put together, as acknowledgements stand on them; here only what it has replaced is deleted, after a week.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Container, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import deltalake
+
+from spark import delta_log, schemas
+
+DUE_COMMITS = 100
+"""Commits of a table after which it is looked after: each leaves files behind that the next has replaced."""
+TARGET_BYTES = 64 * 1024 * 1024
+"""Size up to which files of one partition are put together: a reader's task each."""
+FOLLOWED_KEPT_HOURS = 7 * 24
+"""How long replaced files of a table stay whose commits a job or somebody else follows: who is stopped longer than
+this starts anew."""
+KEPT_HOURS = 2
+"""The same for tables that are written anew again and again: a reader opens one and has read it within minutes."""
+_UPKEEP = frozenset({"OPTIMIZE", "VACUUM END"})
+
+
+@dataclass(frozen=True, slots=True)
+class Maintained:
+    """What was done to one table. `size`: bytes of its files afterwards; `deleted`: files that nobody needed."""
+
+    table: str
+    files_before: int
+    files_after: int
+    size: int
+    deleted: int
+    seconds: float
+
+
+def due(root: Path, names: Container[str] | None = None) -> list[str]:
+    """Tables under `root` that were not looked after in their last `DUE_COMMITS` commits."""
+    there = sorted(path.parent.name for path in root.glob("*/_delta_log"))
+    return [name for name in there if (names is None or name in names) and _due(root / name)]
+
+
+def _due(folder: Path) -> bool:
+    newest = deltalake.DeltaTable(folder).version()
+    if newest < DUE_COMMITS:
+        return False
+    entries = (delta_log.entry(folder, version) for version in range(newest, newest - DUE_COMMITS, -1))
+    return not any(entry is not None and entry.info.get("operation") in _UPKEEP for entry in entries)
+
+
+def maintained(root: Path, names: list[str], followed: Container[str]) -> Iterator[Maintained]:
+    """Look after these tables. `followed`: derived ones whose commits are taken one by one.
+
+    Raises what delta-rs raises; another writer's commit at the same moment is one of these, and no harm.
+    """
+    for name in names:
+        yield _maintained(root / name, FOLLOWED_KEPT_HOURS if _is_followed(name, followed) else KEPT_HOURS)
+
+
+def _is_followed(name: str, followed: Container[str]) -> bool:
+    return name in schemas.LANDED or name in followed
+
+
+def _maintained(folder: Path, kept_hours: int) -> Maintained:
+    begun = time.monotonic()
+    table = deltalake.DeltaTable(folder)
+    before = len(table.file_uris())
+    if folder.name in schemas.DERIVED:
+        table.optimize.compact(target_size=TARGET_BYTES)
+        table.update_incremental()
+    # What a killed job had written and not committed is in no log; the hub's landing deletes its own.
+    full = folder.name in schemas.DERIVED
+    deleted = table.vacuum(retention_hours=kept_hours, enforce_retention_duration=False, dry_run=False, full=full)
+    table.update_incremental()
+    table.create_checkpoint()
+    files = delta_log.files(table)
+    size, seconds = sum(file.size for file in files), time.monotonic() - begun
+    return Maintained(folder.name, before, len(files), size, len(deleted), seconds)

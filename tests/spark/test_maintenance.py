@@ -1,0 +1,73 @@
+"""Upkeep changes no row, and nobody who follows a table's commits sees it. No JVM."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import deltalake
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+
+from spark import delta_log, maintenance
+from spark.cli import analytics
+from spark.maintenance import DUE_COMMITS
+from tests.spark import lakes
+from tests.spark.lakes import message
+
+FOLLOWED = {"readings"}
+
+
+def rows(number: int) -> pa.Table:
+    return pa.table({"n": [number, number + 1]})
+
+
+def appended(root: Path, name: str, commits: int) -> None:
+    for number in range(commits):
+        deltalake.write_deltalake(root / name, rows(number), mode="append")
+
+
+def test_a_table_is_due_once_in_so_many_commits(tmp_path: Path) -> None:
+    appended(tmp_path, "readings", DUE_COMMITS)
+    assert maintenance.due(tmp_path) == []
+    appended(tmp_path, "readings", 1)
+    assert maintenance.due(tmp_path) == ["readings"]
+    assert maintenance.due(tmp_path, {"gaps"}) == []
+    (done,) = maintenance.maintained(tmp_path, ["readings"], FOLLOWED)
+    assert (done.files_before, done.files_after, done.deleted) == (DUE_COMMITS + 1, 1, 0)
+    assert maintenance.due(tmp_path) == []
+
+    # The same rows, a commit that changes none, and older versions are still there for those who follow.
+    table = deltalake.DeltaTable(tmp_path / "readings")
+    assert table.count() == 2 * (DUE_COMMITS + 1)
+    entries = [
+        delta_log.entry(tmp_path / "readings", version) for version in range(DUE_COMMITS + 1, table.version() + 1)
+    ]
+    assert entries
+    assert all(entry is not None and not entry.added and not entry.takes_away for entry in entries)
+    before = deltalake.DeltaTable(tmp_path / "readings", version=DUE_COMMITS)
+    assert before.to_pyarrow_table().num_rows == table.count()
+
+
+def test_what_is_written_anew_with_each_pass_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(maintenance, "KEPT_HOURS", 0)
+    for number in range(5):
+        deltalake.write_deltalake(tmp_path / "gaps", rows(number), mode="overwrite")
+    (done,) = maintenance.maintained(tmp_path, ["gaps"], FOLLOWED)
+    assert (done.files_after, done.deleted) == (1, 4)
+    assert deltalake.DeltaTable(tmp_path / "gaps").to_pyarrow_table()["n"].to_pylist() == [4, 5]
+    assert len(list((tmp_path / "gaps").glob("*.parquet"))) == 1
+
+
+def test_the_command(tmp_path: Path) -> None:
+    for number in range(3):
+        lakes.write(tmp_path, "telemetry", [message(number)])
+    appended(tmp_path, "readings", 3)
+    result = CliRunner().invoke(analytics, ["maintain", "--lake", str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    lines = {line.split()[0]: line for line in result.output.splitlines()}
+    assert "3 ->      1 files" in lines["readings"]
+    assert "3 ->      3 files" in lines["telemetry"], "the hub's to put together"
+    assert deltalake.DeltaTable(tmp_path / "telemetry").count() == 3
