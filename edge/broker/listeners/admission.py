@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 import msgspec
@@ -20,6 +21,7 @@ from edge.broker.limits import (
     LINKS_HELD_BYTES_MAX,
     PACKETS_HELD_MAX,
     PLACES_KEPT_SHARE,
+    SHED_S,
     STRAINED_LOOK_S,
     STRAINED_S_MAX,
     STRAINED_SHARE,
@@ -63,6 +65,10 @@ class Admission:
         self._relief: asyncio.TimerHandle | None = None
         self._strained_since: float | None = None
         self._paused: set[Driver] = set()
+        self._shedding: dict[Account, Iterator[None]] = {}
+        """What is to give back more than it has yet: with each step another connection is closed."""
+        self._sheds = False
+        """One is being closed, and what its end brings about may be counted meanwhile."""
         self._last_shed = ""
         self._told = AdmissionFigures()
         """As of the last tick."""
@@ -123,7 +129,8 @@ class Admission:
             self._shed(driver)
         exceeded = account.exceeded()
         if exceeded is not None:
-            self.shed_greediest(exceeded, _strained_at(exceeded))
+            self._shed_soon(exceeded, _strained_at(exceeded))
+            self._shed_until(exceeded, exceeded.bytes_max)
         elif self._relief is None and self._strained:
             self._relief = self._loop.call_later(STRAINED_LOOK_S, self._relieve)
 
@@ -154,7 +161,7 @@ class Admission:
             for driver in list(drivers()):
                 driver.count()
             pool = max(self.budget.space, self.budget.unauthenticated, key=_bytes_of)
-            self.shed_greediest(pool, pool.bytes // 2)
+            self._shed_soon(pool, pool.bytes // 2)
         self._tell()
 
     def _tell(self) -> None:
@@ -172,18 +179,45 @@ class Admission:
         )
         self._told = msgspec.structs.replace(now)
 
-    def shed_greediest(self, account: Account, bytes_max: int) -> int:
-        """End connections, where most is held first, until the account holds no more than this; how many were."""
-        count = 0
+    def _shed_soon(self, account: Account, bytes_max: int) -> None:
+        """End connections, where most is held first, until the account holds no more than this: in the next turns of
+        the loop, a slice of time each."""
+        if account not in self._shedding:
+            if not self._shedding:
+                self._loop.call_soon(self._shed_a_slice)
+            self._shedding[account] = self._each_shed(account, bytes_max)
+
+    def _shed_until(self, account: Account, bytes_max: int) -> None:
+        """Do so now until it holds no more than this."""
+        if self._sheds:
+            return
+        for _ in self._shedding[account]:
+            if account.bytes <= bytes_max:
+                break
+
+    def _shed_a_slice(self) -> None:
+        until = time.monotonic() + SHED_S
+        try:
+            while self._shedding:
+                account, steps = next(iter(self._shedding.items()))
+                for _ in steps:
+                    if time.monotonic() > until:
+                        return
+                del self._shedding[account]
+        finally:
+            if self._shedding:
+                self._loop.call_soon(self._shed_a_slice)
+
+    def _each_shed(self, account: Account, bytes_max: int) -> Iterator[None]:
         while account.bytes > bytes_max:
             greediest = account.greediest()
             enough = greediest.bytes // 2  # then it is looked again who is the greediest
-            for driver, _ in greediest.by_size():
+            for driver, held in greediest.by_size():
                 if account.bytes <= bytes_max or greediest.bytes < enough:
                     break
-                self._shed(driver)
-                count += 1
-        return count
+                if greediest.holders.get(driver, 0) > held // 2:  # it has not given back meanwhile
+                    self._shed(driver)
+                    yield
 
     @property
     def _strained(self) -> bool:
@@ -212,7 +246,7 @@ class Admission:
             self._strained_since = now
         elif now - self._strained_since > STRAINED_S_MAX:
             self._strained_since = now
-            self.shed_greediest(space, _strained_at(space))
+            self._shed_soon(space, _strained_at(space))
             return
         goes_on, *others = (driver for driver, _ in space.greediest().by_size())
         for driver in others:
@@ -230,9 +264,13 @@ class Admission:
         self.figures.shed += 1
         self.figures.shed_bytes += held
         unknown = account.parent is self.budget.unauthenticated
-        self.forget(driver)
-        driver.resume_reading(NO_MEMORY)  # or the end of its half would not be seen
-        driver.shed(told=not unknown)  # there is nothing to say to whom has not said in which words
+        before, self._sheds = self._sheds, True
+        try:
+            self.forget(driver)
+            driver.resume_reading(NO_MEMORY)  # or the end of its half would not be seen
+            driver.shed(told=not unknown)  # there is nothing to say to whom has not said in which words
+        finally:
+            self._sheds = before
 
 
 class Counted:

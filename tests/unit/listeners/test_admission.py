@@ -76,6 +76,13 @@ def run(case: Callable[[Rig], object]) -> None:
     asyncio.run(main())
 
 
+async def settled(rig: Rig) -> None:
+    """Those that are to go have gone."""
+    async with asyncio.timeout(20):
+        while rig.admission._shedding:
+            await asyncio.sleep(0)
+
+
 def test_one_connection_holds_two_messages_at_most() -> None:
     def case(rig: Rig) -> None:
         connection, other = rig.known(), rig.known("192.0.2.2", held=4 * MIB)
@@ -104,12 +111,57 @@ def test_one_address_holds_half_and_its_greediest_gives_way() -> None:
 def test_of_the_pool_the_greediest_address_gives_way() -> None:
     """Many small ones of one address hold more than the large one of another."""
 
-    def case(rig: Rig) -> None:
+    async def case(rig: Rig) -> None:
         many = [rig.known(f"192.0.2.{1 + number % 2}", held=MIB) for number in range(26)]
         honest = rig.known("192.0.2.9", held=6 * MIB)
         honest.hold(POOL - 26 * MIB + 1)
+        assert rig.admission.budget.space.bytes <= POOL, "at once"
+        assert sum(one.ended == "shed" for one in many) == 1
+        await settled(rig)
         assert not honest.ended
         assert {one.ended for one in many} == {"shed", ""}
+        assert rig.admission.budget.space.bytes <= POOL * 3 // 4
+
+    run(case)
+
+
+def test_many_that_make_room_are_closed_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admission_module, "SHED_S", 0.0)
+
+    async def case(rig: Rig) -> None:
+        many = [rig.known(f"192.0.2.{number % 4}", held=MIB * 2 // 5) for number in range(80)]
+        many[0].hold(MIB * 2 // 5 + MIB)
+        many[1].hold(MIB * 2 // 5 + MIB)
+        closed = [sum(bool(one.ended) for one in many)]
+        assert 0 < closed[0] < 5, "what exceeds the pool, at once"
+        while rig.admission._shedding:
+            await asyncio.sleep(0)
+            closed.append(sum(bool(one.ended) for one in many))
+            assert closed[-1] - closed[-2] <= 1
+        assert closed[-1] > 10
+        assert rig.admission.budget.space.bytes <= POOL * 3 // 4
+
+    run(case)
+
+
+def test_what_an_end_brings_about_is_counted_and_nobody_is_closed_in_between() -> None:
+    """The end of one has another hold more, as its will does."""
+
+    class Leaving(Connection):
+        heir: Connection
+
+        def shed(self, *, told: bool = True) -> None:
+            super().shed(told=told)
+            self.heir.hold(3 * MIB)
+
+    async def case(rig: Rig) -> None:
+        leaving = Leaving(rig.counted)
+        assert leaving.identify()
+        others = [rig.known(f"192.0.2.{2 + number}", held=2 * MIB) for number in range(13)]
+        leaving.heir = others[0]
+        leaving.hold(7 * MIB)
+        assert leaving.ended
+        await settled(rig)
         assert rig.admission.budget.space.bytes <= POOL * 3 // 4
 
     run(case)
@@ -142,6 +194,7 @@ def test_strained_only_the_greediest_of_the_greediest_is_read(monkeypatch: pytes
         rig.admission.tick(lambda: ())
         await asyncio.sleep(0.06)  # longer than the patience
         rig.admission.tick(lambda: ())
+        await settled(rig)
         assert greedy[1].ended == "shed"
         assert not any(one.ended for one in (greedy[0], *others))
 
@@ -205,13 +258,14 @@ def test_who_is_displaced_is_not_let_in_afterwards() -> None:
 
 
 def test_nobody_new_while_the_process_takes_too_much() -> None:
-    def case(rig: Rig) -> None:
+    async def case(rig: Rig) -> None:
         taken = [MEMORY + 1]
         rig.admission.resident = Resident(MEMORY, read=lambda: taken[0], trim=lambda: None)
         connections = [rig.known(f"192.0.2.{number}", held=4 * MIB) for number in range(4)]
         assert rig.admission.lets_in
         rig.admission.tick(lambda: ())
         assert not rig.admission.lets_in
+        await settled(rig)
         assert sum(one.ended == "shed" for one in connections) == 2, "half of what is held"
         taken[0] = MEMORY // 2
         rig.admission.tick(lambda: ())
