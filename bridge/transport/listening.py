@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import socket
 import time
@@ -90,13 +91,22 @@ class Listening:
 
 
 async def listen(name: str, make: Callable[[], asyncio.Protocol], host: str, port: int, backlog: int) -> Listening:
-    """Listen on every address of `host`, as `loop.create_server` does. Raises OSError."""
+    """Listen on every address of `host` this machine has (one without IPv6 has ``::1`` as a name only). Raises OSError
+    where there is none, or one of them cannot be listened on."""
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     sockets: list[socket.socket] = []
+    absent: OSError | None = None
     try:
         for family, kind, protocol, _, address in dict.fromkeys(found):
-            sockets.append(_bound(family, kind, protocol, address))
+            try:
+                sockets.append(_bound(family, kind, protocol, address))
+            except OSError as error:
+                if error.errno not in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
+                    raise
+                absent = error
+        if absent is not None and not sockets:
+            raise absent
         for each in sockets:
             each.listen(backlog)
     except OSError:

@@ -513,3 +513,25 @@ class TestListening:
                     await listen("mqtt", Noting, host, port, 5)
 
         asyncio.run(scenario())
+
+    def test_an_address_this_machine_has_not_is_left_out(self) -> None:
+        """`localhost` names one of IPv6 also where there is no IPv6."""
+
+        async def scenario() -> None:
+            named = [
+                (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("192.0.2.1", 0)),
+                (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 0)),
+            ]
+
+            async def names(*_: object, **__: object) -> list[object]:
+                return list(named)
+
+            with mock.patch.object(asyncio.get_running_loop(), "getaddrinfo", names):
+                found = await listen("mqtt", Noting, "host", 0, 5)
+                assert found.address[0] == "127.0.0.1"
+                found.close()
+                del named[1]
+                with pytest.raises(OSError, match="assign requested address"):
+                    await listen("mqtt", Noting, "host", 0, 5)
+
+        asyncio.run(scenario())
