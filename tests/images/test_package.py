@@ -27,7 +27,7 @@ DATA = "var/lib/waypost"
 
 SERVE = """
 ip link set lo up
-chroot "$1" runuser -u waypost -- waypost edge run --data /var/lib/waypost > "$2" &
+chroot "$1" setpriv --reuid=waypost --regid=waypost --init-groups waypost edge run --data /var/lib/waypost > "$2" &
 gateway=$!
 for _ in $(seq 600); do grep -q ^ready "$2" && break; sleep 0.2; done
 timeout 60 mosquitto_pub -q 1 -u pump7 -P "$3" -t plant/pump7/temp -m 21.5 && echo acknowledged
