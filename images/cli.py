@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from images.errors import USAGE, ImageError
+
 if TYPE_CHECKING:
     from images.steps import Steps
 
@@ -15,6 +17,16 @@ cache_option = click.option(
     type=click.Path(path_type=Path, file_okay=False),
     envvar="WAYPOST_IMAGE_CACHE",
     help="Where the results of steps are kept.  [default: waypost/images in your cache directory]",
+)
+
+
+machine_option = click.option(
+    "--machine",
+    type=click.Choice(["x86_64", "aarch64"]),
+    help="For machines of this kind.  [default: the one it is made on]",
+)
+mirror_option = click.option(
+    "--mirror", metavar="URL", help="Debian's packages for arm64 from here, not from where apt has its own."
 )
 
 
@@ -28,10 +40,12 @@ def image() -> None:
 
 @image.command()
 @cache_option
+@mirror_option
+@machine_option
 @click.option(
     "--out", type=click.Path(path_type=Path), required=True, help="Folder to make; what is in it is replaced."
 )
-def freeze(cache: Path | None, out: Path) -> None:
+def freeze(cache: Path | None, mirror: str | None, machine: str | None, out: Path) -> None:
     """Make a folder with a gateway and the Python it runs on.
 
     \b
@@ -42,17 +56,19 @@ def freeze(cache: Path | None, out: Path) -> None:
     from images.output import copy_tree
     from images.steps import Steps, default_cache
 
-    made, _ = _frozen(Steps(cache or default_cache()))
+    made, _ = _frozen(Steps(cache or default_cache()), machine, mirror)
     copy_tree(made, out, holding=PROGRAM)
     click.echo(out)
 
 
 @image.command()
 @cache_option
+@mirror_option
+@machine_option
 @click.option(
     "--out", type=click.Path(path_type=Path, file_okay=False), default=Path(), help="Folder.  [default: this one]"
 )
-def package(cache: Path | None, out: Path) -> None:
+def package(cache: Path | None, mirror: str | None, machine: str | None, out: Path) -> None:
     """Make a Debian package of a gateway, for Debian 12 or newer and Raspberry Pi OS.
 
     \b
@@ -64,13 +80,19 @@ def package(cache: Path | None, out: Path) -> None:
     from images.steps import Steps, default_cache
 
     steps = Steps(cache or default_cache())
-    click.echo(copy_file(deb.package(steps, *_frozen(steps)), out))
+    click.echo(copy_file(deb.package(steps, *_frozen(steps, machine, mirror)), out))
 
 
-def _frozen(steps: Steps) -> tuple[Path, str]:
+def _frozen(steps: Steps, machine: str | None, mirror: str | None) -> tuple[Path, str]:
     """A frozen gateway, and the kind of machine it is for."""
     import platform
 
-    from images.frozen import freezing
+    from images.debian import Mirror
+    from images.frozen import foreign, freezing
 
-    return freezing.freeze(steps), platform.machine()
+    here = platform.machine()
+    if machine in (None, here):
+        return freezing.freeze(steps), here
+    if machine == "x86_64":
+        raise ImageError(f"a gateway for x86_64 is made on such a machine; this is {here}", code=USAGE)
+    return foreign.freeze(steps, Mirror(mirror)), "aarch64"

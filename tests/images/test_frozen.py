@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from images.frozen import freezing
-from images.steps import Steps, default_cache
+from images.debian import Mirror
+from images.frozen import foreign, freezing
+from images.steps import Steps, default_cache, remove
 from tests.support.processes import Waypost
 
 pytestmark = [
@@ -83,6 +84,34 @@ def test_what_is_in_it(frozen: Path, tmp_path: Path) -> None:
     assert '"Gateway"' in command(frozen, "schema").stdout
     hub = command(frozen, "hub", "run")
     assert (hub.returncode, "a gateway's alone" in hub.stderr) == (2, True), hub.stderr
+
+
+@pytest.mark.timeout(5400)
+@pytest.mark.skipif(os.geteuid() != 0, reason="not root")
+@pytest.mark.skipif(shutil.which("mmdebstrap") is None, reason="mmdebstrap is not installed")
+@pytest.mark.skipif(shutil.which("aarch64-linux-gnu-gcc") is None, reason="gcc-aarch64-linux-gnu is not installed")
+@pytest.mark.skipif(shutil.which("qemu-aarch64-static") is None, reason="qemu-user-static is not installed")
+def test_one_for_arm64_keeps_what_it_acknowledged(tmp_path: Path) -> None:
+    steps, mirror = Steps(default_cache()), Mirror()
+    made, root = foreign.freeze(steps, mirror), tmp_path / "root"
+    subprocess.run(["cp", "-a", str(foreign.unpacked(steps, mirror)), str(root)], check=True)
+    for path in (*root.glob("usr/bin/python3*"), *root.glob("usr/lib/python3*")):
+        remove(path)
+    shutil.copytree(made, root / "waypost", symlinks=True)
+    (root / "data").mkdir(mode=0o700)
+    running = Waypost(tmp_path / "log", "edge", "run", "--dev", "--data", "/data", "--mqtt=127.0.0.1:0")
+    running.arguments[:3] = ["chroot", str(root), f"/waypost/{freezing.PROGRAM}"]
+    running.arguments += ["--amqp=127.0.0.1:0", "--http=127.0.0.1:0"]
+    with running:
+        words = ["-p", str(running.port("mqtt")), "-q", "1", "-t", "queue/jobs"]
+        subprocess.run(["mosquitto_pub", *words, "-m", "21.5"], check=True, timeout=60)
+        running.kill()
+    with running:
+        words[1] = str(running.port("mqtt"))
+        taken = subprocess.run(
+            ["mosquitto_sub", *words, "-C", "1"], capture_output=True, text=True, timeout=60, check=True
+        )
+        assert taken.stdout == "21.5\n"
 
 
 def test_the_same_sources_make_the_same_bytes(frozen: Path) -> None:

@@ -1,0 +1,179 @@
+"""The same for arm64 machines, made on another kind: what can be is compiled across, PyInstaller alone is emulated.
+
+Debian's Python for arm64 is unpacked, not installed: nothing of it has to run for that, so it takes half a minute
+and not a quarter of an hour. Wheels of arm64 are unpacked by this machine's pip. Proton, of which there are none, is
+compiled by a cross compiler against the headers there.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+from pathlib import Path
+from typing import Final
+
+from images import source
+from images.debian import SUITE, Mirror
+from images.errors import USAGE, ImageError
+from images.frozen import freezing
+from images.frozen.locked import DISTRIBUTION, entries, needed
+from images.programs import find, require, run
+from images.steps import Steps
+
+PYTHON: Final = "3.11"
+"""Debian's in `SUITE`."""
+PACKAGES: Final = (
+    "bash", "binutils", "coreutils", "libc-bin", "libc6-dev", "libffi8", "libsqlite3-0", "libssl-dev", "python3-dev",
+)  # fmt: skip
+"""Of Debian: Python with its headers, and what PyInstaller reads libraries with."""
+RECIPE: Final = "1"
+"""Another one makes everything here anew: for changes of how, where what it is made of stays the same."""
+BINFMT: Final = Path("/proc/sys/fs/binfmt_misc")
+"""Where the kernel says which kinds of programs it has an interpreter for."""
+TRIPLET: Final = "aarch64-linux-gnu"
+TAGS: Final = (
+    "manylinux_2_36",
+    "manylinux_2_34",
+    "manylinux_2_31",
+    "manylinux_2_28",
+    "manylinux_2_17",
+    "manylinux2014",
+    "linux",
+)
+"""Of wheels that run there."""
+COMPILED_HERE: Final = "python-qpid-proton"
+ENVIRONMENT: Final = {
+    "implementation_name": "cpython",
+    "os_name": "posix",
+    "platform_machine": "aarch64",
+    "platform_python_implementation": "CPython",
+    "platform_system": "Linux",
+    "python_full_version": f"{PYTHON}.2",
+    "python_version": PYTHON,
+    "sys_platform": "linux",
+}
+"""Of the markers of requirements."""
+
+
+def freeze(steps: Steps, mirror: Mirror) -> Path:
+    """The folder of a gateway for arm64. Raises ImageError."""
+    source.require_checkout()
+    require("mmdebstrap", "qemu-aarch64-static", f"{TRIPLET}-gcc", "chroot")
+    if os.geteuid() != 0:
+        raise ImageError("another kind of machine's programs are laid out as root", hint="use sudo", code=USAGE)
+    require_emulation()
+    wanted = needed(f"{DISTRIBUTION}[edge,kafka]", ENVIRONMENT) | needed("pyinstaller", ENVIRONMENT) | {"pyinstaller"}
+    lock = source.LOCK.read_text()
+    root = unpacked(steps, mirror)
+    wheels = entries(lock, wanted - {COMPILED_HERE})
+    libraries = steps.result(
+        "libraries-arm64",
+        "Python packages for arm64",
+        [wheels, *TAGS],
+        lambda folder, log: _unpack_wheels(folder, wheels, log),
+    )
+    compiled = entries(lock, [COMPILED_HERE])
+    proton = steps.result(
+        "proton-arm64",
+        "Proton for arm64, cross-compiled",
+        [RECIPE, compiled, *PACKAGES],
+        lambda folder, log: _compile_proton(folder, compiled, root, log),
+    )
+    made = steps.result(
+        "frozen-aarch64",
+        "gateway for aarch64, frozen (emulated)",
+        [*freezing.inputs(), wheels, compiled, *PACKAGES, RECIPE],
+        lambda folder, log: _freeze(folder, root, [libraries, proton], log),
+    )
+    return made / freezing.PROGRAM
+
+
+def require_emulation(registry: Path = BINFMT) -> None:
+    """Raises ImageError where the kernel does not start programs of arm64."""
+    if not (registry / "qemu-aarch64").exists():
+        raise ImageError(
+            "the kernel of this machine does not start programs of arm64 yet, though the emulator is installed",
+            hint="sudo systemctl restart systemd-binfmt\n"
+            f"without systemd: mount -t binfmt_misc none {BINFMT}; then /usr/lib/systemd/systemd-binfmt",
+            code=USAGE,
+        )
+
+
+def unpacked(steps: Steps, mirror: Mirror) -> Path:
+    """A root file system of arm64 with Debian's Python, nothing in it installed. Raises ImageError."""
+    made = steps.result(
+        "python-arm64",
+        f"Python {PYTHON} for arm64 (Debian)",
+        [SUITE, *PACKAGES],
+        lambda folder, log: mirror.unpack(folder / "root", PACKAGES, log=log),
+    )
+    return made / "root"
+
+
+def _pip(*arguments: str | Path) -> tuple[str | Path, ...]:
+    return (sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", *arguments)
+
+
+def _unpack_wheels(folder: Path, lock: str, log: Path) -> None:
+    (folder / "lock").write_text(lock)
+    tags = [word for tag in TAGS for word in ("--platform", f"{tag}_aarch64")]
+    options = ("--python-version", PYTHON, "--implementation", "cp", "--only-binary", ":all:", "--no-compile")
+    where = ("--target", folder / "packages", "--no-deps", "--require-hashes", "-r", folder / "lock")
+    run(*_pip("install", *tags, *options, *where), log=log)
+
+
+def _compile_proton(folder: Path, lock: str, root: Path, log: Path) -> None:
+    """Its build asks Python how to compile: it is told what arm64's would say."""
+    (folder / "lock").write_text(lock)
+    answers = f"_sysconfigdata__{TRIPLET}"
+    shutil.copy(root / f"usr/lib/python{PYTHON}/{answers}.py", folder)
+    includes = [f"-I{root}/usr/include/{name}" for name in (f"python{PYTHON}", TRIPLET)] + [f"-I{root}/usr/include"]
+    gcc = shlex.join([f"{TRIPLET}-gcc", f"--sysroot={root}"])
+    environment = {
+        "_PYTHON_HOST_PLATFORM": "linux-aarch64",
+        "_PYTHON_SYSCONFIGDATA_NAME": answers,
+        "PYTHONPATH": str(folder),
+        "CC": f"{gcc} {shlex.join(includes)}",
+        "LDSHARED": f"{gcc} -shared -L{shlex.quote(str(root))}/usr/lib/{TRIPLET}",
+        "CFLAGS": "-O2 -fPIC",
+        "PKG_CONFIG_LIBDIR": f"{root}/usr/lib/{TRIPLET}/pkgconfig",
+        "PKG_CONFIG_SYSROOT_DIR": str(root),
+        "SOURCE_DATE_EPOCH": str(freezing.DATE),
+    }
+    options = ("--no-build-isolation", "--no-deps", "--no-cache-dir", "--require-hashes", "-r", folder / "lock")
+    run(*_pip("wheel", "--wheel-dir", folder / "wheel", *options), log=log, environment=environment)
+    wheels = sorted((folder / "wheel").glob("*.whl"))
+    target = ("--target", folder / "packages", "--platform", "linux_aarch64", "--only-binary", ":all:", "--no-deps")
+    python = ("--python-version", PYTHON, "--implementation", "cp", "--no-compile", "--no-index")
+    run(*_pip("install", *target, *python, *wheels), log=log)
+
+
+def _freeze(folder: Path, root: Path, libraries: list[Path], log: Path) -> None:
+    """In a copy of the root: PyInstaller runs there, by the emulator that the kernel starts for programs of arm64."""
+    place = folder / "root"
+    run("cp", "-a", "--reflink=auto", root, place, log=log)
+    build = place / "build"
+    for package in source.GATEWAY:
+        leave = shutil.ignore_patterns("__pycache__", "*.so", "_native*")
+        shutil.copytree(source.ROOT / package, build / "source" / package, ignore=leave)
+    spec = freezing.SPEC.relative_to(source.ROOT)
+    (build / "source" / spec).parent.mkdir(parents=True)
+    shutil.copy(freezing.SPEC, build / "source" / spec)
+    shutil.copy(source.ROOT / "hatch_build.py", build / "source")
+    compiler = {"CC": f"{TRIPLET}-gcc"}
+    run(sys.executable, build / "source" / "hatch_build.py", log=log, environment=compiler)
+    for each in libraries:
+        shutil.copytree(each / "packages", build / "packages", dirs_exist_ok=True)
+    entry = freezing.prepare(build / "work")
+    inside = freezing.environment(Path("/build/source"), Path("/build") / entry.relative_to(build))
+    inside["PYTHONPATH"] = "/build/source:/build/packages"
+    inside |= {"PATH": "/usr/sbin:/usr/bin", "HOME": "/build"}
+    words = freezing.command("/usr/bin/python3", root="/build/source", work="/build/work", target="/build/made")
+    variables = (f"{name}={value}" for name, value in inside.items())
+    run("env", "-i", *variables, find("chroot") or "chroot", place, *words, log=log)
+    (build / "made" / freezing.PROGRAM).replace(folder / freezing.PROGRAM)
+    warnings = build / "work" / "analysis" / "gateway" / "warn-gateway.txt"
+    warnings.replace(folder / "warnings.txt")
+    shutil.rmtree(place)
