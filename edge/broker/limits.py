@@ -489,6 +489,9 @@ TOPIC_BYTES_A_TURN: Final = MIB
 """Bytes of topic names written out for one session in one turn of the loop: 30 000 messages under usual names, or 1 000
 under long ones, which a publisher says once for all of them."""
 
+ADDRESSES_STATED_TOGETHER: Final = 1_000
+"""Addresses whose hour is closed in one look, some 8 ms of the loop; the others follow at the next looks."""
+
 STATEMENTS_A_DOCUMENT: Final = 50
 """Statements of a manifest in one document, and signed in one turn of the loop: 0.2 ms each on a Raspberry Pi 3."""
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import pytest
+
 from bridge.manifest import GENESIS, Statement
+from edge.broker.retention import manifests
 from edge.broker.store.limits import Limits
 from tests.contract.store.rig import sqlite_rig
 from tests.unit.broker.test_manifests import Bench, read
@@ -13,12 +16,19 @@ from tests.unit.broker.test_manifests import Bench, read
 ADDRESSES = ("plant/1", "plant/2", "plant/3")
 
 
+def hour_ends(bench: Bench) -> None:
+    """And all of its addresses are stated, in as many looks as that takes."""
+    bench.later(1)
+    while bench.manifests.asked:
+        bench.look()
+
+
 def live(bench: Bench) -> None:
     """Six hours of a gateway: messages, hours that end, a hub that takes what is stated in some of them."""
     for hour in range(6):
         for address in ADDRESSES[: hour + 1]:
             bench.append(address, 2 + hour)
-        bench.later(1)
+        hour_ends(bench)
         if hour % 2:
             bench.taken()
 
@@ -36,7 +46,11 @@ def held(statements: list[Statement]) -> dict[str, int]:
     return {address: end for address, (end, _) in ends.items()}
 
 
-def test_every_message_is_stated_once_whatever_commit_was_the_last(tmp_path: Path) -> None:
+@pytest.mark.parametrize("together", [2, 1_000])
+def test_every_message_is_stated_once_whatever_commit_was_the_last(
+    tmp_path: Path, together: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(manifests, "ADDRESSES_STATED_TOGETHER", together)
     rig = sqlite_rig(tmp_path / "gw", Limits(counted_commits_max=5))
     bench = Bench(rig)
     copies: list[tuple[Path, list[Statement]]] = []
@@ -60,8 +74,8 @@ def test_every_message_is_stated_once_whatever_commit_was_the_last(tmp_path: Pat
         again = sqlite_rig(copy)
         after = Bench(again)
         after.hours = bench.hours
-        after.later(1)
-        after.later(1)
+        hour_ends(after)
+        hour_ends(after)
         assert held([*before, *after.taken()]) == dict(again.store.sequences()), copy.name
         again.store.close()
 

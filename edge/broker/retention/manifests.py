@@ -3,7 +3,8 @@
 Nothing is done a message: an address's sequences are dense, so the counters the store keeps anyway say at any time what
 was accepted, also after a crash. Closing an hour compares them with what was stated last, and writes the statements,
 what is stated now and the beginning of the next hour in one commit. Before that commit nothing has happened; after it
-the statements wait in the store until the peer has them.
+the statements wait in the store until the peer has them. Many addresses are stated some at a look, each time in such a
+commit; the next hour begins with the last of them.
 
 **Which hour.** An hour is an hour of the clock that messages are stamped with when they are received, as it was shown
 then and never rewritten. A statement is of the hour in which its interval began, and ends when the clock shows another
@@ -25,7 +26,7 @@ import msgspec
 
 from bridge.manifest import GENESIS, HOUR_NS, Statement
 from bridge.reports import Reports
-from edge.broker.limits import STATEMENTS_A_DOCUMENT, STATEMENTS_KEPT_MAX
+from edge.broker.limits import ADDRESSES_STATED_TOGETHER, STATEMENTS_A_DOCUMENT, STATEMENTS_KEPT_MAX
 from edge.broker.store.contract import Store
 from edge.broker.store.errors import StoreError
 from edge.broker.store.ticket import Ticket
@@ -126,6 +127,8 @@ class Manifests:
         """Of what was written to be read again, and is not known to be on disk."""
         self._stale = False
         """What waits has names that are no more."""
+        self._changed: list[Change] = []
+        """What is still to be stated of the hour that is being closed."""
         self._pages: deque[tuple[str, bytes]] = deque()
         self._under_way = False
         self._sent = ""
@@ -143,7 +146,8 @@ class Manifests:
         return 0 if self._head is None else self._head.waiting
 
     def ask(self) -> None:
-        """State what was accepted until now at the next look."""
+        """State what was accepted until now from the next look on."""
+        self._changed = []
         self._due = self._head is not None
 
     @property
@@ -198,12 +202,14 @@ class Manifests:
 
     def restate(self) -> None:
         """Messages have other names than before: what waits is stated anew, and nothing leaves before."""
+        self._changed = []
         self._pages.clear()
         self._under_way = False
         self._stale = self._head is not None
 
     def _take_back(self, head: Head) -> None:
         """What waits goes back into the open hour. Raises StoreError; then nothing has happened."""
+        self._changed = []
         pages = list(self._store.items(self._kind))
         first: dict[str, Statement] = {}
         given: dict[str, dict[str, int]] = {}
@@ -230,10 +236,13 @@ class Manifests:
     # --- closing an hour --------------------------------------------------------------------------------------
 
     def _close(self, head: Head, now_ns: int, clock_good: bool) -> None:
-        """Raises StoreError; then nothing has happened."""
+        """State some addresses; the hour is over with the last of them. Raises StoreError; then nothing has
+        happened."""
         if head.waiting >= STATEMENTS_KEPT_MAX:
             return  # the hour goes on: a statement of many hours rather than more than the store should keep
-        changes = list(self._changes())
+        if not self._changed:
+            self._changed = list(self._changes())
+        changes, left = self._changed[:ADDRESSES_STATED_TOGETHER], self._changed[ADDRESSES_STATED_TOGETHER:]
         total = sum(len(change.parts) for change in changes)
         number = (head.closing if head.store_epoch == self._store.epoch else 0) + bool(changes)
         pages = head.pages
@@ -241,10 +250,11 @@ class Manifests:
         while page := list(islice(statements, STATEMENTS_A_DOCUMENT)):
             pages += 1
             self._store.put(self._kind, f"{pages:016}", msgspec.msgpack.encode(page))
-        self._due = False
+        self._changed, self._due = left, bool(left)
+        hour, good = (head.hour, head.good) if left else (_hour(now_ns), clock_good)
         waiting = head.waiting + total
-        following = Head(self._gateway, self._store.epoch, _hour(now_ns), clock_good, number, waiting, pages)
-        self._open(following, clock_good)
+        following = Head(self._gateway, self._store.epoch, hour, good, number, waiting, pages)
+        self._open(following, self._good if left else clock_good)
 
     def _changes(self) -> Iterator[Change]:
         """Addresses of which something was accepted or given up since they were stated."""

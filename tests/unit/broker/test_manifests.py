@@ -116,6 +116,42 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     rig.store.close()
 
 
+def test_many_addresses_are_stated_some_at_a_look(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ADDRESSES_STATED_TOGETHER", 2)
+    for number in range(5):
+        bench.append(f"plant/{number}", 3)
+    bench.later(1)
+    assert (bench.manifests.waiting, bench.manifests.stated_until) == (2, HOUR * HOUR_NS), "the hour is not over"
+    bench.append("plant/4", 1)
+    bench.append("plant/0", 1)
+    bench.look()
+    assert bench.manifests.stated_until == HOUR * HOUR_NS
+    bench.look()
+    assert bench.manifests.stated_until == (HOUR + 1) * HOUR_NS
+    statements = bench.taken()
+    assert [len(spans(statements, f"plant/{number}")) for number in range(5)] == [1] * 5
+    assert [one.statements for one in statements] == [2, 2, 2, 2, 1], "as many as were made together"
+    assert [one.closing for one in statements] == [1, 1, 2, 2, 3]
+    bench.later(1)
+    after = bench.taken()
+    assert spans(after, "plant/0")[-1][1:] == (3, 3)
+    assert spans(after, "plant/4")[-1][1:] == (3, 3)
+
+
+def test_who_asks_while_some_are_stated_hears_of_all(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ADDRESSES_STATED_TOGETHER", 2)
+    for number in range(4):
+        bench.append(f"plant/{number}", 1)
+    bench.later(1)
+    bench.append("plant/0", 1)
+    bench.manifests.ask()
+    while bench.manifests.asked:
+        bench.look()
+    statements = bench.taken()
+    assert [span[1:] for span in spans(statements, "plant/0")] == [(0, 0), (1, 1)]
+    assert [len(spans(statements, f"plant/{number}")) for number in range(1, 4)] == [1, 1, 1]
+
+
 def spans(statements: list[Statement], address: str) -> list[tuple[int, int, int]]:
     """(hour, first, last) of an address; the chain holds, or this fails."""
     mine = [one for one in statements if one.address == address]
