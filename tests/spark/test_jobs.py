@@ -157,6 +157,35 @@ def test_a_crash_between_two_outputs_and_a_replayed_batch(lake: Lake, monkeypatc
     assert table(lake, "reject", "sequence", "reason") == [(1, "neither JSON nor a number")]
 
 
+def test_a_batch_that_reached_one_table_only_is_finished_with_the_rows_it_had(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever has landed meanwhile: folding a row twice, or never, would be wrong for ever."""
+    rows = [reading(n, n + 0.5, START + timedelta(seconds=20 * n)) for n in range(30)]
+    land(lake, *rows[:10])
+    run(lake, "readings")
+    land(lake, *rows[10:20])
+    run(lake, "readings")
+    fold = Lake.fold
+
+    def dies_before_the_hours(self: Lake, name: str, *rest: Any) -> None:
+        if name == "rollup_1h":
+            raise RuntimeError("power cut")
+        fold(self, name, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Lake, "fold", dies_before_the_hours)
+        steps = runner.one_pass(lake, catalog.chosen(["rollups"]), lambda _: None)
+        assert [step.state for step in steps] == ["done", "failed"]
+    assert len(table(lake, "rollup_1m")) > 0
+    land(lake, *rows[20:])
+    run(lake, "rollups")
+    assert rollup(lake) == plain_rollup(rows)
+    for name in ("rollup_1h", "rollup_1d"):
+        found = table(lake, name, "count", "sum", "last", "p50")
+        assert found == [(30, sum(n + 0.5 for n in range(30)), 29.5, 14.5)]
+
+
 def test_a_lost_table_rebuilds_everything_downstream(lake: Lake) -> None:
     land(lake, *(reading(n, float(n), START + timedelta(seconds=n)) for n in range(90)))
     run(lake, "readings", "rollups")

@@ -1,0 +1,87 @@
+"""How far a job is: markers, and the batches that follow from them. No JVM."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from spark.jobs import catalog, progress
+from spark.jobs.outcome import Job
+from spark.jobs.progress import BATCH_ROWS_MAX, Position, SourceLost, spans
+from spark.tables import Lake
+from tests.spark import lakes
+from tests.spark.lakes import message
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    """Four commits of telemetry, of one row each; nothing here starts a session."""
+    for number in range(4):
+        lakes.write(tmp_path, "telemetry", [message(number)])
+    return Lake(cast(Any, None), tmp_path)
+
+
+def taken(lake: Lake, begin: Position | None, end: Position | None = None) -> list[tuple[int, Position, int | None]]:
+    now = lake.state("telemetry")
+    assert now is not None
+    return [(len(span.files), span.end, span.whole) for span in spans(lake, "telemetry", now, begin, end)]
+
+
+def test_positions_ascend_as_they_are_reached() -> None:
+    reached = [Position(7, 1), Position(7, 2), Position(8), Position(8, 1), Position(9)]
+    markers = [position.marker() for position in reached]
+    assert markers == sorted(markers)
+    assert [Position.of(marker) for marker in markers] == reached
+
+
+def test_at_first_the_table_is_taken_as_it_is_and_then_commit_by_commit(lake: Lake) -> None:
+    assert taken(lake, None) == [(4, Position(4), 3)]
+    assert taken(lake, Position(4)) == []
+    lakes.write(lake.root, "telemetry", [message(4)])
+    assert taken(lake, Position(4)) == [(1, Position(5), 4)]
+    assert taken(lake, Position(2)) == [(3, Position(5), 4)]
+
+
+def test_batches_are_bounded(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert BATCH_ROWS_MAX >= 2
+    monkeypatch.setattr(progress, "BATCH_ROWS_MAX", 2)
+    assert taken(lake, None) == [(2, Position(3, 1), None), (2, Position(4), 3)]
+    assert taken(lake, Position(3, 1)) == [(2, Position(4), 3)]
+    assert taken(lake, Position(1)) == [(2, Position(3), 2), (1, Position(4), 3)]
+    monkeypatch.setattr(progress, "BATCH_BYTES_MAX", 1)
+    assert [files for files, _, _ in taken(lake, None)] == [1, 1, 1, 1]
+
+
+def test_a_batch_that_was_begun_ends_where_it_did(lake: Lake) -> None:
+    """The first output has taken versions 1 and 2 in one batch, the last one has not."""
+    assert taken(lake, Position(1), Position(3)) == [(2, Position(3), 2), (1, Position(4), 3)]
+    # The same in the first batch of all, which was of the table as it was at version 1.
+    assert taken(lake, None, Position(2)) == [(2, Position(2), 1), (2, Position(4), 3)]
+
+
+def test_a_source_that_is_older_than_what_was_taken(lake: Lake) -> None:
+    with pytest.raises(SourceLost, match="older copy"):
+        taken(lake, Position(9))
+
+
+class TestOrder:
+    def test_each_job_comes_after_those_it_reads(self) -> None:
+        written: set[str] = set()
+        everything = {table for job in catalog.JOBS for table in job.outputs}
+        for job in catalog.JOBS:
+            assert not set(job.inputs) & (everything - written)
+            written |= set(job.outputs)
+
+    def test_a_job_is_chosen_with_what_it_reads_and_made_anew_with_what_reads_it(self) -> None:
+        assert [job.name for job in catalog.chosen(["rollups"])] == ["readings", "rollups"]
+        assert {"readings", "rollups"} <= {job.name for job in catalog.made_of(["readings"])}
+        assert [job.name for job in catalog.made_of(["rollups"])] == ["rollups"]
+        with pytest.raises(KeyError):
+            catalog.chosen(["dreams"])
+
+    def test_two_jobs_never_write_one_table(self) -> None:
+        (rollups,) = (job for job in catalog.JOBS if job.name == "rollups")
+        with pytest.raises(ValueError, match="is written by"):
+            catalog.graph([rollups, Job("another", "", rollups.steps)])
