@@ -1,7 +1,7 @@
-"""One connection of a gateway to a hub: an engine with the uplink and the reports bound to it.
+"""One connection of a gateway to a hub: an engine with the uplink, the reports and the inboxes bound to it.
 
 It obeys `Connection` itself, so that what the uplink gathered during a turn of the loop becomes batches exactly when
-the driver asks for bytes. A new one is made for each attempt; the uplink and the reports live on.
+the driver asks for bytes. A new one is made for each attempt; the uplink, the reports and the inboxes live on.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from bridge.engine import (
     Transfers,
     words,
 )
+from bridge.forwarders.inbox import Inbox
+from bridge.forwarders.receivers import Receivers
 from bridge.hub_addresses import LEDGER, MANIFESTS, STATUS, TELEMETRY
 from bridge.reports import Reports
 from bridge.uplink import Shell, Uplink
@@ -48,15 +50,24 @@ class GatewayLink:
     """See the module. Its events are `LinkUp` and `LinkDown`, for whoever dials."""
 
     def __init__(
-        self, engine: Engine, uplink: Uplink, reports: Reports | None = None, *, target: str = TELEMETRY
+        self,
+        engine: Engine,
+        uplink: Uplink,
+        reports: Reports | None = None,
+        *,
+        target: str = TELEMETRY,
+        inboxes: Sequence[Inbox] = (),
     ) -> None:
-        """`engine` is a client that has not been opened. `target`: the peer's address for telemetry.
+        """`engine` is a client that has not been opened. `target`: the peer's address for telemetry. `inboxes` get what
+        comes down from a hub, each from an address of `bridge.hub_addresses`.
 
-        A peer that refuses the links for status, ledger and manifests simply gets none.
+        A peer that refuses the links for status, ledger and manifests simply gets none; one that refuses those of the
+        inboxes has nothing for them.
         """
         self._engine = engine
         self._uplink = uplink
         self._reports = reports
+        self._receivers = Receivers(inboxes, again=False)
         self._target = target
         self._peer = "-"
         self._telemetry: Link | None = None
@@ -139,8 +150,8 @@ class GatewayLink:
             elif isinstance(event, Attached):
                 self._on_attached(event.link, told)
             elif isinstance(event, Detached):
-                self._on_detached(event)
-            elif isinstance(event, Transfers):
+                self._on_detached(event, now)
+            elif isinstance(event, Transfers) and not self._receivers.received(event):
                 self.close("the peer sent messages on a link of ours", Condition("amqp:not-allowed"))
         return told
 
@@ -161,6 +172,8 @@ class GatewayLink:
                 self._manifests = self._engine.attach_sender(MANIFESTS, MANIFESTS)
             elif self._reports is not None:
                 self._reports.release()
+            if CAPABILITY in link.offered_capabilities:
+                self._receivers.begin(self._engine, self._wake, self._cut)
             self._begin(told)
         elif self._reports is not None and link is self._status:
             self._reports.attached(self._engine, status=link)
@@ -168,7 +181,7 @@ class GatewayLink:
             self._reports.attached(self._engine, ledger=link)
         elif self._reports is not None and link is self._manifests:
             self._reports.attached(self._engine, manifests=link)
-        else:
+        elif not self._receivers.attached(link):
             self._engine.refuse(link, Condition("amqp:not-found", "a gateway serves no links here"))
 
     def _begin(self, told: list[LinkUp | LinkDown]) -> None:
@@ -190,9 +203,11 @@ class GatewayLink:
             else:
                 self._begin(told)
 
-    def _on_detached(self, event: Detached) -> None:
+    def _on_detached(self, event: Detached, now: float) -> None:
         if event.link is self._telemetry:
             self.close(f"the peer detached {self._target!r}: {words(event.condition)}")
+        else:
+            self._receivers.detached(event, now)
 
     def _on_closed(self, event: Closed, told: list[LinkUp | LinkDown]) -> None:
         if not self._down:
@@ -201,11 +216,15 @@ class GatewayLink:
                 self._release()
             told.append(LinkDown(self._reason or words(event.condition)))
 
+    def _wake(self) -> None:
+        self._uplink.live.wake()
+
     def _cut(self, reason: str) -> None:
         self.close(reason, Condition("amqp:connection:forced", reason))
 
     def _release(self) -> None:
         self._uplink.detached()
+        self._receivers.end()
         if self._reports is not None:
             self._reports.detached()
 

@@ -1,4 +1,4 @@
-"""The addresses a hub listens at, and a gateway attaches its senders to."""
+"""The addresses a hub listens at, and a gateway attaches its links to."""
 
 from typing import Final
 
@@ -6,5 +6,7 @@ TELEMETRY: Final = "telemetry"
 STATUS: Final = "status"
 LEDGER: Final = "ledger"
 MANIFESTS: Final = "manifests"
+COMMANDS: Final = "commands"
+"""The one a gateway receives from (`bridge.downlink`)."""
 PROBE_SUFFIX: Final = "-doctor"
 """Behind a gateway's name the container-id of who only looks whether the hub lets that gateway in."""

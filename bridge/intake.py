@@ -17,12 +17,15 @@ import msgspec
 
 from bridge import plain
 from bridge.batch import CAPABILITY, Batch, BatchError, cost, decode
+from bridge.downlink import Downlink
 from bridge.engine import (
     Attached,
     Closed,
     Condition,
     Detached,
+    Dispositions,
     Engine,
+    Flow,
     Link,
     Opened,
     State,
@@ -186,14 +189,16 @@ class Intake:
         *,
         gateway: str | None = None,
         limits: IntakeLimits | None = None,
+        downlink: Downlink | None = None,
     ) -> None:
         """`gateway`: its name, where it is known, and has a place, before the connection opens; None: it is who SASL
-        says, or else its container-id."""
+        says, or else its container-id. `downlink`: what goes down to it; None: nothing does."""
         self._engine = engine
         self._service = service
         self._shell = shell
         self._limits = limits or IntakeLimits()
         self._admitted = gateway
+        self._downlink = downlink or Downlink(("", ""), {})
         self._gateway: str | None = None
         self._held: dict[int, _Delivery] = {}
         self._held_bytes = 0
@@ -237,11 +242,15 @@ class Intake:
                 self._on_opened(event)
             elif isinstance(event, Attached):
                 self._on_attached(event.link)
-            elif isinstance(event, Detached) and event.link in self._receivers:
+            elif isinstance(event, Detached):
                 self._on_detached(event.link)
+            elif isinstance(event, Flow):
+                self._downlink.flow(event.link)
+            elif isinstance(event, Dispositions):
+                self._downlink.settled(self._engine, event)
 
     def writable(self) -> None:
-        """Nothing is sent but settlements and credit."""
+        """Little is sent: settlements, credit, and what `bridge.downlink` bounds."""
 
     # --- for the service --------------------------------------------------------------------------------------
 
@@ -268,6 +277,7 @@ class Intake:
     def close(self, condition: str, description: str) -> None:
         """End the connection, e.g. of a gateway that is not admitted."""
         self._over = True
+        self._downlink.end()
         self._forget_unread(None)
         self._engine.close(Condition(condition, description))
         self._shell.flush_soon()
@@ -316,6 +326,8 @@ class Intake:
 
     def _on_attached(self, link: Link) -> None:
         address = link.target.address
+        if link.is_sender and self._downlink.attach(self._engine, link, self._shell.flush_soon):
+            return
         if link.is_sender or address not in (TELEMETRY, STATUS, LEDGER, MANIFESTS):
             name = link.source.address if link.is_sender else address
             self._engine.refuse(link, Condition("amqp:not-found", f"nothing is here under {name!r}"))
@@ -424,6 +436,9 @@ class Intake:
             self._engine.settle(link, (delivery,), State.REJECTED, Condition(error.condition, str(error)))
 
     def _on_detached(self, link: Link) -> None:
+        if link not in self._receivers:
+            self._downlink.detached(link)
+            return
         self._receivers.remove(link)
         self._forget_unread(link)
         for token in [token for token, held in self._held.items() if held.link is link]:
@@ -431,6 +446,7 @@ class Intake:
 
     def _on_closed(self) -> None:
         self._over = True
+        self._downlink.end()
         self._forget_unread(None)
         self._held.clear()
         self._held_bytes = 0

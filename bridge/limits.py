@@ -141,3 +141,15 @@ makes room for another."""
 
 SENDERS_WAITING_BYTES_MAX: Final = 4 * MIB
 """What a connector takes from its forwarders before there is credit for it: another address may have some."""
+
+COMMAND_PAYLOAD_BYTES_MAX: Final = 64 << 10
+"""Payload of one command: a device with 256 KiB of memory is to take it; firmware comes by a URL."""
+
+COMMAND_NAME_CHARACTERS_MAX: Final = 255
+"""Name of a command: a level of an MQTT topic in Hono's device API, and a column of the hub's registry."""
+
+DEVICE_CHARACTERS_MAX: Final = 255
+"""Name of a device that gets commands, and a content type: columns of the hub's registry."""
+
+COMMAND_TTL_S_MAX: Final = 30 * 86_400.0
+"""Longest time to live of a command: AMQP counts it in milliseconds in 32 bits, which is 49 days."""

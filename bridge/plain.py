@@ -101,7 +101,7 @@ def batch_message(batch: bytes, ends: Mapping[int, int]) -> bytes:
     if not ends:
         return data_section(batch)
     pairs = [Ulong(number) for pair in ends.items() for number in pair]
-    return _section(s.MESSAGE_ANNOTATIONS, {ENDS: pairs}) + data_section(batch)
+    return section(s.MESSAGE_ANNOTATIONS, {ENDS: pairs}) + data_section(batch)
 
 
 def ends_of(message: bytes) -> dict[int, int]:
@@ -203,9 +203,9 @@ def _header_of(header: bytes, heading: Heading) -> bytes:
     if heading.ttl_ms is not None:
         left.append(max(0, heading.ttl_ms))
     if not left and priority is None and not durable:
-        return b"" if not header else _section(s.HEADER, [])
+        return b"" if not header else section(s.HEADER, [])
     ttl = [Uint(min(*left, _UINT_MAX))] if left else []
-    return _section(s.HEADER, [durable is True, Ubyte(priority) if isinstance(priority, int) else None, *ttl])
+    return section(s.HEADER, [durable is True, Ubyte(priority) if isinstance(priority, int) else None, *ttl])
 
 
 def _annotated(ours: _Annotations, sequence: int, header: bytes, body: bytes) -> bytes:
@@ -242,7 +242,8 @@ def _their_annotations(body: bytes) -> tuple[list[bytes], list[str], int]:
     return others, hops, first.end
 
 
-def _section(code: int, value: Any) -> bytes:
+def section(code: int, value: Any) -> bytes:
+    """One section of a message."""
     return b"\x00\x53" + bytes((code,)) + encode(value)
 
 
@@ -263,7 +264,7 @@ def _translated(run: Run, mqtt: PublishProperties, heading: Heading) -> tuple[by
     """Header section, properties after message-id, application properties section, of a run in MQTT encoding."""
     own = [bool(run.flags & DURABLE) or run.qos > 0]
     ttl = [None, Uint(min(mqtt.expiry_s * 1000, _UINT_MAX))] if mqtt.expiry_s is not None else []
-    header = _header_of(_section(s.HEADER, [*own, *ttl]), heading)
+    header = _header_of(section(s.HEADER, [*own, *ttl]), heading)
     content_type = mqtt.content_type
     properties = [
         None,  # user-id
@@ -276,7 +277,7 @@ def _translated(run: Run, mqtt: PublishProperties, heading: Heading) -> tuple[by
     while properties[-1] is None:
         properties.pop()
     users = {name: value for name, value in mqtt.users if name != HOPS_PROPERTY}
-    application = _section(s.APPLICATION_PROPERTIES, users) if users else b""
+    application = section(s.APPLICATION_PROPERTIES, users) if users else b""
     return header, properties, application
 
 

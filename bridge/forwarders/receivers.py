@@ -41,9 +41,11 @@ class _Receiver:
 class Receivers:
     """Of one connection; a new one is made for each."""
 
-    def __init__(self, inboxes: Sequence[Inbox]) -> None:
-        """`inboxes`: those there are when the connection opens."""
+    def __init__(self, inboxes: Sequence[Inbox], *, again: bool = True) -> None:
+        """`inboxes`: those there are when the connection opens. `again`: a link that the peer does not give is asked
+        for again; else the peer is one that may not know it, and that is no fault."""
         self._inboxes = inboxes
+        self._again = again
         self._receivers: list[_Receiver] = []
         self._engine: Engine | None = None
         self._wake: Callable[[], None] = _ignore
@@ -89,6 +91,9 @@ class Receivers:
         receiver.link = None
         if receiver.up:
             self._cut(why)
+            return True
+        if not self._again:
+            log.debug("%s: %s", receiver.inbox.name, why)
             return True
         log.warning("%s: %s; tried again in %g s", receiver.inbox.name, why, RETRY_S)
         receiver.retry_at = now + RETRY_S

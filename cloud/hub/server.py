@@ -19,14 +19,18 @@ import sqlalchemy as sa
 import uvloop
 from starlette.types import ASGIApp
 
+from bridge.downlink import Downlink, Source
 from bridge.engine import Engine
 from bridge.enrolment import ALPN
 from bridge.hidden import hides
+from bridge.hub_addresses import COMMANDS
 from bridge.intake import Intake
 from bridge.resources.endpoint import Endpoint
 from bridge.transport.driver import Driver
 from cloud.hub.acceptor import Acceptor, NotServed, Serve
 from cloud.hub.api import application
+from cloud.hub.commands.http import routes as command_routes
+from cloud.hub.commands.service import HubCommands
 from cloud.hub.committer import Committer
 from cloud.hub.connections import Connections
 from cloud.hub.copies import Copies
@@ -41,6 +45,7 @@ from cloud.hub.lander import Lander
 from cloud.hub.limits import SHUTDOWN_S
 from cloud.hub.metrics import Metrics
 from cloud.hub.peers import DEFAULT_TENANT, Kind, Peer, tenants_of
+from cloud.hub.registry.commands import CommandRecord
 from cloud.hub.registry.directory import GatewayRecord
 from cloud.hub.registry.faults import RegistryUnreachable
 from cloud.hub.registry.location import sqlite_file
@@ -175,6 +180,13 @@ class Hub:
                 life_s=configuration.enroller.life_s,
                 revoked=self.acceptor.review,
             )
+        self._commands = HubCommands(
+            configuration.registry or sqlite_file(configuration.data / REGISTRY),
+            _untold,
+            knows=self._fleet.gateways.__contains__,
+        )
+        self.sources: dict[str, Source] = {COMMANDS: self._commands.dispatch}
+        """What goes down to gateways, by the address they receive it from."""
         self._certificates: Certificates | None = None
         self._health = HubHealth(
             fleet=self._fleet,
@@ -196,6 +208,7 @@ class Hub:
             now_us=_now_us,
             clock=loop.time,
             copy=self._copies.take,
+            hear=self._commands.heard,
             quota=configuration.quota,
         )
 
@@ -237,7 +250,10 @@ class Hub:
             dev=configuration.dev,
             now_us=_now_us,
             clock=clock,
-            more=enrolment_routes(self._enrolment, time.time) if self._enrolment is not None else (),
+            more=[
+                *command_routes(self._commands, access),
+                *(enrolment_routes(self._enrolment, time.time) if self._enrolment is not None else ()),
+            ],
         )
         http_host = configuration.http
         names = configuration.enroller.names if configuration.enroller is not None else ()
@@ -248,6 +264,7 @@ class Hub:
                 self._certificates = Certificates(self._tls, protocols=() if configuration.dev else (ALPN,))
             if self._enrolment is not None:
                 await self._enrolment.open()
+            await self._commands.open()
             guarded = Guard(app, site, lambda: not access.open)
             secure = None if configuration.dev else self._certificates
             async with serve_http(guarded, configuration.http, secure) as http:
@@ -266,6 +283,7 @@ class Hub:
         finally:
             self._health.stop()
             await self._finish()
+            await self._commands.close()
             if self._enrolment is not None:
                 await self._enrolment.close()
             if self._users is not None:
@@ -318,7 +336,8 @@ class Hub:
     # --- connections ------------------------------------------------------------------------------------------------
 
     def _intake(self, peer: Peer, engine: Engine, driver: Driver, _credentials: SaslCredentials | None) -> Intake:
-        intake = Intake(engine, self._service, driver, gateway=peer.name)
+        downlink = Downlink((peer.tenant, peer.name), self.sources)
+        intake = Intake(engine, self._service, driver, gateway=peer.name, downlink=downlink)
         self._service.introduce(intake, peer.tenant, driver.peername)
         return intake
 
@@ -330,6 +349,10 @@ class Hub:
         return AmqpSession(
             driver, engine, space.router, gate=self._gate, credentials=credentials, containers=space.containers
         )
+
+
+async def _untold(_command: CommandRecord) -> None:
+    """Nobody is told."""
 
 
 def open_data(configuration: HubConfiguration) -> Opened:

@@ -50,6 +50,16 @@ Copy = Callable[[str, str, Batch], None]
 """Gets a batch with the tenant and the name of its gateway (`cloud.hub.copies`)."""
 
 
+Hear = Callable[[str, str, Batch, Callable[[bool], None]], bool]
+"""Gets a batch with the tenant and the name of its gateway. True: it says something of commands, and the function hears
+when that is kept, or that it cannot be now."""
+
+
+def _nothing_heard(_tenant: str, _gateway: str, _batch: Batch, _kept: Callable[[bool], None]) -> bool:
+    """There are no commands."""
+    return False
+
+
 def _not_copied(_tenant: str, _gateway: str, _batch: Batch) -> None:
     """Nobody receives."""
 
@@ -66,10 +76,11 @@ class HubService:
         now_us: Callable[[], int],
         clock: Callable[[], float],
         copy: Copy = _not_copied,
+        hear: Hear = _nothing_heard,
         quota: Quota = USUAL,
     ) -> None:
-        """`now_us`: UTC microseconds; `clock`: seconds that do not go back; `copy` gets what has arrived before it is
-        landed."""
+        """`now_us`: UTC microseconds; `clock`: seconds that do not go back; `copy` and `hear` get what has arrived
+        before it is landed."""
         self._fleet = fleet
         self._committer = committer
         self._metrics = metrics
@@ -77,6 +88,7 @@ class HubService:
         self._now_us = now_us
         self._clock = clock
         self._copy = copy
+        self._hear = hear
         self._quota = quota
         self._tenants: dict[str, TenantPressure] = {}
         self._unread_bytes = 0
@@ -273,7 +285,9 @@ class HubService:
         self._committer.heard(session.key)
         self._copy(session.tenant, session.gateway, batch)
         received = ReceivedBatch(*session.key, batch, session.store_epoch, ends or {})
-        self._committer.put(session, received, partial(self._answer, intake, tokens))
+        both = _Both(partial(self._answer, intake, tokens))
+        heard = self._hear(session.tenant, session.gateway, batch, both.kept)
+        self._committer.put(session, received, both.landed if heard else both.answer)
         self._look_at(intake)
 
     def _answer(self, intake: Intake, tokens: Sequence[int], verdict: Verdict, words: str) -> None:
@@ -282,6 +296,35 @@ class HubService:
         else:
             self._fleet.totals.released += len(tokens)
             intake.release(tokens, words)
+
+
+class _Both:
+    """The answer to a batch that says something of commands: it has landed, and that is kept."""
+
+    __slots__ = ("_kept", "_verdict", "answer")
+
+    def __init__(self, answer: Callable[[Verdict, str], None]) -> None:
+        self.answer: Final = answer
+        self._kept: bool | None = None
+        self._verdict: tuple[Verdict, str] | None = None
+
+    def landed(self, verdict: Verdict, words: str) -> None:
+        """The committer has said what became of the batch."""
+        self._verdict = verdict, words
+        self._look()
+
+    def kept(self, kept: bool) -> None:
+        """What it says of commands is kept, or cannot be now."""
+        self._kept = kept
+        self._look()
+
+    def _look(self) -> None:
+        if self._verdict is None or self._kept is None:
+            return
+        verdict, words = self._verdict
+        if verdict is Verdict.LANDED and not self._kept:
+            verdict, words = Verdict.RELEASED, "what it says of commands cannot be kept now"
+        self.answer(verdict, words)
 
 
 def batch_of(epoch: str, messages: Sequence[PlainMessage]) -> Batch:

@@ -31,12 +31,14 @@ from edge.appliance.wear import Outlook, outlook
 from edge.broker.amqp.services import Administration
 from edge.broker.configuration import BrokerConfiguration, Protocol, TokenIssuer
 from edge.broker.hono.addresses import with_addresses
+from edge.broker.hono.hub_commands import HubCommandAddresses
 from edge.broker.listeners.admission import Admission
 from edge.broker.listeners.tcp import ListenError
 from edge.broker.listeners.web.bound_socket import BoundSocket
 from edge.broker.listeners.web.lazy_server import LazyWebServer
 from edge.broker.model.address_policy import DurabilityMode
 from edge.broker.retention import summaries
+from edge.broker.router.commands.addresses import PLAIN, CommandAddresses, with_commands
 from edge.broker.router.durable_subscriptions import FORWARDER_PREFIX
 from edge.broker.router.router import Router
 from edge.broker.router.uplinks import ConnectorUplink, Uplinks
@@ -86,7 +88,7 @@ class Gateway:
 
         Raises `edge.broker.store.errors.StoreError`, or `edge.broker.security.credentials.CredentialsError`."""
         loop = asyncio.get_running_loop()
-        self.configuration = configuration = with_addresses(configuration)
+        self.configuration = configuration = _with_addresses(configuration)
         self.clock_good = ClockQuality()
         self.store = open_store(
             data,
@@ -115,7 +117,13 @@ class Gateway:
         self._development = development
         self._issuer: Issuer | None = None
         self._key = StatementKey(data)
-        self.uplinks = Uplinks(self.broker.router, self.store, self._key)
+        self.uplinks = Uplinks(
+            self.broker.router,
+            self.store,
+            self._key,
+            commands=_command_addresses(configuration),
+            knows=self._knows_device,
+        )
         self._bridge = BridgeWatch(
             self.uplinks,
             self.store,
@@ -189,7 +197,7 @@ class Gateway:
 
     async def reconfigure(self, configuration: BrokerConfiguration) -> None:
         """Follow a new configuration without a pause, as far as it is `Live`; the rest has to be as it was."""
-        configuration = with_addresses(configuration)
+        configuration = _with_addresses(configuration)
         before, self.configuration = self.configuration, configuration
         try:
             await self.users.change(partial(apply_resources, configured=configuration.users))
@@ -201,6 +209,11 @@ class Gateway:
         for uplink in self.uplinks.configure(configuration):
             await uplink.dialer.close()
         log.info("configuration applied")
+
+    def _knows_device(self, device: str) -> bool:
+        """It may come for its commands, as far as anybody can say."""
+        devices = self.broker.devices
+        return devices.tenant.knows(device) if devices is not None else self.broker.gate.knows(device)
 
     def _hub_of_identity(self) -> tuple[Endpoint, ...]:
         """Where the certificate this gateway enrolled for is shown."""
@@ -442,3 +455,13 @@ def _addresses(router: Router) -> Iterator[AddressStatus]:
     for address in itertools.chain(list(queues.opened), (each for each in queues if each not in queues.opened)):
         consumers = router.subscriptions.competing.consumers(address) or 0
         yield {"address": address, "type": "queue", "stored": queues.backlog(address), "subscribers": consumers}
+
+
+def _command_addresses(configuration: BrokerConfiguration) -> CommandAddresses:
+    api = configuration.device_api
+    return PLAIN if api is None else HubCommandAddresses(api.tenant)
+
+
+def _with_addresses(configuration: BrokerConfiguration) -> BrokerConfiguration:
+    """With the addresses that are there without being configured."""
+    return with_commands(with_addresses(configuration), _command_addresses(configuration))

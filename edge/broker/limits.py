@@ -204,6 +204,9 @@ QUEUES_JOINED_MAX: Final = 500
 """Queues with messages opened in one go for who consumes from all a filter matches, 0.1 ms each; then as many each
 tick."""
 
+RECEIPTS_WAITING_MAX: Final = 10_000
+"""Receipts of commands that wait in memory for room in the store, some 300 bytes each; the oldest goes first."""
+
 QUEUE_REST_S: Final = 5.0
 """How long a queue is kept open once nobody consumes from it: clients that come back for every message find it as it
 was. Then it is but a name (some 300 bytes instead of 3 KiB)."""

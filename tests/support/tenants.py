@@ -88,9 +88,13 @@ class TenantHub:
             reconnect=False,
         )
 
-    def ask(self, path: str, user: str | None = None, password: str | None = None) -> tuple[int, Any]:
-        """Status and document of an answer over HTTP; of what is no JSON the text."""
-        request = urllib.request.Request(f"https://localhost:{self.process.port('http')}{path}")
+    def ask(
+        self, path: str, user: str | None = None, password: str | None = None, document: dict[str, Any] | None = None
+    ) -> tuple[int, Any]:
+        """Status and document of an answer over HTTP; of what is no JSON the text. `document` is sent, if there is
+        one."""
+        sent = json.dumps(document).encode() if document is not None else None
+        request = urllib.request.Request(f"https://localhost:{self.process.port('http')}{path}", sent)
         if user is not None:
             shown = base64.b64encode(f"{user}:{user if password is None else password}".encode()).decode()
             request.add_header("Authorization", f"Basic {shown}")

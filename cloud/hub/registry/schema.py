@@ -193,6 +193,33 @@ rollout_members = sa.Table(
     sa.Column("version", sa.BigInteger, nullable=True),
     sa.Column("why", sa.Text, nullable=False),
 )
+commands = sa.Table(
+    "commands",
+    metadata,
+    sa.Column("number", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True),
+    sa.Column("id", sa.String(32), nullable=False, unique=True),
+    sa.Column("tenant", sa.String(255), nullable=False),
+    sa.Column("gateway", sa.String(255), nullable=False),
+    sa.Column("device", sa.String(255), nullable=False),
+    sa.Column("name", sa.String(255), nullable=False),
+    sa.Column("content_type", sa.String(255), nullable=True),
+    sa.Column("payload", sa.LargeBinary, nullable=False),
+    sa.Column("correlation_id", Name, nullable=True),
+    sa.Column("reply_to", Name, nullable=True),
+    sa.Column("wants_response", sa.Boolean, nullable=False),
+    sa.Column("sent_by", sa.String(255), nullable=False),
+    sa.Column("created_at", sa.BigInteger, nullable=False),
+    sa.Column("expires_at", sa.BigInteger, nullable=False),
+    sa.Column("state", sa.String(16), nullable=False),
+    sa.Column("reason", Name, nullable=False),
+    sa.Column("changed_at", sa.BigInteger, nullable=False),
+    sa.Column("response_status", sa.Integer, nullable=True),
+    sa.Column("response_type", sa.String(255), nullable=True),
+    sa.Column("response", sa.LargeBinary, nullable=True),
+    sa.Column("responded_at", sa.BigInteger, nullable=True),
+    sa.Index("commands_open", "state", "tenant", "gateway"),
+    sa.Index("commands_changed", "changed_at"),
+)
 
 
 def open_schema(tx: sa.Connection) -> str:

@@ -88,7 +88,7 @@ def add(
 
     \b
     Profiles (%u is the user's name):
-      sensor       send:plant/%u/#  send:status/%u  recv:command/%u/#
+      sensor       send:plant/%u/#  send:status/%u  recv:command/%u/#  send:command-response/%u/#
       application  recv:plant/#     recv:status/#   send:command/#
       viewer       view:#           (console, status, metrics)
       operator     view:#           manage:#        (and pause the uplink)

@@ -52,19 +52,26 @@ class Lane(Protocol):
         ...
 
 
+class Watcher(Protocol):
+    """Hears what becomes of the messages of one queue, but for what is given up (`DeadLetters.listeners`)."""
+
+    def handed(self, stored: Stored) -> None:
+        """These are about to be delivered."""
+        ...
+
+    def settled(self, parts: Sequence[tuple[int, int]], *, accepted: bool) -> None:
+        """The consumer of these positions has answered. Where it accepted them, what is stored now joins the commit
+        that says so."""
+        ...
+
+
 class LogSubscription:
     """A cursor over one log, filtered, with one consumer or several that compete."""
 
     attempts = 0
 
     def __init__(
-        self,
-        store: Store,
-        record: CursorRecord,
-        pattern: str,
-        *,
-        deadletters: DeadLetters,
-        feeds: LogFeeds,
+        self, store: Store, record: CursorRecord, pattern: str, *, deadletters: DeadLetters, feeds: LogFeeds
     ) -> None:
         """`record` is its cursor as the store has it; `feeds` tell it what comes."""
         self.log, self.cursor, self.name = record.log, record.cursor, record.name
@@ -75,6 +82,7 @@ class LogSubscription:
         self.accepts: Callable[[Run], bool] | None = None
         """What it delivers of what matches `pattern`; None: everything."""
         self.order: Order | None = None
+        self.watcher: Watcher | None = None
         self.lane: Lane | None = None
         """What was there is delivered by this one, to another consumer; None: all is delivered here."""
         self.window = CursorWindow(store, record)
@@ -101,7 +109,7 @@ class LogSubscription:
 
     @property
     def expires(self) -> bool:
-        """A time to live counts here; it does not for a forwarder, which sends on what it was given."""
+        """A time to live counts here; not for a forwarder, which sends on what it was given."""
         return self.expiry.counts
 
     @expires.setter
@@ -197,6 +205,8 @@ class LogSubscription:
         """Deliver to a consumer; it is outstanding to it until it is settled."""
         first = stored.position
         self._outstanding.add(consumer, first, first + len(stored.run.bodies) - 1)
+        if self.watcher is not None:
+            self.watcher.handed(stored)
         if self._counts:
             self.attempts = self._counts.get(first, 0)
             stored = self.failures.annotated(stored)
@@ -327,8 +337,7 @@ class LogSubscription:
 
     @property
     def backlog(self) -> int:
-        """Messages of the log not delivered yet; those of other addresses in the same log count, so it is an upper
-        bound for a filtered subscription that is behind, or has a backlog lane."""
+        """Messages of the log not delivered yet, at most: those of other addresses in it count while it is behind."""
         window = self.window
         waiting = sum(len(stored.run.bodies) for stored in self.buffer.runs) + window.returned.count
         waiting += self.failures.delayed + self.failures.parked.count + (self.lane.count if self.lane else 0)
@@ -346,6 +355,8 @@ class LogSubscription:
         if self._closed:
             return
         parts = self._outstanding.remove(consumer, first, last)
+        if self.watcher is not None:
+            self.watcher.settled(parts, accepted=outcome is Outcome.ACCEPTED)
         if outcome is Outcome.ACCEPTED:
             for low, high in parts:
                 self._store.acknowledge(self.cursor, low, high)

@@ -93,6 +93,11 @@ class Tenant:
         self._check_enabled(device)
         return device
 
+    def knows(self, device: str) -> bool:
+        """It may be there, as far as it is known here which there are."""
+        described = device in self._known if self._known else IDENTIFIER.fullmatch(device) is not None
+        return described and device not in self._disabled
+
     def _check_enabled(self, device: str) -> None:
         if device in self._disabled:
             raise DeviceError(404, f"device {device} is disabled")

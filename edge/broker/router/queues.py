@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from bridge.message import Stored
 from edge.broker.delivery import LogSubscription
 from edge.broker.delivery.expiry import SWEEP_AGAIN_NS
+from edge.broker.delivery.log import Watcher
 from edge.broker.delivery.priorities import NORMAL, priority_of
 from edge.broker.limits import QUEUE_REST_S, QUEUES_LOOKED_AT_MAX, QUEUES_OPENED_MAX
 from edge.broker.message.time_to_live import ttl_ns
@@ -54,6 +55,7 @@ class Queues(Mapping[str, LogSubscription]):
         self._forgotten = forgotten
         self.consumers: FilterTree[Consumer] = FilterTree()
         """Who consumes from all a filter matches: joined to each that is opened."""
+        self._watcher: Callable[[str, LogSubscription], Watcher | None] = _nobody
         self._users: dict[str, str | None] = {}
         """Who made each; None: its name is the configuration's."""
         self.opened: dict[str, LogSubscription] = {}
@@ -89,6 +91,12 @@ class Queues(Mapping[str, LogSubscription]):
 
     def __len__(self) -> int:
         return len(self._users)
+
+    def watched_by(self, watcher: Callable[[str, LogSubscription], Watcher | None]) -> None:
+        """From now on `watcher` says who hears what becomes of the messages of a queue."""
+        self._watcher = watcher
+        for address, queue in self.opened.items():
+            queue.watcher = watcher(address, queue)
 
     def make(self, address: str, user: str) -> int:
         """The log of a queue, made for this user when it is new. Raises AddressError when there are too many."""
@@ -143,6 +151,7 @@ class Queues(Mapping[str, LogSubscription]):
     def _open(self, address: str) -> LogSubscription:
         queue = self.opened[address] = self._logs.open_queue(address)
         queue.policy = self._addresses.policy(address)
+        queue.watcher = self._watcher(address, queue)
         self._unused.pop(address, None)
         self._due.pop(address, None)
         if self.consumers:
@@ -235,3 +244,7 @@ class Queues(Mapping[str, LogSubscription]):
             self._store.delete(KIND, address)
         else:
             self._unused[address] = self._now_s  # something is on its way to it, or it is browsed
+
+
+def _nobody(_address: str, _queue: LogSubscription) -> None:
+    """Nobody hears of any queue."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -18,6 +18,7 @@ from bridge.backoff import Backoff, BackoffPolicy
 from bridge.batch import Lane
 from bridge.dialer import Attempt, Dialer, Endpoint
 from bridge.flow import Pump
+from bridge.forwarders.inbox import Inbox
 from bridge.gateway_link import GatewayLink, bind_shell
 from bridge.limits import LIVE_BATCHES_UNDELAYED, LIVE_GATHER_S
 from bridge.pace import Pacer, Spent
@@ -33,6 +34,9 @@ from edge.broker.model.interfaces import Outcome
 from edge.broker.model.topics import matches
 from edge.broker.retention.loss_reports import LEDGER_RANGES, LossReports
 from edge.broker.retention.manifests import Manifests, Signer
+from edge.broker.router.commands.addresses import PLAIN, CommandAddresses, command_forwarders
+from edge.broker.router.commands.inbox import CommandInbox
+from edge.broker.router.commands.receipts import CommandReceipts
 from edge.broker.router.connector_types import ATTEMPTS, engine_of
 from edge.broker.router.durable_subscriptions import FORWARDER_PREFIX
 from edge.broker.router.forwarding import Forwarding
@@ -103,12 +107,20 @@ class ConnectorUplink:
         router: Router,
         store: Store,
         signer: Signer,
+        commands: CommandInbox,
+        carried: Sequence[Forwarder] = (),
     ) -> None:
-        """`hop` names this gateway and its store's epoch towards the peer. `start` begins to dial."""
+        """`hop` names this gateway and its store's epoch towards the peer. `commands` take what the hub sends down;
+        `carried` are forwarders that nobody has to configure. `start` begins to dial."""
         self.connector = connector
+        self.inboxes: list[Inbox] = [commands]
+        """Of what the hub sends down; to be added to before `start`."""
+        self._commands = commands
+        self._carried = tuple(carried)
         self.reports = Reports()
         self._losses = LossReports(store, self.reports, connector.name)
         router.loss_listeners.add(self._losses.feed)
+        router.tick_listeners.add(commands.inbound.try_again)
         self.manifests = Manifests(
             store, self.reports, connector.name, gateway=hop.gateway, covers=self._covers, signer=signer
         )
@@ -146,8 +158,12 @@ class ConnectorUplink:
         forwarders = [forwarder for forwarder in forwarders if forwarder.direction is Direction.OUT]
         altered = any(self.forwarders.get(forwarder.name, forwarder) != forwarder for forwarder in forwarders)
         self.forwarders = {forwarder.name: forwarder for forwarder in forwarders}
-        for name in [name for name in self._forwardings if altered or name not in self.forwarders]:
-            self._unbind(name)
+        self._bind_all([*forwarders, *self._carried], altered=altered)
+
+    def _bind_all(self, forwarders: Sequence[Forwarder], *, altered: bool) -> None:
+        wanted = {forwarder.name for forwarder in forwarders}
+        for name in [name for name in self._forwardings if altered or name not in wanted]:
+            self._unbind(name, gone=name not in wanted)
         for forwarder in forwarders:
             if forwarder.name not in self._forwardings:
                 name = f"{FORWARDER_PREFIX}{self.connector.name}/{forwarder.name}"
@@ -264,14 +280,17 @@ class ConnectorUplink:
         """Bind nothing any more, and tell nothing."""
         self.keep_spent()
         self._router.loss_listeners.remove(self._losses.feed)
+        self._router.tick_listeners.remove(self._commands.inbound.try_again)
+        self._commands.release()
+        self._carried = ()
         self.forward(())
 
-    def _unbind(self, name: str) -> None:
+    def _unbind(self, name: str, *, gone: bool) -> None:
         forwarding = self._forwardings.pop(name)
         parts = forwarding.parts
         self._remove([*forwarding.subscriptions, *parts, *forwarding.lanes])
         forwarding.end()
-        if name not in self.forwarders:
+        if gone:
             left = sum(part.backlog for part in parts)
             log.warning("forwarder %s is gone; up to %d messages stay in the store for it", name, left)
 
@@ -294,7 +313,9 @@ class ConnectorUplink:
         return SocketAttempt(
             dialer,
             endpoint,
-            GatewayLink(engine_of(connector, container, endpoint.host), self.uplink, self.reports),
+            GatewayLink(
+                engine_of(connector, container, endpoint.host), self.uplink, self.reports, inboxes=self.inboxes
+            ),
             self._bind,
             tls=partial(peer_context, connector.tls) if connector.tls is not None else None,
             interface=connector.interface,
@@ -302,6 +323,11 @@ class ConnectorUplink:
 
     def _bind(self, shell: Shell) -> None:
         bind_shell(self.uplink, self.reports, shell)
+
+
+def _commands_of(connector: str) -> str:
+    """Whose names those of its commands are; forwarders have a ``/`` in theirs."""
+    return f"{connector}/commands"
 
 
 def _pacer(connector: Connector, gateway: str, router: Router, store: Store) -> Pacer | None:
@@ -325,9 +351,22 @@ AnyConnector = ConnectorUplink | PeerConnector
 class Uplinks:
     """The connectors of a configuration, and of the next one."""
 
-    def __init__(self, router: Router, store: Store, signer: Signer) -> None:
-        """`store` is the one whose messages are forwarded; `signer` signs what is stated of them."""
+    def __init__(
+        self,
+        router: Router,
+        store: Store,
+        signer: Signer,
+        *,
+        commands: CommandAddresses = PLAIN,
+        knows: Callable[[str], bool] = lambda _device: True,
+    ) -> None:
+        """`store` is the one whose messages are forwarded; `signer` signs what is stated of them. `commands`: where
+        devices hear them; `knows` a device that may."""
         self._signer = signer
+        self._commands = commands
+        self._knows = knows
+        self.receipts = CommandReceipts(router, store, commands)
+        """What became of commands."""
         self._router = router
         self._store = store
         self._by_name: dict[str, AnyConnector] = {}
@@ -355,7 +394,8 @@ class Uplinks:
             if self._dialling:
                 uplink.dialer.start()
         incoming = (forwarder for forwarder in configuration.forwarders if forwarder.direction is Direction.IN)
-        self._names.forget_all_but({f"{forwarder.connector}/{forwarder.name}" for forwarder in incoming})
+        known = {f"{forwarder.connector}/{forwarder.name}" for forwarder in incoming}
+        self._names.forget_all_but(known | {_commands_of(connector) for connector in wanted})
         return gone
 
     def start(self) -> None:
@@ -381,6 +421,14 @@ class Uplinks:
         if connector.type is not ConnectorType.WAYPOST:
             make = ATTEMPTS[connector.type]
             return PeerConnector(connector, make, self._names, gateway=gateway, router=self._router, store=self._store)
+        inbox = CommandInbox(
+            connector.name,
+            self._router,
+            self._commands,
+            self._names.of(_commands_of(connector.name)),
+            gateway,
+            self._knows,
+        )
         made = ConnectorUplink(
             connector,
             space=configuration.space,
@@ -388,6 +436,8 @@ class Uplinks:
             router=self._router,
             store=self._store,
             signer=self._signer,
+            commands=inbox,
+            carried=command_forwarders(connector.name, self._commands),
         )
         made.reports.forked = self._forked
         return made

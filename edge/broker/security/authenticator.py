@@ -122,6 +122,10 @@ class Gate:
         """Bearer tokens of an issuer are how clients of this space say who they are."""
         return self.mode is Authentication.EXTERNAL and self.bearer is not None
 
+    def knows(self, user: str) -> bool:
+        """Somebody of this name may come, as far as it is known here who may."""
+        return self.mode is not Authentication.STANDARD or user in self._users
+
     def update(self, snapshot: Snapshot) -> None:
         """Follow a change of users. Who is gone, or may do something else now, is cut off (and may come again).
 

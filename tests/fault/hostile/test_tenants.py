@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -27,6 +27,8 @@ USERS: dict[str, Sequence[str]] = {
     "narrow@alpha": ("recv:plant/1/#",),
     "leaver@alpha": ("recv:#",),
     "ops@alpha": ("view:$fleet",),
+    "boss@alpha": ("manage:$fleet",),
+    "caller@alpha": ("send:command/gw1/pump7",),
 }
 
 
@@ -212,3 +214,59 @@ class TestHttp:
         assert {"landing", "tables", "problems", "log"}.isdisjoint(status)
         assert everything["tenant"] is None
         assert {"landing", "tables", "problems"} <= everything.keys()
+
+
+class TestCommands:
+    COMMAND: Mapping[str, Any] = {"gateway": "gw1", "device": "pump7", "name": "on"}
+    PATH = "/api/v1/commands"
+
+    def send(self, hub: TenantHub, who: str, tenant: str = "") -> tuple[int, Any]:
+        path = self.PATH + (f"?tenant={tenant}" if tenant else "")
+        status, said = hub.ask(path, who, document=dict(self.COMMAND))
+        assert isinstance(said, dict)
+        return status, said
+
+    def test_who_may_send(self, hub: TenantHub) -> None:
+        assert hub.ask(self.PATH, document=dict(self.COMMAND))[0] == 401
+        for who in ("narrow@alpha", "ops@alpha"):
+            status, said = self.send(hub, who)
+            assert status == 403
+            assert "send:command/gw1/pump7" in said["error"]
+        assert self.send(hub, "caller@alpha")[0] == 202
+        elsewhere = {**self.COMMAND, "device": "pump8"}
+        assert hub.ask(self.PATH, "caller@alpha", document=elsewhere)[0] == 403
+        assert hub.ask(self.PATH, "caller@alpha")[0] == 403, "who sends may not look"
+
+    def test_a_command_goes_to_gateways_of_ones_own(self, hub: TenantHub) -> None:
+        status, sent = self.send(hub, "app@alpha")
+        assert (status, sent["tenant"], sent["sent_by"]) == (202, "alpha", "app@alpha")
+        assert self.send(hub, "app@alpha", "beta") == (
+            403,
+            {"error": "app@alpha sends to gateways of its own tenant"},
+        )
+        assert self.send(hub, "boss@alpha", "beta")[1]["tenant"] == "beta"
+
+    def test_a_command_of_another_tenant_is_not_there(self, hub: TenantHub) -> None:
+        identifier = self.send(hub, "app@alpha")[1]["id"]
+        assert hub.ask(f"{self.PATH}/{identifier}", "app@alpha")[0] == 200
+        for query in ("", "?wait=1"):
+            status, said = hub.ask(f"{self.PATH}/{identifier}{query}", "app@beta")
+            assert (status, said) == (404, {"error": f"there is no command {identifier}"})
+        for query in ("", "?tenant=alpha"):
+            page = hub.ask(self.PATH + query, "app@beta")[1]["commands"]
+            assert {command["tenant"] for command in page} <= {"beta"}
+
+    def test_a_gateway_says_nothing_of_commands_of_others(self, hub: TenantHub) -> None:
+        identifier = self.send(hub, "app@alpha")[1]["id"]
+        receipt = json.dumps({"command": identifier, "receipt": "delivered"}).encode()
+        for tenant, name in (("beta", "gw1"), ("alpha", "gw-other")):
+            with hub.gateway(tenant, name) as gateway:
+                sent = gateway.send(batch("command-receipt/pump7", 100, [receipt], epoch="9" * 32))
+                assert sent.settled() == [State.ACCEPTED]
+        assert hub.ask(f"{self.PATH}/{identifier}", "app@alpha")[1]["state"] == "waiting"
+        with hub.gateway("alpha", "gw1") as gateway:
+            sent = gateway.send(batch("command-receipt/pump7", 100, [receipt], epoch="9" * 32))
+            assert sent.settled() == [State.ACCEPTED]
+        assert hub.ask(f"{self.PATH}/{identifier}", "app@alpha")[1]["state"] == "delivered", (
+            "kept before it is accepted"
+        )

@@ -6,6 +6,9 @@ from bridge.pace import Pace
 from bridge.plain import Hop
 from edge.appliance.health import budget_problems
 from edge.broker.configuration import Connector, EndpointHost
+from edge.broker.router.commands.addresses import PLAIN
+from edge.broker.router.commands.inbox import CommandInbox
+from edge.broker.router.known_names import KnownNames
 from edge.broker.router.uplinks import ConnectorUplink
 from edge.health.problems import Severity
 from tests.unit.broker.test_manifests import Key
@@ -16,7 +19,10 @@ def _uplink(site: Site, pace: Pace) -> ConnectorUplink:
     endpoint = EndpointHost(host="127.0.0.1", port=1)
     connector = Connector(name="hub", hosts=(endpoint,), pace=pace)
     hop = Hop("gw1", site.store.epoch)
-    return ConnectorUplink(connector, space="s", hop=hop, router=site.router, store=site.store, signer=Key())
+    commands = CommandInbox("hub", site.router, PLAIN, KnownNames(), hop.gateway, lambda _device: True)
+    return ConnectorUplink(
+        connector, space="s", hop=hop, router=site.router, store=site.store, signer=Key(), commands=commands
+    )
 
 
 def test_what_is_spent_of_a_budget_is_kept_over_a_restart_and_shown() -> None:

@@ -1,0 +1,173 @@
+"""A command to a device, as it goes down from a hub to a gateway; and what comes up of it. Sans-I/O.
+
+Down it is one AMQP message (`bridge.downlink`). Up come *receipts* and *responses*, as messages of the gateway's own
+addresses: they are stored, cross and land as every other one does.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Any, Final
+
+import msgspec
+
+from bridge import plain
+from bridge import sections as s
+from bridge.amqp_values import DecodeError, Symbol, Uint
+from bridge.hidden import hides
+from bridge.limits import (
+    COMMAND_NAME_CHARACTERS_MAX,
+    COMMAND_PAYLOAD_BYTES_MAX,
+    COMMAND_TTL_S_MAX,
+    DEVICE_CHARACTERS_MAX,
+)
+from bridge.message import AMQP, DURABLE, Run
+from bridge.plain import MessageError
+
+RECEIPTS: Final = "command-receipt"
+"""First level of the addresses of receipts; the second is the device."""
+RESPONSES: Final = "command-response"
+"""The same of responses."""
+HONO_RESPONSES: Final = "command_response"
+"""The same where devices speak Hono's device API: tenant and `HUB` follow."""
+HUB: Final = "hub"
+"""Reply identifier of a hub, among those of Hono's applications."""
+COMMAND: Final = Symbol(plain.PREFIX + "command")
+"""Annotation with the identifier, of a command in its device's queue."""
+_MS: Final = 1000
+_FIELDS: Final = 7
+_MESSAGE_ID, _TO, _SUBJECT, _REPLY_TO, _CORRELATION, _CONTENT_TYPE = 0, 2, 3, 4, 5, 6
+
+
+class Receipt(enum.Enum):
+    """What became of a command at its gateway, for good."""
+
+    DELIVERED = "delivered"
+    """The device has acknowledged it."""
+    EXPIRED = "expired"
+    """Its time to live was over before a device took it."""
+    REJECTED = "rejected"
+    """The device, or the gateway, does not take it."""
+
+
+@hides("payload")
+class Command(msgspec.Struct, frozen=True, kw_only=True):
+    """For one device of one gateway."""
+
+    id: str
+    """Of no other command, ever."""
+    device: str
+    name: str
+    """What the device is to do."""
+    payload: bytes
+    content_type: str | None
+    ttl_ms: int
+    """From now on."""
+    response: bool
+    """The device is asked for a response."""
+
+
+class ReceiptDocument(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The body of a receipt: JSON."""
+
+    command: str
+    """Its identifier."""
+    receipt: Receipt
+    reason: str = ""
+
+
+def fault(device: str, name: str, payload: bytes, content_type: str | None, ttl_s: float) -> str | None:
+    """Why this cannot be a command; None: it can."""
+    if not device or len(device) > DEVICE_CHARACTERS_MAX or not device.isprintable() or set(device) & set("/+#"):
+        return f"the name of a device is 1 to {DEVICE_CHARACTERS_MAX} printable characters without / + #"
+    if not name or len(name) > COMMAND_NAME_CHARACTERS_MAX or not name.isprintable() or set(name) & set("+#"):
+        return f"the name of a command is 1 to {COMMAND_NAME_CHARACTERS_MAX} printable characters without + and #"
+    if len(payload) > COMMAND_PAYLOAD_BYTES_MAX:
+        return f"the payload has {len(payload)} bytes, more than {COMMAND_PAYLOAD_BYTES_MAX}"
+    if content_type is not None and not (content_type.isascii() and 0 < len(content_type) <= DEVICE_CHARACTERS_MAX):
+        return "the content type is ASCII text, for example application/json"
+    if not 0 < ttl_s <= COMMAND_TTL_S_MAX:
+        return f"the time to live is more than 0 s and at most {COMMAND_TTL_S_MAX / 86_400:g} days"
+    return None
+
+
+def message(command: Command) -> bytes:
+    """A command as it goes down."""
+    fields: list[Any] = [None] * _FIELDS
+    fields[_MESSAGE_ID], fields[_TO], fields[_SUBJECT] = command.id, command.device, command.name
+    fields[_REPLY_TO] = HUB if command.response else None
+    return _header(command.ttl_ms) + _properties(fields, command.content_type) + plain.data_section(command.payload)
+
+
+def read(arrived: bytes) -> Command:
+    """The command that came down. Raises `MessageError`."""
+    try:
+        found = dict(reversed([(each.code, value) for each, value in plain.contents(arrived, _READ)]))
+        header, fields = found.get(s.HEADER), found.get(s.PROPERTIES)
+        ttl_ms = header[2] if isinstance(header, list) and len(header) > 2 else None
+        fields = [*(fields if isinstance(fields, list) else ()), *[None] * _FIELDS]
+        identifier, device, name = fields[_MESSAGE_ID], fields[_TO], fields[_SUBJECT]
+        content_type = str(fields[_CONTENT_TYPE]) if fields[_CONTENT_TYPE] is not None else None
+        payload = plain.body_of(arrived)
+    except DecodeError as error:
+        raise MessageError(str(error)) from None
+    if not isinstance(ttl_ms, int) or not all(isinstance(each, str) for each in (identifier, device, name)):
+        raise MessageError("a command has a ttl, a message-id, a device as `to`, and a name as subject")
+    if why := fault(device, name, payload, content_type, max(ttl_ms, 1) / _MS):
+        raise MessageError(why)
+    return Command(
+        id=identifier,
+        device=device,
+        name=name,
+        payload=payload,
+        content_type=content_type,
+        ttl_ms=ttl_ms,
+        response=fields[_REPLY_TO] is not None,
+    )
+
+
+def queued(command: Command, address: str, reply_to: str) -> Run:
+    """A command as its device's queue holds it: a device that answers sends to `reply_to`, with the correlation-id."""
+    fields: list[Any] = [None] * _FIELDS
+    fields[_MESSAGE_ID], fields[_TO], fields[_SUBJECT] = command.id, address, command.name
+    if command.response:
+        fields[_REPLY_TO], fields[_CORRELATION] = reply_to, command.id
+    body = b"".join(
+        (
+            plain.section(s.MESSAGE_ANNOTATIONS, {COMMAND: command.id}),
+            _properties(fields, command.content_type),
+            plain.section(s.APPLICATION_PROPERTIES, {"subject": command.name}),
+            plain.data_section(command.payload),
+        )
+    )
+    return Run(address, "", AMQP | DURABLE | 1, _header(command.ttl_ms), [body])
+
+
+def identifier_of(queued_message: bytes) -> str | None:
+    """The identifier of a command of a hub in its device's queue; None: somebody else sent it."""
+    try:
+        found = [value for _, value in plain.contents(queued_message, (s.MESSAGE_ANNOTATIONS,))]
+    except DecodeError:
+        return None
+    identifier = found[0].get(COMMAND) if found and isinstance(found[0], dict) else None
+    return identifier if isinstance(identifier, str) else None
+
+
+_READ: Final = (s.HEADER, s.PROPERTIES)
+
+
+def _header(ttl_ms: int) -> bytes:
+    return plain.section(s.HEADER, [True, None, Uint(max(1, ttl_ms))])
+
+
+def _properties(fields: list[Any], content_type: str | None) -> bytes:
+    fields[_CONTENT_TYPE] = Symbol(content_type) if content_type is not None else None
+    kept = len(fields)
+    while fields[kept - 1] is None:
+        kept -= 1
+    return plain.section(s.PROPERTIES, fields[:kept])
+
+
+def receipt_body(identifier: str, receipt: Receipt, reason: str) -> bytes:
+    """A receipt as it goes up."""
+    return msgspec.json.encode(ReceiptDocument(command=identifier, receipt=receipt, reason=reason))

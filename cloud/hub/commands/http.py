@@ -1,0 +1,156 @@
+"""Commands over HTTP.
+
+``POST /api/v1/commands``       send one (`documents.CommandDocument`): 202 when it is on disk
+``GET  /api/v1/commands``       the newest, ``?gateway= &device= &state= &limit= &before=``
+``GET  /api/v1/commands/<id>``  one; ``?wait=SECONDS`` answers when it is over, or the time is
+
+Who sends needs the right ``send:command/<gateway>/<device>``, or ``manage:$fleet`` for every tenant (``?tenant=``); who
+looks, the right to view.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import msgspec
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from cloud.hub.commands.documents import CommandDocument, NoCommand, draft, shown
+from cloud.hub.commands.limits import DOCUMENT_BYTES_MAX, PAGE_MAX, WAIT_S_MAX
+from cloud.hub.commands.service import HubCommands, TooBusy
+from cloud.hub.peers import DEFAULT_TENANT, Kind, NotAPeer, user
+from cloud.hub.registry.commands import CommandRefused, CommandState, Wanted
+from cloud.hub.registry.commands import Refused as Why
+from cloud.hub.scope import FLEET, scope_of
+from cloud.lake.faults import RegistryError
+from edge.broker.http.access import Access
+from edge.broker.http.limits import HTTP_BODY_S_MAX
+from edge.broker.http.refusal import Refused
+from edge.broker.model.authorization import Grant, Operation
+from edge.output.document import json
+
+PATH: Final = "/api/v1/commands"
+_STATUS: Final = {Why.NO_GATEWAY: 404, Why.FULL: 429}
+_STATES: Final = [state.value for state in CommandState]
+
+
+def address_of(gateway: str, device: str) -> str:
+    """What rights to send commands are about."""
+    return f"command/{gateway}/{device}"
+
+
+def routes(commands: HubCommands, access: Access) -> list[Route]:
+    """Those of the module."""
+    api = _CommandApi(commands, access)
+    return [
+        Route(PATH, _answered(api.send), methods=["POST"]),
+        Route(PATH, _answered(api.page)),
+        Route(PATH + "/{id}", _answered(api.one)),
+    ]
+
+
+def _answered(answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+    async def behind(request: Request) -> Response:
+        try:
+            return await answer(request)
+        except Refused as refused:
+            return refused.response()
+        except CommandRefused as refused:
+            return Refused(_STATUS[refused.why], str(refused)).response()
+        except (TooBusy, RegistryError) as error:
+            return Refused(503, str(error)).response()
+
+    return behind
+
+
+class _CommandApi:
+    def __init__(self, commands: HubCommands, access: Access) -> None:
+        self._commands = commands
+        self._access = access
+
+    async def send(self, request: Request) -> Response:
+        """Raises Refused, `CommandRefused`, `TooBusy`, `RegistryError`."""
+        async with self._access.admitted(request) as (grant, _):
+            document = await _document(request)
+            tenant = _tenant_of(grant, request, address_of(document.gateway, document.device))
+            try:
+                sent = await self._commands.send(draft(document, tenant, grant.user if grant is not None else ""))
+            except NoCommand as error:
+                raise Refused(400, str(error)) from None
+        return _json(shown(sent), 202)
+
+    async def page(self, request: Request) -> Response:
+        """Raises Refused, `TooBusy`, `RegistryError`."""
+        scope = await scope_of(self._access, request)
+        query = request.query_params
+        if "state" in query and query["state"] not in _STATES:
+            raise Refused(400, f"state is one of {', '.join(_STATES)}")
+        limit = _number(query.get("limit", "200"), 1, PAGE_MAX, "limit")
+        before = _number(query["before"], 1, (1 << 63) - 1, "before") if "before" in query else None
+        tenant = scope.tenant or query.get("tenant")
+        wanted = Wanted(tenant, query.get("gateway"), query.get("device"), query.get("state"), before)
+        found = await self._commands.page(wanted, limit)
+        following = {"before": found[-1].number} if len(found) == limit else None
+        return _json({"commands": [shown(each) for each in found], "next": following})
+
+    async def one(self, request: Request) -> Response:
+        """Raises Refused, `TooBusy`, `RegistryError`."""
+        scope, identifier = await scope_of(self._access, request), request.path_params["id"]
+        found = await self._commands.get(identifier)
+        if found is None or not scope.covers(found.tenant):
+            raise Refused(404, f"there is no command {identifier[:64]}")
+        if "wait" in request.query_params:
+            seconds = _number(request.query_params["wait"], 0, int(WAIT_S_MAX), "wait")
+            found = await self._commands.wait(identifier, seconds) or found
+        return _json(shown(found))
+
+
+def _tenant_of(grant: Grant | None, request: Request, address: str) -> str:
+    """For whose gateways somebody may send this. Raises Refused."""
+    wanted = request.query_params.get("tenant")
+    if grant is None:
+        return wanted or DEFAULT_TENANT
+    if grant.may(Operation.MANAGE, FLEET):
+        if wanted is not None:
+            return wanted
+    elif not grant.may_send(address):
+        words = f"{grant.user} must not send to {address}"
+        raise Refused(403, f"{words}: it needs the right send:{address} (waypost hub user add --allow)")
+    try:
+        own = user(grant.user, Kind.PERSON).tenant
+    except NotAPeer as why:
+        raise Refused(403, str(why)) from None
+    if wanted not in (None, own):
+        raise Refused(403, f"{grant.user} sends to gateways of its own tenant")
+    return own
+
+
+async def _document(request: Request) -> CommandDocument:
+    """The body of a request. Raises Refused."""
+    body = b""
+    try:
+        async with asyncio.timeout(HTTP_BODY_S_MAX):
+            async for part in request.stream():
+                body += part
+                if len(body) > DOCUMENT_BYTES_MAX:
+                    raise Refused(413, f"a command has {DOCUMENT_BYTES_MAX} bytes at most")
+        return msgspec.json.decode(body, type=CommandDocument)
+    except (TimeoutError, ClientDisconnect):
+        raise Refused(408, "the request did not come in time") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Refused(400, f"this is no command: {error}") from None
+
+
+def _number(text: str, least: int, most: int, name: str) -> int:
+    """Raises Refused."""
+    if text.isascii() and text.isdigit() and least <= int(text[:19]) <= most:
+        return int(text[:19])
+    raise Refused(400, f"{name} is a number from {least} to {most}")
+
+
+def _json(document: dict[str, Any], status: int = 200) -> Response:
+    return Response(json(document), status, media_type="application/json", headers={"cache-control": "no-store"})

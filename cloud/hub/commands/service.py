@@ -1,0 +1,333 @@
+"""Commands of one hub: who sends them, what goes down, what became of each, and who hears of it.
+
+On the event loop; the registry's part of it is in a thread of its own, with a connection of its own: commands go on
+while a landing is under way. What gateways say of commands is told to applications first, then kept, then answered:
+whatever ends in between, it is said again, and an application hears it twice rather than never.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import time
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Final, NamedTuple, TypeVar
+
+import sqlalchemy as sa
+
+from bridge.batch import Batch
+from bridge.downlink import Key
+from bridge.hidden import hides
+from cloud.hub.commands.dispatch import Dispatch
+from cloud.hub.commands.limits import (
+    AT_ONCE_MAX,
+    COUNTED_LOOKS,
+    GATEWAY_COMMANDS_MAX,
+    KEPT_S,
+    LOOKED_FOR_S,
+    REQUESTS_MAX,
+    TENANT_COMMANDS_MAX,
+    WAITING_MAX,
+)
+from cloud.hub.commands.news import has_news, news_of
+from cloud.hub.registry.commands import CommandRecord, Commands, CommandState, News, Wanted
+from cloud.lake.faults import RegistryError
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+Tell = Callable[[CommandRecord], Awaitable[None]]
+"""Tells applications what became of a command; they have it, or never will, when it is over."""
+
+
+@hides("payload", "correlation_id")
+class Draft(NamedTuple):
+    """A command as somebody sends it; `bridge.command.fault` has looked at it."""
+
+    tenant: str
+    gateway: str
+    device: str
+    name: str
+    payload: bytes
+    content_type: str | None
+    ttl_s: float
+    wants_response: bool = False
+    correlation_id: str | None = None
+    reply_to: str | None = None
+    sent_by: str = ""
+
+    def record(self, now_us: int) -> CommandRecord:
+        """As it is kept."""
+        return CommandRecord(
+            number=0,
+            id=secrets.token_hex(12),
+            tenant=self.tenant,
+            gateway=self.gateway,
+            device=self.device,
+            name=self.name,
+            content_type=self.content_type,
+            payload=self.payload,
+            correlation_id=self.correlation_id,
+            reply_to=self.reply_to,
+            wants_response=self.wants_response,
+            sent_by=self.sent_by,
+            created_at=now_us,
+            expires_at=now_us + int(self.ttl_s * 1e6),
+            state=CommandState.WAITING.value,
+            reason="",
+            changed_at=now_us,
+        )
+
+
+class TooBusy(Exception):
+    """The hub has too much to do, starts or stops: the same may be asked again in some seconds."""
+
+
+class _Heard(NamedTuple):
+    """News that is not kept yet."""
+
+    news: Sequence[News]
+    kept: Callable[[bool], None]
+
+
+class HubCommands:
+    """For one hub: `open`, later `close`. It is the store of its `dispatch`."""
+
+    def __init__(
+        self, registry: sa.URL, tell: Tell, knows: Callable[[Key], bool], now: Callable[[], float] = time.time
+    ) -> None:
+        """`knows` a gateway that has connected since the start; `now`: UTC seconds since 1970."""
+        self.dispatch: Final = Dispatch(self, self._now_us)
+        self.trouble: str | None = None
+        """Why the registry cannot be used; None: it can."""
+        self.over: Counter[CommandState] = Counter()
+        """Commands that are, since the start."""
+        self.counts: dict[str, int] = {}
+        """Commands by state, at the last look."""
+        self._url = registry
+        self._tell = tell
+        self._knows = knows
+        self._now = now
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="commands")
+        self._registry: Commands | None = None
+        self._asked = 0
+        self._heard: deque[_Heard] = deque()
+        self._hears = asyncio.Event()
+        self._waiting: dict[str, set[asyncio.Event]] = {}
+        self._newest = 0
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def open(self) -> None:
+        """Raises `RegistryError`."""
+        loop = asyncio.get_running_loop()
+        self._registry = await loop.run_in_executor(self._executor, Commands, self._url)
+        self._newest = await self._in_thread(Commands.newest)
+        self._tasks = [
+            loop.create_task(self._listen(), name="news of commands"),
+            loop.create_task(self._watch(), name="commands of others"),
+        ]
+
+    async def close(self) -> None:
+        """Idempotent."""
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        registry, self._registry = self._registry, None
+        if registry is not None:
+            await asyncio.get_running_loop().run_in_executor(self._executor, registry.close)
+        self._executor.shutdown()
+
+    # --- who sends, and asks ------------------------------------------------------------------------------------------
+
+    async def send(self, draft: Draft) -> CommandRecord:
+        """Keep a command; it is on disk when this returns. Raises `CommandRefused`, `TooBusy`, `RegistryError`."""
+        command, known = draft.record(self._now_us()), self._knows((draft.tenant, draft.gateway))
+        bounds = {"gateway_max": GATEWAY_COMMANDS_MAX, "tenant_max": TENANT_COMMANDS_MAX}
+        kept = await self._ask(lambda registry: registry.add(command, **bounds, known=known))
+        log.info("command %s of tenant %s to %s at %s", kept.id, kept.tenant, kept.device, kept.gateway)
+        self.dispatch.look(kept.key)
+        return kept
+
+    async def get(self, identifier: str) -> CommandRecord | None:
+        """Raises `TooBusy`, `RegistryError`."""
+        return await self._ask(lambda registry: registry.get(identifier))
+
+    async def page(self, wanted: Wanted, limit: int) -> list[CommandRecord]:
+        """The newest first. Raises `TooBusy`, `RegistryError`."""
+        return await self._ask(lambda registry: registry.page(wanted, limit))
+
+    async def wait(self, identifier: str, seconds: float) -> CommandRecord | None:
+        """A command when it is over, with its response where one is wanted; as it is when the time is over. Raises
+        `TooBusy`, `RegistryError`."""
+        if len(self._waiting) >= WAITING_MAX:
+            raise TooBusy("too many wait for commands; ask without waiting")
+        changed = asyncio.Event()
+        self._waiting.setdefault(identifier, set()).add(changed)
+        try:
+            async with asyncio.timeout(seconds):
+                while (found := await self.get(identifier)) is not None and not is_over(found):
+                    await changed.wait()
+                    changed.clear()
+                return found
+        except TimeoutError:
+            return await self.get(identifier)
+        finally:
+            others = self._waiting[identifier]
+            others.discard(changed)
+            if not others:
+                del self._waiting[identifier]
+
+    # --- what gateways say --------------------------------------------------------------------------------------------
+
+    def heard(self, tenant: str, gateway: str, batch: Batch, kept: Callable[[bool], None]) -> bool:
+        """A gateway has sent a batch; False when it says nothing of commands. Else `kept` is called, later."""
+        if not has_news(batch):
+            return False
+        self.hear(news_of(tenant, gateway, batch, self._now_us()), kept)
+        return True
+
+    def hear(self, news: Sequence[News], kept: Callable[[bool], None]) -> None:
+        """Somebody said this. `kept` is called when it is on disk, or cannot be kept now (False)."""
+        self._heard.append(_Heard(news, kept))
+        self._hears.set()
+
+    # --- store of the dispatch ----------------------------------------------------------------------------------------
+
+    def take(
+        self, key: Key, but: Collection[str], limit: int, then: Callable[[Sequence[CommandRecord] | None], None]
+    ) -> None:
+        now_us = self._now_us()
+        self._later(lambda registry: registry.take(key, but, limit, now_us), then)
+
+    def keep(self, news: News, then: Callable[[], None]) -> None:
+        self.hear([news], lambda _kept: then())
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _now_us(self) -> int:
+        return int(self._now() * 1_000_000)
+
+    async def _ask(self, work: Callable[[Commands], T]) -> T:
+        """Ask the registry for somebody, and for not too many at once."""
+        if self._asked >= REQUESTS_MAX:
+            raise TooBusy("the hub has too much to do; ask again in some seconds")
+        self._asked += 1
+        try:
+            return await self._in_thread(work)
+        finally:
+            self._asked -= 1
+
+    async def _in_thread(self, work: Callable[[Commands], T]) -> T:
+        """The registry belongs to its thread."""
+        registry = self._registry
+        if registry is None:
+            raise TooBusy("the hub starts or stops; ask again in some seconds")
+        return await asyncio.get_running_loop().run_in_executor(self._executor, work, registry)
+
+    def _later(self, work: Callable[[Commands], T], then: Callable[[T | None], None]) -> None:
+        """`then` hears what it is; None: it could not be done."""
+        registry = self._registry
+        if registry is None:
+            then(None)
+            return
+        future = asyncio.get_running_loop().run_in_executor(self._executor, work, registry)
+        future.add_done_callback(partial(self._done, then))
+
+    def _done(self, then: Callable[[T | None], None], future: asyncio.Future[T]) -> None:
+        error = None if future.cancelled() else future.exception()
+        if error is not None:
+            self._failed(error)
+        then(None if future.cancelled() or error is not None else future.result())
+
+    def _failed(self, error: BaseException) -> None:
+        if not isinstance(error, RegistryError):
+            log.error("commands cannot be sent down: a fault of the program", exc_info=error)
+        elif self.trouble is None:
+            log.warning("commands wait: %s", error)
+        self.trouble = str(error)
+
+    async def _listen(self) -> None:
+        """Keep what gateways say, all that has come meanwhile at once."""
+        while True:
+            await self._hears.wait()
+            self._hears.clear()
+            while self._heard:
+                together = [self._heard.popleft() for _ in range(min(len(self._heard), AT_ONCE_MAX))]
+                kept = await self._kept([each for heard in together for each in heard.news])
+                for heard in together:
+                    heard.kept(kept)
+
+    async def _kept(self, news: Sequence[News]) -> bool:
+        """Tell applications, then keep it; False when it cannot be kept now."""
+        try:
+            for command in await self._in_thread(lambda registry: registry.changed_by(news)):
+                if command.state != CommandState.QUEUED.value or command.responded_at is not None:
+                    await self._tell(command)
+            changed = await self._in_thread(lambda registry: registry.keep(news))
+        except (RegistryError, TooBusy) as error:
+            self._failed(error)
+            return False
+        except Exception as error:  # a fault of ours must not end the listening in silence
+            self._failed(error)
+            return False
+        self.trouble = None
+        for command in changed:
+            self._changed(command)
+        return True
+
+    def _changed(self, command: CommandRecord) -> None:
+        state = CommandState(command.state)
+        if state.final and command.responded_at is None:
+            self.over[state] += 1
+        for waiting in self._waiting.get(command.id, ()):
+            waiting.set()
+
+    async def _watch(self) -> None:
+        looks = 0
+        while True:
+            await asyncio.sleep(LOOKED_FOR_S)
+            try:
+                await self._look()
+                if looks % COUNTED_LOOKS == 0:
+                    await self._keep_house()
+                self.trouble = None
+            except Exception as error:
+                self._failed(error)
+            looks += 1
+
+    async def _look(self) -> None:
+        """What others have put into the registry goes down; what no gateway has come for in time is over."""
+        now_us, before = self._now_us(), self._newest
+        self._newest = await self._in_thread(Commands.newest)
+        if self._newest > before:
+            for key in await self._in_thread(lambda registry: registry.gateways_of(before)):
+                self.dispatch.look(key)
+        self.dispatch.look_again()
+        over = await self._in_thread(lambda registry: registry.over(now_us, AT_ONCE_MAX))
+        if over:
+            why = "its gateway did not come in time"
+            news = [
+                News(each.id, *each.key, each.device, now_us, CommandState.EXPIRED, why, waiting=True) for each in over
+            ]
+            self.hear(news, lambda _kept: None)
+
+    async def _keep_house(self) -> None:
+        before_us = self._now_us() - int(KEPT_S * 1e6)
+        await self._in_thread(lambda registry: registry.forget(before_us, AT_ONCE_MAX))
+        self.counts = await self._in_thread(Commands.counts)
+
+
+def is_over(command: CommandRecord) -> bool:
+    """Nothing more is to be expected: where a response is wanted that one has come, or will not."""
+    state = CommandState(command.state)
+    if command.responded_at is not None:
+        return True
+    return state.final and not (state is CommandState.DELIVERED and command.wants_response)

@@ -1,0 +1,91 @@
+"""Commands of a hub on their way in: each goes to its device's queue, once, and the hub hears it after the commit.
+
+What cannot be a command here the hub is told at once: it is rejected, and nothing is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from bridge.command import Command, queued, read
+from bridge.forwarders.inbox import Incoming, Settle
+from bridge.forwarders.outcome import Outcome
+from bridge.hub_addresses import COMMANDS
+from bridge.plain import MessageError
+from edge.broker.model.addresses import AddressType
+from edge.broker.router.commands.addresses import CommandAddresses, incoming_forwarder
+from edge.broker.router.inbound import Inbound
+from edge.broker.router.known_names import KnownNames
+from edge.broker.router.router import Router
+
+
+class CommandInbox:
+    """Of one connector to a hub (`bridge.forwarders.inbox.Inbox`)."""
+
+    def __init__(
+        self,
+        connector: str,
+        router: Router,
+        addresses: CommandAddresses,
+        names: KnownNames,
+        gateway: str,
+        knows: Callable[[str], bool],
+    ) -> None:
+        """`knows` a device that may come for its commands; `names`: of commands that are here, or were."""
+        self.name = f"commands of {connector}"
+        self.remote = COMMANDS
+        self.qos = 1
+        self.inbound: Final = Inbound(router, incoming_forwarder(connector, addresses, COMMANDS), names, gateway)
+        self._router = router
+        self._addresses = addresses
+        self._knows = knows
+        self._settle: Settle | None = None
+
+    def attached(self, settle: Settle, credit_changed: Callable[[], None]) -> None:
+        self._settle = settle
+        self.inbound.attached(settle, credit_changed)
+
+    def detached(self) -> None:
+        self._settle = None
+        self.inbound.detached()
+
+    @property
+    def credit(self) -> int:
+        return self.inbound.credit
+
+    def receive(self, messages: Sequence[Incoming]) -> None:
+        taken = [command for message in messages if (command := self._taken(message)) is not None]
+        if taken:
+            self.inbound.receive(taken)
+
+    def release(self) -> None:
+        """The connector is configured no more."""
+        self.inbound.detached()
+        self._router.forget_origin(self.inbound)
+
+    def _taken(self, message: Incoming) -> Incoming | None:
+        """As it goes into the queue; None when it was rejected."""
+        try:
+            command = read(message.run.properties + message.run.bodies[0])
+            why = self._fault(command)
+        except MessageError as error:
+            why = str(error)
+        if why is not None:
+            self._reject(message, why)
+            return None
+        queue = self._addresses.queue(command.device)
+        run = queued(command, queue, self._addresses.reply(command.device))
+        return Incoming(message.token, (queue,), command.id.encode(), (), run, unique=True)
+
+    def _fault(self, command: Command) -> str | None:
+        queue = self._addresses.queue(command.device)
+        if not self._knows(command.device):
+            return f"this gateway knows no device {command.device}: waypost device add {command.device}"
+        if self._router.address_type(queue) is not AddressType.QUEUE:
+            return f"{queue} is a {self._router.address_type(queue).value} here: an Address of this gateway says so"
+        return None
+
+    def _reject(self, message: Incoming, why: str) -> None:
+        if message.token is not None and self._settle is not None:
+            self._settle((message.token,), Outcome.REJECTED, why)

@@ -1,0 +1,217 @@
+"""Commands end to end: a hub, a gateway, and clients of other people, with either side killed between any two steps."""
+
+from __future__ import annotations
+
+import base64
+import json
+import queue
+import subprocess
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import paho.mqtt.client as paho
+import pytest
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+
+from tests.support.processes import Waypost, edge, free_port, hub, wait_until
+
+WAIT_S = 40.0
+
+
+class Fleet:
+    """A hub, and a gateway of it."""
+
+    def __init__(self, folder: Path) -> None:
+        port, http = free_port(), free_port()
+        self.hub = hub(folder, f"--amqp=127.0.0.1:{port}", f"--http=127.0.0.1:{http}")
+        self.edge = edge(folder, "gw1", f"--hub=amqp://127.0.0.1:{port}", "--gateway=gw1", "--forward=load/#")
+        self._http = http
+
+    def ask(self, method: str, path: str, document: dict[str, Any] | None = None) -> Any:
+        body = json.dumps(document).encode() if document is not None else None
+        request = urllib.request.Request(f"http://127.0.0.1:{self._http}/api/v1/{path}", body, method=method)
+        with urllib.request.urlopen(request, timeout=WAIT_S + 10) as answer:
+            return json.loads(answer.read())
+
+    def send(self, device: str = "pump7", **said: Any) -> str:
+        sent = self.ask("POST", "commands", {"gateway": "gw1", "device": device, "name": "on", **said})
+        assert sent["state"] == "waiting"
+        return str(sent["id"])
+
+    def state(self, identifier: str) -> str:
+        return str(self.ask("GET", f"commands/{identifier}")["state"])
+
+    def wait(self, identifier: str, state: str) -> dict[str, Any]:
+        wait_until(lambda: self.state(identifier) == state, timeout_s=WAIT_S, what=f"{identifier} is {state}")
+        found: dict[str, Any] = self.ask("GET", f"commands/{identifier}")
+        return found
+
+    def up(self) -> None:
+        """Both run, and the gateway is known and connected."""
+
+        def connected() -> bool:
+            return any(one["connected"] for one in self.ask("GET", "gateways")["gateways"])
+
+        wait_until(connected, timeout_s=WAIT_S, what="the gateway is connected")
+
+
+class Device:
+    """A client of paho's that answers when it is told to."""
+
+    def __init__(self, gateway: Waypost, name: str = "pump7") -> None:
+        self.received: queue.Queue[paho.MQTTMessage] = queue.Queue()
+        self.client = paho.Client(
+            paho.CallbackAPIVersion.VERSION2, f"device-{name}", protocol=paho.MQTTv5, manual_ack=True
+        )
+        self.client.on_message = lambda _client, _data, message: self.received.put(message)
+        self.client.connect("127.0.0.1", gateway.port("mqtt"))
+        self.client.subscribe(f"command/{name}", 1)
+        self.client.loop_start()
+
+    def take(self) -> paho.MQTTMessage:
+        message = self.received.get(timeout=WAIT_S)
+        self.client.ack(message.mid, message.qos)
+        return message
+
+    def respond(self, to: paho.MQTTMessage, payload: bytes, status: int) -> None:
+        properties = Properties(PacketTypes.PUBLISH)
+        properties.CorrelationData = to.properties.CorrelationData
+        properties.ContentType = "text/plain"
+        properties.UserProperty = [("status", str(status))]
+        info = self.client.publish(to.properties.ResponseTopic, payload, 1, properties=properties)
+        info.wait_for_publish(WAIT_S)
+
+    def __enter__(self) -> Device:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.client.disconnect()
+        self.client.loop_stop()
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    found = Fleet(tmp_path_factory.mktemp("fleet"))
+    with found.hub, found.edge:
+        found.up()
+        yield found
+
+
+def test_a_device_takes_a_command_and_responds(fleet: Fleet) -> None:
+    with Device(fleet.edge) as device:
+        identifier = fleet.send(payload={"speed": 3}, response=True, correlation_id="c7", ttl_s=60)
+        message = device.received.get(timeout=WAIT_S)
+        assert (message.topic, json.loads(message.payload)) == ("command/pump7", {"speed": 3})
+        assert ("subject", "on") in message.properties.UserProperty
+        assert message.properties.ContentType == "application/json"
+        assert fleet.wait(identifier, "queued")["correlation_id"] == "c7"
+        device.client.ack(message.mid, message.qos)
+        fleet.wait(identifier, "delivered")
+        device.respond(message, b"as you say", 200)
+        over = fleet.ask("GET", f"commands/{identifier}?wait=40")
+    assert (over["state"], over["response"]["payload"], over["response"]["status"]) == ("delivered", "as you say", 200)
+
+
+def test_a_device_that_is_away_gets_its_command_when_it_comes(fleet: Fleet) -> None:
+    """mosquitto_sub, which speaks MQTT 3.1.1, knows nothing of all this."""
+    text, raw = (
+        fleet.send("valve1", payload="open"),
+        fleet.send("valve1", payload_base64=base64.b64encode(b"\0\xff").decode()),
+    )
+    fleet.wait(raw, "queued")
+    fleet.edge.stop()
+    fleet.edge.start()
+    said = subprocess.run(
+        ["mosquitto_sub", "-p", str(fleet.edge.port("mqtt")), "-t", "command/valve1", "-q", "1", "-C", "2", "-F", "%x"],
+        capture_output=True,
+        timeout=WAIT_S,
+        check=True,
+    )
+    assert said.stdout.split() == [b"open".hex().encode(), b"00ff"]
+    fleet.wait(text, "delivered")
+    fleet.wait(raw, "delivered")
+
+
+def test_what_no_device_takes_in_time_is_given_up_and_reported(fleet: Fleet) -> None:
+    """At the gateway, which has it in its ledger; and at the hub, where its gateway does not come for it."""
+    at_gateway = fleet.send(device="absent", ttl_s=1)
+    assert fleet.wait(at_gateway, "expired")["reason"] == "expired"
+    fleet.edge.stop()
+    at_hub = fleet.send("pump8", ttl_s=0.5)
+    assert fleet.wait(at_hub, "expired")["reason"] == "its gateway did not come in time"
+    fleet.edge.start()
+    last = fleet.send("pump8", ttl_s=60)
+    with Device(fleet.edge, "pump8") as device:
+        device.take()
+        fleet.wait(last, "delivered")
+        assert device.received.empty(), "what is over is not delivered"
+    assert fleet.state(at_hub) == "expired"
+
+
+def test_who_sends_hears_what_cannot_be_a_command(fleet: Fleet) -> None:
+    def refused(document: dict[str, Any]) -> tuple[int, str]:
+        with pytest.raises(urllib.error.HTTPError) as error:
+            fleet.ask("POST", "commands", document)
+        with error.value as answer:
+            return answer.code, json.loads(answer.read())["error"]
+
+    good = {"gateway": "gw1", "device": "pump7", "name": "on"}
+    assert refused({**good, "gateway": "gw9"})[0] == 404
+    assert refused({**good, "ttl_s": 0}) == (400, "the time to live is more than 0 s and at most 30 days")
+    assert refused({**good, "device": "a/b"})[0] == 400
+    assert refused({**good, "urgent": True}) == (400, "this is no command: Object contains unknown field `urgent`")
+    assert refused({"gateway": "gw1"})[0] == 400
+    with pytest.raises(urllib.error.HTTPError) as error:
+        fleet.ask("GET", "commands/nonesuch")
+    with error.value as answer:
+        assert answer.code == 404
+
+
+def hub_killed(fleet: Fleet) -> None:
+    fleet.hub.kill()
+    fleet.hub.start()
+
+
+def gateway_killed(fleet: Fleet) -> None:
+    fleet.edge.kill()
+    fleet.edge.start()
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("kill", [gateway_killed, pytest.param(hub_killed, marks=pytest.mark.slow)])
+def test_either_side_is_killed_between_any_two_steps(tmp_path: Path, kill: Callable[[Fleet], None]) -> None:
+    """A command is delivered, once where its device was there and acknowledged it, and never forgotten."""
+    fleet = Fleet(tmp_path)
+    with fleet.hub, fleet.edge:
+        fleet.up()
+        killed_between(fleet, kill)
+
+
+def killed_between(fleet: Fleet, kill: Callable[[Fleet], None]) -> None:
+    sent = fleet.send(payload="first", ttl_s=300)
+    kill(fleet)
+    fleet.wait(sent, "queued")
+    kill(fleet)
+    with Device(fleet.edge) as device:
+        message = device.take()
+        assert message.payload == b"first"
+        fleet.wait(sent, "delivered")
+        kill(fleet)
+        fleet.up()
+        assert fleet.state(sent) == "delivered"
+    asking = fleet.send(payload="second", response=True, ttl_s=300)
+    with Device(fleet.edge) as device:
+        message = device.take()
+        device.respond(message, b"yes", 200)
+        kill(fleet)
+    over = fleet.ask("GET", f"commands/{asking}?wait=40")
+    assert (over["state"], over["response"]["payload"]) == ("delivered", "yes")
+    fleet.up()
+    last = fleet.send(payload="last", ttl_s=300)
+    with Device(fleet.edge) as device:
+        assert device.take().payload == b"last", "nothing is delivered again that was acknowledged"
+        fleet.wait(last, "delivered")

@@ -1,0 +1,210 @@
+"""What goes down to a gateway: the hub's lines, against a gateway's link, and what becomes of both when either ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from bridge.command import Command, fault, message, read
+from bridge.downlink import Downlink, Line
+from bridge.engine import Closed, Condition, Detached, Engine
+from bridge.engine.terminus import source
+from bridge.forwarders.inbox import Incoming, Settle
+from bridge.forwarders.outcome import Outcome
+from bridge.forwarders.receivers import Receivers
+from bridge.intake import Intake
+from bridge.limits import (
+    COMMAND_NAME_CHARACTERS_MAX,
+    COMMAND_PAYLOAD_BYTES_MAX,
+    COMMAND_TTL_S_MAX,
+    DEVICE_CHARACTERS_MAX,
+)
+from bridge.plain import MessageError, data_section
+from tests.support.machines import take_all
+from tests.support.shell import Shell
+from tests.unit.bridge.test_intake import Service
+
+
+class Given:
+    """A source that notes what it is told."""
+
+    def __init__(self) -> None:
+        self.lines: list[Line] = []
+        self.settlements: list[tuple[int, Outcome, str]] = []
+        self.over: list[Line] = []
+
+    def ready(self, line: Line) -> None:
+        self.lines.append(line)
+
+    def settled(self, line: Line, tag: int, outcome: Outcome, why: str) -> None:
+        self.settlements.append((tag, outcome, why))
+
+    def ended(self, line: Line) -> None:
+        self.over.append(line)
+
+
+class Taker:
+    """An inbox that keeps what comes until it is told what to say of it."""
+
+    name, remote, qos = "taker", "commands", 1
+
+    def __init__(self) -> None:
+        self.room = 2
+        self.messages: list[Incoming] = []
+        self.settle: Settle | None = None
+
+    def attached(self, settle: Settle, credit_changed: Callable[[], None]) -> None:
+        self.settle = settle
+
+    def detached(self) -> None:
+        self.settle = None
+
+    @property
+    def credit(self) -> int:
+        return self.room
+
+    def receive(self, messages: Sequence[Incoming]) -> None:
+        self.messages += messages
+
+
+class Pair:
+    """A gateway's engine with receivers, and an intake with a downlink."""
+
+    def __init__(self, *, knows: bool = True) -> None:
+        self.source, self.taker = Given(), Taker()
+        self.client = Engine(container_id="gw1", server=False)
+        self.server = Engine(container_id="hub", server=True)
+        downlink = Downlink(("acme", "gw1"), {"commands": self.source} if knows else {})
+        self.intake = Intake(self.server, Service(), Shell(), gateway="gw1", downlink=downlink)
+        self.receivers = Receivers([self.taker], again=False)
+        self.cut: list[str] = []
+        self.events: list[object] = []
+        self.client.open()
+        self.settle()
+        self.receivers.begin(self.client, lambda: None, self.cut.append)
+        self.settle()
+
+    def settle(self) -> None:
+        while True:
+            up, down = self.client.data_to_send(), self.server.data_to_send()
+            if not up and not down:
+                return
+            if up:
+                self.intake.handle(take_all(self.server, up, 0.0))
+            for event in take_all(self.client, down, 0.0) if down else ():
+                self.events.append(event)
+                if isinstance(event, Detached):
+                    self.receivers.detached(event, 0.0)
+                elif hasattr(event, "messages"):
+                    assert self.receivers.received(event)
+                elif hasattr(event, "link") and not hasattr(event, "items"):
+                    self.receivers.attached(event.link)
+
+    def answer(self, outcome: Outcome, why: str = "") -> None:
+        assert self.taker.settle is not None
+        message = self.taker.messages.pop(0)
+        assert message.token is not None
+        self.taker.settle((message.token,), outcome, why)
+        self.settle()
+
+
+def test_a_gateway_gets_as_much_as_it_takes() -> None:
+    pair = Pair()
+    (line,) = pair.source.lines
+    assert (line.gateway, line.credit, line.open) == (("acme", "gw1"), 2, True)
+    line.send(7, data_section(b"one"))
+    line.send(8, data_section(b"two"))
+    assert line.credit == 0
+    pair.settle()
+    assert [each.run.bodies[0][-3:] for each in pair.taker.messages] == [b"one", b"two"]
+    pair.answer(Outcome.ACCEPTED)
+    pair.answer(Outcome.REJECTED, "no such device")
+    assert pair.source.settlements == [(7, Outcome.ACCEPTED, ""), (8, Outcome.REJECTED, "no such device")]
+    assert pair.source.lines[-1] is line, "there is room again"
+
+
+def test_what_is_given_back_is_nobody_s() -> None:
+    pair = Pair()
+    pair.source.lines[0].send(1, data_section(b"one"))
+    pair.settle()
+    pair.answer(Outcome.RELEASED)
+    assert pair.source.settlements == [(1, Outcome.RELEASED, "")]
+
+
+def test_a_hub_that_knows_no_such_word_refuses_and_the_link_stays() -> None:
+    pair = Pair(knows=False)
+    assert not pair.source.lines
+    assert not pair.taker.settle
+    assert not pair.cut
+    assert not pair.client.closed
+
+
+def test_a_line_ends_with_its_connection() -> None:
+    pair = Pair()
+    (line,) = pair.source.lines
+    line.send(1, data_section(b"one"))
+    pair.intake.close("amqp:connection:forced", "the gateway has connected anew")
+    assert pair.source.over == [line]
+    assert not line.open
+    assert line.credit == 0
+    pair.settle()
+    pair.intake.handle((Closed(None),))
+    assert pair.source.over == [line], "once"
+
+
+def test_a_line_ends_when_the_gateway_detaches() -> None:
+    pair = Pair()
+    for link in pair.client.links:
+        pair.client.detach(link)
+    pair.settle()
+    assert len(pair.source.over) == 1
+
+
+def test_anybody_else_s_links_are_still_refused() -> None:
+    pair = Pair()
+    pair.client.attach_receiver("other", source("plant/1"))
+    pair.settle()
+    detached = [event for event in pair.events if isinstance(event, Detached)]
+    assert detached[-1].condition == Condition("amqp:not-found", "nothing is here under 'plant/1'")
+
+
+COMMAND = Command(
+    id="a1", device="pump7", name="on", payload=b"{}", content_type="application/json", ttl_ms=5_000, response=True
+)
+
+
+def test_a_command_is_read_as_it_was_written() -> None:
+    assert read(message(COMMAND)) == COMMAND
+
+
+@pytest.mark.parametrize("length", range(0, len(message(COMMAND)), 3))
+def test_half_a_command_is_none(length: int) -> None:
+    with pytest.raises(MessageError):
+        read(message(COMMAND)[:length])
+
+
+@pytest.mark.parametrize(
+    ("device", "name", "size", "content_type", "ttl_s", "words"),
+    [
+        ("", "on", 0, None, 1, "name of a device"),
+        ("a/b", "on", 0, None, 1, "name of a device"),
+        ("#", "on", 0, None, 1, "name of a device"),
+        ("x" * (DEVICE_CHARACTERS_MAX + 1), "on", 0, None, 1, "name of a device"),
+        ("pump7", "", 0, None, 1, "name of a command"),
+        ("pump7", "x" * (COMMAND_NAME_CHARACTERS_MAX + 1), 0, None, 1, "name of a command"),
+        ("pump7", "on", COMMAND_PAYLOAD_BYTES_MAX + 1, None, 1, "payload has"),
+        ("pump7", "on", 0, "é", 1, "content type"),
+        ("pump7", "on", 0, None, 0, "time to live"),
+        ("pump7", "on", 0, None, COMMAND_TTL_S_MAX + 1, "time to live"),
+    ],
+)
+def test_what_can_be_no_command(
+    device: str, name: str, size: int, content_type: str | None, ttl_s: float, words: str
+) -> None:
+    assert words in (fault(device, name, bytes(size), content_type, ttl_s) or "")
+
+
+def test_the_largest_command_there_is() -> None:
+    largest = ("x" * DEVICE_CHARACTERS_MAX, "x" * COMMAND_NAME_CHARACTERS_MAX, bytes(COMMAND_PAYLOAD_BYTES_MAX))
+    assert fault(*largest, "text/plain", COMMAND_TTL_S_MAX) is None

@@ -1,0 +1,301 @@
+"""Commands on their way down, against the registry they are kept in: every order of what gateways and lines do."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from bridge.command import read
+from bridge.downlink import Key
+from bridge.forwarders.outcome import Outcome
+from cloud.hub.commands.dispatch import Dispatch
+from cloud.hub.commands.limits import UNDER_WAY_MAX
+from cloud.hub.commands.service import Draft
+from cloud.hub.registry.commands import (
+    CommandRecord,
+    CommandRefused,
+    Commands,
+    CommandState,
+    News,
+    Refused,
+    Wanted,
+)
+from cloud.hub.registry.location import sqlite_file
+
+GATEWAY: Key = ("acme", "hall")
+DRAFT = Draft(*GATEWAY, "pump7", "on", b"{}", None, 60.0)
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Iterator[Commands]:
+    opened = Commands(sqlite_file(tmp_path / "registry.db"))
+    yield opened
+    opened.close()
+
+
+def add(registry: Commands, draft: Draft = DRAFT, now_us: int = 0, most: int = 1_000) -> CommandRecord:
+    return registry.add(draft.record(now_us), gateway_max=most, tenant_max=2 * most, known=True)
+
+
+class Store:
+    """The registry, whose answers come when the test says so."""
+
+    def __init__(self, registry: Commands) -> None:
+        self.registry = registry
+        self.failing = False
+        self._steps: list[Callable[[], None]] = []
+
+    def take(
+        self, key: Key, but: Collection[str], limit: int, then: Callable[[Sequence[CommandRecord] | None], None]
+    ) -> None:
+        self._steps.append(lambda: then(None if self.failing else self.registry.take(key, but, limit, 0)))
+
+    def keep(self, news: News, then: Callable[[], None]) -> None:
+        def work() -> None:
+            if not self.failing:
+                self.registry.keep([news])
+            then()
+
+        self._steps.append(work)
+
+    def run(self, steps: int = 1_000) -> None:
+        while self._steps and steps:
+            steps -= 1
+            self._steps.pop(0)()
+
+
+class FakeLine:
+    """A line to a gateway that keeps what it has accepted, by identifier, over its connections."""
+
+    gateway = GATEWAY
+
+    def __init__(self, kept: dict[str, int], credit: int = 500) -> None:
+        self.kept = kept
+        self.credit = credit
+        self.open = True
+        self.sent: dict[int, str] = {}
+
+    def send(self, tag: int, message: bytes) -> None:
+        assert self.open
+        assert self.credit > 0
+        assert tag not in self.sent
+        self.credit -= 1
+        self.sent[tag] = read(message).id
+
+    def answer(self, dispatch: Dispatch, outcome: Outcome = Outcome.ACCEPTED, *, told: bool = True) -> None:
+        """The oldest: kept by the gateway, and the hub is told, or not any more."""
+        tag = next(iter(self.sent))
+        identifier = self.sent.pop(tag)
+        self.credit += 1
+        if outcome is Outcome.ACCEPTED and identifier not in self.kept:
+            self.kept[identifier] = len(self.kept)
+        if told:
+            dispatch.settled(self, tag, outcome, "no")  # type: ignore[arg-type]
+            dispatch.ready(self)  # type: ignore[arg-type]
+
+
+class Hub:
+    def __init__(self, registry: Commands) -> None:
+        self.store = Store(registry)
+        self.dispatch = Dispatch(self.store, lambda: 0)
+        self.kept: dict[str, int] = {}
+
+    def line(self, credit: int = 500) -> FakeLine:
+        line = FakeLine(self.kept, credit)
+        self.dispatch.ready(line)  # type: ignore[arg-type]
+        return line
+
+    def end(self, line: FakeLine) -> None:
+        line.open = False
+        self.dispatch.ended(line)  # type: ignore[arg-type]
+
+
+def states(registry: Commands) -> list[str]:
+    return [each.state for each in reversed(registry.page(Wanted(), 1_000))]
+
+
+def test_what_waits_goes_down_when_the_gateway_comes(registry: Commands) -> None:
+    hub, first = Hub(registry), add(registry)
+    line = hub.line()
+    hub.store.run()
+    assert list(line.sent.values()) == [first.id]
+    assert states(registry) == ["sent"]
+    line.answer(hub.dispatch)
+    hub.store.run()
+    assert states(registry) == ["queued"]
+    second = add(registry)
+    hub.dispatch.look(GATEWAY)
+    hub.store.run()
+    assert list(line.sent.values()) == [second.id]
+    line.answer(hub.dispatch, Outcome.REJECTED)
+    hub.store.run()
+    assert states(registry) == ["queued", "rejected"]
+
+
+def test_what_is_given_back_is_sent_again_at_the_next_look(registry: Commands) -> None:
+    hub, one = Hub(registry), add(registry)
+    line = hub.line(credit=1)
+    hub.store.run()
+    line.credit = 0
+    tag = next(iter(line.sent))
+    del line.sent[tag]
+    hub.dispatch.settled(line, tag, Outcome.RELEASED, "")  # type: ignore[arg-type]
+    hub.store.run()
+    assert not line.sent
+    line.credit = 1
+    hub.dispatch.look_again()
+    hub.store.run()
+    assert list(line.sent.values()) == [one.id]
+
+
+def test_no_more_is_under_way_than_there_may_be(registry: Commands) -> None:
+    hub = Hub(registry)
+    for _ in range(UNDER_WAY_MAX + 1):
+        add(registry)
+    line = hub.line()
+    hub.store.run()
+    assert len(line.sent) == UNDER_WAY_MAX
+    line.answer(hub.dispatch)
+    hub.store.run()
+    assert len(line.sent) == UNDER_WAY_MAX
+    assert states(registry).count("sent") == UNDER_WAY_MAX
+
+
+def test_a_registry_that_fails_only_delays(registry: Commands) -> None:
+    hub, one = Hub(registry), add(registry)
+    hub.store.failing = True
+    line = hub.line()
+    hub.store.run()
+    assert not line.sent
+    hub.store.failing = False
+    hub.dispatch.look_again()
+    hub.store.run()
+    assert list(line.sent.values()) == [one.id]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_gateway_keeps_each_command_once_in_every_order_of_events(registry: Commands, seed: int) -> None:
+    """Lines come and go before and after answers, the hub is killed, its registry fails: in the end each command is at
+    the gateway, once, and the registry says so."""
+    chance = random.Random(seed)
+    hub, kept = Hub(registry), dict[str, int]()
+    hub.kept = kept
+    line: FakeLine | None = None
+    sent = 0
+
+    def answer() -> None:
+        if line is not None and line.sent:
+            line.answer(hub.dispatch, told=chance.random() < 0.7)
+
+    events = ("add", "add", "run", "run", "answer", "answer", "connect", "lose", "kill", "fail", "tick")
+    for _ in range(250):
+        event = chance.choice(events)
+        if event == "add" and sent < 40:
+            sent += 1
+            add(registry)
+            hub.dispatch.look(GATEWAY)
+        elif event == "run":
+            hub.store.run(chance.randint(1, 4))
+        elif event == "answer":
+            answer()
+        elif event == "connect":
+            before, line = line, hub.line(chance.randint(1, 8))  # the old one ends after the new one is there
+            if before is not None:
+                hub.end(before)
+        elif event == "lose" and line is not None:
+            hub.end(line)
+            line = None
+        elif event == "kill":
+            hub, line = Hub(registry), None
+            hub.kept = kept
+        elif event == "fail":
+            hub.store.failing = not hub.store.failing
+        elif event == "tick":
+            hub.dispatch.look_again()
+    hub.store.failing = False
+    line = hub.line()
+    for _ in range(1_000):
+        hub.store.run()
+        hub.dispatch.look_again()
+        if not line.sent:
+            break
+        line.answer(hub.dispatch)
+    hub.store.run()
+    assert len(kept) == sent
+    assert set(states(registry)) <= {"queued"}
+
+
+def test_bounds_of_a_gateway_and_of_a_tenant(registry: Commands) -> None:
+    for _ in range(2):
+        add(registry, most=2)
+    with pytest.raises(CommandRefused, match="gateway hall has 2 commands") as refused:
+        add(registry, most=2)
+    assert refused.value.why is Refused.FULL
+    for _ in range(2):
+        add(registry, DRAFT._replace(gateway="north"), most=2)
+    with pytest.raises(CommandRefused, match="tenant acme has 4 commands"):
+        add(registry, DRAFT._replace(gateway="south"), most=2)
+    add(registry, DRAFT._replace(tenant="other"), most=2)
+
+
+def test_a_gateway_nobody_knows_is_refused(registry: Commands) -> None:
+    with pytest.raises(CommandRefused, match="tenant acme has no gateway hall") as refused:
+        registry.add(DRAFT.record(0), gateway_max=1, tenant_max=1)
+    assert refused.value.why is Refused.NO_GATEWAY
+
+
+def receipt(command: CommandRecord, state: CommandState, **said: object) -> News:
+    return News(command.id, *command.key, command.device, 5, state)._replace(**said)  # type: ignore[arg-type]
+
+
+def test_the_first_receipt_counts(registry: Commands) -> None:
+    one = add(registry)
+    assert [each.state for each in registry.changed_by([receipt(one, CommandState.DELIVERED)])] == ["delivered"]
+    assert states(registry) == ["waiting"], "nothing is written by looking"
+    assert [each.state for each in registry.keep([receipt(one, CommandState.DELIVERED)])] == ["delivered"]
+    assert registry.keep([receipt(one, CommandState.EXPIRED), receipt(one, CommandState.QUEUED)]) == []
+    assert states(registry) == ["delivered"]
+
+
+@pytest.mark.parametrize("forged", [{"gateway": "north"}, {"tenant": "other"}, {"device": "pump8"}, {"id": "x"}])
+def test_a_gateway_speaks_for_itself_and_a_device_too(registry: Commands, forged: dict[str, str]) -> None:
+    one = add(registry)
+    assert registry.keep([receipt(one, CommandState.DELIVERED, **forged)]) == []
+    assert registry.keep([receipt(one, CommandState.DELIVERED, response=b"x", status=200, **forged)]) == []
+    assert states(registry) == ["waiting"]
+
+
+def test_what_may_be_at_its_gateway_is_not_given_up_here(registry: Commands) -> None:
+    waits, gone = add(registry), add(registry, DRAFT._replace(gateway="north"))
+    late = int(61e6)
+    assert registry.take(("acme", "north"), (), 10, 0) == [gone]
+    assert [each.id for each in registry.over(late, 10)] == [waits.id]
+    expired = receipt(waits, CommandState.EXPIRED, waiting=True)
+    assert registry.keep([expired, receipt(gone, CommandState.EXPIRED, waiting=True)]) == [
+        waits._replace(state="expired", changed_at=5)
+    ]
+    assert registry.take(("acme", "hall"), (), 10, late) == []
+    assert [each.id for each in registry.take(("acme", "north"), (), 10, late)] == [gone.id], "only the gateway knows"
+
+
+def test_one_response_is_kept_whatever_became_of_the_command(registry: Commands) -> None:
+    one = add(registry, DRAFT._replace(wants_response=True))
+    response = News(one.id, *one.key, "pump7", 5, status=200, content_type="text/plain", response=b"yes")
+    (kept,) = registry.keep([response])
+    assert (kept.response, kept.response_status, kept.responded_at, kept.state) == (b"yes", 200, 5, "waiting")
+    assert registry.keep([response._replace(response=b"no")]) == []
+    registry.keep([receipt(one, CommandState.DELIVERED)])
+    found = registry.get(one.id)
+    assert found is not None
+    assert (found.state, found.response) == ("delivered", b"yes")
+
+
+def test_old_commands_are_forgotten_a_few_at_a_time(registry: Commands) -> None:
+    for _ in range(3):
+        registry.keep([receipt(add(registry), CommandState.DELIVERED)])
+    assert registry.forget(int(60e6), 10) == 0, "its time is not over"
+    assert registry.forget(int(61e6), 2) == 2
+    assert len(states(registry)) == 1
