@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from cloud.fleet.commands import command
 from cloud.fleet.place import (
     FleetError,
     config_option,
@@ -25,7 +26,10 @@ if TYPE_CHECKING:
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def fleet() -> None:
-    """Let gateways in, and shut them out: on the hub's data directory, also while the hub runs."""
+    """Let gateways in, and shut them out; send commands to devices: on the hub's data directory, also while it runs."""
+
+
+fleet.add_command(command)
 
 
 @fleet.group()

@@ -16,7 +16,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import click
 
 if TYPE_CHECKING:
+    import sqlalchemy as sa
+
+    from cloud.hub.configuration import Settings
     from cloud.hub.enrolment.authority import OwnAuthority
+    from cloud.hub.registry.commands import Commands
     from cloud.hub.registry.enrolments import Enrolments
 
 data_option = click.option(
@@ -50,11 +54,33 @@ class Place(NamedTuple):
 @contextlib.contextmanager
 def opened(data: Path, config: Path | None) -> Iterator[Place]:
     """Open registry and authority of a hub that has run at least once. Raises FleetError."""
+    from cloud.hub.enrolment.files import AuthorityFileError, authority_of
+    from cloud.hub.registry.enrolments import Enrolments
+
+    with _hub_of(data, config) as (settings, registry):
+        try:
+            authority = authority_of(data, settings.authority_files, time.time())
+        except AuthorityFileError as error:
+            raise FleetError(str(error), code=2) from None
+        with contextlib.closing(Enrolments(registry)) as enrolments:
+            yield Place(enrolments, authority)
+
+
+@contextlib.contextmanager
+def opened_commands(data: Path, config: Path | None) -> Iterator[Commands]:
+    """Open the commands of a hub that has run at least once. Raises FleetError."""
+    from cloud.hub.registry.commands import Commands
+
+    with _hub_of(data, config) as (_, registry), contextlib.closing(Commands(registry)) as commands:
+        yield commands
+
+
+@contextlib.contextmanager
+def _hub_of(data: Path, config: Path | None) -> Iterator[tuple[Settings, sa.URL]]:
+    """What is configured, and where the registry is. Raises FleetError, also for what is wrong with that registry."""
     from bridge.resources.errors import ConfigurationRejected
     from cloud.hub.configuration import Settings, load
     from cloud.hub.data import UMASK, WRITER
-    from cloud.hub.enrolment.files import AuthorityFileError, authority_of
-    from cloud.hub.registry.enrolments import Enrolments
     from cloud.hub.registry.faults import RegistryUnreachable
     from cloud.hub.registry.location import sqlite_file
     from cloud.lake.faults import RegistryError
@@ -66,13 +92,9 @@ def opened(data: Path, config: Path | None) -> Iterator[Place]:
         os.umask(UMASK)
         if data.stat().st_uid != os.geteuid():
             raise FleetError(f"{data} belongs to another user", "run this as the hub's user: sudo -u USER …", code=2)
-        authority = authority_of(data, settings.authority_files, time.time())
-        with contextlib.closing(Enrolments(settings.registry or sqlite_file(data / "registry.db"))) as enrolments:
-            yield Place(enrolments, authority)
+        yield settings, settings.registry or sqlite_file(data / "registry.db")
     except ConfigurationRejected as rejected:
         raise FleetError(str(rejected), code=2) from None
-    except AuthorityFileError as error:
-        raise FleetError(str(error), code=2) from None
     except RegistryError as error:
         raise FleetError(str(error), code=3 if isinstance(error, RegistryUnreachable) else 1) from None
     except OSError as error:

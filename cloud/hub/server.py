@@ -29,6 +29,7 @@ from bridge.resources.endpoint import Endpoint
 from bridge.transport.driver import Driver
 from cloud.hub.acceptor import Acceptor, NotServed, Serve
 from cloud.hub.api import application
+from cloud.hub.commands.applications import CommandApplications, CommandEntry, CommandInterception
 from cloud.hub.commands.http import routes as command_routes
 from cloud.hub.commands.service import HubCommands
 from cloud.hub.committer import Committer
@@ -45,13 +46,12 @@ from cloud.hub.lander import Lander
 from cloud.hub.limits import SHUTDOWN_S
 from cloud.hub.metrics import Metrics
 from cloud.hub.peers import DEFAULT_TENANT, Kind, Peer, tenants_of
-from cloud.hub.registry.commands import CommandRecord
 from cloud.hub.registry.directory import GatewayRecord
 from cloud.hub.registry.faults import RegistryUnreachable
 from cloud.hub.registry.location import sqlite_file
 from cloud.hub.registry.registry import Registry
 from cloud.hub.service import HubService
-from cloud.hub.spaces import Spaces
+from cloud.hub.spaces import Spaces, TenantSpace
 from cloud.hub.tenants import USUAL, Quota
 from cloud.lake.contract import contract
 from cloud.lake.delta import DeltaLake
@@ -164,7 +164,7 @@ class Hub:
         serve: dict[Kind, Serve] = {Kind.GATEWAY: self._intake, Kind.APPLICATION: self._session}
         self.acceptor = Acceptor(self._gate, serve, dev=configuration.dev, quota=configuration.quota)
         """Who decides about each connection."""
-        self._spaces = Spaces(configuration.data, self.acceptor.applications)
+        self._spaces = Spaces(configuration.data, self.acceptor.applications, self._opened_space)
         self._copies = Copies(self._spaces, clock=loop.time, later=loop.call_later)
         self._users = None if configuration.dev else self._follow_users()
         self._connections = Connections(self.acceptor)
@@ -182,9 +182,10 @@ class Hub:
             )
         self._commands = HubCommands(
             configuration.registry or sqlite_file(configuration.data / REGISTRY),
-            _untold,
+            CommandApplications(self._spaces).tell,
             knows=self._fleet.gateways.__contains__,
         )
+        self._interception = CommandInterception(self._fleet.gateways.__contains__)
         self.sources: dict[str, Source] = {COMMANDS: self._commands.dispatch}
         """What goes down to gateways, by the address they receive it from."""
         self._certificates: Certificates | None = None
@@ -347,12 +348,18 @@ class Hub:
         if space is None:
             raise NotServed(f"the address space of tenant {peer.tenant} is not open yet; try again")
         return AmqpSession(
-            driver, engine, space.router, gate=self._gate, credentials=credentials, containers=space.containers
+            driver,
+            engine,
+            space.router,
+            gate=self._gate,
+            credentials=credentials,
+            interception=self._interception,
+            containers=space.containers,
         )
 
-
-async def _untold(_command: CommandRecord) -> None:
-    """Nobody is told."""
+    def _opened_space(self, space: TenantSpace) -> None:
+        """What its applications send to commands is taken."""
+        CommandEntry(space, self._commands.send)
 
 
 def open_data(configuration: HubConfiguration) -> Opened:

@@ -25,8 +25,19 @@ from edge.broker.store.sqlite import SqliteStore, open_store
 log = logging.getLogger(__name__)
 
 FOLDER: Final = "spaces"
-TABLE: Final = ((AddressRule("queue/#", AddressType.QUEUE),), AddressRule("#", AddressType.TOPIC))
-"""Addresses of every space: names below ``queue/`` are queues, the others topics."""
+COMMANDS: Final = "command"
+"""First level of the addresses applications send commands to (`cloud.hub.commands`)."""
+REPLIES: Final = "command-reply/"
+"""Begins the queues in which what became of commands waits for an application."""
+TABLE: Final = (
+    (
+        AddressRule("queue/#", AddressType.QUEUE),
+        AddressRule(f"{COMMANDS}/#", AddressType.ANYCAST),
+        AddressRule(f"{REPLIES}#", AddressType.QUEUE),
+    ),
+    AddressRule("#", AddressType.TOPIC),
+)
+"""Addresses of every space: names below ``queue/`` are queues, commands are taken by the hub, the others are topics."""
 
 
 class TenantSpace:
@@ -56,12 +67,18 @@ class TenantSpace:
 class Spaces:
     """Those that are open. `start`, later `stop`; inside a running loop."""
 
-    def __init__(self, data: Path, drivers: Callable[[str], Iterable[Driver]]) -> None:
-        """`drivers`: of the connections of one tenant's applications."""
+    def __init__(
+        self,
+        data: Path,
+        drivers: Callable[[str], Iterable[Driver]],
+        opened: Callable[[TenantSpace], object] = lambda _space: None,
+    ) -> None:
+        """`drivers`: of the connections of one tenant's applications; `opened` hears of each space that is."""
         self.troubles: dict[str, str] = {}
         """Why a tenant's space is not open, by tenant."""
         self._data = data
         self._drivers = drivers
+        self._opened = opened
         self._loop = asyncio.get_running_loop()
         self._open: dict[str, TenantSpace] = {}
         self._opening: dict[str, asyncio.Task[None]] = {}
@@ -115,7 +132,8 @@ class Spaces:
             self._failed(tenant, str(error))
         else:
             self.troubles.pop(tenant, None)
-            self._open[tenant] = TenantSpace(tenant, store, partial(self._drivers, tenant))
+            space = self._open[tenant] = TenantSpace(tenant, store, partial(self._drivers, tenant))
+            self._opened(space)
             self._share_memory()
         finally:
             del self._opening[tenant]

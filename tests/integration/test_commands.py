@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import queue
 import subprocess
@@ -16,7 +17,10 @@ import paho.mqtt.client as paho
 import pytest
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
+from proton import Message
+from proton.utils import BlockingConnection, LinkDetached, SendException
 
+from tests.support import forked
 from tests.support.processes import Waypost, edge, free_port, hub, wait_until
 
 WAIT_S = 40.0
@@ -30,6 +34,7 @@ class Fleet:
         self.hub = hub(folder, f"--amqp=127.0.0.1:{port}", f"--http=127.0.0.1:{http}")
         self.edge = edge(folder, "gw1", f"--hub=amqp://127.0.0.1:{port}", "--gateway=gw1", "--forward=load/#")
         self._http = http
+        self.data = folder / "hub"
 
     def ask(self, method: str, path: str, document: dict[str, Any] | None = None) -> Any:
         body = json.dumps(document).encode() if document is not None else None
@@ -215,3 +220,83 @@ def killed_between(fleet: Fleet, kill: Callable[[Fleet], None]) -> None:
     with Device(fleet.edge) as device:
         assert device.take().payload == b"last", "nothing is delivered again that was acknowledged"
         fleet.wait(last, "delivered")
+
+
+class TestApplications:
+    """Over AMQP, with the C library of Qpid Proton."""
+
+    def test_a_command_and_what_became_of_it(self, fleet: Fleet) -> None:
+        with application(fleet) as connection, Device(fleet.edge, "fan1") as device:
+            every = connection.create_receiver("command-receipt/gw1/fan1")
+            own = connection.create_receiver("command-reply/console")
+            sender = connection.create_sender("command/gw1/fan1")
+            said = Message(
+                body=b"{}", inferred=True, subject="spin", correlation_id="c9", ttl=60,
+                reply_to="command-reply/console", content_type="application/json",
+            )  # fmt: skip
+            sender.send(said)
+            message = device.take()
+            assert (message.payload, dict(message.properties.UserProperty)["subject"]) == (b"{}", "spin")
+            device.respond(message, b"spinning", 200)
+            heard = {}
+            for _ in range(2):
+                reply = own.receive(timeout=WAIT_S)
+                own.accept()
+                assert (reply.correlation_id, reply.properties["device"]) == ("c9", "fan1")
+                heard[reply.subject] = bytes(reply.body)
+            assert heard.keys() == {"delivered", "response"}
+            assert heard["response"] == b"spinning"
+            assert json.loads(heard["delivered"])["state"] == "delivered"
+            assert every.receive(timeout=WAIT_S).subject == "delivered"
+            every.accept()
+
+    @pytest.mark.parametrize(
+        ("address", "subject", "reply_to", "condition"),
+        [
+            ("command/gw9/fan1", "spin", None, "amqp:not-found"),
+            ("command/gw1/fan1", None, None, "amqp:invalid-field"),
+            ("command/gw1/fan1", "spin", "queue/jobs", "amqp:invalid-field"),
+            ("command/gw1", "spin", None, "amqp:invalid-field"),
+        ],
+    )
+    def test_what_is_no_command_is_rejected(
+        self, fleet: Fleet, address: str, subject: str | None, reply_to: str | None, condition: str
+    ) -> None:
+        with application(fleet) as connection:
+            sender = connection.create_sender(address)
+            with pytest.raises(SendException):
+                sender.send(Message(body=b"", inferred=True, subject=subject, reply_to=reply_to))
+
+    def test_nobody_takes_commands_but_their_devices(self, fleet: Fleet) -> None:
+        with application(fleet) as connection, pytest.raises(LinkDetached, match="amqp:not-allowed"):
+            connection.create_receiver("command/#")
+
+
+@contextlib.contextmanager
+def application(fleet: Fleet) -> Iterator[BlockingConnection]:
+    connection = BlockingConnection(f"amqp://127.0.0.1:{fleet.hub.port('amqp')}", timeout=WAIT_S)
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+def command(fleet: Fleet, *words: str, code: int = 0) -> Any:
+    """What `waypost fleet command` prints as JSON."""
+    done = forked.waypost("fleet", "command", *words, "--data", str(fleet.data), "--json")
+    assert done.returncode == code, done.stdout + done.stderr
+    return json.loads(done.stdout) if done.stdout else done.stderr
+
+
+def test_on_the_command_line(fleet: Fleet) -> None:
+    with Device(fleet.edge, "lamp") as device:
+        sent = command(fleet, "send", "lamp@gw1", "on", "bright", "--response", "--correlation-id", "c1")
+        message = device.take()
+        assert message.payload == b"bright"
+        device.respond(message, b"it is", 204)
+    over = command(fleet, "status", sent["id"], "--wait", "40s")
+    assert (over["state"], over["response"]["payload"], over["response"]["status"]) == ("delivered", "it is", 204)
+    assert command(fleet, "list", "--device", "lamp")[0]["correlation_id"] == "c1"
+    assert command(fleet, "send", "absent@gw1", "on", "--ttl", "1s", "--wait", "30s", code=1)["state"] == "expired"
+    assert "absent names no gateway" in command(fleet, "send", "absent", "on", code=2)
+    assert "has no gateway gw9" in command(fleet, "send", "lamp@gw9", "on", code=1)

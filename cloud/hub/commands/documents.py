@@ -15,6 +15,8 @@ from cloud.hub.commands.limits import CORRELATION_CHARACTERS_MAX, TTL_S_DEFAULT
 from cloud.hub.commands.service import Draft
 from cloud.hub.peers import gateway_fault, tenant_fault
 from cloud.hub.registry.commands import CommandRecord
+from cloud.hub.spaces import REPLIES
+from edge.broker.model.authorization import is_temporary
 
 JSON: Final = "application/json"
 
@@ -43,14 +45,16 @@ class CommandDocument(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """Address of the tenant's space, to hear there what becomes of it."""
 
 
-def draft(document: CommandDocument, tenant: str, sent_by: str) -> Draft:
-    """Raises `NoCommand`."""
-    payload, content_type = _payload(document)
+def draft(document: CommandDocument, tenant: str, sent_by: str, body: bytes | None = None) -> Draft:
+    """`body`: the payload where the document has none. Raises `NoCommand`."""
+    payload, content_type = _payload(document) if body is None else (body, document.content_type)
     why = (
         tenant_fault(tenant)
         or gateway_fault(document.gateway)
         or fault(document.device, document.name, payload, content_type, document.ttl_s)
     )
+    if document.reply_to is not None and not (is_temporary(document.reply_to) or document.reply_to.startswith(REPLIES)):
+        why = why or f"reply_to is a dynamic node of yours, or begins with {REPLIES}"
     for said in (document.correlation_id, document.reply_to):
         if said is not None and not 0 < len(said) <= CORRELATION_CHARACTERS_MAX:
             why = why or f"correlation_id and reply_to have 1 to {CORRELATION_CHARACTERS_MAX} characters"

@@ -40,6 +40,15 @@ REQUESTS_MAX: Final = 256
 WAITING_MAX: Final = 1_000
 """Requests that wait for what becomes of a command."""
 
+SENDING_MAX: Final = 64
+"""Commands of one tenant's applications over AMQP that wait to be on disk."""
+
+REPLY_TTL_S: Final = 86_400.0
+"""How long what became of a command is kept for an application that does not come; the registry has it longer."""
+
+TOLD_S_MAX: Final = 10.0
+"""Longest wait for a tenant's store; then a gateway says it again later."""
+
 DOCUMENT_BYTES_MAX: Final = 256 * 1024
 """A command over HTTP: its payload is base64, or JSON text in JSON."""
 

@@ -42,8 +42,9 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-Tell = Callable[[CommandRecord], Awaitable[None]]
-"""Tells applications what became of a command; they have it, or never will, when it is over."""
+Tell = Callable[[News, CommandRecord], Awaitable[None]]
+"""Tells applications what became of a command; they have it, or never will, when it is over. Raises where that cannot
+be said now."""
 
 
 @hides("payload", "correlation_id")
@@ -83,6 +84,10 @@ class Draft(NamedTuple):
             reason="",
             changed_at=now_us,
         )
+
+
+class NotTold(Exception):
+    """Applications cannot be told now."""
 
 
 class TooBusy(Exception):
@@ -268,12 +273,13 @@ class HubCommands:
     async def _kept(self, news: Sequence[News]) -> bool:
         """Tell applications, then keep it; False when it cannot be kept now."""
         try:
-            for command in await self._in_thread(lambda registry: registry.changed_by(news)):
-                if command.state != CommandState.QUEUED.value or command.responded_at is not None:
-                    await self._tell(command)
+            for each, command in await self._in_thread(lambda registry: registry.changed_by(news)):
+                if each.state is not CommandState.QUEUED:
+                    await self._tell(each, command)
             changed = await self._in_thread(lambda registry: registry.keep(news))
-        except (RegistryError, TooBusy) as error:
-            self._failed(error)
+        except (RegistryError, TooBusy, NotTold) as error:
+            log.warning("what gateways say of commands waits: %s", error)
+            self.trouble = str(error)
             return False
         except Exception as error:  # a fault of ours must not end the listening in silence
             self._failed(error)

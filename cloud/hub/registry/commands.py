@@ -186,9 +186,11 @@ class Commands:
         rows = self._database.transaction(lambda tx: tx.execute(query).all())
         return {(tenant, gateway) for tenant, gateway in rows}
 
-    def changed_by(self, news: Iterable[News]) -> list[CommandRecord]:
-        """Commands of which this is news, as they would be."""
-        return self._database.transaction(lambda tx: [found for each in news if (found := _changed(tx, each)[0])])
+    def changed_by(self, news: Iterable[News]) -> list[tuple[News, CommandRecord]]:
+        """What of this is news, and each command as it would be."""
+        return self._database.transaction(
+            lambda tx: [(each, found) for each in news if (found := _changed(tx, each)[0])]
+        )
 
     def keep(self, news: Iterable[News]) -> list[CommandRecord]:
         """What gateways said of commands, and the hub. Returns those it has changed."""

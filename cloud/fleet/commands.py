@@ -1,0 +1,193 @@
+"""`waypost fleet command`: commands to devices, put into the hub's registry, and what became of them."""
+
+from __future__ import annotations
+
+import base64
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+import click
+
+from bridge.limits import COMMAND_PAYLOAD_BYTES_MAX
+from cloud.fleet.place import (
+    FleetError,
+    config_option,
+    data_option,
+    json_option,
+    opened_commands,
+    seconds,
+    tenant_option,
+)
+
+if TYPE_CHECKING:
+    from cloud.hub.registry.commands import CommandRecord, Commands
+
+LOOK_S = 0.2
+"""How often it is looked what has become of a command: one row by its key."""
+STATES = ("waiting", "sent", "queued", "delivered", "expired", "rejected")
+
+wait_option = click.option(
+    "--wait", metavar="TIME", help="Wait so long for what becomes of it: 30s, 5m. Exit code 1 when it is not delivered."
+)
+
+
+@click.group()
+def command() -> None:
+    """Commands to devices: send one, see what became of it.
+
+    They are put into the hub's registry, and go down within a second while the hub runs; else when it does.
+    """
+
+
+@command.command()
+@data_option
+@config_option
+@tenant_option
+@click.argument("device", metavar="DEVICE@GATEWAY")
+@click.argument("name")
+@click.argument("payload", required=False, default="")
+@click.option("--payload-file", type=click.File("rb"), help="Bytes of a file in place of PAYLOAD; -: standard input.")
+@click.option("--content-type", help="Of the payload, for example application/json.")
+@click.option("--ttl", default="1h", show_default=True, metavar="TIME", help="Worth nothing after: 30s, 10m, 24h, 7d.")
+@click.option("--response", is_flag=True, help="Ask the device for a response.")
+@click.option("--correlation-id", help="A name of your own, which comes back with it.")
+@wait_option
+@json_option
+def send(
+    data: Path,
+    config: Path | None,
+    tenant: str,
+    device: str,
+    name: str,
+    payload: str,
+    payload_file: BinaryIO | None,
+    content_type: str | None,
+    ttl: str,
+    response: bool,
+    correlation_id: str | None,
+    wait: str | None,
+    as_json: bool,
+) -> None:
+    """Send the command NAME with PAYLOAD to a device.
+
+    \b
+      waypost fleet command send pump7@hall speed '{"rpm": 900}' --data DIR --ttl 10m --response --wait 1m
+    """
+    from cloud.hub.commands.documents import CommandDocument, NoCommand, draft
+    from cloud.hub.commands.limits import GATEWAY_COMMANDS_MAX, TENANT_COMMANDS_MAX
+    from cloud.hub.registry.commands import CommandRefused
+
+    own, at, gateway = device.rpartition("@")
+    if not at:
+        raise FleetError(f"{device} names no gateway", f"write {device}@GATEWAY, for example {device}@hall", code=2)
+    wait_s = seconds(wait) if wait is not None else None
+    document = CommandDocument(
+        gateway=gateway,
+        device=own,
+        name=name,
+        payload=payload,
+        payload_base64=_base64(payload_file) if payload_file is not None else None,
+        content_type=content_type,
+        ttl_s=seconds(ttl),
+        response=response,
+        correlation_id=correlation_id,
+    )
+    try:
+        made = draft(document, tenant, sent_by="")
+    except NoCommand as error:
+        raise FleetError(str(error), code=2) from None
+    with opened_commands(data, config) as commands:
+        new = made.record(time.time_ns() // 1_000)
+        try:
+            sent = commands.add(new, gateway_max=GATEWAY_COMMANDS_MAX, tenant_max=TENANT_COMMANDS_MAX)
+        except CommandRefused as refused:
+            raise FleetError(str(refused)) from None
+        _tell(commands, sent, wait_s, as_json=as_json)
+
+
+@command.command("list")
+@data_option
+@config_option
+@click.option("--tenant", help="Only of this tenant.")
+@click.option("--gateway", help="Only to this gateway.")
+@click.option("--device", help="Only to this device.")
+@click.option("--state", type=click.Choice(STATES), help="Only in this state.")
+@click.option("--limit", default=50, show_default=True, type=click.IntRange(1, 1_000), help="How many.")
+@json_option
+def list_commands(
+    data: Path,
+    config: Path | None,
+    tenant: str | None,
+    gateway: str | None,
+    device: str | None,
+    state: str | None,
+    limit: int,
+    as_json: bool,
+) -> None:
+    """List commands, the newest first."""
+    from cloud.hub.commands.documents import shown
+    from cloud.hub.registry.commands import Wanted
+    from edge.output.terminal import say, say_json
+
+    with opened_commands(data, config) as commands:
+        found = commands.page(Wanted(tenant, gateway, device, state), limit)
+    if as_json:
+        say_json([shown(each) for each in found])
+        return
+    for each in found:
+        say(_line(each))
+    if not found:
+        say("no commands")
+
+
+@command.command()
+@data_option
+@config_option
+@click.argument("identifier", metavar="ID")
+@wait_option
+@json_option
+def status(data: Path, config: Path | None, identifier: str, wait: str | None, as_json: bool) -> None:
+    """What became of a command. ID: as `send` and `list` show it."""
+    wait_s = seconds(wait) if wait is not None else None
+    with opened_commands(data, config) as commands:
+        found = commands.get(identifier)
+        if found is None:
+            raise FleetError(f"there is no command {identifier}", f"see them: waypost fleet command list --data {data}")
+        _tell(commands, found, wait_s, as_json=as_json)
+
+
+def _base64(file: BinaryIO) -> str:
+    """Of a payload, or of as much as shows that it is too large."""
+    return base64.b64encode(file.read(COMMAND_PAYLOAD_BYTES_MAX + 1)).decode()
+
+
+def _tell(commands: Commands, command: CommandRecord, wait_s: float | None, *, as_json: bool) -> None:
+    """Print a command as it is, or when it is over; exit code 1 where it was waited for and is not delivered."""
+    from cloud.hub.commands.documents import shown
+    from cloud.hub.commands.service import is_over
+    from edge.output.terminal import say, say_json
+
+    deadline = time.monotonic() + (wait_s or 0.0)
+    while wait_s is not None and not is_over(command) and time.monotonic() < deadline:
+        time.sleep(LOOK_S)
+        command = commands.get(command.id) or command
+    if as_json:
+        say_json(shown(command))
+    else:
+        say(_line(command))
+        if command.reason:
+            say(f"  {command.reason}")
+        if command.response is not None:
+            status = "" if command.response_status is None else f" {command.response_status}"
+            say(f"  response{status}: {command.response.decode('utf-8', 'backslashreplace')}")
+    if wait_s is not None and not (command.state == "delivered" and is_over(command)):
+        sys.exit(1)
+
+
+def _line(command: CommandRecord) -> str:
+    from cloud.hub.commands.documents import moment
+
+    device = f"{command.device}@{command.gateway}"
+    return "  ".join((command.id, command.tenant, device, command.name, command.state, moment(command.changed_at)))

@@ -1,0 +1,239 @@
+"""Commands over AMQP: applications send them to addresses of their tenant's space, and hear there what became of them.
+
+``command/<gateway>/<device>``  to be sent to; `accepted` when the command is on disk
+``command-receipt/<gateway>/<device>``, ``command-response/<gateway>/<device>``  topics of what became of all of them
+``command-reply/...``, or a dynamic node  of an application that gives it as `reply-to`: kept for a day
+
+Who may send and receive there its rights say, as of any address.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from bridge import plain
+from bridge import sections as s
+from bridge.amqp_values import DecodeError, Int, Symbol, Uint
+from bridge.command import RECEIPTS, RESPONSES
+from bridge.downlink import Key
+from bridge.engine import Engine, Link
+from bridge.message import AMQP, DURABLE, Run, Stored
+from cloud.hub.commands.documents import CommandDocument, NoCommand, draft, shown
+from cloud.hub.commands.limits import REPLY_TTL_S, SENDING_MAX, TOLD_S_MAX, TTL_S_DEFAULT
+from cloud.hub.commands.service import Draft, NotTold, TooBusy
+from cloud.hub.peers import DEFAULT_TENANT, Kind, NotAPeer, user
+from cloud.hub.registry.commands import CommandRecord, CommandRefused, News
+from cloud.hub.spaces import COMMANDS, Spaces, TenantSpace
+from cloud.lake.faults import RegistryError
+from edge.broker.amqp.addressing import Unacceptable
+from edge.broker.amqp.incoming import Translated
+from edge.broker.amqp.interception import LinkInterception, LinkInterceptor
+from edge.broker.amqp.outgoing import OutgoingLink
+from edge.broker.amqp.scheduler import Scheduler
+from edge.broker.message.translation import outline, read_header
+from edge.broker.model.interfaces import Consumer, Origin, Outcome, Refusal, SubscribeOptions, Subscription
+
+log = logging.getLogger(__name__)
+
+Send = Callable[[Draft], Awaitable[CommandRecord]]
+_SUBJECT, _REPLY_TO, _CORRELATION, _CONTENT_TYPE = 3, 4, 5, 6
+_MS: Final = 1000
+
+
+def command_of(tenant: str, address: str, header: bytes, body: bytes, sent_by: str = "") -> Draft:
+    """The command an application sent to an address. Raises `NoCommand`."""
+    _, _, place = address.partition("/")
+    gateway, _, device = place.rpartition("/")
+    try:
+        found = outline(body)
+    except DecodeError as error:
+        raise NoCommand(str(error)) from None
+    fields: list[Any] = [*found.properties, *[None] * (_CONTENT_TYPE + 1)]
+    name, reply_to, correlation = fields[_SUBJECT], fields[_REPLY_TO], fields[_CORRELATION]
+    if not isinstance(name, str):
+        raise NoCommand("'subject' names the command")
+    ttl_ms = read_header(header).ttl_ms
+    document = CommandDocument(
+        gateway=gateway,
+        device=device,
+        name=name,
+        content_type=str(fields[_CONTENT_TYPE]) if fields[_CONTENT_TYPE] is not None else None,
+        ttl_s=TTL_S_DEFAULT if ttl_ms is None else ttl_ms / _MS,
+        response=reply_to is not None,
+        correlation_id=str(correlation) if correlation is not None else None,
+        reply_to=str(reply_to) if reply_to is not None else None,
+    )
+    return draft(document, tenant, sent_by, found.body)
+
+
+class _Relay:
+    """Looks at a command before it is taken, so that its sender hears at once what is wrong with it."""
+
+    def __init__(self, tenant: str, address: str, knows: Callable[[Key], bool]) -> None:
+        self._tenant = tenant
+        self._address = address
+        self._knows = knows
+
+    def translated(self, header: bytes, body: bytes, *, settled: bool) -> Translated | None:
+        """Raises `Unacceptable`."""
+        try:
+            made = command_of(self._tenant, self._address, header, body)
+        except NoCommand as error:
+            raise Unacceptable("amqp:invalid-field", str(error)) from None
+        if not self._knows((made.tenant, made.gateway)):
+            words = f"tenant {made.tenant} has no gateway {made.gateway} that has connected"
+            raise Unacceptable("amqp:not-found", words)
+        return Translated(self._address, "", header, body)
+
+
+class _Links(LinkInterceptor):
+    """Of one connection."""
+
+    def __init__(self, tenant: str, knows: Callable[[Key], bool]) -> None:
+        self._tenant = tenant
+        self._knows = knows
+
+    def relay(self, address: str | None) -> _Relay | None:
+        if address is None or not address.startswith(f"{COMMANDS}/"):
+            return None
+        return _Relay(self._tenant, address, self._knows)
+
+    def receiver(
+        self, engine: Engine, link: Link, driver: Scheduler, name: str, clock_ns: Callable[[], int]
+    ) -> OutgoingLink | None:
+        """Raises `Unacceptable`."""
+        if (link.source.address or "").split("/")[0] == COMMANDS:
+            raise Unacceptable("amqp:not-allowed", f"commands go to devices; what became of them is at {RECEIPTS}/#")
+        return None
+
+
+class CommandInterception(LinkInterception):
+    """Of one hub."""
+
+    def __init__(self, knows: Callable[[Key], bool]) -> None:
+        """`knows` a gateway that has connected."""
+        self._knows = knows
+
+    def links(self, user: str | None) -> LinkInterceptor:
+        return _Links(_tenant_of(user), self._knows)
+
+
+class CommandEntry(Consumer):
+    """Takes what one tenant's applications send to commands; a message is accepted when the command is on disk."""
+
+    def __init__(self, space: TenantSpace, send: Send) -> None:
+        """Needs the running loop."""
+        self.name = "commands"
+        self._tenant = space.tenant
+        self._send = send
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._joined = space.router.subscribe(self, f"{COMMANDS}/#", SubscribeOptions())
+
+    @property
+    def credit(self) -> int:
+        return max(0, SENDING_MAX - len(self._tasks))
+
+    def deliver(self, subscription: Subscription, stored: Stored) -> None:
+        for i, body in enumerate(stored.run.bodies):
+            work = self._take(subscription, stored.position + i, stored.run, body)
+            task = asyncio.get_running_loop().create_task(work)
+            self._tasks.add(task)
+            task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._joined.pump()
+
+    async def _take(self, subscription: Subscription, position: int, run: Run, body: bytes) -> None:
+        outcome = Outcome.REJECTED
+        try:
+            await self._send(command_of(self._tenant, run.address, run.properties, body, run.device))
+            outcome = Outcome.ACCEPTED
+        except (NoCommand, CommandRefused) as error:
+            log.info("a command of %s is refused: %s", run.device, error)
+        except (TooBusy, RegistryError) as error:
+            log.warning("a command of %s cannot be kept now: %s", run.device, error)
+        if position >= 0:
+            subscription.settle(self, position, position, outcome)
+
+
+class _Told(Origin):
+    """Waits until one message is stored, or handed on where it is not to be."""
+
+    name = "commands"
+
+    def __init__(self) -> None:
+        self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def accepted(self, tokens: Sequence[int]) -> None:
+        if not self.over.done():
+            self.over.set_result(None)
+
+    def refused(self, tokens: Sequence[int], why: Refusal) -> None:
+        if not self.over.done():
+            if why in (Refusal.STORE_FAILED, Refusal.FULL):
+                self.over.set_exception(NotTold(why.value))
+            else:
+                self.over.set_result(None)  # nobody can hear it there, now or later
+
+
+class CommandApplications:
+    """Of all tenants of a hub."""
+
+    def __init__(self, spaces: Spaces) -> None:
+        self._spaces = spaces
+
+    async def tell(self, news: News, command: CommandRecord) -> None:
+        """Say at the tenant's space what became of a command; it is stored where it is to be. Raises `NotTold`."""
+        space = self._spaces.get(command.tenant)
+        if space is None:
+            return
+        kind = RESPONSES if news.response is not None else RECEIPTS
+        addresses = [f"{kind}/{command.gateway}/{command.device}"]
+        if command.reply_to is not None:
+            addresses.append(command.reply_to)
+        for address in addresses:
+            told = _Told()
+            header = plain.section(s.HEADER, [True, None, Uint(int(REPLY_TTL_S * _MS))])
+            message = _message(news, command, address)
+            run = Run(address, command.device, AMQP | DURABLE | 1, header, [message], space.router.now_ns())
+            space.router.publish(told, run, (0,))
+            try:
+                async with asyncio.timeout(TOLD_S_MAX):
+                    await told.over
+            except TimeoutError:
+                raise NotTold("the tenant's space does not answer") from None
+
+
+def _message(news: News, command: CommandRecord, address: str) -> bytes:
+    subject = "response" if news.response is not None else command.state
+    name = f"{command.id}/{subject}"
+    content_type = news.content_type if news.response is not None else "application/json"
+    properties: list[Any] = [name, None, address, subject, None, command.correlation_id or command.id]
+    if content_type is not None and content_type.isascii():
+        properties.append(Symbol(content_type))
+    application: dict[str, Any] = {"command": command.id, "gateway": command.gateway, "device": command.device}
+    if news.response is not None and news.status is not None:
+        application["status"] = Int(news.status)
+    body = news.response if news.response is not None else msgspec.json.encode(shown(command))
+    return b"".join(
+        (
+            plain.section(s.PROPERTIES, properties),
+            plain.section(s.APPLICATION_PROPERTIES, application),
+            plain.data_section(body),
+        )
+    )
+
+
+def _tenant_of(name: str | None) -> str:
+    if name is None:
+        return DEFAULT_TENANT
+    try:
+        return user(name, Kind.APPLICATION).tenant
+    except NotAPeer:
+        return DEFAULT_TENANT
