@@ -44,10 +44,11 @@ class HubHealth:
         certificates: Callable[[], Certificates | None],
         tls: TlsListener | None,
         enrolment: Enrolment | None = None,
+        commands: Callable[[], str | None] = lambda: None,
         data: Path,
     ) -> None:
         """`users`: why changes of users are not followed; `certificates`: those of the listener, once it listens with
-        TLS."""
+        TLS; `commands`: why they wait."""
         self.lag = LoopLag()
         self._fleet = fleet
         self._committer = committer
@@ -58,6 +59,7 @@ class HubHealth:
         self._certificates = certificates
         self._tls = tls
         self._enrolment = enrolment
+        self._commands = commands
         self._data = data
         self._rising = Rising()
         self._missed = Rising()
@@ -133,6 +135,10 @@ class HubHealth:
         """Tenants whose applications are not served as they should be."""
         if (why := self._users()) is not None:
             yield Found("users", f"changes of users are not followed: {why}", "see the hub's data directory")
+        if (why := self._commands()) is not None:
+            yield Found(
+                "commands", f"commands, and what became of them, wait: {why}", "see registry and log of the hub"
+            )
         for tenant, why in self._spaces.troubles.items():
             what = f"the address space is not open: {why}"
             yield Found(f"tenant {tenant}", what, f"see DATA/spaces/{tenant}; its applications are not served")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
+from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -35,14 +36,31 @@ COUNTERS = {
 LATENCY_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
+class CommandFigures(NamedTuple):
+    """Commands to devices, by state."""
+
+    open: Mapping[str, int]
+    """Those that are not over, some seconds ago."""
+    over: Mapping[str, int]
+    """Since the start."""
+
+
 class _Live(Collector):
     """Numbers that are kept elsewhere."""
 
-    def __init__(self, fleet: Fleet, committer: Committer, health: HubHealth, copies: Copies) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        committer: Committer,
+        health: HubHealth,
+        copies: Copies,
+        commands: Callable[[], CommandFigures],
+    ) -> None:
         self._fleet = fleet
         self._committer = committer
         self._health = health
         self._copies = copies
+        self._commands = commands
 
     def collect(self) -> Iterator[Metric]:
         totals = asdict(self._fleet.totals)
@@ -62,6 +80,7 @@ class _Live(Collector):
         for metric, (text, value) in gauges.items():
             yield GaugeMetricFamily(metric, text, value=value)
         yield from self._applications()
+        yield from self._of_commands()
         yield from self._process()
 
     def _applications(self) -> Iterator[Metric]:
@@ -73,6 +92,18 @@ class _Live(Collector):
             missed.add_metric([tenant], figures.missed)
         yield made
         yield missed
+
+    def _of_commands(self) -> Iterator[Metric]:
+        figures = self._commands()
+        still = GaugeMetricFamily("waypost_hub_commands_open", "Commands to devices, not over", labels=["state"])
+        for state, count in figures.open.items():
+            still.add_metric([state], count)
+        yield still
+        about = "Commands to devices that are over, by what became of them"
+        over = CounterMetricFamily("waypost_hub_commands_over_total", about, labels=["state"])
+        for state, count in figures.over.items():
+            over.add_metric([state], count)
+        yield over
 
     def _process(self) -> Iterator[Metric]:
         problems, written = self._health.problems(), logs.figures()
@@ -100,9 +131,16 @@ class _Live(Collector):
 class Metrics:
     """The hub's own registry of metrics; no process-wide state."""
 
-    def __init__(self, fleet: Fleet, committer: Committer, health: HubHealth, copies: Copies) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        committer: Committer,
+        health: HubHealth,
+        copies: Copies,
+        commands: Callable[[], CommandFigures],
+    ) -> None:
         self.registry = CollectorRegistry()
-        self.registry.register(_Live(fleet, committer, health, copies))
+        self.registry.register(_Live(fleet, committer, health, copies, commands))
         self.landing_seconds = Histogram(
             "waypost_hub_landing_seconds",
             "From the trimming of a landing to its confirmation",

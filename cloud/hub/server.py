@@ -199,9 +199,12 @@ class Hub:
             certificates=lambda: self._certificates,
             tls=self._tls,
             enrolment=self._enrolment,
+            commands=lambda: self._commands.trouble,
             data=configuration.data,
         )
-        self._metrics = Metrics(self._fleet, self._committer, self._health, self._copies)
+        self._metrics = Metrics(
+            self._fleet, self._committer, self._health, self._copies, lambda: self._commands.figures
+        )
         self._service = HubService(
             self._fleet,
             self._committer,

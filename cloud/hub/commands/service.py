@@ -35,6 +35,7 @@ from cloud.hub.commands.limits import (
     WAITING_MAX,
 )
 from cloud.hub.commands.news import has_news, news_of
+from cloud.hub.metrics import CommandFigures
 from cloud.hub.registry.commands import CommandRecord, Commands, CommandState, News, Wanted
 from cloud.lake.faults import RegistryError
 
@@ -111,10 +112,8 @@ class HubCommands:
         self.dispatch: Final = Dispatch(self, self._now_us)
         self.trouble: str | None = None
         """Why the registry cannot be used; None: it can."""
-        self.over: Counter[CommandState] = Counter()
-        """Commands that are, since the start."""
-        self.counts: dict[str, int] = {}
-        """Commands by state, at the last look."""
+        self._over: Counter[CommandState] = Counter()
+        self._counts: dict[str, int] = {}
         self._url = registry
         self._tell = tell
         self._knows = knows
@@ -189,6 +188,12 @@ class HubCommands:
             others.discard(changed)
             if not others:
                 del self._waiting[identifier]
+
+    @property
+    def figures(self) -> CommandFigures:
+        """For the metrics."""
+        still = {state.value: self._counts.get(state.value, 0) for state in CommandState if not state.final}
+        return CommandFigures(still, {state.value: self._over[state] for state in CommandState if state.final})
 
     # --- what gateways say --------------------------------------------------------------------------------------------
 
@@ -292,7 +297,7 @@ class HubCommands:
     def _changed(self, command: CommandRecord) -> None:
         state = CommandState(command.state)
         if state.final and command.responded_at is None:
-            self.over[state] += 1
+            self._over[state] += 1
         for waiting in self._waiting.get(command.id, ()):
             waiting.set()
 
@@ -328,7 +333,7 @@ class HubCommands:
     async def _keep_house(self) -> None:
         before_us = self._now_us() - int(KEPT_S * 1e6)
         await self._in_thread(lambda registry: registry.forget(before_us, AT_ONCE_MAX))
-        self.counts = await self._in_thread(Commands.counts)
+        self._counts = await self._in_thread(Commands.counts)
 
 
 def is_over(command: CommandRecord) -> bool:
