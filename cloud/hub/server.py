@@ -180,14 +180,7 @@ class Hub:
                 life_s=configuration.enroller.life_s,
                 revoked=self.acceptor.review,
             )
-        self._commands = HubCommands(
-            configuration.registry or sqlite_file(configuration.data / REGISTRY),
-            CommandApplications(self._spaces).tell,
-            knows=self._fleet.gateways.__contains__,
-        )
-        self._interception = CommandInterception(self._fleet.gateways.__contains__)
-        self.sources: dict[str, Source] = {COMMANDS: self._commands.dispatch}
-        """What goes down to gateways, by the address they receive it from."""
+        self._commands = self._make_commands()
         self._certificates: Certificates | None = None
         self._health = HubHealth(
             fleet=self._fleet,
@@ -215,6 +208,16 @@ class Hub:
             hear=self._commands.heard,
             quota=configuration.quota,
         )
+
+    def _make_commands(self) -> HubCommands:
+        """With who sends them, and what goes down."""
+        configuration, knows = self._configuration, self._fleet.gateways.__contains__
+        registry = configuration.registry or sqlite_file(configuration.data / REGISTRY)
+        made = HubCommands(registry, CommandApplications(self._spaces).tell, knows=knows)
+        self._interception = CommandInterception(knows)
+        self.sources: dict[str, Source] = {COMMANDS: made.dispatch}
+        """What goes down to gateways, by the address they receive it from."""
+        return made
 
     def _follow_users(self) -> FollowedUsers:
         """Raises `HubError`."""
