@@ -88,6 +88,7 @@ def run(
     Jobs:
       readings    one row per value of each message; unreadable ones to reject
       rollups     count, min, max, sum, mean, last per metric and minute, hour, day
+      anomalies   values that are unusual for their series, with the rule that says so
       freshness   last data and lag of each gateway and device
       gaps        missing, explained and duplicate sequences of each address
       throughput  rows received and landed over time

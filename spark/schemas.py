@@ -203,6 +203,47 @@ REJECT = _table(
 )
 
 
+ANOMALIES = _table(
+    "anomalies",
+    ("event_date",),
+    """
+    tenant      string
+    gateway     string
+    device      string
+    address     string
+    metric      string
+    event_time  timestamp
+    sequence    bigint
+    value       double
+    score       double
+    rule        string?
+    expected    double?
+    ingested_at timestamp
+    event_date  date
+    """,
+)
+"""One row a value with a score of 0.5 or more: `rule` is the family of measures that spoke up, `expected` what it
+expected, in the unit of the metric."""
+DETECTOR_STATES = _table(
+    "detector_states",
+    (),
+    """
+    tenant  string
+    gateway string
+    device  string
+    address string
+    metric  string
+    state   binary
+    last_at timestamp
+    judged  bigint
+    late    bigint
+    """,
+    keys=("tenant", "gateway", "device", "address", "metric"),
+)
+"""Where the detector of each series is: after the value of `last_at`. `judged` and `late` count values; those that came
+after a later one are not judged, as a detector goes forward only."""
+
+
 def _rollup(name: str, *partition_by: str) -> Table:
     finer = "event_hour   int" if "event_hour" in partition_by else ""
     return _table(
@@ -376,6 +417,8 @@ DERIVED: dict[str, Table] = {
         ROLLUP_1M,
         ROLLUP_1H,
         ROLLUP_1D,
+        ANOMALIES,
+        DETECTOR_STATES,
         GATEWAY_FRESHNESS,
         LANDED_RANGES,
         GIVEN_UP_RANGES,

@@ -212,7 +212,7 @@ class Pattern:
         if not self._courses:
             # The first values give the unit: courses are kept in single precision.
             history = moment.history
-            scale = _Scale(history.mean(INTERVAL_VALUES), history.spread(INTERVAL_VALUES) or 1.0)
+            scale = Scale(history.mean(INTERVAL_VALUES), history.spread(INTERVAL_VALUES) or 1.0)
             self._courses = [
                 _Courses(points, day // part, kept, newest, scale) for points, part, kept, newest in self._SHAPES
             ]
@@ -341,7 +341,7 @@ class _Common:
         return entropy
 
 
-class _Scale(NamedTuple):
+class Scale(NamedTuple):
     """Where values are counted from, and in what unit."""
 
     origin: float
@@ -358,7 +358,7 @@ _SCALE_END = 1e15
 class _Courses:
     """Courses of so many points, each a mean of `stride` values, and the distance of the last one to the nearest."""
 
-    def __init__(self, points: int, stride: int, kept: int, newest: int, scale: _Scale) -> None:
+    def __init__(self, points: int, stride: int, kept: int, newest: int, scale: Scale) -> None:
         self._scale = scale
         self._stride = max(1, min(stride, STRIDE_VALUES_MAX))
         self._every = max(1, self._stride // 2)

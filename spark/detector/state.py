@@ -1,0 +1,111 @@
+"""The state of a detector as bytes and back, so that the next value may be judged by another process.
+
+CBOR under zlib, not a pickle: what comes out of a table may build these classes and nothing else.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+import cbor2
+import numpy as np
+
+from spark.detector import detector, history, measures, record
+from spark.detector.detector import Detector
+
+FORMAT: Final = 1
+"""Raised with every change of what a detector keeps: older states are not read."""
+STATE_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Bytes of a state that is unpacked; one has some 150 KB. A table somebody else wrote may hold anything."""
+
+_CLASSES: Final[dict[str, type]] = {
+    each.__name__: each
+    for module in (detector, history, measures, record)
+    for each in vars(module).values()
+    if isinstance(each, type) and each.__module__ == module.__name__ and not issubclass(each, tuple)
+}
+
+
+class StateError(Exception):
+    """The bytes are no state of this version of the detector."""
+
+
+def dumps(state: Detector) -> bytes:
+    """The detector as bytes."""
+    return zlib.compress(cbor2.dumps([FORMAT, _plain(state)]), level=1)
+
+
+def loads(data: bytes) -> Detector:
+    """The detector of `dumps`. Raises `StateError`."""
+    try:
+        unpacker = zlib.decompressobj()
+        format_, document = cbor2.loads(unpacker.decompress(data, STATE_BYTES_MAX))
+        if format_ != FORMAT:
+            raise StateError(f"state of format {format_}, this program has {FORMAT}")
+        found = _object(document)
+    except (zlib.error, cbor2.CBORDecodeError, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise StateError(f"no state of a detector: {type(error).__name__}") from None
+    if not isinstance(found, Detector):
+        raise StateError("no state of a detector")
+    return found
+
+
+def _plain(value: Any) -> Any:
+    """Numbers, texts, lists and mappings for what a detector is made of."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    return _packed(value)
+
+
+def _packed(value: Any) -> dict[str, Any]:
+    """A mapping of one key, which says what the value is."""
+    if isinstance(value, np.ndarray):
+        return {"array": [str(value.dtype), list(value.shape), value.tobytes()]}
+    if isinstance(value, deque):
+        return {"deque": [value.maxlen, [_plain(each) for each in value]]}
+    if isinstance(value, measures.Scale):
+        return {"scale": list(value)}
+    if isinstance(value, tuple):
+        return {"tuple": [_plain(each) for each in value]}
+    return {"object": [type(value).__name__, {name: _plain(each) for name, each in _members(value).items()}]}
+
+
+def _object(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_object(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    ((kind, content),) = value.items()
+    return _MAKERS[kind](content)
+
+
+def _array(content: Any) -> Any:
+    dtype, shape, data = content
+    return np.frombuffer(data, dtype=np.dtype(dtype)).reshape(shape).copy()
+
+
+def _instance(content: Any) -> Any:
+    name, members = content
+    made: Any = object.__new__(_CLASSES[name])
+    for member, each in members.items():
+        object.__setattr__(made, member, _object(each))
+    return made
+
+
+_MAKERS: Final[dict[str, Callable[[Any], Any]]] = {
+    "array": _array,
+    "deque": lambda content: deque([_object(each) for each in content[1]], maxlen=content[0]),
+    "scale": lambda content: measures.Scale(*content),
+    "tuple": lambda content: tuple(_object(each) for each in content),
+    "object": _instance,
+}
+
+
+def _members(value: Any) -> dict[str, Any]:
+    slots = getattr(type(value), "__slots__", ())
+    return {name: getattr(value, name) for name in slots} if slots else dict(vars(value))

@@ -1,0 +1,72 @@
+"""The anomaly job: the same as the detector on the same values, however they come and in however many passes."""
+
+from __future__ import annotations
+
+import json
+import math
+from datetime import timedelta
+from typing import Any
+
+import deltalake
+import pytest
+
+from spark.detector.detector import REPORTED, Detector
+from spark.jobs import catalog, runner
+from spark.tables import Lake
+from tests.spark import lakes
+from tests.spark.lakes import START, message
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+COUNT = 500
+SPIKE = 450
+STEP = timedelta(minutes=5)
+
+
+def value(i: int) -> float:
+    """A sine with one spike."""
+    return 90.0 if i == SPIKE else round(20 + 5 * math.sin(i / 46), 3)
+
+
+def land(lake: Lake, begin: int, end: int, **override: Any) -> None:
+    """Land readings `begin` to `end`, ingested as they came."""
+    rows = [
+        message(i, at=START + i * STEP, body=json.dumps({"t": value(i)}).encode(), **override)
+        for i in range(begin, end)
+    ]
+    lakes.write(lake.root, "telemetry", rows)
+
+
+def run(lake: Lake) -> None:
+    """One pass of the job and of what it needs."""
+    steps = runner.one_pass(lake, catalog.chosen(["anomalies"]), lambda _: None)
+    assert [step.error for step in steps] == [None] * len(steps)
+
+
+def rows(lake: Lake, name: str) -> list[dict[str, Any]]:
+    """A table, read without Spark."""
+    found: list[dict[str, Any]] = deltalake.DeltaTable(lake.path(name)).to_pyarrow_table().to_pylist()
+    return found
+
+
+def test_passes_find_what_the_detector_finds_and_late_values_are_counted(lake: Lake) -> None:
+    land(lake, 0, 300)
+    run(lake)
+    land(lake, 300, COUNT)
+    run(lake)
+    run(lake)
+    land(lake, 100, 110, epoch="another")
+    run(lake)
+
+    detector = Detector()
+    expected = [
+        (i, finding.score, finding.rule)
+        for i in range(COUNT)
+        if (finding := detector.add((START + i * STEP).timestamp(), value(i))).score >= REPORTED
+    ]
+    found = sorted((row["sequence"], row["score"], row["rule"]) for row in rows(lake, "anomalies"))
+    assert SPIKE in [sequence for sequence, _, _ in found]
+    assert found == expected
+    (state,) = rows(lake, "detector_states")
+    assert (state["judged"], state["late"]) == (COUNT, 10)
+    assert state["last_at"] == START + (COUNT - 1) * STEP
