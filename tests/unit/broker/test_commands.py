@@ -1,0 +1,173 @@
+"""Commands of a hub at a gateway: into the queue of their device once, and a receipt for whatever becomes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+
+from bridge.command import Command, Receipt, ReceiptDocument, message
+from bridge.forwarders.inbox import Incoming
+from bridge.forwarders.outcome import Outcome as Answer
+from bridge.plain import parse
+from edge.broker.configuration import AddressConfiguration, BrokerConfiguration, Connector, EndpointHost
+from edge.broker.hono.hub_commands import HubCommandAddresses
+from edge.broker.limits import RECEIPTS_WAITING_MAX
+from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
+from edge.broker.model.interfaces import Outcome, Refusal, SubscribeOptions
+from edge.broker.router.commands.addresses import ATTEMPTS_MAX, PLAIN, with_commands
+from edge.broker.router.commands.inbox import CommandInbox
+from edge.broker.router.commands.receipts import CommandReceipts
+from edge.broker.router.known_names import KnownNames
+from edge.broker.store.errors import StoreFull
+from tests.unit.broker.test_promises import Site
+
+HUB = Connector(name="hub", hosts=(EndpointHost(host="127.0.0.1", port=1),))
+
+
+class Gateway(Site):
+    """With an inbox of a hub's commands, and somebody who keeps every receipt."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        configuration = with_commands(BrokerConfiguration(connectors=(HUB,)), PLAIN)
+        self.table = AddressTable(configuration.rules)
+        self.policies = configuration.policies
+        self.names = KnownNames()
+        self.boot()
+        self.answers: list[tuple[int, Answer, str]] = []
+        self.tokens = 0
+        self.receipts = CommandReceipts(self.router, self.store, PLAIN)
+        self.inbox = CommandInbox("hub", self.router, PLAIN, self.names, "gw1", lambda device: device != "stranger")
+        self.inbox.attached(self._settle, lambda: None)
+        kept = SubscribeOptions(durable_name="hub", all_qos=True)
+        self.hub = self.consumer("command-receipt/#", "hub", options=kept)
+
+    def _settle(self, tokens: Sequence[int], outcome: Answer, why: str) -> None:
+        self.answers += [(token, outcome, why) for token in tokens]
+
+    def command(self, identifier: str = "a1", device: str = "pump7", ttl_ms: int = 60_000) -> None:
+        made = Command(
+            id=identifier, device=device, name="on", payload=b"x", content_type=None, ttl_ms=ttl_ms, response=False
+        )
+        self.arrive(message(made))
+
+    def arrive(self, sent: bytes) -> None:
+        said = parse(sent)
+        self.tokens += 1
+        self.inbox.receive([Incoming(self.tokens, said.said, said.name, said.hops, said.run)])
+        self.settle_down()
+
+    @property
+    def told(self) -> list[tuple[str, str]]:
+        self.settle_down()
+        documents = [msgspec.json.decode(body, type=ReceiptDocument) for body, _ in self.hub.got]
+        return [(each.command, each.receipt.value) for each in documents]
+
+
+def test_a_command_is_in_its_queue_before_the_hub_hears_so_and_once() -> None:
+    gateway = Gateway()
+    gateway.command()
+    assert gateway.answers == [(1, Answer.ACCEPTED, "")]
+    gateway.inbox.detached()
+    gateway.inbox.attached(gateway._settle, lambda: None)
+    gateway.command()
+    assert gateway.answers[1:] == [(2, Answer.ACCEPTED, "")]
+    assert gateway.kept("command/pump7") == 1
+
+
+@pytest.mark.parametrize(
+    ("outcome", "receipt"), [(Outcome.ACCEPTED, Receipt.DELIVERED), (Outcome.REJECTED, Receipt.REJECTED)]
+)
+def test_what_its_device_says_is_a_receipt(outcome: Outcome, receipt: Receipt) -> None:
+    gateway = Gateway()
+    gateway.command()
+    device = gateway.consumer("command/pump7")
+    assert gateway.told == []
+    device.answer(outcome)
+    assert gateway.told == [("a1", receipt.value)]
+    assert gateway.receipts.figures == {receipt: 1}
+    assert gateway.hub.runs[0].device == "pump7"
+
+
+def test_a_device_that_never_takes_it_has_rejected_it() -> None:
+    gateway = Gateway()
+    gateway.command()
+    device = gateway.consumer("command/pump7")
+    for _ in range(ATTEMPTS_MAX):
+        assert gateway.told == []
+        device.answer(Outcome.MODIFIED_FAILED)
+        gateway.settle_down()
+    assert gateway.told == [("a1", "rejected")]
+
+
+def test_one_whose_time_is_over_is_given_up_though_nobody_came() -> None:
+    gateway = Gateway()
+    gateway.good = True
+    gateway.command(ttl_ms=5_000)
+    gateway.settle_down(wait_s=4.0)
+    assert gateway.told == []
+    gateway.settle_down(wait_s=60.0)
+    gateway.settle_down(wait_s=60.0)
+    assert gateway.told == [("a1", "expired")]
+    assert [entry.reason for entry in gateway.lost] == ["expired"]
+
+
+def test_what_an_application_of_the_gateway_sends_has_no_receipt() -> None:
+    gateway = Gateway()
+    device = gateway.consumer("command/pump7")
+    gateway.send("command/pump7", b"hello")
+    device.answer(Outcome.ACCEPTED)
+    assert gateway.told == []
+
+
+def test_what_can_be_no_command_here_is_rejected_with_the_reason() -> None:
+    gateway = Gateway()
+    gateway.command(device="stranger")
+    gateway.arrive(b"\x00\x53\x75\xa0\x01x")
+    said = [why for _, outcome, why in gateway.answers if outcome is Answer.REJECTED]
+    assert said[0] == "this gateway knows no device stranger: waypost device add stranger"
+    assert said[1].startswith("a command has a ttl")
+    gateway.router.reconfigure(AddressTable([AddressRule("command/#", AddressType.TOPIC)]))
+    gateway.command()
+    assert gateway.answers[-1][2] == "command/pump7 is a topic here: an Address of this gateway says so"
+
+
+def test_a_receipt_there_is_no_room_for_is_tried_again() -> None:
+    gateway = Gateway()
+    gateway.command()
+    device = gateway.consumer("command/pump7")
+    gateway.store.medium.failure = StoreFull("the medium is full")
+    device.answer(Outcome.ACCEPTED)
+    gateway.settle_down()
+    assert gateway.told == []
+    gateway.store.medium.failure = None
+    gateway.settle_down(wait_s=3_600.0)
+    gateway.settle_down(wait_s=3_600.0)
+    assert gateway.told[:1] == [("a1", "delivered")]
+
+
+def test_the_oldest_of_too_many_receipts_is_lost_and_said(caplog: pytest.LogCaptureFixture) -> None:
+    gateway = Gateway()
+    receipts = gateway.receipts
+    for number in range(RECEIPTS_WAITING_MAX + 1):
+        receipts._tell(f"d{number}", "a1", Receipt.DELIVERED)
+        receipts.refused((number,), Refusal.FULL)
+    assert "a receipt of a command is lost: command-receipt/d0" in caplog.text
+
+
+def test_a_resource_that_describes_an_address_counts() -> None:
+    own = AddressConfiguration(AddressRule("command/#", AddressType.TOPIC))
+    made = with_commands(BrokerConfiguration(connectors=(HUB,), addresses=(own,)), PLAIN)
+    assert [rule.pattern for rule in made.rules] == ["command/#", "command-receipt/#", "command-response/#"]
+    assert with_commands(BrokerConfiguration(addresses=(own,)), PLAIN).addresses == (own,), "there is no hub"
+    hono = with_commands(BrokerConfiguration(connectors=(HUB,)), HubCommandAddresses("ACME"))
+    assert [rule.pattern for rule in hono.rules] == ["command-receipt/#", "command_response/ACME/hub"]
+
+
+def test_a_device_of_the_device_api_has_hono_s_queue() -> None:
+    addresses = HubCommandAddresses("ACME")
+    assert addresses.queue("4711") == "command/ACME/4711"
+    assert addresses.device("command/ACME/4711") == "4711"
+    assert addresses.reply("4711") == "command_response/ACME/hub"

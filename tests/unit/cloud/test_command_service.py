@@ -1,0 +1,176 @@
+"""The hub's commands on an event loop: what is told, kept and answered, in that order, and how much of it at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from cloud.hub.commands.documents import CommandDocument, NoCommand, draft
+from cloud.hub.commands.limits import CORRELATION_CHARACTERS_MAX, REQUESTS_MAX, WAITING_MAX
+from cloud.hub.commands.service import Draft, HubCommands, NotTold, TooBusy
+from cloud.hub.registry.commands import CommandRecord, Commands, CommandState, News
+from cloud.hub.registry.location import sqlite_file
+from tests.unit.cloud.test_command_dispatch import FakeLine
+
+WAIT_S = 20.0
+DRAFT = Draft("acme", "hall", "pump7", "on", b"{}", None, 60.0)
+
+
+class Hub:
+    def __init__(self, folder: Path) -> None:
+        self.url = sqlite_file(folder / "registry.db")
+        self.told: list[tuple[str, str]] = []
+        self.deaf = False
+        self.commands = HubCommands(self.url, self.tell, knows=lambda _key: True)
+
+    async def tell(self, news: News, command: CommandRecord) -> None:
+        if self.deaf:
+            raise NotTold("the store is full")
+        self.told.append((command.id, command.state))
+
+    async def hear(self, command: CommandRecord, state: CommandState) -> bool:
+        kept: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self.commands.hear([News(command.id, *command.key, command.device, 5, state)], kept.set_result)
+        return await asyncio.wait_for(kept, WAIT_S)
+
+
+def run(folder: Path, work: Callable[[Hub], Awaitable[None]]) -> None:
+    async def main() -> None:
+        hub = Hub(folder)
+        await hub.commands.open()
+        try:
+            await work(hub)
+        finally:
+            await hub.commands.close()
+
+    asyncio.run(main())
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(WAIT_S):
+        while not condition():
+            await asyncio.sleep(0.02)
+
+
+def test_who_waits_hears_what_becomes_of_it(tmp_path: Path) -> None:
+    async def work(hub: Hub) -> None:
+        sent = await hub.commands.send(DRAFT)
+        waiting = asyncio.ensure_future(hub.commands.wait(sent.id, WAIT_S))
+        assert await hub.hear(sent, CommandState.QUEUED)
+        assert hub.told == [], "only what is over is told"
+        assert await hub.hear(sent, CommandState.DELIVERED)
+        over = await waiting
+        assert over is not None
+        assert over.state == "delivered"
+        assert hub.told == [(sent.id, "delivered")]
+        assert await hub.hear(sent, CommandState.EXPIRED)
+        assert len(hub.told) == 1, "the first receipt counts"
+        assert hub.commands.figures.over == {"delivered": 1, "expired": 0, "rejected": 0}
+
+    run(tmp_path, work)
+
+
+def test_what_applications_cannot_be_told_is_not_kept(tmp_path: Path) -> None:
+    async def work(hub: Hub) -> None:
+        sent = await hub.commands.send(DRAFT)
+        hub.deaf = True
+        assert not await hub.hear(sent, CommandState.DELIVERED)
+        found = await hub.commands.get(sent.id)
+        assert found is not None
+        assert found.state == "waiting"
+        assert hub.commands.trouble == "the store is full"
+        hub.deaf = False
+        assert await hub.hear(sent, CommandState.DELIVERED)
+        assert hub.commands.trouble is None
+
+    run(tmp_path, work)
+
+
+def test_what_others_put_into_the_registry_goes_down(tmp_path: Path) -> None:
+    async def work(hub: Hub) -> None:
+        line = FakeLine({})
+        line.gateway = ("acme", "hall")
+        hub.commands.dispatch.ready(line)  # type: ignore[arg-type]
+        beside = await asyncio.to_thread(added_beside, hub)
+        await until(lambda: beside in line.sent.values())
+
+    run(tmp_path, work)
+
+
+def added_beside(hub: Hub) -> str:
+    opened = Commands(hub.url)
+    try:
+        return opened.add(DRAFT.record(hub.commands._now_us()), gateway_max=10, tenant_max=10, known=True).id
+    finally:
+        opened.close()
+
+
+def test_what_no_gateway_comes_for_expires_here(tmp_path: Path) -> None:
+    async def work(hub: Hub) -> None:
+        sent = await hub.commands.send(DRAFT._replace(ttl_s=0.01))
+        await until(lambda: hub.told == [(sent.id, "expired")])
+
+    run(tmp_path, work)
+
+
+def test_so_much_is_asked_at_once(tmp_path: Path) -> None:
+    async def work(hub: Hub) -> None:
+        asked = [asyncio.ensure_future(hub.commands.get("x")) for _ in range(REQUESTS_MAX + 1)]
+        done = await asyncio.gather(*asked, return_exceptions=True)
+        assert [type(each) for each in done if each is not None] == [TooBusy]
+        sent = await hub.commands.send(DRAFT)
+        hub.commands._waiting = {str(number): set() for number in range(WAITING_MAX)}
+        with pytest.raises(TooBusy, match="too many wait"):
+            await hub.commands.wait(sent.id, 1.0)
+        hub.commands._waiting = {}
+        waited = await hub.commands.wait(sent.id, 0.01)
+        assert waited is not None
+        assert waited.state == "waiting", "as it is when the time is over"
+
+    run(tmp_path, work)
+
+
+def test_a_hub_that_stops_says_so(tmp_path: Path) -> None:
+    async def main() -> None:
+        hub = Hub(tmp_path)
+        with pytest.raises(TooBusy, match="starts or stops"):
+            await hub.commands.get("x")
+        await hub.commands.close()
+        await hub.commands.close()
+
+    asyncio.run(main())
+
+
+GOOD = CommandDocument(gateway="hall", device="pump7", name="on")
+
+
+@pytest.mark.parametrize(
+    ("document", "words"),
+    [
+        (CommandDocument(gateway="", device="pump7", name="on"), "name of a gateway"),
+        (CommandDocument(gateway="hall", device="pump7", name="on", payload="x", payload_base64="eA=="), "not both"),
+        (CommandDocument(gateway="hall", device="pump7", name="on", payload_base64="%"), "not base64"),
+        (CommandDocument(gateway="hall", device="pump7", name="on", reply_to="queue/jobs"), "reply_to"),
+        (
+            CommandDocument(
+                gateway="hall", device="pump7", name="on", correlation_id="x" * (CORRELATION_CHARACTERS_MAX + 1)
+            ),
+            "correlation_id",
+        ),
+    ],
+)
+def test_what_is_written_wrong_is_said(document: CommandDocument, words: str) -> None:
+    with pytest.raises(NoCommand, match=words):
+        draft(document, "acme", "")
+    assert draft(GOOD, "acme", "").payload == b""
+
+
+@pytest.mark.parametrize(
+    ("payload", "body", "content_type"), [("on", b"on", None), ({"a": 1}, b'{"a":1}', "application/json")]
+)
+def test_a_payload_is_text_or_json(payload: object, body: bytes, content_type: str | None) -> None:
+    made = draft(CommandDocument(gateway="hall", device="pump7", name="on", payload=payload), "acme", "")
+    assert (made.payload, made.content_type) == (body, content_type)
