@@ -108,7 +108,8 @@ class TestRollups:
         def reading(sequence: int, second: int, value: float | None, **override: Any) -> dict[str, Any]:
             row = message(sequence, at=START + timedelta(seconds=second))
             event_date = row["event_time"].date()
-            return row | {"metric": "t", "value": value, "suspect": False, "event_date": event_date} | override
+            row |= {"metric": "t", "value": value, "suspect": False, "time_source": "gateway", "event_date": event_date}
+            return row | override
 
         rolled = frame(
             "readings",
