@@ -90,7 +90,7 @@ class Failure(msgspec.Struct, frozen=True):
     why: str
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class DesiredReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a gateway says of its configuration."""
 
     version: int = 0

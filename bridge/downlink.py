@@ -82,6 +82,10 @@ class Downlink:
         self._sources = sources
         self._lines: dict[Link, tuple[Line, Source]] = {}
 
+    def serves(self, address: str) -> bool:
+        """Somebody sends what has this address word."""
+        return address in self._sources
+
     def attach(self, engine: Engine, link: Link, wake: Callable[[], None]) -> bool:
         """The gateway wants to receive; False when nobody sends what it asks for."""
         source = self._sources.get(link.source.address or "")

@@ -26,7 +26,7 @@ from bridge.engine import (
 )
 from bridge.forwarders.inbox import Inbox
 from bridge.forwarders.receivers import Receivers
-from bridge.hub_addresses import LEDGER, MANIFESTS, STATUS, TELEMETRY
+from bridge.hub_addresses import DESIRED, LEDGER, MANIFESTS, STATUS, TELEMETRY
 from bridge.reports import Reports
 from bridge.uplink import Shell, Uplink
 
@@ -74,6 +74,7 @@ class GatewayLink:
         self._status: Link | None = None
         self._ledger: Link | None = None
         self._manifests: Link | None = None
+        self._configuration: Link | None = None
         self._waiting: Link | None = None
         """The telemetry link, while the hub compares lineages."""
         self._reason: str | None = None
@@ -170,6 +171,8 @@ class GatewayLink:
             if self._reports is not None and CAPABILITY in link.offered_capabilities:
                 self._reports.announce()
                 self._manifests = self._engine.attach_sender(MANIFESTS, MANIFESTS)
+                if self._reports.tells_configuration:
+                    self._configuration = self._engine.attach_sender(DESIRED, DESIRED)
             elif self._reports is not None:
                 self._reports.release()
             if CAPABILITY in link.offered_capabilities:
@@ -181,6 +184,8 @@ class GatewayLink:
             self._reports.attached(self._engine, ledger=link)
         elif self._reports is not None and link is self._manifests:
             self._reports.attached(self._engine, manifests=link)
+        elif self._reports is not None and link is self._configuration:
+            self._reports.attached(self._engine, configuration=link)
         elif not self._receivers.attached(link):
             self._engine.refuse(link, Condition("amqp:not-found", "a gateway serves no links here"))
 
@@ -196,7 +201,11 @@ class GatewayLink:
     def _on_dispositions(self, event: Dispositions, now: float, told: list[LinkUp | LinkDown]) -> None:
         if event.link is self._telemetry:
             self._uplink.settled(event.items, now)
-        elif self._reports is not None and event.link in (self._ledger, self._manifests):
+        elif self._reports is not None and event.link in (
+            self._ledger,
+            self._manifests,
+            self._configuration,
+        ):
             self._reports.settled(event.link, event.items)
             if self._reports.stuck:
                 self._cut("the store cannot begin a new epoch, which the hub asks for")

@@ -32,8 +32,14 @@ from bridge.engine import (
     Transfers,
 )
 from bridge.hidden import hides
-from bridge.hub_addresses import LEDGER, MANIFESTS, STATUS, TELEMETRY
-from bridge.limits import HELD_MESSAGE_BYTES, LEDGER_BYTES_MAX, MANIFEST_BYTES_MAX, STATUS_BYTES_MAX
+from bridge.hub_addresses import DESIRED, LEDGER, MANIFESTS, STATUS, TELEMETRY
+from bridge.limits import (
+    DESIRED_REPORT_BYTES_MAX,
+    HELD_MESSAGE_BYTES,
+    LEDGER_BYTES_MAX,
+    MANIFEST_BYTES_MAX,
+    STATUS_BYTES_MAX,
+)
 from bridge.plain import Arrival, MessageError
 from bridge.sasl import ANONYMOUS
 
@@ -46,6 +52,10 @@ LEDGER_CREDIT: Final = 64
 
 MANIFESTS_CREDIT: Final = 8
 """Manifest documents of a gateway that may wait to be durable."""
+
+
+DESIRED_CREDIT: Final = 4
+"""Reports of its configuration a gateway may have on the way: it sends the next one when something has changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +137,10 @@ class IntakeService(Protocol):
     def ledger_arrived(self, intake: Intake, token: int, document: dict[str, Any], gateway: str) -> None: ...
 
     def manifests_arrived(self, intake: Intake, token: int, document: dict[str, Any], gateway: str) -> None: ...
+
+    def desired_arrived(self, intake: Intake, token: int, document: dict[str, Any], gateway: str) -> None:
+        """A report of how the gateway is configured (`bridge.desired.Report`)."""
+        ...
 
     def unreadable_arrived(self, intake: Intake, token: int, unread: Unread, gateway: str) -> None:
         """Telemetry, ledger or manifest nobody can read: it is kept as it came, and accepted once that is durable."""
@@ -328,7 +342,7 @@ class Intake:
         address = link.target.address
         if link.is_sender and self._downlink.attach(self._engine, link, self._shell.flush_soon):
             return
-        if link.is_sender or address not in (TELEMETRY, STATUS, LEDGER, MANIFESTS):
+        if link.is_sender or address is None or not self._takes(address):
             name = link.source.address if link.is_sender else address
             self._engine.refuse(link, Condition("amqp:not-found", f"nothing is here under {name!r}"))
             return
@@ -338,11 +352,19 @@ class Intake:
             STATUS: STATUS_CREDIT,
             LEDGER: LEDGER_CREDIT,
             MANIFESTS: MANIFESTS_CREDIT,
+            DESIRED: DESIRED_CREDIT,
         }
         link.context = _ReceiverState(address, credit[address], batching=batching)
         self._receivers.append(link)
         self._engine.accept(link, offered_capabilities=(CAPABILITY,) if batching else ())
         self._replenish()
+
+    def _takes(self, address: str) -> bool:
+        """Gateways may send there. How one is configured is heard where somebody decides about it: a report that is
+        accepted confirms what it says."""
+        return address in (TELEMETRY, STATUS, LEDGER, MANIFESTS) or (
+            address == DESIRED and self._downlink.serves(DESIRED)
+        )
 
     def _on_transfers(self, event: Transfers) -> None:
         deliveries: Sequence[int | None] = [None] * len(event.messages) if event.settled else event.deliveries
@@ -418,6 +440,9 @@ class Intake:
         elif target == MANIFESTS:
             document = _document(body, MANIFEST_BYTES_MAX)
             self._service.manifests_arrived(self, self._hold(link, delivery, len(body)), document, gateway)
+        elif target == DESIRED:
+            document = _document(body, DESIRED_REPORT_BYTES_MAX)
+            self._service.desired_arrived(self, self._hold(link, delivery, len(body)), document, gateway)
         else:
             document = _document(body, LEDGER_BYTES_MAX)
             self._service.ledger_arrived(self, self._hold(link, delivery, len(body)), document, gateway)
@@ -427,11 +452,11 @@ class Intake:
     ) -> None:
         self.malformed += 1
         target = link.context.target
-        if target != STATUS:
+        if target not in (STATUS, DESIRED):
             token = self._hold(link, delivery, len(message))
             self._service.unreadable_arrived(self, token, Unread(target, delivery, message, str(error)), gateway)
             return
-        log.warning("gateway %s: a status cannot be read: %s", gateway, error)
+        log.warning("gateway %s: a document on %s cannot be read: %s", gateway, target, error)
         if delivery is not None:
             self._engine.settle(link, (delivery,), State.REJECTED, Condition(error.condition, str(error)))
 

@@ -1,5 +1,5 @@
-"""What a gateway tells its hub about itself: status (the latest counts, at most once), ledger and manifests (each one
-counts, and is kept).
+"""What a gateway tells its hub about itself: status (the latest counts, at most once), how it is configured (the latest
+counts, until the hub has it), ledger and manifests (each one counts, and is kept).
 
 All are JSON documents, one a message, on links of their own, so that a report never waits behind telemetry. Sans-I/O:
 `bridge.gateway_link` binds it to an engine.
@@ -26,6 +26,9 @@ last one both know, or empty."""
 
 LEDGER_MAX: Final = 1024
 """Ledger documents held here until the hub has them; the rest waits in the store."""
+
+CONFIGURATIONS_MAX: Final = 4
+"""Reports of the configuration held here: the one that waits is replaced by the next, others are on the way."""
 
 MANIFESTS_MAX: Final = 8
 """Manifest documents held here until the hub has them; the rest waits in the store."""
@@ -57,6 +60,11 @@ class Reports:
         self.manifests = Documents("manifest", MANIFESTS_MAX, self._tags)
         self.takes_manifests: Callable[[], None] = _idle
         """Called when the peer has taken the link for manifests."""
+        self._configuration = Documents("report of the configuration", CONFIGURATIONS_MAX, self._tags)
+        self.takes_configuration: Callable[[], None] = _idle
+        """Called when the peer has taken the link for reports of the configuration."""
+        self.tells_configuration = False
+        """There are such reports: the hub decides about the configuration, too."""
         self._engine: Engine | None = None
         self._status_link: Link | None = None
 
@@ -83,6 +91,12 @@ class Reports:
         self.manifests.put(document, done)
         self.wake()
 
+    def tell_configuration(self, document: Mapping[str, Any], done: Callable[[bool], None]) -> None:
+        """Tell the hub how the gateway is configured; ``done(True)`` once that is durable there."""
+        self._configuration.clear()
+        self._configuration.put(document, done)
+        self.wake()
+
     def clear(self) -> None:
         """Forget the documents that have not left: they will be made anew."""
         self._ledger.clear()
@@ -97,6 +111,7 @@ class Reports:
         status: Link | None = None,
         ledger: Link | None = None,
         manifests: Link | None = None,
+        configuration: Link | None = None,
     ) -> None:
         """The peer took a link."""
         self._engine = engine
@@ -105,6 +120,9 @@ class Reports:
         if manifests is not None:
             self.manifests.link = manifests
             self.takes_manifests()
+        if configuration is not None:
+            self._configuration.link = configuration
+            self.takes_configuration()
 
     @property
     def held(self) -> bool:
@@ -132,6 +150,7 @@ class Reports:
         self._engine = self._status_link = None
         self._ledger.detached()
         self.manifests.detached()
+        self._configuration.detached()
 
     def flush(self) -> None:
         """Send what the links take. Called before telemetry: a loss is known at the hub before the gap is seen."""
@@ -143,6 +162,7 @@ class Reports:
             engine.send(
                 ledger, self._announcement, plain.data_section(msgspec.json.encode({"lineage": self.lineage()}))
             )
+        self._configuration.flush(engine)
         if not self._held:
             self._ledger.flush(engine)
             self.manifests.flush(engine)
@@ -159,6 +179,8 @@ class Reports:
                 continue
             if tag == self._announcement:
                 self._answered(state, condition)
+            elif link is self._configuration.link:
+                self._configuration.settled(tag, state, condition)
             else:
                 (self.manifests if link is self.manifests.link else self._ledger).settled(tag, state, condition)
 

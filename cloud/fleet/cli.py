@@ -1,4 +1,4 @@
-"""`waypost fleet`: tokens for new gateways, their certificates, and the end of these."""
+"""`waypost fleet`: tokens for new gateways, their certificates and the end of these; how gateways are configured."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from cloud.fleet.commands import command
+from cloud.fleet.configuration import config
 from cloud.fleet.place import (
     FleetError,
     config_option,
@@ -19,6 +20,7 @@ from cloud.fleet.place import (
     seconds,
     tenant_option,
 )
+from cloud.fleet.rollout import rollout
 
 if TYPE_CHECKING:
     from cloud.hub.registry.enrolments import CertificateRecord, TokenRecord
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def fleet() -> None:
-    """Let gateways in, and shut them out; send commands to devices: on the hub's data directory, also while it runs."""
+    """Let gateways in, configure them, shut them out; send commands to devices: beside a hub, also while it runs."""
 
 
 fleet.add_command(command)
@@ -188,6 +190,10 @@ def revoke(data: Path, config: Path | None, tenant: str, gateway: str) -> None:
             f"see them: waypost fleet list --data {data}",
         )
     say(f"{gateway}: {count} {'certificate' if count == 1 else 'certificates'} revoked")
+
+
+fleet.add_command(config)
+fleet.add_command(rollout)
 
 
 def state_of(token: TokenRecord, now_us: int) -> str:

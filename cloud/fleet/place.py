@@ -6,6 +6,7 @@ A command has a connection of its own to the registry. What it changes counts fo
 from __future__ import annotations
 
 import contextlib
+import getpass
 import os
 import re
 import time
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
     from cloud.hub.configuration import Settings
     from cloud.hub.enrolment.authority import OwnAuthority
     from cloud.hub.registry.commands import Commands
+    from cloud.hub.registry.configurations import Configurations, Sign
     from cloud.hub.registry.enrolments import Enrolments
+    from cloud.hub.registry.rollouts import Rollouts
 
 data_option = click.option(
     "--data", type=click.Path(path_type=Path, file_okay=False), required=True, help="The hub's data directory."
@@ -49,6 +52,15 @@ class Place(NamedTuple):
 
     enrolments: Enrolments
     authority: OwnAuthority
+    registry: sa.URL
+
+
+class Configured(NamedTuple):
+    """What gateways are to be configured with, at an open one."""
+
+    configurations: Configurations
+    rollouts: Rollouts
+    sign: Sign
 
 
 @contextlib.contextmanager
@@ -63,7 +75,7 @@ def opened(data: Path, config: Path | None) -> Iterator[Place]:
         except AuthorityFileError as error:
             raise FleetError(str(error), code=2) from None
         with contextlib.closing(Enrolments(registry)) as enrolments:
-            yield Place(enrolments, authority)
+            yield Place(enrolments, authority, registry)
 
 
 @contextlib.contextmanager
@@ -99,6 +111,36 @@ def _hub_of(data: Path, config: Path | None) -> Iterator[tuple[Settings, sa.URL]
         raise FleetError(str(error), code=3 if isinstance(error, RegistryUnreachable) else 1) from None
     except OSError as error:
         raise FleetError(f"{error.filename or data}: {error.strerror}", code=2) from None
+
+
+@contextlib.contextmanager
+def configured(data: Path, config: Path | None) -> Iterator[Configured]:
+    """Open what gateways are to be configured with. Raises FleetError, also for what is refused meanwhile."""
+    from bridge.desired import DesiredError
+    from bridge.resources.errors import ConfigurationRejected
+    from cloud.hub.desired.service import signing
+    from cloud.hub.registry.configurations import Configurations, UnknownGateway
+    from cloud.hub.registry.rollouts import RolloutError, Rollouts
+    from cloud.hub.rollout import WavesError
+
+    with opened(data, config) as place, contextlib.closing(Configurations.at(place.registry)) as database:
+        try:
+            yield Configured(Configurations(database), Rollouts(database), signing(place.authority))
+        except ConfigurationRejected as rejected:
+            count = len(rejected.errors)
+            hint = f"{count} {'problem' if count == 1 else 'problems'}; nothing was sent to anybody"
+            raise FleetError(str(rejected), hint, code=2) from None
+        except (DesiredError, WavesError) as error:
+            raise FleetError(str(error), code=2) from None
+        except UnknownGateway as error:
+            raise FleetError(str(error), f"see them: waypost fleet list --data {data}") from None
+        except RolloutError as error:
+            raise FleetError(str(error), f"see them: waypost fleet rollout status --data {data}") from None
+
+
+def who() -> str:
+    """Who runs this command."""
+    return getpass.getuser()
 
 
 def seconds(text: str) -> float:

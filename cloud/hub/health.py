@@ -13,6 +13,7 @@ from typing import Final
 from cloud.hub.committer import Committer
 from cloud.hub.connections import Connections
 from cloud.hub.copies import Copies
+from cloud.hub.desired.service import DesiredConfigurations
 from cloud.hub.enrolment.service import Enrolment
 from cloud.hub.fleet import Fleet
 from cloud.hub.limits import HELD_SHOWN_MAX
@@ -45,6 +46,7 @@ class HubHealth:
         tls: TlsListener | None,
         enrolment: Enrolment | None = None,
         commands: Callable[[], str | None] = lambda: None,
+        desired: DesiredConfigurations | None = None,
         data: Path,
     ) -> None:
         """`users`: why changes of users are not followed; `certificates`: those of the listener, once it listens with
@@ -60,6 +62,7 @@ class HubHealth:
         self._tls = tls
         self._enrolment = enrolment
         self._commands = commands
+        self._desired = desired
         self._data = data
         self._rising = Rising()
         self._missed = Rising()
@@ -67,7 +70,7 @@ class HubHealth:
         self._looked_at = float("-inf")
         self._health = Health(
             (
-                *(self.landing, self.held, self.refused, self.applications, self.certificate),
+                *(self.landing, self.held, self.refused, self.applications, self.certificate, self.configurations),
                 *(self.lag.problems, log_problems, self.machine),
             )
         )
@@ -154,6 +157,20 @@ class HubHealth:
         if self._enrolment is not None and self._enrolment.trouble is not None:
             what = f"certificates revoked elsewhere are not noticed: {self._enrolment.trouble}"
             yield Found("enrolment", what, "see the registry and the hub's log")
+
+    def configurations(self) -> Iterator[Found]:
+        """Gateways that are not configured as somebody wants them, and roll-outs that stand."""
+        if self._desired is None:
+            return
+        if (why := self._desired.trouble) is not None:
+            yield Found("configurations", f"they cannot be looked at: {why}", "see the registry and the hub's log")
+        for rollout in self._desired.figures.halted:
+            step = f"waypost fleet rollout status {rollout.id}, then resume or abort it"
+            yield Found(f"roll-out {rollout.id}", f"it is halted: {rollout.why}", step, Severity.WARNING)
+        for each in self._desired.figures.failed:
+            what = f"version {each.wanted} of its configuration is not in force: {each.why or each.state}"
+            step = f"waypost fleet config history {each.gateway}; send a corrected version, or config rollback"
+            yield Found(f"gateway {each.gateway}", what, step, Severity.WARNING)
 
     def machine(self) -> Iterator[Found]:
         """Certificates, the data directory, open files: looked at seldom, however often somebody asks."""

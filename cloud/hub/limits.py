@@ -151,8 +151,11 @@ longer than a day for a confirmation has forgotten the change."""
 ROLLOUTS_KEPT = 100
 """Roll-outs that are over which the registry keeps, each with its gateways."""
 
-REPORTS_WAITING_MAX = 1_000
-"""Reports of gateways that wait for the registry; of more, the gateway's waits at the gateway, which sends it again."""
+REPORTS_AT_ONCE_MAX = 200
+"""Reports of gateways' configurations in one transaction; a gateway has 4 on the way at most."""
+
+FAILED_SHOWN_MAX = 20
+"""Gateways a problem names that have not taken what is wanted of them."""
 
 WHY_CHARACTERS_MAX = 2_000
 """Of a gateway's reason that the registry keeps: some ten errors of a file."""

@@ -13,6 +13,7 @@ from prometheus_client.registry import Collector
 
 from cloud.hub.committer import Committer
 from cloud.hub.copies import Copies
+from cloud.hub.desired.service import DesiredConfigurations
 from cloud.hub.fleet import Fleet
 from cloud.hub.health import HubHealth
 from edge.health.problems import Severity
@@ -55,7 +56,9 @@ class _Live(Collector):
         health: HubHealth,
         copies: Copies,
         commands: Callable[[], CommandFigures],
+        desired: DesiredConfigurations | None,
     ) -> None:
+        self._desired = desired
         self._fleet = fleet
         self._committer = committer
         self._health = health
@@ -81,6 +84,7 @@ class _Live(Collector):
             yield GaugeMetricFamily(metric, text, value=value)
         yield from self._applications()
         yield from self._of_commands()
+        yield from self._configurations()
         yield from self._process()
 
     def _applications(self) -> Iterator[Metric]:
@@ -104,6 +108,20 @@ class _Live(Collector):
         for state, count in figures.over.items():
             over.add_metric([state], count)
         yield over
+
+    def _configurations(self) -> Iterator[Metric]:
+        about = "Gateways the hub configures, by what became of the newest version."
+        gateways = GaugeMetricFamily("waypost_hub_configurations", about, labels=["state"])
+        about = "Roll-outs that are not over."
+        rollouts = GaugeMetricFamily("waypost_hub_rollouts", about, labels=["state"])
+        if self._desired is not None:
+            figures = self._desired.figures
+            for state in ("confirmed", "trying", "waiting", "refused", "rolled-back"):
+                gateways.add_metric([state], figures.gateways[state])
+            for state in ("running", "paused", "halted"):
+                rollouts.add_metric([state], figures.rollouts[state])
+        yield gateways
+        yield rollouts
 
     def _process(self) -> Iterator[Metric]:
         problems, written = self._health.problems(), logs.figures()
@@ -138,9 +156,10 @@ class Metrics:
         health: HubHealth,
         copies: Copies,
         commands: Callable[[], CommandFigures],
+        desired: DesiredConfigurations | None = None,
     ) -> None:
         self.registry = CollectorRegistry()
-        self.registry.register(_Live(fleet, committer, health, copies, commands))
+        self.registry.register(_Live(fleet, committer, health, copies, commands, desired))
         self.landing_seconds = Histogram(
             "waypost_hub_landing_seconds",
             "From the trimming of a landing to its confirmation",

@@ -23,7 +23,7 @@ from bridge.downlink import Downlink, Source
 from bridge.engine import Engine
 from bridge.enrolment import ALPN
 from bridge.hidden import hides
-from bridge.hub_addresses import COMMANDS
+from bridge.hub_addresses import COMMANDS, DESIRED
 from bridge.intake import Intake
 from bridge.resources.endpoint import Endpoint
 from bridge.transport.driver import Driver
@@ -36,6 +36,8 @@ from cloud.hub.committer import Committer
 from cloud.hub.connections import Connections
 from cloud.hub.copies import Copies
 from cloud.hub.data import DataError, data_directory, require_unheld, writer_id
+from cloud.hub.desired.http import routes as desired_routes
+from cloud.hub.desired.service import DesiredConfigurations
 from cloud.hub.enrolment.authority import OwnAuthority
 from cloud.hub.enrolment.files import AuthorityFileError, Enroller, ServerCertificate, authority_of
 from cloud.hub.enrolment.http import routes as enrolment_routes
@@ -50,7 +52,7 @@ from cloud.hub.registry.directory import GatewayRecord
 from cloud.hub.registry.faults import RegistryUnreachable
 from cloud.hub.registry.location import sqlite_file
 from cloud.hub.registry.registry import Registry
-from cloud.hub.service import HubService
+from cloud.hub.service import HubService, nobody_decides
 from cloud.hub.spaces import Spaces, TenantSpace
 from cloud.hub.tenants import USUAL, Quota
 from cloud.lake.contract import contract
@@ -168,6 +170,7 @@ class Hub:
         self._copies = Copies(self._spaces, clock=loop.time, later=loop.call_later)
         self._users = None if configuration.dev else self._follow_users()
         self._connections = Connections(self.acceptor)
+        registry = configuration.registry or sqlite_file(configuration.data / REGISTRY)
         self._enrolment: Enrolment | None = None
         self._server_certificate: ServerCertificate | None = None
         self._tls = configuration.tls
@@ -176,13 +179,41 @@ class Hub:
             self._tls = self._server_certificate.listener
             self.acceptor.authority = self._enrolment = Enrolment(
                 authority,
-                configuration.registry or sqlite_file(configuration.data / REGISTRY),
+                registry,
                 life_s=configuration.enroller.life_s,
                 revoked=self.acceptor.review,
             )
+        self._desired: DesiredConfigurations | None = None
+        if self._enrolment is not None:
+            self._desired = DesiredConfigurations(self._enrolment.authority, registry)
         self._commands = self._make_commands()
+        if self._desired is not None:
+            self.sources[DESIRED] = self._desired
         self._certificates: Certificates | None = None
-        self._health = HubHealth(
+        self._health = self._watched()
+        self._metrics = Metrics(
+            self._fleet,
+            self._committer,
+            self._health,
+            self._copies,
+            lambda: self._commands.figures,
+            self._desired,
+        )
+        self._service = HubService(
+            self._fleet,
+            self._committer,
+            self._metrics,
+            now_us=_now_us,
+            clock=loop.time,
+            copy=self._copies.take,
+            hear=self._commands.heard,
+            configured=self._desired.reported if self._desired is not None else nobody_decides,
+            quota=configuration.quota,
+        )
+
+    def _watched(self) -> HubHealth:
+        """Who tells of problems."""
+        return HubHealth(
             fleet=self._fleet,
             committer=self._committer,
             connections=self._connections,
@@ -193,20 +224,8 @@ class Hub:
             tls=self._tls,
             enrolment=self._enrolment,
             commands=lambda: self._commands.trouble,
-            data=configuration.data,
-        )
-        self._metrics = Metrics(
-            self._fleet, self._committer, self._health, self._copies, lambda: self._commands.figures
-        )
-        self._service = HubService(
-            self._fleet,
-            self._committer,
-            self._metrics,
-            now_us=_now_us,
-            clock=loop.time,
-            copy=self._copies.take,
-            hear=self._commands.heard,
-            quota=configuration.quota,
+            desired=self._desired,
+            data=self._configuration.data,
         )
 
     def _make_commands(self) -> HubCommands:
@@ -259,6 +278,7 @@ class Hub:
             clock=clock,
             more=[
                 *command_routes(self._commands, access),
+                *(desired_routes(self._desired, access) if self._desired is not None else ()),
                 *(enrolment_routes(self._enrolment, time.time) if self._enrolment is not None else ()),
             ],
         )
@@ -271,6 +291,8 @@ class Hub:
                 self._certificates = Certificates(self._tls, protocols=() if configuration.dev else (ALPN,))
             if self._enrolment is not None:
                 await self._enrolment.open()
+            if self._desired is not None:
+                await self._desired.open()
             await self._commands.open()
             guarded = Guard(app, site, lambda: not access.open)
             secure = None if configuration.dev else self._certificates
@@ -291,6 +313,8 @@ class Hub:
             self._health.stop()
             await self._finish()
             await self._commands.close()
+            if self._desired is not None:
+                await self._desired.close()
             if self._enrolment is not None:
                 await self._enrolment.close()
             if self._users is not None:

@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 import msgspec
 
 from bridge.batch import Batch, Lane, Range
+from bridge.desired import DesiredReport
 from bridge.hub_addresses import LEDGER, MANIFESTS
 from bridge.intake import Intake, Unread
 from bridge.limits import HELD_MESSAGE_BYTES, HELD_RANGE_BYTES
@@ -32,7 +33,7 @@ from cloud.hub.documents import (
     status_row,
 )
 from cloud.hub.fleet import Fleet, FleetFull
-from cloud.hub.groups import Group, LedgerDocument, Manifest, Report, Session, Verdict
+from cloud.hub.groups import Group, Key, LedgerDocument, Manifest, Report, Session, Verdict
 from cloud.hub.limits import CONNECTION_LINES_EVERY_S
 from cloud.hub.metrics import Metrics
 from cloud.hub.pressure import Pressure, TenantPressure
@@ -53,6 +54,14 @@ Copy = Callable[[str, str, Batch], None]
 Hear = Callable[[str, str, Batch, Callable[[bool], None]], bool]
 """Gets a batch with the tenant and the name of its gateway. True: it says something of commands, and the function hears
 when that is kept, or that it cannot be now."""
+
+
+Reported = Callable[[Key, DesiredReport, Callable[[], None]], None]
+"""Gets how a gateway is configured, and what to call once that is kept."""
+
+
+def nobody_decides(_key: Key, _report: DesiredReport, _kept: Callable[[], None]) -> None:
+    """Nobody decides about it, and nothing is confirmed."""
 
 
 def _nothing_heard(_tenant: str, _gateway: str, _batch: Batch, _kept: Callable[[bool], None]) -> bool:
@@ -77,10 +86,11 @@ class HubService:
         clock: Callable[[], float],
         copy: Copy = _not_copied,
         hear: Hear = _nothing_heard,
+        configured: Reported = nobody_decides,
         quota: Quota = USUAL,
     ) -> None:
         """`now_us`: UTC microseconds; `clock`: seconds that do not go back; `copy` and `hear` get what has arrived
-        before it is landed."""
+        before it is landed; `configured` gets how a gateway is configured."""
         self._fleet = fleet
         self._committer = committer
         self._metrics = metrics
@@ -89,6 +99,7 @@ class HubService:
         self._clock = clock
         self._copy = copy
         self._hear = hear
+        self._configured = configured
         self._quota = quota
         self._tenants: dict[str, TenantPressure] = {}
         self._unread_bytes = 0
@@ -207,6 +218,18 @@ class HubService:
             self.unreadable_arrived(intake, token, Unread(MANIFESTS, None, content, str(error)), gateway)
             return
         self._committer.put(session, Manifest(rows), partial(self._answer, intake, (token,)))
+
+    def desired_arrived(self, intake: Intake, token: int, document: dict[str, Any], gateway: str) -> None:
+        session = self._sessions.get(intake)
+        if session is None:
+            return
+        try:
+            report = msgspec.convert(document, DesiredReport)
+        except msgspec.ValidationError as error:
+            log.warning("gateway %s: how it is configured cannot be read: %s", gateway, error)
+            intake.reject(token, "amqp:decode-error", str(error))
+            return
+        self._configured(session.key, report, lambda: intake.accept((token,)))
 
     def unreadable_arrived(self, intake: Intake, token: int, unread: Unread, gateway: str) -> None:
         session = self._sessions.get(intake)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import faulthandler
 import gc
 import logging
@@ -88,9 +89,7 @@ def run(
     A gateway for trying out, with an uplink to a hub on this machine:
       waypost edge run --data ./gw1 --dev --hub amqp://127.0.0.1:5673 --gateway gw1 --forward 'plant/#'
     """
-    from bridge.resources.errors import ConfigurationRejected
-    from edge.appliance.configuration.repository import RepositoryError
-    from edge.appliance.options import OptionsRefused, RunOptions, configuration_of, resources_of
+    from edge.appliance.options import RunOptions
 
     options = RunOptions(
         data=data,
@@ -105,9 +104,32 @@ def run(
         gateway=gateway,
         forward=filters,
     )
+    prepared = _prepared(options)
+    log_to_stderr(logging.INFO)
+    faulthandler.enable()  # a watchdog ends us by SIGABRT: the log then says where every thread was
+    native.report()
+    while not _serve(options, *prepared):
+        prepared = _prepared(options)
+    sys.exit(int(Exit.DONE))
+
+
+def _prepared(options: RunOptions) -> tuple[BrokerConfiguration, Sequence[Resource]]:
+    """What to serve. A version of the hub's configuration that is tried and cannot be served is rolled back. Raises
+    CommandError."""
+    from bridge.resources.errors import ConfigurationRejected
+    from edge.appliance.configuration.repository import RepositoryError
+    from edge.appliance.desired.starts import begin, give_up
+    from edge.appliance.options import OptionsRefused, configuration_of, resources_of
+
     try:
-        resources = resources_of(options)
-        configuration = configuration_of(options, resources)
+        begin(options)
+        while True:
+            try:
+                resources = resources_of(options)
+                return configuration_of(options, resources), resources
+            except (OptionsRefused, ConfigurationRejected) as error:
+                if not give_up(options, str(error)):
+                    raise
     except OptionsRefused as refused:
         raise CommandError(str(refused), hint=refused.hint, code=Exit.USAGE) from None
     except ConfigurationRejected as rejected:
@@ -115,15 +137,13 @@ def run(
         raise CommandError(lines, hint="nothing was started; correct the resources above", code=Exit.USAGE) from None
     except RepositoryError as error:
         raise CommandError(str(error)) from None
-    log_to_stderr(logging.INFO)
-    faulthandler.enable()  # a watchdog ends us by SIGABRT: the log then says where every thread was
-    native.report()
-    sys.exit(_serve(configuration, options, resources))
 
 
-def _serve(configuration: BrokerConfiguration, options: RunOptions, resources: Sequence[Resource]) -> int:
+def _serve(options: RunOptions, configuration: BrokerConfiguration, resources: Sequence[Resource]) -> bool:
+    """Serve until the end; False: to start again. Raises CommandError."""
     import uvloop
 
+    from edge.appliance.desired.starts import give_up
     from edge.broker.listeners.tcp import ListenError, require_free
     from edge.broker.security.credentials import CredentialsError
     from edge.broker.store.errors import StoreError
@@ -135,8 +155,10 @@ def _serve(configuration: BrokerConfiguration, options: RunOptions, resources: S
         for listener in configuration.listeners:
             if not is_held(options.data):  # else the other gateway there is what is wrong
                 require_free(listener.name, listener.endpoint.host, listener.endpoint.port)
-        return int(uvloop.run(_run(configuration, options, resources)))
+        return bool(uvloop.run(_run(configuration, options, resources)))
     except ListenError as error:
+        if give_up(options, str(error)):
+            return False
         raise CommandError(str(error), code=Exit.USAGE) from None
     except (StoreError, CredentialsError) as error:
         raise CommandError(str(error)) from None
@@ -153,7 +175,9 @@ def _allow_files(wanted: int) -> None:
         log.warning("at most %d files can be open, %d connections may be: raise the limit (ulimit -n)", allowed, wanted)
 
 
-async def _run(configuration: BrokerConfiguration, options: RunOptions, resources: Sequence[Resource]) -> int:
+async def _run(configuration: BrokerConfiguration, options: RunOptions, resources: Sequence[Resource]) -> bool:
+    """Serve until SIGTERM; False: to start again."""
+    from edge.appliance.desired.trials import Trials
     from edge.appliance.following import Following
     from edge.appliance.gateway import Gateway
     from edge.health.service_manager import ServiceManager
@@ -162,31 +186,41 @@ async def _run(configuration: BrokerConfiguration, options: RunOptions, resource
     manager = ServiceManager(os.environ)
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(unhandled)
-    ended = asyncio.Event()
+    ended, told = asyncio.Event(), asyncio.Event()
+
+    def end() -> None:
+        told.set()
+        ended.set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, ended.set)
+        loop.add_signal_handler(number, end)
     _allow_files(configuration.limits.connections_max + FILES_BESIDE_CONNECTIONS)
     gc.collect()
     gc.freeze()  # modules stay: going through them again and again cost 10 ms each time
     gc.set_threshold(YOUNG_OBJECTS_MAX)
     gc.disable()  # until the store is read: a third of a start with 100 000 names
     following = Following(options, resources)
+    trials = Trials(options.data, following, restart=ended.set)
     administration = partial(_administration, options, following) if options.config is None else None
-    gateway = Gateway(configuration, options.data, administration, development=options.dev)
+    gateway = Gateway(configuration, options.data, administration, development=options.dev, trials=trials)
     bound = await gateway.start()
     gc.freeze()  # what was there stays as well
     gc.enable()
     watching = asyncio.create_task(following.watch(gateway))
+    trials.start(gateway)
     first = [name for name in ("mqtt", "amqp", "http") if name in bound]
     names = [*first, *(name for name in bound if name not in first)]
     places = (f"{name}={_joined(*bound[name])}" for name in names)
-    print("ready", *places, flush=True)  # the interface: one line on stdout
+    with contextlib.suppress(BrokenPipeError):  # after a restart: whoever read the first line may have gone
+        print("ready", *places, flush=True)  # the interface: one line on stdout
     manager.serves(gateway.works)
     await ended.wait()
-    manager.stop()
+    if told.is_set():  # else it starts again, and who watches hears nothing of it
+        manager.stop()
     watching.cancel()
+    await trials.stop()
     await gateway.stop()
-    return int(Exit.DONE)
+    return told.is_set()
 
 
 def _administration(options: RunOptions, following: Following, gateway: Gateway) -> AddressAdministration:

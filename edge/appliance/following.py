@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from bridge.resources.effects import in_force, restarts
@@ -29,16 +29,39 @@ class Following:
         self._options = options
         self._started = self._heard = started
         self._one_at_a_time = asyncio.Lock()
+        self._repository = Repository(options.data)
+        self._mark = self._repository.mark
+        self.followed: Callable[[], None] = _nobody
+        """Called when something that was applied has been taken over."""
+
+    @property
+    def fixed(self) -> bool:
+        """The resources are those of --config, and nothing is applied."""
+        return self._options.config is not None
+
+    def fault(self, applied: Sequence[Resource], *, restart: bool) -> str | None:
+        """Why these cannot be taken over in place of what is applied now; `restart`: the gateway may start anew."""
+        try:
+            configuration_of(self._options, applied)
+        except OptionsRefused as refused:
+            return str(refused)
+        needed = restarts(KINDS, self._heard, applied)
+        return None if restart else "; ".join(f"{each}, and it may not restart" for each in needed) or None
+
+    def needs_restart(self) -> bool:
+        """What is applied now differs from what was taken over last in what only a start takes up.
+
+        Raises `ConfigurationRejected`, `RepositoryError`."""
+        return bool(restarts(KINDS, self._heard, resources_of(self._options)))
 
     async def watch(self, gateway: Gateway) -> None:
         """Take over what is applied, for as long as the gateway runs. Resources of --config are what they were."""
-        repository = Repository(self._options.data)
-        version = repository.version
-        while self._options.config is None:
+        while not self.fixed:
             await asyncio.sleep(WATCH_S)
             try:
-                if repository.version != version:
-                    version = repository.version
+                mark = self._repository.mark
+                if mark != self._mark:
+                    self._mark = mark
                     await self.follow(gateway)
             except (RepositoryError, ConfigurationRejected, OptionsRefused) as error:
                 log.warning("the configuration is unchanged: %s", error)
@@ -49,7 +72,9 @@ class Following:
         Raises OptionsRefused, `ConfigurationRejected`, `RepositoryError`; the gateway is then as it was.
         """
         async with self._one_at_a_time:  # or an older configuration could be the last to be taken over
+            self._mark = self._repository.mark
             await self.take_over(gateway, resources_of(self._options))
+        self.followed()
 
     async def take_over(self, gateway: Gateway, applied: Sequence[Resource]) -> None:
         """Take these over in place of what was applied before; what only a start takes up is said in the log.
@@ -61,3 +86,7 @@ class Following:
             log.warning("%s", change)
         self._heard = applied
         await gateway.reconfigure(configuration)
+
+
+def _nobody() -> None:
+    """Nobody wants to know."""

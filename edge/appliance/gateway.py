@@ -54,6 +54,7 @@ from edge.output import logs
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
+    from edge.appliance.desired.trials import Trials
     from edge.broker.http.api import DeviceApi
     from edge.broker.security.issuer import Issuer
 
@@ -82,9 +83,10 @@ class Gateway:
         administration: Callable[[Gateway], Administration] | None = None,
         *,
         development: bool = False,
+        trials: Trials | None = None,
     ) -> None:
         """Open store and users. `administration` makes who changes addresses when an AMQP client asks for it;
-        `development`: said on the console.
+        `development`: said on the console; `trials`: who follows the hub's configuration.
 
         Raises `edge.broker.store.errors.StoreError`, or `edge.broker.security.credentials.CredentialsError`."""
         loop = asyncio.get_running_loop()
@@ -108,11 +110,7 @@ class Gateway:
         except CredentialsError:
             self.store.close()
             raise
-        try:
-            self._operator_token: str | None = operator_token(data)
-        except OSError as error:
-            self._operator_token = None
-            log.warning("there is no token for the local operator: %s: %s", error.filename, error.strerror)
+        self._operator_token = _operator_token(data)
         self._data = data
         self._development = development
         self._issuer: Issuer | None = None
@@ -123,7 +121,9 @@ class Gateway:
             self._key,
             commands=_command_addresses(configuration),
             knows=self._knows_device,
+            made=trials.bind if trials is not None else _not_followed,
         )
+        self._trials = trials
         self._bridge = BridgeWatch(
             self.uplinks,
             self.store,
@@ -307,6 +307,7 @@ class Gateway:
             },
             "ledger": dict(self.store.entered),
             "problems": msgspec.to_builtins(self._health.problems()),
+            "configuration": msgspec.to_builtins(self._trials.report()) if self._trials is not None else {},
         }
 
     def _uplink_status(self) -> Uplink:
@@ -455,6 +456,18 @@ def _addresses(router: Router) -> Iterator[AddressStatus]:
     for address in itertools.chain(list(queues.opened), (each for each in queues if each not in queues.opened)):
         consumers = router.subscriptions.competing.consumers(address) or 0
         yield {"address": address, "type": "queue", "stored": queues.backlog(address), "subscribers": consumers}
+
+
+def _operator_token(data: Path) -> str | None:
+    try:
+        return operator_token(data)
+    except OSError as error:
+        log.warning("there is no token for the local operator: %s: %s", error.filename, error.strerror)
+        return None
+
+
+def _not_followed(_uplink: ConnectorUplink) -> None:
+    """Nobody follows a hub's configuration."""
 
 
 def _command_addresses(configuration: BrokerConfiguration) -> CommandAddresses:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 import sqlalchemy as sa
 
-from bridge.desired import Desired, Outcome, Report, Signed, read, written
+from bridge.desired import Desired, DesiredReport, Outcome, Signed, read, written
 from bridge.hidden import hides
 from cloud.hub.groups import Key
 from cloud.hub.limits import VERSIONS_KEPT, WHY_CHARACTERS_MAX
@@ -86,7 +86,7 @@ class GatewayRecord(NamedTuple):
     gateway: str
     wanted: int
     changed_at: int
-    report: Report | None
+    report: DesiredReport | None
     reported_at: int | None
 
     @property
@@ -104,7 +104,29 @@ class GatewayRecord(NamedTuple):
             return report.failure.outcome.value
         if report.version == self.wanted:
             return "confirmed"
-        return Outcome.REFUSED.value if report.newest >= self.wanted else "waiting"
+        return Outcome.REFUSED.value if self.failed else "waiting"
+
+    @property
+    def failed(self) -> bool:
+        """The gateway has not taken what is wanted of it, and takes it no more; or could read nothing that was sent."""
+        report = self.report
+        if report is None or not self.wanted or self.wanted in (report.version, report.trying):
+            return False
+        return report.newest >= self.wanted or (report.failure is not None and report.failure.version == 0)
+
+    @property
+    def why(self) -> str:
+        """What the gateway says about its failure."""
+        failure = self.report.failure if self.report is not None else None
+        return "" if failure is None else f"{failure.outcome.value}: {failure.why}"
+
+
+@hides("signed")
+class Offer(NamedTuple):
+    """A version a gateway is to take next."""
+
+    version: int
+    signed: Signed
 
 
 class Configurations:
@@ -151,11 +173,11 @@ class Configurations:
         """(name, connected) of every gateway of a tenant, by name."""
         return self._database.transaction(lambda tx: _known(tx, tenant))
 
-    def reported(self, key: Key, report: Report, now_us: int) -> Signed | None:
-        """Keep what a gateway says; returns the version it is to take next, if any."""
-        return self._database.transaction(lambda tx: _reported(tx, key, report, now_us))
+    def reported(self, reports: Sequence[tuple[Key, DesiredReport]], now_us: int) -> list[Offer | None]:
+        """Keep what gateways say; returns the version each is to take next, if any."""
+        return self._database.transaction(lambda tx: [_reported(tx, *each, now_us) for each in reports])
 
-    def due(self, key: Key, report: Report) -> Signed | None:
+    def due(self, key: Key, report: DesiredReport) -> Offer | None:
         """The version a gateway that says this is to take next, if any."""
         return self._database.transaction(lambda tx: _due(tx, key, report))
 
@@ -231,7 +253,7 @@ def _is_known(tx: sa.Connection, tenant: str, gateway: str) -> bool:
 
 def _gateway(row: Any) -> GatewayRecord:
     record = GatewayRecord(*row)
-    report = msgspec.json.decode(row.report, type=Report) if row.report is not None else None
+    report = msgspec.json.decode(row.report, type=DesiredReport) if row.report is not None else None
     return record._replace(report=report)
 
 
@@ -255,7 +277,7 @@ def _forget_old(tx: sa.Connection, tenant: str, gateway: str, newest: int) -> No
     tx.execute(configurations.delete().where(*mine, *old))
 
 
-def _reported(tx: sa.Connection, key: Key, report: Report, now_us: int) -> Signed | None:
+def _reported(tx: sa.Connection, key: Key, report: DesiredReport, now_us: int) -> Offer | None:
     before = gateway_in(tx, *key)
     if report.failure is not None and len(report.failure.why) > WHY_CHARACTERS_MAX:
         shorter = msgspec.structs.replace(report.failure, why=f"{report.failure.why[:WHY_CHARACTERS_MAX]} …")
@@ -266,7 +288,7 @@ def _reported(tx: sa.Connection, key: Key, report: Report, now_us: int) -> Signe
     return _due(tx, key, report)
 
 
-def _note_outcomes(tx: sa.Connection, key: Key, report: Report, now_us: int) -> None:
+def _note_outcomes(tx: sa.Connection, key: Key, report: DesiredReport, now_us: int) -> None:
     mine = configurations.update().where(configurations.c.tenant == key[0], configurations.c.gateway == key[1])
     if report.version:
         first = mine.where(configurations.c.version == report.version, configurations.c.confirmed_at.is_(None))
@@ -276,7 +298,7 @@ def _note_outcomes(tx: sa.Connection, key: Key, report: Report, now_us: int) -> 
         tx.execute(mine.where(configurations.c.version == report.failure.version).values(failure=words))
 
 
-def _due(tx: sa.Connection, key: Key, report: Report) -> Signed | None:
+def _due(tx: sa.Connection, key: Key, report: DesiredReport) -> Offer | None:
     """The newest version that is not withheld, where the gateway has decided about none as new, and tries none."""
     if report.trying is not None:
         return None
@@ -289,4 +311,6 @@ def _due(tx: sa.Connection, key: Key, report: Report) -> Signed | None:
         .limit(1)
     )
     row = tx.execute(query).first()
-    return Signed(row.content, row.signature) if row is not None and row.version > report.newest else None
+    if row is None or row.version <= report.newest:
+        return None
+    return Offer(row.version, Signed(row.content, row.signature))

@@ -232,14 +232,10 @@ def _seen(tx: sa.Connection, tenant: str, members: Sequence[Member]) -> dict[str
 def _of(record: GatewayRecord | None, connected: bool) -> Seen:
     if record is None:
         return Seen(connected, 0, 0)
-    report = record.report
-    if report is None:
-        return Seen(connected, record.wanted, 0)
-    failure = report.failure
-    if failure is None:
-        return Seen(connected, record.wanted, report.version)
-    why = f"{failure.outcome.value}: {failure.why}"
-    return Seen(connected, record.wanted, report.version, failure.version, why)
+    version = record.report.version if record.report is not None else 0
+    if not record.failed:
+        return Seen(connected, record.wanted, version)
+    return Seen(connected, record.wanted, version, record.wanted, record.why or "it has decided about a later one")
 
 
 def _previous(tx: sa.Connection, record: RolloutRecord, member: Member, by: str) -> Wanted:

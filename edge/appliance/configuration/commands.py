@@ -95,11 +95,13 @@ kind_argument = click.argument("kind", type=KindWord(), metavar="KIND")
 @data_option
 @files_option
 @json_option
+@click.option("--local", is_flag=True, help="Also what the hub decides about; it counts until the hub's next version.")
 @click.option("--dry-run", is_flag=True, help="Check everything and say what would change; write nothing.")
-def apply(data: Path, names: Sequence[str], as_json: bool, dry_run: bool) -> None:
+def apply(data: Path, names: Sequence[str], as_json: bool, local: bool, dry_run: bool) -> None:
     """Apply resources from YAML: all of them, or none when anything is wrong.
 
-    Resources of the same kind and name are replaced, others stay. Stored messages are never touched.
+    Resources of the same kind and name are replaced, others stay; what the hub decides about is refused. Stored
+    messages are never touched.
     """
     if not names:
         raise click.UsageError("nothing to apply: -f FILE, -f DIR or -f -")
@@ -110,10 +112,10 @@ def apply(data: Path, names: Sequence[str], as_json: bool, dry_run: bool) -> Non
         if not resources:
             raise CommandError(f"{', '.join(names)}: no resource in it", hint=EMPTY, code=Exit.USAGE)
         if dry_run:
-            changes = repository.plan(resources)
+            changes = repository.plan(resources, keep=local)
             version = repository.version
         else:
-            version, changes = repository.apply(resources)
+            version, changes = repository.apply(resources, keep=local)
         applied = {(one.kind, one.name): one for one in (*repository.load().resources, *resources)}
     notes = [*notices(resources), *exposure(list(applied.values())), *_restarts(data, before, list(applied.values()))]
     _print_changes(changes, version, as_json, " (dry run)" if dry_run else "", notes)
@@ -130,13 +132,17 @@ def apply(data: Path, names: Sequence[str], as_json: bool, dry_run: bool) -> Non
 def get(data: Path, kind: Kind | None, name: str | None, form: str, as_json: bool) -> None:
     """List applied resources: all, those of a KIND, or one by NAME. YAML output can be applied again."""
     with explained("read"):
-        resources = _select(Repository(data).load().resources, kind, name)
+        known = Repository(data).load()
+        resources = _select(known.resources, kind, name)
     if as_json or form == "json":
         say_json([resource.document for resource in resources])
     elif form == "yaml":
         say("---\n".join(to_yaml(resource.document) for resource in resources), nl=False)
     else:
         _print_tables(resources)
+        shown = [each for each in known.managed if each in {f"{one.kind}/{one.name}" for one in resources}]
+        if shown:
+            say(f"note: the hub decides about {', '.join(shown)}", style="yellow", err=True)
 
 
 @click.command()
@@ -194,10 +200,13 @@ def delete(data: Path, names: Sequence[str], as_json: bool, kind: Kind | None, r
         keys = [resource.key for resource in read(KINDS, names)]
         if kind is not None:
             keys += [(kind.name, name) for name in resource_names]
-        present = {resource.key for resource in repository.load().resources}
+        own = {resource.key for resource in repository.own()}
+        managed = repository.load().managed
         for key in keys:
-            if key not in present:
-                raise _absent(*key, [name for of_kind, name in present if of_kind == key[0]])
+            if key not in own and "/".join(key) in managed:
+                raise CommandError(f"{'/'.join(key)} is decided by the hub, and nothing of it is this gateway's own")
+            if key not in own:
+                raise _absent(*key, [name for of_kind, name in own if of_kind == key[0]])
         version, changes = repository.delete(keys)
         left = repository.load().resources
     _print_changes(changes, version, as_json, "", _restarts(data, before, left))

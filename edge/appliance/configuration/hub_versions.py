@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import msgspec
 
-from bridge.desired import Desired, Failure, Outcome, Report
+from bridge.desired import Desired, DesiredReport, Failure, Outcome
 from bridge.hidden import hides
 
 STARTS_MAX: Final = 3
@@ -67,9 +67,9 @@ class HubVersions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         """`kept`, as far as it counts now: a version on trial is tried as it is."""
         return self.kept if self.trial is None else ()
 
-    def report(self) -> Report:
+    def report(self) -> DesiredReport:
         """What the hub is told."""
-        return Report(
+        return DesiredReport(
             version=self.confirmed.number if self.confirmed is not None else 0,
             trying=self.trial.number if self.trial is not None else None,
             newest=self.newest,

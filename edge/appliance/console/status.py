@@ -174,7 +174,8 @@ class LogStatus(TypedDict):
 
 
 class Status(TypedDict, total=False):
-    """All of it. `problems`: what is wrong; `/healthz` fails while there are errors among them."""
+    """All of it. `problems`: what is wrong; `/healthz` fails while there are errors among them. `configuration`: how it
+    is with the hub's (`bridge.desired.DesiredReport`)."""
 
     gateway: str
     dev: bool
@@ -195,6 +196,7 @@ class Status(TypedDict, total=False):
     ledger: Mapping[str, int]
     """How often messages were given up since the start, by reason."""
     problems: Sequence[ProblemStatus]
+    configuration: Mapping[str, Any]
 
 
 StatusSource = Callable[[], Mapping[str, object]]

@@ -39,7 +39,7 @@ def enrol(data: Path, token: str, hub: str | None) -> None:
 
     repository = Repository(data)
     try:
-        applied = repository.load().resources
+        applied = repository.own()
         found = next((each for each in applied if isinstance(each.spec, GatewaySpec)), None)
         if found is None or not isinstance(found.spec, GatewaySpec):
             raise CommandError(f"{data} has no Gateway applied", hint=f"make one: waypost edge init --data {data} …")

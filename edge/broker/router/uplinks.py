@@ -359,12 +359,14 @@ class Uplinks:
         *,
         commands: CommandAddresses = PLAIN,
         knows: Callable[[str], bool] = lambda _device: True,
+        made: Callable[[ConnectorUplink], None] = lambda _uplink: None,
     ) -> None:
         """`store` is the one whose messages are forwarded; `signer` signs what is stated of them. `commands`: where
-        devices hear them; `knows` a device that may."""
+        devices hear them; `knows` a device that may. `made` gets each connector to a hub before it dials."""
         self._signer = signer
         self._commands = commands
         self._knows = knows
+        self._made = made
         self.receipts = CommandReceipts(router, store, commands)
         """What became of commands."""
         self._router = router
@@ -440,6 +442,7 @@ class Uplinks:
             carried=command_forwarders(connector.name, self._commands),
         )
         made.reports.forked = self._forked
+        self._made(made)
         return made
 
     def _forked(self, shared: str) -> bool:

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from bridge.desired import Failure, Outcome, Report, Signed, read
+from bridge.desired import DesiredReport, Failure, Outcome, read
 from cloud.hub.groups import Presence
-from cloud.hub.limits import VERSIONS_KEPT
-from cloud.hub.registry.configurations import Configurations, UnknownGateway, Wanted
+from cloud.hub.limits import ROLLOUTS_KEPT, VERSIONS_KEPT, WHY_CHARACTERS_MAX
+from cloud.hub.registry.configurations import Configurations, Offer, UnknownGateway, Wanted
 from cloud.hub.registry.database import Database
 from cloud.hub.registry.rollouts import RolloutError, RolloutRecord, Rollouts
 from cloud.hub.rollout import Phase, RolloutState, members
@@ -53,8 +53,19 @@ def rollouts(database: Database) -> Rollouts:
     return Rollouts(database)
 
 
-def numbers(signed: Signed | None) -> int | None:
-    return None if signed is None else read(signed.content).version
+def say(known: Configurations, key: tuple[str, str], report: DesiredReport, now_us: int) -> Offer | None:
+    [offer] = known.reported([(key, report)], now_us)
+    return offer
+
+
+def numbers(offer: Offer | None) -> int | None:
+    return None if offer is None else offer.version
+
+
+def resources(offer: Offer | None) -> list[dict[str, Any]]:
+    assert offer is not None
+    assert read(offer.signed.content).version == offer.version
+    return read(offer.signed.content).resources
 
 
 class TestVersions:
@@ -78,13 +89,13 @@ class TestVersions:
 
     def test_a_number_is_above_what_the_gateway_has_seen(self, known: Configurations) -> None:
         """The registry is an older copy: the gateway knows later versions."""
-        assert known.reported(("acme", "g1"), Report(version=7, newest=8), 1) is None
+        assert say(known, ("acme", "g1"), DesiredReport(version=7, newest=8), 1) is None
         [made] = known.want([wanted("g1", "a")], 2, sign)
         assert made.version == 9
 
     def test_old_ones_are_forgotten_but_the_last_confirmed(self, known: Configurations) -> None:
         known.want([wanted("g1", "a")], 1, sign)
-        known.reported(("acme", "g1"), Report(version=1, newest=1), 2)
+        say(known, ("acme", "g1"), DesiredReport(version=1, newest=1), 2)
         for number in range(VERSIONS_KEPT + 5):
             known.want([wanted("g1", f"n{number}")], 3, sign)
         kept = [each.version for each in known.versions("acme", "g1")]
@@ -95,16 +106,16 @@ class TestVersions:
 class TestReports:
     def test_what_is_due(self, known: Configurations) -> None:
         key = ("acme", "g1")
-        assert known.reported(key, Report(), 1) is None
+        assert say(known, key, DesiredReport(), 1) is None
         known.want([wanted("g1", "a")], 2, sign)
         known.want([wanted("g1", "b")], 3, sign)
-        assert numbers(known.reported(key, Report(), 4)) == 2
-        assert known.reported(key, Report(trying=2, newest=2), 5) is None
+        assert numbers(say(known, key, DesiredReport(), 4)) == 2
+        assert say(known, key, DesiredReport(trying=2, newest=2), 5) is None
         known.want([wanted("g1", "c")], 6, sign)
-        assert known.reported(key, Report(trying=2, newest=2), 7) is None, "it is busy"
-        assert numbers(known.reported(key, Report(version=2, newest=2), 8)) == 3
+        assert say(known, key, DesiredReport(trying=2, newest=2), 7) is None, "it is busy"
+        assert numbers(say(known, key, DesiredReport(version=2, newest=2), 8)) == 3
         failure = Failure(3, Outcome.ROLLED_BACK, "no hub")
-        assert known.reported(key, Report(version=2, newest=3, failure=failure), 9) is None, "not twice"
+        assert say(known, key, DesiredReport(version=2, newest=3, failure=failure), 9) is None, "not twice"
         third, second, _ = known.versions(*key)
         assert (second.confirmed_at, second.failure) == (8, None)
         assert (third.confirmed_at, third.failure) == (None, "rolled-back: no hub")
@@ -112,16 +123,19 @@ class TestReports:
     @pytest.mark.parametrize(
         ("report", "state"),
         [
-            (Report(), "waiting"),
-            (Report(trying=1, newest=1), "trying"),
-            (Report(version=1, newest=1), "confirmed"),
-            (Report(newest=1, failure=Failure(1, Outcome.REFUSED, "x")), "refused"),
-            (Report(newest=1, failure=Failure(1, Outcome.ROLLED_BACK, "x")), "rolled-back"),
+            (DesiredReport(), "waiting"),
+            (DesiredReport(trying=1, newest=1), "trying"),
+            (DesiredReport(version=1, newest=1), "confirmed"),
+            (DesiredReport(newest=1, failure=Failure(1, Outcome.REFUSED, "x")), "refused"),
+            (DesiredReport(newest=1, failure=Failure(1, Outcome.ROLLED_BACK, "x")), "rolled-back"),
+            (DesiredReport(failure=Failure(0, Outcome.REFUSED, "its signature is not the hub's")), "refused"),
+            (DesiredReport(version=1, newest=7), "confirmed"),
+            (DesiredReport(version=7, newest=7), "refused"),
         ],
     )
-    def test_states(self, known: Configurations, report: Report, state: str) -> None:
+    def test_states(self, known: Configurations, report: DesiredReport, state: str) -> None:
         known.want([wanted("g1", "a")], 1, sign)
-        known.reported(("acme", "g1"), report, 2)
+        say(known, ("acme", "g1"), report, 2)
         [found] = known.gateways("acme")
         assert (found.state, found.report) == (state, report)
 
@@ -156,15 +170,15 @@ class TestRollouts:
     def test_wave_by_wave_over_restarts(self, place: Place, known: Configurations, rollouts: Rollouts) -> None:
         begin(rollouts, [1, 2])
         assert rollouts.look(SECOND, sign) == []
-        assert numbers(known.reported(("acme", "g1"), Report(), SECOND)) == 1
-        assert known.reported(("acme", "g2"), Report(), SECOND) is None
-        known.reported(("acme", "g1"), Report(version=1, newest=1), SECOND)
+        assert numbers(say(known, ("acme", "g1"), DesiredReport(), SECOND)) == 1
+        assert say(known, ("acme", "g2"), DesiredReport(), SECOND) is None
+        say(known, ("acme", "g1"), DesiredReport(version=1, newest=1), SECOND)
         rollouts.look(2 * SECOND, sign)
         another = Configurations.at(place.url)  # the hub, started again
         [moved] = Rollouts(another).look(13 * SECOND, sign)
         assert (moved.wave, moved.state) == (1, RolloutState.RUNNING)
         for name in ("g2", "g3"):
-            Configurations(another).reported(("acme", name), Report(version=1, newest=1), 14 * SECOND)
+            say(Configurations(another), ("acme", name), DesiredReport(version=1, newest=1), 14 * SECOND)
         Rollouts(another).look(15 * SECOND, sign)
         [ended] = Rollouts(another).look(26 * SECOND, sign)
         another.close()
@@ -175,15 +189,15 @@ class TestRollouts:
         begin(rollouts, [2, 1])
         rollouts.look(SECOND, sign)
         failure = Failure(1, Outcome.REFUSED, "no such connector")
-        known.reported(("acme", "g1"), Report(newest=1, failure=failure), 2 * SECOND)
+        say(known, ("acme", "g1"), DesiredReport(newest=1, failure=failure), 2 * SECOND)
         [halted] = rollouts.look(3 * SECOND, sign)
         assert (halted.state, halted.why) == (RolloutState.HALTED, "gateway g1: refused: no such connector")
-        assert known.reported(("acme", "g2"), Report(), 4 * SECOND) is None
+        assert say(known, ("acme", "g2"), DesiredReport(), 4 * SECOND) is None
         assert rollouts.look(500 * SECOND, sign) == []
         rollouts.resume("r1", 501 * SECOND)
-        assert numbers(known.due(("acme", "g2"), Report())) == 1
+        assert numbers(known.due(("acme", "g2"), DesiredReport())) == 1
         assert "g2" in {each.gateway for each in known.gateways(since_us=501 * SECOND)}, "it is looked at again"
-        known.reported(("acme", "g2"), Report(version=1, newest=1), 502 * SECOND)
+        say(known, ("acme", "g2"), DesiredReport(version=1, newest=1), 502 * SECOND)
         rollouts.look(503 * SECOND, sign)
         [moved] = rollouts.look(514 * SECOND, sign)
         assert moved.wave == 1
@@ -191,16 +205,16 @@ class TestRollouts:
 
     def test_what_was_taken_can_be_taken_back(self, known: Configurations, rollouts: Rollouts) -> None:
         known.want([wanted("g1", "before")], 1, sign)
-        known.reported(("acme", "g1"), Report(version=1, newest=1), 2)
+        say(known, ("acme", "g1"), DesiredReport(version=1, newest=1), 2)
         begin(rollouts, [3])
         rollouts.look(SECOND, sign)
-        assert numbers(known.reported(("acme", "g1"), Report(version=1, newest=1), 2 * SECOND)) == 2
+        assert numbers(say(known, ("acme", "g1"), DesiredReport(version=1, newest=1), 2 * SECOND)) == 2
         rollouts.abort("r1")
-        assert known.due(("acme", "g2"), Report()) is None
+        assert known.due(("acme", "g2"), DesiredReport()) is None
         assert rollouts.take_back("r1", "bob", 3 * SECOND, sign) == list(GATEWAYS)
-        due = {name: known.due(("acme", name), Report()) for name in GATEWAYS}
-        assert read(due["g1"].content).resources == [document("before")]  # type: ignore[union-attr]
-        assert read(due["g2"].content).resources == []  # type: ignore[union-attr]
+        due = {name: known.due(("acme", name), DesiredReport()) for name in GATEWAYS}
+        assert resources(due["g1"]) == [document("before")]
+        assert resources(due["g2"]) == []
         assert numbers(due["g1"]) == 3
 
     def test_what_cannot_be(self, rollouts: Rollouts) -> None:
@@ -214,3 +228,19 @@ class TestRollouts:
         rollouts.abort("r1")
         with pytest.raises(RolloutError, match="r1 is aborted"):
             rollouts.abort("r1")
+
+
+class TestLimits:
+    def test_a_reason_is_cut(self, known: Configurations) -> None:
+        failure = Failure(1, Outcome.REFUSED, "x" * (WHY_CHARACTERS_MAX + 1))
+        say(known, ("acme", "g1"), DesiredReport(newest=1, failure=failure), 1)
+        [found] = known.gateways("acme")
+        assert len(found.why) < WHY_CHARACTERS_MAX + 20
+
+    def test_ended_roll_outs_are_forgotten(self, rollouts: Rollouts) -> None:
+        for number in range(ROLLOUTS_KEPT + 3):
+            begin(rollouts, [3], id=f"r{number}", made_at=number, state=RolloutState.ABORTED)
+        kept = [each.id for each in rollouts.all()]
+        assert len(kept) == ROLLOUTS_KEPT
+        assert "r0" not in kept
+        assert rollouts.members("r0") == []

@@ -1,0 +1,261 @@
+"""`waypost fleet config`: how gateways are to be configured, as far as the hub decides, and what they say of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from cloud.fleet.place import (
+    FleetError,
+    config_option,
+    configured,
+    data_option,
+    json_option,
+    seconds,
+    tenant_option,
+    who,
+)
+
+if TYPE_CHECKING:
+    from cloud.hub.registry.configurations import Configurations, VersionRecord
+
+files_option = click.option(
+    "-f", "--filename", "names", multiple=True, required=True, metavar="FILE|DIR|-", help="YAML to read; - is stdin."
+)
+gateways_argument = click.argument("gateways", nargs=-1, required=True, metavar="GATEWAY...")
+note_option = click.option("--why", "note", default="", help="Why, for the history.")
+confirm_option = click.option(
+    "--confirm",
+    default="5m",
+    show_default=True,
+    metavar="TIME",
+    help="The version before returns when the hub has not confirmed this one by then.",
+)
+restart_option = click.option("--restart", is_flag=True, help="Gateways may restart where a change needs it.")
+
+
+@click.group()
+def config() -> None:
+    """Configure gateways from the hub: versions that are signed, tried, and confirmed or rolled back.
+
+    A version is all that the hub decides about a gateway; it lies over what the gateway has itself. GATEWAY may be a
+    pattern: 'store-*'.
+    """
+
+
+@config.command()
+@data_option
+@config_option
+@tenant_option
+@files_option
+@note_option
+@confirm_option
+@restart_option
+@click.option("--dry-run", is_flag=True, help="Check everything and say whom it is for; send nothing.")
+@json_option
+@gateways_argument
+def apply(
+    data: Path,
+    config: Path | None,
+    tenant: str,
+    names: Sequence[str],
+    note: str,
+    confirm: str,
+    restart: bool,
+    dry_run: bool,
+    as_json: bool,
+    gateways: Sequence[str],
+) -> None:
+    """Make the next version for these gateways: all of them at once, or none when anything is wrong.
+
+    A running hub sends it within a second, and to a gateway that is away when it comes. Messages are never touched.
+    """
+    from bridge.resources.parse import read
+    from cloud.hub.desired.making import checked, confirm_fault, named
+    from cloud.hub.registry.configurations import Wanted
+    from edge.configuration.kinds import KINDS
+
+    confirm_s = seconds(confirm)
+    if fault := confirm_fault(confirm_s):
+        raise FleetError(f"--confirm {confirm}: {fault}", code=2)
+    with configured(data, config) as place:
+        documents = checked(read(KINDS, names))
+        chosen = named(place.configurations, tenant, gateways)
+        wanted = [Wanted(tenant, name, documents, confirm_s, restart, who(), note) for name in chosen]
+        if dry_run:
+            _say_made([(name, None) for name in chosen], as_json)
+            return
+        made = place.configurations.want(wanted, time.time_ns() // 1_000, place.sign)
+    _say_made([(each.gateway, each.version) for each in made], as_json)
+
+
+@config.command()
+@data_option
+@config_option
+@tenant_option
+@note_option
+@click.option("--to", "number", type=click.IntRange(min=1), help="The version; else the last confirmed before.")
+@json_option
+@gateways_argument
+def rollback(
+    data: Path,
+    config: Path | None,
+    tenant: str,
+    note: str,
+    number: int | None,
+    as_json: bool,
+    gateways: Sequence[str],
+) -> None:
+    """Send what an earlier version said, as a new one."""
+    from cloud.hub.desired.making import again, earlier, named
+
+    with configured(data, config) as place:
+        known = place.configurations
+        found = [earlier(known, tenant, name, number) for name in named(known, tenant, gateways)]
+        wanted = [again(each, who(), note) for each in found]
+        made = known.want(wanted, time.time_ns() // 1_000, place.sign)
+    _say_made([(each.gateway, each.version) for each in made], as_json)
+
+
+@config.command("list")
+@data_option
+@config_option
+@tenant_option
+@json_option
+def list_states(data: Path, config: Path | None, tenant: str, as_json: bool) -> None:
+    """List gateways: what the hub wants, what is in force there, and why not, where they differ."""
+    from cloud.hub.desired.shown import gateway_row
+    from edge.output.terminal import say, say_json
+
+    with configured(data, config) as place:
+        rows = [gateway_row(each) for each in place.configurations.gateways(tenant)]
+    if as_json:
+        say_json(rows)
+        return
+    for row in rows:
+        kept = f"; kept as they are there: {', '.join(row['kept'])}" if row["kept"] else ""
+        why = f"  {row['why']}" if row["why"] else ""
+        say(f"{row['gateway']}  {row['state']}  wanted {row['wanted']}, in force {row['version']}{why}{kept}")
+    if not rows:
+        say("the hub decides about no gateway's configuration")
+
+
+@config.command()
+@data_option
+@config_option
+@tenant_option
+@click.option("--version", "number", type=click.IntRange(min=1), help="Which; else the newest.")
+@json_option
+@click.argument("gateway")
+def get(data: Path, config: Path | None, tenant: str, number: int | None, as_json: bool, gateway: str) -> None:
+    """Print what a version says, as YAML that can be applied again. It may hold secrets."""
+    from bridge.resources.parse import to_yaml
+    from edge.output.terminal import say, say_json
+
+    with configured(data, config) as place:
+        record = _version(place.configurations, tenant, gateway, number)
+    resources = record.desired.resources
+    if as_json:
+        say_json(resources)
+    else:
+        say("---\n".join(to_yaml(document) for document in resources), nl=False)
+
+
+@config.command()
+@data_option
+@config_option
+@tenant_option
+@json_option
+@click.argument("gateway")
+def history(data: Path, config: Path | None, tenant: str, as_json: bool, gateway: str) -> None:
+    """List the versions of a gateway that are kept, the newest first, and what became of each."""
+    from cloud.hub.desired.shown import version_row
+    from edge.output.terminal import say, say_json
+
+    with configured(data, config) as place:
+        rows = [version_row(each) for each in place.configurations.versions(tenant, gateway)]
+    if as_json:
+        say_json(rows)
+        return
+    for row in rows:
+        said = row["failure"] or (f"confirmed {row['confirmed_at']}" if row["confirmed_at"] else "not confirmed")
+        rollout = f"roll-out {row['rollout']}" if row["rollout"] else ""
+        words = (str(row["version"]), row["made_at"], row["made_by"], said, row["note"], rollout)
+        say("  ".join(word for word in words if word))
+    if not rows:
+        say(f"gateway {gateway} of tenant {tenant} has no version")
+
+
+@config.command()
+@data_option
+@config_option
+@tenant_option
+@files_option
+@json_option
+@click.option("--exit-code", is_flag=True, help="Exit with 1 when there are differences, for scripts.")
+@click.argument("gateway")
+def diff(
+    data: Path,
+    config: Path | None,
+    tenant: str,
+    names: Sequence[str],
+    as_json: bool,
+    exit_code: bool,
+    gateway: str,
+) -> None:
+    """Show what a file would change of a gateway's newest version, as a unified diff of YAML without secrets."""
+    from bridge.resources.diff import masked, unified
+    from bridge.resources.parse import read
+    from bridge.resources.plan import Change, key_of
+    from cloud.hub.desired.making import checked
+    from edge.configuration.kinds import KINDS
+    from edge.output.terminal import say, say_json
+
+    with configured(data, config) as place:
+        after = {key_of(each): each for each in checked(read(KINDS, names))}
+        versions = place.configurations.versions(tenant, gateway)
+    before = {key_of(each): each for each in versions[0].desired.resources} if versions else {}
+    changes = [Change(*key, before.get(key), after.get(key)) for key in sorted({*before, *after})]
+    differing = [change for change in changes if change.before != change.after]
+    if as_json:
+        shown = [(each, each.before, each.after) for each in differing]
+        say_json(
+            [
+                {
+                    "kind": each.kind,
+                    "name": each.name,
+                    "change": each.verb,
+                    "before": old and masked(KINDS, old),
+                    "after": new and masked(KINDS, new),
+                }
+                for each, old, new in shown
+            ]
+        )
+    else:
+        for change in differing:
+            say(unified(KINDS, change), nl=False)
+    if exit_code and differing:
+        click.get_current_context().exit(1)
+
+
+def _version(known: Configurations, tenant: str, gateway: str, number: int | None) -> VersionRecord:
+    found = known.versions(tenant, gateway)
+    chosen = next((each for each in found if number in (None, each.version)), None)
+    if chosen is None:
+        which = "no version" if number is None else f"no version {number}, or no more"
+        raise FleetError(f"gateway {gateway} of tenant {tenant} has {which}")
+    return chosen
+
+
+def _say_made(made: Sequence[tuple[str, int | None]], as_json: bool) -> None:
+    from edge.output.terminal import say, say_json
+
+    if as_json:
+        say_json([{"gateway": name, "version": version} for name, version in made])
+        return
+    for name, version in made:
+        say(f"{name}: {f'version {version}' if version is not None else 'valid (dry run)'}")

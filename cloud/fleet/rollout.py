@@ -1,0 +1,167 @@
+"""`waypost fleet rollout`: one configuration for many gateways, wave by wave, which halts when it fails."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from cloud.fleet.configuration import confirm_option, files_option, gateways_argument, note_option, restart_option
+from cloud.fleet.place import (
+    FleetError,
+    config_option,
+    configured,
+    data_option,
+    json_option,
+    seconds,
+    tenant_option,
+    who,
+)
+
+if TYPE_CHECKING:
+    from cloud.hub.registry.rollouts import RolloutRecord
+    from cloud.hub.rollout import Member
+
+rollout_argument = click.argument("rollout_id", metavar="ID")
+
+
+@click.group()
+def rollout() -> None:
+    """Roll a configuration out to many gateways in waves: the next one when all of the last are well."""
+
+
+@rollout.command()
+@data_option
+@config_option
+@tenant_option
+@files_option
+@note_option
+@confirm_option
+@restart_option
+@click.option("--waves", default="1,10%,100%", show_default=True, help="How many gateways have it after each wave.")
+@click.option("--soak", default="10m", show_default=True, metavar="TIME", help="How long a wave is watched.")
+@click.option(
+    "--away", default="1h", show_default=True, metavar="TIME", help="Who is away for so long is not waited for."
+)
+@click.option("--failures", default=0, show_default=True, type=click.IntRange(min=0), help="More of them halt it.")
+@json_option
+@gateways_argument
+def start(
+    data: Path,
+    config: Path | None,
+    tenant: str,
+    names: Sequence[str],
+    note: str,
+    confirm: str,
+    restart: bool,
+    waves: str,
+    soak: str,
+    away: str,
+    failures: int,
+    as_json: bool,
+    gateways: Sequence[str],
+) -> None:
+    """Begin one; the hub goes on with it, also after it was started again. Gateways that are connected go first.
+
+    \b
+    waypost fleet rollout start --data HUBDIR -f forwarders.yaml --waves 1,10%,100% --soak 10m 'store-*'
+    """
+    from bridge.resources.parse import read
+    from cloud.hub.desired.making import checked, confirm_fault
+    from cloud.hub.desired.making import rollout as begin
+    from cloud.hub.registry.configurations import Wanted
+    from cloud.hub.rollout import Pace
+    from edge.configuration.kinds import KINDS
+
+    confirm_s = seconds(confirm)
+    if fault := confirm_fault(confirm_s):
+        raise FleetError(f"--confirm {confirm}: {fault}", code=2)
+    pace = Pace(seconds(soak), seconds(away), failures)
+    with configured(data, config) as place:
+        wanted = Wanted(tenant, "", checked(read(KINDS, names)), confirm_s, restart, who(), note)
+        now_us = time.time_ns() // 1_000
+        record = begin(place.configurations, place.rollouts, wanted, gateways, waves, pace, now_us)
+        members = place.rollouts.members(record.id)
+    _say([(record, members)], as_json)
+
+
+@rollout.command()
+@data_option
+@config_option
+@tenant_option
+@json_option
+@click.argument("rollout_id", metavar="[ID]", required=False)
+def status(data: Path, config: Path | None, tenant: str, as_json: bool, rollout_id: str | None) -> None:
+    """Show roll-outs, or one with each of its gateways."""
+    with configured(data, config) as place:
+        found = [each for each in place.rollouts.all(tenant) if rollout_id in (None, each.id)]
+        shown = [(each, place.rollouts.members(each.id)) for each in found]
+    if rollout_id is not None and not found:
+        raise FleetError(f"there is no roll-out {rollout_id} of tenant {tenant}")
+    _say(shown, as_json, each_gateway=rollout_id is not None)
+
+
+@rollout.command()
+@data_option
+@config_option
+@rollout_argument
+def pause(data: Path, config: Path | None, rollout_id: str) -> None:
+    """Send nothing more, and withhold what gateways have not fetched yet."""
+    with configured(data, config) as place:
+        place.rollouts.pause(rollout_id)
+    _say_state(rollout_id, "paused")
+
+
+@rollout.command()
+@data_option
+@config_option
+@rollout_argument
+def resume(data: Path, config: Path | None, rollout_id: str) -> None:
+    """Go on with one that is paused or halted, without the gateways that failed."""
+    with configured(data, config) as place:
+        place.rollouts.resume(rollout_id, time.time_ns() // 1_000)
+    _say_state(rollout_id, "running")
+
+
+@rollout.command()
+@data_option
+@config_option
+@rollout_argument
+@click.option("--take-back", is_flag=True, help="Send who has taken it what it had confirmed before.")
+def abort(data: Path, config: Path | None, rollout_id: str, take_back: bool) -> None:
+    """End one. What gateways have taken stays, unless --take-back is given."""
+    with configured(data, config) as place:
+        place.rollouts.abort(rollout_id)
+        back = place.rollouts.take_back(rollout_id, who(), time.time_ns() // 1_000, place.sign) if take_back else []
+    _say_state(rollout_id, f"aborted{f', taken back from {len(back)} gateways' if take_back else ''}")
+
+
+def _say(shown: Sequence[tuple[RolloutRecord, Sequence[Member]]], as_json: bool, *, each_gateway: bool = False) -> None:
+    from cloud.hub.desired.shown import member_row, rollout_row
+    from edge.output.terminal import say, say_json
+
+    rows = [rollout_row(*each) for each in shown]
+    if as_json:
+        for row, (_, members) in zip(rows, shown, strict=True):
+            row["members"] = [member_row(each) for each in members]
+        say_json(rows)
+        return
+    for row in rows:
+        counts = ", ".join(f"{count} {phase}" for phase, count in row["gateways"].items())
+        why = f": {row['why']}" if row["why"] else ""
+        say(f"{row['id']}  {row['state']}  wave {row['wave']} of {row['waves']}  {counts}{why}")
+    for _, members in shown if each_gateway else ():
+        for each in members:
+            version = f"version {each.version}" if each.version is not None else ""
+            say(f"  {each.gateway}  wave {each.wave + 1}  {each.phase.value}  {version}  {each.why}".rstrip())
+    if not rows:
+        say("no roll-out")
+
+
+def _say_state(rollout_id: str, state: str) -> None:
+    from edge.output.terminal import say
+
+    say(f"{rollout_id}: {state}")

@@ -1,0 +1,229 @@
+"""How gateways are configured, over HTTP.
+
+``GET  /api/v1/configurations``                         gateways: what is wanted, what is in force, why not
+``GET  /api/v1/configurations/<gateway>``               one, with its versions; without secrets
+``POST /api/v1/configurations/<gateway>``               YAML: the next version; ``?why= &confirm=SECONDS &restart=1``
+``POST /api/v1/configurations/<gateway>/rollback``      an earlier version as a new one; ``?to=VERSION``
+``GET  /api/v1/rollouts``, ``/api/v1/rollouts/<id>``    roll-outs, the newest first; one with each of its gateways
+``POST /api/v1/rollouts``                               YAML: begin one; ``?gateways=PATTERN,… &waves= &soak=SECONDS``
+                                                        ``&away=SECONDS &failures= `` and as for one gateway
+``POST /api/v1/rollouts/<id>/pause|resume|abort``
+
+Who changes something needs ``manage:#`` for its tenant's gateways, or ``manage:$fleet`` for every tenant's
+(``?tenant=``); who looks, the right to view.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from bridge.desired import CONFIRM_S, DesiredError
+from bridge.resources.diff import masked
+from bridge.resources.document import SOURCE_BYTES_MAX
+from bridge.resources.errors import ConfigurationRejected
+from bridge.resources.parse import parse
+from cloud.hub.desired.making import again, checked, confirm_fault, earlier, rollout
+from cloud.hub.desired.service import DesiredConfigurations, NotReady
+from cloud.hub.desired.shown import gateway_row, member_row, rollout_row, version_row
+from cloud.hub.peers import DEFAULT_TENANT
+from cloud.hub.registry.configurations import Configurations, UnknownGateway, Wanted
+from cloud.hub.registry.rollouts import RolloutError, Rollouts
+from cloud.hub.rollout import Pace, WavesError
+from cloud.hub.scope import scope_of
+from cloud.lake.faults import RegistryError
+from edge.broker.http.access import Access
+from edge.broker.http.limits import HTTP_BODY_S_MAX
+from edge.broker.http.refusal import Refused
+from edge.broker.model.authorization import Operation
+from edge.configuration.kinds import KINDS
+from edge.output.document import json
+
+CONFIGURATIONS: Final = "/api/v1/configurations"
+ROLLOUTS: Final = "/api/v1/rollouts"
+_STATUS: Final[dict[type[Exception], int]] = {
+    DesiredError: 400,
+    WavesError: 400,
+    UnknownGateway: 404,
+    RolloutError: 409,
+    NotReady: 503,
+}
+
+
+def routes(desired: DesiredConfigurations, access: Access) -> list[Route]:
+    """Those of the module."""
+    api = _DesiredApi(desired, access)
+    return [
+        Route(CONFIGURATIONS, _answered(api.gateways)),
+        Route(CONFIGURATIONS + "/{gateway}", _answered(api.gateway)),
+        Route(CONFIGURATIONS + "/{gateway}", _answered(api.want), methods=["POST"]),
+        Route(CONFIGURATIONS + "/{gateway}/rollback", _answered(api.roll_back), methods=["POST"]),
+        Route(ROLLOUTS, _answered(api.rollouts)),
+        Route(ROLLOUTS, _answered(api.begin), methods=["POST"]),
+        Route(ROLLOUTS + "/{id}", _answered(api.rollout)),
+        Route(ROLLOUTS + "/{id}/{step}", _answered(api.step), methods=["POST"]),
+    ]
+
+
+def _answered(answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+    async def behind(request: Request) -> Response:
+        try:
+            return await answer(request)
+        except Refused as refused:
+            return refused.response()
+        except ConfigurationRejected as rejected:
+            errors = [str(error) for error in rejected.errors]
+            return _json({"error": "; ".join(errors), "errors": errors}, 400)
+        except tuple(_STATUS) as error:
+            return Refused(_STATUS[type(error)], str(error)).response()
+        except RegistryError as error:
+            return Refused(503, str(error)).response()
+
+    return behind
+
+
+class _DesiredApi:
+    """Every method raises what `_answered` takes."""
+
+    def __init__(self, desired: DesiredConfigurations, access: Access) -> None:
+        self._desired = desired
+        self._access = access
+
+    async def gateways(self, request: Request) -> Response:
+        scope = await scope_of(self._access, request)
+        tenant = scope.tenant or request.query_params.get("tenant")
+        found = await self._desired.ask(lambda known, _: known.gateways(tenant))
+        return _json({"gateways": [gateway_row(each) for each in found]})
+
+    async def gateway(self, request: Request) -> Response:
+        tenant, _ = await self._whose(request, Operation.VIEW)
+        name = request.path_params["gateway"]
+        versions = await self._desired.ask(lambda known, _: known.versions(tenant, name))
+        found = await self._desired.ask(lambda known, _: known.gateways(tenant))
+        state = next((each for each in found if each.gateway == name), None)
+        if state is None:
+            raise Refused(404, f"nothing is wanted of a gateway {name} of tenant {tenant}")
+        shown = [masked(KINDS, each) for each in versions[0].desired.resources] if versions else []
+        return _json({**gateway_row(state), "resources": shown, "versions": [version_row(each) for each in versions]})
+
+    async def want(self, request: Request) -> Response:
+        wanted = await self._wanted(request, request.path_params["gateway"])
+        now_us, sign = self._desired.now_us(), self._desired.sign
+        [made] = await self._desired.ask(lambda known, _: known.want([wanted], now_us, sign))
+        return _json(version_row(made), 201)
+
+    async def roll_back(self, request: Request) -> Response:
+        tenant, by = await self._whose(request, Operation.MANAGE)
+        gateway, query = request.path_params["gateway"], request.query_params
+        number = int(_number(query["to"], "to")) if "to" in query else None
+        now_us, sign, note = self._desired.now_us(), self._desired.sign, query.get("why", "")
+
+        def work(known: Configurations, _: Rollouts) -> Any:
+            return known.want([again(earlier(known, tenant, gateway, number), by, note)], now_us, sign)
+
+        [made] = await self._desired.ask(work)
+        return _json(version_row(made), 201)
+
+    async def rollouts(self, request: Request) -> Response:
+        scope = await scope_of(self._access, request)
+        tenant = scope.tenant or request.query_params.get("tenant")
+
+        def work(_: Configurations, rollouts: Rollouts) -> list[dict[str, Any]]:
+            return [rollout_row(each, rollouts.members(each.id)) for each in rollouts.all(tenant)]
+
+        return _json({"rollouts": await self._desired.ask(work)})
+
+    async def rollout(self, request: Request) -> Response:
+        scope = await scope_of(self._access, request)
+        return await self._shown(scope.tenant, request.path_params["id"], 200)
+
+    async def begin(self, request: Request) -> Response:
+        wanted, query = await self._wanted(request, ""), request.query_params
+        patterns = [each for each in query.get("gateways", "").split(",") if each]
+        if not patterns:
+            raise Refused(400, "gateways=PATTERN,… says which gateways it is for")
+        seconds = [_number(query.get(name, default), name) for name, default in (("soak", "600"), ("away", "3600"))]
+        pace = Pace(seconds[0], seconds[1], int(_number(query.get("failures", "0"), "failures")))
+        waves, now_us = query.get("waves", "1,10%,100%"), self._desired.now_us()
+        begun = await self._desired.ask(
+            lambda known, rollouts: rollout(known, rollouts, wanted, patterns, waves, pace, now_us)
+        )
+        return await self._shown(wanted.tenant, begun.id, 201)
+
+    async def step(self, request: Request) -> Response:
+        scope = await scope_of(self._access, request, Operation.MANAGE)
+        identifier, step, now_us = request.path_params["id"], request.path_params["step"], self._desired.now_us()
+        await self._shown(scope.tenant, identifier, 200)  # it is there, and within the scope
+        steps: dict[str, Callable[[Rollouts], object]] = {
+            "pause": lambda rollouts: rollouts.pause(identifier),
+            "resume": lambda rollouts: rollouts.resume(identifier, now_us),
+            "abort": lambda rollouts: rollouts.abort(identifier),
+        }
+        if step not in steps:
+            raise Refused(404, f"a roll-out can be told to {', '.join(steps)}")
+        await self._desired.ask(lambda _, rollouts: steps[step](rollouts))
+        return await self._shown(scope.tenant, identifier, 200)
+
+    # --- inside -----------------------------------------------------------------------------------------------------
+
+    async def _shown(self, tenant: str | None, identifier: str, status: int) -> Response:
+        def work(_: Configurations, rollouts: Rollouts) -> dict[str, Any] | None:
+            for each in rollouts.all(tenant):
+                if each.id == identifier:
+                    members = rollouts.members(identifier)
+                    return {**rollout_row(each, members), "members": [member_row(member) for member in members]}
+            return None
+
+        found = await self._desired.ask(work)
+        if found is None:
+            raise Refused(404, f"there is no roll-out {identifier[:64]}")
+        return _json(found, status)
+
+    async def _whose(self, request: Request, operation: Operation) -> tuple[str, str]:
+        """(tenant, who asks)."""
+        scope = await scope_of(self._access, request, operation)
+        async with self._access.admitted(request) as (grant, _):
+            by = grant.user if grant is not None else ""
+        tenant = request.query_params.get("tenant", scope.tenant or DEFAULT_TENANT)
+        if not scope.covers(tenant):
+            raise Refused(403, f"tenant {tenant} is another one")
+        return tenant, by
+
+    async def _wanted(self, request: Request, gateway: str) -> Wanted:
+        tenant, by = await self._whose(request, Operation.MANAGE)
+        query = request.query_params
+        confirm_s = _number(query.get("confirm", str(int(CONFIRM_S))), "confirm")
+        if fault := confirm_fault(confirm_s):
+            raise Refused(400, fault)
+        documents = checked(parse(KINDS, await _body(request), "the request"))
+        return Wanted(tenant, gateway, documents, confirm_s, query.get("restart") == "1", by, query.get("why", ""))
+
+
+async def _body(request: Request) -> bytes:
+    """Raises Refused."""
+    body = b""
+    try:
+        async with asyncio.timeout(HTTP_BODY_S_MAX):
+            async for part in request.stream():
+                body += part
+                if len(body) > SOURCE_BYTES_MAX:
+                    raise Refused(413, f"a configuration has {SOURCE_BYTES_MAX} bytes at most")
+    except (TimeoutError, ClientDisconnect):
+        raise Refused(408, "the request did not come in time") from None
+    return body
+
+
+def _number(text: str, name: str) -> float:
+    """Raises Refused."""
+    if text.isascii() and text.isdigit() and len(text) <= 9:
+        return float(text)
+    raise Refused(400, f"{name} is a number")
+
+
+def _json(document: dict[str, Any], status: int = 200) -> Response:
+    return Response(json(document), status, media_type="application/json", headers={"cache-control": "no-store"})

@@ -1,0 +1,118 @@
+"""What somebody wants gateways to be configured with, checked before anything of it is kept.
+
+What a hub cannot judge is whether it fits what a gateway has itself (a forwarder may name a connector of the gateway's
+own): the gateway does, before it takes anything over, and says why not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from typing import Any, Final
+
+import msgspec
+
+from bridge.desired import DesiredError
+from bridge.limits import DESIRED_BYTES_MAX
+from bridge.resources.errors import ConfigurationRejected
+from bridge.resources.resource import Kinds, Resource
+from cloud.hub.limits import CONFIRM_S_RANGE, GATEWAYS_AT_ONCE_MAX
+from cloud.hub.registry.configurations import Configurations, UnknownGateway, VersionRecord, Wanted
+from cloud.hub.registry.rollouts import RolloutError, RolloutRecord, Rollouts, new_id
+from cloud.hub.rollout import Pace, RolloutState, members, waves
+from edge.configuration.from_hub import hub_faults
+from edge.configuration.kinds import KINDS
+
+HEAD_BYTES: Final = 4_096
+"""What a document has beside its resources, at most."""
+PARTS: Final = Kinds(KINDS)
+"""The kinds, for resources that are part of a whole."""
+
+
+def checked(resources: Sequence[Resource]) -> list[dict[str, Any]]:
+    """The documents of resources that a hub may send. Raises `ConfigurationRejected`, `DesiredError`."""
+    errors = [*PARTS.validate(resources), *hub_faults(resources)]
+    if errors:
+        raise ConfigurationRejected(sorted(errors))
+    documents = [resource.document for resource in resources]
+    if len(msgspec.json.encode(documents)) > DESIRED_BYTES_MAX - HEAD_BYTES:
+        raise DesiredError(f"more than {DESIRED_BYTES_MAX - HEAD_BYTES} bytes: a gateway takes no more at once")
+    return documents
+
+
+def confirm_fault(confirm_s: float) -> str | None:
+    """Why a gateway cannot try a version for so long."""
+    least, most = CONFIRM_S_RANGE
+    return None if least <= confirm_s <= most else f"a version is tried for {least:.0f} s to {most / 3_600:.0f} h"
+
+
+def named(known: Configurations, tenant: str, patterns: Sequence[str]) -> list[str]:
+    """The gateways patterns (``store-*``) stand for, those that are connected first. Raises `UnknownGateway`."""
+    there = known.known(tenant)
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name, _ in there):
+            raise UnknownGateway(f"there is no gateway {pattern} of tenant {tenant}")
+    found = [(not up, name) for name, up in there if any(fnmatchcase(name, pattern) for pattern in patterns)]
+    if len(found) > GATEWAYS_AT_ONCE_MAX:
+        raise UnknownGateway(f"{len(found)} gateways are more than {GATEWAYS_AT_ONCE_MAX} at once")
+    return [name for _, name in sorted(found)]
+
+
+def earlier(known: Configurations, tenant: str, gateway: str, number: int | None) -> VersionRecord:
+    """The version to go back to: the one of this number, or the last that was confirmed before the newest. Raises
+    `UnknownGateway`."""
+    versions = known.versions(tenant, gateway)
+    if number is not None:
+        found = next((each for each in versions if each.version == number), None)
+        if found is None:
+            raise UnknownGateway(f"gateway {gateway} of tenant {tenant} has no version {number}, or no more")
+        return found
+    found = next((each for each in versions[1:] if each.confirmed_at is not None), None)
+    if found is None:
+        raise UnknownGateway(f"gateway {gateway} of tenant {tenant} has confirmed no version before its newest")
+    return found
+
+
+def again(record: VersionRecord, by: str, note: str) -> Wanted:
+    """The content of a version, to be wanted as a new one."""
+    old = record.desired
+    words = note or f"back to version {record.version}"
+    return Wanted(record.tenant, record.gateway, old.resources, old.confirm_s, old.restart, by, words)
+
+
+def rollout(
+    known: Configurations,
+    rollouts: Rollouts,
+    wanted: Wanted,
+    patterns: Sequence[str],
+    text: str,
+    pace: Pace,
+    now_us: int,
+) -> RolloutRecord:
+    """Begin one; `wanted` names no gateway, `text` is its waves. Raises `UnknownGateway`, `WavesError`,
+    `RolloutError`."""
+    names = named(known, wanted.tenant, patterns)
+    busy = next((each for each in rollouts.all(wanted.tenant) if each.state in _ON), None)
+    if busy is not None:
+        raise RolloutError(f"roll-out {busy.id} is {busy.state.value}: abort it, or wait until it is over")
+    record = RolloutRecord(
+        id=new_id(),
+        tenant=wanted.tenant,
+        made_at=now_us,
+        made_by=wanted.made_by,
+        note=wanted.note,
+        resources=wanted.resources,
+        confirm_s=wanted.confirm_s,
+        restart=wanted.restart,
+        soak_s=pace.soak_s,
+        away_s=pace.away_s,
+        failures_max=pace.failures_max,
+        wave=0,
+        state=RolloutState.RUNNING,
+        why="",
+    )
+    rollouts.add(record, members(names, waves(text, len(names)), now_us))
+    return record
+
+
+_ON: Final = (RolloutState.RUNNING, RolloutState.PAUSED, RolloutState.HALTED)

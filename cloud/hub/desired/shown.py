@@ -1,0 +1,73 @@
+"""Configurations and roll-outs as people and programs see them; times are UTC, in RFC 3339."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from cloud.hub.registry.configurations import GatewayRecord, VersionRecord
+from cloud.hub.registry.rollouts import RolloutRecord
+from cloud.hub.rollout import Member
+
+
+def gateway_row(record: GatewayRecord) -> dict[str, Any]:
+    """A gateway."""
+    report = record.report
+    return {
+        "tenant": record.tenant,
+        "gateway": record.gateway,
+        "state": record.state,
+        "wanted": record.wanted,
+        "version": report.version if report is not None else 0,
+        "trying": report.trying if report is not None else None,
+        "why": record.why,
+        "kept": list(report.kept) if report is not None else [],
+        "reported_at": _moment(record.reported_at),
+    }
+
+
+def version_row(record: VersionRecord) -> dict[str, Any]:
+    """A version, without what it says."""
+    return {
+        "gateway": record.gateway,
+        "version": record.version,
+        "made_at": _moment(record.made_at),
+        "made_by": record.made_by,
+        "note": record.note,
+        "rollout": record.rollout,
+        "confirmed_at": _moment(record.confirmed_at),
+        "failure": record.failure,
+    }
+
+
+def rollout_row(record: RolloutRecord, members: Sequence[Member]) -> dict[str, Any]:
+    """A roll-out."""
+    return {
+        "id": record.id,
+        "tenant": record.tenant,
+        "state": record.state.value,
+        "why": record.why,
+        "wave": record.wave + 1,
+        "waves": max((each.wave for each in members), default=0) + 1,
+        "gateways": dict(sorted(Counter(each.phase.value for each in members).items())),
+        "made_at": _moment(record.made_at),
+        "made_by": record.made_by,
+        "note": record.note,
+    }
+
+
+def member_row(member: Member) -> dict[str, Any]:
+    """One gateway of a roll-out."""
+    return {
+        "gateway": member.gateway,
+        "wave": member.wave + 1,
+        "phase": member.phase.value,
+        "version": member.version,
+        "why": member.why,
+    }
+
+
+def _moment(us: int | None) -> str | None:
+    return None if us is None else time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(us / 1e6))

@@ -1,0 +1,62 @@
+"""Where documents of the hub come in: each is answered when it is decided about, on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from bridge import plain
+from bridge.forwarders.inbox import Incoming, Settle
+from bridge.forwarders.outcome import Outcome
+from bridge.hub_addresses import DESIRED
+from bridge.plain import MessageError
+
+Answer = Callable[[Outcome, str], None]
+"""What became of a document, and why."""
+Take = Callable[[bytes, Answer], None]
+"""Gets what a message has in it, and who is answered."""
+
+
+class DesiredInbox:
+    """Of one connector to a hub (`bridge.forwarders.inbox.Inbox`)."""
+
+    def __init__(self, connector: str, take: Take) -> None:
+        self.name = f"configuration of {connector}"
+        self.remote: str = DESIRED
+        self.qos = 1
+        self._take = take
+        self._settle: Settle | None = None
+        self._credit_changed: Callable[[], None] | None = None
+        self._open = 0
+        """Documents that have no answer yet."""
+
+    def attached(self, settle: Settle, credit_changed: Callable[[], None]) -> None:
+        self._settle, self._credit_changed, self._open = settle, credit_changed, 0
+
+    def detached(self) -> None:
+        self._settle = self._credit_changed = None
+
+    @property
+    def credit(self) -> int:
+        """One at a time: each may be half a megabyte, and the next is looked at after it anyway."""
+        return 0 if self._open else 1
+
+    def receive(self, messages: Sequence[Incoming]) -> None:
+        for message in messages:
+            self._open += 1
+            answer = partial(self._answer, self._settle, message.token)
+            try:
+                body = plain.body_of(message.run.bodies[0])
+            except MessageError as error:
+                answer(Outcome.REJECTED, str(error))
+            else:
+                self._take(body, answer)
+
+    def _answer(self, settle: Settle | None, token: int | None, outcome: Outcome, why: str) -> None:
+        if settle is None or settle is not self._settle:
+            return  # of a connection before: the document comes again
+        self._open -= 1
+        if token is not None:
+            settle((token,), outcome, why)
+        if self._credit_changed is not None:
+            self._credit_changed()

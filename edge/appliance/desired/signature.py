@@ -1,0 +1,70 @@
+"""Whether a document is this gateway's hub's, and for this gateway: what it has enrolled with decides.
+
+Imported when it is needed: what verifies takes 10 MiB. Certificates' times are not looked at: who the authority is was
+decided at the enrolment, and a gateway's clock may be wrong.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import unquote, urlsplit
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
+
+from bridge.desired import Desired, DesiredError, Signed, read, to_sign
+from edge.appliance.identity.files import Identity
+
+
+class Verified(NamedTuple):
+    """A document that counts, as far as its number does."""
+
+    desired: Desired
+    authority: str
+    """SHA-256 of the certificate of who signed it, hexadecimal."""
+
+
+def verify(signed: Signed, data: Path) -> Verified:
+    """The document in it. Raises `DesiredError`."""
+    try:
+        identity = Identity(data)
+        authority = x509.load_pem_x509_certificate(identity.authority().encode("ascii"))
+        own = identity.certificate()
+    except (OSError, ValueError, UnsupportedAlgorithm) as error:
+        raise DesiredError(f"this gateway's identity cannot be read: {error}") from None
+    if not _is_signed(authority, signed.signature_bytes, to_sign(signed.content)):
+        raise DesiredError("its signature is not of the authority this gateway has enrolled with")
+    desired = read(signed.content)
+    if (desired.tenant, desired.gateway) != _named(own):
+        raise DesiredError(f"it is for gateway {desired.gateway} of tenant {desired.tenant}, which this one is not")
+    return Verified(desired, authority.fingerprint(hashes.SHA256()).hex())
+
+
+def _is_signed(authority: x509.Certificate, signature: bytes, statement: bytes) -> bool:
+    key = authority.public_key()
+    try:
+        if isinstance(key, ec.EllipticCurvePublicKey):
+            key.verify(signature, statement, ec.ECDSA(hashes.SHA256()))
+        elif isinstance(key, rsa.RSAPublicKey):
+            key.verify(signature, statement, padding.PKCS1v15(), hashes.SHA256())
+        else:
+            return False
+    except InvalidSignature:
+        return False
+    return True
+
+
+def _named(own: x509.Certificate) -> tuple[str, str] | None:
+    """Tenant and gateway in the URI of a gateway's certificate."""
+    try:
+        names = own.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return None
+    for uri in names.get_values_for_type(x509.UniformResourceIdentifier):
+        parts = urlsplit(uri)
+        if parts.scheme == "waypost":
+            return unquote(parts.netloc), unquote(parts.path.removeprefix("/"))
+    return None

@@ -1,0 +1,244 @@
+"""Following the hub: each version is put on trial, and stays when the hub confirms it over the link it has made.
+
+What is decided is in `edge.appliance.configuration.hub_versions`, and on disk before it counts; here is the rest: one
+step at a time, the deadline, and the report to the hub. The report that a version is tried leaves after the gateway has
+taken it over, so it crosses a connection of the new configuration; the hub's answer to it is the confirmation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import msgspec
+
+from bridge.desired import DesiredError, DesiredReport, Failure, Outcome, Signed
+from bridge.forwarders.outcome import Outcome as Settlement
+from bridge.resources.errors import ConfigurationRejected
+from edge.appliance.configuration.hub_versions import HubVersions, NotTaken, Version
+from edge.appliance.configuration.repository import Repository, RepositoryError
+from edge.appliance.desired.inbox import Answer, DesiredInbox
+from edge.appliance.identity.location import identity_file
+from edge.appliance.options import OptionsRefused
+from edge.broker.router.uplinks import ConnectorUplink
+
+if TYPE_CHECKING:
+    from edge.appliance.following import Following
+    from edge.appliance.gateway import Gateway
+
+log = logging.getLogger(__name__)
+
+AGAIN_S: Final = 5.0
+"""Between tries to write a decision down, while the disk does not take it."""
+
+WITH_A_FILE: Final = "this gateway runs with --config: its configuration is that file's"
+
+
+class Deadline(Protocol):
+    """What `asyncio.AbstractEventLoop.call_later` gives."""
+
+    def cancel(self) -> None: ...
+
+
+class Trials:
+    """Those of one gateway, while it runs. Made inside a running loop; `start`, later `stop`."""
+
+    def __init__(self, data: Path, following: Following, restart: Callable[[], None]) -> None:
+        """`restart` has the gateway stop in good order and start again, in this process."""
+        self._data = data
+        self._repository = Repository(data)
+        self._following = following
+        self._restart = restart
+        self._gateway: Gateway | None = None
+        self._uplink: ConnectorUplink | None = None
+        """The one the gateway shows its certificate over."""
+        self._unread: Failure | None = None
+        """Of the last document, which said no version that can be believed."""
+        self._one_at_a_time = asyncio.Lock()
+        self._deadline: Deadline | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        following.followed = self.tell
+
+    def bind(self, uplink: ConnectorUplink) -> None:
+        """A connector to a hub is made: it is asked for documents where the gateway has enrolled there."""
+        tls = uplink.connector.tls
+        if tls is None or tls.certificate != str(identity_file(self._data)):
+            return
+        self._uplink = uplink
+        uplink.inboxes.append(DesiredInbox(uplink.connector.name, self._offered))
+        uplink.reports.takes_configuration = self.tell
+        uplink.reports.tells_configuration = True
+
+    def start(self, gateway: Gateway) -> None:
+        """The gateway serves with what is in force: a trial that was under way goes on, with all its time."""
+        self._gateway = gateway
+        trial = self._versions().trial
+        if trial is not None:
+            log.warning("version %d of the hub's configuration is being tried", trial.number)
+            self._await_confirmation(trial)
+        self.tell()
+
+    async def stop(self) -> None:
+        """End; what is on trial stays so."""
+        self._stop_waiting()
+        self._gateway = None
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def report(self) -> DesiredReport:
+        """How it is with the hub's configuration here."""
+        report = self._versions().report()
+        return report if self._unread is None else msgspec.structs.replace(report, failure=self._unread)
+
+    def tell(self) -> None:
+        """Tell the hub how it is. While a step is taken it is told after it."""
+        if self._uplink is None or self._gateway is None or self._one_at_a_time.locked():
+            return
+        try:
+            report = self.report()
+        except RepositoryError as error:
+            log.warning("the hub is not told of the configuration: %s", error)
+            return
+        document: dict[str, Any] = msgspec.to_builtins(report)
+        self._uplink.reports.tell_configuration(document, partial(self._heard, report.trying))
+
+    # --- events -----------------------------------------------------------------------------------------------
+
+    def _offered(self, body: bytes, answer: Answer) -> None:
+        self._do(self._take(body, answer))
+
+    def _heard(self, trying: int | None, kept: bool) -> None:
+        """The hub has a report."""
+        if kept and trying is not None:
+            self._do(self._confirm(trying))
+
+    def _overdue(self, number: int) -> None:
+        self._do(self._expire(number))
+
+    # --- steps ------------------------------------------------------------------------------------------------
+
+    async def _take(self, body: bytes, answer: Answer) -> None:
+        async with self._one_at_a_time:
+            try:
+                await self._decide(body)
+                outcome, words = Settlement.ACCEPTED, ""
+            except DesiredError as error:
+                log.warning("a configuration from the hub is refused: %s", error)
+                self._unread = Failure(0, Outcome.REFUSED, str(error))
+                outcome, words = Settlement.REJECTED, str(error)
+            except NotTaken as why:
+                log.info("a configuration from the hub is not taken: %s", why)
+                busy = self._versions().trial is not None
+                outcome, words = Settlement.RELEASED if busy else Settlement.ACCEPTED, str(why)
+            except RepositoryError as error:
+                log.error("a configuration from the hub cannot be kept: %s", error)  # noqa: TRY400
+                outcome, words = Settlement.RELEASED, str(error)
+                await asyncio.sleep(AGAIN_S)  # the hub sends it again at once
+        answer(outcome, words)
+        self.tell()
+
+    async def _decide(self, body: bytes) -> None:
+        """Raises `DesiredError`, `NotTaken`, `RepositoryError`."""
+        from edge.appliance.desired.signature import verify  # noqa: PLC0415 - see there
+
+        try:
+            signed = msgspec.json.decode(body, type=Signed)
+        except (msgspec.DecodeError, UnicodeError) as error:
+            raise DesiredError(f"it cannot be read: {error}") from None
+        verified = await asyncio.to_thread(verify, signed, self._data)
+        if self._following.fixed:
+            raise DesiredError(WITH_A_FILE)
+        self._unread = None
+        desired = verified.desired
+        fault = partial(self._following.fault, restart=desired.restart)
+        known = await asyncio.to_thread(self._repository.take, desired, verified.authority, fault)
+        if known.trial is not None:
+            log.warning("version %d of the hub's configuration is tried", desired.version)
+            self._await_confirmation(known.trial)
+            await self._take_over()
+        elif known.failure is not None:
+            log.warning("version %d of the hub's configuration is refused: %s", desired.version, known.failure.why)
+
+    async def _confirm(self, number: int) -> None:
+        async with self._one_at_a_time:
+            known = await self._step(lambda versions: versions.confirmed_by_hub(number))
+            if known is None:
+                self._later(AGAIN_S, self.tell)
+                return
+            if known.confirmed is not None and known.confirmed.number == number:
+                self._stop_waiting()
+                log.info("version %d of the hub's configuration is confirmed", number)
+        self.tell()
+
+    async def _expire(self, number: int) -> None:
+        async with self._one_at_a_time:
+            trial = self._versions().trial
+            if trial is None or trial.number != number:
+                return
+            await self._roll_back(f"the hub has not confirmed it within {trial.confirm_s:g} s{self._last_error()}")
+        self.tell()
+
+    async def _roll_back(self, why: str) -> None:
+        log.error("the hub's configuration is rolled back: %s", why)
+        known = await self._step(lambda versions: versions.rolled_back(why))
+        if known is None:
+            self._later(AGAIN_S, partial(self._overdue, self._versions().newest))
+            return
+        self._stop_waiting()
+        await self._take_over()
+
+    async def _take_over(self) -> None:
+        """Have the gateway follow what is in force now."""
+        gateway = self._gateway
+        if gateway is None:
+            return
+        try:
+            if self._following.needs_restart():
+                log.warning("the gateway restarts for the hub's configuration")
+                self._restart()
+            else:
+                await self._following.follow(gateway)
+        except (OptionsRefused, ConfigurationRejected, RepositoryError) as error:
+            if self._versions().trial is None:
+                log.error("the gateway is as it was: %s", error)  # noqa: TRY400
+            else:
+                await self._roll_back(str(error))
+
+    # --- inside -----------------------------------------------------------------------------------------------
+
+    def _versions(self) -> HubVersions:
+        return self._repository.hub_versions()
+
+    async def _step(self, step: Callable[[HubVersions], HubVersions]) -> HubVersions | None:
+        """None: the disk does not take it."""
+        try:
+            return await asyncio.to_thread(self._repository.step, step)
+        except RepositoryError as error:
+            log.error("what was decided about the hub's configuration is not kept: %s", error)  # noqa: TRY400
+            return None
+
+    def _last_error(self) -> str:
+        state = self._uplink.dialer.state if self._uplink is not None else None
+        return f"; of the link: {state.last_error}" if state is not None and state.last_error else ""
+
+    def _await_confirmation(self, trial: Version) -> None:
+        self._stop_waiting()
+        self._deadline = self._later(trial.confirm_s, partial(self._overdue, trial.number))
+
+    def _stop_waiting(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _later(self, delay_s: float, call: Callable[[], None]) -> Deadline:
+        return asyncio.get_running_loop().call_later(delay_s, call)
+
+    def _do(self, step: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(step)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

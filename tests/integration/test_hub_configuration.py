@@ -1,0 +1,258 @@
+"""Configuration from the hub, with the program, over sockets: confirmed, refused, rolled back, rolled out."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import sqlite3
+import ssl
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import paho.mqtt.client as paho
+import pytest
+
+from cloud.proof.proof import prove
+from tests.support import forked
+from tests.support.enrolled import WAIT_S, EnrolledFleet
+from tests.support.lake import rows
+from tests.support.processes import wait_until
+
+ADDRESS = """
+apiVersion: waypost/v1
+kind: Address
+metadata: {{name: {name}}}
+spec: {{address: "{address}/#", type: topic, forwarders: [{{name: up, remoteAddress: {connector}}}]}}
+"""
+ELSEWHERE = """
+apiVersion: waypost/v1
+kind: Gateway
+metadata: {name: any}
+spec: {hub: {url: "amqps://localhost:9"}}
+"""
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Iterator[EnrolledFleet]:
+    with EnrolledFleet(tmp_path) as made:
+        yield made
+
+
+def address(fleet: EnrolledFleet, name: str, connector: str = "hub") -> str:
+    """A file with an address that is forwarded."""
+    return fleet.written(f"{name}.yaml", ADDRESS.format(name=name, address=name, connector=connector))
+
+
+def applied(fleet: EnrolledFleet, gateway: str) -> list[str]:
+    """Kind/name of what is in force at a gateway."""
+    return [f"{each['kind']}/{each['metadata']['name']}" for each in json.loads(fleet.here(gateway, "get", "--json"))]
+
+
+class Sender:
+    """A device that publishes, with a password."""
+
+    def __init__(self, fleet: EnrolledFleet, gateway: str) -> None:
+        data = str(fleet.folder / gateway)
+        added = forked.waypost("device", "add", "pump7", "--data", data, "--allow", "send:#", "--json")
+        self._client = paho.Client(paho.CallbackAPIVersion.VERSION2, "pump7", clean_session=True)
+        self._client.username_pw_set("pump7", json.loads(added.stdout)["password"])
+        self._client.connect("127.0.0.1", fleet.gateways[gateway].port("mqtt"))
+        self._client.loop_start()
+        self.sent = 0
+
+    def publish(self, count: int) -> None:
+        """Every one of them is acknowledged on return."""
+        for each in [self._client.publish("plant/7", b"%d" % i, qos=1) for i in range(count)]:
+            each.wait_for_publish(WAIT_S)
+            assert each.is_published()
+        self.sent += count
+
+    def stop(self) -> None:
+        self._client.disconnect()
+        self._client.loop_stop()
+
+
+def test_what_cuts_the_uplink_returns_by_itself_and_nothing_stored_is_touched(fleet: EnrolledFleet) -> None:
+    gateway = fleet.enrol("hall").start()
+    sender = Sender(fleet, "hall")
+    sender.publish(50)
+    fleet.fleet("config", "apply", "hall", "-f", address(fleet, "one"), "--confirm", "30s", "--why", "first")
+    fleet.wait_for("hall", "confirmed", 1)
+    assert "Address/one" in applied(fleet, "hall")
+    sender.publish(50)
+
+    fleet.fleet("config", "apply", "h*", "-f", fleet.written("away.yaml", ELSEWHERE), "--confirm", "3s")
+    wait_until(
+        lambda: "is being tried" in gateway.log.read_text() or "is tried" in gateway.log.read_text(),
+        timeout_s=WAIT_S,
+        what="it is tried",
+    )
+    sender.publish(50)
+    row = fleet.wait_for("hall", "rolled-back", 2)
+    assert "has not confirmed it within 3 s" in row["why"]
+    assert row["version"] == 1
+    assert "Address/one" in applied(fleet, "hall")
+    sender.publish(50)
+
+    fleet.fleet("config", "rollback", "hall", "--to", "1")
+    fleet.wait_for("hall", "confirmed", 3)
+    newest, second, first = json.loads(fleet.fleet("config", "history", "hall", "--json"))
+    assert (newest["note"], newest["version"]) == ("back to version 1", 3)
+    assert second["failure"].startswith("rolled-back: ")
+    assert (first["note"], first["failure"]) == ("first", None)
+    sender.stop()
+    wait_until(lambda: len(rows(fleet.lake, "telemetry")) == sender.sent, timeout_s=WAIT_S, what="all is in the lake")
+    assert gateway.stop() == 0
+    assert fleet.hub.stop() == 0
+    assert prove(fleet.lake).complete
+
+
+def test_a_trial_that_is_killed_is_over_at_its_deadline(fleet: EnrolledFleet) -> None:
+    gateway = fleet.enrol("hall").start()
+    fleet.fleet("config", "apply", "hall", "-f", fleet.written("away.yaml", ELSEWHERE), "--confirm", "4s")
+    kept = fleet.folder / "hall" / "config" / "hub.json"
+    wait_until(lambda: kept.exists() and '"trial"' in kept.read_text(), timeout_s=WAIT_S, what="it is tried")
+    gateway.kill()
+    assert "Gateway/hall" in applied(fleet, "hall")
+    gateway.start()
+    assert '"trial"' in kept.read_text(), "it is tried on, with all its time"
+    row = fleet.wait_for("hall", "rolled-back", 1)
+    assert row["version"] == 0
+    assert '"trial"' not in kept.read_text()
+
+
+def test_what_does_not_fit_or_was_changed_on_the_way_is_refused(fleet: EnrolledFleet) -> None:
+    fleet.enrol("hall").start()
+    fleet.fleet("config", "apply", "hall", "-f", address(fleet, "one", connector="nowhere"))
+    row = fleet.wait_for("hall", "refused", 1)
+    assert "nowhere" in row["why"]
+    assert "Address/one" not in applied(fleet, "hall")
+    fleet.hub.kill()
+    fleet.fleet("config", "apply", "hall", "-f", address(fleet, "two"))
+    with contextlib.closing(sqlite3.connect(fleet.folder / "hub" / "registry.db")) as registry, registry:
+        registry.execute("UPDATE configurations SET content = replace(content, 'two', 'six') WHERE version = 2")
+    fleet.hub.start()
+    row = fleet.wait_for("hall", "refused", 2)
+    assert "its signature is not of the authority this gateway has enrolled with" in row["why"]
+    assert "Address/six" not in applied(fleet, "hall")
+    fleet.fleet("config", "apply", "hall", "-f", address(fleet, "two"))
+    fleet.wait_for("hall", "confirmed", 3)
+
+
+def test_restarts_and_changes_at_the_gateway(fleet: EnrolledFleet) -> None:
+    gateway = fleet.enrol("hall").start()
+    before = gateway.pid
+    limits = fleet.written(
+        "limits.yaml",
+        "apiVersion: waypost/v1\nkind: Gateway\nmetadata: {name: any}\nspec: {limits: {connectionsMax: 77}}\n",
+    )
+    fleet.fleet("config", "apply", "hall", "-f", limits)
+    row = fleet.wait_for("hall", "refused", 1)
+    assert "takes effect after a restart, and it may not restart" in row["why"]
+    fleet.fleet("config", "apply", "hall", "-f", limits, "-f", address(fleet, "one"), "--restart")
+    fleet.wait_for("hall", "confirmed", 2)
+    assert "the gateway restarts for the hub's configuration" in gateway.log.read_text()
+    assert gateway.pid == before
+
+    mine = fleet.written(
+        "mine.yaml", ADDRESS.format(name="one", address="one", connector="hub").replace("topic", "queue")
+    )
+    said = fleet.here("hall", "apply", "-f", mine, code=2)
+    assert "is decided by the hub (version 2)" in said
+    fleet.here("hall", "apply", "-f", mine, "--local")
+    wait_until(lambda: fleet.states()["hall"]["kept"] == ["Address/one"], timeout_s=WAIT_S, what="the hub hears of it")
+    fleet.fleet("config", "apply", "hall", "-f", address(fleet, "one"), "--restart")
+    row = fleet.wait_for("hall", "confirmed", 3)
+    assert row["kept"] == []
+    assert gateway.stop() == 0
+
+
+@pytest.mark.slow
+def test_a_roll_out_halts_at_the_gateway_it_does_not_fit(fleet: EnrolledFleet) -> None:
+    """Five gateways in waves of one, two and two; of the second wave one refuses."""
+    names = [f"g{number}" for number in range(1, 6)]
+    for name in names:
+        fleet.enrol(name).start()
+    clash = ADDRESS.format(name="mine", address="one", connector="hub").replace("topic", "queue")
+    fleet.here("g3", "apply", "-f", fleet.written("clash.yaml", clash))
+    file = address(fleet, "one")
+    pace = ("--waves", "1,3,100%", "--soak", "1s", "--away", "60s", "--confirm", "20s")
+    [begun] = json.loads(fleet.fleet("rollout", "start", "g*", "-f", file, *pace, "--json"))
+
+    def status() -> dict[str, Any]:
+        [found] = json.loads(fleet.fleet("rollout", "status", begun["id"], "--json"))
+        return dict(found)
+
+    wait_until(lambda: status()["state"] != "running", timeout_s=WAIT_S, what="it ends", every_s=0.5)
+    halted = status()
+    assert (halted["state"], halted["wave"], halted["waves"]) == ("halted", 2, 3)
+    assert halted["why"].startswith("gateway g3: refused: ")
+    phases = {each["gateway"]: each["phase"] for each in halted["members"]}
+    assert (phases["g1"], phases["g3"], phases["g4"], phases["g5"]) == ("done", "failed", "waiting", "waiting")
+    assert "Address/one" in applied(fleet, "g1")
+    assert "Address/one" not in applied(fleet, "g4")
+
+    fleet.fleet("rollout", "resume", begun["id"])
+    wait_until(lambda: status()["state"] == "done", timeout_s=WAIT_S, what="it goes on without it", every_s=0.5)
+    assert {each["gateway"]: each["phase"] for each in status()["members"]} == {
+        **dict.fromkeys(names, "done"),
+        "g3": "left-out",
+    }
+
+
+def test_over_http(fleet: EnrolledFleet) -> None:
+    """Who may; what is said of mistakes; a version as YAML."""
+    fleet.enrol("hall").start()
+    users = {"ops": "manage:#", "eve": "view:#"}
+    passwords = {}
+    for name, right in users.items():
+        tenant = "default" if name == "ops" else "umbrella"
+        words = ("hub", "user", "add", f"{name}@{tenant}", "--data", str(fleet.folder / "hub"), "--allow", right)
+        passwords[name] = json.loads(forked.waypost(*words, "--json").stdout)["password"]
+    ops, eve = f"ops@default:{passwords['ops']}", f"eve@umbrella:{passwords['eve']}"
+    path = "/api/v1/configurations/hall"
+    good = ADDRESS.format(name="one", address="one", connector="hub")
+    wait_until(lambda: ask(fleet, "/api/v1/configurations", ops)[0] == 200, timeout_s=WAIT_S, what="users are followed")
+    assert ask(fleet, path, None, good)[0] == 401
+    assert ask(fleet, path, eve, good)[0] == 403
+    assert ask(fleet, path + "?tenant=default", eve)[0] == 403
+    assert ask(fleet, "/api/v1/configurations/other", ops, good)[0] == 404
+    status, said = ask(fleet, path, ops, good.replace("forwarders", "forwarder"))
+    assert (status, "the request:5: spec.forwarder: unknown field" in said["error"]) == (400, True)
+    status, said = ask(
+        fleet,
+        path,
+        ops,
+        "apiVersion: waypost/v1\nkind: MessagingUser\nmetadata: {name: x}\n"
+        "spec: {username: x, authentication: {type: password}}",
+    )
+    assert (status, "users and their secrets are the gateway's own" in said["error"]) == (400, True)
+    assert ask(fleet, path + "?confirm=1", ops, good)[0] == 400
+    assert ask(fleet, path + "?why=ticket", ops, good)[1]["version"] == 1
+    fleet.wait_for("hall", "confirmed", 1)
+    shown = ask(fleet, path, ops)[1]
+    assert (shown["state"], shown["versions"][0]["made_by"]) == ("confirmed", "ops@default")
+    assert shown["resources"][0]["metadata"]["name"] == "one"
+    assert ask(fleet, "/api/v1/rollouts?gateways=x*", ops, good)[0] == 404
+    assert ask(fleet, "/api/v1/rollouts?gateways=hall&waves=none", ops, good)[0] == 400
+    assert ask(fleet, "/api/v1/rollouts?gateways=hall&soak=0", ops, good)[0] == 201
+    assert ask(fleet, "/api/v1/rollouts", eve)[1] == {"rollouts": []}
+
+
+def ask(fleet: EnrolledFleet, path: str, user: str | None, body: str | None = None) -> tuple[int, dict[str, Any]]:
+    """(status, document) of the hub's HTTPS."""
+    context = ssl.create_default_context(cafile=str(fleet.folder / "hub" / "authority" / "ca.pem"))
+    url = f"https://localhost:{fleet.hub.port('https')}{path}"
+    request = urllib.request.Request(url, data=body.encode() if body is not None else None)
+    if user is not None:
+        request.add_header("Authorization", f"Basic {base64.b64encode(user.encode()).decode()}")
+    try:
+        with urllib.request.urlopen(request, timeout=WAIT_S, context=context) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as refused:
+        with refused:
+            return refused.code, json.loads(refused.read() or b"{}")

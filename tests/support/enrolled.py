@@ -1,0 +1,85 @@
+"""A hub with enrolment and gateways that have enrolled there: processes, and the commands of who runs them."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Any, Self
+
+from cloud.hub.desired.shown import gateway_row
+from cloud.hub.registry.configurations import Configurations
+from cloud.hub.registry.location import sqlite_file
+from tests.support import forked
+from tests.support.processes import Waypost, free_port, wait_until
+
+WAIT_S = 60.0
+
+
+class EnrolledFleet:
+    """One hub, and gateways by name, below one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.hub_port = free_port()
+        places = (f"--amqp=127.0.0.1:{self.hub_port}", "--http=127.0.0.1:0")
+        self.hub = Waypost(folder / "hub.log", "hub", "run", "--data", str(folder / "hub"), *places)
+        self.gateways: dict[str, Waypost] = {}
+
+    def __enter__(self) -> Self:
+        self.hub.start()
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        for each in (*self.gateways.values(), self.hub):
+            each.__exit__(*details)
+
+    @property
+    def url(self) -> str:
+        return f"amqps://localhost:{self.hub_port}"
+
+    @property
+    def lake(self) -> Path:
+        return self.folder / "hub" / "lake"
+
+    def fleet(self, *words: str, code: int = 0) -> str:
+        """What a `waypost fleet` command says, with its errors."""
+        done = forked.waypost("fleet", *words, "--data", str(self.folder / "hub"))
+        assert done.returncode == code, done.stdout + done.stderr
+        return str((done.stdout + done.stderr) if code else done.stdout)
+
+    def here(self, name: str, *words: str, code: int = 0) -> str:
+        """The same of a command on a gateway's data directory."""
+        done = forked.waypost(*words, "--data", str(self.folder / name))
+        assert done.returncode == code, done.stdout + done.stderr
+        return str(done.stdout + done.stderr)
+
+    def enrol(self, name: str) -> Waypost:
+        """A gateway that has enrolled, and is not started yet."""
+        token = self.fleet("token", "create").strip()
+        places = ("--mqtt", "127.0.0.1:0", "--amqp", "none", "--http", "127.0.0.1:0")
+        told = ("--name", name, "--hub", self.url, "--token", token, "--forward", "plant/#")
+        self.here(name, "edge", "init", *told, *places)
+        data = self.folder / name
+        made = self.gateways[name] = Waypost(self.folder / f"{name}.log", "edge", "run", "--data", str(data))
+        return made
+
+    def written(self, name: str, text: str) -> str:
+        """A file of this text."""
+        file = self.folder / name
+        file.write_text(text)
+        return str(file)
+
+    def states(self) -> dict[str, dict[str, Any]]:
+        """What `fleet config list` says, by gateway, without a process for each look."""
+        with contextlib.closing(Configurations.at(sqlite_file(self.folder / "hub" / "registry.db"))) as database:
+            return {each.gateway: gateway_row(each) for each in Configurations(database).gateways()}
+
+    def wait_for(self, name: str, state: str, wanted: int) -> dict[str, Any]:
+        """The row of a gateway once it is in this state about this version."""
+
+        def there() -> bool:
+            row = self.states().get(name)
+            return row is not None and (row["state"], row["wanted"]) == (state, wanted)
+
+        wait_until(there, timeout_s=WAIT_S, what=f"{name} is {state} about {wanted}", every_s=0.2)
+        return self.states()[name]

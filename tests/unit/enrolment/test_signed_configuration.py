@@ -1,0 +1,124 @@
+"""Whose document of configuration a gateway takes: its authority's, and for itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.x509.oid import NameOID
+
+from bridge.desired import Desired, DesiredError, Signed, signed_text, to_sign, written
+from bridge.limits import DESIRED_BYTES_MAX
+from cloud.hub.desired.service import signing
+from cloud.hub.enrolment.authority import OwnAuthority
+from edge.appliance.desired.signature import verify
+from edge.appliance.identity.files import Identity
+from edge.appliance.identity.request import new_key
+
+NOW = 1_800_000_000.0
+
+
+def desired(gateway: str = "hall 7/b", tenant: str = "acme", **more: object) -> Desired:
+    made = Desired(tenant=tenant, gateway=gateway, version=3, made_at=0, resources=[])
+    return msgspec.structs.replace(made, **more)
+
+
+def signed(authority: OwnAuthority, document: Desired) -> Signed:
+    content = written(document)
+    return Signed(content, signing(authority)(content))
+
+
+@pytest.fixture(scope="module")
+def authority() -> OwnAuthority:
+    return OwnAuthority.make("hub", NOW)
+
+
+@pytest.fixture
+def data(tmp_path: Path, authority: OwnAuthority) -> Path:
+    """Of a gateway that has enrolled."""
+    enrol(tmp_path, authority)
+    return tmp_path
+
+
+def enrol(data: Path, authority: OwnAuthority) -> None:
+    key = new_key()
+    issued = authority.gateway_certificate(key.public_key(), "acme", "hall 7/b", NOW, 60.0)
+    (data / "identity").mkdir()
+    Identity(data).become(key, issued.pem, authority.pem)
+
+
+def test_its_own_is_taken_whatever_the_clock_says(data: Path, authority: OwnAuthority) -> None:
+    """The certificate was good for a minute, years from the test's clock."""
+    found = verify(signed(authority, desired()), data)
+    assert found.desired == desired()
+    assert found.authority == authority.fingerprint.hex()
+
+
+def test_one_with_an_authority_of_rsa(tmp_path: Path) -> None:
+    key = rsa.generate_private_key(65537, 2048)
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "theirs")])
+    made = OwnAuthority.make("ours", NOW).certificate
+    builder = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
+    times = builder.not_valid_before(made.not_valid_before_utc).not_valid_after(made.not_valid_after_utc)
+    theirs = OwnAuthority(times.serial_number(1).sign(key, hashes.SHA256()), key)
+    enrol(tmp_path, theirs)
+    assert verify(signed(theirs, desired()), tmp_path).desired == desired()
+
+
+@pytest.mark.parametrize("document", [desired("other"), desired(tenant="umbrella")])
+def test_anothers_is_refused(data: Path, authority: OwnAuthority, document: Desired) -> None:
+    with pytest.raises(DesiredError, match="which this one is not"):
+        verify(signed(authority, document), data)
+
+
+def test_what_was_changed_or_signed_by_another_is_refused(data: Path, authority: OwnAuthority) -> None:
+    good = signed(authority, desired())
+    changed = Signed(good.content.replace('"version":3', '"version":4'), good.signature)
+    other = signed(OwnAuthority.make("hub", NOW), desired())
+    for wrong in (changed, other, Signed(good.content, signed_text(b"")), Signed(good.content, signed_text(b"0" * 70))):
+        with pytest.raises(DesiredError, match="not of the authority"):
+            verify(wrong, data)
+    with pytest.raises(DesiredError, match="signature cannot be read"):
+        verify(Signed(good.content, "%"), data)
+
+
+def test_a_signature_over_the_content_alone_is_none(data: Path, authority: OwnAuthority) -> None:
+    """So that no other text the authority signs is a document."""
+    content = written(desired())
+    with pytest.raises(DesiredError, match="not of the authority"):
+        verify(Signed(content, signed_text(authority.sign(content.encode()))), data)
+    der = authority.certificate.public_bytes(serialization.Encoding.DER)
+    assert to_sign(content)[:1] != der[:1]
+
+
+@pytest.mark.parametrize(
+    ("document", "words"),
+    [
+        (desired(format=2), "needs a newer program"),
+        (desired(version=0), "no number above 0"),
+        (desired(confirm_s=0.0), "no number above 0"),
+    ],
+)
+def test_what_this_program_cannot_follow_is_refused(
+    data: Path, authority: OwnAuthority, document: Desired, words: str
+) -> None:
+    with pytest.raises(DesiredError, match=words):
+        verify(signed(authority, document), data)
+
+
+def test_one_that_is_too_large_is_refused_at_both_ends(data: Path, authority: OwnAuthority) -> None:
+    large = desired(resources=[{"kind": "x" * DESIRED_BYTES_MAX}])
+    with pytest.raises(DesiredError, match="bytes at most"):
+        written(large)
+    content = msgspec.json.encode(large).decode()
+    with pytest.raises(DesiredError, match="more than"):
+        verify(Signed(content, signing(authority)(content)), data)
+
+
+def test_a_gateway_that_has_not_enrolled_takes_none(tmp_path: Path, authority: OwnAuthority) -> None:
+    with pytest.raises(DesiredError, match="identity cannot be read"):
+        verify(signed(authority, desired()), tmp_path)
