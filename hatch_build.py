@@ -33,6 +33,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 SOURCES = (
     Path("bridge", "engine", "loops.c"),
     Path("edge", "broker", "mqtt", "arrivals.c"),
+    Path("edge", "broker", "mqtt", "departures.c"),
     Path("edge", "broker", "store", "loops.c"),
 )
 FLAGS = ("-std=c11", "-O2", "-fPIC", "-shared", "-Wall", "-Wextra")

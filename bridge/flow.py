@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from bridge.batch import Lane
 from bridge.limits import MESSAGE_OVERHEAD_BYTES
-from bridge.message import Stored
+from bridge.message import Run, Stored
 
 
 class Subscription(Protocol):
@@ -128,6 +128,10 @@ class Flow:
         mean = piece.size / len(stored.run)
         self._mean_bytes = max(mean, self._mean_bytes + (mean - self._mean_bytes) / 32)
         self.wake()
+
+    def deliver_all(self, subscription: Subscription, runs: Sequence[Run], qos1_messages: int) -> bool:
+        """What it is given is stored: somebody has to answer for it."""
+        return False
 
     def exhausted(self) -> None:
         """Nobody waits for the end of what is stored."""

@@ -14,7 +14,7 @@ import pytest
 
 import hatch_build
 from bridge.engine import choice, compiled
-from edge.broker.mqtt import arrivals
+from edge.broker.mqtt import arrivals, departures
 from edge.broker.store import loops as store_loops
 from tests.conftest import ROOT
 from tests.support.loops import LOOPS
@@ -51,7 +51,8 @@ def install(root: Path, version: str) -> tuple[dict[str, Any], list[str]]:
 
 
 def libraries(root: Path) -> list[str]:
-    found = (path for source in hatch_build.SOURCES for path in (root / source).parent.iterdir())
+    folders = {(root / source).parent for source in hatch_build.SOURCES}
+    found = (path for folder in folders for path in folder.iterdir())
     return sorted(path.relative_to(root).as_posix() for path in found if path.suffix != ".c")
 
 
@@ -100,7 +101,8 @@ class TestBuild:
 
     def test_those_who_load_them_and_the_build_name_them_alike(self) -> None:
         named = [hatch_build.library_path(ROOT / source) for source in hatch_build.SOURCES]
-        assert named == [compiled.library_path(), arrivals.library_path(), store_loops.library_path()]
+        ours = [compiled, arrivals, departures, store_loops]
+        assert named == [module.library_path() for module in ours]
 
     def test_it_is_there_where_this_checkout_is_installed(self) -> None:
         origin = importlib.metadata.distribution("waypost").read_text("direct_url.json") or "{}"

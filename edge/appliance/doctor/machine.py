@@ -18,6 +18,7 @@ from edge.appliance.clock import EARLIEST
 from edge.appliance.doctor.check import Result, Surroundings, fail, ok, warn
 from edge.appliance.store.shared import size
 from edge.broker.mqtt.arrivals import load as load_arrivals
+from edge.broker.mqtt.departures import load as load_departures
 from edge.broker.store.loops import CompiledLoops, library_path
 
 ENTROPY_BITS_MIN: Final = 128
@@ -182,12 +183,13 @@ def engine(around: Surroundings) -> Iterator[Result]:
 
 
 def arrivals(around: Surroundings) -> Iterator[Result]:
-    """Are MQTT messages read by what was compiled?"""
+    """Are MQTT messages read, and written to subscribers, by what was compiled?"""
     if around.environment.get(libraries.SETTING) == "python":
         yield ok("MQTT reading", f"in Python ({libraries.SETTING}=python)")
         return
     try:
         load_arrivals()
+        load_departures()
     except OSError as error:
         step = "install a C compiler (gcc and libc6-dev), then install Waypost again"
         yield warn("MQTT reading", f"in Python, at half the speed: {error}", step)

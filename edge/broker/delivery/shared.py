@@ -7,7 +7,7 @@ of every live subscription is.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import repeat
 
 from bridge.message import Run, Stored
@@ -52,6 +52,9 @@ class SharedSubscription(TransientSubscription):
         stored = Stored(self._position, 0, run)
         self._position += len(run.bodies)
         self._keep(stored)
+
+    def offer_all(self, runs: Sequence[Run], qos1_messages: int) -> bool:
+        return False
 
     def pump(self) -> None:
         if self._pumping:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from bridge.message import QOS_MASK, Run, Stored
 from edge.broker.delivery.consumer_group import SETTLED, ConsumerGroup, part_of
@@ -115,6 +115,20 @@ class TransientSubscription:
             self._keep(stored)
         else:
             self._drop(run)
+
+    def offer_all(self, runs: Sequence[Run], qos1_messages: int) -> bool:
+        """Deliver all of these now, `qos1_messages` of them of QoS 1 and the others of QoS 0. False, and nothing was
+        delivered, where they have to be offered one by one."""
+        consumers = self.group.consumers
+        if self._waiting or self._qos0_only or self._not_from is not None or len(consumers) != 1:
+            return False
+        consumer = consumers[0]
+        try:
+            return consumer.deliver_all(self, runs, qos1_messages)
+        except Exception as error:
+            self.leave(consumer)
+            end_consumer(consumer, error)
+            return True
 
     def _drop(self, run: Run) -> None:
         """There is no room for it."""

@@ -169,6 +169,11 @@ class Consumer(Protocol):
         """
         ...
 
+    def deliver_all(self, subscription: Subscription, runs: Sequence[Run], qos1_messages: int) -> bool:
+        """Take all of these, for which nobody has to answer: MQTT messages as they came, `qos1_messages` of them of
+        QoS 1 and the others of QoS 0. False, and nothing was taken, where `deliver` is to be asked one by one."""
+        return False
+
     def exhausted(self) -> None:
         """The store has been read to its end (`Subscription.idle_now`): a drain need not wait any longer."""
         return

@@ -4,7 +4,7 @@
  *
  * A *lane* is the reading side of one connection. It takes PUBLISH packets of QoS 0 and 1 whose first byte, topic name
  * and properties it has been taught, and gives everything else to the machine (`inbound.py`), bytes untouched and in
- * order. What it took stands in *stretches*: messages for logs, which are stored and answered as one, or one run that the
+ * order. What it took stands in *stretches*: messages that are stored, delivered and answered as one, or one run that the
  * router takes by itself. `arrivals.py` is the other side: it decides about everything that is not plain.
  *
  * Where a lane knows the socket of its connection, all that are ready are received from in one call, and answers are sent
@@ -39,7 +39,7 @@ typedef struct PyMethodDef {
 enum { METH_FASTCALL = 0x80 };
 typedef void (*PyCapsule_Destructor)(PyObject *);
 
-extern PyObject _Py_NoneStruct, *PyExc_OSError;
+extern PyObject _Py_NoneStruct, _Py_FalseStruct, *PyExc_OSError;
 PyThreadState *PyEval_SaveThread(void);
 void PyEval_RestoreThread(PyThreadState *);
 PyObject *PyErr_SetFromErrno(PyObject *);
@@ -113,14 +113,20 @@ enum {
     RECEIVED_EACH_MAX = 64 << 10, /* of one socket in one call: hundreds of small messages */
 };
 
-static const char LANE[] = "waypost.lane", TURN[] = "waypost.turn", COLUMN[] = "waypost.column",
+static const char LANE[] = "waypost.lane", TURN[] = "waypost.turn", COLUMN[] = "waypost.column", LOG[] = "waypost.log",
                   STRETCH[] = "waypost.stretch", TOPIC[] = "waypost.topic", PREFIX[] = "waypost.prefix";
 
 /* Messages of a turn that go to one log. */
-struct column {
+struct log {
     PyObject *sink; /* the object of Python that stands for it */
     PyObject *runs; /* a list while the open stretch has some */
     size_t bytes, messages;
+};
+
+/* Where messages go. */
+struct column {
+    PyObject *log;  /* a capsule; NULL: they are not kept */
+    PyObject *live; /* the object of Python that stands for who gets them before; NULL: nobody */
 };
 
 /* Where messages go to all topics whose names begin alike. */
@@ -161,21 +167,29 @@ struct lane {
     int socket;        /* less than 0: only the transport may use it */
     bool watched;      /* it is received from here */
     uint8_t version;
-    bool open, answered;
+    bool open, answered, behind;
 };
 
 /* Messages of one lane that came one behind the other. */
 struct entry {
     PyObject *lane, *run;
     uint32_t ids;
+    enum { NOW, BEHIND, KEPT } answer; /* at once, behind what the client sent before, or when it is kept */
+};
+
+/* Messages one behind the other, of those that somebody gets, that go to the same. */
+struct offer {
+    PyObject *live, *runs, *origins; /* an origin for each run */
+    size_t qos1_messages;
 };
 
 /* What is stored and answered as one. */
 struct stretch {
     struct entry *entries;
+    struct offer *offers;
     uint16_t *ids;
-    size_t entries_used, entries_room, ids_used, ids_room;
-    PyObject *columns; /* capsules of those it has messages for */
+    size_t entries_used, entries_room, offers_used, offers_room, ids_used, ids_room, messages;
+    PyObject *logs; /* capsules of those it has messages for */
 };
 
 struct turn {
@@ -358,8 +372,8 @@ static PyObject *learn(PyObject *self, PyObject *const *arguments, Py_ssize_t co
     return tell(lane->turn, at(topic, TOPIC), arguments[6]) ? none() : NULL;
 }
 
-/* direct(turn, topic, column or None) -> (prefix, what its names begin with) of the topic, or None: what comes to it is for
- * the log of this column, as long as routes are as now; or for the machine. */
+/* direct(turn, topic, column or None) -> (prefix, what its names begin with) of the topic, or None: what comes to it goes
+ * where the column says, as long as routes are as now; or is for the machine. */
 static PyObject *direct(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self, (void)count;
@@ -490,18 +504,44 @@ static PyObject *take_topic(struct lane *lane, const struct packet *packet)
 
 /* --- columns and stretches --------------------------------------------------------------------------------------- */
 
+static void free_log(PyObject *capsule)
+{
+    struct log *log = at(capsule, LOG);
+    Py_DecRef(log->sink);
+    Py_DecRef(log->runs);
+    PyMem_Free(log);
+}
+
+/* log(sink) */
+static PyObject *make_log(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+{
+    (void)self, (void)count;
+    struct log *log = PyMem_Calloc(1, sizeof *log);
+    if (!log)
+        return PyErr_NoMemory();
+    PyObject *capsule = PyCapsule_New(log, LOG, free_log);
+    if (!capsule)
+        PyMem_Free(log);
+    else
+        log->sink = keep(arguments[0]);
+    return capsule;
+}
+
 static void free_column(PyObject *capsule)
 {
     struct column *column = at(capsule, COLUMN);
-    Py_DecRef(column->sink);
-    Py_DecRef(column->runs);
+    Py_DecRef(column->log);
+    Py_DecRef(column->live);
     PyMem_Free(column);
 }
 
-/* column(sink) */
+/* column(log or None, who gets the messages before or None) */
 static PyObject *make_column(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self, (void)count;
+    PyObject *log = arguments[0] == &_Py_NoneStruct ? NULL : arguments[0];
+    if (log && !at(log, LOG))
+        return NULL;
     struct column *column = PyMem_Calloc(1, sizeof *column);
     if (!column)
         return PyErr_NoMemory();
@@ -509,7 +549,7 @@ static PyObject *make_column(PyObject *self, PyObject *const *arguments, Py_ssiz
     if (!capsule)
         PyMem_Free(column);
     else
-        column->sink = keep(arguments[0]);
+        column->log = keep(log), column->live = arguments[1] == &_Py_NoneStruct ? NULL : keep(arguments[1]);
     return capsule;
 }
 
@@ -518,9 +558,14 @@ static void free_stretch(PyObject *capsule)
     struct stretch *stretch = at(capsule, STRETCH);
     for (size_t i = 0; i < stretch->entries_used; i++)
         Py_DecRef(stretch->entries[i].lane), Py_DecRef(stretch->entries[i].run);
+    for (size_t i = 0; i < stretch->offers_used; i++) {
+        struct offer *offer = &stretch->offers[i];
+        Py_DecRef(offer->live), Py_DecRef(offer->runs), Py_DecRef(offer->origins);
+    }
     PyMem_Free(stretch->entries);
+    PyMem_Free(stretch->offers);
     PyMem_Free(stretch->ids);
-    Py_DecRef(stretch->columns);
+    Py_DecRef(stretch->logs);
     PyMem_Free(stretch);
 }
 
@@ -538,23 +583,22 @@ static struct stretch *open_stretch(struct turn *turn)
         PyMem_Free(stretch);
         return NULL;
     }
-    if ((stretch->columns = PyList_New(0)) && !PyList_Append(turn->stretches, capsule))
+    if ((stretch->logs = PyList_New(0)) && !PyList_Append(turn->stretches, capsule))
         turn->open = stretch;
     Py_DecRef(capsule);
     return turn->open;
 }
 
-/* Nothing more joins the open stretch: its columns become (sink, runs, bytes, messages), and begin anew. */
+/* Nothing more joins the open stretch: its logs become (sink, runs, bytes, messages), and begin anew. */
 static bool end_stretch(struct turn *turn)
 {
     struct stretch *stretch = turn->open;
     PyObject *rows = stretch ? PyList_New(0) : NULL;
     turn->open = NULL;
-    for (Py_ssize_t i = 0; rows && i < PyList_Size(stretch->columns); i++) {
-        struct column *column = at(PyList_GetItem(stretch->columns, i), COLUMN);
-        PyObject *row = Py_BuildValue("ONnn", column->sink, column->runs, (Py_ssize_t)column->bytes,
-                                      (Py_ssize_t)column->messages);
-        column->runs = NULL, column->bytes = column->messages = 0;
+    for (Py_ssize_t i = 0; rows && i < PyList_Size(stretch->logs); i++) {
+        struct log *log = at(PyList_GetItem(stretch->logs, i), LOG);
+        PyObject *row = Py_BuildValue("ONnn", log->sink, log->runs, (Py_ssize_t)log->bytes, (Py_ssize_t)log->messages);
+        log->runs = NULL, log->bytes = log->messages = 0;
         bool added = row && !PyList_Append(rows, row);
         Py_DecRef(row);
         if (!added) {
@@ -563,17 +607,40 @@ static bool end_stretch(struct turn *turn)
         }
     }
     if (stretch) {
-        Py_DecRef(stretch->columns);
-        stretch->columns = rows;
+        Py_DecRef(stretch->logs);
+        stretch->logs = rows;
     }
     return !stretch || rows;
+}
+
+static bool add_to_log(struct stretch *stretch, PyObject *capsule, PyObject *run, size_t messages, size_t bytes)
+{
+    struct log *log = at(capsule, LOG);
+    if (!log->runs && (!(log->runs = PyList_New(0)) || PyList_Append(stretch->logs, capsule)))
+        return false;
+    log->bytes += bytes, log->messages += messages;
+    return !PyList_Append(log->runs, run);
+}
+
+static bool add_to_offer(struct stretch *stretch, PyObject *live, PyObject *run, PyObject *origin, size_t qos1_messages)
+{
+    struct offer *last = stretch->offers_used ? &stretch->offers[stretch->offers_used - 1] : NULL;
+    if (!last || last->live != live) {
+        if (!room((void **)&stretch->offers, stretch->offers_used, &stretch->offers_room, sizeof *last))
+            return false;
+        last = &stretch->offers[stretch->offers_used++];
+        *last = (struct offer){keep(live), PyList_New(0), PyList_New(0), 0};
+    }
+    last->qos1_messages += qos1_messages;
+    return last->runs && last->origins && !PyList_Append(last->runs, run) && !PyList_Append(last->origins, origin);
 }
 
 static bool join(struct turn *turn, PyObject *lane, PyObject *column_capsule, PyObject *run, const uint16_t *ids,
                  size_t ids_used, size_t messages, size_t bytes)
 {
     struct stretch *stretch = open_stretch(turn);
-    struct column *column = at(column_capsule, COLUMN);
+    const struct column *column = at(column_capsule, COLUMN);
+    PyObject *origin = ((struct lane *)at(lane, LANE))->origin;
     if (!stretch)
         return false;
     while (stretch->ids_room < stretch->ids_used + ids_used)
@@ -581,31 +648,37 @@ static bool join(struct turn *turn, PyObject *lane, PyObject *column_capsule, Py
             return false;
     if (!room((void **)&stretch->entries, stretch->entries_used, &stretch->entries_room, sizeof *stretch->entries))
         return false;
-    if (!column->runs && (!(column->runs = PyList_New(0)) || PyList_Append(stretch->columns, column_capsule)))
+    if (column->log && !add_to_log(stretch, column->log, run, messages, bytes))
         return false;
-    if (PyList_Append(column->runs, run))
+    if (column->live && !add_to_offer(stretch, column->live, run, origin, ids_used))
         return false;
     if (ids_used)
         __builtin_memcpy(stretch->ids + stretch->ids_used, ids, ids_used * sizeof *ids);
-    stretch->ids_used += ids_used;
-    stretch->entries[stretch->entries_used++] = (struct entry){keep(lane), keep(run), (uint32_t)ids_used};
-    column->bytes += bytes, column->messages += messages;
+    stretch->ids_used += ids_used, stretch->messages += messages;
+    stretch->entries[stretch->entries_used++] =
+        (struct entry){keep(lane), keep(run), (uint32_t)ids_used, column->log ? KEPT : NOW};
     return true;
+}
+
+static PyObject *list_ids(const uint16_t *ids, size_t count)
+{
+    PyObject *list = PyList_New(0);
+    for (size_t i = 0; list && i < count; i++) {
+        PyObject *id = PyLong_FromLong(ids[i]);
+        if (!id || PyList_Append(list, id)) {
+            Py_DecRef(list);
+            list = NULL;
+        }
+        Py_DecRef(id);
+    }
+    return list;
 }
 
 /* What the router takes by itself: (origin, run, packet identifiers, topic). */
 static bool stand_alone(struct turn *turn, const struct lane *lane, PyObject *topic, PyObject *run, const uint16_t *ids,
                         size_t ids_used)
 {
-    PyObject *tokens = PyList_New(0);
-    for (size_t i = 0; tokens && i < ids_used; i++) {
-        PyObject *id = PyLong_FromLong(ids[i]);
-        if (!id || PyList_Append(tokens, id)) {
-            Py_DecRef(tokens);
-            tokens = NULL;
-        }
-        Py_DecRef(id);
-    }
+    PyObject *tokens = list_ids(ids, ids_used);
     PyObject *row = tokens && end_stretch(turn) ? Py_BuildValue("OONO", lane->origin, run, tokens, topic) : NULL;
     bool added = row && !PyList_Append(turn->stretches, row);
     Py_DecRef(row);
@@ -1118,12 +1191,12 @@ static PyObject *waits(PyObject *self, PyObject *const *arguments, Py_ssize_t co
 
 /* --- answers ----------------------------------------------------------------------------------------------------- */
 
-/* rows(stretch) -> [(sink, runs, bytes, messages)] */
+/* rows(stretch) -> [(sink, runs, bytes, messages)], a log each */
 static PyObject *rows(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self, (void)count;
     const struct stretch *stretch = at(arguments[0], STRETCH);
-    return stretch ? keep(stretch->columns) : NULL;
+    return stretch ? keep(stretch->logs) : NULL;
 }
 
 /* members(stretch) -> [(origin, run, packet identifiers)] in the order they came */
@@ -1135,15 +1208,10 @@ static PyObject *members(PyObject *self, PyObject *const *arguments, Py_ssize_t 
     const uint16_t *ids = stretch ? stretch->ids : NULL;
     for (size_t i = 0; found && i < stretch->entries_used; i++) {
         const struct lane *lane = at(stretch->entries[i].lane, LANE);
-        PyObject *tokens = PyList_New(0), *row;
-        bool added = tokens;
-        for (uint32_t n = 0; added && n < stretch->entries[i].ids; n++) {
-            PyObject *id = PyLong_FromLong(*ids++);
-            added = id && !PyList_Append(tokens, id);
-            Py_DecRef(id);
-        }
-        row = added ? Py_BuildValue("OOO", lane->origin, stretch->entries[i].run, tokens) : NULL;
-        added = row && !PyList_Append(found, row);
+        PyObject *tokens = list_ids(ids, stretch->entries[i].ids);
+        PyObject *row = tokens ? Py_BuildValue("OOO", lane->origin, stretch->entries[i].run, tokens) : NULL;
+        bool added = row && !PyList_Append(found, row);
+        ids += stretch->entries[i].ids;
         Py_DecRef(row);
         Py_DecRef(tokens);
         if (!added) {
@@ -1154,20 +1222,89 @@ static PyObject *members(PyObject *self, PyObject *const *arguments, Py_ssize_t 
     return found;
 }
 
-/* count(stretch) -> answers that are waited for */
-static PyObject *answers(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+/* offers(stretch) -> [(who gets them, runs, origins, messages of QoS 1)] in the order they came */
+static PyObject *list_offers(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self, (void)count;
     const struct stretch *stretch = at(arguments[0], STRETCH);
-    return stretch ? PyLong_FromLong((long)stretch->ids_used) : NULL;
+    PyObject *found = stretch ? PyList_New(0) : NULL;
+    for (size_t i = 0; found && i < stretch->offers_used; i++) {
+        const struct offer *offer = &stretch->offers[i];
+        PyObject *row =
+            Py_BuildValue("OOOn", offer->live, offer->runs, offer->origins, (Py_ssize_t)offer->qos1_messages);
+        bool added = row && !PyList_Append(found, row);
+        Py_DecRef(row);
+        if (!added) {
+            Py_DecRef(found);
+            found = NULL;
+        }
+    }
+    return found;
 }
 
-/* For the origin of each run with answers, `by` answers more are to come; who waits for none is not in `awaiting`. */
+/* count(stretch) -> messages */
+static PyObject *count_messages(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+{
+    (void)self, (void)count;
+    const struct stretch *stretch = at(arguments[0], STRETCH);
+    return stretch ? PyLong_FromLong((long)stretch->messages) : NULL;
+}
+
+/* part(stretch, awaiting) -> (answers to be given now, answers that wait). What is not kept is answered behind what its
+ * origin sent before: in this stretch, or where it is in `awaiting`. */
+static PyObject *part_answers(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+{
+    (void)self, (void)count;
+    struct stretch *stretch = at(arguments[0], STRETCH);
+    Py_ssize_t now = 0, later = 0;
+    for (size_t i = 0; stretch && i < stretch->entries_used; i++) {
+        struct entry *entry = &stretch->entries[i];
+        struct lane *lane = at(entry->lane, LANE);
+        if (!entry->ids)
+            continue;
+        if (entry->answer == NOW && (lane->behind || PyDict_GetItemWithError(arguments[1], lane->origin)))
+            entry->answer = BEHIND;
+        lane->behind = entry->answer != NOW;
+        *(lane->behind ? &later : &now) += entry->ids;
+    }
+    for (size_t i = 0; stretch && i < stretch->entries_used; i++)
+        ((struct lane *)at(stretch->entries[i].lane, LANE))->behind = false;
+    return stretch && !PyErr_Occurred() ? Py_BuildValue("nn", now, later) : NULL;
+}
+
+/* waiting(stretch) -> [(origin, packet identifiers, whether its messages are kept)] whose answers wait */
+static PyObject *list_waiting(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+{
+    (void)self, (void)count;
+    const struct stretch *stretch = at(arguments[0], STRETCH);
+    PyObject *found = stretch ? PyList_New(0) : NULL;
+    const uint16_t *ids = stretch ? stretch->ids : NULL;
+    for (size_t i = 0; found && i < stretch->entries_used; i++) {
+        const struct entry *entry = &stretch->entries[i];
+        const struct lane *lane = at(entry->lane, LANE);
+        PyObject *tokens = list_ids(ids, entry->ids), *row = NULL;
+        bool waits = entry->ids && entry->answer != NOW, added = tokens;
+        if (tokens && waits)
+            row = Py_BuildValue("OOi", lane->origin, tokens, entry->answer == KEPT);
+        if (waits)
+            added = row && !PyList_Append(found, row);
+        Py_DecRef(row);
+        Py_DecRef(tokens);
+        if (!added) {
+            Py_DecRef(found);
+            found = NULL;
+        }
+        ids += entry->ids;
+    }
+    return found;
+}
+
+/* For the origin of each run with answers that wait, `by` answers more are to come; who waits for none is not in `awaiting`. */
 static PyObject *change_awaiting(PyObject *capsule, PyObject *awaiting, long by)
 {
     const struct stretch *stretch = at(capsule, STRETCH);
     for (size_t i = 0; stretch && i < stretch->entries_used; i++) {
-        if (!stretch->entries[i].ids)
+        if (!stretch->entries[i].ids || stretch->entries[i].answer == NOW)
             continue;
         PyObject *origin = ((struct lane *)at(stretch->entries[i].lane, LANE))->origin;
         PyObject *before = PyDict_GetItemWithError(awaiting, origin);
@@ -1183,7 +1320,7 @@ static PyObject *change_awaiting(PyObject *capsule, PyObject *awaiting, long by)
     return stretch ? none() : NULL;
 }
 
-/* await(stretch, awaiting): each origin has as many answers to come more as it has runs with answers */
+/* await(stretch, awaiting): each origin has as many answers to come more as it has runs with answers that wait */
 static PyObject *await_answers(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self, (void)count;
@@ -1278,7 +1415,8 @@ static bool write_answers(const struct lane *lane)
     return done;
 }
 
-/* accept(stretch) -> origins of which an answer could not be given: PUBACK for each message, one write a connection */
+/* accept(stretch, whether those that wait, or those that do not) -> origins of which an answer could not be given: PUBACK
+ * for each message, one write a connection */
 static PyObject *accept_all(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self, (void)count;
@@ -1286,9 +1424,14 @@ static PyObject *accept_all(PyObject *self, PyObject *const *arguments, Py_ssize
     PyObject *failed = stretch ? PyList_New(0) : NULL;
     struct lane *first = NULL, **last = &first;
     const uint16_t *ids = stretch ? stretch->ids : NULL;
+    bool waiting = arguments[1] != &_Py_FalseStruct;
     for (size_t i = 0; failed && i < stretch->entries_used; i++) {
         struct lane *lane = at(stretch->entries[i].lane, LANE);
         uint32_t its_ids = stretch->entries[i].ids;
+        if ((stretch->entries[i].answer != NOW) != waiting) {
+            ids += its_ids;
+            continue;
+        }
         if (its_ids && !lane->answered) {
             lane->answered = true, lane->next_answered = NULL;
             *last = lane, last = &lane->next_answered;
@@ -1326,17 +1469,20 @@ static PyObject *accept_all(PyObject *self, PyObject *const *arguments, Py_ssize
 static PyMethodDef methods[] = {
     {"open", make_turn, METH_FASTCALL, NULL},           {"close", close_turn, METH_FASTCALL, NULL},
     {"stamp", stamp, METH_FASTCALL, NULL},              {"forget", forget_routes, METH_FASTCALL, NULL},
-    {"take", take, METH_FASTCALL, NULL},                {"column", make_column, METH_FASTCALL, NULL},
-    {"direct", direct, METH_FASTCALL, NULL},            {"prefix", make_prefix, METH_FASTCALL, NULL},
-    {"direct_all", direct_all, METH_FASTCALL, NULL},    {"lane", make_lane, METH_FASTCALL, NULL},
-    {"learn", learn, METH_FASTCALL, NULL},              {"permit", permit, METH_FASTCALL, NULL},
-    {"unlearn", unlearn, METH_FASTCALL, NULL},          {"close_lane", close_lane, METH_FASTCALL, NULL},
-    {"heard", heard, METH_FASTCALL, NULL},              {"held", held, METH_FASTCALL, NULL},
-    {"waits", waits, METH_FASTCALL, NULL},              {"descriptor", descriptor, METH_FASTCALL, NULL},
-    {"watch", watch, METH_FASTCALL, NULL},              {"arrived", arrived, METH_FASTCALL, NULL},
-    {"rows", rows, METH_FASTCALL, NULL},                {"members", members, METH_FASTCALL, NULL},
-    {"answers", answers, METH_FASTCALL, NULL},          {"await", await_answers, METH_FASTCALL, NULL},
-    {"awaited", awaited, METH_FASTCALL, NULL},          {"accept", accept_all, METH_FASTCALL, NULL},
+    {"take", take, METH_FASTCALL, NULL},                {"log", make_log, METH_FASTCALL, NULL},
+    {"column", make_column, METH_FASTCALL, NULL},       {"direct", direct, METH_FASTCALL, NULL},
+    {"prefix", make_prefix, METH_FASTCALL, NULL},       {"direct_all", direct_all, METH_FASTCALL, NULL},
+    {"lane", make_lane, METH_FASTCALL, NULL},           {"learn", learn, METH_FASTCALL, NULL},
+    {"permit", permit, METH_FASTCALL, NULL},            {"unlearn", unlearn, METH_FASTCALL, NULL},
+    {"close_lane", close_lane, METH_FASTCALL, NULL},    {"heard", heard, METH_FASTCALL, NULL},
+    {"held", held, METH_FASTCALL, NULL},                {"waits", waits, METH_FASTCALL, NULL},
+    {"descriptor", descriptor, METH_FASTCALL, NULL},    {"watch", watch, METH_FASTCALL, NULL},
+    {"arrived", arrived, METH_FASTCALL, NULL},          {"rows", rows, METH_FASTCALL, NULL},
+    {"offers", list_offers, METH_FASTCALL, NULL},       {"members", members, METH_FASTCALL, NULL},
+    {"count", count_messages, METH_FASTCALL, NULL},              {"part", part_answers, METH_FASTCALL, NULL},
+    {"await", await_answers, METH_FASTCALL, NULL},      {"awaited", awaited, METH_FASTCALL, NULL},
+    {"waiting", list_waiting, METH_FASTCALL, NULL},
+    {"accept", accept_all, METH_FASTCALL, NULL},
 };
 enum { METHODS = sizeof methods / sizeof *methods };
 

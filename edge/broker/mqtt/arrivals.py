@@ -1,6 +1,6 @@
 """What all connections bring in a turn of the loop, read in C (`arrivals.c`): PUBLISH packets that say nothing new.
 
-A connection gets a *lane* with its first PUBLISH that a log keeps and nobody else gets; the lane takes what the peer
+A connection gets a *lane* with its first PUBLISH that a log keeps or live subscribers get; the lane takes what the peer
 sends from then on. It is taught such topics when the machine has read their first message. What a taught topic brings
 is read without a call of Python, and given to the router at the end of the turn, in the order it came. Everything else
 goes to the machine, behind what the lane took before. When routes change, the router takes the next message of each
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
@@ -20,12 +20,13 @@ from bridge import libraries
 from bridge.message import DURABLE, RETAIN, Run
 from bridge.transport.driver import Driver
 from edge.broker.model.authorization import Grant, nothing
-from edge.broker.model.interfaces import Origin
-from edge.broker.model.isolation import origin_called
+from edge.broker.model.interfaces import Origin, Refusal
+from edge.broker.model.isolation import answered, origin_called
 from edge.broker.mqtt.connection import Connection
 from edge.broker.mqtt.events import Published
 from edge.broker.mqtt.limits import HEAD_BYTES_MAX, HEADS_CACHED_MAX, PREFIXES_KNOWN_MAX
-from edge.broker.router.batch import Batch, ColumnRuns
+from edge.broker.router.batch import Batch, Column, LogRuns
+from edge.broker.router.live_subscriptions import LiveSink, Offer
 from edge.broker.router.router import Router
 
 log = logging.getLogger(__name__)
@@ -46,6 +47,7 @@ class Calls(NamedTuple):
     stamp: Callable[..., None]
     forget: Callable[..., None]
     take: Callable[..., list[Any]]
+    log: Callable[..., Any]
     column: Callable[..., Any]
     direct: Callable[..., Any]
     prefix: Callable[..., Any]
@@ -62,10 +64,13 @@ class Calls(NamedTuple):
     watch: Callable[..., bool]
     arrived: Callable[..., list[Origin]]
     rows: Callable[..., list[tuple[Any, list[Run], int, int]]]
+    offers: Callable[..., list[tuple[Any, list[Run], list[Origin], int]]]
     members: Callable[..., list[tuple[Origin, Run, list[int]]]]
-    answers: Callable[..., int]
+    count: Callable[..., int]
+    part: Callable[..., tuple[int, int]]
     wait: Callable[..., None]
     waited: Callable[..., None]
+    waiting: Callable[..., list[tuple[Origin, list[int], int]]]
     accept: Callable[..., list[Origin]]
 
 
@@ -98,18 +103,22 @@ class Publisher(Origin, Protocol):
 
 
 class Stretch(Batch):
-    """What came one behind the other and is for logs."""
+    """What came one behind the other and is taken as one."""
 
-    __slots__ = ("_calls", "_stretch", "columns", "tokens")
+    __slots__ = ("_calls", "_stretch", "logs", "messages", "offers")
 
     def __init__(self, calls: Calls, stretch: Any) -> None:
         self._calls = calls
         self._stretch = stretch
-        self.columns = [ColumnRuns(*row) for row in calls.rows(stretch)]
-        self.tokens = range(calls.answers(stretch))
+        self.logs = [LogRuns(*row) for row in calls.rows(stretch)]
+        self.offers = [Offer(*row) for row in calls.offers(stretch)]
+        self.messages = calls.count(stretch)
 
     def members(self) -> Iterable[tuple[Origin, Run, Sequence[int]]]:
         return self._calls.members(self._stretch)
+
+    def part(self, awaiting: Mapping[Origin, int]) -> tuple[int, int]:
+        return self._calls.part(self._stretch, awaiting)
 
     def wait(self, awaiting: MutableMapping[Origin, int]) -> None:
         self._calls.wait(self._stretch, awaiting)
@@ -117,8 +126,18 @@ class Stretch(Batch):
     def heard(self, awaiting: MutableMapping[Origin, int]) -> None:
         self._calls.waited(self._stretch, awaiting)
 
+    def accept_now(self) -> None:
+        self._accept(waiting=False)
+
     def accepted(self, tokens: Sequence[int]) -> None:
-        for origin in self._calls.accept(self._stretch):
+        self._accept(waiting=True)
+
+    def refused(self, tokens: Sequence[int], why: Refusal) -> None:
+        for origin, its_tokens, kept in self._calls.waiting(self._stretch):
+            answered(origin, its_tokens, why if kept else None)
+
+    def _accept(self, *, waiting: bool) -> None:
+        for origin in self._calls.accept(self._stretch, waiting):
             log.error("%s: its answers could not be written, its connection ends", origin.name)
             origin.abort()
 
@@ -279,7 +298,9 @@ class Arrivals:
         self._turn = calls.open(self._begin, self.publish, Run)
         self._descriptor: int | None = None
         """Readable while one of the sockets is that lanes are received from."""
-        self._columns: dict[int, Any] = {}
+        self._columns: dict[Column, Any] = {}
+        self._logs: dict[int, Any] = {}
+        self._live: dict[tuple[LiveSink, ...], tuple[LiveSink, ...]] = {}
         self._prefixes: dict[str, Any] = {}
         self._generation = 0
         """How often the routes were forgotten."""
@@ -290,7 +311,7 @@ class Arrivals:
         self, event: Published, lane: Lane | None, publisher: Publisher, driver: Driver, grant: Grant | None
     ) -> Lane | None:
         """What is like these messages, which were published, is taken by the connection's lane from now on, if all that
-        is done with it is that a log keeps it: live subscribers are served as soon as messages come.
+        is done with it is that a log keeps it and subscribers get it.
 
         `lane` is the one it has; returned is the one it has then: None where what comes is not what the machine takes
         (WebSocket).
@@ -382,14 +403,21 @@ class Arrivals:
         column = self._router.column(address, qos)
         if column is None:
             return None
-        made = self._columns.get(column.log)
+        made = self._columns.get(column)
         if made is None:
-            made = self._columns[column.log] = self._calls.column(column)
+            made = self._columns[column] = self._make_column(column)
         return made
+
+    def _make_column(self, column: Column) -> Any:
+        """Columns with the same log, or the same that get messages now, share what stands for it."""
+        live, sink = self._live.setdefault(column.live, column.live), column.log
+        if sink is not None and sink.log not in self._logs:
+            self._logs[sink.log] = self._calls.log(sink)
+        return self._calls.column(None if sink is None else self._logs[sink.log], live or None)
 
     def _forget(self) -> None:
         self._calls.forget(self._turn)
-        self._columns.clear()
+        self._clear()
         self._generation += 1
 
     def close(self) -> None:
@@ -398,4 +426,9 @@ class Arrivals:
             self._loop.remove_reader(self._descriptor)
             self._descriptor = None
         self._calls.close(self._turn)
+        self._clear()
+
+    def _clear(self) -> None:
         self._columns.clear()
+        self._logs.clear()
+        self._live.clear()

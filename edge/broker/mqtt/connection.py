@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, Protocol
 
+from bridge.message import Run
 from edge.broker.limits import TOPIC_LEVELS_MAX, Limits
 from edge.broker.message.mqtt_errors import LocalError, MalformedPacket, ProtocolError, RemoteError
 from edge.broker.message.mqtt_properties import Properties
@@ -281,11 +282,14 @@ class Connection:
         """Send one PUBLISH a message; returns the indexes of those above the client's Maximum Packet Size.
 
         QoS 1 and 2 messages stay in the session's state until acknowledged; on a connection that has closed they only
-        enter the state, to be sent when the session is resumed. Raises LocalError beyond `window`, and before `accept`.
-        """
+        enter the state, to be sent when it is resumed. Raises LocalError beyond `window`, and before `accept`."""
         if self._phase is not _OPEN:
             self._must_have_opened()
         return (self._outbound or self._sender).deliver(delivery, send=self._phase is _OPEN)
+
+    def deliver_all(self, runs: Sequence[Run], alike: events.Delivery, ids: int) -> bool:
+        """As `Outbound.deliver_all`; False on a connection that has closed, too."""
+        return self._phase is _OPEN and self._sender.deliver_all(runs, alike, ids)
 
     def send_committed(self, packet_ids: Sequence[int]) -> None:
         """What waited for the commit of these packet identifiers is on disk: send PUBLISH, or PUBREL."""
@@ -309,9 +313,7 @@ class Connection:
         `text` as Reason String where the client takes one.
 
         Before MQTT 5 a refusal cannot be said: nothing is sent, and a QoS 2 packet identifier is free again. On a
-        connection that has closed, QoS 2 identifiers are noted in the state, and answered over the one that has the
-        session now.
-        """
+        connection that has closed, QoS 2 identifiers are noted in the state, and answered over its new one."""
         self._must_have_opened()
         if qos == 2 and packet_ids:
             self._state.pending.difference_update(packet_ids)

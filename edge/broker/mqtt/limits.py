@@ -74,3 +74,6 @@ once a subscription."""
 PREFIXES_KNOWN_MAX: Final = 16_384
 """Beginnings of topic names that connections are told where their messages go by, 400 bytes each: two for each of
 8 000 devices. Beyond it they are made anew for those that ask."""
+
+USUAL_TOPIC_CHARACTERS_MAX: Final = 64
+"""Longer topic names are counted as they are written out (`edge.broker.limits.TOPIC_BYTES_A_TURN`)."""

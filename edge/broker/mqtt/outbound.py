@@ -11,15 +11,17 @@ from collections.abc import Iterable, Sequence
 from itertools import repeat
 from struct import Struct
 
+from bridge.message import Run
 from edge.broker.limits import Limits
 from edge.broker.message.mqtt_errors import LocalError, ProtocolError
 from edge.broker.message.mqtt_properties import subscription_identifiers
 from edge.broker.message.mqtt_reason_codes import ReasonCode
 from edge.broker.message.mqtt_wire import encode_string, encode_variable_byte_integer
+from edge.broker.mqtt import departures
 from edge.broker.mqtt.acknowledgements import PUBREL, encode_acknowledgements, encode_packet_ids, encode_reasons
 from edge.broker.mqtt.aliases import TopicAliases
 from edge.broker.mqtt.events import Connect, Delivery
-from edge.broker.mqtt.limits import ALIAS_TOPIC_BYTES_MIN, INFLIGHT_BYTES_MAX
+from edge.broker.mqtt.limits import ALIAS_TOPIC_BYTES_MIN, INFLIGHT_BYTES_MAX, USUAL_TOPIC_CHARACTERS_MAX
 from edge.broker.mqtt.state import InFlight, SessionState
 
 _RETAIN_BIT, _DUP_BIT = 0x01, 0x08
@@ -144,6 +146,34 @@ class Outbound:
                 middles = [middle + block for middle in middles]
             write_publishes(self._out, first, topic, middles=middles, between=between, bodies=bodies)
         return skipped
+
+    def deliver_all(self, runs: Sequence[Run], alike: Delivery, ids: int) -> bool:
+        """Send one PUBLISH for each message of these, `ids` of them above QoS 0, as new ones; `alike` is their delivery
+        but for the run, with the highest QoS. False, and nothing was sent, where there is more to look at than to write
+        them."""
+        publishes = departures.publishes()
+        if publishes is None or self._aliases is not None or self._last_kept:
+            return False
+        block = b""
+        if self._version == 5:
+            raw = subscription_identifiers(alike.identifiers)
+            block = encode_variable_byte_integer(len(raw)) + raw
+        packets = publishes(
+            runs,
+            alike.qos,
+            block,
+            list(self._state.reserve(ids)) if ids else [],
+            self._state.outgoing,
+            Delivery,
+            alike.token,
+            alike.identifiers,
+            min(SHORT_LENGTH_MAX, self._packet_bytes_max - 3),
+            USUAL_TOPIC_CHARACTERS_MAX,
+        )
+        if packets is None:
+            return False
+        self._out.append(packets)
+        return True
 
     def _deliver_one(self, delivery: Delivery, body: bytes) -> bool:
         """Send the only message of a run; False when there is more to look at than to write it."""

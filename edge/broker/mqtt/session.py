@@ -14,6 +14,7 @@ import msgspec
 
 from bridge.message import AMQP, QOS_MASK, RETAIN, Run, Stored
 from edge.broker.delivery import LogSubscription
+from edge.broker.delivery.consumer_group import SETTLED
 from edge.broker.delivery.pattern import Joinable
 from edge.broker.message.mqtt_translator import MqttTranslator
 from edge.broker.model.addresses import AddressType
@@ -21,15 +22,13 @@ from edge.broker.model.interfaces import Consumer, Outcome, Subscription
 from edge.broker.mqtt.connection import Connection
 from edge.broker.mqtt.events import Delivery, SubscriptionRequest, Will
 from edge.broker.mqtt.expiry import EXPIRY_IDENTIFIER, Lifetime
+from edge.broker.mqtt.limits import USUAL_TOPIC_CHARACTERS_MAX
 from edge.broker.mqtt.names import SHARE
 from edge.broker.mqtt.overlap import Combined, Overlaps
 from edge.broker.mqtt.qos2_journal import Qos2Journal, Recovered
 from edge.broker.mqtt.retained_delivery import RetainedDelivery
 from edge.broker.mqtt.state import SessionState
 from edge.broker.mqtt.turn import Part, Turn
-
-USUAL_TOPIC_CHARACTERS_MAX = 64
-"""Longer topic names are counted (`limits.TOPIC_BYTES_A_TURN`)."""
 
 UNLIMITED = 1 << 30
 """Credit of a QoS 0 subscriber whose socket takes data: deliveries leave no trace that would need a bound."""
@@ -116,6 +115,20 @@ class Subscriber(Consumer):
         request = self.request
         retain = request.retain_as_published and bool(run.flags & RETAIN)
         self.send(subscription, stored, qos_max=request.qos, identifiers=self.identifiers, retain=retain)
+
+    def deliver_all(self, subscription: Subscription, runs: Sequence[Run], qos1_messages: int) -> bool:
+        session, qos_max = self.session, self.request.qos
+        attachment = session.attachment
+        if attachment is None or attachment.congested or session.turn is not None:
+            return False
+        connection, ids = attachment.connection, qos1_messages if qos_max else 0
+        if ids > connection.window:
+            return False
+        token = Token(subscription, SETTLED, self)
+        if not connection.deliver_all(runs, Delivery(runs[0], min(qos_max, 1), False, token, self.identifiers), ids):
+            return False
+        attachment.flush_soon()
+        return True
 
     def _deliver_once(self, subscription: LogSubscription, stored: Stored) -> None:
         """One copy for all subscriptions of the client that match [MQTT-3.3.4-2]: the first to come has it, under the
@@ -300,8 +313,14 @@ class Session:
     def acknowledged(self, messages: Iterable[tuple[Delivery, int]], outcome: Outcome = Outcome.ACCEPTED) -> None:
         """The client is done with these deliveries: settle them as ranges, then use the window they freed."""
         last_delivery: Delivery | None = None
+        settled: object = None
         first = last = -2
         for delivery, i in messages:
+            if delivery.token is settled:
+                continue  # of many that were delivered together, for which nobody has to answer
+            if isinstance(delivery.token, Token) and delivery.token.position == SETTLED:
+                settled = delivery.token
+                continue
             if delivery is last_delivery and i == last + 1:
                 last = i
                 continue

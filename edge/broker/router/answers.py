@@ -56,13 +56,18 @@ class Answers:
             awaiting = self.awaiting_commit
             awaiting[origin] = awaiting.get(origin, 0) + 1
 
-    def accept_all_with(self, ticket: Ticket, batch: Batch) -> None:
-        """As `accept_with`, for the origins of a batch, none of which has replies that wait (`ordered`)."""
-        tokens = batch.tokens
-        if tokens:
-            self._waiting.append((ticket, batch, tokens, None))
+    def accept_all(self, ticket: Ticket | None, batch: Batch) -> None:
+        """As `accept_with` what a log keeps of a batch, by this ticket (None: none does), and as `accept` the rest.
+        None of its origins has replies that wait (`ordered`)."""
+        now, later = batch.part(self.awaiting_commit)
+        if later:
+            behind = self._waiting[-1][0] if ticket is None else ticket
+            self._waiting.append((behind, batch, range(later), None if ticket is not None else Verdict.ACCEPTED))
             self.awaiting_commit[batch] = 1
             batch.wait(self.awaiting_commit)
+        if now:
+            self._figures.acknowledged += now
+            batch.accept_now()
 
     def accept(self, origin: Origin, tokens: Sequence[int]) -> None:
         """Accepted now, or behind what the origin sent before [MQTT-4.6.0-2]."""

@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, MutableMapping, Sequence
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from typing import NamedTuple
 
 from bridge.message import Run
-from edge.broker.model.interfaces import Origin, Refusal
-from edge.broker.model.isolation import answered
+from edge.broker.model.interfaces import Origin
 from edge.broker.retention.quotas import Account
+from edge.broker.router.live_subscriptions import LiveSink, Offer
 
 
 class Column(NamedTuple):
-    """Where runs go that are stored and given to nobody before: a log, and the account that pays."""
+    """Where runs go of which nothing has to be looked at: who gets them now, and the log that keeps them."""
+
+    live: tuple[LiveSink, ...]
+    log: LogSink | None
+    """None: they are not kept."""
+
+
+class LogSink(NamedTuple):
+    """A log, and the account that pays."""
 
     log: int
     account: Account
 
 
-class ColumnRuns(NamedTuple):
+class LogRuns(NamedTuple):
     """What a batch has for one log, in order."""
 
-    column: Column
+    sink: LogSink
     runs: Sequence[Run]
     bytes: int
     """Of bodies."""
@@ -29,31 +37,37 @@ class ColumnRuns(NamedTuple):
 
 
 class Batch(Origin):
-    """The runs of many origins, all of them for logs. It is the origin of them all: `Answers` gives it one answer."""
+    """The runs of many origins, all of which have a `Column`. It is the origin of them all: `Answers` gives it one
+    answer."""
 
     __slots__ = ()
     name = "the senders of a turn"
 
-    columns: Sequence[ColumnRuns]
-    tokens: Sequence[int]
-    """One for each message that is to be answered."""
+    logs: Sequence[LogRuns]
+    offers: Sequence[Offer]
+    """Those somebody gets now, in the order they came."""
+    messages: int
 
     def members(self) -> Iterable[tuple[Origin, Run, Sequence[int]]]:
         """Each run with its own origin and tokens, in the order they came."""
         raise NotImplementedError
 
+    def part(self, awaiting: Mapping[Origin, int]) -> tuple[int, int]:
+        """How many answers are to be given now, and how many wait: what a log keeps is answered by the commit, and what
+        none keeps at once, or behind what its origin sent before. Origins for whom answers wait are in `awaiting`."""
+        raise NotImplementedError
+
+    def accept_now(self) -> None:
+        """Give the answers that do not wait."""
+        raise NotImplementedError
+
     def wait(self, awaiting: MutableMapping[Origin, int]) -> None:
-        """Count an answer more that waits, for the origin of each run."""
+        """Count an answer more that waits, for the origin of each run whose answer does."""
         raise NotImplementedError
 
     def heard(self, awaiting: MutableMapping[Origin, int]) -> None:
         """Their answers do not wait any more."""
         raise NotImplementedError
-
-    def refused(self, tokens: Sequence[int], why: Refusal) -> None:
-        for origin, _, its_tokens in self.members():
-            if its_tokens:
-                answered(origin, its_tokens, why)
 
     def abort(self) -> None:
         for origin, _, _ in self.members():

@@ -44,20 +44,29 @@ class PublishSink:
             self.answers.accept_with(joined, origin, tokens)
         self._flush_soon()
 
-    def keep_all(self, batch: Batch) -> bool:
-        """As `keep`, for all of a batch. False, and nothing of it was kept, where its runs have to be taken one by one:
-        room has to be counted or made, a log is kept in memory, or some origin waits for a consumer."""
-        store, answers = self._store, self.answers
-        if answers.ordered.waiting:
+    def takes_all(self, batch: Batch) -> bool:
+        """False where the runs of a batch have to be taken one by one: room has to be counted or made, a log is kept in
+        memory, or some origin waits for a consumer."""
+        if self.answers.ordered.waiting:
             return False
-        for (log, account), _, size, _ in batch.columns:
-            if store.in_memory(log) or (account.limited and not account.takes(size)):
-                return False
-        for (log, _), runs, size, _ in batch.columns:
-            ticket = store.append_all(log, runs, size)
-        answers.accept_all_with(ticket, batch)
-        self._flush_soon()
-        return True
+        store = self._store
+        return not any(
+            store.in_memory(log) or (account.limited and not account.takes(size))
+            for (log, account), _, size, _ in batch.logs
+        )
+
+    def keep_all(self, batch: Batch) -> Ticket | None:
+        """As `keep`, for all of a batch; the commit its answer waits for, None where nothing of it is kept."""
+        ticket = None
+        for (log, _), runs, size, _ in batch.logs:
+            ticket = self._store.append_all(log, runs, size)
+        return ticket
+
+    def answer_all(self, batch: Batch, ticket: Ticket | None) -> None:
+        """Its messages were kept with this ticket, and offered."""
+        self.answers.accept_all(ticket, batch)
+        if ticket is not None:
+            self._flush_soon()
 
     def may_retain(self, run: Run, user: str) -> bool:
         """`user` has room for it among the retained messages."""

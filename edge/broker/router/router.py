@@ -171,11 +171,16 @@ class Router:
 
     def publish_all(self, batch: Batch) -> None:
         """As `publish`, for many runs that are stamped already."""
-        if self._sink.keep_all(batch):
-            self.figures.received += sum(messages for _, _, _, messages in batch.columns)
+        sink = self._sink
+        if not sink.takes_all(batch):
+            for origin, run, tokens in batch.members():
+                origin_called(origin, self.publish, origin, run, tokens)
             return
-        for origin, run, tokens in batch.members():
-            origin_called(origin, self.publish, origin, run, tokens)
+        self.figures.received += batch.messages
+        ticket = sink.keep_all(batch)
+        for offer in batch.offers:
+            self.subscriptions.live.offer(offer)
+        sink.answer_all(batch, ticket)
 
     def column(self, address: str, qos: int) -> Column | None:
         """Where what is published to an address goes, as long as the routes are those of now (`routes_forgotten`); None

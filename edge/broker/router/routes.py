@@ -9,7 +9,7 @@ from bridge.message import RETAIN, Run
 from edge.broker.delivery import AnycastGroup
 from edge.broker.model.interfaces import Origin, Refusal
 from edge.broker.retention.quotas import Account
-from edge.broker.router.batch import Column
+from edge.broker.router.batch import Column, LogSink
 from edge.broker.router.live_subscriptions import LiveSink
 from edge.broker.router.publish_sink import PublishSink
 
@@ -50,7 +50,7 @@ class QueueRoute(Route):
         sink.keep(self.log, origin, run, tokens)
 
     def column(self, qos: int) -> Column | None:
-        return Column(self.log, self.account)
+        return Column((), LogSink(self.log, self.account))
 
 
 class TopicRoute(Route):
@@ -101,9 +101,10 @@ class TopicRoute(Route):
             sink.answers.accept(origin, tokens)
 
     def column(self, qos: int) -> Column | None:
-        if self.live or self.log is None or self.account is None or not (qos or self._keeps_qos0):
-            return None
-        return Column(self.log, self.account)
+        live = tuple(self.live)
+        if self.log is None or self.account is None or not (qos or self._keeps_qos0):
+            return Column(live, None)
+        return Column(live, LogSink(self.log, self.account))
 
 
 class AnycastRoute(Route):

@@ -13,7 +13,7 @@ from edge.appliance.doctor import medium
 from edge.appliance.doctor.check import Level, Surroundings, examine
 from edge.broker.configuration import BrokerConfiguration
 from edge.broker.limits import Limits
-from edge.broker.mqtt import arrivals
+from edge.broker.mqtt import arrivals, departures
 from edge.broker.store import loops
 from tests.unit.doctor.around import NOW, bad, found, levels, machine
 
@@ -190,11 +190,13 @@ class TestMachine:
     def test_mqtt_reading(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         [result] = checks.arrivals(machine(tmp_path, environment={"WAYPOST_ENGINE": "python"}))
         assert (result.level, result.seen) == (Level.OK, "in Python (WAYPOST_ENGINE=python)")
-        monkeypatch.setattr(arrivals, "SOURCE", tmp_path / "arrivals.c")
-        (tmp_path / "arrivals.c").touch()
-        [result] = checks.arrivals(machine(tmp_path))
-        assert (result.level, "not compiled" in result.seen) == (Level.WARN, True)
-        assert "compiler" in result.next_step
+        for module in (arrivals, departures):
+            with monkeypatch.context() as patch:
+                patch.setattr(module, "SOURCE", tmp_path / "mqtt.c")
+                (tmp_path / "mqtt.c").touch()
+                [result] = checks.arrivals(machine(tmp_path))
+            assert (result.level, "not compiled" in result.seen) == (Level.WARN, True)
+            assert "compiler" in result.next_step
 
     def test_commits(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         [result] = checks.commits(machine(tmp_path, environment={"WAYPOST_ENGINE": "python"}))
