@@ -1,9 +1,8 @@
 """The promise over links that break, between ends that are killed, while certificates come and go.
 
 Gateways that enrolled talk to a hub with mutual TLS through links that are cut (`tests/fault/flaps`). Their
-certificates live for a minute and a half and are renewed again and again; one gateway is revoked on the way, and
-enrolled anew while its devices go on. What was acknowledged to a device is in the lake, once, and the manifests say
-the same.
+certificates are renewed again and again; one gateway is revoked on the way, and enrolled anew while its devices go on.
+What was acknowledged to a device is in the lake, once, and the manifests say the same.
 
 The seed is printed; ``WAYPOST_SEED=n`` replays the same choice of flaps and moments.
 """
