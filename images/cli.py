@@ -83,6 +83,70 @@ def package(cache: Path | None, mirror: str | None, machine: str | None, out: Pa
     click.echo(copy_file(deb.package(steps, *_frozen(steps, machine, mirror)), out))
 
 
+@image.command()
+@cache_option
+@mirror_option
+@click.option("--board", type=click.Choice(["pi4", "pi3", "qemu"]), required=True, help="What it is to run on.")
+@click.option(
+    "--key", type=click.Path(path_type=Path, exists=True), help="Sign with this key (PEM), with --certificate."
+)
+@click.option("--certificate", type=click.Path(path_type=Path, exists=True), help="Of that key; gateways keep it.")
+@click.option("--fresh", is_flag=True, help="Take Debian's newest packages, not those of the last build.")
+@click.option(
+    "--out", type=click.Path(path_type=Path, file_okay=False), default=Path(), help="Folder.  [default: this one]"
+)
+def build(
+    cache: Path | None,
+    mirror: str | None,
+    board: str,
+    key: Path | None,
+    certificate: Path | None,
+    fresh: bool,
+    out: Path,
+) -> None:
+    """Make the image of a card: compressed, with map, sums, signature and bill of materials.
+
+    Needs root, and half an hour the first time; two minutes where only the gateway has changed. Without --key it is
+    signed with a key made for this machine, which is good for trying out.
+
+    \b
+    For a Raspberry Pi 4:
+      sudo waypost image build --board pi4 --out ./images
+    """
+    from images.building import build_image
+    from images.output import copy_file
+    from images.steps import Steps, default_cache
+
+    folder = cache or default_cache()
+    for file in sorted(build_image(Steps(folder), folder, board, mirror, (key, certificate), fresh=fresh).iterdir()):
+        click.echo(copy_file(file, out))
+
+
+@image.command("run")
+@click.argument("img", type=click.Path(path_type=Path))
+@click.option("--port", "ports", metavar="HERE:THERE", multiple=True, help="Ports to forward.  [default: 21883:1883 …]")
+@click.option(
+    "--disk", type=click.Path(path_type=Path), help="Keep the card in this file, and go on with it next time."
+)
+def run_image(img: Path, ports: tuple[str, ...], disk: Path | None) -> None:
+    """Boot an image in an emulated machine (QEMU), with the gateway's ports at 20000 and more here.
+
+    The console is this terminal; Ctrl-A X ends the machine.
+
+    \b
+    MQTT is at 127.0.0.1:21883, MQTT over TLS at 28883, AMQP at 25672:
+      waypost image run ./images/waypost-0.1.0-qemu.img.zst
+    """
+    import tempfile
+
+    from images.emulator import machine
+
+    forwarded = machine.forwarded(ports)
+    with tempfile.TemporaryDirectory(prefix="waypost-image-") as folder:
+        card = machine.disk(img, Path(folder), Path(folder) / "log", kept=disk)
+        raise SystemExit(machine.boot(machine.command(card, forwarded)))
+
+
 def _frozen(steps: Steps, machine: str | None, mirror: str | None) -> tuple[Path, str]:
     """A frozen gateway, and the kind of machine it is for."""
     import platform

@@ -1,0 +1,159 @@
+"""The image of a card: boot partition, root slots A and B, data; and what is handed out with it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Final
+
+from images import source
+from images.disk import bmap, filesystem, sbom, signing
+from images.disk.signing import Keys
+from images.programs import require, run
+from images.rootfs import building as rootfs
+from images.steps import Input, Steps, key, remove
+
+HERE: Final = Path(__file__).parent
+BOARDS: Final = {
+    "pi3": ("bootcode.bin", "start.elf", "fixup.dat", "bcm2837-rpi-*.dtb", "bcm2710-rpi-*.dtb"),
+    "pi4": ("start4.elf", "fixup4.dat", "bcm2711-rpi-*.dtb"),
+    "qemu": (),
+}
+"""What the firmware of each needs beside U-Boot; the emulator brings its own."""
+NAMES: Final = {
+    "pi3": "Raspberry Pi 3",
+    "pi4": "Raspberry Pi 4, 400 and Compute Module 4",
+    "qemu": "QEMU (virt, arm64)",
+}
+TAGS: Final = {"pi3": ["pi3-64bit"], "pi4": ["pi4-64bit"], "qemu": []}
+"""What Raspberry Pi Imager calls them."""
+
+ROOT_MIB: Final = 768
+DATA_MIB: Final = 64
+ENVIRONMENT_BYTES: Final = 0x4000
+ENVIRONMENT: Final = "BOOT_ORDER=A B\nBOOT_A_LEFT=3\nBOOT_B_LEFT=3\n"
+LEVEL: Final = "-10"
+"""Of zstd: 30 s for an image; the highest saves a tenth and takes ten minutes."""
+
+
+def name(board: str) -> str:
+    """Of an image's files, without what comes after the point."""
+    return f"waypost-{source.version()}-{board}"
+
+
+def build(steps: Steps, board: str, *, archive: Path, package: Path, keys: Keys) -> Path:
+    """The folder with an image for such a board, and all that belongs to it. Needs root. Raises ImageError."""
+    require(
+        "genimage", "mcopy", "mkfs.vfat", "mke2fs", "debugfs", "mkimage", "mkenvimage", "openssl", "systemctl", "zstd"
+    )
+    parts: list[Input] = [HERE, rootfs.OVERLAY, rootfs.UNITS, Path(rootfs.__file__), str(source.date())]
+    system = steps.result(
+        "root-arm64",
+        "root file system",
+        [archive.parent.name, package.parent.name, keys.certificate.read_bytes(), *parts],
+        lambda folder, log: _root(folder, archive, package, keys, log),
+    )
+    return steps.result(
+        f"image-{board}",
+        f"image for {NAMES[board]}",
+        [system.name, board, key([keys.certificate]), HERE, *parts],
+        lambda folder, log: make_image(folder, board, system, keys, log),
+    )
+
+
+def _root(folder: Path, archive: Path, package: Path, keys: Keys, log: Path) -> None:
+    """The root's file system with its hash, what is installed in it, the data partition's, and the firmware."""
+    tree, date = folder / rootfs.TREE, source.date()
+    rootfs.lay_out(tree, archive, package, keys.certificate, log)
+    shutil.copy(tree / "var/lib/dpkg/status", folder / "status")
+    filesystem.make(
+        folder / "root.ext4", tree, mebibytes=ROOT_MIB, label="waypost-root", date=date, journal=False, log=log
+    )
+    (folder / "root.sha256").write_text(filesystem.digest(folder / "root.ext4") + "\n")
+    data = folder / "data"
+    for each in rootfs.STATE:
+        (data / each).mkdir(parents=True, mode=0o700)
+        (data / each).chmod(0o700)
+    uid, gid = rootfs.owner(tree, rootfs.STATE[0])
+    shutil.chown(data / rootfs.STATE[0], uid, gid)
+    filesystem.make(
+        folder / "data.ext4", data, mebibytes=DATA_MIB, label="waypost-data", date=date, journal=True, log=log
+    )
+    remove(tree)
+    remove(data)
+
+
+def make_image(folder: Path, board: str, system: Path, keys: Keys, log: Path) -> None:
+    """Fill a folder with an image and what belongs to it. `system`: see `_root`. Raises ImageError."""
+    work = folder / "work"
+    parts = work / "input"
+    parts.mkdir(parents=True)
+    names = boot_files(parts, board, system, log)
+    for each in ("root.ext4", "data.ext4"):
+        (parts / each).symlink_to(system / each)
+    lines = "".join(f'        file "{each}" {{ image = "{each}" }}\n' for each in names)
+    (work / "genimage.cfg").write_text((HERE / "genimage.cfg").read_text().replace("@FIRMWARE@\n", lines))
+    (work / "empty").mkdir()
+    words = (
+        "--rootpath",
+        work / "empty",
+        "--tmppath",
+        work / "tmp",
+        "--inputpath",
+        parts,
+        "--outputpath",
+        work / "out",
+    )
+    environment = {"SOURCE_DATE_EPOCH": str(source.date())}
+    run("genimage", *words, "--config", work / "genimage.cfg", log=log, environment=environment)
+    image = work / "out" / "waypost.img"
+    hand_out(folder, board, image, system, keys, log)
+    remove(work)
+
+
+def boot_files(parts: Path, board: str, system: Path, log: Path) -> list[str]:
+    """What is on the boot partition; names of those that come with the board."""
+    environment = {"SOURCE_DATE_EPOCH": str(source.date())}
+    script = ("-A", "arm64", "-O", "linux", "-T", "script", "-C", "none", "-n", "waypost", "-d", HERE / "boot.cmd")
+    run("mkimage", *script, parts / "boot.scr", log=log, environment=environment)
+    variables = parts / "rauc.env.txt"
+    variables.write_text(ENVIRONMENT)
+    run("mkenvimage", "-s", str(ENVIRONMENT_BYTES), "-o", parts / "rauc.env", variables, log=log)
+    firmware = system / "firmware"
+    found = [path for pattern in BOARDS[board] for path in sorted(firmware.glob(pattern))]
+    if found:
+        found.append(firmware / "u-boot.bin")
+        shutil.copy(HERE / "config.txt", parts)
+    for path in found:
+        shutil.copy(path, parts)
+    return [path.name for path in found] + (["config.txt"] if found else [])
+
+
+def hand_out(folder: Path, board: str, image: Path, system: Path, keys: Keys, log: Path) -> None:
+    """Compressed, with its map, sums, signature, bill of materials, and an entry for Raspberry Pi Imager."""
+    target = folder / name(board)
+    compressed = Path(f"{target}.img.zst")
+    Path(f"{target}.img.bmap").write_text(bmap.of(image))
+    run("zstd", "--quiet", "--force", "-T0", LEVEL, image, "-o", compressed, log=log)
+    root_hash = (system / "root.sha256").read_text().strip()
+    packages = sbom.packages((system / "status").read_text())
+    document = sbom.document(name(board), packages, root_hash, source.date())
+    Path(f"{target}.spdx.json").write_text(json.dumps(document, indent=1, sort_keys=True) + "\n")
+    entry = {
+        "name": f"Waypost {source.version()} ({NAMES[board]})",
+        "description": "Messaging gateway that survives the power cut",
+        "url": compressed.name,
+        "extract_size": image.stat().st_size,
+        "extract_sha256": filesystem.digest(image),
+        "image_download_size": compressed.stat().st_size,
+        "image_download_sha256": filesystem.digest(compressed),
+        "release_date": sbom.when(source.date())[:10],
+        "devices": TAGS[board],
+    }
+    Path(f"{target}.imager.json").write_text(json.dumps({"os_list": [entry]}, indent=1) + "\n")
+    (folder / "root.sha256").write_text(f"{root_hash}\n")
+    files = sorted(path for path in folder.iterdir() if path.name.startswith(target.name))
+    sums = folder / f"{target.name}.sha256"
+    sums.write_text("".join(f"{filesystem.digest(path)}  {path.name}\n" for path in files))
+    signing.sign(sums, keys, log)

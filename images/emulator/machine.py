@@ -1,0 +1,79 @@
+"""An image in an emulated arm64 machine (QEMU): the way from U-Boot to a served device, without a Raspberry Pi.
+
+The image itself is left as it is: what the machine writes goes to a disk of its own, as large as a card.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from images.errors import USAGE, ImageError
+from images.programs import find, require, run
+
+U_BOOT: Final = "/usr/lib/u-boot/qemu_arm64/u-boot.bin"
+CARD: Final = "4G"
+"""Size of the disk: the data partition grows to its end."""
+MEMORY_MIB: Final = 1024
+PORTS: Final = {"mqtt": 1883, "mqtts": 8883, "amqp": 5672, "amqps": 5671, "https": 443, "ssh": 22}
+"""Of the gateway, by what is spoken there: those its firewall lets in."""
+
+
+HIGHER: Final = 20_000
+"""So much higher a gateway's port is here: nothing else is there, as a rule."""
+
+
+def forwarded(texts: Sequence[str]) -> dict[int, int]:
+    """Ports of this machine and the gateway's, out of ``HERE:GATEWAY``; of nothing, the usual. Raises ImageError."""
+    found = {}
+    for text in texts:
+        here, _, there = text.partition(":")
+        if not (here.isdecimal() and there.isdecimal() and 0 < int(here) < 65536 and 0 < int(there) < 65536):
+            raise ImageError(f"--port {text}: expected two ports, for example 21883:1883", code=USAGE)
+        found[int(here)] = int(there)
+    return found or {HIGHER + port: port for port in PORTS.values()}
+
+
+def disk(image: Path, folder: Path, log: Path, *, kept: Path | None = None) -> Path:
+    """A disk with what is in an image (`.img`, or `.img.zst`), to be written to; `kept`: where it is to last, and is
+    taken as it is when it is there. Raises ImageError."""
+    if kept is not None and kept.exists():
+        return kept
+    require("qemu-img", "zstd")
+    if not image.is_file():
+        raise ImageError(f"{image} is not there", hint="make one: waypost image build --board qemu", code=USAGE)
+    plain = image
+    if image.suffix == ".zst":
+        plain = folder / image.stem
+        if not plain.exists() or plain.stat().st_mtime < image.stat().st_mtime:
+            run("zstd", "--quiet", "--decompress", "--force", "--sparse", image, "-o", plain, log=log)
+    target = kept or folder / "disk.qcow2"
+    if kept is not None:  # it holds all of it
+        run("qemu-img", "convert", "-f", "raw", "-O", "qcow2", plain, target, log=log)
+        run("qemu-img", "resize", "-q", target, CARD, log=log)
+    else:
+        run("qemu-img", "create", "-q", "-f", "qcow2", "-b", plain.resolve(), "-F", "raw", target, CARD, log=log)
+    return target
+
+
+def command(drive: Path, ports: Mapping[int, int]) -> Sequence[str]:
+    """QEMU's, with its console on standard input and output. `ports`: of this machine's loopback, and the gateway's
+    that each leads to. Raises ImageError."""
+    require("qemu-system-aarch64", files={U_BOOT: "u-boot-qemu"})
+    forwarded = "".join(f",hostfwd=tcp:127.0.0.1:{here}-:{there}" for here, there in ports.items())
+    return [
+        find("qemu-system-aarch64") or "qemu-system-aarch64",
+        *("-M", "virt,gic-version=3", "-cpu", "cortex-a72", "-accel", "tcg,thread=multi,tb-size=512"),
+        *("-smp", "2", "-m", str(MEMORY_MIB), "-nographic", "-nodefaults"),
+        *("-serial", "mon:stdio"),
+        *("-drive", f"file={drive},if=none,id=card,format=qcow2,discard=unmap", "-device", "virtio-blk-pci,drive=card"),
+        *("-netdev", f"user,id=net{forwarded}", "-device", "virtio-net-pci,netdev=net,romfile="),
+        *("-device", "virtio-rng-pci", "-bios", U_BOOT),
+    ]
+
+
+def boot(words: Sequence[str]) -> int:
+    """Run until it is powered off (on its console: Ctrl-A X); the exit code."""
+    return subprocess.run(words, check=False).returncode  # noqa: S603 - QEMU, as `command` has it

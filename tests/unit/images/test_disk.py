@@ -1,0 +1,225 @@
+"""What images are made of: file systems, maps, sums that are signed, a list of what is inside."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from images.disk import bmap, building, filesystem, sbom, signing
+from images.emulator import machine
+from images.errors import ImageError
+from images.programs import find
+from images.rootfs import building as rootfs
+
+DATE = 1_700_000_000
+
+
+def needs(*programs: str) -> pytest.MarkDecorator:
+    lacking = [program for program in programs if find(program) is None]
+    return pytest.mark.skipif(bool(lacking), reason=f"{', '.join(lacking)} is not installed")
+
+
+class TestFileSystems:
+    @needs("mke2fs", "debugfs")
+    def test_the_same_tree_makes_the_same_bytes(self, tmp_path: Path) -> None:
+        made = set()
+        for turn in range(2):
+            tree = tmp_path / str(turn)
+            for name in sorted(("etc", "a b", "usr"), reverse=bool(turn)):
+                (tree / name / "below").mkdir(parents=True)
+                (tree / name / "file").write_text(name * 5000)
+            (tree / "link").symlink_to("etc/file")
+            for path in (*tree.rglob("*"), tree):
+                os.utime(path, (DATE, DATE), follow_symlinks=False)
+            image = tmp_path / f"{turn}.ext4"
+            filesystem.make(
+                image, tree, mebibytes=8, label="waypost-root", date=DATE, journal=False, log=tmp_path / "log"
+            )
+            made.add(filesystem.digest(image))
+            time.sleep(1.1)  # the next second: what takes over the present time is not the same
+        assert len(made) == 1
+        checked = subprocess.run([find("e2fsck") or "e2fsck", "-fn", str(image)], capture_output=True, check=False)
+        assert checked.returncode == 0, checked.stdout
+
+
+class TestMaps:
+    def test_what_is_mapped_is_what_is_there(self, tmp_path: Path) -> None:
+        image = tmp_path / "image"
+        with image.open("wb") as out:
+            out.truncate(1 << 20)
+            out.seek(8 * bmap.BLOCK)
+            out.write(b"x" * bmap.BLOCK * 3)
+            out.seek((1 << 20) - 10)
+            out.write(b"y" * 10)
+        text = bmap.of(image)
+        content = image.read_bytes()
+        covered = bytearray(len(content))
+        for digest, where in re.findall(r'<Range chksum="(\w+)"> (\S+) </Range>', text):
+            first, _, last = where.partition("-")
+            begin, end = int(first) * bmap.BLOCK, (int(last or first) + 1) * bmap.BLOCK
+            assert hashlib.sha256(content[begin:end]).hexdigest() == digest
+            covered[begin:end] = content[begin:end]
+        assert covered == content, "what is not mapped is zero"
+        said = re.search(r"<BmapFileChecksum> (\w+) ", text)
+        assert said is not None
+        assert hashlib.sha256(text.replace(said[1], "0" * 64).encode()).hexdigest() == said[1]
+
+    @needs("bmaptool")
+    def test_bmaptool_takes_it(self, tmp_path: Path) -> None:
+        image, copy = tmp_path / "image", tmp_path / "copy"
+        image.write_bytes(os.urandom(3 * bmap.BLOCK))
+        (tmp_path / "image.bmap").write_text(bmap.of(image))
+        words = ["bmaptool", "copy", "--bmap", str(tmp_path / "image.bmap"), str(image), str(copy)]
+        subprocess.run(words, check=True, capture_output=True, timeout=60)
+        assert copy.read_bytes() == image.read_bytes()
+
+    def test_an_empty_image_has_an_empty_map(self, tmp_path: Path) -> None:
+        with (tmp_path / "image").open("wb") as out:
+            out.truncate(1 << 20)
+        assert "<Range" not in bmap.of(tmp_path / "image")
+
+
+class TestSignatures:
+    @needs("openssl")
+    def test_a_changed_file_and_another_key_are_refused(self, tmp_path: Path) -> None:
+        log, file = tmp_path / "log", tmp_path / "sums"
+        file.write_text("1  a\n")
+        pair = signing.keys(tmp_path / "one", None, None)
+        assert pair == signing.keys(tmp_path / "one", None, None)
+        assert pair.key.stat().st_mode & 0o077 == 0
+        signing.sign(file, pair, log)
+        signing.verify(file, pair.certificate, log)
+        with pytest.raises(ImageError):
+            signing.verify(file, signing.keys(tmp_path / "two", None, None).certificate, log)
+        file.write_text("2  a\n")
+        with pytest.raises(ImageError):
+            signing.verify(file, pair.certificate, log)
+
+    def test_half_a_pair_is_none(self, tmp_path: Path) -> None:
+        with pytest.raises(ImageError, match="go together"):
+            signing.keys(tmp_path, tmp_path / "key.pem", None)
+
+
+STATUS = """\
+Package: zlib1g
+Status: install ok installed
+Architecture: arm64
+Source: zlib
+Version: 1:1.2.13
+Description: compression
+ more: of it
+
+Package: gone
+Status: deinstall ok config-files
+Architecture: arm64
+Version: 1
+
+Package: adduser
+Status: install ok installed
+Architecture: all
+Version: 3.134
+"""
+
+
+def test_the_bill_of_materials_names_what_is_installed() -> None:
+    found = sbom.packages(STATUS)
+    assert [each.name for each in found] == ["adduser", "zlib1g"]
+    document = sbom.document("waypost", found, "0" * 64, 0)
+    assert document["creationInfo"]["created"] == "1970-01-01T00:00:00Z"
+    references = [ref["referenceLocator"] for each in document["packages"][1:] for ref in each["externalRefs"]]
+    assert references == ["pkg:deb/debian/adduser@3.134?arch=all", "pkg:deb/debian/zlib1g@1:1.2.13?arch=arm64"]
+    identities = {each["SPDXID"] for each in document["packages"]} | {"SPDXRef-DOCUMENT"}
+    for relation in document["relationships"]:
+        assert {relation["spdxElementId"], relation["relatedSpdxElement"]} <= identities
+
+
+class TestLists:
+    def test_units_that_are_ours_are_there(self) -> None:
+        ours = {path.name for path in (rootfs.OVERLAY / "etc/systemd/system").glob("*.service")}
+        named = {line.lstrip("-") for line in rootfs.lines(rootfs.UNITS)}
+        assert ours <= named
+        for name in ours:
+            [program, *_] = re.findall(
+                r"(?m)^ExecStart=(\S+)", (rootfs.OVERLAY / "etc/systemd/system" / name).read_text()
+            )
+            if program.startswith("/usr/lib/waypost-system/"):
+                assert (rootfs.OVERLAY / program.lstrip("/")).stat().st_mode & 0o100
+
+    def test_what_is_left_out_is_a_pattern_of_dpkg(self) -> None:
+        for line in rootfs.lines(rootfs.EXCLUDES):
+            assert line.removeprefix("!").startswith("/")
+            assert "{" not in line
+
+    def test_scripts_are_posix(self) -> None:
+        for path in (rootfs.OVERLAY / "usr/lib/waypost-system").iterdir():
+            subprocess.run(["/bin/sh", "-n", str(path)], check=True)
+
+    def test_ids_of_partitions_are_those_of_the_disk(self) -> None:
+        signature = re.search(r"disk-signature = 0x(\w+)", (building.HERE / "genimage.cfg").read_text())
+        assert signature is not None
+        for path in (rootfs.OVERLAY / "etc/fstab", rootfs.OVERLAY / "etc/rauc/system.conf", building.HERE / "boot.cmd"):
+            found = set(re.findall(r"(\w{8})-0[1-4$]", path.read_text()))
+            assert found == {signature[1]}, path
+        sizes = re.findall(r"size = (\d+)M", (building.HERE / "genimage.cfg").read_text())
+        assert sizes[1:] == [str(building.ROOT_MIB)] * 2 + [str(building.DATA_MIB)]
+
+
+@needs("genimage", "mcopy", "mkfs.vfat", "mkimage", "mkenvimage", "mke2fs", "debugfs", "openssl", "zstd", "sfdisk")
+def test_an_image_of_a_stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All but its content: layout, boot partition, what is handed out, and the same bytes twice."""
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", str(DATE))
+    system, log = tmp_path / "system", tmp_path / "log"
+    (system / "firmware").mkdir(parents=True)
+    for name in ("start4.elf", "fixup4.dat", "bcm2711-rpi-4-b.dtb", "u-boot.bin", "bootcode.bin"):
+        (system / "firmware" / name).write_text(name)
+    tree = tmp_path / "tree"
+    (tree / "etc").mkdir(parents=True)
+    for name, mebibytes in (("root", 8), ("data", 8)):
+        target = system / f"{name}.ext4"
+        filesystem.make(target, tree, mebibytes=mebibytes, label=name, date=DATE, journal=False, log=log)
+    (system / "root.sha256").write_text("0" * 64 + "\n")
+    (system / "status").write_text(STATUS)
+    pair = signing.keys(tmp_path, None, None)
+    sums = []
+    for turn in ("first", "second"):
+        out = tmp_path / turn
+        out.mkdir()
+        building.make_image(out, "pi4", system, pair, log)
+        sums.append((out / f"{building.name('pi4')}.sha256").read_text())
+    assert sums[0] == sums[1]
+    kinds = {path.name.removeprefix(building.name("pi4")) for path in out.iterdir()} - {"root.sha256"}
+    assert kinds == {".img.zst", ".img.bmap", ".spdx.json", ".imager.json", ".sha256", ".sha256.p7s"}
+    image = tmp_path / "image"
+    subprocess.run(["zstd", "-q", "-d", str(out / f"{building.name('pi4')}.img.zst"), "-o", str(image)], check=True)
+    layout = subprocess.run([find("sfdisk") or "", "-d", str(image)], capture_output=True, text=True, check=True).stdout
+    assert "label-id: 0x67617465" in layout
+    assert re.findall(r"type=(\w+)", layout) == ["c", "83", "83", "83"]
+    start = re.search(r"start= *(\d+)", layout)
+    assert start is not None
+    listed = subprocess.run(
+        ["mdir", "-b", "-i", f"{image}@@{int(start[1]) * 512}", "::/"], capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert {name.removeprefix("::/") for name in listed} == {
+        "boot.scr", "rauc.env", "config.txt", "u-boot.bin", "start4.elf", "fixup4.dat", "bcm2711-rpi-4-b.dtb",
+    }  # fmt: skip
+
+
+class TestEmulator:
+    def test_ports(self) -> None:
+        assert machine.forwarded(["1:2", "3:4"]) == {1: 2, 3: 4}
+        assert machine.forwarded([])[21883] == 1883
+        for wrong in ("1883", "a:b", "0:1", "1:70000"):
+            with pytest.raises(ImageError, match="two ports"):
+                machine.forwarded([wrong])
+
+    def test_an_image_that_is_not_there(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(machine, "require", lambda *_: None)
+        with pytest.raises(ImageError, match="is not there") as caught:
+            machine.disk(tmp_path / "none.img", tmp_path, tmp_path / "log")
+        assert "waypost image build" in caught.value.hint
