@@ -102,6 +102,7 @@ class TestUsage:
 
 
 @pytest.mark.spark
+@pytest.mark.timeout(300)
 def test_a_pass_and_its_report_without_a_network(tmp_path: Path) -> None:
     """A process of its own, in which every proxy and every resolver leads nowhere."""
     lake = tmp_path / "lake"
