@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import signal
-import stat
 import sys
 import time
 from collections.abc import Sequence
@@ -17,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from spark import commands
 from spark.detector.cli import detect
 
 if TYPE_CHECKING:
@@ -29,8 +28,6 @@ FAILED, USAGE, INTEGRITY = 1, 2, 4
 """Exit codes, beside 0: the thing asked for failed; wrong usage or configuration; the data breaks its contract."""
 FOLLOW_SECONDS = 5.0
 """Pause between two passes when following."""
-UMASK_SETTING = "spark.hadoop.fs.permissions.umask-mode"
-"""Hadoop sets the modes of files it makes, whatever the process's umask is."""
 FAILURES_MAX = 3
 """Passes that may fail in a row before following gives up: a commit race heals by itself, a broken disk does not."""
 
@@ -92,6 +89,8 @@ def run(
       freshness   last data and lag of each gateway and device
       gaps        missing, explained and duplicate sequences of each address
       throughput  rows received and landed over time
+      health      battery, silence, reboots, clock and radio of each device
+      slo         delivery time and share within target, by hour and day
     """
     _existing(lake)
     jobs = _jobs(names, "chosen")
@@ -198,14 +197,14 @@ class _Passes:
 
 
 def _pass(lake: Path, jobs: list[Job], how: _Passes) -> None:
-    closed = _as_private_as(lake)
+    closed = commands.as_private_as(lake)
     from spark import connector, java, session
     from spark.jobs import runner
 
     options = session.Options(
         master=how.master,
         quick=runner.is_small(lake) and not how.follow,
-        settings={UMASK_SETTING: f"{closed:03o}", **how.settings},
+        settings={commands.UMASK_SETTING: f"{closed:03o}", **how.settings},
         log=lake / runner.LOG,
     )
     signal.signal(signal.SIGTERM, _interrupt)
@@ -258,13 +257,6 @@ def _conclude(steps: Sequence[Step], log: Path) -> None:
         sys.exit(INTEGRITY)
     if any(step.error is not None for step in steps):
         sys.exit(FAILED)
-
-
-def _as_private_as(lake: Path) -> int:
-    """What is made from here on is as open to other users as the lake itself; the umask. A hub's lake is not at all."""
-    closed = ~stat.S_IMODE(lake.stat().st_mode) & 0o077
-    os.umask(closed)
-    return closed
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:
@@ -417,6 +409,9 @@ def report(lake: Path, out: Path, facts: Path | None) -> None:
     for text in notices.notices(known, f"{program} run --lake {shlex.quote(str(lake))}"):
         click.echo(f"note: {text.replace(formatting.THIN_SPACE, ' ')}", err=True)
 
+
+analytics.add_command(commands.schema)
+analytics.add_command(commands.replay)
 
 if __name__ == "__main__":
     analytics()

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pyspark.sql.types import (
+    ArrayType,
     BinaryType,
     BooleanType,
     DataType,
@@ -43,6 +44,7 @@ _TYPES: dict[str, DataType] = {
     "double": DoubleType(),
     "boolean": BooleanType(),
     "binary": BinaryType(),
+    "bigint[]": ArrayType(LongType(), containsNull=False),
     "timestamp": TimestampType(),
     "date": DateType(),
 }
@@ -179,9 +181,11 @@ READINGS = _table(
     value         double?
     text          string?
     unit          string?
+    replay        bigint?
     event_date    date
     """,
 )
+"""`replay`: the version of `reject` that this was read again from; null: read when it landed."""
 REJECT = _table(
     "reject",
     ("ingest_date",),
@@ -201,6 +205,27 @@ REJECT = _table(
     ingest_date   date
     """,
 )
+
+"""`metric`: empty where the whole message could not be read; such rows leave when it can (job `readings`)."""
+SPARKPLUG_BIRTHS = _table(
+    "sparkplug_births",
+    (),
+    """
+    tenant      string
+    gateway     string
+    device      string
+    epoch       string
+    address     string
+    sequence    bigint
+    metric      string
+    alias       bigint?
+    datatype    int?
+    unit        string?
+    received_at timestamp
+    ingested_at timestamp
+    """,
+)
+"""What births say of the metrics of their node or device: one row a metric and message."""
 
 
 ANOMALIES = _table(
@@ -330,15 +355,18 @@ GIVEN_UP_RANGES = _table(
     """,
     keys=("tenant", "gateway", "epoch", "address", "reason", "first_sequence"),
 )
-ACCEPTED_RANGES = _table(
-    "accepted_ranges",
+GATEWAY_BACKLOG = _table(
+    "gateway_backlog",
     (),
-    f"""{_ADDRESS}
-    first_sequence bigint
-    last_sequence  bigint
+    """
+    tenant  string
+    gateway string
+    waiting bigint
+    said_at timestamp
     """,
-    keys=("tenant", "gateway", "epoch", "address"),
+    keys=("tenant", "gateway"),
 )
+"""The newest status of a gateway that says how many messages wait there; `said_at`: when it landed."""
 GAPS = _table(
     "gaps",
     (),
@@ -354,24 +382,42 @@ GAPS = _table(
     reason         string?
     """,
 )
+COMPLETENESS_HOURLY = _table(
+    "completeness_hourly",
+    (),
+    f"""{_ADDRESS}
+    hour           timestamp?
+    first_sequence bigint
+    last_sequence  bigint
+    accepted       bigint
+    landed         bigint
+    given_up       string
+    waiting        bigint
+    unexplained    bigint
+    """,
+    keys=("tenant", "gateway", "epoch", "address", "first_sequence"),
+)
+"""accepted = landed + given up (a JSON object: messages by reason) + waiting + unexplained, for each statement of a
+gateway; `hour` null: not stated yet."""
 COMPLETENESS = _table(
     "completeness",
     (),
-    """
-    tenant             string
-    gateway            string
-    epoch              string
-    address            string
+    f"""{_ADDRESS}
     first_sequence     bigint
     last_sequence      bigint
     rows               bigint
     distinct_sequences bigint
+    accepted           bigint?
+    unstated           bigint?
     missing            bigint
     explained          bigint
+    waiting            bigint?
     unexplained        bigint
     duplicates         bigint
     """,
+    keys=("tenant", "gateway", "epoch", "address"),
 )
+"""missing = explained + waiting + unexplained, of what was `accepted`; `unstated`: of that, what is not stated yet."""
 THROUGHPUT = _table(
     "throughput",
     ("event_date",),
@@ -388,6 +434,84 @@ THROUGHPUT = _table(
     """,
     keys=("tenant", "gateway", "lane", "bucket"),
 )
+DELIVERY_SLO = _table(
+    "delivery_slo",
+    ("event_date",),
+    """
+    tenant       string
+    gateway      string
+    width_s      int
+    window_start timestamp
+    messages     bigint
+    timed        bigint
+    within       bigint
+    within_share double?
+    p50_s        double?
+    p95_s        double?
+    p99_s        double?
+    max_s        double?
+    revised_at   timestamp
+    times        binary?
+    event_date   date
+    """,
+    keys=("tenant", "gateway", "width_s", "window_start"),
+)
+"""`width_s`: 3600 or 86400, of reception at the gateway; `timed`: messages whose delivery time is known, of which
+`within` kept the target; `times`: a KLL sketch of them, from which the percentiles are."""
+DEVICE_DAYS = _table(
+    "device_days",
+    ("event_date",),
+    """
+    tenant         string
+    gateway        string
+    device         string
+    messages       bigint
+    first_at       timestamp
+    last_at        timestamp
+    suspect        bigint
+    battery_metric string?
+    battery        double?
+    battery_at     timestamp?
+    battery_n      bigint
+    battery_t      double
+    battery_v      double
+    battery_tt     double
+    battery_tv     double
+    rssi_n         bigint
+    rssi_sum       double
+    ahead_s        double?
+    boots          bigint[]
+    event_date     date
+    """,
+    keys=("tenant", "gateway", "device", "event_date"),
+)
+"""What `device_health` is made of: sums of each day of reception."""
+DEVICE_HEALTH = _table(
+    "device_health",
+    (),
+    """
+    tenant          string
+    gateway         string
+    device          string
+    first_at        timestamp
+    last_at         timestamp
+    messages        bigint
+    suspect         bigint
+    interval_s      double?
+    silent_s        double
+    missed          bigint?
+    battery_metric  string?
+    battery         double?
+    battery_per_day double?
+    boots           int
+    last_boot_at    timestamp?
+    clock_ahead_s   double?
+    rssi            double?
+    """,
+    keys=("tenant", "gateway", "device"),
+)
+"""Of its last 30 days: `silent_s`, how long its gateway has heard others and not it, `missed`, that in intervals of its
+own; `battery_per_day`, in the battery's own unit; `clock_ahead_s`, of its newest day with times of its own."""
 SET_ASIDE = _table(
     "set_aside",
     (),
@@ -407,6 +531,19 @@ SET_ASIDE = _table(
 )
 """Damaged files of a table that a job did not take; not rebuilt."""
 
+PAYLOAD_SCHEMAS = _table(
+    "payload_schemas",
+    (),
+    """
+    pattern       string
+    tenant        string?
+    document      string?
+    registered_at timestamp
+    """,
+)
+"""What was registered about addresses (`spark.registry`), in the order of its commits: the newest row of a tenant and
+pattern holds, and one without a document ends it. No job makes it anew."""
+
 LANDED: dict[str, Table] = {table.name: table for table in (TELEMETRY, LEDGER, MANIFESTS, GATEWAY_STATUS, QUARANTINE)}
 """Written by the hub, only read here."""
 DERIVED: dict[str, Table] = {
@@ -414,6 +551,7 @@ DERIVED: dict[str, Table] = {
     for table in (
         READINGS,
         REJECT,
+        SPARKPLUG_BIRTHS,
         ROLLUP_1M,
         ROLLUP_1H,
         ROLLUP_1D,
@@ -422,10 +560,14 @@ DERIVED: dict[str, Table] = {
         GATEWAY_FRESHNESS,
         LANDED_RANGES,
         GIVEN_UP_RANGES,
-        ACCEPTED_RANGES,
+        GATEWAY_BACKLOG,
         GAPS,
         COMPLETENESS,
+        COMPLETENESS_HOURLY,
         THROUGHPUT,
+        DELIVERY_SLO,
+        DEVICE_DAYS,
+        DEVICE_HEALTH,
         SET_ASIDE,
     )
 }

@@ -259,6 +259,21 @@ class Lake:
                 f"WHEN MATCHED THEN UPDATE SET {changes} WHEN NOT MATCHED THEN INSERT *"
             )
 
+    def remove(self, name: str, keys: DataFrame, on: Sequence[str], condition: str) -> None:
+        """Remove the rows of a table that are equal to a row of `keys` in the columns `on` and fulfil `condition`, SQL
+        of `old`. Only files that hold such a row are written anew; done again it changes nothing."""
+        chosen = keys.select(*on).localCheckpoint()
+        chosen.createOrReplaceTempView(_PARTIALS)
+        matched = " AND ".join([f"old.{column} <=> new.{column}" for column in on])
+        partitions = [column for column in _schema(name).partition_by if column in on]
+        for column in partitions:
+            found = ", ".join(_literal(row[0]) for row in chosen.select(column).distinct().collect())
+            matched += f" AND old.{column} IN ({found})" if found else " AND false"
+        self.session.sql(
+            f"MERGE INTO delta.`{self.path(name)}` AS old USING {_PARTIALS} AS new "
+            f"ON {matched} AND {condition} WHEN MATCHED THEN DELETE"
+        )
+
     @contextmanager
     def _told_by_settings(self, transaction: Transaction, made_of: Provenance | None) -> Iterator[None]:
         """SQL has no options: marker and provenance of a MERGE are settings of the session, which is this job's own."""

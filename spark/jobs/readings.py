@@ -1,16 +1,24 @@
-"""`readings`: telemetry -> readings, reject."""
+"""`readings`: telemetry -> readings, reject, sparkplug_births."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from spark import registry
 from spark.jobs.following import Batch, Following
 from spark.jobs.outcome import Job
+from spark.jobs.replay import Replay
 from spark.provenance import Provenance
-from spark.transforms import readings
+from spark.transforms import births, readings
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 
 def _take(batch: Batch) -> None:
-    # Bodies are decoded once for both outputs.
-    rows = readings.decoded(batch.rows).persist()
+    # Bodies are decoded once for all outputs.
+    decoded = readings.decoded(batch.rows, registry.registered(batch.lake.path("payload_schemas"))).persist()
+    rows = _named(batch, decoded)
     try:
         # Readings are last: their commit says which version of the rejects belongs to them.
         rejects = readings.rejects(rows)
@@ -22,7 +30,16 @@ def _take(batch: Batch) -> None:
         batch.append("readings", readings.readings(rows), made_of)
     finally:
         rows.unpersist()
+        decoded.unpersist()
 
 
-_FOLLOWING = Following("readings", "telemetry", ("reject", "readings"), revision=3, take=_take)
-JOB = Job("readings", "one row per value of each message; unreadable ones to reject", (_FOLLOWING,))
+def _named(batch: Batch, decoded: DataFrame) -> DataFrame:
+    """With the births of this batch and those before it; most lakes have no Sparkplug at all."""
+    if batch.rows.where(births.is_sparkplug("address")).isEmpty():
+        return decoded
+    batch.append("sparkplug_births", births.births(decoded))
+    return births.named(decoded, batch.lake.read("sparkplug_births")).persist()
+
+
+_FOLLOWING = Following("readings", "telemetry", ("sparkplug_births", "reject", "readings"), revision=3, take=_take)
+JOB = Job("readings", "one row per value of each message; unreadable ones to reject", (_FOLLOWING, Replay()))

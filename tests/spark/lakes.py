@@ -106,6 +106,13 @@ def manifest(first: int, last: int, **override: Any) -> Row:
     return row | override
 
 
+def status(at: datetime, backlog: int | None, **override: Any) -> Row:
+    """One status row: what a gateway says of itself, landed at once."""
+    row: Row = {"tenant": "default", "gateway": "gw1", "epoch": "e1", "reported_at": at, "state": "running"}
+    row |= {"backlog_messages": backlog, "clock_quality": "good", "ingested_at": at, "ingest_date": at.date()}
+    return row | override
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What a synthetic fleet does. `outages`: gateway -> (from, until) in seconds, when its uplink is cut."""

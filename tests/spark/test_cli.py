@@ -127,3 +127,35 @@ def test_a_pass_and_its_report_without_a_network(tmp_path: Path) -> None:
     assert not [each for each in made if each.stat().st_mode & 0o077], "as closed to others as the lake"
     code, output = invoke("report", "--lake", lake, "--out", tmp_path / "r.html")
     assert (code, "KB)" in output) == (0, True)
+
+
+class TestSchema:
+    """Without a JVM."""
+
+    def test_add_list_remove(self, lake: Path) -> None:
+        assert invoke("schema", "add", "env/+", "--format", "json", "--unit", "t=Cel", "--lake", lake) == (0, "")
+        assert invoke("schema", "add", "stat/#", "--format", "text", "--tenant", "t2", "--lake", lake) == (0, "")
+        assert invoke("schema", "list", "--lake", lake) == (0, "env/+  json  t in Cel\nstat/#  text  tenant t2\n")
+        assert invoke("schema", "remove", "env/+", "--lake", lake) == (0, "")
+        code, output = invoke("schema", "list", "--json", "--lake", lake)
+        assert (code, json.loads(output)) == (0, [{"pattern": "stat/#", "format": "text", "tenant": "t2"}])
+        assert (lake / "payload_schemas").stat().st_mode & 0o077 == lake.stat().st_mode & 0o077
+
+    @pytest.mark.parametrize(
+        ("arguments", "said"),
+        [
+            (("add", "a/#/b", "--format", "json"), "pattern"),
+            (("add", "a", "--format", "xml"), "one of json"),
+            (("add", "a", "--format", "protobuf"), "descriptor"),
+            (("add", "a", "--format", "json", "--unit", "t"), "METRIC=UNIT"),
+        ],
+    )
+    def test_what_cannot_be(self, lake: Path, arguments: tuple[str, ...], said: str) -> None:
+        code, output = invoke("schema", *arguments, "--lake", lake)
+        assert code == 2
+        assert said in output
+
+    def test_no_such_schema(self, lake: Path) -> None:
+        code, output = invoke("schema", "remove", "a", "--lake", lake)
+        assert code == 1
+        assert "no schema is registered for a" in output

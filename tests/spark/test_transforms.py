@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import random
-from collections import Counter
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from spark import schemas
-from spark.decoding import reasons
 from spark.decoding.schema import PayloadSchema
-from spark.transforms import gaps, readings, rollups, throughput
+from spark.transforms import readings, rollups, throughput
 from spark.transforms.freshness import freshness
 from spark.transforms.throughput import bucket_seconds
-from tests.spark.lakes import START, ledger, manifest, message
+from tests.spark.lakes import START, message
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -85,7 +82,6 @@ class TestReadings:
                 message(2, body=b'{"ts": "2038-01-19T03:14:08Z", "t": 3}', ingested_at=landed),
                 message(3, body=b'{"t": 4}', ingested_at=landed, event_time=START),
                 message(4, address="spBv1.0/g/DDEATH/n/d", body=b"", ingested_at=landed),
-                message(5, address="spBv1.0/g/NDATA/n", body=bytes.fromhex("120410075001"), ingested_at=landed),
             ),
             (schema,),
         )
@@ -99,8 +95,6 @@ class TestReadings:
         }
         assert [utc(found[key]["event_time"]) for key in (0, 1, 3)] == [measured, START + timedelta(seconds=1), START]
         assert (found[4]["device"], found[4]["metric"], found[4]["text"]) == ("g/n/d", "online", "false")
-        (unborn,) = rows(readings.rejects(decoded))
-        assert (unborn["metric"], unborn["reason"], unborn["device"]) == ("alias 7", reasons.NO_BIRTH, "g/n")
 
 
 class TestRollups:
@@ -186,80 +180,3 @@ class TestThroughput:
     @pytest.mark.parametrize(("span", "width"), [(0, 1), (1200, 1), (1201, 2), (86_400, 300), (10**9, 3600)])
     def test_bucket_width(self, span: float, width: int) -> None:
         assert bucket_seconds(span) == width
-
-
-class TestGaps:
-    """Cases side by side in one frame, an address each: each plan costs seconds to compile, each row nothing."""
-
-    def missing(
-        self, frame: Make, telemetry: list[Any], given_up: list[Any], accepted: list[Any]
-    ) -> tuple[dict[str, list[Any]], dict[str, Any]]:
-        there = gaps.landed(frame("telemetry", *telemetry)).localCheckpoint()
-        lost, taken = gaps.given_up(frame("ledger", *given_up)), gaps.accepted(frame("manifests", *accepted))
-        missing = gaps.missing(there, lost, taken).localCheckpoint()
-        ranges: dict[str, list[Any]] = {}
-        for row in missing.orderBy("address", "first_sequence").collect():
-            ends = (row["first_sequence"], row["last_sequence"])
-            ranges.setdefault(row["address"], []).append((*ends, row["reason"] if row["explained"] else None))
-        return ranges, {row["address"]: row for row in rows(gaps.completeness(there, missing))}
-
-    def test_cases(self, frame: Make) -> None:
-        there = {
-            "whole": [*range(130)],
-            "holes": [n for n in range(300) if n not in {0, 1, 200} and not 60 <= n <= 140] + [250, 250],
-            "a duplicate does not fill a hole": [0, 1, 1, 3],
-            "manifests say what should have followed": [*range(5, 10)],
-        }
-        telemetry = [message(n, address=address) for address, numbers in there.items() for n in numbers]
-        given_up = [
-            ledger(70, 100, address="holes"),
-            ledger(90, 120, address="holes", reason="evicted"),
-            ledger(195, 205, address="holes"),
-            ledger(12, 12, address="manifests say what should have followed"),
-            ledger(0, 9, address="only in the ledger"),
-        ]
-        accepted = [
-            manifest(5, 14, address="manifests say what should have followed"),
-            manifest(0, 63, address="only in a manifest"),
-        ]
-        ranges, complete = self.missing(frame, telemetry, given_up, accepted)
-        assert ranges == {
-            "holes": [
-                (0, 1, None),
-                (60, 69, None),
-                (70, 120, "evicted, expired"),
-                (121, 140, None),
-                (200, 200, "expired"),
-            ],
-            "a duplicate does not fill a hole": [(2, 2, None)],
-            "manifests say what should have followed": [(10, 11, None), (12, 12, "expired"), (13, 14, None)],
-            "only in a manifest": [(0, 63, None)],
-            "only in the ledger": [(0, 9, "expired")],
-        }
-        counts = ("first_sequence", "last_sequence", "rows", "missing", "explained", "unexplained", "duplicates")
-        assert {address: tuple(row[name] for name in counts) for address, row in complete.items()} == {
-            "whole": (0, 129, 130, 0, 0, 0, 0),
-            "holes": (0, 299, 218, 84, 52, 32, 2),
-            "a duplicate does not fill a hole": (0, 3, 4, 1, 0, 1, 1),
-            "manifests say what should have followed": (5, 14, 5, 5, 1, 4, 0),
-            "only in a manifest": (0, 63, 0, 64, 0, 64, 0),
-            "only in the ledger": (0, 9, 0, 10, 10, 0, 0),
-        }
-
-    def test_against_sets(self, frame: Make) -> None:
-        """A few hundred random sequences of several addresses; sets know the answer."""
-        source = random.Random(7)
-        telemetry, given_up, expected = [], [], {}
-        for number in range(6):
-            address = f"a/{number}"
-            sequences = [source.randrange(400) for _ in range(source.choice((3, 200, 900)))]
-            ranges = [(first, first + source.randrange(40)) for first in (source.randrange(420) for _ in range(4))]
-            telemetry += [message(n, address=address) for n in sequences]
-            given_up += [ledger(*pair, address=address) for pair in ranges]
-            known = {n for first, last in ranges for n in range(first, last + 1)}
-            lost = set(range(max(*sequences, *known) + 1)) - set(sequences)
-            twice = sum(count - 1 for count in Counter(sequences).values())
-            expected[address] = (len(lost & known), len(lost - known), twice)
-        _, complete = self.missing(frame, telemetry, given_up, [])
-        found = {key: (row["explained"], row["unexplained"], row["duplicates"]) for key, row in complete.items()}
-        assert found == expected

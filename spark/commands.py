@@ -1,0 +1,179 @@
+"""`waypost analytics schema` and `replay`: what somebody knows of messages, and reading again what was not readable."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import stat
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+FAILED, USAGE = 1, 2
+UMASK_SETTING = "spark.hadoop.fs.permissions.umask-mode"
+"""Hadoop sets the modes of files it makes, whatever the process's umask is."""
+_LAKE = click.option(
+    "--lake",
+    required=True,
+    metavar="DIR",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="The lake: the folder that holds the tables (a hub's DATA/lake).",
+)
+_FORMATS = "json, number, text, cbor, senml+json, senml+cbor, sparkplug, protobuf"
+
+
+def as_private_as(lake: Path) -> int:
+    """What is made from here on is as open to other users as the lake itself; the umask. A hub's lake is not at all."""
+    closed = ~stat.S_IMODE(lake.stat().st_mode) & 0o077
+    os.umask(closed)
+    return closed
+
+
+@click.group()
+def schema() -> None:
+    """How messages of some addresses are read, where they do not say so themselves.
+
+    A schema holds for what lands after it, and for rejects: the next pass (or `replay`) reads those again.
+    """
+
+
+@schema.command()
+@_LAKE
+@click.argument("pattern")
+@click.option("--format", "format_", required=True, metavar="NAME", help=f"One of {_FORMATS}.")
+@click.option("--tenant", metavar="NAME", help="Only this tenant's addresses [default: everybody's].")
+@click.option(
+    "--time", metavar="FIELD", help="The field that says when it was measured [default: ts, time, timestamp]."
+)
+@click.option("--device", metavar="PATH", help="The field that names the device, as `deviceInfo.devEui`.")
+@click.option("--unit", "units", multiple=True, metavar="METRIC=UNIT", help="A metric's unit; `*` for all others.")
+@click.option(
+    "--descriptor",
+    metavar="FILE",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Protobuf: what `protoc --include_imports --descriptor_set_out=FILE` writes.",
+)
+@click.option("--message", metavar="NAME", help="Protobuf: the full name of the message, as `plant.Sample`.")
+def add(
+    lake: Path,
+    pattern: str,
+    format_: str,
+    tenant: str | None,
+    time: str | None,
+    device: str | None,
+    units: tuple[str, ...],
+    descriptor: Path | None,
+    message: str | None,
+) -> None:
+    """Register how addresses that match PATTERN are read (`+` one level, `#` all further ones).
+
+    The most specific pattern wins. The same pattern again takes the former one's place.
+
+    \b
+      waypost analytics schema add 'stat/+/POWER' --format text --lake DIR
+      waypost analytics schema add 'env/#' --format json --unit t=Cel --unit h=%RH --lake DIR
+    """
+    from datetime import UTC, datetime
+
+    from spark import registry
+    from spark.decoding.schema import FORMATS, BadSchema, PayloadSchema
+
+    found = next((name for name in FORMATS if name == format_), None)
+    if found is None:
+        raise click.UsageError(f"--format {format_}: one of {_FORMATS}")
+    as_private_as(lake)
+    described = PayloadSchema(
+        pattern,
+        found,
+        tenant=tenant,
+        time=time,
+        device=device,
+        units=dict(_unit(unit) for unit in units),
+        descriptor=base64.b64encode(descriptor.read_bytes()).decode() if descriptor is not None else None,
+        message=message,
+    )
+    try:
+        registry.register(_table(lake), described, datetime.now(UTC))
+    except BadSchema as error:
+        raise click.UsageError(str(error)) from None
+
+
+def _unit(said: str) -> tuple[str, str]:
+    metric, equals, unit = said.partition("=")
+    if not equals or not metric or not unit:
+        raise click.UsageError(f"--unit takes METRIC=UNIT, not {said!r}")
+    return metric, unit
+
+
+def _table(lake: Path) -> str:
+    return str(lake / "payload_schemas")
+
+
+@schema.command("list")
+@_LAKE
+@click.option("--json", "as_json", is_flag=True, help="As JSON, with all of it.")
+def list_(lake: Path, as_json: bool) -> None:
+    """The schemas of a lake."""
+    import msgspec
+
+    from spark import registry
+
+    found = registry.registered(_table(lake))
+    if as_json:
+        click.echo(msgspec.json.encode(found))
+        return
+    for one in found:
+        units = ", ".join(f"{metric} in {unit}" for metric, unit in one.units.items())
+        parts = (one.format, one.message, f"tenant {one.tenant}" if one.tenant else None, units)
+        click.echo(f"{one.pattern}  {'  '.join(filter(None, parts))}")
+
+
+@schema.command()
+@_LAKE
+@click.argument("pattern")
+@click.option("--tenant", metavar="NAME", help="The tenant it was registered for.")
+def remove(lake: Path, pattern: str, tenant: str | None) -> None:
+    """End a schema. What was read by it stays as it was read."""
+    from datetime import UTC, datetime
+
+    from spark import registry
+
+    as_private_as(lake)
+    try:
+        registry.remove(_table(lake), pattern, tenant, datetime.now(UTC))
+    except registry.UnknownSchema:
+        click.echo(f"error: no schema is registered for {pattern}; `schema list` shows them", err=True)
+        sys.exit(FAILED)
+
+
+@click.command()
+@_LAKE
+@click.option("--reason", metavar="TEXT", help="Only rejects with this reason, as table reject has it.")
+@click.option("--address", metavar="PATTERN", help="Only addresses that match this pattern (`+`, `#`).")
+@click.option("--master", metavar="URL", help="Spark master [default: WAYPOST_SPARK_MASTER, else this machine].")
+@click.option("--json", "as_json", is_flag=True, help="Print the counts as JSON.")
+def replay(lake: Path, reason: str | None, address: str | None, master: str | None, as_json: bool) -> None:
+    """Read rejected messages again; those that are readable now move from reject to readings, each once.
+
+    A pass does this by itself once a schema was registered or a Sparkplug birth has landed. May be killed at any
+    moment: what was begun is ended by the next pass.
+    """
+    from spark import connector, java, session
+    from spark.jobs import runner
+    from spark.jobs.replay import Chosen
+    from spark.jobs.replay import replay as read_again
+
+    settings = {UMASK_SETTING: f"{as_private_as(lake):03o}"}
+    options = session.Options(master=master, quick=runner.is_small(lake), settings=settings, log=lake / runner.LOG)
+    try:
+        with runner.opened(lake, options) as opened:
+            outcome = read_again(opened.pin(), Chosen(reason, address))
+    except (connector.ConnectorMissing, java.JavaMissing) as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(USAGE)
+    counts: dict[str, Any] = {"messages": outcome.rows_in, "readings": outcome.rows_out}
+    told = f"{outcome.rows_in} rejected messages read again, {outcome.rows_out} rows came of them"
+    click.echo(json.dumps(counts) if as_json else told)

@@ -1,0 +1,33 @@
+"""`health`: readings -> device_days -> device_health."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from spark.jobs.following import Batch, Following
+from spark.jobs.outcome import Job
+from spark.jobs.snapshot import Snapshot
+from spark.tables import Lake
+from spark.transforms import health
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def _take(batch: Batch) -> None:
+    batch.fold("device_days", health.days(batch.rows), health.FOLD)
+
+
+def _frames(lake: Lake) -> Mapping[str, DataFrame]:
+    return {"device_health": health.health(lake.read("device_days")).coalesce(1)}
+
+
+JOB = Job(
+    "health",
+    "battery, silence, reboots, clock and radio of each device",
+    (
+        Following("device_days", "readings", ("device_days",), revision=1, take=_take),
+        Snapshot("device_health", ("device_days",), ("device_health",), revision=1, frames=_frames),
+    ),
+)

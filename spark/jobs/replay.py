@@ -1,0 +1,152 @@
+"""Rejected messages read again: those of which a schema was registered since, or whose Sparkplug birth has landed.
+
+A message moves from `reject` to `readings` once, wherever it is stopped:
+
+1. its readings are appended under a transaction marker of the version of `reject` it was found in; they carry it
+   (column `replay`);
+2. what `readings` has of that version leaves `reject`;
+3. an empty commit to `readings` says that this is done, and which rejects belong to them from here on.
+
+A run that was stopped between 1 and 3 is finished by the next one first, from what 1 wrote: nothing is decoded for it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+from pyspark.sql import functions as F  # noqa: N812
+
+from spark import registry
+from spark.decoding import reasons
+from spark.jobs.outcome import Outcome
+from spark.provenance import Provenance, State
+from spark.tables import Lake, Transaction
+from spark.transforms import births, readings
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+_LOOKED_BACK = 20
+"""Commits: a pass writes one or two of `readings`, and a replay one that says nothing."""
+MESSAGE = ("tenant", "gateway", "epoch", "address", "sequence")
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """Which rejects are read again: with this reason, of addresses that match this pattern; None: any."""
+
+    reason: str | None = None
+    address: str | None = None
+
+    def condition(self) -> Column:
+        """For rows of `reject`: messages that could not be read as a whole."""
+        condition = F.col("metric") == ""
+        if self.reason is not None:
+            condition &= F.col("reason") == self.reason
+        if self.address is not None:
+            condition &= F.col("address").rlike(_expression(self.address))
+        return condition
+
+
+def _expression(pattern: str) -> str:
+    """An MQTT pattern as a regular expression of Java's."""
+    levels = ["[^/]*" if level == "+" else f"\\Q{level}\\E" for level in pattern.split("/")]
+    if levels[-1] == "\\Q#\\E":
+        return f"^{'/'.join(levels[:-1])}(/.*)?$" if levels[:-1] else ""
+    return f"^{'/'.join(levels)}$"
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """The step of job `readings` that reads again what something new may have made readable."""
+
+    name = "replay"
+    inputs = ("telemetry",)
+    outputs = ("reject", "readings")
+
+    def run(self, lake: Lake) -> Outcome:
+        """Whole messages once a schema was registered, nameless ones once a birth has landed."""
+        rejects = lake.state("reject")
+        if rejects is None or lake.state("readings") is None:
+            return Outcome(0, 0)
+        finish(lake, rejects)
+        taken, written = 0, 0
+        for chosen, mark in _due(lake, rejects):
+            outcome = replay(lake, chosen)
+            taken, written = taken + outcome.rows_in, written + outcome.rows_out
+            lake.append("reject", lake.read("reject").limit(0), mark)
+        return Outcome(taken, written)
+
+
+def _due(lake: Lake, rejects: State) -> Sequence[tuple[Chosen, Transaction]]:
+    schemas = registry.registered(lake.path("payload_schemas"))
+    known = hashlib.sha256(msgspec.json.encode(schemas)).hexdigest()[:16]
+    marks = []
+    if schemas:
+        marks.append((Chosen(), Transaction(f"replay-schemas@{known}/{rejects.id}", 1)))
+    born = lake.state("sparkplug_births")
+    if born is not None:
+        marks.append((Chosen(reasons.NO_BIRTH), Transaction(f"replay-births@{born.id}/{rejects.id}", born.version)))
+    applied = ((lake.transaction_version("reject", mark.application), chosen, mark) for chosen, mark in marks)
+    return [(chosen, mark) for version, chosen, mark in applied if version is None or version < mark.version]
+
+
+def replay(lake: Lake, chosen: Chosen) -> Outcome:
+    """Read `chosen` rejects again; those that are readable now move to `readings`. Rows in: messages looked at."""
+    rejects, there = lake.state("reject"), lake.state("readings")
+    if rejects is None or there is None:
+        return Outcome(0, 0)
+    finish(lake, rejects)
+    candidates = lake.read("reject", rejects.version).where(chosen.condition())
+    keys = candidates.select(*MESSAGE, "ingest_date").distinct().localCheckpoint()
+    dates = [row["ingest_date"] for row in keys.select("ingest_date").distinct().collect()]
+    if not dates:
+        return Outcome(0, 0)
+    messages = lake.read("telemetry").where(F.col("ingest_date").isin(dates))
+    messages = messages.join(keys, [*MESSAGE, "ingest_date"], "left_semi")
+    rows = decoded(lake, messages).localCheckpoint()
+    good = rows.where(F.col("reason").isNull()).withColumn("replay", F.lit(rejects.version))
+    marks = (Transaction(f"{step}@{rejects.id}/{there.id}", rejects.version) for step in ("replay-values", "replay"))
+    of_values = rows.where(F.col("metric") != "").join(good.select(*MESSAGE).distinct(), list(MESSAGE), "left_semi")
+    lake.append("reject", readings.rejects(of_values), next(marks))
+    lake.append("readings", readings.readings(good), next(marks))
+    finish(lake, rejects)
+    return Outcome(keys.count(), lake.rows_written("readings", there.version))
+
+
+def decoded(lake: Lake, telemetry: DataFrame, born: DataFrame | None = None) -> DataFrame:
+    """`readings.decoded` by what is registered in `lake`, named by the births that have landed."""
+    rows = readings.decoded(telemetry, registry.registered(lake.path("payload_schemas")))
+    return births.named(rows, born if born is not None else lake.read("sparkplug_births"))
+
+
+def finish(lake: Lake, rejects: State) -> None:
+    """Bring to its end a replay that was stopped on the way."""
+    there = lake.state("readings")
+    if there is None:
+        return
+    replayed = f"replay@{rejects.id}/{there.id}"
+    done = f"replay-done@{rejects.id}/{there.id}"
+    version = lake.transaction_version("readings", replayed)
+    if version is None or (lake.transaction_version("readings", done) or -1) >= version:
+        return
+    moved = lake.read("readings").where(F.col("replay") == version)
+    keys = moved.select(*MESSAGE, F.to_date("ingested_at").alias("ingest_date")).distinct()
+    lake.remove("reject", keys, (*MESSAGE, "ingest_date"), "old.metric = ''")
+    lake.append("readings", moved.limit(0), Transaction(done, version), _made_of(lake, there.version))
+
+
+def _made_of(lake: Lake, version: int) -> Provenance | None:
+    """What `readings` was made of when that was said last, with the rejects of now."""
+    beside = lake.state("reject")
+    made_of = next(
+        filter(None, (lake.provenance("readings", at) for at in range(version, max(-1, version - _LOOKED_BACK), -1))),
+        None,
+    )
+    if made_of is None or beside is None:
+        return None
+    return Provenance(made_of.sources, {"reject": beside})

@@ -1,0 +1,62 @@
+"""Registered schemas of a lake: table `payload_schemas`, read and written without a JVM."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import deltalake
+import msgspec
+import pyarrow as pa
+from deltalake.exceptions import TableNotFoundError
+
+from spark import schemas
+from spark.decoding.schema import BadSchema, PayloadSchema
+
+SCHEMAS_MAX = 1_000
+"""Schemas of one lake: each worker holds them all, and an address nobody has sent to is held against each."""
+_TABLE = schemas.PAYLOAD_SCHEMAS
+
+
+class UnknownSchema(LookupError):
+    """No schema is registered for this pattern."""
+
+
+def registered(path: str) -> list[PayloadSchema]:
+    """What holds, in the order it was registered; nothing where there is no such table."""
+    try:
+        rows = deltalake.DeltaTable(path).to_pyarrow_dataset().to_table(use_threads=False).to_pylist()
+    except TableNotFoundError:
+        return []
+    found: dict[tuple[str | None, str], PayloadSchema] = {}
+    for row in sorted(rows, key=lambda row: row["registered_at"]):
+        key = (row["tenant"], row["pattern"])
+        found.pop(key, None)
+        if row["document"] is not None:
+            found[key] = msgspec.json.decode(row["document"], type=PayloadSchema)
+    return list(found.values())
+
+
+def register(path: str, schema: PayloadSchema, now: datetime) -> None:
+    """Let `schema` hold, in place of one for the same tenant and pattern. Raises `BadSchema`."""
+    schema.check()
+    there = registered(path)
+    if len(there) >= SCHEMAS_MAX and not _with(there, schema.pattern, schema.tenant):
+        raise BadSchema(f"there are {SCHEMAS_MAX} schemas already: remove one, or use patterns")
+    _append(path, schema.pattern, schema.tenant, msgspec.json.encode(schema).decode(), now)
+
+
+def remove(path: str, pattern: str, tenant: str | None, now: datetime) -> None:
+    """End a schema. Raises `UnknownSchema`."""
+    if not _with(registered(path), pattern, tenant):
+        raise UnknownSchema(pattern)
+    _append(path, pattern, tenant, None, now)
+
+
+def _with(there: list[PayloadSchema], pattern: str, tenant: str | None) -> bool:
+    return any((one.pattern, one.tenant) == (pattern, tenant) for one in there)
+
+
+def _append(path: str, pattern: str, tenant: str | None, document: str | None, now: datetime) -> None:
+    columns = pa.schema(deltalake.Schema.from_json(_TABLE.columns.json()).to_arrow())
+    row = {"pattern": pattern, "tenant": tenant, "document": document, "registered_at": now.astimezone(UTC)}
+    deltalake.write_deltalake(path, pa.Table.from_pylist([row], schema=columns), mode="append")

@@ -1,0 +1,139 @@
+"""Sparkplug: births name the metrics that data leaves nameless.
+
+A message of data (NDATA, DDATA) goes by the last birth of its node or device that the gateway received before it: its
+aliases are those of that birth, as are data types (which tell signed from unsigned) and units. That is a function of
+what has landed alone, whichever worker, batch or run it happens in. A message that needs a birth which has not landed
+is a reject as a whole, and read once the birth is there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import Window
+from pyspark.sql import functions as F  # noqa: N812
+
+from spark import schemas
+from spark.decoding import reasons, sparkplug
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+_SUBJECT = ("tenant", "gateway", "device")
+_BITS_MAX = 64
+"""Of these a double has not every value; the decoder has worked them out."""
+_MESSAGE = ("tenant", "gateway", "epoch", "address", "sequence")
+
+
+def is_sparkplug(address: str) -> Column:
+    """Whether this column is the topic of a Sparkplug message."""
+    return F.col(address).startswith(f"{sparkplug.NAMESPACE}/")
+
+
+def is_birth(address: str) -> Column:
+    """Whether this column is the topic of a birth."""
+    return _kind(address).isin(*sparkplug.BIRTHS)
+
+
+def is_data(address: str) -> Column:
+    """Whether this column is the topic of Sparkplug data."""
+    return _kind(address).isin(*sparkplug.DATA)
+
+
+def _kind(address: str) -> Column:
+    kind = F.when(is_sparkplug(address), F.try_element_at(F.split(address, "/"), F.lit(3)))
+    return F.coalesce(kind, F.lit(""))
+
+
+def births(decoded: DataFrame) -> DataFrame:
+    """Of `readings.decoded` rows those of births, as table `sparkplug_births` has them."""
+    rows = decoded.where(is_birth("address") & F.col("reason").isNull())
+    return rows.select(*schemas.SPARKPLUG_BIRTHS.columns.names)
+
+
+def named(decoded: DataFrame, known: DataFrame) -> DataFrame:
+    """`readings.decoded` rows in which every value of data has its name, number and unit, or its message is rejected.
+
+    `known`: table `sparkplug_births`, with the births among these rows.
+    """
+    data = decoded.where(is_data("address") & F.col("reason").isNull())
+    others = decoded.where(~is_data("address") | F.col("reason").isNotNull())
+    return others.unionByName(_judged(_looked_up(data, known)).select(*decoded.columns))
+
+
+def _looked_up(data: DataFrame, known: DataFrame) -> DataFrame:
+    """`data` with `born_metric`, `born_datatype`, `born_unit` of its birth, null where there is none."""
+    subjects = data.select(*_SUBJECT).distinct()
+    mine = known.join(subjects, list(_SUBJECT), "left_semi")
+    following = Window.partitionBy(*_SUBJECT).orderBy("received_at")
+    spans = mine.select(*_SUBJECT, "received_at").distinct()
+    spans = spans.withColumn("upto", F.lead("received_at").over(following))
+    # A birth that is there twice names its metrics once.
+    naming = mine.dropDuplicates([*_SUBJECT, "received_at", "metric", "alias"]).join(spans, [*_SUBJECT, "received_at"])
+    born = naming.select(
+        *_SUBJECT,
+        F.col("received_at").alias("born_at"),
+        "upto",
+        F.explode(_references()).alias("reference"),
+        F.col("metric").alias("born_metric"),
+        F.col("datatype").alias("born_datatype"),
+        F.col("unit").alias("born_unit"),
+    ).dropDuplicates([*_SUBJECT, "born_at", "reference"])
+    reference = F.when(F.col("metric") == "", _by_alias()).otherwise(_by_name())
+    rows = data.withColumn("reference", reference)
+    fits = [F.col(f"d.{name}") == F.col(f"b.{name}") for name in (*_SUBJECT, "reference")]
+    before = (F.col("b.born_at") <= F.col("d.received_at")) & (
+        F.col("b.upto").isNull() | (F.col("d.received_at") < F.col("b.upto"))
+    )
+    joined = rows.alias("d").join(born.alias("b"), [*fits, before], "left")
+    return joined.select("d.*", "b.born_metric", "b.born_datatype", "b.born_unit").drop("reference")
+
+
+def _by_alias() -> Column:
+    return F.concat(F.lit("a"), F.col("alias").cast("string"))
+
+
+def _by_name() -> Column:
+    return F.concat(F.lit("n"), F.col("metric"))
+
+
+def _references() -> Column:
+    return F.array_compact(F.array(_by_name(), _by_alias()))
+
+
+def _judged(rows: DataFrame) -> DataFrame:
+    """What the birth says taken over; where one value of a message needs a birth that is not there, the message becomes
+    one reject."""
+    ambiguous = F.col("signed").isNotNull() & (F.col("signed") != F.col("value"))
+    needs = F.col("born_metric").isNull() & ((F.col("metric") == "") | ambiguous)
+    message = Window.partitionBy(*_MESSAGE)
+    rows = rows.withColumns(
+        {
+            "unborn": F.max(needs).over(message),
+            "place": F.row_number().over(message.orderBy("metric", F.col("alias").asc_nulls_first())),
+        }
+    )
+    unborn = F.col("unborn")
+    return rows.where(~unborn | (F.col("place") == 1)).withColumns(
+        {
+            "value": F.when(~unborn, F.when(F.col("signed").isNotNull(), _as_born()).otherwise(F.col("value"))),
+            "text": F.when(~unborn, F.col("text")),
+            "unit": F.when(~unborn, F.coalesce("unit", "born_unit")),
+            "metric": F.when(unborn, F.lit("")).otherwise(F.coalesce("born_metric", "metric")),
+            "reason": F.when(unborn, F.lit(reasons.NO_BIRTH)),
+        }
+    )
+
+
+def _as_born() -> Column:
+    """An integer as its birth's data type has it: signed ones are sent as unsigned, in two's complement."""
+    found = F.col("value")
+    for datatype, bits in sparkplug.SIGNED.items():
+        born = F.col("born_datatype") == datatype
+        found = F.when(born, F.col("signed") if bits == _BITS_MAX else _signed(bits)).otherwise(found)
+    return found
+
+
+def _signed(bits: int) -> Column:
+    low = F.pmod(F.col("value"), F.lit(float(1 << bits)))
+    return low - F.when(low >= float(1 << (bits - 1)), float(1 << bits)).otherwise(0.0)

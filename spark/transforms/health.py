@@ -1,0 +1,147 @@
+"""readings -> device_days -> device_health: battery, silence, reboots, clock and radio of each device.
+
+What a day of a device adds up to is kept (`device_days`); what that says of the device follows from its last days. No
+sum depends on the order in which messages land.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as F  # noqa: N812
+
+from spark import schemas
+from spark.decoding.sparkplug import ONLINE
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+DAYS: Final = 30
+"""Days of a device that its health is of, the newest of its gateway counted back: a battery of years has lost some
+percent by then, and one that was changed before is forgotten."""
+BOOTS_MAX: Final = 1_440
+"""Boots remembered a day: one a minute. More say no more."""
+_BOOT_APART_S: Final = 120
+"""Boots told within this of each other are one: uptime and clock drift, and a birth follows its boot."""
+_DAY_S: Final = 86_400.0
+_KEY: Final = ("tenant", "gateway", "device")
+_BEGIN: Final = r"(?i)(^|[._/:])"
+_BATTERY: Final = _BEGIN + r"(v?bat|batt|battery)([._]?(level|voltage|volts?|v|percent(age)?|pct|soc))?$"
+_UPTIME: Final = _BEGIN + r"uptime([._]?(s|sec|seconds|ms))?$"
+_RSSI: Final = _BEGIN + r"rssi$"
+"""Names under which devices send these, at the end of a metric's path."""
+
+_SUM = ("messages", "suspect", "battery_n", "battery_t", "battery_v", "battery_tt", "battery_tv", "rssi_n", "rssi_sum")
+_LATER = "new.battery_at >= old.battery_at OR old.battery_at IS NULL"
+FOLD = {
+    **{name: f"old.{name} + new.{name}" for name in _SUM},
+    "first_at": "least(old.first_at, new.first_at)",
+    "last_at": "greatest(old.last_at, new.last_at)",
+    **{
+        name: f"CASE WHEN {_LATER} THEN coalesce(new.{name}, old.{name}) ELSE old.{name} END"
+        for name in ("battery_metric", "battery")
+    },
+    "battery_at": "greatest(old.battery_at, new.battery_at)",
+    "ahead_s": "greatest(old.ahead_s, new.ahead_s)",
+    "boots": f"slice(array_sort(array_union(old.boots, new.boots)), 1, {BOOTS_MAX})",
+}
+"""How a row of `device_days` and one of further readings become one: SQL over `old` and `new`, by column."""
+
+
+def days(readings: DataFrame) -> DataFrame:
+    """One row per device and day of reception, as table `device_days` has them.
+
+    Battery sums are those of a straight line, of days since the day began. `ahead_s`: how far the device's clock is
+    ahead of its gateway's at least, of readings with a time of their own. `boots`: seconds since 1970.
+    """
+    metric, value = F.col("metric"), F.col("value")
+    of_battery = metric.rlike(_BATTERY) & value.isNotNull()
+    battery = F.when(of_battery, value)
+    at = F.when(of_battery, F.pmod(F.unix_micros("event_time") / 1e6, F.lit(_DAY_S)) / _DAY_S)
+    of_device = F.col("time_source") != "gateway"
+    ahead = F.when(of_device, (F.unix_micros("event_time") - F.unix_micros("received_at")) / 1e6)
+    summed = readings.groupBy(*_KEY, F.to_date("received_at").alias("event_date")).agg(
+        F.count_distinct("address", "epoch", "sequence").alias("messages"),
+        F.min("received_at").alias("first_at"),
+        F.max("received_at").alias("last_at"),
+        F.count_if("suspect").alias("suspect"),
+        F.max_by("metric", F.when(of_battery, F.struct("event_time", "metric"))).alias("battery_metric"),
+        F.max_by("value", F.when(of_battery, F.struct("event_time", "metric"))).alias("battery"),
+        F.max(F.when(of_battery, F.col("event_time"))).alias("battery_at"),
+        F.count(battery).alias("battery_n"),
+        *(
+            F.coalesce(F.sum(column), F.lit(0.0)).alias(name)
+            for name, column in (
+                ("battery_t", at),
+                ("battery_v", battery),
+                ("battery_tt", at * at),
+                ("battery_tv", at * battery),
+                ("rssi_sum", F.when(metric.rlike(_RSSI), value)),
+            )
+        ),
+        F.count(F.when(metric.rlike(_RSSI), value)).alias("rssi_n"),
+        F.max(ahead).alias("ahead_s"),
+        F.slice(F.array_sort(F.collect_set(_boot())), 1, BOOTS_MAX).alias("boots"),
+    )
+    return summed.select(*schemas.DEVICE_DAYS.columns.names)
+
+
+def _boot() -> Column:
+    """When the device started, in seconds since 1970, of a reading that tells; else null."""
+    unit = F.when(F.col("metric").rlike(r"(?i)ms$"), 1_000.0).otherwise(1.0)
+    told = F.col("metric").rlike(_UPTIME) & (F.col("value") >= 0) & (F.col("value") < 1e11)
+    by_uptime = F.when(told, F.unix_seconds("event_time") - F.round(F.col("value") / unit).cast("bigint"))
+    born = (F.col("metric") == ONLINE) & (F.col("value") == 1.0) & F.col("address").rlike("/[ND]BIRTH/")
+    return F.coalesce(by_uptime, F.when(born, F.unix_seconds("event_time")))
+
+
+def health(days: DataFrame) -> DataFrame:
+    """One row per device, of its last `DAYS` days, as table `device_health` has them.
+
+    A device is silent for as long as its gateway has heard others and not it; `missed` is that in intervals of its own.
+    The battery's slope is that of a straight line through its values, a day.
+    """
+    newest = days.groupBy("tenant", "gateway").agg(
+        F.max("event_date").alias("newest"), F.max("last_at").alias("gateway_at")
+    )
+    recent = days.join(newest, ["tenant", "gateway"]).where(F.col("event_date") > F.date_sub("newest", DAYS))
+    # Days counted from the newest: what a line of so few days is fitted by stays small numbers.
+    shift = F.datediff("event_date", "newest").cast("double")
+    n, t, v = F.col("battery_n"), F.col("battery_t"), F.col("battery_v")
+    seconds = (F.unix_micros("last_at") - F.unix_micros("first_at")) / 1e6
+    place = F.struct("battery_at", "event_date")
+    told = F.col("battery_at").isNotNull()
+    summed = recent.groupBy(*_KEY).agg(
+        F.first("gateway_at").alias("gateway_at"),
+        F.min("first_at").alias("first_at"),
+        F.max("last_at").alias("last_at"),
+        F.sum("messages").alias("messages"),
+        F.sum("suspect").alias("suspect"),
+        F.try_divide(F.sum(seconds), F.sum(F.col("messages") - 1)).alias("interval_s"),
+        F.max_by("battery_metric", F.when(told, place)).alias("battery_metric"),
+        F.max_by("battery", F.when(told, place)).alias("battery"),
+        F.sum(n).alias("n"),
+        F.sum(t + shift * n).alias("t"),
+        F.sum(v).alias("v"),
+        F.sum(F.col("battery_tt") + 2 * shift * t + shift * shift * n).alias("tt"),
+        F.sum(F.col("battery_tv") + shift * v).alias("tv"),
+        F.max_by("ahead_s", F.when(F.col("ahead_s").isNotNull(), F.col("event_date"))).alias("clock_ahead_s"),
+        F.try_divide(F.sum("rssi_sum"), F.sum("rssi_n")).alias("rssi"),
+        F.array_sort(F.flatten(F.collect_list("boots"))).alias("boots"),
+    )
+    silent = (F.unix_micros("gateway_at") - F.unix_micros("last_at")) / 1e6
+    spread = F.col("n") * F.col("tt") - F.col("t") * F.col("t")
+    slope = (F.col("n") * F.col("tv") - F.col("t") * F.col("v")) / spread
+    starts = F.expr(f"filter(boots, (at, i) -> i = 0 OR at - boots[i - 1] > {_BOOT_APART_S})")
+    columns = {
+        "silent_s": silent,
+        "missed": F.floor(F.when(F.col("interval_s") > 0, silent / F.col("interval_s"))),
+        "battery_per_day": F.when((F.col("n") > 1) & (spread > _SPREAD_MIN * F.col("n") * F.col("n")), slope),
+        "boots": F.size(starts),
+        "last_boot_at": F.timestamp_seconds(F.try_element_at(starts, F.lit(-1))),
+    }
+    return summed.withColumns(columns).select(*schemas.DEVICE_HEALTH.columns.names)
+
+
+_SPREAD_MIN: Final = (3_600 / _DAY_S) ** 2
+"""Days squared: values of less than an hour, or so, say nothing of a day."""

@@ -1,0 +1,151 @@
+"""The rule of completeness: Spark's and that of `waypost bridge prove` say the same of the same address."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bridge.manifest import Statement
+from cloud.lake.sequences import Stream
+from cloud.proof import judgement as proof
+from cloud.proof.landed import Landed
+from spark.transforms import judgement
+
+STREAM = Stream("t", "gw", "e", "a")
+START = datetime.datetime(2026, 3, 14, 9, tzinfo=datetime.UTC)
+HOUR = datetime.timedelta(hours=1)
+
+Case = dict[str, Any]
+"""`landed`: spans; `ledger`: (first, last, reason); `stated`: (first, last, hours after START it landed);
+`waiting`: what the newest status says, landed at `said` hours; None: there is none."""
+
+
+def case(**said: Any) -> Case:
+    return {"landed": [], "ledger": [], "stated": [], "waiting": 0, "said": 100.0, "lanes": False} | said
+
+
+GOLDEN: dict[str, tuple[Case, list[tuple[int, int, int, int, dict[str, int], int, int]]]] = {
+    "all there": (case(landed=[(0, 9)], stated=[(0, 9, 1)]), [(0, 9, 10, 10, {}, 0, 0)]),
+    "given up": (
+        case(landed=[(0, 2), (5, 9)], ledger=[(3, 4, "expired")], stated=[(0, 9, 1)]),
+        [(0, 9, 10, 8, {"expired": 2}, 0, 0)],
+    ),
+    "stated and still at the gateway": (
+        case(landed=[(0, 4)], stated=[(0, 9, 1)], waiting=5),
+        [(0, 9, 10, 5, {}, 5, 0)],
+    ),
+    "stated, and the gateway says that nothing waits": (
+        case(landed=[(0, 4)], stated=[(0, 9, 1)]),
+        [(0, 9, 10, 5, {}, 0, 5)],
+    ),
+    "stated after the newest status": (
+        case(landed=[(0, 4)], stated=[(0, 9, 1)], said=0.0),
+        [(0, 9, 10, 5, {}, 5, 0)],
+    ),
+    "a hole below what has landed": (
+        case(landed=[(0, 4), (6, 9)], stated=[(0, 9, 1)], waiting=5),
+        [(0, 9, 10, 9, {}, 0, 1)],
+    ),
+    "a hole of a gateway that sends its backlog beside": (
+        case(landed=[(0, 4), (6, 9)], stated=[(0, 9, 1)], waiting=5, lanes=True),
+        [(0, 9, 10, 9, {}, 1, 0)],
+    ),
+    "an hour that is not over": (
+        case(landed=[(0, 14)], stated=[(0, 9, 1)]),
+        [(0, 9, 10, 10, {}, 0, 0), (10, 14, 5, 5, {}, 0, 0)],
+    ),
+    "a hole in an hour that is not over": (
+        case(landed=[(0, 9), (12, 14)], stated=[(0, 9, 1)]),
+        [(0, 9, 10, 10, {}, 0, 0), (10, 14, 5, 3, {}, 0, 2)],
+    ),
+    "an address that is not stated": (case(landed=[(5, 6), (9, 9)]), [(5, 9, 5, 3, {}, 2, 0)]),
+    "a statement that is there twice": (
+        case(landed=[(0, 9)], stated=[(0, 9, 1), (0, 9, 2)]),
+        [(0, 9, 10, 10, {}, 0, 0)],
+    ),
+    "nothing has landed": (case(stated=[(0, 9, 1)], waiting=10), [(0, 9, 10, 0, {}, 10, 0)]),
+    "all was given up": (
+        case(ledger=[(0, 9, "evicted")], stated=[(0, 9, 1)]),
+        [(0, 9, 10, 0, {"evicted": 10}, 0, 0)],
+    ),
+}
+
+
+def of_proof(said: Case) -> proof.Judged:
+    landed = Landed()
+    for span in said["landed"]:
+        landed.add(*span)
+    statements = [(statement(first, last, hours), START + hours * HOUR) for first, last, hours in said["stated"]]
+    waits = said["waiting"]
+    backlog = proof.Backlog(waits, START + said["said"] * HOUR) if waits is not None else None
+    ledger = [proof.GivenUp(*gone) for gone in said["ledger"]]
+    return proof.judge(STREAM, landed, ledger, statements, proof.Circumstances(backlog, said["lanes"]))
+
+
+def statement(first: int, last: int, hours: float) -> Statement:
+    values: dict[str, Any] = dict.fromkeys(Statement.__struct_fields__, "")
+    values |= {"hour": nanoseconds(START), "until": nanoseconds(START) + int(hours * 3.6e12)}
+    return Statement(**(values | {"first_sequence": first, "last_sequence": last}))
+
+
+def nanoseconds(at: datetime.datetime) -> int:
+    return int(at.timestamp()) * 1_000_000_000
+
+
+def of_spark(said: Case) -> list[judgement.Line]:
+    stated = [
+        judgement.Statement(START, START + hours * HOUR, first, last, START + hours * HOUR)
+        for first, last, hours in said["stated"]
+    ]
+    at = START + said["said"] * HOUR if said["waiting"] is not None else None
+    circumstances = judgement.Circumstances(said["waiting"], at, said["lanes"])
+    return judgement.judge(said["landed"], said["ledger"], stated, circumstances)
+
+
+def compare(said: Case) -> list[judgement.Line]:
+    """The two agree, line by line and in every gap; Spark's."""
+    proved, lines = of_proof(said), of_spark(said)
+    expected = [
+        (one.hour is None, one.first, one.last, one.accepted, one.landed, one.given_up, one.waiting, one.unexplained)
+        for one in proved.lines
+    ]
+    assert [(one.hour is None, *one[1:8]) for one in lines] == expected
+    holes = judgement.Spans((first, last) for line in lines for first, last, reason in line.gaps if reason is None)
+    assert holes.spans == [(each.first, each.last) for each in proved.findings if each.kind.value == "hole"]
+    for line in lines:
+        assert line.accepted == line.landed + sum(line.given_up.values()) + line.waiting + line.unexplained
+        assert sum(last + 1 - first for first, last, reason in line.gaps if reason is not None) == sum(
+            line.given_up.values()
+        )
+    return lines
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_golden_cases(name: str) -> None:
+    said, expected = GOLDEN[name]
+    assert [tuple(line[1:8]) for line in compare(said)] == expected
+
+
+SPANS = st.tuples(st.integers(0, 40), st.integers(0, 12)).map(lambda span: (span[0], span[0] + span[1]))
+CASES = st.fixed_dictionaries(
+    {
+        "landed": st.lists(SPANS, max_size=6),
+        "ledger": st.lists(st.tuples(SPANS, st.sampled_from(["evicted", "expired"])), max_size=3).map(
+            lambda gone: sorted(((*span, reason) for span, reason in gone), key=lambda one: one[2])
+        ),
+        "stated": st.lists(st.tuples(SPANS, st.integers(0, 5)).map(lambda one: (*one[0], one[1])), max_size=4),
+        "waiting": st.none() | st.integers(0, 3),
+        "said": st.floats(0, 6),
+        "lanes": st.booleans(),
+    }
+)
+
+
+@given(CASES)
+@settings(max_examples=400, deadline=None)
+def test_any_case(said: Case) -> None:
+    compare(said)

@@ -1,0 +1,94 @@
+"""accepted = landed + given up + waiting, over whole tables: the cases that hold for `waypost bridge prove` as well."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from spark import schemas
+from spark.transforms import completeness, ranges
+from tests.contract.test_completeness import GOLDEN, HOUR, Case, of_spark
+from tests.contract.test_completeness import START as BEGIN
+from tests.spark import lakes
+from tests.spark.lakes import START, ledger, manifest, message
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from tests.spark.conftest import Make
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+
+def judged(frame: Make, cases: dict[str, Case]) -> DataFrame:
+    """Each case is a gateway of its own."""
+    telemetry, given_up, stated, statuses = list[Any](), list[Any](), list[Any](), list[Any]()
+    for name, said in cases.items():
+        of = {"gateway": name}
+        telemetry += [message(n, **of) for low, high in said["landed"] for n in range(low, high + 1)]
+        telemetry += [message(0, address="other", lane="backlog", **of)] if said["lanes"] else []
+        given_up += [ledger(low, high, reason=reason, **of) for low, high, reason in said["ledger"]]
+        for low, high, hours in said["stated"]:
+            at = BEGIN + hours * HOUR
+            stated.append(manifest(low, high, hour=BEGIN, until=at, ingested_at=at, **of))
+        if said["waiting"] is not None:
+            at = BEGIN + said["said"] * HOUR
+            statuses += [lakes.status(at - timedelta(hours=9), 77, **of), lakes.status(at, said["waiting"], **of)]
+            statuses.append(lakes.status(at + HOUR, None, **of))
+    rows = frame("telemetry", *telemetry)
+    backlog = completeness.backlog(frame("gateway_status", *statuses))
+    lanes = rows.select("tenant", "gateway", "lane").distinct()
+    there = ranges.landed(rows), ranges.given_up(frame("ledger", *given_up)), frame("manifests", *stated)
+    return completeness.judged(*there, backlog, lanes).where("address <> 'other'").localCheckpoint()
+
+
+def test_golden_cases(frame: Make) -> None:
+    cases = {name: said for name, (said, _) in GOLDEN.items()}
+    found = judged(frame, cases)
+    hourly = completeness.hourly(found)
+    assert hourly.schema.names == schemas.COMPLETENESS_HOURLY.columns.names
+    lines: dict[str, list[Any]] = {name: [] for name in cases}
+    for row in hourly.orderBy("first_sequence").collect():
+        counts = (row["first_sequence"], row["last_sequence"], row["accepted"], row["landed"])
+        lines[row["gateway"]].append((*counts, json.loads(row["given_up"]), row["waiting"], row["unexplained"]))
+    assert lines == {name: expected for name, (_, expected) in GOLDEN.items()}
+
+    gaps: dict[str, list[Any]] = {name: [] for name in cases}
+    for row in completeness.gaps(found).orderBy("first_sequence").collect():
+        assert row["missing"] == row["last_sequence"] - row["first_sequence"] + 1
+        assert row["explained"] == (row["reason"] is not None)
+        gaps[row["gateway"]].append((row["first_sequence"], row["last_sequence"], row["reason"]))
+    assert gaps == {name: [gap for line in of_spark(said) for gap in line.gaps] for name, said in cases.items()}
+
+
+def test_an_address_in_all(frame: Make) -> None:
+    telemetry = [message(n) for n in (*range(130), *range(140, 200), 150, 150)]
+    hours = [manifest(0, 99), manifest(100, 149, hour=START + HOUR)]
+    there = ranges.landed(frame("telemetry", *telemetry))
+    given_up = ranges.given_up(frame("ledger", ledger(128, 134), ledger(132, 135, reason="evicted")))
+    backlog = completeness.backlog(frame("gateway_status", lakes.status(START + 99 * HOUR, 0)))
+    lanes = frame("throughput")
+    found = completeness.judged(there, given_up, frame("manifests", *hours), backlog, lanes).localCheckpoint()
+    sums = completeness.completeness(found)
+    assert sums.schema.names == schemas.COMPLETENESS.columns.names
+    (row,) = sums.collect()
+    assert row.asDict() == {
+        "tenant": "default",
+        "gateway": "gw1",
+        "epoch": "e1",
+        "address": "load/cpu",
+        "first_sequence": 0,
+        "last_sequence": 199,
+        "rows": 192,
+        "distinct_sequences": 190,
+        "accepted": 200,
+        "unstated": 50,
+        "missing": 10,
+        "explained": 6,
+        "waiting": 0,
+        "unexplained": 4,
+        "duplicates": 2,
+    }
