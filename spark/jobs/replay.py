@@ -89,7 +89,7 @@ def _due(lake: Lake, rejects: State) -> Sequence[tuple[Chosen, Transaction]]:
     if schemas:
         marks.append((Chosen(), Transaction(f"replay-schemas@{known}/{rejects.id}", 1)))
     born = lake.state("sparkplug_births")
-    if born is not None:
+    if born is not None and born.version > 0:  # in most lakes no birth ever lands
         marks.append((Chosen(reasons.NO_BIRTH), Transaction(f"replay-births@{born.id}/{rejects.id}", born.version)))
     applied = ((lake.transaction_version("reject", mark.application), chosen, mark) for chosen, mark in marks)
     return [(chosen, mark) for version, chosen, mark in applied if version is None or version < mark.version]
