@@ -150,7 +150,7 @@ def maintain(lake: Path) -> None:
     no longer has stay for 7 days, those of tables that are written anew with each pass for 2 hours.
     """
     _existing(lake)
-    _as_private_as(lake)
+    commands.as_private_as(lake)
     from deltalake.exceptions import DeltaError
 
     from spark import verification
