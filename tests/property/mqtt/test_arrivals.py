@@ -194,17 +194,18 @@ class Follower(Consumer):
     credit = 1 << 30
 
     def __init__(self) -> None:
-        self.heard: list[Run] = []
+        self.heard: list[tuple[Subscription, Run]] = []
+        """What each subscription delivers is in order; two of them have none between them."""
         self.asked = 0
 
     def deliver(self, subscription: Subscription, stored: Stored) -> None:
-        self.heard.append(stored.run)
+        self.heard.append((subscription, stored.run))
 
     def deliver_all(self, subscription: Subscription, runs: Sequence[Run], qos1_messages: int) -> bool:
         assert qos1_messages == sum(len(run) for run in runs if run.qos)
         self.asked += 1
         if self.asked % 2:
-            self.heard += runs
+            self.heard += [(subscription, run) for run in runs]
         return bool(self.asked % 2)
 
 
@@ -317,9 +318,9 @@ class World:
         kept: dict[tuple[str, int], list[Any]] = {}
         for log, (_, _, run) in self.kept:
             kept.setdefault((run.device, log), []).extend(flat(run))
-        heard: dict[str, list[Any]] = {}
-        for run in self.follower.heard:
-            heard.setdefault(run.device, []).extend(flat(run))
+        heard: dict[tuple[str, str], list[Any]] = {}
+        for subscription, run in self.follower.heard:
+            heard.setdefault((subscription.pattern, run.device), []).extend(flat(run))
         return [[each.written for each in self.transports], kept, heard, self.router.figures, outstanding]
 
 
@@ -522,6 +523,11 @@ class TestLanes:
             await world.finish()
 
         run_still(run())
+
+    def test_two_subscriptions_that_overlap_each_get_all_in_order(self) -> None:
+        sent = [packets.Publish("plant/7/temp", b"%d" % n, 1, packet_id=n).encode(4) for n in range(1, 6)]
+        filters = [("subscribe", "plant/#"), ("subscribe", "plant/7/+")]
+        both(4, [*filters, *(("take", 0, each) for each in (*sent, *sent))])
 
     def test_answers_keep_their_order_where_some_wait_for_the_disk(self) -> None:
         async def run() -> None:
