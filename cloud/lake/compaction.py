@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +18,15 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.transaction import AddAction
 
-from cloud.lake.limits import COMPACTED_BYTES_MAX, COMPACTED_FILES_MAX, COMPACTED_FILES_MIN, SMALL_FILE_BYTES_MAX
+from cloud.lake.limits import (
+    COMPACTED_BYTES_MAX,
+    COMPACTED_FILES_MAX,
+    COMPACTED_FILES_MIN,
+    COMPACTED_ROWS_MAX,
+    ROW_GROUP_BYTES,
+    SMALL_FILE_BYTES_MAX,
+    SMALL_FILE_ROWS_MAX,
+)
 
 
 class SmallFile(NamedTuple):
@@ -27,6 +35,7 @@ class SmallFile(NamedTuple):
     partition: tuple[tuple[str, str], ...]
     path: str
     size: int
+    rows: int
 
 
 def small_files(table: DeltaTable, partition_by: Sequence[str], without: Container[str] = ()) -> list[SmallFile]:
@@ -36,24 +45,47 @@ def small_files(table: DeltaTable, partition_by: Sequence[str], without: Contain
     """
     actions = pa.table(table.get_add_actions(flatten=True))
     keys = [actions[f"partition.{column}"].to_pylist() for column in partition_by]
-    columns = (actions[name].to_pylist() for name in ("modification_time", "path", "size_bytes"))
+    columns = (actions[name].to_pylist() for name in ("modification_time", "path", "size_bytes", "num_records"))
     found: dict[tuple[tuple[str, str], ...], list[SmallFile]] = {}
-    for (_, path, size), *values in sorted(zip(zip(*columns, strict=True), *keys, strict=True), key=lambda row: row[0]):
-        if size <= SMALL_FILE_BYTES_MAX and path not in without:
+    for (_, path, size, rows), *values in sorted(
+        zip(zip(*columns, strict=True), *keys, strict=True), key=lambda row: row[0]
+    ):
+        # Without statistics, which we always write, nothing bounds what reading it takes.
+        small = size <= SMALL_FILE_BYTES_MAX and rows is not None and rows <= SMALL_FILE_ROWS_MAX
+        if small and path not in without:
             partition = tuple((column, str(value)) for column, value in zip(partition_by, values, strict=True))
-            found.setdefault(partition, []).append(SmallFile(partition, path, size))
+            found.setdefault(partition, []).append(SmallFile(partition, path, size, rows))
     most = max(found.values(), key=len, default=[])
     return _bounded(most) if len(most) >= COMPACTED_FILES_MIN else []
 
 
 def _bounded(files: Sequence[SmallFile]) -> list[SmallFile]:
-    taken, size = [], 0
+    taken, size, rows = [], 0, 0
     for file in files[:COMPACTED_FILES_MAX]:
         size += file.size
-        if size > COMPACTED_BYTES_MAX:
+        rows += file.rows
+        if size > COMPACTED_BYTES_MAX or rows > COMPACTED_ROWS_MAX:
             break
         taken.append(file)
     return taken
+
+
+def row_groups(files: Iterable[pa.Table], columns: pa.Schema) -> Iterator[pa.Table]:
+    """The rows of files, as many together as make a row group. A column that older files lack is null."""
+    waiting: list[pa.Table] = []
+    for rows in files:
+        there = [
+            rows.column(field.name).cast(field.type)
+            if field.name in rows.column_names
+            else pa.nulls(rows.num_rows, field.type)
+            for field in columns
+        ]
+        waiting.append(pa.table(there, schema=columns))
+        if sum(each.nbytes for each in waiting) >= ROW_GROUP_BYTES:
+            yield pa.concat_tables(waiting)
+            waiting = []
+    if waiting:
+        yield pa.concat_tables(waiting)
 
 
 def entry(removed: Sequence[SmallFile], added: AddAction, now_ms: int) -> bytes:

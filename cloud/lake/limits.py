@@ -70,7 +70,17 @@ COMPACTED_FILES_MAX = 256
 """Files put together at once, of a table that has more of them: some 0.3 s, for which the landing waits."""
 
 COMPACTED_BYTES_MAX = 16 * 1024 * 1024
-"""Bytes of files put together at once; their rows take some ten times that while they are written."""
+"""Bytes of files put together at once."""
+
+SMALL_FILE_ROWS_MAX = 250_000
+"""Rows of such a file: those that say little for their number are small files, but no little work."""
+
+COMPACTED_ROWS_MAX = 1_000_000
+"""Rows put together at once: some 1 s, for which the landing waits."""
+
+ROW_GROUP_BYTES = 16 * 1024 * 1024
+"""Bytes of rows from which a row group of a file that is put together is written. No more than that and one small file
+are in memory: a file of 1 MB may hold rows of 64 MB that say the same."""
 
 STATISTICS_TEXT_MAX = 32
 """Characters of a text column's minimum or maximum put into the Delta log; longer ones are left out of it."""

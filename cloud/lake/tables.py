@@ -14,9 +14,9 @@ import json
 import logging
 import os
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -27,7 +27,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction
 
 from cloud.lake.commits import Failpoint, no_failpoint
-from cloud.lake.compaction import SmallFile, entry, put_entry, small_files
+from cloud.lake.compaction import SmallFile, entry, put_entry, row_groups, small_files
 from cloud.lake.contract import contract
 from cloud.lake.faults import LakeError, TableMismatch
 from cloud.lake.lake import Transaction
@@ -141,7 +141,7 @@ class Table:
         with _lake_errors(f"table {self.name} cannot be written"):
             partitions = contract().tables[self.name].partition_by
             values = {column: str(rows.column(column)[0].as_py()) for column in partitions}
-            action = self._write_file(rows.drop_columns(list(partitions)), values)
+            action = self._write_file([rows.drop_columns(list(partitions))], values)
             self._failpoint("written")
             transactions = None if transaction is None else [AppTransaction(*transaction)]
             self._delta.update_incremental()
@@ -176,9 +176,8 @@ class Table:
             files = small_files(self._delta, spec.partition_by, without=self._unreadable)
             if not files:
                 return 0
-            rows = pa.concat_tables([self._rows_of(file) for file in files], promote_options="default")
-            kept = [name for name in spec.arrow_schema.names if name in rows.column_names]
-            action = self._write_file(rows.select(kept), dict(files[0].partition))
+            kept = pa.schema([field for field in spec.arrow_schema if field.name not in spec.partition_by])
+            action = self._write_file(row_groups(map(self._rows_of, files), kept), dict(files[0].partition))
             self._failpoint("rewritten")
             content = entry(files, action, action.modification_time)
             if not put_entry(self._path / "_delta_log", self.version + 1, content):
@@ -198,22 +197,16 @@ class Table:
             self._unreadable.add(file.path)
             raise
 
-    def _write_file(self, kept: pa.Table, values: Mapping[str, str]) -> AddAction:
-        """Write one data file of a partition, synced with its directory, and say what is in it."""
+    def _write_file(self, row_groups_: Iterable[pa.Table], values: Mapping[str, str]) -> AddAction:
+        """Write one data file of a partition, synced with its directory, and say what is in it. There is one row group
+        at least, and all have the same columns."""
         folder = "/".join(f"{column}={value}" for column, value in values.items())
         make_directory(self._path / folder)
         relative = f"{folder}/part-00000-{uuid.uuid4()}-c000.zstd.parquet"
         path = self._path / relative
         try:
             with path.open("xb") as file:
-                pq.write_table(
-                    kept,
-                    file,
-                    compression="zstd",
-                    compression_level=PARQUET_COMPRESSION_LEVEL,
-                    store_schema=False,
-                    write_page_checksum=True,
-                )
+                written = _write_row_groups(file, row_groups_)
                 file.flush()
                 os.fsync(file.fileno())
                 size = file.tell()
@@ -223,7 +216,44 @@ class Table:
             raise
         sync_directory(path.parent)
         modified_ms = int(path.stat().st_mtime * 1_000)
-        return AddAction(relative, size, dict(values), modified_ms, True, json.dumps(statistics(kept)))
+        return AddAction(relative, size, dict(values), modified_ms, True, json.dumps(written))
+
+
+def _write_row_groups(file: IO[bytes], row_groups_: Iterable[pa.Table]) -> dict[str, Any]:
+    """Write the content of a data file; returns its statistics."""
+    found: dict[str, Any] | None = None
+    with contextlib.ExitStack() as stack:
+        writer: pq.ParquetWriter | None = None
+        for rows in row_groups_:
+            if writer is None:
+                writer = stack.enter_context(
+                    pq.ParquetWriter(
+                        file,
+                        rows.schema,
+                        compression="zstd",
+                        compression_level=PARQUET_COMPRESSION_LEVEL,
+                        store_schema=False,
+                        write_page_checksum=True,
+                    )
+                )
+            writer.write_table(rows)
+            found = statistics(rows) if found is None else added(found, statistics(rows))
+    if found is None:
+        raise ValueError("a data file without rows")
+    return found
+
+
+def added(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """The statistics of all rows, by those of some and those of the others."""
+    ends: dict[str, dict[str, Any]] = {"minValues": {}, "maxValues": {}}
+    for name in one["nullCount"]:
+        # Where there is no value there is no end; where an end is too long to be said, there is none of all.
+        those = [each for each in (one, other) if each["nullCount"][name] < each["numRecords"]]
+        for key, end in (("minValues", min), ("maxValues", max)):
+            if those and all(name in each[key] for each in those):
+                ends[key][name] = end(each[key][name] for each in those)
+    nulls = {name: count + other["nullCount"][name] for name, count in one["nullCount"].items()}
+    return {"numRecords": one["numRecords"] + other["numRecords"], **ends, "nullCount": nulls}
 
 
 def statistics(rows: pa.Table) -> dict[str, Any]:

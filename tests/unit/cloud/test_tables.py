@@ -5,17 +5,21 @@ from __future__ import annotations
 import datetime
 import json
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from hypothesis import given
+from hypothesis import strategies as st
 
+from cloud.lake import compaction
 from cloud.lake.contract import contract
 from cloud.lake.faults import LakeError, TableMismatch
 from cloud.lake.lake import Transaction
 from cloud.lake.limits import COMPACTED_FILES_MIN
 from cloud.lake.rows import records
-from cloud.lake.tables import Table, statistics
+from cloud.lake.tables import Table, added, statistics
 from spark import delta_log
 
 NOW_US = 1_795_250_665_237_123
@@ -199,3 +203,50 @@ class TestCompaction:
         for number in range(COMPACTED_FILES_MIN):
             table.append(state(number))
         assert table.compact() == 2 * COMPACTED_FILES_MIN - 1, "the others have not to wait for it"
+
+    def test_files_of_many_rows_are_put_together_in_parts(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A small file may hold a great many rows that say the same: what they take in memory is bounded by rows, and
+        row group by row group."""
+        monkeypatch.setattr(compaction, "COMPACTED_ROWS_MAX", 10)
+        monkeypatch.setattr(compaction, "ROW_GROUP_BYTES", 3 * state(0).nbytes)
+        table = self.filled(tmp_path, COMPACTED_FILES_MIN)
+        assert table.compact() == 10
+        found = DeltaTable(tmp_path / "gateway_status")
+        assert (len(found.file_uris()), found.count()) == (COMPACTED_FILES_MIN - 9, COMPACTED_FILES_MIN)
+        assert gateways(tmp_path) == self.names(COMPACTED_FILES_MIN)
+        groups = [pa.parquet.ParquetFile(file).num_row_groups for file in found.file_uris()]
+        assert max(groups) > 1
+
+    def test_a_file_of_many_rows_is_not_small(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(compaction, "SMALL_FILE_ROWS_MAX", 0)
+        assert self.filled(tmp_path, COMPACTED_FILES_MIN).compact() == 0
+
+
+_values = st.none() | st.integers(-3, 3)
+_texts = st.none() | st.sampled_from(["", "a", "é", "x" * 33])
+_rows = st.lists(st.tuples(_values, _texts), min_size=1, max_size=6)
+
+
+@given(_rows, _rows)
+def test_statistics_of_parts_add_up_to_those_of_the_whole(
+    one: list[tuple[Any, Any]], other: list[tuple[Any, Any]]
+) -> None:
+    def table(rows: list[tuple[Any, Any]]) -> pa.Table:
+        moments = [None if number is None else number * 1_001 for number, _ in rows]
+        return pa.table(
+            {
+                "number": pa.array([number for number, _ in rows], pa.int64()),
+                "text": pa.array([text for _, text in rows], pa.string()),
+                "moment": pa.array(moments, pa.timestamp("us", "UTC")),
+            }
+        )
+
+    whole = statistics(table(one + other))
+    found = added(statistics(table(one)), statistics(table(other)))
+    assert (found["numRecords"], found["nullCount"]) == (whole["numRecords"], whole["nullCount"])
+    for key in ("minValues", "maxValues"):
+        # An end that is too long in one part is not said of the whole, though the other's may be further out.
+        assert {name: whole[key][name] for name in found[key]} == found[key]
+        assert set(whole[key]) - set(found[key]) <= {"text"}
