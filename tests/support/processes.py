@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -12,15 +11,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
+from tests.demo.ports import free_ports
+
 READY_S = 60.0
 """A start on a machine that runs other tests at the same time."""
 
 
 def free_port() -> int:
-    """A TCP port nobody listens on at the moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A TCP port nobody listens on, and which nobody's outgoing connection takes while its server is down."""
+    return free_ports(1)[0]
 
 
 def wait_until(condition: Callable[[], bool], *, timeout_s: float, what: str, every_s: float = 0.05) -> None:
@@ -64,7 +63,10 @@ class Waypost:
             )
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
-        assert line.startswith("ready"), f"{self.arguments}: {line!r}\n{self.log.read_text()}"
+        if not line.startswith("ready"):
+            self.process.kill()
+            self._gone()
+            raise AssertionError(f"{self.arguments}: {line!r}\n{self.log.read_text()}")
         for part in line.split()[1:]:
             name, _, endpoint = part.partition("=")
             host, _, port = endpoint.rpartition(":")

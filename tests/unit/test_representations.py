@@ -8,6 +8,7 @@ import inspect
 import pkgutil
 import re
 from collections.abc import Iterator
+from importlib.machinery import ExtensionFileLoader, FileFinder
 from typing import Any
 
 import msgspec
@@ -24,8 +25,6 @@ TELLING = re.compile(
 """Names of fields that hold content or secrets."""
 HARMLESS = ("int", "int | None", "bool", "Stored")
 """Kinds of fields that hold a number, or a run, which hides what it has."""
-COMPILED = ("._loops_", "._arrivals_")
-"""Compiled from C files, without classes."""
 HIDDEN_WITHIN = {
     "cloud.hub.groups.Entry.content": "a batch, a document or what is unreadable",
     "cloud.lake.lake.Transaction.application": "a name the hub gives",
@@ -33,12 +32,19 @@ HIDDEN_WITHIN = {
 """Fields whose values hide what they hold themselves."""
 
 
+def compiled_from_c(found: pkgutil.ModuleInfo) -> bool:
+    """A shared library beside its source is no module, but is found as one."""
+    assert isinstance(found.module_finder, FileFinder)
+    spec = found.module_finder.find_spec(found.name)
+    return spec is not None and isinstance(spec.loader, ExtensionFileLoader)
+
+
 def classes() -> Iterator[type[Any]]:
     """Every dataclass, struct and named tuple of the packages."""
     for root in PACKAGES:
         package = importlib.import_module(root)
         for found in pkgutil.walk_packages(package.__path__, f"{root}."):
-            if any(library in found.name for library in COMPILED):
+            if compiled_from_c(found):
                 continue
             module = importlib.import_module(found.name)
             for value in vars(module).values():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from edge.appliance.simulator.amqp import AmqpDevice
 from edge.appliance.simulator.device import Device, Settings
 from edge.appliance.simulator.journal import Journal
 from edge.appliance.simulator.outbox import Outbox
+from tests.support.processes import free_port
 
 
 class Peer(MessagingHandler):  # type: ignore[misc]  # Proton has no usable types
@@ -83,13 +83,6 @@ def serving(peer: Peer) -> Iterator[None]:
         peer.ending.set()
         thread.join(10)
         assert not thread.is_alive()
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
 
 
 def run(port: int, journal: Path | None, *, count: int, drain_s: float = 10.0) -> Device:
