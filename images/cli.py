@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from images.card.cli import configure
 from images.errors import USAGE, ImageError
 
 if TYPE_CHECKING:
@@ -120,6 +121,9 @@ def build(
     folder = cache or default_cache()
     for file in sorted(build_image(Steps(folder), folder, board, mirror, (key, certificate), fresh=fresh).iterdir()):
         click.echo(copy_file(file, out))
+
+
+image.add_command(configure)
 
 
 @image.command("run")

@@ -7,6 +7,8 @@ import shutil
 from pathlib import Path
 from typing import Final
 
+from edge.card.resource import FILE
+from edge.card.text import text_of
 from images import source
 from images.disk import bmap, filesystem, sbom, signing
 from images.disk.signing import Keys
@@ -57,7 +59,7 @@ def build(steps: Steps, board: str, *, archive: Path, package: Path, keys: Keys)
     return steps.result(
         f"image-{board}",
         f"image for {NAMES[board]}",
-        [system.name, board, key([keys.certificate]), HERE, *parts],
+        [system.name, board, key([keys.certificate]), HERE, text_of(None), *parts],
         lambda folder, log: make_image(folder, board, system, keys, log),
     )
 
@@ -120,6 +122,8 @@ def boot_files(parts: Path, board: str, system: Path, log: Path) -> list[str]:
     variables = parts / "rauc.env.txt"
     variables.write_text(ENVIRONMENT)
     run("mkenvimage", "-s", str(ENVIRONMENT_BYTES), "-o", parts / "rauc.env", variables, log=log)
+    (parts / FILE).write_text(text_of(None))  # to be filled in, on any laptop
+    shutil.copy(system / "root.sha256", parts)
     firmware = system / "firmware"
     found = [path for pattern in BOARDS[board] for path in sorted(firmware.glob(pattern))]
     if found:

@@ -206,7 +206,8 @@ def test_an_image_of_a_stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         ["mdir", "-b", "-i", f"{image}@@{int(start[1]) * 512}", "::/"], capture_output=True, text=True, check=True
     ).stdout.split()
     assert {name.removeprefix("::/") for name in listed} == {
-        "boot.scr", "rauc.env", "config.txt", "u-boot.bin", "start4.elf", "fixup4.dat", "bcm2711-rpi-4-b.dtb",
+        "boot.scr", "rauc.env", "root.sha256", "waypost.yaml",
+        "config.txt", "u-boot.bin", "start4.elf", "fixup4.dat", "bcm2711-rpi-4-b.dtb",
     }  # fmt: skip
 
 

@@ -1,0 +1,135 @@
+"""Values of a card's file that have rules of their own. Each function raises `ValueError`, which quotes no secret."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import ipaddress
+import re
+from typing import Final
+
+from bridge.enrolment import Token
+from bridge.resources.endpoint import valid_host
+from bridge.resources.values import scheme_and_endpoint
+
+PLACEHOLDER: Final = "(secret)"
+"""In the place of a secret where a file is shown, and in the one that stays on the card."""
+SSH_TYPES: Final = ("ssh-ed25519", "ssh-rsa", "ecdsa-sha2-", "sk-ssh-ed25519@", "sk-ecdsa-sha2-")
+_LABEL: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+
+
+def host_name(value: str) -> str:
+    """A machine's own name (RFC 1123, one label)."""
+    if not _LABEL.fullmatch(value):
+        raise ValueError(f'"{value}" is no host name: 1 to 63 of a-z, 0-9 and -, no - at either end')
+    return value
+
+
+def interface(value: str) -> str:
+    """An address with the length of its network's prefix."""
+    if "/" not in value:
+        raise ValueError(f'"{value}" has no prefix length; for example 192.168.1.20/24')
+    try:
+        found = ipaddress.ip_interface(value)
+    except ValueError:
+        raise ValueError(f'"{value}" is no address with a prefix length; for example 192.168.1.20/24') from None
+    if found.network.prefixlen < found.max_prefixlen - 1 and found.ip in (
+        found.network.network_address,
+        found.network.broadcast_address,
+    ):
+        raise ValueError(f'"{value}" is the address of a network or of everybody in it, not of one machine')
+    return value
+
+
+def address(value: str) -> str:
+    """An IP address."""
+    try:
+        return str(ipaddress.ip_address(value))
+    except ValueError:
+        raise ValueError(f'"{value}" is no IP address') from None
+
+
+def network_name(value: str) -> str:
+    """Of a wireless network (SSID): 32 bytes at most."""
+    if not 1 <= len(value.encode()) <= 32 or not value.isprintable():
+        raise ValueError("the name of a wireless network (SSID) is 1 to 32 printable bytes")
+    return value
+
+
+def passphrase(value: str) -> str:
+    """Of a wireless network (WPA2, WPA3): 8 to 63 printable ASCII characters."""
+    secret(value)
+    if not re.fullmatch(r"[ -~]{8,63}", value):
+        raise ValueError("the password of a wireless network is 8 to 63 printable ASCII characters")
+    return value
+
+
+def country(value: str) -> str:
+    """ISO 3166, two letters."""
+    if not re.fullmatch(r"[A-Z]{2}", value):
+        raise ValueError(f'"{value}" is no country; two capital letters are wanted, for example DE')
+    return value
+
+
+def access_point(value: str) -> str:
+    """Of a mobile network (APN, 3GPP TS 23.003 section 9.1)."""
+    if not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,98}[A-Za-z0-9])?", value):
+        raise ValueError(f'"{value}" is no access point name (APN): letters, digits, dots and dashes, 100 at most')
+    return value
+
+
+def pin(value: str) -> str:
+    """Of a SIM card."""
+    secret(value)
+    if not re.fullmatch(r"\d{4,8}", value):
+        raise ValueError("a PIN is 4 to 8 digits")
+    return value
+
+
+def word(value: str) -> str:
+    """A user's name or password for a mobile network: what fits on one line of a file."""
+    secret(value)
+    if not re.fullmatch(r"[!-~]{1,64}", value):
+        raise ValueError("1 to 64 printable ASCII characters without spaces are wanted")
+    return value
+
+
+def secret(value: str) -> str:
+    """Anything but what stands for it."""
+    if value == PLACEHOLDER:
+        raise ValueError(f"{PLACEHOLDER} stands for a secret that is not shown: write the secret itself")
+    return value
+
+
+def ssh_key(value: str) -> str:
+    """A public key, a line of ``authorized_keys`` without options."""
+    kind, _, rest = value.strip().partition(" ")
+    if "PRIVATE KEY" in value:
+        raise ValueError("this is a private key: give the public one, from the file that ends in .pub")
+    try:
+        content = base64.b64decode(rest.split(" ")[0], validate=True)
+    except binascii.Error:
+        content = b""
+    if not kind.startswith(SSH_TYPES) or not value.isprintable() or kind.encode() not in content[:64]:
+        raise ValueError("this is no public key for SSH; one begins with ssh-ed25519, for example, and is one line")
+    return value.strip()
+
+
+def hub_url(value: str) -> str:
+    """Where gateways enrol: TLS only."""
+    if not scheme_and_endpoint(value)[0]:
+        raise ValueError(f'"{value}" is without TLS, and nobody enrols there: amqps://HOST:PORT')
+    return value
+
+
+def token(value: str) -> str:
+    """For an enrolment."""
+    secret(value)
+    return Token.parse(value).text
+
+
+def server(value: str) -> str:
+    """A time server's name or address."""
+    if not value.isprintable():
+        raise ValueError("a time server is a host's name or its address")
+    return valid_host(value)

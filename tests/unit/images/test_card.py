@@ -1,0 +1,206 @@
+"""Settings of gateways: checked before they are written, readable, and on the first partition of an image."""
+
+from __future__ import annotations
+
+import json
+import struct
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from bridge.enrolment import Token
+from edge.appliance.main import run
+from edge.card.fields import PLACEHOLDER
+from edge.card.resource import FILE, FILE_BYTES_MAX, KINDS
+from edge.card.text import SECRETS, text_of
+from images.card import partition
+from images.card.settings import LISTS, NAMES, of_arguments, of_csv, of_text
+from images.errors import ImageError
+from images.programs import find
+
+TOKEN = Token.make(bytes(32)).text
+SSH = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ3cQ2p2d0pXyJfYf0W2l1X9c1u2kq8YwJ3gq0Y2m7aB ann@laptop"
+EVERYTHING = {
+    "name": "hall", "hostname": "hall-1", "cable.address": "192.168.1.20/24", "cable.gateway": "192.168.1.1",
+    "cable.dns": "192.168.1.1 9.9.9.9", "wifi.ssid": "plant", "wifi.password": "a: 'secret' #1", "wifi.country": "DE",
+    "lte.apn": "internet", "lte.user": "u", "lte.password": "hidden-lte", "lte.pin": "0123", "sshKeys": f"{SSH}\n{SSH}",
+    "hub.url": "amqps://hub.example:5671", "hub.token": TOKEN, "hub.forward": "plant/# alarm/+",
+    "timeServers": "192.168.1.1 time.example", "data.keepFree": "1Gi",
+}  # fmt: skip
+
+mtools = pytest.mark.skipif(
+    find("mcopy") is None or find("mkfs.vfat") is None, reason="mtools or dosfstools is not installed"
+)
+
+
+def words(**_: str) -> list[str]:
+    return [f"{name}={value}" for name, value in EVERYTHING.items()]
+
+
+class TestTheFile:
+    def test_every_setting_has_a_name_and_is_kept(self) -> None:
+        assert set(EVERYTHING) == set(NAMES) >= set(LISTS)
+        made = of_arguments(words(), None)
+        spec = made.card.spec
+        assert (made.card.name, made.card.hostname) == ("hall", "hall-1")
+        assert spec.wifi is not None
+        assert spec.wifi.password == "a: 'secret' #1"
+        assert spec.lte is not None
+        assert spec.lte.pin == "0123"
+        assert spec.hub is not None
+        assert (spec.hub.token, spec.hub.forward) == (TOKEN, ("plant/#", "alarm/+"))
+        assert (len(spec.ssh_keys), spec.data.keep_free) == (2, 1 << 30)
+        assert spec.time_servers == ("192.168.1.1", "time.example")
+        again = of_text(made.card.text, "again")
+        assert again is not None
+        assert (again.card.spec, again.document) == (spec, made.document)
+
+    def test_what_is_to_be_filled_in_says_nothing_and_shows_everything(self) -> None:
+        text = text_of(None)
+        assert of_text(text.encode(), FILE) is None
+        assert all(name.partition(".")[0] in text for name in NAMES)
+
+    @pytest.mark.parametrize("change", [lambda text: b"\xef\xbb\xbf" + text, lambda text: text.replace(b"\n", b"\r\n")])
+    def test_as_editors_elsewhere_write_it(self, change) -> None:  # type: ignore[no-untyped-def]
+        made = of_arguments(words(), None)
+        found = of_text(change(made.card.text), FILE)
+        assert found is not None
+        assert found.card.spec == made.card.spec
+
+    @pytest.mark.parametrize(("word", "said"), [
+        ("name=-x", "name: "), ("hostname=a_b", "is no host name"), ("cable.address=192.168.1.20", "prefix length"),
+        ("cable.address=192.168.1.0/24", "the address of a network"), ("cable.gateway=10.0.0.1", "no other machine"),
+        ("cable.dns=9.9.9", "is no IP address"), ("wifi.ssid=" + "x" * 33, "1 to 32"),
+        ("wifi.password=short", "8 to 63"),
+        ("wifi.country=de", "two capital letters"), ("lte.apn=a b", "access point name"),
+        ("lte.pin=12", "4 to 8 digits"),
+        ("lte.user=", "1 to 64"), ("sshKeys=-----BEGIN OPENSSH PRIVATE KEY-----", "private key"),
+        ("sshKeys=ssh-ed25519 AAAA", "no public key"), ("hub.url=amqp://hub.example", "without TLS"),
+        ("hub.token=wpt1.x.y.z", "token"), ("hub.forward=", "forward"), ("timeServers=a/b", "no host"),
+        ("data.keepFree=a lot", "is not a size"), (f"hub.token={PLACEHOLDER}", "write the secret itself"),
+        (f"wifi.password={PLACEHOLDER}", "write the secret itself"), ("wifi.pasword=x", "did you mean wifi.password?"),
+        ("name", "expected NAME=VALUE"), ("sshKeys=@nowhere", "nowhere"),
+    ])  # fmt: skip
+    def test_what_is_wrong_is_said(self, word: str, said: str) -> None:
+        with pytest.raises(ImageError) as refused:
+            of_arguments([*words(), word], None)
+        assert said in refused.value.message
+        assert "hidden" not in refused.value.message
+        assert refused.value.exit_code == 2
+
+    def test_a_large_file_is_none(self) -> None:
+        with pytest.raises(ImageError, match="larger than"):
+            of_text(b"#" * (FILE_BYTES_MAX + 1), FILE)
+
+    def test_representations_hide_secrets(self) -> None:
+        made = of_arguments(words(), None)
+        shown = repr(made.card) + repr(made.card.spec)
+        assert not [secret for secret in ("'secret'", "hidden-lte", "0123", TOKEN) if secret in shown]
+
+
+def mistaken(folder: Path, text: str) -> str:
+    (folder / "fleet.csv").write_text(text)
+    with pytest.raises(ImageError) as refused:
+        of_csv(folder / "fleet.csv", None)
+    return refused.value.message
+
+
+class TestFleets:
+    def test_a_row_a_gateway_over_what_all_have(self, tmp_path: Path) -> None:
+        base = of_arguments(["name=site", "hub.url=amqps://hub.example", f"hub.token={TOKEN}"], None).document
+        other = Token.make(bytes(32)).text
+        (tmp_path / "fleet.csv").write_text(f"\ufeffname;hub.token;hostname\nnorth;{other};\n\nsouth;;s1\n")
+        north, south = of_csv(tmp_path / "fleet.csv", base)
+        assert north.card.spec.hub is not None
+        assert south.card.spec.hub is not None
+        assert (north.card.name, north.card.spec.hub.token, north.card.hostname) == ("north", other, "north")
+        assert (south.card.name, south.card.spec.hub.token, south.card.hostname) == ("south", TOKEN, "s1")
+
+    def test_errors_name_row_and_column_all_at_once(self, tmp_path: Path) -> None:
+        said = mistaken(
+            tmp_path, "name,hub.url,cable.address\nnorth,amqp://x,10.0.0.1\nnorth,,\n,,10.0.0.2/8\na,b,c,d\n"
+        )
+        file = tmp_path / "fleet.csv"
+        for place in (
+            f"{file}:2: hub.url:",
+            f"{file}:2: cable.address:",
+            f"{file}:4: name: is missing",
+            f"{file}:5: 4 cells",
+        ):
+            assert place in said
+        assert f"{file}:3: name: " not in mistaken(tmp_path, "name\nnorth\nsouth\nx y\n")
+        assert f"{file}:3: name: north is in row 2 already" in mistaken(tmp_path, "name\nnorth\nnorth\n")
+
+    @pytest.mark.parametrize(("text", "said"), [
+        ("", "a column name is wanted"), ("name,name\n", "each column once"), ("name\n", "has no rows"),
+        ("name,wifi\nx,y\n", "no setting is called"),
+    ])  # fmt: skip
+    def test_a_table_that_is_none(self, tmp_path: Path, text: str, said: str) -> None:
+        assert said in mistaken(tmp_path, text)
+
+
+def card(folder: Path, mebibytes: int = 40) -> Path:
+    """An image whose first partition is a FAT one, from the first mebibyte on."""
+    image, fat = folder / "card.img", folder / "fat"
+    with fat.open("wb") as out:
+        out.truncate(mebibytes << 20)
+    subprocess.run([find("mkfs.vfat") or "", "-F", "32", str(fat)], check=True, capture_output=True)
+    entry = struct.pack("<BxxxBxxxII", 0x80, 0x0C, 2048, mebibytes << 11)
+    with image.open("wb") as out:
+        out.write(bytes(446) + entry + bytes(48) + b"\x55\xaa")
+        out.seek(1 << 20)
+        out.write(fat.read_bytes())
+        out.truncate((mebibytes + 2) << 20)
+    fat.unlink()
+    return image
+
+
+class TestTheCommand:
+    @mtools
+    def test_on_the_first_partition(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        image = str(card(tmp_path))
+        assert run(["image", "configure", "--check", image]) == 0
+        assert "says nothing" in capsys.readouterr().out
+        assert run(["image", "configure", image, *words()]) == 0
+        assert run(["image", "configure", image, "hostname=other"]) == 0
+        assert run(["image", "configure", "--show", image]) == 0
+        out = capsys.readouterr().out
+        assert "hostname: other" in out
+        assert out.count(PLACEHOLDER) == len(SECRETS)
+        assert not [secret for secret in ("'secret'", "hidden-lte", "0123", TOKEN) if secret in out]
+        text = partition.get(Path(image), 1 << 20, FILE)
+        assert text is not None
+        assert TOKEN.encode() in text
+        before = Path(image).read_bytes()
+        assert run(["image", "configure", image, "hub.url=x"]) == 2
+        assert Path(image).read_bytes() == before, "what is wrong is not written"
+
+    def test_what_is_no_image(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        (tmp_path / "x.img").write_bytes(bytes(4096))
+        assert run(["image", "configure", str(tmp_path / "x.img"), "name=hall"]) == 4
+        assert run(["image", "configure", str(tmp_path / "x.img.zst"), "name=hall"]) == 2
+        assert "give it to waypost flash (--config)" in capsys.readouterr().err
+
+    def test_a_file_to_fill_in_and_one_for_its_owner_alone(self, tmp_path: Path) -> None:
+        file = tmp_path / "hall.yaml"
+        assert run(["image", "configure", str(file)]) == 0
+        assert file.read_text() == text_of(None)
+        (tmp_path / "token").write_text(f"{TOKEN}\n")
+        hub = ("hub.url=amqps://hub.example", f"hub.token=@{tmp_path / 'token'}")
+        assert run(["image", "configure", str(file), "name=hall", *hub]) == 0
+        assert TOKEN in file.read_text()
+        assert file.stat().st_mode & 0o777 == 0o600
+        assert run(["image", "configure", str(file)]) == 0, "without a change it stays as it is"
+
+    def test_a_fleet(self, tmp_path: Path) -> None:
+        (tmp_path / "fleet.csv").write_text("name\nnorth\nsouth\n")
+        out = tmp_path / "out"
+        assert run(["image", "configure", str(out), "--from", str(tmp_path / "fleet.csv")]) == 0
+        assert sorted(path.name for path in out.iterdir()) == ["north.yaml", "south.yaml"]
+
+    def test_the_schema_names_every_part(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert run(["image", "configure", "--schema"]) == 0
+        text = json.dumps(json.loads(capsys.readouterr().out))
+        assert all(f'"{name.rpartition(".")[2]}"' in text for name in NAMES)
+        assert KINDS.names == ["Card"]
