@@ -11,6 +11,7 @@ import socket
 from collections.abc import Iterable
 from typing import Any, Final, cast
 
+from bridge.transport.deadlines import Slot, deadlines_of
 from bridge.transport.ends import ends_of
 from bridge.transport.ready import KNOWN_BYTES, READABLE, WRITABLE, Ready, kinds_of
 
@@ -23,6 +24,10 @@ PIECES_MAX: Final = 64
 SMALL_BYTES: Final = 4 * 1024
 """Less is added to what waits already: a piece of its own takes 200 bytes beside what it says."""
 
+CLOSING_S: Final = 5.0
+"""How long a peer may take to read what waits for it when its connection is closed: a slow link's last 64 KiB. It
+cannot be told from one that reads no more and keeps its end open to have us keep ours."""
+
 _buffer: Final = memoryview(bytearray(KNOWN_BYTES))
 """What is received stands here until it is copied, in the size it has."""
 
@@ -34,8 +39,8 @@ class TcpTransport(asyncio.Transport):
     """
 
     __slots__ = (
-        "_closing", "_descriptor", "_eof_written", "_error", "_events", "_high", "_kind", "_loop", "_lost", "_low",
-        "_peer", "_protocol", "_reads", "_socket", "_unsent", "_unsent_bytes", "_writing_paused",
+        "_closing", "_deadline", "_descriptor", "_eof_written", "_error", "_events", "_high", "_kind", "_loop", "_lost",
+        "_low", "_peer", "_protocol", "_reads", "_socket", "_unsent", "_unsent_bytes", "_writing_paused",
     )  # fmt: skip
 
     def __init__(
@@ -59,6 +64,8 @@ class TcpTransport(asyncio.Transport):
         self._writing_paused = False
         self._eof_written = False
         self._closing = False
+        self._deadline: Slot | None = None
+        """By when what waits has to be read, once it is closing."""
         self._lost = False
         """`connection_lost` has been called, or will be."""
         self._error: Exception | None = None
@@ -98,13 +105,20 @@ class TcpTransport(asyncio.Transport):
         return self._closing
 
     def close(self) -> None:
-        """Read nothing more, send what waits, then close."""
+        """Read nothing more, send what waits, then close: after `CLOSING_S` whatever was sent."""
         if self._closing:
             return
         self._closing = True
         self._watch()
-        if not self._unsent_bytes:
+        if self._unsent_bytes:
+            self._deadline = deadlines_of(self._loop).watch(self, self._loop.time() + CLOSING_S)
+        else:
             self._lose(None)
+
+    def look(self) -> None:
+        """`bridge.transport.deadlines.Watched`."""
+        self._deadline = None
+        self._lose(None)
 
     # --- asyncio.ReadTransport --------------------------------------------------------------------------------
 
@@ -281,6 +295,9 @@ class TcpTransport(asyncio.Transport):
         self._unsent = None
         self._unsent_bytes = 0
         self._watch()
+        if self._deadline is not None:
+            self._deadline.watched.discard(self)
+            self._deadline = None
         self._error = error
         ends_of(self._loop).add(self)
 

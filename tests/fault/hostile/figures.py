@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from tests.fault.hostile.neighbours import Felt
+
 
 class Figures(NamedTuple):
-    """Of one attack. The neighbour is a client that has nothing to do with it (`tests.fault.hostile.neighbour`)."""
+    """Of one attack."""
 
     attack: str
-    idle_s: float
-    """p99 of the neighbour's round trips before it."""
-    attacked_s: float
-    """The same meanwhile."""
+    felt: Felt
+    """By clients that have nothing to do with it."""
     before_mib: float
     most_mib: float
     given_back_s: float

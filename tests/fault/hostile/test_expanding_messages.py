@@ -79,12 +79,14 @@ def attacked(gateway: Waypost) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("mib", [2, 15])
-def test_a_list_of_empty_lists(gateway: Waypost, figures: Callable[[Figures], None], mib: int) -> None:
+def test_a_list_of_empty_lists(
+    gateway: Waypost, control: Waypost, figures: Callable[[Figures], None], mib: int
+) -> None:
     """The loop stood for 48 s."""
-    body = lists(mib << 20)
+    body, attack = lists(mib << 20), f"a list of {mib} Mi empty lists"
     with (
         attacked(gateway),
-        watched(gateway, f"a list of {mib} Mi empty lists", figures, floor_s=FLOOR_S, grown_mib=GROWTH_MIB_MAX),
+        watched(gateway, control, attack, figures, floor_s=FLOOR_S, grown_mib=GROWTH_MIB_MAX),
         Raw(gateway, 5).connect("reader") as reader,
         AmqpSender(gateway.port("amqp"), "writer", "topic/a") as sender,
     ):
@@ -112,14 +114,16 @@ def test_many_lists_to_many_subscribers(gateway: Waypost) -> None:
                 client.close()
 
 
-def test_a_long_topic_name_behind_an_alias(gateway: Waypost, figures: Callable[[Figures], None]) -> None:
+def test_a_long_topic_name_behind_an_alias(
+    gateway: Waypost, control: Waypost, figures: Callable[[Figures], None]
+) -> None:
     """Said once, it would be written out 100 000 times to each of five clients that do not read: 500 MB."""
     name = "topic/" + "x" * (ADDRESS_BYTES_MAX - 6)
     first = packets.Publish(name, b"", properties=Properties(topic_alias=1)).encode(5)
     others = packets.Publish("", b"", properties=Properties(topic_alias=1)).encode(5)
     with (
         attacked(gateway),
-        watched(gateway, "a long topic behind an alias", figures, floor_s=FLOOR_S, grown_mib=GROWTH_MIB_MAX),
+        watched(gateway, control, "a long topic behind an alias", figures, floor_s=FLOOR_S, grown_mib=GROWTH_MIB_MAX),
     ):
         readers = [Raw(gateway, receive_bytes=4096).connect(f"deaf-{i}") for i in range(5)]
         for reader in readers:

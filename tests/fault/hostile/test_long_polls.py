@@ -6,25 +6,25 @@ import contextlib
 import json
 import select
 import socket
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from edge.broker.http.limits import HTTP_POLLS_OF_ONE_MAX
 from tests.bench.idle import SPARE_FILES, raise_file_limit
-from tests.fault.hostile.neighbour import Neighbour
+from tests.fault.hostile.figures import Figures
+from tests.fault.hostile.watch import watched
 from tests.fault.hostile.web import ask, encoded, gateway_of, gateway_with, user
 from tests.support.processes import Waypost, resident_mib, wait_until
 
 BEYOND = 50
 STEP = 100
-IDLE_S = 1.0
-SLOWER_MAX = 3
 FLOOR_S = 0.2
 """As in `test_budgets`."""
 MEMORY_MIB = 256
+GROWN_MIB = 64
+"""What 3 000 connections and the code of HTTP leave."""
 GIVEN_BACK_S = 10.0
 WAIT_S = 20.0
 
@@ -82,21 +82,12 @@ def test_of_one_user(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("count", [300, pytest.param(3_000, marks=pytest.mark.slow)])
-def test_of_one_address(tmp_path: Path, count: int) -> None:
+def test_of_one_address(tmp_path: Path, control: Waypost, count: int, figures: Callable[[Figures], None]) -> None:
     """Where nobody has to say who he is."""
     raise_file_limit(count + SPARE_FILES)
     with gateway_with(tmp_path, gateway_of(authentication="{name: none}")) as running:
-        with Neighbour(running.port("mqtt")) as neighbour:
-            neighbour.wait(100)
-            begin = time.monotonic()
-            time.sleep(IDLE_S)  # the time that is measured
-            attacked = time.monotonic()
+        attack = f"{count} long polls"
+        with watched(running, control, attack, figures, floor_s=FLOOR_S, grown_mib=GROWN_MIB):
             with polls(running, count):
-                neighbour.wait(100)
-                end = time.monotonic()
-                most_mib = resident_mib(running.pid)
+                assert resident_mib(running.pid) < MEMORY_MIB
             wait_until(lambda: polling(running) == 0, timeout_s=GIVEN_BACK_S, what="the places are given back")
-        idle_s, attacked_s = neighbour.p99_s(begin, attacked), neighbour.p99_s(attacked, end)
-        print(f"{count} polls: p99 {idle_s * 1e3:.1f} -> {attacked_s * 1e3:.1f} ms, {most_mib:.0f} MiB")
-        assert most_mib < MEMORY_MIB
-        assert attacked_s <= max(SLOWER_MAX * idle_s, FLOOR_S)

@@ -83,12 +83,12 @@ def many_files() -> None:
     "name",
     [name if name in USUAL else pytest.param(name, marks=pytest.mark.slow) for name in OPENINGS],
 )
-def test_a_crowd_of_strangers(tmp_path: Path, figures: Callable[[Figures], None], name: str) -> None:
+def test_a_crowd_of_strangers(tmp_path: Path, control: Waypost, figures: Callable[[Figures], None], name: str) -> None:
     with edge(tmp_path, "gw") as gateway:
         port, pid = gateway.port("http"), gateway.pid
         idle = statistics.median(health_s(port) for _ in range(HEALTH_TRIES))
         before, sockets = resident_mib(pid), sockets_of(pid)
-        with watched(gateway, f"slow HTTP: {name}", figures, floor_s=FLOOR_S, grown_mib=GROWTH_MIB_MAX):
+        with watched(gateway, control, f"slow HTTP: {name}", figures, floor_s=FLOOR_S, grown_mib=GROWTH_MIB_MAX):
             with crowd(port, OPENINGS[name]):
                 tries = [health_s(port) for _ in range(HEALTH_TRIES)]
                 assert ask(port, "POST", "/t/queue/mine", body=b"x").status == 202

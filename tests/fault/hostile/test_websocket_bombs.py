@@ -110,10 +110,10 @@ FLOODS = {
 
 
 @pytest.mark.parametrize("name", FLOODS)
-def test_floods(gateway: Waypost, figures: Callable[[Figures], None], name: str) -> None:
+def test_floods(gateway: Waypost, control: Waypost, figures: Callable[[Figures], None], name: str) -> None:
     """Tens of MiB that mean nothing: memory stays where it was, the round trips of others short."""
     before = resident_mib(gateway.pid)
-    with watched(gateway, f"WebSocket: {name}", figures, floor_s=FLOOR_S, grown_mib=GROWTH_MIB_MAX):
+    with watched(gateway, control, f"WebSocket: {name}", figures, floor_s=FLOOR_S, grown_mib=GROWTH_MIB_MAX):
         with opened(gateway) as peer, contextlib.suppress(ConnectionError, TimeoutError):
             peer.settimeout(2.0)
             peer.sendall(FLOODS[name])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,8 +12,9 @@ from edge.broker.mqtt import packets
 from edge.broker.mqtt.handshake import WillMessage
 from tests.bench.idle import SPARE_FILES, raise_file_limit
 from tests.fault.hostile.crowd import Crowd
-from tests.fault.hostile.neighbour import Neighbour
-from tests.fault.hostile.test_budgets import FLOOR_S, IDLE_S, ROUNDS, SLOWER_MAX, Watch, gateway, given_back
+from tests.fault.hostile.figures import Figures
+from tests.fault.hostile.neighbours import Felt, Neighbours
+from tests.fault.hostile.test_budgets import FLOOR_S, ROUNDS, Watch, gateway, given_back
 from tests.support.hostile import Raw
 from tests.support.processes import Waypost
 
@@ -30,40 +31,36 @@ def with_wills(number: int) -> Iterator[bytes]:
     yield packets.Connect(f"mortal-{number}", 4, will=will).encode(4)
 
 
-def gone(running: Waypost, neighbour: Neighbour, watching: Raw, count: int) -> tuple[float, float]:
-    """The neighbour's p99 while nothing happens, and while so many clients go; every will comes once."""
-    begin = time.monotonic()
-    time.sleep(IDLE_S)  # the time that is measured
-    neighbour.wait(20)
-    idle_until = time.monotonic()
+def gone(running: Waypost, neighbours: Neighbours, watching: Raw, count: int) -> Felt:
+    """What others feel while so many clients go; every will comes once."""
+    neighbours.rest()
     with Crowd(running.port("mqtt")).open(count) as crowd:
         crowd.send(with_wills, seconds=20)
         crowd.wait_for(ACCEPTED)
-        neighbour.wait(20)
         going = time.monotonic()
     topics = []
     for _ in range(count):
         packet = watching.receive()
         assert isinstance(packet, packets.Publish), packet
         topics.append(packet.topic)
-    neighbour.wait(20)
     assert sorted(topics) == sorted(f"wills/{number}" for number in range(count))
-    return neighbour.p99_s(begin, idle_until), neighbour.p99_s(going, time.monotonic())
+    return neighbours.felt(going)
 
 
 @pytest.mark.parametrize(("count", "floor_s"), [(400, FLOOR_S), pytest.param(4_000, 0.5, marks=pytest.mark.slow)])
-def test_clients_that_go_together(tmp_path: Path, count: int, floor_s: float) -> None:
+def test_clients_that_go_together(
+    tmp_path: Path, control: Waypost, count: int, floor_s: float, figures: Callable[[Figures], None]
+) -> None:
     """`floor_s`: the loop tells of the end of 4 000 connections in one turn, wills or none."""
     raise_file_limit(count + SPARE_FILES)
     with gateway(tmp_path, MEMORY_MIB, 16, 10_000) as running, Raw(running) as watching:
         watching.connect("watching", keep_alive_s=0).subscribe("wills/#")
-        with Watch(running) as watch, Neighbour(running.port("mqtt")) as neighbour:
-            neighbour.wait(100)
+        with Watch(running) as watch, Neighbours(running, control) as neighbours:
             for last in range(1, ROUNDS + 1):
-                idle_s, gone_s = gone(running, neighbour, watching, count)
-                if gone_s <= max(SLOWER_MAX * idle_s, floor_s):
+                felt = gone(running, neighbours, watching, count)
+                if felt.bearable(floor_s):
                     break
-                assert last < ROUNDS, f"p99 {idle_s * 1e3:.1f} ms idle, {gone_s * 1e3:.1f} ms when they go"
-        print(f"{count} wills: p99 {idle_s * 1e3:.1f} -> {gone_s * 1e3:.1f} ms, {watch.most_mib:.0f} MiB at most")
+                assert last < ROUNDS, felt
         assert watch.most_mib < MEMORY_MIB
-        given_back(running, watch.before_mib, kept_mib=KEPT_MIB)
+        after_s = given_back(running, watch.before_mib, kept_mib=KEPT_MIB)
+    figures(Figures(f"{count} wills", felt, watch.before_mib, watch.most_mib, after_s))

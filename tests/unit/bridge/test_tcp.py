@@ -16,7 +16,7 @@ from unittest import mock
 
 import pytest
 
-from bridge.transport import ends, listening, ready
+from bridge.transport import ends, listening, ready, tcp
 from bridge.transport.ends import ENDS_S
 from bridge.transport.listening import Listening, listen
 from bridge.transport.ready import KNOWN_S, UNKNOWN_BYTES, UNKNOWN_S
@@ -306,6 +306,25 @@ class TestWriting:
                 assert not made.transport.get_write_buffer_size()
 
         asyncio.run(scenario())
+
+    @pytest.mark.parametrize("half_closed", [False, True])
+    def test_what_nobody_reads_is_dropped_some_time_after_it_closes(self, half_closed: bool) -> None:
+        async def scenario() -> None:
+            async with Site() as site:
+                peer, made = await site.pair(receive_bytes=8192)
+                made.transport.write(bytes(8 << 20))
+                if half_closed:
+                    peer.shutdown(socket.SHUT_WR)  # as who asks for much and reads nothing
+                    await until(made.transport.is_closing)
+                made.transport.close()
+                assert made.transport.get_write_buffer_size()
+                assert "lost" not in made.told
+                await until(lambda: made.told.count("lost") == 1)
+                assert made.error is None
+                assert not made.transport.get_write_buffer_size()
+
+        with mock.patch.object(tcp, "CLOSING_S", 0.1):
+            asyncio.run(scenario())
 
     def test_abort_drops_what_waits_and_is_told_later(self) -> None:
         async def scenario() -> None:

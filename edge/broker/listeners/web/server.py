@@ -12,6 +12,7 @@ from typing import Any
 import uvicorn
 from starlette.types import ASGIApp
 
+from bridge.transport.listening import Listening
 from edge.broker.http.limits import (
     HTTP_STRANGERS_MAX,
     HTTP_STRANGERS_OF_ONE_MAX,
@@ -23,7 +24,6 @@ from edge.broker.http.limits import (
 from edge.broker.listeners.secure import Identify, SecureAcceptor
 from edge.broker.listeners.tcp import BACKLOG, HANDSHAKE_S
 from edge.broker.listeners.tls import subject_name
-from edge.broker.listeners.web.acceptor import Acceptor
 from edge.broker.listeners.web.bound_socket import BoundSocket
 from edge.broker.listeners.web.connection import HttpConnection
 from edge.broker.listeners.web.places import Places
@@ -74,7 +74,7 @@ class WebServer:
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
         self._sockets = sockets
         self._identify = identify
-        self._plain: list[Acceptor] = []
+        self._plain: list[Listening] = []
         self._secure: list[SecureAcceptor] = []
         self._serving: asyncio.Task[None] | None = None
 
@@ -95,7 +95,7 @@ class WebServer:
             sock.setblocking(False)
             sock.listen(BACKLOG)
             if certificates is None:
-                self._plain.append(Acceptor(sock, self._admit))
+                self._plain.append(Listening("http", [sock], self._admit))
             else:
                 acceptor = SecureAcceptor(
                     "https", sock, certificates, self.admit_secure, handshake_s=HANDSHAKE_S, identify=self._identify
@@ -124,7 +124,7 @@ class WebServer:
         """Let open requests end, then close the socket. Idempotent."""
         plain, self._plain = self._plain, []
         for each in plain:
-            each.stop()
+            each.close()
         secure, self._secure = self._secure, []
         for acceptor in secure:
             await acceptor.stop()
