@@ -5,6 +5,7 @@ The events it reads, by `Event.what`:
 - ``subscription`` name, filter (None for ``queue``), QoS 2: a durable subscription there from the first start on;
 - ``send`` producer, address, messages, QoS · ``acked`` producer, messages · ``refused`` producer, messages, reason;
 - ``durable`` log, position, address, epoch, sequence, messages: a commit made a run durable;
+- ``receipt waits`` receipt: a commit made durable that it is to be published;
 - ``opened`` cursor, name, log, position · ``cursor`` cursor, name, log, position, ranges above · ``dropped`` cursor;
 - ``ledger`` subscription, address, ((epoch, first, last), ...), messages, reason: an entry of the gateway's ledger;
 - ``connected`` device: over a new connection it may be given again what it took;
@@ -18,6 +19,7 @@ The events it reads, by `Event.what`:
 - ``forked`` ((log, position, epoch, address, sequence, messages), ...): a new epoch, and what all messages are called;
 - ``put back``: an older copy of the store with ((log, position, epoch, address, sequence, messages), ...) and cursors
   ((cursor, name, log, position), ...);
+- ``command`` command, state: what a gateway said of a command is on disk at the hub;
 - ``raised`` process, error: what no callback may raise.
 """
 
@@ -29,11 +31,17 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from bridge.manifest import GENESIS
+from cloud.hub.registry.commands import CommandState
 from edge.broker.model.topics import matches
 from tests.simulation.history import Event
+from tests.simulation.medium import RECEIPT
 
 Name = tuple[str, str, int]
 """(epoch, address, sequence)."""
+
+COMMANDS = "command/"
+RECEIPTS = "command-receipt/"
+"""Where a gateway has commands, and what became of them."""
 
 INTERRUPTIONS = frozenset({"power cut", "kill", "stop", "put back"})
 """After these a consumer may be given again what it took: the move of its cursor was not on disk."""
@@ -117,6 +125,8 @@ class Checker:
         self._stated_gone: Counter[str] = Counter()
         """By address: what is stated of it."""
         self._hub_ledger: list[tuple[str, str, int, int]] = []
+        self._commands: dict[str, str] = {}
+        """What the hub knows of each."""
         self._undone: set[str] = set()
         """Messages an older copy does not know."""
 
@@ -137,6 +147,8 @@ class Checker:
             "all stated": self._on_all_stated,
             "let in": self._on_let_in,
             "hub ledger": self._on_hub_ledger,
+            "command": self._on_command,
+            "receipt waits": self._ever.add,
             "put back": self._on_put_back,
             "forked": self._on_forked,
             "failed": self._on_failed,
@@ -177,6 +189,16 @@ class Checker:
                 self._wrong(f"{message} is acknowledged to {producer} and not on disk")
             self._acked[message] = None
 
+    def _on_command(self, command: str, state: str) -> None:
+        before = CommandState(self._commands.get(command, CommandState.WAITING.value))
+        if before.final:
+            self._wrong(f"{command} was {before.value}, and is {state}")
+        if command not in self._ever:
+            self._wrong(f"{command} is {state} for the hub, and was never on disk at its gateway")
+        if state == CommandState.REJECTED.value or state == CommandState.EXPIRED.value:
+            self._wrong(f"{command} is {state}: its time is not over, and its device refuses nothing")
+        self._commands[command] = state
+
     def _on_failed(self, _why: str) -> None:
         self._failed = True
 
@@ -191,6 +213,11 @@ class Checker:
                 self._wrong(f"position {position + i} of {log} is given to {kept[position + i].message} and {message}")
             kept[position + i] = Kept(message, (epoch, address, sequence + i), self._index)
             self._log_of[epoch, address, sequence + i] = log
+            if message in self._ever and address.startswith(COMMANDS) and not self._put_back:
+                self._wrong(f"{message}, a command, is kept twice")
+            if address.startswith(RECEIPTS):
+                self._ever.add(message)
+                continue
             producer, number = message.rsplit(".", 1)
             if message not in self._ever:
                 key = (producer, address)
@@ -201,7 +228,7 @@ class Checker:
 
     def _on_opened(self, cursor: int, name: str, log: str, position: int) -> None:
         self._since.setdefault(name, self._index)
-        if name.startswith("forwarder/") and "/command " not in name:  # of commands, of which there are none here
+        if name.startswith("forwarder/"):
             self._forwarders.add(name)
         self._opened[cursor] = (name, log, position)
         self._passed[cursor] = set()
@@ -217,8 +244,14 @@ class Checker:
             for place in range(low, high + 1):
                 if place not in passed:
                     passed.add(place)
-                    if place in kept and not self._done(name, kept[place]):
-                        self._wrong(f"the cursor {name} in {log} passed {kept[place].message}, which nobody took")
+                    if place in kept:
+                        self._passes(name, log, kept[place])
+
+    def _passes(self, name: str, log: str, kept: Kept) -> None:
+        if not self._done(name, kept):
+            self._wrong(f"the cursor {name} in {log} passed {kept.message}, which nobody took")
+        if kept.name[1].startswith(COMMANDS) and f"{RECEIPT}{kept.message}" not in self._ever:
+            self._wrong(f"{kept.message} has left its queue, and no receipt of it is on disk")
 
     def _on_ledger(
         self, subscription: str, address: str, parts: tuple[tuple[str, int, int], ...], messages: int, reason: str
@@ -315,6 +348,8 @@ class Checker:
         if in_order and sequence <= self._order.get(key, -1):
             self._wrong(f"{message} is in the lake behind a later one of {address}")
         self._order[key] = sequence
+        if address.startswith(RECEIPTS):
+            return  # one for each time its command was delivered
         _producer, sent_to, qos = self._sent[message]
         if sent_to != address:
             self._wrong(f"{message} was sent to {sent_to} and landed as {address}")
@@ -372,6 +407,9 @@ class Checker:
         for message in self._acked:
             if message not in here and message not in self._undone:
                 self._wrong(f"{message} was acknowledged, and no log has it")
+        for command, state in self._commands.items():
+            if not CommandState(state).final and command not in self._undone and not self._put_back:
+                self._wrong(f"{command} is {state} for the hub, and its device took it")
         owed = self._owed()
         for log, kept in self._logs.items():
             for subscription, pattern in self._filters.items():
@@ -382,7 +420,7 @@ class Checker:
                     if one.index > since and not self._done(subscription, one):
                         why = "has no cursor there" if first is None or position < first else "was not given it"
                         self._wrong(f"{one.message} at {position} of {log}: {subscription} {why}")
-            if log.startswith("queue work/"):
+            if log.startswith(("queue work/", f"queue {COMMANDS}")):
                 for position, one in kept.items():
                     if not self._done("queue", one):
                         self._wrong(f"{one.message} at {position} of {log} was given to nobody")

@@ -25,6 +25,7 @@ from edge.broker.limits import Limits
 from edge.broker.model.address_policy import AddressPolicy, WhenFull
 from edge.broker.model.addresses import AddressRule, AddressType
 from edge.broker.retention.manifests import Manifests
+from edge.broker.router.commands.addresses import PLAIN, with_commands
 from edge.broker.router.uplinks import ConnectorUplink, Uplinks
 from edge.broker.server import Broker
 from edge.broker.store.engine import StoreEngine
@@ -49,6 +50,9 @@ FAR_SIDE = Endpoint("far", 5672)
 INCOMING = {"orders": "plant/b/2", "jobs": "work/3"}
 """Its queues, and where the gateway puts what is in them."""
 
+DEVICE = "valve"
+"""It is sent commands."""
+
 TOPICS = ("plant/a/1", "plant/a/2", "plant/b/1")
 QUEUES = ("work/1", "work/2")
 BURST = "burst/1"
@@ -65,6 +69,9 @@ CERTIFIED = TlsFiles(ca="authority", certificate="gateway", key="gateway")
 ALWAYS = {"plant": "plant/#", "burst": "burst/#"}
 """Forwarders that are always there: name -> filter."""
 
+ANSWERS = {"command receipts": "command-receipt/#", "command responses": "command-response/#"}
+"""Forwarders that nobody configures, of what becomes of commands."""
+
 FORWARDERS = {"a": "plant/a/#", "b": "plant/b/1"}
 """Those that come and go: name -> filter."""
 
@@ -76,7 +83,7 @@ def configuration(
     base = (("plant/#", AddressType.TOPIC), ("work/#", AddressType.QUEUE))
     types = dict((*base, *rules))
     small = AddressConfiguration(AddressRule("burst/#", AddressType.TOPIC), SMALL)
-    return BrokerConfiguration(
+    made = BrokerConfiguration(
         gateway=NAME,
         addresses=(*(AddressConfiguration(AddressRule(pattern, kind)) for pattern, kind in types.items()), small),
         listeners=(Listener(Protocol.MQTT, MQTT),),
@@ -93,6 +100,7 @@ def configuration(
         ),
         limits=Limits(free_floor_bytes=0),
     )
+    return with_commands(made, PLAIN)
 
 
 class NoKey:

@@ -10,11 +10,14 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any, cast
 
+from bridge.downlink import Downlink
 from bridge.engine import Engine
+from bridge.hub_addresses import COMMANDS
 from bridge.intake import Intake
 from bridge.resources.endpoint import Endpoint
 from bridge.transport.driver import Driver
 from cloud.hub.acceptor import Acceptor
+from cloud.hub.commands.service import HubCommands
 from cloud.hub.committer import Committer
 from cloud.hub.enrolment.authority import Authority
 from cloud.hub.enrolment.service import Enrolment
@@ -29,6 +32,7 @@ from cloud.lake.lake import Lake
 from cloud.lake.landing import Landing
 from edge.broker.listeners.tcp import TcpListener
 from edge.broker.security.authenticator import Gate
+from tests.simulation.commands import CommandTable, commands_of_a_hub
 from tests.simulation.environment import wall_ns
 from tests.simulation.gateway import HUB, STANDBY
 from tests.simulation.history import History
@@ -51,6 +55,7 @@ class Hub:
         network: Network,
         lake: SimulatedLake,
         database: Database,
+        commands: CommandTable,
         history: History,
         random: Random,
     ) -> None:
@@ -63,6 +68,7 @@ class Hub:
         """The step of the next landing behind which the process is killed."""
         self.lake = lake
         self.database = database
+        self._commands = commands
         self._scheduler = scheduler
         self._network = network
         self._history = history
@@ -102,20 +108,23 @@ class Hub:
             gather_ms=GATHER_MS,
         )
         metrics = cast(Metrics, SimpleNamespace(landing_seconds=SimpleNamespace(observe=lambda _s: None)))
+        commands = commands_of_a_hub(self._scheduler, self._commands)
         service = HubService(
             Fleet(versions=landing.versions),
             self.committer,
             metrics,
             now_us=lambda: wall_ns(self._scheduler) // 1_000,
             clock=loop.time,
+            hear=commands.heard,
         )
-        loop.create_task(self._listen(service, endpoint))
+        loop.create_task(self._listen(service, commands, endpoint))
 
-    async def _listen(self, service: HubService, endpoint: Endpoint) -> None:
+    async def _listen(self, service: HubService, commands: HubCommands, endpoint: Endpoint) -> None:
         """Serve who is let in, as `cloud.hub.server` does."""
 
         def serve(peer: Peer, engine: Engine, driver: Driver, _credentials: object) -> Intake:
-            made = Intake(engine, service, driver, gateway=peer.name)
+            downlink = Downlink((peer.tenant, peer.name), {COMMANDS: commands.dispatch})
+            made = Intake(engine, service, driver, gateway=peer.name, downlink=downlink)
             service.introduce(made, peer.tenant, driver.peername)
             return made
 
@@ -130,6 +139,7 @@ class Hub:
         )
         try:
             await enrolment.open()
+            await commands.open()
         except RegistryError as error:
             self._cannot_start(error)
             return

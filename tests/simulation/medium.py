@@ -13,8 +13,12 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+import msgspec
+
 from bridge import plain
+from bridge.command import ReceiptDocument
 from bridge.message import Stored
+from edge.broker.router.commands.receipts import KIND
 from edge.broker.store.cursors import cursor_states
 from edge.broker.store.engine import StoreEngine, Tables
 from edge.broker.store.epochs import Epochs
@@ -144,6 +148,9 @@ class Card:
             run = stored.run
             epoch = epochs.of(run.address, stored.sequence)
             record("durable", contents.logs[log], stored.position, run.address, epoch, stored.sequence, ids(run.bodies))
+        for (kind, _), body in group.state.items():
+            if kind == KIND and body is not None:
+                record("receipt waits", _id(body))
         for entry in contents.entries:
             if entry.entry > self._ledgered:
                 parts = tuple(epochs.parts(entry.address, entry.first, entry.last))
@@ -256,8 +263,19 @@ def open_store(card: Card, process: Process, post: Post) -> StoreEngine[CardMedi
 
 
 def ids(bodies: Sequence[bytes]) -> tuple[str, ...]:
-    """Names of messages: their bodies, or what is in the data section of those in AMQP encoding."""
-    return tuple((plain.body_of(body) if body.startswith(b"\x00") else body).decode() for body in bodies)
+    """Names of messages: their bodies, what is in the data section of those in AMQP encoding, or the command a receipt
+    is of."""
+    return tuple(_id(body) for body in bodies)
+
+
+def _id(body: bytes) -> str:
+    if body.startswith(b"{"):
+        return RECEIPT + msgspec.json.decode(body, type=ReceiptDocument).command
+    return (plain.body_of(body) if body.startswith(b"\x00") else body).decode()
+
+
+RECEIPT = "receipt-"
+"""Before the name of a command: the name of its receipts."""
 
 
 FULL = StoreFull("the medium is full")

@@ -6,18 +6,23 @@ seeds each took.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 from unittest import mock
 
+from bridge.command import Receipt
 from bridge.forwarders.inbox import Incoming
 from bridge.forwarders.outcome import Outcome
 from bridge.message import Stored
 from bridge.uplink import Uplink
 from cloud.hub.acceptor import Acceptor
+from cloud.hub.commands.dispatch import Dispatch
+from cloud.hub.commands.service import HubCommands
 from cloud.hub.committer import Committer
 from cloud.hub.enrolment.service import Enrolment
 from cloud.hub.groups import Entry, Verdict
@@ -28,12 +33,13 @@ from cloud.lake.landing import Landing
 from cloud.lake.sequences import SequenceSet, Span
 from edge.broker.delivery.cursor_window import CursorWindow
 from edge.broker.delivery.feeds import LogFeeds
-from edge.broker.model.interfaces import Origin
+from edge.broker.model.interfaces import Origin, Refusal
 from edge.broker.model.ranges import Ranges
 from edge.broker.mqtt import session_store
 from edge.broker.mqtt.session_store import SessionStore
 from edge.broker.retention.manifests import Manifests, Stated
 from edge.broker.router.answers import Answers
+from edge.broker.router.commands.receipts import CommandReceipts
 from edge.broker.router.inbound import Inbound
 from edge.broker.router.known_names import NamesByForwarder
 from edge.broker.router.router import Router
@@ -144,6 +150,22 @@ def _nothing_incoming(self: SessionStore, session: Any) -> None:
     return
 
 
+_refused = CommandReceipts.refused
+
+
+def _wait_in_memory(self: CommandReceipts, tokens: Sequence[int], why: Refusal) -> None:
+    """As it was: the command leaves its queue with a later commit, and its receipt waits for the next tick."""
+    with mock.patch.object(self, "_store", SimpleNamespace(put=lambda *_: None)):
+        _refused(self, tokens, why)
+
+
+_told = CommandReceipts._tell
+
+
+def _tell_later(self: CommandReceipts, device: str, identifier: str, receipt: Receipt, why: str = "") -> None:
+    asyncio.get_running_loop().call_later(0.05, _told, self, device, identifier, receipt, why)
+
+
 # --- the link -------------------------------------------------------------------------------------------------------
 
 
@@ -181,6 +203,19 @@ def _pass_what_is_left(self: CursorWindow) -> Ranges:
     if self.next > 0:
         self.acknowledge(0, self.next - 1)
     return left
+
+
+_dispatched = Dispatch._send
+
+
+def _queued_when_sent(self: Dispatch, key: Any, gateway: Any, found: Any) -> None:
+    _dispatched(self, key, gateway, found)
+    for tag in list(gateway.under_way):
+        self.settled(gateway.line, tag, Outcome.ACCEPTED, "")
+
+
+def _heard_by_nobody(self: HubCommands, news: Any, kept: Any) -> None:
+    kept(True)
 
 
 # --- the hub --------------------------------------------------------------------------------------------------------
@@ -352,6 +387,21 @@ MUTATIONS = (
         ("kill", "restart", "far_crash"),
         8,
     ),
+    Mutation(
+        "forgets with the process what a hub has sent down",
+        [(NamesByForwarder, "prepare", _write_no_names)],
+        ("hub_kill", "registry_fails", "cut_connections", "kill", "restart"),
+        8,
+    ),
+    Mutation(
+        "keeps receipts that are refused in memory only",
+        [(CommandReceipts, "refused", _wait_in_memory)],
+        ("failing_medium", "full_medium", "power_cut"),
+        8,
+    ),
+    Mutation("writes a receipt behind the commit of its command", [(CommandReceipts, "_tell", _tell_later)]),
+    Mutation("the hub takes a command for queued when it is sent", [(Dispatch, "_send", _queued_when_sent)]),
+    Mutation("the hub keeps nothing of what a gateway says of commands", [(HubCommands, "hear", _heard_by_nobody)]),
     Mutation(
         "closes an hour of manifests again before that is on disk",
         [(Manifests, "_written", _always_written)],

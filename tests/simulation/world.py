@@ -11,13 +11,15 @@ from random import Random
 
 import msgspec
 
+from edge.broker.router.commands.addresses import PLAIN
 from tests.simulation.clients import Fault as ClientFault
 from tests.simulation.clients import LiveConsumer, RouterConsumer, RouterOrigin
+from tests.simulation.commands import Application, CommandTable, simulated_commands
 from tests.simulation.devices import Device
 from tests.simulation.enrolment import Admission, simulated_certificates
 from tests.simulation.environment import simulated
 from tests.simulation.far_side import FarSide
-from tests.simulation.gateway import ALWAYS, BURST, FORWARDERS, QUEUES, TOPICS, Gateway
+from tests.simulation.gateway import ALWAYS, ANSWERS, BURST, DEVICE, FORWARDERS, QUEUES, TOPICS, Gateway
 from tests.simulation.history import History
 from tests.simulation.hub import Hub
 from tests.simulation.lake import SimulatedLake, simulated_rows
@@ -62,7 +64,10 @@ class World:
         self.gateway = Gateway(self.scheduler, self.network, self.medium, self.history, draw)
         self.lake = SimulatedLake(self.history)
         self.database = Database(self._random("registry"))
-        self.hub = Hub(self.scheduler, self.network, self.lake, self.database, self.history, self._random("hub"))
+        self.commands = CommandTable(self.database, self.history)
+        self.hub = Hub(
+            self.scheduler, self.network, self.lake, self.database, self.commands, self.history, self._random("hub")
+        )
         self.origins = [
             RouterOrigin(name, self.gateway, self.history, self._random(name), (*TOPICS, *QUEUES))
             for name in ("o1", "o2")
@@ -71,6 +76,7 @@ class World:
         self.consumers = [
             self._consumer("q1", "work/#", None),
             self._consumer("q2", "work/#", None),
+            self._consumer("valve", PLAIN.queue(DEVICE), None),
             self._consumer("d1", "plant/#", "durable"),
             self._consumer("d2", "burst/#", "slow"),
         ]
@@ -86,7 +92,13 @@ class World:
             self.scheduler, self.network, self.database, self.hub, self.history, self._random("enrolment")
         )
         self.far = FarSide(self.scheduler, self.network, self.history, self._random("far"))
+        self.application = Application(self.scheduler, self.commands, self._random("application"))
         self.nemesis = Nemesis(self)
+
+    @property
+    def producers(self) -> list[RouterOrigin | Device | FarSide | Application]:
+        """Whoever sends messages."""
+        return [*self.origins, *self.devices, self.far, self.application]
 
     @property
     def fallible(self) -> list[RouterOrigin | RouterConsumer | LiveConsumer]:
@@ -106,7 +118,7 @@ class World:
         self.nemesis.begin(schedule)
         self._go_on(self.options.span_s)
         self.nemesis.heal()
-        for producer in (*self.origins, *self.devices, self.far):
+        for producer in self.producers:
             producer.sending = False
         for consumer in self.consumers:
             consumer.accepts_all = True
@@ -136,7 +148,9 @@ class World:
 
     def _name_subscriptions(self) -> None:
         names: dict[str, str | None] = {"queue": None, "durable": "plant/#", "slow": "burst/#"}
-        names.update((f"forwarder/hub/{name}", pattern) for name, pattern in {**ALWAYS, **FORWARDERS}.items())
+        names.update(
+            (f"forwarder/hub/{name}", pattern) for name, pattern in {**ALWAYS, **FORWARDERS, **ANSWERS}.items()
+        )
         for device in self.devices:
             if device.subscribes is not None:
                 names[device.subscription] = device.subscribes
@@ -150,9 +164,7 @@ class World:
 
     def _unrest(self) -> str:
         """What is still to come; empty when nothing is."""
-        waiting = [
-            f"{p.name} waits for {p.waiting} answers" for p in (*self.origins, *self.devices, self.far) if p.waiting
-        ]
+        waiting = [f"{p.name} waits for {p.waiting} answers" for p in self.producers if p.waiting]
         if not self.gateway.up:
             return "the gateway is down"
         store = self.gateway.store
@@ -219,6 +231,7 @@ def simulate(seed: int, options: Options, schedule: Sequence[Fault] | None = Non
             simulated(world.scheduler, Random(f"{seed}/system")),
             simulated_rows(),
             simulated_certificates(world.admission),
+            simulated_commands(),
         ):
             try:
                 world.run(world.faults() if schedule is None else schedule)

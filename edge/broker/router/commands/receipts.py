@@ -2,14 +2,18 @@
 
 A receipt is a stored message. It joins the group of the commit that takes the command out of its queue: a power cut
 sees both or neither, and a command that is delivered twice has two receipts, of which the hub takes the first.
+
+A receipt that is refused, or whose commit fails, waits in the store's small state, which joins the next commit whatever
+that is for: the command leaves its queue with that one. It is published again at the next tick.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Final
+from itertools import count
+from typing import Final, Protocol
 
 from bridge.command import RECEIPTS, Receipt, identifier_of, receipt_body
 from bridge.message import AMQP, Run, Stored
@@ -21,11 +25,17 @@ from edge.broker.model.interfaces import Origin, Refusal
 from edge.broker.model.topics import matches
 from edge.broker.router.commands.addresses import CommandAddresses
 from edge.broker.router.router import Router
-from edge.broker.store.contract import MessageLog
+from edge.broker.store.contract import MessageLog, SmallState
 
 log = logging.getLogger(__name__)
 
+KIND: Final = "receipt"
+"""Kind of the store's small state with receipts that are to be published again, by number and device."""
 _JSON: Final = encode_run(Properties(content_type="application/json"))
+
+
+class ReceiptStore(MessageLog, SmallState, Protocol):
+    """What receipts need of a store."""
 
 
 class CommandReceipts(Origin):
@@ -33,17 +43,22 @@ class CommandReceipts(Origin):
 
     name = "commands"
 
-    def __init__(self, router: Router, store: MessageLog, addresses: CommandAddresses) -> None:
+    def __init__(self, router: Router, store: ReceiptStore, addresses: CommandAddresses) -> None:
         self.addresses: Final = addresses
         self.figures: Counter[Receipt] = Counter()
         """Commands of hubs since the start."""
         self._router = router
         self._store = store
-        self._token = 0
-        self._stored: dict[int, Run] = {}
-        """Receipts that wait for their commit."""
-        self._again: deque[Run] = deque()
-        """Those there was no room for."""
+        waiting = sorted(
+            (int(number), device, body) for key, body in store.items(KIND) for number, _, device in [key.partition("/")]
+        )
+        self._numbers = count(waiting[-1][0] + 1 if waiting else 0)
+        self._published: dict[int, Run] = {}
+        """Receipts that wait for their commit, by number."""
+        self._waiting: dict[int, Run] = {number: _receipt(device, body) for number, device, body in waiting}
+        """Those that were refused, or were in the small state at the start."""
+        self._kept = set(self._waiting)
+        """Numbers of those that the small state has."""
         router.deadletters.listeners.append(self._given_up)
         router.queues.watched_by(self._watch)
         router.tick_listeners.add(self._try_again)
@@ -70,30 +85,57 @@ class CommandReceipts(Origin):
 
     def _tell(self, device: str, identifier: str, receipt: Receipt, why: str = "") -> None:
         self.figures[receipt] += 1
-        self._publish(Run(f"{RECEIPTS}/{device}", device, 1, _JSON, [receipt_body(identifier, receipt, why)]))
+        self._publish(next(self._numbers), _receipt(device, receipt_body(identifier, receipt, why)))
 
     # --- origin -------------------------------------------------------------------------------------------------------
 
     def accepted(self, tokens: Sequence[int]) -> None:
-        for token in tokens:
-            self._stored.pop(token, None)
+        for number in tokens:
+            run = self._published.pop(number, None)
+            if run is not None:
+                self._forget(number, run)
 
     def refused(self, tokens: Sequence[int], why: Refusal) -> None:
-        runs = [run for token in tokens if (run := self._stored.pop(token, None)) is not None]
-        if not self._again:
+        if not self._waiting:
             log.warning("receipts of commands cannot be stored now (%s); they are tried again", why.value)
-        self._again.extend(runs)
-        while len(self._again) > RECEIPTS_WAITING_MAX:
-            log.error("a receipt of a command is lost: %s", self._again.popleft().address)
+        for number in tokens:
+            run = self._published.pop(number, None)
+            if run is not None:
+                self._wait(number, run)
+        while len(self._waiting) > RECEIPTS_WAITING_MAX:
+            number = next(iter(self._waiting))
+            run = self._waiting.pop(number)
+            log.error("a receipt of a command is lost: %s", run.address)
+            self._forget(number, run)
 
-    def _publish(self, run: Run) -> None:
-        token, self._token = self._token, self._token + 1
-        self._stored[token] = run
-        self._router.publish(self, run, (token,))
+    def _publish(self, number: int, run: Run) -> None:
+        self._published[number] = run
+        self._router.publish(self, run, (number,))
+
+    def _wait(self, number: int, run: Run) -> None:
+        self._waiting[number] = run
+        if number not in self._kept:
+            self._kept.add(number)
+            self._store.put(KIND, _key(number, run), run.bodies[0])
+
+    def _forget(self, number: int, run: Run) -> None:
+        """It is stored, or lost."""
+        if number in self._kept:
+            self._kept.discard(number)
+            self._store.delete(KIND, _key(number, run))
 
     def _try_again(self) -> None:
-        for _ in range(len(self._again)):
-            self._publish(self._again.popleft())
+        waiting, self._waiting = self._waiting, {}
+        for number, run in waiting.items():
+            self._publish(number, run)
+
+
+def _receipt(device: str, body: bytes) -> Run:
+    return Run(f"{RECEIPTS}/{device}", device, 1, _JSON, [body])
+
+
+def _key(number: int, run: Run) -> str:
+    return f"{number}/{run.device}"
 
 
 class _Deliveries:
