@@ -28,8 +28,9 @@ class Verdict(enum.Enum):
 
 _ACCEPTED: Final = Verdict.ACCEPTED
 
-_Waiting = tuple[Ticket, Origin, Sequence[int], Refusal | Verdict | None]
-"""What is waited for, whom to answer for which tokens, and what; None: as the ticket says."""
+_Waiting = tuple[Ticket, Origin, Sequence[int], Refusal | Verdict | None, Batch | None]
+"""What is waited for, whom to answer for which tokens, and what (None: as the ticket says). Last the origin, where it is a
+batch: to ask for the class of what is a `Protocol` takes 1 us."""
 
 
 class Answers:
@@ -52,7 +53,7 @@ class Answers:
         if tokens:
             if self._replies:
                 origin, tokens = self.ordered.behind(origin, tokens)
-            self._waiting.append((ticket, origin, tokens, None))
+            self._waiting.append((ticket, origin, tokens, None, None))
             awaiting = self.awaiting_commit
             awaiting[origin] = awaiting.get(origin, 0) + 1
 
@@ -62,7 +63,7 @@ class Answers:
         now, later = batch.part(self.awaiting_commit)
         if later:
             behind = self._waiting[-1][0] if ticket is None else ticket
-            self._waiting.append((behind, batch, range(later), None if ticket is not None else Verdict.ACCEPTED))
+            self._waiting.append((behind, batch, range(later), None if ticket is not None else Verdict.ACCEPTED, batch))
             self.awaiting_commit[batch] = 1
             batch.wait(self.awaiting_commit)
         if now:
@@ -110,10 +111,10 @@ class Answers:
         ended: set[Origin] = set()
         try:
             while waiting and waiting[0][0].decided:
-                ticket, origin, tokens, verdict = waiting.popleft()
+                ticket, origin, tokens, verdict, batch = waiting.popleft()
                 left = awaiting.pop(origin) - 1
-                if isinstance(origin, Batch):
-                    origin.heard(awaiting)
+                if batch is not None:
+                    batch.heard(awaiting)
                 if left:
                     tokens, more = self._with_following(ticket, origin, tokens, verdict)
                     if left > more:
@@ -130,15 +131,15 @@ class Answers:
                 if not heard:
                     ended.add(origin)
                 if not left and self._replies:
-                    self._release_replies(origin)
+                    self._release_replies(origin, batch)
         finally:
             self._releasing = False
 
-    def _release_replies(self, origin: Origin) -> None:
-        if not isinstance(origin, Batch):
+    def _release_replies(self, origin: Origin, batch: Batch | None) -> None:
+        if batch is None:
             self.ordered.release(origin)
             return
-        for member, _, _ in origin.members():
+        for member, _, _ in batch.members():
             self.ordered.release(member)
 
     def expire(self) -> None:
@@ -153,7 +154,7 @@ class Answers:
         waiting, together = self._waiting, list(tokens)
         count = 0
         while waiting:
-            following, whom, its_tokens, its_verdict = waiting[0]
+            following, whom, its_tokens, its_verdict, _ = waiting[0]
             if whom is not origin or following is not ticket or its_verdict is not verdict:
                 break
             together += its_tokens
@@ -162,7 +163,7 @@ class Answers:
         return (together, count) if count else (tokens, 0)
 
     def _wait(self, ticket: Ticket, origin: Origin, tokens: Sequence[int], verdict: Refusal | Verdict | None) -> None:
-        self._waiting.append((ticket, origin, tokens, verdict))
+        self._waiting.append((ticket, origin, tokens, verdict, None))
         self.awaiting_commit[origin] = self.awaiting_commit.get(origin, 0) + 1
 
 
