@@ -302,6 +302,8 @@ class Arrivals:
         self._logs: dict[int, Any] = {}
         self._live: dict[tuple[LiveSink, ...], tuple[LiveSink, ...]] = {}
         self._prefixes: dict[str, Any] = {}
+        self._directed: dict[str, Any] = {}
+        """Those of them that follow the routes of now: many connections share one."""
         self._generation = 0
         """How often the routes were forgotten."""
         router.before_flush = self.publish
@@ -342,12 +344,19 @@ class Arrivals:
             found = address[:end]
         if not found or not found.isascii() or len(found) > HEAD_BYTES_MAX:
             return None
-        prefix = self._prefixes.get(found)
+        prefix = self._directed.get(found)
+        if prefix is None:
+            prefix = self._directed[found] = self._prefix_named(found)
+            self._direct_all(prefix, address)
+        return prefix
+
+    def _prefix_named(self, name: str) -> Any:
+        prefix = self._prefixes.get(name)
         if prefix is None:
             if len(self._prefixes) >= PREFIXES_KNOWN_MAX:
                 self._prefixes.clear()
-            prefix = self._prefixes[found] = self._calls.prefix(found.encode())
-        self._direct_all(prefix, address)
+                self._directed.clear()
+            prefix = self._prefixes[name] = self._calls.prefix(name.encode())
         return prefix
 
     def _direct_all(self, prefix: Any, address: str) -> None:
@@ -432,3 +441,4 @@ class Arrivals:
         self._columns.clear()
         self._logs.clear()
         self._live.clear()
+        self._directed.clear()

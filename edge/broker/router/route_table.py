@@ -35,14 +35,17 @@ class RoutesMade(dict[str, Route]):
         self._of_prefixes: dict[str, TopicRoute] = {}
         """Of all addresses that begin so (`RouteTable.prefix`)."""
 
-    def of_prefix(self, address: str) -> TopicRoute | None:
-        """The route of an address of which only the prefix is known."""
+    def known_prefix(self, address: str) -> str:
+        """The prefix of an address whose route is known by it; empty where none is."""
         routes, end = self._of_prefixes, 0
         while routes and (end := address.find("/", end) + 1):
-            found = routes.get(address[:end])
-            if found is not None:
-                return found
-        return None
+            if address[:end] in routes:
+                return address[:end]
+        return ""
+
+    def of_prefix(self, address: str) -> TopicRoute | None:
+        """The route of an address of which only the prefix is known."""
+        return self._of_prefixes.get(self.known_prefix(address))
 
     def note(self, address: str, route: Route) -> None:
         """The route of an address. Where there are too many, the others are made anew for who asks."""
@@ -97,6 +100,9 @@ class RouteTable:
     def prefix(self, address: str) -> str:
         """What all addresses begin with, and end it with a slash, that have the route of this one, as things are now;
         empty where it has a route of its own. No such address is temporary or reserved."""
+        known = self.made.known_prefix(address)
+        if known:
+            return known
         levels = address.split("/")
         if address.startswith(TEMPORARY_PREFIX) or self._addresses.table.rule(address).type is not AddressType.TOPIC:
             return ""
