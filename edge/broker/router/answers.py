@@ -29,8 +29,8 @@ class Verdict(enum.Enum):
 _ACCEPTED: Final = Verdict.ACCEPTED
 
 _Waiting = tuple[Ticket, Origin, Sequence[int], Refusal | Verdict | None, Batch | None]
-"""What is waited for, whom to answer for which tokens, and what (None: as the ticket says). Last the origin, where it is a
-batch: to ask for the class of what is a `Protocol` takes 1 us."""
+"""What is waited for, whom to answer for which tokens, and what (None: as the ticket says). Last the origin, where it
+is a batch: to ask for the class of what is a `Protocol` takes 1 us."""
 
 
 class Answers:
