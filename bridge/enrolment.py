@@ -111,6 +111,8 @@ class Reason(enum.Enum):
     NO_CERTIFICATE = "no-certificate"
     """The certificate shown is none of this hub, or was revoked."""
     TOO_MANY = "too-many-certificates"
+    TENANT_FULL = "tenant-full"
+    """Its tenant has as many gateways as it may have."""
     UNAVAILABLE = "unavailable"
     """The hub cannot do it now; ask again."""
 

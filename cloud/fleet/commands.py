@@ -76,7 +76,8 @@ def send(
       waypost fleet command send pump7@hall speed '{"rpm": 900}' --data DIR --ttl 10m --response --wait 1m
     """
     from cloud.hub.commands.documents import CommandDocument, NoCommand, draft
-    from cloud.hub.commands.limits import GATEWAY_COMMANDS_MAX, TENANT_COMMANDS_MAX
+    from cloud.hub.commands.limits import GATEWAY_COMMANDS_MAX
+    from cloud.hub.limits import TENANT_COMMANDS_MAX
     from cloud.hub.registry.commands import CommandRefused
 
     own, at, gateway = device.rpartition("@")

@@ -17,7 +17,7 @@ from bridge.hub_addresses import LEDGER, MANIFESTS, PROBE_SUFFIX, STATUS, TELEME
 from bridge.sasl import ANONYMOUS, SaslServer
 from bridge.transport.driver import Driver, Owner
 from cloud.hub.peers import DEFAULT_TENANT, Certified, Kind, NotAPeer, Peer, certified, gateway_fault, user
-from cloud.hub.tenants import USUAL, Quota
+from cloud.hub.tenants import Tenants
 from edge.broker.listeners.tls import subject_name
 from edge.broker.security.authenticator import Gate
 from edge.broker.security.sasl_credentials import SaslCredentials
@@ -28,7 +28,6 @@ UNAUTHORIZED: Final = "amqp:unauthorized-access"
 _NOT_ESTABLISHED: Final = {"amqp:connection-establishment-failed": True}
 """In an open that a close follows."""
 _NO_PLACE: Final = Condition("amqp:resource-limit-exceeded", "there is no room for another connection")
-_TENANT_FULL: Final = Condition("amqp:resource-limit-exceeded", "the tenant has as many connections as it may have")
 
 
 class Authority(Protocol):
@@ -59,36 +58,46 @@ class Acceptor:
         *,
         dev: bool,
         authority: Authority | None = None,
-        quota: Quota = USUAL,
+        tenants: Tenants | None = None,
     ) -> None:
         """`gate` knows users. `serve`: by kind of peer. `dev`: who comes is of the default tenant, and has the name
         its certificate or its container id says; it is a gateway if its first link is for what gateways send, else an
-        application. `authority` None: each certificate TLS lets in is good until it ends. `quota`: of each
-        tenant."""
+        application. `authority` None: each certificate TLS lets in is good until it ends. `tenants`: their
+        quotas."""
         self.gate: Final = gate
         self.serve: Final = serve
         self.dev: Final = dev
         self.authority = authority
         self.admitted: dict[Driver, Visitor] = {}
         """Everybody who has been let in and is still there."""
-        self._quota = quota
+        self._tenants = tenants or Tenants()
         self._of_tenant: Counter[str] = Counter()
         """Connections; so below."""
+        self._applications: Counter[str] = Counter()
+        """Of those."""
         self._of_gateway: Counter[Peer] = Counter()
 
     def visitor(self) -> Visitor:
         """For a connection that begins."""
         return Visitor(self)
 
-    def has_place(self, peer: Peer) -> bool:
-        """Its tenant may have another connection. A gateway's old one is closed when the new one is there."""
-        full = self._of_tenant[peer.tenant] >= self._quota.connections
-        return not full or (peer.kind is Kind.GATEWAY and peer in self._of_gateway)
+    def no_place(self, peer: Peer) -> str | None:
+        """Why its tenant may not have another connection; None: it may. A gateway's old one is closed when the new one
+        is there."""
+        quota, tenant = self._tenants.of(peer.tenant), peer.tenant
+        if peer.kind is Kind.GATEWAY and peer in self._of_gateway:
+            return None
+        if self._of_tenant[tenant] >= quota.connections:
+            return self._tenants.at_its_bound(tenant, "connections")
+        if peer.kind is Kind.APPLICATION and self._applications[tenant] >= quota.applications:
+            return self._tenants.at_its_bound(tenant, "applications")
+        return None
 
     def admit(self, driver: Driver, visitor: Visitor, peer: Peer) -> None:
         """The peer has been let in."""
         self.admitted[driver] = visitor
         self._of_tenant[peer.tenant] += 1
+        self._applications[peer.tenant] += peer.kind is Kind.APPLICATION
         if peer.kind is Kind.GATEWAY:
             self._of_gateway[peer] += 1
 
@@ -99,6 +108,7 @@ class Acceptor:
             return
         peer = visitor.peer
         self._of_tenant[peer.tenant] -= 1
+        self._applications[peer.tenant] -= peer.kind is Kind.APPLICATION
         if peer.kind is Kind.GATEWAY:
             self._of_gateway[peer] -= 1
             if not self._of_gateway[peer]:
@@ -219,8 +229,8 @@ class Visitor:
 
     def _admit(self, peer: Peer) -> None:
         """The peer may stay, if there is a place for it."""
-        if not self._acceptor.has_place(peer):
-            self._turn_away(_TENANT_FULL)
+        if (full := self._acceptor.no_place(peer)) is not None:
+            self._turn_away(Condition("amqp:resource-limit-exceeded", full))
             return
         if peer.kind is Kind.GATEWAY and not self._driver.identified(peer.identity):
             self._turn_away(_NO_PLACE)

@@ -78,7 +78,6 @@ def run(
     from cloud.hub.enrolment.files import Enroller, own_names
     from cloud.hub.server import HubConfiguration, HubError
     from cloud.hub.server import run as serve
-    from cloud.hub.tenants import Quota
     from edge.output.logs import write_to_stderr
 
     try:
@@ -99,10 +98,9 @@ def run(
         if not dev and tls is None:
             life_s = settings.certificate_days * 86_400.0
             enroller = Enroller(settings.authority_files, [*given, *own_names()], life_s)
-        quota = Quota(settings.tenant_quota.connections, settings.tenant_quota.waiting_bytes)
         gather_ms, registry = settings.gather_milliseconds, settings.registry
         configuration = HubConfiguration(
-            data, amqp_endpoint, http_endpoint, dev, gather_ms, registry, tls, enroller, quota
+            data, amqp_endpoint, http_endpoint, dev, gather_ms, registry, tls, enroller, settings.quotas
         )
         serve(configuration, partial(_ready, "" if dev else "s"))
     except HubError as error:

@@ -10,6 +10,7 @@
       tls: {certificate: hub.pem, key: hub.key, clientCa: gateways.pem}
       gatherMilliseconds: 500
       tenantQuota: {connections: 500, waitingBytes: 32Mi}
+      tenants: [{name: acme, quota: {gateways: 20000, bytesPerSecond: 1Mi}}]
       registry: postgresql+psycopg://waypost@db/waypost
 """
 
@@ -25,11 +26,12 @@ import sqlalchemy as sa
 from bridge.hidden import hides
 from bridge.resources import parse as language
 from bridge.resources.errors import ConfigurationError, ConfigurationRejected
-from bridge.resources.fields import Bytes, Effect, HostPort, Part, Restart, read_by
-from bridge.resources.resource import Kind, Kinds, Resource
+from bridge.resources.fields import Effect, HostPort, Part, Restart, Text, read_by
+from bridge.resources.resource import Errors, Kind, Kinds, Resource, error_at, of_kind
 from cloud.hub.enrolment.limits import GATEWAY_DAYS, GATEWAY_DAYS_MAX, GATEWAY_DAYS_MIN
-from cloud.hub.limits import TENANT_CONNECTIONS_MAX, TENANT_WAITING_BYTES_MAX
+from cloud.hub.peers import tenant_fault
 from cloud.hub.registry import location
+from cloud.hub.tenants import USUAL, Quota, Tenants
 from cloud.lake.limits import GATHER_MS_DEFAULT, GATHER_MS_MAX
 from edge.broker.configuration import TlsListener
 
@@ -45,13 +47,13 @@ class AuthorityFiles(Part, frozen=True, kw_only=True):
     """Its key, without a passphrase."""
 
 
-class TenantQuota(Part, frozen=True, kw_only=True):
-    """What each tenant may take (`cloud.hub.tenants.Quota`)."""
+class Tenant(Part, frozen=True, kw_only=True):
+    """A tenant that may take more than the others, or less."""
 
-    connections: Restart[Annotated[int, msgspec.Meta(ge=1)]] = TENANT_CONNECTIONS_MAX
-    """Of its gateways and applications together."""
-    waiting_bytes: Restart[Bytes] = TENANT_WAITING_BYTES_MAX
-    """Of what its gateways have sent and has not landed."""
+    name: Restart[Text]
+    """As in the certificates of its gateways and the names of its users."""
+    quota: Restart[Quota]
+    """In place of `tenantQuota`, as a whole."""
 
 
 @hides("registry")
@@ -72,11 +74,18 @@ class Settings(Part, frozen=True, kw_only=True):
     """Life of a gateway's certificate."""
     names: Restart[tuple[str, ...]] = ()
     """Names and addresses gateways reach the hub under, beside this machine's own."""
-    tenant_quota: Restart[TenantQuota] = TenantQuota()
+    tenant_quota: Restart[Quota] = USUAL
     """What each tenant may take."""
+    tenants: Restart[tuple[Tenant, ...]] = ()
+    """Those that have a quota of their own."""
     registry: Restart[RegistryUrl | None] = None
     """``postgresql+psycopg://USER@HOST/DATABASE`` or ``sqlite:////ABSOLUTE/PATH``; without it the registry is a SQLite
     file in the data directory."""
+
+    @property
+    def quotas(self) -> Tenants:
+        """Of all tenants."""
+        return Tenants(self.tenant_quota, {tenant.name: tenant.quota for tenant in self.tenants})
 
     @property
     def authority_files(self) -> tuple[Path, Path] | None:
@@ -84,7 +93,27 @@ class Settings(Part, frozen=True, kw_only=True):
         return None if self.authority is None else (Path(self.authority.certificate), Path(self.authority.key))
 
 
-KINDS: Final = Kinds((Kind("Hub", Settings, ("hub",), single=True, default_name="hub", renamed=Effect.RESTART),))
+def _tenants(resources: Sequence[Resource]) -> Errors:
+    """Quotas that mean nothing."""
+    for resource, spec in of_kind(resources, Settings):
+        parts: list[tuple[tuple[str | int, ...], Quota]] = [(("spec", "tenantQuota"), spec.tenant_quota)]
+        seen: set[str] = set()
+        for place, tenant in enumerate(spec.tenants):
+            path = ("spec", "tenants", place)
+            parts.append(((*path, "quota"), tenant.quota))
+            if fault := tenant_fault(tenant.name):
+                yield error_at(resource, (*path, "name"), fault)
+            if tenant.name in seen:
+                yield error_at(resource, (*path, "name"), f"tenant {tenant.name} is there already")
+            seen.add(tenant.name)
+        for path_, quota in parts:
+            for field in (quota.bytes_per_second, quota.waiting_bytes, quota.stored_bytes):
+                if field == 0:
+                    yield error_at(resource, path_, "0 bytes would stop the tenant; revoke its gateways to do that")
+
+
+HUB: Final = Kind("Hub", Settings, ("hub",), single=True, default_name="hub", renamed=Effect.RESTART)
+KINDS: Final = Kinds((HUB,), (_tenants,))
 
 
 def load(path: Path) -> Settings:

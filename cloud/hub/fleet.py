@@ -16,6 +16,7 @@ from typing import Any
 from cloud.hub.groups import Group, Key, Report, Session, Verdict
 from cloud.hub.limits import GATEWAYS_MAX, HISTORY_SECONDS, LATENCIES_KEPT
 from cloud.hub.registry.directory import GatewayRecord
+from cloud.hub.tenants import Tenants
 from cloud.lake.rows import ReceivedBatch
 
 
@@ -95,7 +96,7 @@ class TenantFigures:
 
 
 class FleetFull(Exception):
-    """The hub serves as many gateways as it may."""
+    """The hub serves as many gateways as it may, or as its tenant may have; the message is for the gateway."""
 
 
 @dataclass(slots=True)
@@ -109,6 +110,7 @@ class Fleet:
     versions: Mapping[str, int] = field(default_factory=dict)
     connected: int = 0
     tenants: dict[str, TenantFigures] = field(default_factory=dict)
+    quotas: Tenants = field(default_factory=Tenants)
 
     def tenant(self, name: str) -> TenantFigures:
         """Figures of a tenant, as of a new one where none of its gateways is known."""
@@ -127,7 +129,9 @@ class Fleet:
         gateway = self.gateways.get(session.key)
         if gateway is None:
             if len(self.gateways) >= GATEWAYS_MAX:
-                raise FleetFull
+                raise FleetFull("this hub serves its maximum number of gateways")
+            if self.tenant(session.tenant).known >= self.quotas.of(session.tenant).gateways:
+                raise FleetFull(self.quotas.at_its_bound(session.tenant, "gateways"))
             gateway = self.gateways[session.key] = Gateway(*session.key, now_us, now_us)
             self.tenants.setdefault(session.tenant, TenantFigures()).known += 1
         before, gateway.session = gateway.session, session

@@ -19,6 +19,7 @@ from cloud.hub.fleet import Fleet
 from cloud.hub.limits import HELD_SHOWN_MAX
 from cloud.hub.peers import DEFAULT_TENANT
 from cloud.hub.spaces import Spaces
+from cloud.hub.tenants import Tenants
 from edge.broker.configuration import TlsListener
 from edge.broker.listeners.tls import Certificates
 from edge.health.certificates import certificate_problems
@@ -47,6 +48,7 @@ class HubHealth:
         enrolment: Enrolment | None = None,
         commands: Callable[[], str | None] = lambda: None,
         desired: DesiredConfigurations | None = None,
+        tenants: Tenants | None = None,
         data: Path,
     ) -> None:
         """`users`: why changes of users are not followed; `certificates`: those of the listener, once it listens with
@@ -63,6 +65,8 @@ class HubHealth:
         self._enrolment = enrolment
         self._commands = commands
         self._desired = desired
+        self._tenants = tenants or Tenants()
+        self._bounds = Rising()
         self._data = data
         self._rising = Rising()
         self._missed = Rising()
@@ -71,7 +75,7 @@ class HubHealth:
         self._health = Health(
             (
                 *(self.landing, self.held, self.refused, self.applications, self.certificate, self.configurations),
-                *(self.lag.problems, log_problems, self.machine),
+                *(self.quotas, self.lag.problems, log_problems, self.machine),
             )
         )
 
@@ -171,6 +175,15 @@ class HubHealth:
             what = f"version {each.wanted} of its configuration is not in force: {each.why or each.state}"
             step = f"waypost fleet config history {each.gateway}; send a corrected version, or config rollback"
             yield Found(f"gateway {each.gateway}", what, step, Severity.WARNING)
+
+    def quotas(self) -> Iterator[Found]:
+        """Tenants that have reached a bound within the last minute."""
+        counts = {f"{tenant} {bound}": times for (tenant, bound), times in self._tenants.reached.items()}
+        for each in sorted(self._bounds.lately(counts)):
+            tenant, _, bound = each.partition(" ")
+            what = f"it has been at its quota `{bound}` within the last minute"
+            step = "let it take less, or raise its quota (tenantQuota, or tenants, of the hub's configuration)"
+            yield Found(f"tenant {tenant}", what, step, Severity.WARNING)
 
     def machine(self) -> Iterator[Found]:
         """Certificates, the data directory, open files: looked at seldom, however often somebody asks."""

@@ -24,6 +24,26 @@ MESSAGE_BYTES_MAX = 16 * 1024 * 1024
 TENANT_CONNECTIONS_MAX = 15_000
 """Connections of one tenant unless configured otherwise: the last quarter of all is for others."""
 
+TENANT_APPLICATIONS_MAX = 5_000
+"""The same of its applications: a third of that, so that they leave places for gateways."""
+
+TENANT_GATEWAYS_MAX = 75_000
+"""Gateways of one tenant unless configured otherwise: the last quarter of `GATEWAYS_MAX` is for others."""
+
+TENANT_STORED_BYTES_MAX = 1024 * 1024 * 1024
+"""Bytes one tenant's applications keep unless configured otherwise: they share the medium with registry and lake."""
+
+TENANT_COMMANDS_MAX = 100_000
+"""Commands of one tenant that are not over, unless configured otherwise: with payloads of 1 KiB 100 MiB of the
+registry."""
+
+RATE_AHEAD_S = 10.0
+"""A tenant with `bytesPerSecond` may send so many seconds' worth of it at once: gateways send in batches, and one that
+comes back has a backlog."""
+
+RATE_LOOK_S_MIN = 0.01
+"""Least time between two looks at what such a tenant owes: a loop's timer comes a little early."""
+
 TENANT_WAITING_BYTES_MAX = 96 * 1024 * 1024
 """Bytes of one tenant that wait to be landed unless configured otherwise: three quarters of what may wait in all before
 gateways are read by their shares (`cloud.lake.limits.PENDING_BYTES_MAX`)."""

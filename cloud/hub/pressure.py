@@ -13,6 +13,7 @@ from typing import Final
 
 from bridge.intake import Intake
 from cloud.hub.credit import Shares
+from cloud.hub.limits import RATE_AHEAD_S, RATE_LOOK_S_MIN
 from cloud.lake.limits import PENDING_BYTES_LAST, PENDING_BYTES_MAX
 
 
@@ -142,3 +143,68 @@ class TenantPressure:
             self.pressed = True
             for intake in self._intakes:
                 intake.hold_back(QUOTA)
+
+
+RATE: Final = "its tenant has sent more than it may in a second"
+"""Why a connection is not read."""
+
+
+class TenantRate:
+    """The gateways of one tenant, which are not read while they have sent more than so many bytes a second."""
+
+    def __init__(
+        self,
+        bytes_per_second: float,
+        clock: Callable[[], float],
+        later: Callable[[float, Callable[[], None]], object],
+        spent: Callable[[], object],
+    ) -> None:
+        """`clock`: seconds that do not go back; `later` calls a function after so many of them. `spent` is called when
+        the gateways are not read any more."""
+        self.held = False
+        self._rate = bytes_per_second
+        self._clock = clock
+        self._later = later
+        self._spent = spent
+        self._left = bytes_per_second * RATE_AHEAD_S
+        """Bytes that may come; less than 0: so many have come too early."""
+        self._at = clock()
+        self._intakes: dict[Intake, None] = {}
+
+    def add(self, intake: Intake) -> None:
+        """A connection is there."""
+        self._intakes[intake] = None
+        if self.held:
+            intake.hold_back(RATE)
+
+    def remove(self, intake: Intake) -> None:
+        """It is gone."""
+        self._intakes.pop(intake, None)
+
+    def took(self, size: int) -> None:
+        """So many bytes have come."""
+        self._advance()
+        self._left -= size
+        if self._left < 0 and not self.held:
+            self.held = True
+            self._spent()
+            for intake in self._intakes:
+                intake.hold_back(RATE)
+            self._wait()
+
+    def _wait(self) -> None:
+        self._later(max(-self._left / self._rate, RATE_LOOK_S_MIN), self._look)
+
+    def _look(self) -> None:
+        self._advance()
+        if self._left < 0:  # what had been read by then has been taken meanwhile
+            self._wait()
+            return
+        self.held = False
+        for intake in self._intakes:
+            intake.read_on(RATE)
+
+    def _advance(self) -> None:
+        now = self._clock()
+        self._left = min(self._left + (now - self._at) * self._rate, self._rate * RATE_AHEAD_S)
+        self._at = now

@@ -11,7 +11,7 @@ import socket
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -54,7 +54,7 @@ from cloud.hub.registry.location import sqlite_file
 from cloud.hub.registry.registry import Registry
 from cloud.hub.service import HubService, nobody_decides
 from cloud.hub.spaces import Spaces, TenantSpace
-from cloud.hub.tenants import USUAL, Quota
+from cloud.hub.tenants import Tenants
 from cloud.lake.contract import contract
 from cloud.lake.delta import DeltaLake
 from cloud.lake.faults import CannotLand, RegistryError
@@ -117,8 +117,8 @@ class HubConfiguration:
     """Certificate of the listeners; None: gateways connect in the clear, or the hub has one of its own."""
     enroller: Enroller | None = None
     """None: no gateway enrols, and who is one is said by somebody else's certificates, or by nobody."""
-    quota: Quota = USUAL
-    """Of each tenant."""
+    tenants: Tenants = field(default_factory=Tenants)
+    """Their quotas."""
 
 
 class Opened(NamedTuple):
@@ -149,7 +149,7 @@ class Hub:
         self._configuration = configuration
         self._registry = opened.registry
         self._executor = executor
-        self._fleet = Fleet(versions=opened.landing.versions)
+        self._fleet = Fleet(versions=opened.landing.versions, quotas=configuration.tenants)
         self._fleet.load(opened.gateways)
         loop = asyncio.get_running_loop()
         self._committer = Committer(
@@ -164,9 +164,9 @@ class Hub:
             Authentication.NONE if configuration.dev else Authentication.STANDARD, worker=self._threads, clock=loop.time
         )
         serve: dict[Kind, Serve] = {Kind.GATEWAY: self._intake, Kind.APPLICATION: self._session}
-        self.acceptor = Acceptor(self._gate, serve, dev=configuration.dev, quota=configuration.quota)
+        self.acceptor = Acceptor(self._gate, serve, dev=configuration.dev, tenants=configuration.tenants)
         """Who decides about each connection."""
-        self._spaces = Spaces(configuration.data, self.acceptor.applications, self._opened_space)
+        self._spaces = Spaces(configuration.data, self.acceptor.applications, self._opened_space, configuration.tenants)
         self._copies = Copies(self._spaces, clock=loop.time, later=loop.call_later)
         self._users = None if configuration.dev else self._follow_users()
         self._connections = Connections(self.acceptor)
@@ -182,6 +182,7 @@ class Hub:
                 registry,
                 life_s=configuration.enroller.life_s,
                 revoked=self.acceptor.review,
+                tenants=configuration.tenants,
             )
         self._desired: DesiredConfigurations | None = None
         if self._enrolment is not None:
@@ -208,7 +209,8 @@ class Hub:
             copy=self._copies.take,
             hear=self._commands.heard,
             configured=self._desired.reported if self._desired is not None else nobody_decides,
-            quota=configuration.quota,
+            tenants=configuration.tenants,
+            later=loop.call_later,
         )
 
     def _watched(self) -> HubHealth:
@@ -225,6 +227,7 @@ class Hub:
             enrolment=self._enrolment,
             commands=lambda: self._commands.trouble,
             desired=self._desired,
+            tenants=self._configuration.tenants,
             data=self._configuration.data,
         )
 
@@ -232,7 +235,7 @@ class Hub:
         """With who sends them, and what goes down."""
         configuration, knows = self._configuration, self._fleet.gateways.__contains__
         registry = configuration.registry or sqlite_file(configuration.data / REGISTRY)
-        made = HubCommands(registry, CommandApplications(self._spaces).tell, knows=knows)
+        made = HubCommands(registry, CommandApplications(self._spaces).tell, knows=knows, tenants=configuration.tenants)
         self._interception = CommandInterception(knows)
         self.sources: dict[str, Source] = {COMMANDS: made.dispatch}
         """What goes down to gateways, by the address they receive it from."""

@@ -36,8 +36,8 @@ from cloud.hub.fleet import Fleet, FleetFull
 from cloud.hub.groups import Group, Key, LedgerDocument, Manifest, Report, Session, Verdict
 from cloud.hub.limits import CONNECTION_LINES_EVERY_S
 from cloud.hub.metrics import Metrics
-from cloud.hub.pressure import Pressure, TenantPressure
-from cloud.hub.tenants import USUAL, Quota
+from cloud.hub.pressure import Pressure, TenantPressure, TenantRate
+from cloud.hub.tenants import Tenants
 from cloud.lake.landing import Unreadable
 from cloud.lake.rows import ReceivedBatch
 
@@ -73,6 +73,10 @@ def _not_copied(_tenant: str, _gateway: str, _batch: Batch) -> None:
     """Nobody receives."""
 
 
+def _never(_seconds: float, _call: Callable[[], None]) -> None:
+    """There are no quotas with a rate."""
+
+
 class HubService:
     """Implements `bridge.intake.IntakeService`."""
 
@@ -87,10 +91,12 @@ class HubService:
         copy: Copy = _not_copied,
         hear: Hear = _nothing_heard,
         configured: Reported = nobody_decides,
-        quota: Quota = USUAL,
+        tenants: Tenants | None = None,
+        later: Callable[[float, Callable[[], None]], object] = _never,
     ) -> None:
         """`now_us`: UTC microseconds; `clock`: seconds that do not go back; `copy` and `hear` get what has arrived
-        before it is landed; `configured` gets how a gateway is configured."""
+        before it is landed; `configured` gets how a gateway is configured; `later` calls a function after so many
+        seconds, which quotas with a rate need."""
         self._fleet = fleet
         self._committer = committer
         self._metrics = metrics
@@ -100,8 +106,11 @@ class HubService:
         self._copy = copy
         self._hear = hear
         self._configured = configured
-        self._quota = quota
+        self._quotas = tenants or Tenants()
+        self._later = later
         self._tenants: dict[str, TenantPressure] = {}
+        self._rates: dict[str, TenantRate | None] = {}
+        """Of tenants seen, whether they are there or not: who comes anew owes what it did."""
         self._unread_bytes = 0
         """Of all gateways: what waits as it came."""
         self._introduced: WeakKeyDictionary[Intake, tuple[str, str]] = WeakKeyDictionary()
@@ -122,13 +131,15 @@ class HubService:
         session = Session(tenant, gateway, remote)
         try:
             before = self._fleet.connect(session, now_us)
-        except FleetFull:
-            log.warning("gateway %s is refused: the hub serves its maximum number", gateway)
-            intake.close("amqp:resource-limit-exceeded", "this hub serves its maximum number of gateways")
+        except FleetFull as full:
+            log.warning("gateway %s is refused: %s", gateway, full)
+            intake.close("amqp:resource-limit-exceeded", str(full))
             return
         self._sessions[intake], self._intakes[session] = session, intake
         self._pressure.add(intake)
         self._tenant_of(session).add(intake)
+        if (rate := self._rate_of(tenant)) is not None:
+            rate.add(intake)
         self._committer.connect(session)
         self._committer.put_state(presence_row(session, CONNECTED, now_us))
         times = self._fleet.connection_line(session.key, self._clock(), CONNECTION_LINES_EVERY_S)
@@ -162,6 +173,9 @@ class HubService:
 
     def unread_changed(self, intake: Intake, by: int) -> None:
         self._unread_bytes += by
+        session = self._sessions.get(intake)
+        if by > 0 and session is not None and (rate := self._rate_of(session.tenant)) is not None:
+            rate.took(by)
         self._look_at(intake)
 
     def messages_arrived(self, intake: Intake, messages: Sequence[tuple[int, PlainMessage]], gateway: str) -> None:
@@ -268,12 +282,23 @@ class HubService:
     def _tenant_of(self, session: Session) -> TenantPressure:
         own = self._tenants.get(session.tenant)
         if own is None:
-            own = self._tenants[session.tenant] = TenantPressure(self._quota.waiting_bytes, self._waiting)
+            waiting_bytes = self._quotas.of(session.tenant).waiting_bytes
+            own = self._tenants[session.tenant] = TenantPressure(waiting_bytes, self._waiting)
         return own
+
+    def _rate_of(self, tenant: str) -> TenantRate | None:
+        """None: it has no bound."""
+        if tenant not in self._rates:
+            rate = self._quotas.of(tenant).bytes_per_second
+            at_its_bound = partial(self._quotas.at_its_bound, tenant, "bytesPerSecond")
+            self._rates[tenant] = TenantRate(rate, self._clock, self._later, at_its_bound) if rate else None
+        return self._rates[tenant]
 
     def _forget_at_tenant(self, session: Session, intake: Intake) -> None:
         own = self._tenant_of(session)
         own.remove(intake)
+        if (rate := self._rate_of(session.tenant)) is not None:
+            rate.remove(intake)
         if not own:
             del self._tenants[session.tenant]
 

@@ -15,6 +15,7 @@ from typing import Final
 
 from bridge.transport.driver import Driver
 from cloud.hub.limits import LIVE_WAITING_BYTES_MAX, LIVE_WAITING_BYTES_MIN, SPACES_MAX
+from cloud.hub.tenants import Tenants
 from edge.broker.limits import TICK_S
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.router.router import Router
@@ -43,13 +44,16 @@ TABLE: Final = (
 class TenantSpace:
     """The space of one tenant. Made inside the running loop."""
 
-    def __init__(self, tenant: str, store: SqliteStore, drivers: Callable[[], Iterable[Driver]]) -> None:
+    def __init__(
+        self, tenant: str, store: SqliteStore, drivers: Callable[[], Iterable[Driver]], stored_bytes: int
+    ) -> None:
+        """`stored_bytes`: of bodies it keeps at most."""
         rules, default = TABLE
         self.tenant: Final = tenant
         self.containers: set[tuple[str, str]] = set()
         """Users and container ids that are over one connection only."""
         self._store = store
-        self._space = Space(store, AddressTable(rules, default), drivers)
+        self._space = Space(store, AddressTable(rules, default), drivers, quota_bytes=stored_bytes)
         self.router: Final[Router] = self._space.router
 
     @property
@@ -72,13 +76,16 @@ class Spaces:
         data: Path,
         drivers: Callable[[str], Iterable[Driver]],
         opened: Callable[[TenantSpace], object] = lambda _space: None,
+        tenants: Tenants | None = None,
     ) -> None:
-        """`drivers`: of the connections of one tenant's applications; `opened` hears of each space that is."""
+        """`drivers`: of the connections of one tenant's applications; `opened` hears of each space that is; `tenants`:
+        their quotas."""
         self.troubles: dict[str, str] = {}
         """Why a tenant's space is not open, by tenant."""
         self._data = data
         self._drivers = drivers
         self._opened = opened
+        self._tenants = tenants or Tenants()
         self._loop = asyncio.get_running_loop()
         self._open: dict[str, TenantSpace] = {}
         self._opening: dict[str, asyncio.Task[None]] = {}
@@ -132,7 +139,8 @@ class Spaces:
             self._failed(tenant, str(error))
         else:
             self.troubles.pop(tenant, None)
-            space = self._open[tenant] = TenantSpace(tenant, store, partial(self._drivers, tenant))
+            stored_bytes = self._tenants.of(tenant).stored_bytes
+            space = self._open[tenant] = TenantSpace(tenant, store, partial(self._drivers, tenant), stored_bytes)
             self._opened(space)
             self._share_memory()
         finally:

@@ -22,10 +22,10 @@ class Authority:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.certificate = str(folder / "ca.pem")
-        self._key = str(folder / "ca.key")
+        self.key = str(folder / "ca.key")
         _openssl(
             "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
-            "-subj", f"/CN={name}", "-keyout", self._key, "-out", self.certificate,
+            "-subj", f"/CN={name}", "-keyout", self.key, "-out", self.certificate,
             "-addext", "keyUsage=critical,keyCertSign,cRLSign",
         )  # fmt: skip
 
@@ -44,7 +44,7 @@ class Authority:
             *(("-addext", f"extendedKeyUsage={usage}") if usage else ()),
         )  # fmt: skip
         _openssl(
-            "x509", "-req", "-in", request, "-CA", self.certificate, "-CAkey", self._key, "-CAcreateserial",
+            "x509", "-req", "-in", request, "-CA", self.certificate, "-CAkey", self.key, "-CAcreateserial",
             "-days", str(days), "-out", certificate, "-copy_extensions", "copy",
         )  # fmt: skip
         return Issued(certificate, key)

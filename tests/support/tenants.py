@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -30,35 +29,34 @@ from tests.support.processes import Waypost
 WAIT_S = 30.0
 EPOCH = "e" * 32
 
-_RUN = """
-import sys
-from pathlib import Path
-from bridge.resources.endpoint import Endpoint
-from cloud.hub.server import HubConfiguration, run
-from edge.broker.configuration import TlsListener
-data, certificate, key, authority = sys.argv[1:]
-tls = TlsListener(certificate=certificate, key=key, client_ca=authority)
-anywhere = Endpoint("127.0.0.1", 0)
-configuration = HubConfiguration(data=Path(data), amqp=anywhere, http=anywhere, dev=False, gather_ms=20, tls=tls)
-run(configuration, lambda amqp, http: print(f"ready amqp={amqp} http={http}", flush=True))
+CONFIGURATION = """
+apiVersion: waypost/v1
+kind: Hub
+spec:
+  amqp: 127.0.0.1:0
+  http: 127.0.0.1:0
+  gatherMilliseconds: 20
+  authority: {{certificate: {certificate}, key: {key}}}
+  tenants: {tenants}
 """
 
 
 class TenantHub:
     """A hub that asks who everybody is."""
 
-    def __init__(self, folder: Path, users: dict[str, Sequence[str]]) -> None:
-        """`users`: their rights, as ``waypost hub user`` takes them; the password is the name."""
+    def __init__(self, folder: Path, users: dict[str, Sequence[str]], quotas: dict[str, dict[str, Any]]) -> None:
+        """`users`: their rights, as ``waypost hub user`` takes them; the password is the name. `quotas` of tenants that
+        have one of their own."""
         self.data = folder / "hub"
         self.authority = Authority(folder / "authority")
-        own = self.authority.issue("hub")
         self.data.mkdir()
         with CredentialFile.open(self.data) as file:
             file.put([with_secret(new_user(name, rights.read(may)), name, at_s=0.0) for name, may in users.items()])
-        self.process = Waypost(folder / "hub.log")
-        self.process.arguments = [
-            *(sys.executable, "-c", _RUN, str(self.data), own.certificate, own.key, self.authority.certificate)
-        ]
+        tenants = json.dumps([{"name": name, "quota": quota} for name, quota in quotas.items()])
+        file = folder / "hub.yaml"
+        files = {"certificate": self.authority.certificate, "key": self.authority.key}
+        file.write_text(CONFIGURATION.format(**files, tenants=tenants))
+        self.process = Waypost(folder / "hub.log", "hub", "run", "--data", str(self.data), "--config", str(file))
 
     def gateway(
         self,
@@ -71,7 +69,7 @@ class TenantHub:
         """A gateway with a certificate of its own; it sends batches, unless said otherwise."""
         issued = self.authority.issue(name, file=f"{tenant}-{name}", uri=gateway_uri(tenant, name))
         context = self.authority.context(issued)
-        return AmqpSender(self.process.port("amqp"), container_id or name, target, capabilities, context)
+        return AmqpSender(self.process.port("amqps"), container_id or name, target, capabilities, context)
 
     def application(self, user: str, password: str | None = None) -> BlockingConnection:
         """An application, with the C library of Qpid Proton."""
@@ -79,7 +77,7 @@ class TenantHub:
         domain.set_trusted_ca_db(self.authority.certificate)
         domain.set_peer_authentication(SSLDomain.VERIFY_PEER)
         return BlockingConnection(
-            f"amqps://localhost:{self.process.port('amqp')}",
+            f"amqps://localhost:{self.process.port('amqps')}",
             timeout=WAIT_S,
             ssl_domain=domain,
             user=user,
@@ -89,12 +87,17 @@ class TenantHub:
         )
 
     def ask(
-        self, path: str, user: str | None = None, password: str | None = None, document: dict[str, Any] | None = None
+        self,
+        path: str,
+        user: str | None = None,
+        password: str | None = None,
+        document: dict[str, Any] | str | None = None,
     ) -> tuple[int, Any]:
         """Status and document of an answer over HTTP; of what is no JSON the text. `document` is sent, if there is
-        one."""
-        sent = json.dumps(document).encode() if document is not None else None
-        request = urllib.request.Request(f"https://localhost:{self.process.port('http')}{path}", sent)
+        one, a text as it is."""
+        text = document if document is None or isinstance(document, str) else json.dumps(document)
+        sent = text.encode() if text is not None else None
+        request = urllib.request.Request(f"https://localhost:{self.process.port('https')}{path}", sent)
         if user is not None:
             shown = base64.b64encode(f"{user}:{user if password is None else password}".encode()).decode()
             request.add_header("Authorization", f"Basic {shown}")
@@ -131,9 +134,11 @@ def body(receiver: BlockingReceiver) -> bytes:
 
 
 @contextlib.contextmanager
-def tenant_hub(folder: Path, users: dict[str, Sequence[str]]) -> Iterator[TenantHub]:
+def tenant_hub(
+    folder: Path, users: dict[str, Sequence[str]], quotas: dict[str, dict[str, Any]] | None = None
+) -> Iterator[TenantHub]:
     """One that runs."""
-    made = TenantHub(folder, users)
+    made = TenantHub(folder, users, quotas or {})
     with made.process:
         yield made
 

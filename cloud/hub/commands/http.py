@@ -34,7 +34,7 @@ from edge.broker.model.authorization import Grant, Operation
 from edge.output.document import json
 
 PATH: Final = "/api/v1/commands"
-_STATUS: Final = {Why.NO_GATEWAY: 404, Why.FULL: 429}
+_STATUS: Final = {Why.NO_GATEWAY: 404, Why.FULL: 429, Why.TENANT_FULL: 429}
 _STATES: Final = [state.value for state in CommandState]
 
 

@@ -10,9 +10,6 @@ TTL_S_DEFAULT: Final = 3_600.0
 GATEWAY_COMMANDS_MAX: Final = 1_000
 """Commands to one gateway that are not over: more means that it is away, or that somebody sends in a loop."""
 
-TENANT_COMMANDS_MAX: Final = 100_000
-"""The same of one tenant: with payloads of 1 KiB 100 MiB of the registry."""
-
 UNDER_WAY_MAX: Final = 64
 """Commands a gateway has been sent and has not settled: 4 MiB of the largest."""
 

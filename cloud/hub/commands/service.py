@@ -31,12 +31,20 @@ from cloud.hub.commands.limits import (
     KEPT_S,
     LOOKED_FOR_S,
     REQUESTS_MAX,
-    TENANT_COMMANDS_MAX,
     WAITING_MAX,
 )
 from cloud.hub.commands.news import has_news, news_of
 from cloud.hub.metrics import CommandFigures
-from cloud.hub.registry.commands import CommandRecord, Commands, CommandState, News, Wanted
+from cloud.hub.registry.commands import (
+    CommandRecord,
+    CommandRefused,
+    Commands,
+    CommandState,
+    News,
+    Refused,
+    Wanted,
+)
+from cloud.hub.tenants import Tenants
 from cloud.lake.faults import RegistryError
 
 log = logging.getLogger(__name__)
@@ -106,9 +114,15 @@ class HubCommands:
     """For one hub: `open`, later `close`. It is the store of its `dispatch`."""
 
     def __init__(
-        self, registry: sa.URL, tell: Tell, knows: Callable[[Key], bool], now: Callable[[], float] = time.time
+        self,
+        registry: sa.URL,
+        tell: Tell,
+        knows: Callable[[Key], bool],
+        now: Callable[[], float] = time.time,
+        tenants: Tenants | None = None,
     ) -> None:
-        """`knows` a gateway that has connected since the start; `now`: UTC seconds since 1970."""
+        """`knows` a gateway that has connected since the start; `now`: UTC seconds since 1970; `tenants`: their
+        quotas."""
         self.dispatch: Final = Dispatch(self, self._now_us)
         self.trouble: str | None = None
         """Why the registry cannot be used; None: it can."""
@@ -118,6 +132,7 @@ class HubCommands:
         self._tell = tell
         self._knows = knows
         self._now = now
+        self._tenants = tenants or Tenants()
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="commands")
         self._registry: Commands | None = None
         self._asked = 0
@@ -154,8 +169,14 @@ class HubCommands:
     async def send(self, draft: Draft) -> CommandRecord:
         """Keep a command; it is on disk when this returns. Raises `CommandRefused`, `TooBusy`, `RegistryError`."""
         command, known = draft.record(self._now_us()), self._knows((draft.tenant, draft.gateway))
-        bounds = {"gateway_max": GATEWAY_COMMANDS_MAX, "tenant_max": TENANT_COMMANDS_MAX}
-        kept = await self._ask(lambda registry: registry.add(command, **bounds, known=known))
+        tenant_max = self._tenants.of(draft.tenant).commands
+        bounds = {"gateway_max": GATEWAY_COMMANDS_MAX, "tenant_max": tenant_max}
+        try:
+            kept = await self._ask(lambda registry: registry.add(command, **bounds, known=known))
+        except CommandRefused as refused:
+            if refused.why is Refused.TENANT_FULL:
+                self._tenants.at_its_bound(draft.tenant, "commands")
+            raise
         log.info("command %s of tenant %s to %s at %s", kept.id, kept.tenant, kept.device, kept.gateway)
         self.dispatch.look(kept.key)
         return kept

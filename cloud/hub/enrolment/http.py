@@ -42,6 +42,7 @@ STATUS: Final = {
     Reason.OTHER_GATEWAY: 403,
     Reason.NAME_TAKEN: 409,
     Reason.TOO_MANY: 429,
+    Reason.TENANT_FULL: 429,
     Reason.UNAVAILABLE: 503,
 }
 

@@ -29,7 +29,8 @@ from bridge.enrolment import (
 from cloud.hub.enrolment.authority import Authority, PublicKey, RequestError, Revoked, key_id, read_request
 from cloud.hub.enrolment.limits import CERTIFICATES_A_GATEWAY_MAX, REQUESTS_MAX, REVOCATIONS_LOOKED_AT_S
 from cloud.hub.peers import Peer, gateway_fault
-from cloud.hub.registry.enrolments import Asked, CertificateRecord, EnrolmentRefused, Enrolments
+from cloud.hub.registry.enrolments import Asked, CertificateRecord, EnrolmentRefused, Enrolments, TenantFull
+from cloud.hub.tenants import Tenants
 from cloud.lake.faults import RegistryError
 
 log = logging.getLogger(__name__)
@@ -51,9 +52,10 @@ class Enrolment:
         life_s: float,
         revoked: Callable[[], None],
         now: Callable[[], float] = time.time,
+        tenants: Tenants | None = None,
     ) -> None:
         """`life_s`: of a gateway's certificate. `revoked` is called when certificates have been revoked, on the
-        loop's thread. `now`: UTC seconds since 1970."""
+        loop's thread. `now`: UTC seconds since 1970. `tenants`: their quotas."""
         self.authority = authority
         self.trouble: str | None = None
         """Why revocations cannot be looked for; None: they can."""
@@ -63,6 +65,7 @@ class Enrolment:
         self._life_s = life_s
         self._told = revoked
         self._now = now
+        self._tenants = tenants or Tenants()
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="enrolment")
         self._waiting = 0
         self._registry: Enrolments | None = None
@@ -112,7 +115,11 @@ class Enrolment:
             raise EnrolmentRefused(Reason.MALFORMED, str(error)) from error
         asked = Asked(request.token_id[:32], secret, request.gateway, key_id(key))
         sign = partial(self._sign, key)
-        made = await self._asked(lambda registry: registry.enrol(asked, self._now_us(), sign))
+        try:
+            made = await self._asked(lambda registry: registry.enrol(asked, self._now_us(), sign, self._gateways_max))
+        except TenantFull as refused:
+            self._tenants.at_its_bound(refused.tenant, "gateways")
+            raise
         log.info("gateway %s of tenant %s has a certificate: token %s", made.gateway, made.tenant, asked.token_id)
         return self._issued(made)
 
@@ -139,6 +146,10 @@ class Enrolment:
 
     def _now_us(self) -> int:
         return int(self._now() * 1_000_000)
+
+    def _gateways_max(self, tenant: str) -> int:
+        """In the registry's thread."""
+        return self._tenants.of(tenant).gateways
 
     def _sign(self, key: PublicKey, tenant: str, gateway: str) -> CertificateRecord:
         """In the registry's thread."""

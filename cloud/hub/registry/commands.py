@@ -21,6 +21,7 @@ import sqlalchemy as sa
 from bridge.hidden import hides
 from cloud.hub.registry.database import Database
 from cloud.hub.registry.schema import certificates, commands, gateways, open_schema
+from cloud.hub.tenants import full
 
 
 class CommandState(enum.Enum):
@@ -105,6 +106,7 @@ class Refused(enum.Enum):
 
     NO_GATEWAY = "no gateway"
     FULL = "full"
+    TENANT_FULL = "tenant full"
 
 
 class CommandRefused(Exception):
@@ -252,8 +254,8 @@ def _require_gateway(tx: sa.Connection, command: CommandRecord) -> None:
 def _require_room(tx: sa.Connection, command: CommandRecord, gateway_max: int, tenant_max: int) -> None:
     still = sa.select(sa.func.count()).where(commands.c.state.in_(OPEN), commands.c.tenant == command.tenant)
     if (tx.execute(still).scalar() or 0) >= tenant_max:
-        words = f"tenant {command.tenant} has {tenant_max} commands that are not over"
-        raise CommandRefused(Refused.FULL, f"{words}; wait, or send with a shorter time to live")
+        words = f"{full(command.tenant, 'commands')}: {tenant_max} are not over"
+        raise CommandRefused(Refused.TENANT_FULL, f"{words}; wait, or send with a shorter time to live")
     if (tx.execute(still.where(commands.c.gateway == command.gateway)).scalar() or 0) >= gateway_max:
         words = f"gateway {command.gateway} has {gateway_max} commands that are not over"
         raise CommandRefused(Refused.FULL, f"{words}; wait, or send with a shorter time to live")

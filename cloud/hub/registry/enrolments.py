@@ -7,6 +7,7 @@ again with the same key gets that certificate, whatever became of the answer, an
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
@@ -16,6 +17,7 @@ from bridge.enrolment import Reason, same
 from bridge.hidden import hides
 from cloud.hub.registry.database import Database
 from cloud.hub.registry.schema import certificates, gateways, open_schema, tokens
+from cloud.hub.tenants import full
 
 TIES_US = 10_000_000
 """How much further back than the last revocation seen the next ones are looked for: who revokes has a clock of its own,
@@ -82,6 +84,20 @@ class EnrolmentRefused(Exception):
         self.reason = reason
 
 
+class TenantFull(EnrolmentRefused):
+    """The tenant of a token has as many gateways as it may."""
+
+    def __init__(self, tenant: str, gateways_max: int) -> None:
+        words = f"{full(tenant, 'gateways')}: {gateways_max} names are known"
+        step = "or give this one the name of one that is gone, with a token made for that name"
+        super().__init__(Reason.TENANT_FULL, f"{words}; {step}")
+        self.tenant = tenant
+
+
+GatewaysMax: TypeAlias = Callable[[str], int]
+"""How many gateways a tenant may have."""
+
+
 class Enrolments:
     """For the thread that makes it. Every method is one transaction, durable on return; raises `RegistryError`."""
 
@@ -122,9 +138,11 @@ class Enrolments:
 
     # --- certificates -----------------------------------------------------------------------------------------------
 
-    def enrol(self, asked: Asked, now_us: int, sign: Sign) -> CertificateRecord:
+    def enrol(
+        self, asked: Asked, now_us: int, sign: Sign, gateways_max: GatewaysMax = lambda _tenant: sys.maxsize
+    ) -> CertificateRecord:
         """A certificate for a token, which is spent. Raises `EnrolmentRefused`."""
-        return self._database.transaction(lambda tx: _enrol(tx, asked, now_us, sign))
+        return self._database.transaction(lambda tx: _enrol(tx, asked, now_us, sign, gateways_max))
 
     def renew(self, serial: str, key_id: bytes, now_us: int, certificates_max: int, sign: Sign) -> CertificateRecord:
         """A certificate for who has shown the one of this serial. Raises `EnrolmentRefused`."""
@@ -165,7 +183,7 @@ def _of_gateway(tx: sa.Connection, tenant: str, gateway: str) -> list[Certificat
     return [CertificateRecord(*row) for row in tx.execute(sa.select(*_CERTIFICATE).where(*mine))]
 
 
-def _enrol(tx: sa.Connection, asked: Asked, now_us: int, sign: Sign) -> CertificateRecord:
+def _enrol(tx: sa.Connection, asked: Asked, now_us: int, sign: Sign, gateways_max: GatewaysMax) -> CertificateRecord:
     token = _token(tx, asked.token_id)
     if token is None or not same(token.secret, asked.secret):
         raise EnrolmentRefused(Reason.UNKNOWN, "this hub knows no such token; ask for a new one")
@@ -178,9 +196,12 @@ def _enrol(tx: sa.Connection, asked: Asked, now_us: int, sign: Sign) -> Certific
         raise EnrolmentRefused(Reason.REVOKED, "the token was revoked; ask for a new one")
     if token.expires_at <= now_us:
         raise EnrolmentRefused(Reason.EXPIRED, "the token has expired; ask for a new one")
-    if token.gateway is None and _known(tx, token.tenant, asked.gateway):
+    known = _known(tx, token.tenant, asked.gateway)
+    if token.gateway is None and known:
         words = f"there is a gateway {asked.gateway} already: choose another name, or, where this is to take its place"
         raise EnrolmentRefused(Reason.NAME_TAKEN, f"{words}, ask for a token made with --gateway {asked.gateway}")
+    if not known and _gateways(tx, token.tenant) >= (most := gateways_max(token.tenant)):
+        raise TenantFull(token.tenant, most)
     _revoke(tx, token.tenant, asked.gateway, now_us)  # it is replaced: one name, one key
     made = sign(token.tenant, asked.gateway)
     tx.execute(certificates.insert().values(**made._asdict()))
@@ -233,3 +254,11 @@ def _known(tx: sa.Connection, tenant: str, gateway: str) -> bool:
     """It has had a certificate, or has connected."""
     seen = sa.select(gateways.c.name).where(gateways.c.tenant == tenant, gateways.c.name == gateway)
     return tx.execute(seen).first() is not None or bool(_of_gateway(tx, tenant, gateway))
+
+
+def _gateways(tx: sa.Connection, tenant: str) -> int:
+    """How many names of a tenant are known: have had a certificate, or have connected."""
+    enrolled = sa.select(certificates.c.gateway).where(certificates.c.tenant == tenant)
+    seen = sa.select(gateways.c.name).where(gateways.c.tenant == tenant)
+    names = sa.union(enrolled, seen).subquery()
+    return tx.execute(sa.select(sa.func.count()).select_from(names)).scalar() or 0

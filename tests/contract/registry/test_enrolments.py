@@ -15,7 +15,14 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from bridge.enrolment import Reason
 from cloud.hub.groups import Presence
-from cloud.hub.registry.enrolments import Asked, CertificateRecord, EnrolmentRefused, Enrolments, TokenRecord
+from cloud.hub.registry.enrolments import (
+    Asked,
+    CertificateRecord,
+    EnrolmentRefused,
+    Enrolments,
+    TenantFull,
+    TokenRecord,
+)
 from cloud.hub.registry.location import sqlite_file
 from tests.contract.registry.conftest import Place
 
@@ -80,6 +87,25 @@ class TestTokens:
         assert enrol(enrolments, asked(b"mine"), now=DAY - 1) == given
         assert enrol(enrolments, asked(b"mine"), now=2 * DAY) == given, "the token has ended since it was used"
         assert refused(enrolments, asked(b"mine"), now=1 + LIFE) is Reason.SPENT, "the certificate has ended"
+
+    def test_a_tenant_has_so_many_gateways(self, enrolments: Enrolments) -> None:
+        most = {"acme": 2, "other": 1}.__getitem__
+
+        def enrol_one(name: str, gateway: str, tenant: str = "acme", only_for: str | None = None) -> CertificateRecord:
+            enrolments.add([token(name, gateway=only_for)._replace(tenant=tenant)])
+            who = asked(name.encode(), name=name, gateway=gateway)
+            return enrolments.enrol(who, 1, signing(who.key_id, 1), most)  # type: ignore[arg-type]
+
+        enrol_one("a", "gw1")
+        given = enrol_one("b", "gw2")
+        with pytest.raises(TenantFull, match=r"tenant acme is at its quota `gateways`.*: 2 names are known") as caught:
+            enrol_one("c", "gw3")
+        assert (caught.value.reason, caught.value.tenant) == (Reason.TENANT_FULL, "acme")
+        assert enrolments.tokens()[-1].spent_at is None, "the token is still good"
+        enrolments.revoke("acme", "gw1", 2)
+        assert enrol_one("d", "gw1", only_for="gw1").gateway == "gw1", "one takes the place of another"
+        assert enrol_one("e", "gw3", "other").tenant == "other"
+        assert renew(enrolments, given, b"next", 2).gateway == "gw2"
 
     def test_a_hub_killed_before_the_commit_has_given_nothing(self, enrolments: Enrolments, place: Place) -> None:
         enrolments.add([token()])

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 from proton import ConnectionException, Message, Timeout
-from proton.utils import BlockingConnection, LinkDetached
+from proton.utils import BlockingConnection, LinkDetached, SendException
 
 from bridge import plain
 from bridge.engine import State
+from bridge.manifest import GENESIS, HOUR_NS, Statement
 from bridge.message import Run
+from cloud.hub.limits import RATE_AHEAD_S
 from cloud.hub.users_cli import user
 from tests.integration.test_hub import rows
 from tests.support.processes import wait_until
@@ -29,12 +33,19 @@ USERS: dict[str, Sequence[str]] = {
     "ops@alpha": ("view:$fleet",),
     "boss@alpha": ("manage:$fleet",),
     "caller@alpha": ("send:command/gw1/pump7",),
+    "app@small": ALL,
 }
+RATE = 100 << 10
+QUOTAS: dict[str, dict[str, Any]] = {
+    "small": {
+        "connections": 3, "applications": 1, "gateways": 2, "bytesPerSecond": RATE, "storedBytes": "64Ki", "commands": 2
+    }
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TenantHub]:
-    with tenant_hub(tmp_path_factory.mktemp("tenants"), USERS) as running:
+    with tenant_hub(tmp_path_factory.mktemp("tenants"), USERS, QUOTAS) as running:
         for tenant in ("alpha", "beta"):
             with running.gateway(tenant, "gw1") as gateway:
                 said = f"of {tenant}".encode()
@@ -88,6 +99,17 @@ class TestGateways:
         assert document["tenant"] == "alpha"
         assert (hub.ask("/api/v1/gateways/gw1", "app@beta")[1]["status"] or {}).get("state") != "forged"
         assert {tenant for tenant, *_ in rows(hub.data.parent / "hub", "ledger", "tenant", "gateway")} <= {"alpha"}
+
+    def test_by_manifest(self, hub: TenantHub) -> None:
+        """What another gateway is to have accepted is said in one's own name only."""
+        said = Statement(EPOCH, "plant/1", 0, HOUR_NS, 0, 99, 100, {}, "good", EPOCH, 1, 1, GENESIS).sealed("gw1")
+        claim = {"tenant": "beta", "gateway": "gw1", "signature": "forged", **msgspec.structs.asdict(said)}
+        document = {"tenant": "beta", "gateway": "gw1", "public_key": "ed25519:forged", "statements": [claim]}
+        with hub.gateway("alpha", "gw-claims", target="manifests") as gateway:
+            gateway.send(plain.data_section(json.dumps(document).encode()))
+            assert gateway.settled() == [State.ACCEPTED]
+        found = {(tenant, name) for name, tenant in rows(hub.data.parent / "hub", "manifests", "gateway", "tenant")}
+        assert found == {("alpha", "gw-claims")}
 
     def test_what_is_the_applications(self, hub: TenantHub) -> None:
         """A gateway receives nothing."""
@@ -270,3 +292,107 @@ class TestCommands:
         assert hub.ask(f"{self.PATH}/{identifier}", "app@alpha")[1]["state"] == "delivered", (
             "kept before it is accepted"
         )
+
+
+class TestDesiredConfigurations:
+    PATH = "/api/v1/configurations"
+    WANTED = (
+        "apiVersion: enmasse.io/v1beta1\nkind: Address\nmetadata: {name: made}\nspec: {address: made, type: queue}\n"
+    )
+
+    def test_of_ones_own_gateways(self, hub: TenantHub) -> None:
+        status, made = hub.ask(f"{self.PATH}/gw1", "app@alpha", document=self.WANTED)
+        assert (status, made["version"]) == (201, 1)
+        for query, wanted in (("", 404), ("?tenant=alpha", 403)):
+            assert hub.ask(f"{self.PATH}/gw1{query}", "app@beta")[0] == wanted
+        for path in (f"{self.PATH}/gw1?tenant=alpha", f"{self.PATH}/gw1/rollback?tenant=alpha"):
+            assert hub.ask(path, "app@beta", document=self.WANTED)[0] == 403
+        page = hub.ask(f"{self.PATH}?tenant=alpha", "app@beta")[1]["gateways"]
+        assert page == [], "nothing is wanted of its own"
+        assert hub.ask(f"{self.PATH}/gw1", "narrow@alpha")[0] == 403
+
+    def test_roll_outs(self, hub: TenantHub) -> None:
+        rollouts = "/api/v1/rollouts"
+        wanted = "?gateways=gw*&waves=1&soak=3600"
+        assert hub.ask(f"{rollouts}{wanted}&tenant=alpha", "app@beta", document=self.WANTED)[0] == 403
+        status, begun = hub.ask(rollouts + wanted, "app@alpha", document=self.WANTED)
+        assert status == 201, begun
+        for path in (f"{rollouts}/{begun['id']}", f"{rollouts}/{begun['id']}?tenant=alpha"):
+            assert hub.ask(path, "app@beta") == (404, {"error": f"there is no roll-out {begun['id']}"})
+        for step in ("pause", "resume", "abort"):
+            assert hub.ask(f"{rollouts}/{begun['id']}/{step}", "app@beta", document="")[0] == 404
+        assert hub.ask(f"{rollouts}?tenant=alpha", "app@beta")[1] == {"rollouts": []}
+        assert hub.ask(f"{rollouts}/{begun['id']}/abort", "app@alpha", document="")[1]["state"] == "aborted"
+
+
+class TestQuotas:
+    """Every bound of a tenant is crossed, and said to who crosses it; tenants beside it feel nothing."""
+
+    @staticmethod
+    def said(hub: TenantHub, bound: str) -> bool:
+        problems = hub.ask("/api/v1/status", "ops@alpha")[1]["problems"]
+        return any(each["name"] == "tenant small" and f"`{bound}`" in each["what"] for each in problems)
+
+    def test_gateways_connections_and_applications(self, hub: TenantHub) -> None:
+        application = hub.application("app@small")
+        with pytest.raises(ConnectionException, match="tenant small is at its quota `applications`"):
+            hub.application("app@small")
+        with hub.gateway("small", "gw1"), hub.gateway("small", "gw2") as second:
+            assert not second.closed
+            with hub.gateway("small", "gw3") as more:
+                assert more.condition is not None
+                assert more.condition.name == "amqp:resource-limit-exceeded"
+                assert "tenant small is at its quota `connections`" in more.condition.description
+            with hub.gateway("beta", "gw3") as other:
+                assert not other.closed
+        application.close()
+        with hub.gateway("small", "gw3") as more:
+            more.until(lambda: more.closed, "refusal")
+            assert more.condition is not None
+            assert "tenant small is at its quota `gateways`" in more.condition.description
+        assert all(self.said(hub, bound) for bound in ("gateways", "connections", "applications"))
+
+    def test_commands(self, hub: TenantHub) -> None:
+        with hub.gateway("small", "gw1"):
+            command = {"gateway": "gw1", "device": "pump7", "name": "on"}
+            told = [hub.ask("/api/v1/commands", "app@small", document=dict(command)) for _ in range(3)]
+        assert [status for status, _ in told] == [202, 202, 429]
+        assert told[2][1]["error"].startswith("tenant small is at its quota `commands`")
+        assert self.said(hub, "commands")
+
+    def test_stored_bytes(self, hub: TenantHub) -> None:
+        application = hub.application("app@small")
+        sender = application.create_sender("queue/full")
+
+        def fill() -> None:
+            for _ in range(20):
+                sender.send(Message(body=bytes(8 << 10)), timeout=2.0)
+
+        with pytest.raises((SendException, LinkDetached, Timeout)):
+            fill()
+        application.close()
+        application = hub.application("app@small")
+        receiver = application.create_receiver("queue/full", credit=20)
+        kept = 0
+        while kept < 7:
+            assert len(body(receiver)) == 8 << 10
+            receiver.accept()
+            kept += 1
+        application.close()
+
+    def test_bytes_a_second(self, hub: TenantHub) -> None:
+        """What is more waits, and lands; another tenant's gateway is answered meanwhile."""
+        count = 24
+        bodies = [random.Random(seed).randbytes(64 << 10) for seed in range(count)]
+        with hub.gateway("small", "gw1") as gateway, hub.gateway("beta", "gw-fast") as fast:
+            started = time.monotonic()
+            for sequence, each in enumerate(bodies):
+                gateway.send(batch("plant/fast", sequence, [each]))
+            assert fast.send(batch("plant/fast", 0, [b"x"])).settled() == [State.ACCEPTED]
+            assert gateway.settled() == [State.ACCEPTED] * count
+            took = time.monotonic() - started
+        too_much = count * (64 << 10) - RATE * RATE_AHEAD_S
+        assert took > 0.5 * too_much / RATE
+        assert self.said(hub, "bytesPerSecond")
+        found = rows(hub.data.parent / "hub", "telemetry", "tenant", "gateway", "sequence", "address")
+        assert {row[2] for row in found if row[0] == "small" and row[3] == "plant/fast"} == set(range(count))

@@ -13,7 +13,7 @@ from bridge.sasl import SaslClient
 from bridge.transport.driver import Driver, Owner
 from cloud.hub.acceptor import Acceptor, Authority, Visitor
 from cloud.hub.peers import Kind, Peer, gateway_uri
-from cloud.hub.tenants import USUAL, Quota
+from cloud.hub.tenants import Quota, Tenants
 from edge.broker.configuration import Authentication
 from edge.broker.security.authenticator import Done, Gate, Work
 from edge.broker.security.credentials import Snapshot, new_user, with_secret
@@ -46,12 +46,14 @@ class Served:
 
 
 class Hub:
-    def __init__(self, *, dev: bool = False, authority: Authority | None = None, quota: Quota = USUAL) -> None:
+    def __init__(
+        self, *, dev: bool = False, authority: Authority | None = None, tenants: Tenants | None = None
+    ) -> None:
         mode = Authentication.NONE if dev else Authentication.STANDARD
         self.gate = Gate(mode, USERS, worker=at_once, clock=lambda: 0.0)
         self.served: dict[Peer, Served] = {}
         serve = dict.fromkeys((Kind.GATEWAY, Kind.APPLICATION), self._serve)
-        self.acceptor = Acceptor(self.gate, serve, dev=dev, authority=authority, quota=quota)
+        self.acceptor = Acceptor(self.gate, serve, dev=dev, authority=authority, tenants=tenants)
         self.has_place = True
 
     def _serve(self, peer: Peer, engine: Engine, _driver: Driver, _credentials: SaslCredentials | None) -> Owner:
@@ -276,15 +278,28 @@ class TestProbe:
 
 class TestQuota:
     def test_a_tenant_has_so_many_connections(self) -> None:
-        hub = Hub(quota=Quota(connections=2))
+        hub = Hub(tenants=Tenants(Quota(connections=2)))
         first = Connection(hub, "gw1", external(), certificate())
         assert Connection(hub, "any", SaslClient("reader@acme", "opensesame")).refusal is None
         condition, words = Connection(hub, "gw2", external(), certificate(name="gw2")).refusal or ("", "")
         assert condition == "amqp:resource-limit-exceeded"
-        assert "the tenant has as many connections" in words
+        assert "tenant acme is at its quota `connections`" in words
         assert Connection(hub, "gw2", external(), certificate("other", "gw2")).refusal is None, "others go on"
         again = Connection(hub, "gw1", external(), certificate())
         assert again.refusal is None, "it takes the place it has"
         for connection in (first, again):
             hub.acceptor.gone(cast(Driver, connection))
         assert Connection(hub, "gw2", external(), certificate(name="gw2")).refusal is None
+
+    def test_its_applications_leave_places_for_gateways(self) -> None:
+        tenants = Tenants(Quota(connections=3), {"acme": Quota(connections=3, applications=1)})
+        hub = Hub(tenants=tenants)
+        reader = Connection(hub, "any", SaslClient("reader@acme", "opensesame"))
+        assert reader.refusal is None
+        condition, words = Connection(hub, "more", SaslClient("reader@acme", "opensesame")).refusal or ("", "")
+        assert condition == "amqp:resource-limit-exceeded"
+        assert words.startswith("tenant acme is at its quota `applications`; who runs the hub can raise it")
+        assert Connection(hub, "gw1", external(), certificate()).refusal is None
+        assert tenants.reached == {("acme", "applications"): 1}
+        hub.acceptor.gone(cast(Driver, reader))
+        assert Connection(hub, "more", SaslClient("reader@acme", "opensesame")).refusal is None

@@ -51,6 +51,13 @@ def test_a_registry_that_is_not_there_yet(tmp_path: Path) -> None:
         ("  ampq: 127.0.0.1:1\n", 'DIR/hub.yaml:4: spec.ampq: unknown field "ampq"; did you mean "amqp"?'),
         ("  amqp: 127.0.0.1\n", "DIR/hub.yaml:4: spec.amqp: "),
         ("  http: 127.0.0.1:1\n  tls: {certificate: no.pem, key: no.key}\n", "DIR/hub.yaml:5: Hub hub: spec.tls: "),
+        ("  tenants: [{name: Acme, quota: {}}]\n", "Hub hub: spec.tenants[0].name: the name of a tenant is"),
+        (
+            "  tenants: [{name: a, quota: {}}, {name: a, quota: {}}]\n",
+            "spec.tenants[1].name: tenant a is there already",
+        ),
+        ("  tenantQuota: {bytesPerSecond: 0}\n", "spec.tenantQuota: 0 bytes would stop the tenant"),
+        ("  tenants: [{name: a, quota: {gateways: 0}}]\n", "spec.tenants[0].quota.gateways: "),
         ("  registry: sqlite:////nowhere/at/all.db\n", "DIR/hub.yaml:4: Hub hub: spec.registry: there is no folder"),
     ],
 )

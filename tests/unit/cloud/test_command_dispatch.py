@@ -236,7 +236,7 @@ def test_bounds_of_a_gateway_and_of_a_tenant(registry: Commands) -> None:
     assert refused.value.why is Refused.FULL
     for _ in range(2):
         add(registry, DRAFT._replace(gateway="north"), most=2)
-    with pytest.raises(CommandRefused, match="tenant acme has 4 commands"):
+    with pytest.raises(CommandRefused, match="tenant acme is at its quota `commands`"):
         add(registry, DRAFT._replace(gateway="south"), most=2)
     add(registry, DRAFT._replace(tenant="other"), most=2)
 

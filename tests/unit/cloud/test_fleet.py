@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud.hub.fleet import Fleet, Rate
+from cloud.hub.fleet import Fleet, FleetFull, Rate
 from cloud.hub.groups import Session
 from cloud.hub.limits import HISTORY_SECONDS
 from cloud.hub.registry.directory import GatewayRecord
+from cloud.hub.tenants import Quota, Tenants
 
 
 @given(st.lists(st.tuples(st.integers(0, 200), st.integers(1, 9))), st.integers(0, 100))
@@ -42,3 +44,14 @@ def test_pages_follow_each_other() -> None:
     second = fleet.page((first[-1].tenant, first[-1].name), 3)
     assert [gateway.name for gateway in (*first, *second)] == [f"gw{i}" for i in range(5)]
     assert fleet.connected == 0, "whoever was connected to a hub that died is not any more"
+
+
+def test_a_tenant_has_so_many_gateways() -> None:
+    fleet = Fleet(quotas=Tenants(own={"acme": Quota(gateways=2)}))
+    fleet.load([GatewayRecord("acme", "gone", 1, 1, False, "-", 1, 0)])
+    fleet.connect(Session("acme", "gw1", "a"), 1)
+    with pytest.raises(FleetFull, match="tenant acme is at its quota `gateways`"):
+        fleet.connect(Session("acme", "gw2", "a"), 1)
+    fleet.connect(Session("acme", "gone", "a"), 1)
+    fleet.connect(Session("other", "gw2", "a"), 1)
+    assert fleet.tenant("acme").known == 2

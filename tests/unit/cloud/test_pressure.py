@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import cast
 
 import pytest
 
 from bridge.intake import Intake
-from cloud.hub.pressure import QUOTA, Pressure, TenantPressure
+from cloud.hub.limits import RATE_LOOK_S_MIN
+from cloud.hub.pressure import QUOTA, RATE, Pressure, TenantPressure, TenantRate
 
 
 class Connection:
@@ -171,3 +173,59 @@ class TestTenant:
         assert not tenant.has_room(cast(Intake, held))
         tenant.remove(cast(Intake, held))
         assert not tenant
+
+
+class TestRate:
+    """100 bytes a second, of which 10 seconds' worth may come at once."""
+
+    def setup_method(self) -> None:
+        self.now = 0.0
+        self.due: list[tuple[float, Callable[[], None]]] = []
+        self.told = 0
+        self.rate = TenantRate(100, lambda: self.now, self._later, self._spent)
+
+    def _later(self, seconds: float, call: Callable[[], None]) -> None:
+        self.due.append((self.now + seconds, call))
+
+    def _spent(self) -> None:
+        self.told += 1
+
+    def _wait(self) -> None:
+        """Until the next call is due."""
+        self.now, call = self.due.pop(0)
+        call()
+
+    def test_who_owes_is_not_read_until_it_does_not(self) -> None:
+        first, late = Held(), Held()
+        self.rate.add(cast(Intake, first))
+        self.rate.took(1_000)
+        assert not first.reasons
+        self.rate.took(50)
+        self.rate.took(150)
+        self.rate.add(cast(Intake, late))
+        assert first.reasons == late.reasons == {RATE}
+        assert self.told == 1
+        self._wait()
+        assert first.reasons == {RATE}, "more had been read by then"
+        self._wait()
+        assert 2.0 <= self.now <= 2.0 + RATE_LOOK_S_MIN
+        assert not first.reasons | late.reasons
+        assert not self.due
+
+    def test_over_a_long_time_it_is_the_rate(self) -> None:
+        gateway, took = Held(), 0
+        self.rate.add(cast(Intake, gateway))
+        while self.now < 1_000:
+            while not gateway.reasons:
+                self.rate.took(70)
+                took += 70
+            self._wait()
+        assert took <= 100 * (self.now + 10) + 70
+
+    def test_who_comes_anew_owes_what_it_did(self) -> None:
+        gateway, again = Held(), Held()
+        self.rate.add(cast(Intake, gateway))
+        self.rate.took(2_000)
+        self.rate.remove(cast(Intake, gateway))
+        self.rate.add(cast(Intake, again))
+        assert again.reasons == {RATE}
