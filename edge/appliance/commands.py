@@ -34,6 +34,7 @@ COMMANDS: Final[dict[str, Command]] = {
         "edge.appliance.crossing.cli:bridge", "Watch and steer the bridge to a hub; prove a lake.", "edge"
     ),
     "analytics": Command("spark.cli:analytics", "Turn a lake into tables and reports (PySpark).", "spark"),
+    "flash": Command("images.flashing.cli:flash", "Write an image onto cards, and read it back.", "images"),
     "image": Command("images.cli:image", "Make gateways to install: a folder, a package, an image.", "images"),
 }
 

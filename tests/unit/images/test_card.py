@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import struct
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -18,6 +16,7 @@ from images.card import partition
 from images.card.settings import LISTS, NAMES, of_arguments, of_csv, of_text
 from images.errors import ImageError
 from images.programs import find
+from tests.unit.images.handed import BEGIN, card
 
 TOKEN = Token.make(bytes(32)).text
 SSH = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ3cQ2p2d0pXyJfYf0W2l1X9c1u2kq8YwJ3gq0Y2m7aB ann@laptop"
@@ -140,22 +139,6 @@ class TestFleets:
         assert said in mistaken(tmp_path, text)
 
 
-def card(folder: Path, mebibytes: int = 40) -> Path:
-    """An image whose first partition is a FAT one, from the first mebibyte on."""
-    image, fat = folder / "card.img", folder / "fat"
-    with fat.open("wb") as out:
-        out.truncate(mebibytes << 20)
-    subprocess.run([find("mkfs.vfat") or "", "-F", "32", str(fat)], check=True, capture_output=True)
-    entry = struct.pack("<BxxxBxxxII", 0x80, 0x0C, 2048, mebibytes << 11)
-    with image.open("wb") as out:
-        out.write(bytes(446) + entry + bytes(48) + b"\x55\xaa")
-        out.seek(1 << 20)
-        out.write(fat.read_bytes())
-        out.truncate((mebibytes + 2) << 20)
-    fat.unlink()
-    return image
-
-
 class TestTheCommand:
     @mtools
     def test_on_the_first_partition(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -169,7 +152,7 @@ class TestTheCommand:
         assert "hostname: other" in out
         assert out.count(PLACEHOLDER) == len(SECRETS)
         assert not [secret for secret in ("'secret'", "hidden-lte", "0123", TOKEN) if secret in out]
-        text = partition.get(Path(image), 1 << 20, FILE)
+        text = partition.get(Path(image), BEGIN, FILE)
         assert text is not None
         assert TOKEN.encode() in text
         before = Path(image).read_bytes()

@@ -1,0 +1,93 @@
+"""Several cards at once, each in a thread, each with settings of its own; what fails on one stops no other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+from edge.card.resource import FILE, Card
+from images.errors import USAGE, ImageError
+from images.flashing import writing
+from images.flashing.devices import Disk
+from images.flashing.image import Handed, boot_partition
+from images.flashing.labels import Label
+
+CARDS_MAX = 16
+"""At once: readers at one machine's USB."""
+
+
+class Job(NamedTuple):
+    """One card."""
+
+    target: Path
+    disk: Disk | None
+    """None: it is a file."""
+    card: Card | None
+    """Its settings; None: as the image has it."""
+
+
+class Outcome(NamedTuple):
+    """What became of one."""
+
+    job: Job
+    written: writing.Written | None
+    error: ImageError | None
+
+
+def jobs(targets: Sequence[tuple[Path, Disk | None]], cards: Sequence[Card], names: Sequence[str]) -> list[Job]:
+    """Which settings go onto which card: in their order; `names`: of those cards alone. Raises ImageError."""
+    if len(targets) > CARDS_MAX:
+        raise ImageError(f"{CARDS_MAX} cards at once at most", code=USAGE)
+    chosen = list(cards)
+    if names:
+        by_name = {each.name: each for each in cards}
+        lacking = [name for name in names if name not in by_name]
+        if lacking:
+            raise ImageError(f"no settings are for {', '.join(lacking)}", hint=f"there are {_some(cards)}", code=USAGE)
+        chosen = [by_name[name] for name in names]
+    if not cards:
+        return [Job(target, disk, None) for target, disk in targets]
+    if len(chosen) != len(targets):
+        words = f"{len(targets)} cards, and settings for {len(chosen)} gateways: {_some(chosen)}"
+        raise ImageError(words, hint="--only NAME, once for each card, says which", code=USAGE)
+    return [Job(target, disk, card) for (target, disk), card in zip(targets, chosen, strict=True)]
+
+
+def write(handed: Handed, all_jobs: Sequence[Job], progress: Callable[[int, str, int], None]) -> list[Outcome]:
+    """Write the cards. `progress`: as `writing.Progress`, with the number of the card before it."""
+
+    def one(number: int) -> Outcome:
+        job = all_jobs[number]
+        try:
+            changed = boot_partition(handed, FILE, job.card.text) if job.card is not None else {}
+            with writing.opened(job.target, handed.layout.size) as target:
+                done = writing.flash(handed, target, changed, lambda what, count: progress(number, what, count))
+        except ImageError as error:
+            return Outcome(job, None, error)
+        return Outcome(job, done, None)
+
+    with ThreadPoolExecutor(len(all_jobs)) as threads:
+        return list(threads.map(one, range(len(all_jobs))))
+
+
+def label(outcome: Outcome, image: str) -> Label:
+    """Of a card with settings."""
+    card, disk = outcome.job.card, outcome.job.disk
+    where = disk.serial if disk is not None and disk.serial else outcome.job.target.name
+    if card is None:
+        return Label("Waypost", "", "", "", image, where)
+    hub = card.spec.hub.url if card.spec.hub is not None else "no hub"
+    address = card.spec.cable.address if card.spec.cable is not None else "DHCP"
+    return Label(card.name, card.hostname, hub, address, image, where)
+
+
+def estimated(handed: Handed) -> int:
+    """Bytes that a card takes to be written and read back."""
+    return 2 * handed.layout.mapped
+
+
+def _some(cards: Sequence[Card]) -> str:
+    names = [each.name for each in cards]
+    return ", ".join(names[:8]) + (", …" if len(names) > 8 else "")

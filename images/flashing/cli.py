@@ -1,0 +1,205 @@
+"""`waypost flash`: an image onto cards, checked before, written sparsely, read back whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from images.errors import INTEGRITY, USAGE, ImageError
+from images.steps import default_cache
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from edge.card.resource import Card
+    from images.flashing.cards import Job, Outcome
+    from images.flashing.devices import Disk
+    from images.flashing.image import Handed
+    from images.flashing.labels import Label
+
+CSV = ".csv"
+
+
+@click.command()
+@click.argument("img", metavar="[IMG]", type=click.Path(path_type=Path), required=False)
+@click.argument("targets", metavar="[DEVICE]…", nargs=-1, type=click.Path(path_type=Path))
+@click.option("--list", "listing", is_flag=True, help="Show the cards that are there, and why other disks are none.")
+@click.option("--config", type=click.Path(path_type=Path), help="Settings (YAML, or CSV: a row for each card).")
+@click.option(
+    "--base", type=click.Path(path_type=Path), help="With a CSV: what its rows do not say is as in this file."
+)
+@click.option("--only", "names", metavar="NAME", multiple=True, help="Of a CSV these gateways, in this order.")
+@click.option("--labels", type=click.Path(path_type=Path), help="Write a page of labels to print (HTML).")
+@click.option(
+    "--certificate",
+    envvar="WAYPOST_CERTIFICATE",
+    type=click.Path(path_type=Path, exists=True),
+    help="Of who signed the image (PEM).  [default: this machine's own, where it builds images]",
+)
+@click.option("--unsigned", is_flag=True, help="Take an image whose maker is not known; its sums are looked at.")
+@click.option("--yes", is_flag=True, help="Do not ask before a card is written over.")
+@click.option("--allow-loop", is_flag=True, hidden=True, help="A loop device is taken for a card: for tests.")
+def flash(
+    img: Path | None,
+    targets: tuple[Path, ...],
+    listing: bool,
+    config: Path | None,
+    base: Path | None,
+    names: tuple[str, ...],
+    labels: Path | None,
+    certificate: Path | None,
+    unsigned: bool,
+    yes: bool,
+    allow_loop: bool,
+) -> None:
+    """Write an image onto cards, or into a file, and read all of it back.
+
+    Nothing is touched before the image is what its maker has signed and every DEVICE is a card that nothing uses.
+    Without DEVICE it shows the cards that are there. A card whose writing was cut off starts nothing.
+
+    \b
+      sudo waypost flash waypost-0.1.0-pi4.img.zst /dev/sdX --config hall.yaml
+      sudo waypost flash waypost-0.1.0-pi4.img.zst /dev/sdX /dev/sdY --config fleet.csv --labels labels.html
+    """
+    from images.flashing import cards as several
+    from images.flashing import image
+
+    if listing or img is None or not targets:
+        _list(None if listing or img is None else img)
+        return
+    if base is not None and (config is None or config.suffix != CSV):
+        raise ImageError("--base goes with a CSV", code=USAGE)
+    settings = _cards(config, base)
+    handed = image.look_at(img, certificate or _own_certificate(), signed=not unsigned)
+    jobs = several.jobs([(each, _disk(each, handed, loop=allow_loop)) for each in targets], settings, names)
+    if len({each.target.resolve() for each in jobs}) < len(jobs):
+        raise ImageError("a card is named twice", code=USAGE)
+    if not yes:
+        _ask(jobs)
+    for each in jobs:  # somebody may have changed cards meanwhile
+        if each.disk is not None and _disk(each.target, handed, loop=allow_loop) != each.disk:
+            raise ImageError(f"{each.target} is another card now", hint="nothing was written; begin again", code=USAGE)
+    outcomes = _write(handed, jobs)
+    if labels is not None:
+        done = [several.label(each, img.name) for each in outcomes if each.written is not None]
+        _write_labels(labels, done)
+    _say(outcomes)
+
+
+def _own_certificate() -> Path | None:
+    """Of the machine that builds images for itself."""
+    own = default_cache() / "development-key" / "certificate.pem"
+    return own if own.is_file() else None
+
+
+def _cards(config: Path | None, base: Path | None) -> Sequence[Card]:
+    from images.card.settings import of_csv, of_file
+
+    if config is None:
+        return []
+    if config.suffix == CSV:
+        found = of_file(base) if base is not None else None
+        return [each.card for each in of_csv(config, None if found is None else found.document)]
+    written = of_file(config)
+    if written is None:
+        raise ImageError(f"{config} says nothing: every line is a comment", hint="fill it in", code=USAGE)
+    return [written.card]
+
+
+def _disk(target: Path, handed: Handed, *, loop: bool) -> Disk | None:
+    """The disk, which may be written over; None: it is a file. Raises ImageError."""
+    from images.flashing import devices
+
+    if target.is_dir():
+        raise ImageError(f"{target} is a folder", hint="name a card, or a file to be made", code=USAGE)
+    if target.is_file() or not target.exists():
+        if target.parent == Path("/dev"):
+            raise ImageError(f"{target} is not there", hint="waypost flash --list shows the cards", code=USAGE)
+        return None
+    disk = devices.of_path(target, devices.found())
+    refused = devices.refusal(disk, handed.layout.size, loop=loop)
+    if refused is not None:
+        raise ImageError(refused[0], hint=refused[1], code=USAGE)
+    return disk
+
+
+def _list(img: Path | None) -> None:
+    from images.flashing import devices
+
+    shown = False
+    for disk in devices.found():
+        if disk.kind == "part" or disk.kind.startswith(devices.HOLDERS):
+            continue
+        refused = devices.refusal(disk, 0)
+        if refused is None:
+            shown = True
+            click.secho(disk.title, bold=True)
+        elif disk.kind == "disk":
+            click.secho(f"{disk.title}: not this one, {refused[0]}", dim=True)
+    if not shown:
+        click.echo("no card is there: put one in; a reader without a card has 0 bytes")
+    elif img is not None:
+        click.echo(f"name one: sudo waypost flash {img} /dev/…")
+
+
+def _ask(jobs: Sequence[Job]) -> None:
+    """The person types the name of each, so that it is not another one. Raises ImageError."""
+    for each in jobs:
+        if each.disk is None and not each.target.exists():
+            continue
+        title = each.disk.title if each.disk is not None else f"{each.target}, a file"
+        whose = f" for {each.card.name}" if each.card is not None else ""
+        click.echo(f"All that is on it will be gone: {title}{whose}")
+        typed: str = click.prompt(f"To write it over, type {each.target}")
+        if typed != str(each.target):
+            raise ImageError("nothing was written", hint="the names differ", code=USAGE)
+
+
+def _write(handed: Handed, jobs: Sequence[Job]) -> Sequence[Outcome]:
+    """With a line for each card, where somebody looks."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    from images.flashing import cards as several
+
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn(),
+    )  # fmt: skip
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as shown:
+        tasks = [shown.add_task(str(each.target), total=several.estimated(handed)) for each in jobs]
+
+        def progress(number: int, what: str, count: int) -> None:
+            shown.update(tasks[number], advance=count, description=f"{jobs[number].target} {what}")
+
+        return several.write(handed, jobs, progress)
+
+
+def _write_labels(target: Path, labels: Sequence[Label]) -> None:
+    import time
+
+    from images.flashing.labels import page
+
+    try:
+        target.write_text(page(labels, time.time()))
+    except OSError as error:
+        click.secho(f"{target}: {error.strerror}: no labels were written", fg="yellow", err=True)
+
+
+def _say(outcomes: Sequence[Outcome]) -> None:
+    """Raises ImageError where a card has failed, with what helps."""
+    failed = []
+    for each in outcomes:
+        name = f"{each.job.card.name}: " if each.job.card is not None else ""
+        if each.written is not None:
+            size, seconds = each.written.bytes / 1e6, each.written.seconds
+            click.echo(f"{each.job.target}: {name}written and read back, {size:.0f} MB in {seconds:.0f} s")
+        elif each.error is not None:
+            failed.append(each.error)
+            click.secho(f"{each.job.target}: {name}{each.error.message}", fg="red", err=True)
+    if failed:
+        words = "the card was not written" if len(outcomes) == 1 else f"{len(failed)} of {len(outcomes)} cards were not"
+        code = INTEGRITY if any(error.exit_code == INTEGRITY for error in failed) else failed[0].exit_code
+        raise ImageError(words, hint="\n".join(dict.fromkeys(error.hint for error in failed)), code=code)

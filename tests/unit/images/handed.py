@@ -1,0 +1,63 @@
+"""A small image as one is handed out: a FAT partition, random data, holes; with map, sums and signature."""
+
+from __future__ import annotations
+
+import random
+import struct
+import subprocess
+from pathlib import Path
+
+import zstandard
+
+from images.card import partition
+from images.disk import bmap, filesystem, signing
+from images.programs import find
+
+PROGRAMS = ("mcopy", "mkfs.vfat", "openssl")
+BEGIN = 1 << 20
+"""Of the first partition."""
+FAT = 34
+"""Mebibytes of it: FAT32 has no fewer."""
+
+
+def card(folder: Path, *, fat: int = FAT, data: int = 2, hole: int = 40) -> Path:
+    """An image, by the mebibytes in its parts: a FAT partition, data that is no zeros, nothing, data again."""
+    image, part = folder / "card.img", folder / "fat"
+    with part.open("wb") as out:
+        out.truncate(fat << 20)
+    subprocess.run([find("mkfs.vfat") or "", "-F", "32", str(part)], check=True, capture_output=True)
+    partition.put(part, 0, "boot.scr", b"boot\n")
+    entry = struct.pack("<BxxxBxxxII", 0x80, 0x0C, BEGIN // 512, fat << 11)
+    drawn = random.Random(7)
+    files = part.read_bytes()
+    with image.open("wb") as out:
+        out.write((bytes(446) + entry + bytes(48) + b"\x55\xaa").ljust(4096, b"\0"))
+        for at in range(0, fat << 20, 4096):
+            block = files[at : at + 4096]
+            if block.strip(b"\0") or at < 2 << 20:  # the tables are written, zeros and all
+                out.seek(BEGIN + at)
+                out.write(block)
+        out.seek(BEGIN + (fat << 20))
+        out.write(drawn.randbytes(data << 20))
+        out.seek(hole << 20, 1)
+        out.write(drawn.randbytes(1 << 20))
+    part.unlink()
+    return image
+
+
+def hand_out(folder: Path, image: Path) -> tuple[Path, Path]:
+    """(compressed image, certificate) with all that belongs to it."""
+    name = "waypost-1-pi4"
+    compressed, sums = folder / f"{name}.img.zst", folder / f"{name}.sha256"
+    mapping = folder / f"{name}.img.bmap"
+    mapping.write_text(bmap.of(image))
+    compressed.write_bytes(zstandard.ZstdCompressor(3).compress(image.read_bytes()))
+    keys = signing.keys(folder, None, None)
+    return signed(compressed, mapping, sums, keys), keys.certificate
+
+
+def signed(compressed: Path, mapping: Path, sums: Path, keys: signing.Keys) -> Path:
+    """Sums of both, and a signature under them; the image."""
+    sums.write_text("".join(f"{filesystem.digest(path)}  {path.name}\n" for path in (mapping, compressed)))
+    signing.sign(sums, keys, sums.with_name("log"))
+    return compressed

@@ -1,0 +1,408 @@
+"""Flashing: what is refused, what is on a card afterwards, and what it is wherever it was cut off."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edge.appliance.main import run
+from edge.card.resource import FILE
+from images.card import partition
+from images.card.settings import of_arguments
+from images.disk import bmap, filesystem, signing
+from images.errors import ImageError
+from images.flashing import cards, devices, image, writing
+from images.programs import find
+from tests.unit.images import handed as made
+
+pytestmark = pytest.mark.skipif(
+    any(find(program) is None for program in made.PROGRAMS), reason="mtools, dosfstools or openssl is not installed"
+)
+
+
+def entry(name: str, **changes: Any) -> dict[str, Any]:
+    """A card in a USB reader, as lsblk tells of one; `changes`: what is other."""
+    path = f"/dev/{name}"
+    return {
+        "name": name, "path": path, "rm": True, "hotplug": True, "ro": False, "size": 31914983424, "type": "disk",
+        "tran": "usb", "model": "STORAGE DEVICE  ", "serial": "000000001206", "mountpoints": [None], **changes,
+    }  # fmt: skip
+
+
+def part(name: str, *mounts: str, kind: str = "part", children: tuple[Any, ...] = ()) -> dict[str, Any]:
+    return entry(name, type=kind, tran=None, mountpoints=list(mounts), children=list(children))
+
+
+def seen(*entries: dict[str, Any]) -> list[devices.Disk]:
+    return list(devices.disks(json.dumps({"blockdevices": list(entries)})))
+
+
+FIXED: dict[str, Any] = {"rm": False, "hotplug": False}
+SIZE = 2_000_000_000
+
+
+CRYPT = part("dm-0", kind="crypt", children=(part("dm-1", "/home", kind="lvm"),))
+
+
+class TestWhichDisksAreCards:
+    @pytest.mark.parametrize("card", [
+        entry("sdb"), entry("mmcblk0", rm=False, tran=None, hotplug=True), entry("sdc", rm=False, hotplug=False),
+        entry("mmcblk1", rm=False, hotplug=False, tran="mmc"), entry("sdb", children=[part("sdb1")]),
+    ])  # fmt: skip
+    def test_cards(self, card: dict[str, Any]) -> None:
+        found = seen(card, entry("nvme0n1", **FIXED, tran="nvme", children=[part("nvme0n1p2", "/")]))
+        assert [each.path for each in devices.candidates(found, SIZE)] == [card["path"]]
+
+    @pytest.mark.parametrize(("disk", "said"), [
+        (entry("sda", children=[part("sda1"), part("sda2", "/")]), "what this machine runs on (/)"),
+        (entry("sda", children=[part("sda1", "/boot/efi")]), "what this machine runs on"),
+        (entry("sda", children=[part("sda3", "[SWAP]")]), "what this machine runs on ([SWAP])"),
+        (entry("sda", children=[part("sda1", children=(CRYPT,))]), "what this machine runs on (/home)"),
+        (entry("sdb", children=[part("sdb1", "/media/ann/WAYPOST")]), "mounted at /media/ann/WAYPOST"),
+        (entry("sdb", mountpoints=["/mnt"]), "mounted at /mnt"),
+        (entry("sdb", children=[part("sdb1", children=(part("md0", kind="raid1"),))]), "in use by /dev/md0"),
+        (entry("sdb", ro=True), "write-protected"), (entry("sdb", size=0), "an empty reader"),
+        (entry("sdb", size=SIZE - 1), "2.00 GB, and the image wants 2.00"),
+        (entry("sdb", size=3 << 40), "that is no card"),
+        (entry("nvme1n1", **FIXED, tran="nvme"), "built into this machine"),
+        (entry("vdb", **FIXED, tran=None), "built into"),
+        (entry("sr0", type="rom"), "is no card: lsblk calls it rom"),
+        (entry("loop7", type="loop", **FIXED, tran=None), "calls it loop"),
+    ])  # fmt: skip
+    def test_what_is_refused_says_why(self, disk: dict[str, Any], said: str) -> None:
+        refused = devices.refusal(seen(disk)[0], SIZE)
+        assert refused is not None
+        assert said in refused[0]
+        assert refused[1]
+
+    def test_a_part_of_a_disk(self) -> None:
+        found = seen(entry("sdb", children=[part("sdb1")]))
+        refused = devices.refusal(devices.of_path(Path("/dev/sdb1"), found), SIZE)
+        assert refused is not None
+        assert "is a part of a disk" in refused[0]
+        with pytest.raises(ImageError, match="no disk of this machine"):
+            devices.of_path(Path("/dev/nothing"), found)
+
+    @pytest.mark.skipif(shutil.which("lsblk") is None, reason="lsblk is not installed")
+    def test_the_disks_of_this_machine_can_be_read(self) -> None:
+        assert not [each for each in devices.candidates(devices.found(), 0) if set(each.mounts) & set(devices.SYSTEM)]
+
+
+class Made:
+    """An image that was handed out."""
+
+    def __init__(self, folder: Path) -> None:
+        self.plain = made.card(folder)
+        self.file, self.certificate = made.hand_out(folder, self.plain)
+        self.handed = image.look_at(self.file, self.certificate)
+
+    def words(self, *more: str) -> list[str]:
+        return ["flash", str(self.file), *more, "--certificate", str(self.certificate), "--yes"]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    return Made(tmp_path_factory.mktemp("image"))
+
+
+@pytest.fixture
+def copy(whole: Made, tmp_path: Path) -> Path:
+    """The image with what is beside it, to be spoilt."""
+    for path in whole.file.parent.glob("waypost-*"):
+        shutil.copy(path, tmp_path)
+    return tmp_path / whole.file.name
+
+
+def said(capsys: pytest.CaptureFixture[str]) -> str:
+    return capsys.readouterr().err
+
+
+class TestWhichImagesAreWritten:
+    """Nothing is opened for writing before the image is what it should be."""
+
+    def refused(self, file: Path, whole: Made, capsys: pytest.CaptureFixture[str], *more: str) -> tuple[int, str]:
+        target = file.parent / "target"
+        code = run(["flash", str(file), str(target), "--certificate", str(whole.certificate), "--yes", *more])
+        assert not target.exists()
+        return code, said(capsys)
+
+    def test_a_torn_download(self, copy: Path, whole: Made, capsys: pytest.CaptureFixture[str]) -> None:
+        os.truncate(copy, copy.stat().st_size - 1000)
+        code, words = self.refused(copy, whole, capsys)
+        assert code == 4
+        assert "was not downloaded whole" in words
+        assert "download it" in words
+
+    @pytest.mark.parametrize("name", ["img.zst", "img.bmap"])
+    def test_a_wrong_checksum(self, copy: Path, whole: Made, capsys: pytest.CaptureFixture[str], name: str) -> None:
+        file = copy.with_name(f"waypost-1-pi4.{name}")
+        content = bytearray(file.read_bytes())
+        content[len(content) // 2] ^= 1
+        file.write_bytes(content)
+        assert self.refused(copy, whole, capsys)[0] == 4
+
+    def test_a_bad_signature(self, copy: Path, whole: Made, capsys: pytest.CaptureFixture[str]) -> None:
+        sums = copy.with_name("waypost-1-pi4.sha256")
+        sums.write_text(sums.read_text() + "\n")
+        code, words = self.refused(copy, whole, capsys)
+        assert (code, "is not that of" in words) == (4, True), words
+        other = signing.keys(copy.parent / "other", None, None)
+        signing.sign(sums, other, copy.with_name("log"))
+        assert self.refused(copy, whole, capsys)[0] == 4
+
+    @pytest.mark.parametrize("name", ["sha256", "sha256.p7s", "img.bmap", "img.zst"])
+    def test_what_is_missing_is_named(
+        self, copy: Path, whole: Made, capsys: pytest.CaptureFixture[str], name: str
+    ) -> None:
+        copy.with_name(f"waypost-1-pi4.{name}").unlink()
+        code, words = self.refused(copy, whole, capsys)
+        assert (code, f"{name} is not there" in words) == (2, True), words
+
+    def test_unsigned(self, copy: Path, whole: Made, capsys: pytest.CaptureFixture[str]) -> None:
+        copy.with_name("waypost-1-pi4.sha256.p7s").unlink()
+        assert run(["flash", str(copy), str(copy.parent / "target"), "--unsigned", "--yes"]) == 0
+
+    @pytest.mark.parametrize("text", [
+        b"", b"x", b"<bmap/>", b'<!DOCTYPE x [<!ENTITY y "z">]><bmap/>',
+        b"<bmap><ImageSize>8192</ImageSize><BlockSize>4096</BlockSize><ChecksumType>sha256</ChecksumType></bmap>",
+        b"<bmap><ImageSize>8192</ImageSize><BlockSize>4096</BlockSize><ChecksumType>sha256</ChecksumType><BlockMap>"
+        b'<Range chksum="' + b"0" * 64 + b'">1</Range></BlockMap></bmap>',
+    ])  # fmt: skip
+    def test_maps_that_are_none(self, tmp_path: Path, text: bytes) -> None:
+        (tmp_path / "map").write_bytes(text)
+        with pytest.raises(ImageError, match=r"is no (block )?map"):
+            image.layout_of(tmp_path / "map")
+
+    def test_a_map_is_read_as_it_was_written(self, whole: Made, tmp_path: Path) -> None:
+        layout = whole.handed.layout
+        assert layout.size == whole.plain.stat().st_size
+        assert layout.mapped < layout.size / 2
+        assert layout.block == bmap.BLOCK
+
+
+class TestWriting:
+    def test_what_is_mapped_is_there_and_the_rest_is_as_it_was(self, whole: Made, tmp_path: Path) -> None:
+        """Onto a card with something else on it, as a file that is not made anew."""
+        target = tmp_path / "card"
+        size = whole.handed.layout.size + (1 << 20)
+        target.write_bytes(b"\xaa" * size)
+        descriptor = os.open(target, os.O_RDWR)
+        try:
+            writing.flash(
+                whole.handed, writing.Target(target, descriptor, is_disk=False), {}, lambda _what, _count: None
+            )
+        finally:
+            os.close(descriptor)
+        is_, should = target.read_bytes(), whole.plain.read_bytes()
+        at = 0
+        for each in whole.handed.layout.ranges:
+            assert is_[each.begin : each.end] == should[each.begin : each.end]
+            assert not is_[at : each.begin].strip(b"\xaa")
+            at = each.end
+        assert is_[at:] == b"\xaa" * (size - at)
+
+    def test_settings_are_on_its_first_partition(self, whole: Made, tmp_path: Path) -> None:
+        target = tmp_path / "card"
+        (tmp_path / "hall.yaml").write_bytes(
+            of_arguments(["name=hall", "wifi.ssid=x", "wifi.country=DE"], None).card.text
+        )
+        assert run(whole.words(str(target), "--config", str(tmp_path / "hall.yaml"))) == 0
+        assert partition.get(target, made.BEGIN, FILE) == (tmp_path / "hall.yaml").read_bytes()
+        assert partition.get(target, made.BEGIN, "boot.scr") == b"boot\n"
+        assert target.stat().st_blocks * 512 < target.stat().st_size / 2, "what the image has no data for stays a hole"
+        behind = made.BEGIN + (made.FAT << 20)
+        assert target.read_bytes()[behind:] == whole.plain.read_bytes()[behind:]
+
+    def test_an_unpacked_image(self, whole: Made, copy: Path) -> None:
+        plain = copy.with_suffix("")
+        shutil.copy(whole.plain, plain)
+        words = ["flash", str(plain), str(copy.parent / "card"), "--certificate", str(whole.certificate), "--yes"]
+        assert run(words) == 0
+        with plain.open("r+b") as file:
+            file.seek(made.BEGIN + (made.FAT << 20) + 5000)
+            file.write(b"changed")
+        assert run(words) == 4
+
+    def test_several_at_once_with_labels_and_one_that_fails(
+        self, whole: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        (tmp_path / "fleet.csv").write_text("name,hostname\nnorth,n1\nsouth,\nwest,\n")
+        targets = [str(tmp_path / "a"), str(tmp_path / "missing" / "b"), str(tmp_path / "c")]
+        more = ("--config", str(tmp_path / "fleet.csv"), "--labels", str(tmp_path / "labels.html"))
+        assert run(whole.words(*targets, *more)) == 1
+        out, err = capsys.readouterr()
+        assert f"{targets[0]}: north: written and read back" in out
+        assert f"{targets[2]}: west: written and read back" in out
+        assert f"{targets[1]}: south: " in err
+        assert "1 of 3 cards were not" in err
+        labels = (tmp_path / "labels.html").read_text()
+        assert "<b>north</b>n1<br>" in labels
+        assert "<b>west</b>" in labels
+        assert "south" not in labels
+        for target, name in ((targets[0], "north"), (targets[2], "west")):
+            text = partition.get(Path(target), made.BEGIN, FILE)
+            assert text is not None
+            assert f"name: {name}".encode() in text
+
+    def test_rows_and_cards_have_to_be_as_many(self, whole: Made, tmp_path: Path) -> None:
+        (tmp_path / "fleet.csv").write_text("name\nnorth\nsouth\n")
+        more = ("--config", str(tmp_path / "fleet.csv"))
+        assert run(whole.words(str(tmp_path / "a"), *more)) == 2
+        assert run(whole.words(str(tmp_path / "a"), *more, "--only", "east")) == 2
+        assert not (tmp_path / "a").exists()
+        assert run(whole.words(str(tmp_path / "a"), *more, "--only", "south")) == 0
+        assert len(cards.jobs([(tmp_path, None)], [], [])) == 1
+
+    def test_the_name_is_typed(self, whole: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (tmp_path / "there").write_bytes(b"mine")
+        monkeypatch.setattr("click.prompt", lambda *_: "y")
+        assert run(whole.words(str(tmp_path / "there"))[:-1]) == 2
+        assert (tmp_path / "there").read_bytes() == b"mine"
+
+
+class Worn(writing.Target):
+    """A card that keeps something else than is written to it."""
+
+    def write(self, at: int, content: bytes) -> None:
+        spoilt = bytearray(content)
+        if at > 35 << 20:
+            spoilt[len(spoilt) // 2] ^= 1
+        super().write(at, bytes(spoilt))
+
+
+class CutOff(BaseException):
+    """The power."""
+
+
+class TestWhatGoesWrong:
+    def test_a_card_that_does_not_keep_what_is_written(self, whole: Made, tmp_path: Path) -> None:
+        target = tmp_path / "card"
+        target.touch()
+        descriptor = os.open(target, os.O_RDWR)
+        worn = Worn(target, descriptor, is_disk=False)
+        with pytest.raises(ImageError, match="does not keep what is written") as failed:
+            writing.flash(whole.handed, worn, {}, lambda _what, _count: None)
+        os.close(descriptor)
+        assert "another card" in failed.value.hint
+        assert not target.read_bytes()[: writing.FIRST].strip(b"\0"), "it starts nothing"
+
+    def test_cut_off_anywhere_it_starts_nothing(self, whole: Made, tmp_path: Path) -> None:
+        drawn = random.Random(5)
+        for turn in range(4):
+            target = tmp_path / str(turn)
+            shutil.copy(whole.plain, target)  # a card that started
+            left = drawn.randrange(2 * whole.handed.layout.mapped - writing.FIRST)
+
+            def progress(_what: str, count: int) -> None:
+                nonlocal left
+                left -= count
+                if left < 0:
+                    raise CutOff
+
+            descriptor = os.open(target, os.O_RDWR)
+            with pytest.raises(CutOff):
+                writing.flash(whole.handed, writing.Target(target, descriptor, is_disk=False), {}, progress)
+            os.close(descriptor)
+            with target.open("rb") as file:
+                assert not file.read(writing.FIRST).strip(b"\0")
+
+    def test_a_disk_that_is_full(self, whole: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        place = tmp_path / "small"
+        place.mkdir()
+        words = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(place)]
+        if os.geteuid() != 0 or subprocess.run(words, capture_output=True, check=False).returncode:
+            pytest.skip("no right to mount")
+        try:
+            assert run(whole.words(str(place / "card"))) == 1
+        finally:
+            subprocess.run(["umount", str(place)], check=True)
+        assert "free some space" in said(capsys)
+
+    @pytest.mark.parametrize("target", ["/dev/no-such-disk", "/"])
+    def test_what_is_no_card(self, whole: Made, target: str, capsys: pytest.CaptureFixture[str]) -> None:
+        assert run(whole.words(target)) == 2
+        assert target in said(capsys)
+
+
+@contextlib.contextmanager
+def looped(file: Path, size: int, *options: str) -> Iterator[str]:
+    """A loop device over a new file of this size."""
+    with file.open("wb") as out:
+        out.truncate(size)
+    losetup = find("losetup") or "false"
+    words = [losetup, "--find", "--show", *options, str(file)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip("no loop devices here")
+    try:
+        yield done.stdout.strip()
+    finally:
+        subprocess.run([losetup, "--detach", done.stdout.strip()], check=True)
+
+
+@pytest.mark.skipif(shutil.which("lsblk") is None, reason="lsblk is not installed")
+class TestLoopDevices:
+    def test_as_a_card(self, whole: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        layout, file = whole.handed.layout, tmp_path / "behind"
+        with looped(file, layout.size + (4 << 20)) as device:
+            assert run(whole.words(device)) == 2
+            assert "calls it loop" in said(capsys)
+            assert run(whole.words(device, "--allow-loop")) == 0
+            is_, should = Path(device).read_bytes(), whole.plain.read_bytes()
+        assert all(is_[each.begin : each.end] == should[each.begin : each.end] for each in layout.ranges)
+
+    @pytest.mark.parametrize(("mebibytes", "options", "what"), [
+        (8, (), "the image wants"), (200, ("--read-only",), "write-protected"),
+    ])  # fmt: skip
+    def test_refused(
+        self, whole: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+        mebibytes: int, options: tuple[str, ...], what: str,
+    ) -> None:  # fmt: skip
+        with looped(tmp_path / "behind", mebibytes << 20, *options) as device:
+            assert run(whole.words(device, "--allow-loop")) == 2
+        assert what in said(capsys)
+
+
+class Paced(writing.Target):
+    """A card that takes 40 MB/s and gives 80."""
+
+    def write(self, at: int, content: bytes) -> None:
+        time.sleep(len(content) / 40e6)
+        super().write(at, content)
+
+    def read(self, begin: int, end: int) -> Iterator[bytes]:
+        for piece in super().read(begin, end):
+            time.sleep(len(piece) / 80e6)
+            yield piece
+
+
+@pytest.mark.slow
+def test_sparse_writing_takes_less_than_a_plain_copy(tmp_path: Path) -> None:
+    """An image a quarter of which is data, as ours, at the pace of a card; both are written and read back whole."""
+    plain = made.card(tmp_path, data=120, hole=400)
+    handed = image.look_at(*made.hand_out(tmp_path, plain))
+    everything = image.Range(0, handed.layout.size, filesystem.digest(plain))
+    seconds = {}
+    for name, ranges in (("sparse", handed.layout.ranges), ("plain", [everything])):
+        layout = handed.layout._replace(ranges=ranges)
+        with writing.opened(tmp_path / name, layout.size) as opened:
+            descriptor = os.open(opened.path, os.O_RDWR)
+            done = writing.flash(
+                handed._replace(layout=layout), Paced(opened.path, descriptor, is_disk=False), {}, lambda *_: None
+            )
+            os.close(descriptor)
+        seconds[name] = done.seconds
+        assert filesystem.digest(tmp_path / name) == everything.digest
+    ratio = seconds["sparse"] / seconds["plain"]
+    print(f"sparse {seconds['sparse']:.2f} s, plain copy {seconds['plain']:.2f} s: {ratio:.2f}")
+    assert ratio <= 0.6
