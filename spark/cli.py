@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from spark.jobs.outcome import Job
     from spark.jobs.runner import Step
+    from spark.report.facts import Facts
+    from spark.report.queries import LakeFigures, LakeReader
 
 FAILED, USAGE, INTEGRITY = 1, 2, 4
 """Exit codes, beside 0: the thing asked for failed; wrong usage or configuration; the data breaks its contract."""
@@ -371,39 +373,71 @@ class _Display:
 
 @analytics.command()
 @_lake_option
-@click.option("--out", required=True, metavar="FILE.html", type=click.Path(path_type=Path), help="The page to write.")
+@click.option(
+    "--out",
+    metavar="FILE.html",
+    help="The page to write. `DIR/`: a folder, with pages of the gateways that need a look most, linked.",
+)
+@click.option("--gateway", metavar="NAME", help="The page of this gateway, NAME or TENANT/NAME [default: the fleet].")
+@click.option("--json", "as_json", is_flag=True, help="Print what the page says as one JSON object.")
 @click.option(
     "--facts",
     metavar="FILE.json",
     type=click.Path(path_type=Path),
     help="What was expected and seen of a run, drawn at the top: title, verdict, facts, notes, events.",
 )
-def report(lake: Path, out: Path, facts: Path | None) -> None:
+def report(lake: Path, out: str | None, gateway: str | None, as_json: bool, facts: Path | None) -> None:
     """Draw the derived tables as one HTML page that needs no network.
 
     Reads what `analytics run` left; starts no JVM.
     """
     _existing(lake)
+    if out is None and not as_json:
+        raise click.UsageError("nothing to do: give --out FILE.html, or --json")
+    folder = out is not None and (out.endswith("/") or Path(out).is_dir())
+    if folder and gateway is not None:
+        raise click.UsageError("a folder is of the whole fleet: leave out --gateway, or give a file as --out")
     import deltalake.exceptions
 
     from spark.report import facts as facts_file
-    from spark.report import formatting, notices, page, queries
+    from spark.report import queries
 
     try:
-        described = facts_file.load(facts) if facts is not None else None
-    except facts_file.BadFacts as error:
+        described = facts_file.load(facts) if facts is not None else facts_file.Facts()
+        known, said = _drawn(queries.LakeReader(lake), None if out is None else Path(out), folder, gateway, described)
+    except (facts_file.BadFacts, queries.NoGateway) as error:
         raise click.UsageError(str(error)) from None
-    try:
-        known = queries.read(lake)
-    except (deltalake.exceptions.DeltaError, OSError) as error:
+    except deltalake.exceptions.DeltaError as error:
         click.echo(f"error: {lake}: a table cannot be read: {error}", err=True)
         sys.exit(FAILED)
-    try:
-        size = page.write(known, out, described)
     except OSError as error:
-        click.echo(f"error: {out}: {error.strerror or error}", err=True)
+        click.echo(f"error: {error.filename or lake}: {error.strerror or error}", err=True)
         sys.exit(FAILED)
-    click.echo(f"{out} ({size / 1024:,.0f} KB)")
+    if said is not None:
+        click.echo(said, err=as_json)
+    if as_json:
+        click.echo(queries.encoded(known))
+    _say_notices(known, lake)
+
+
+def _drawn(
+    lake: LakeReader, out: Path | None, folder: bool, gateway: str | None, facts: Facts
+) -> tuple[LakeFigures, str | None]:
+    """Write the page, or pages; what is on the first, and what was written."""
+    from spark.report import page
+
+    if folder and out is not None:
+        known, pages = page.write_folder(lake, out, facts)
+        return known, f"{out / 'index.html'} ({pages} pages)"
+    known = lake.fleet() if gateway is None else lake.gateway(lake.named(gateway))
+    if out is None:
+        return known, None
+    return known, f"{out} ({page.write(known, out, facts) / 1024:,.0f} KB)"
+
+
+def _say_notices(known: LakeFigures, lake: Path) -> None:
+    from spark.report import formatting, notices
+
     group = click.get_current_context().parent
     program = "waypost analytics" if group is None else group.command_path  # as this person called it
     for text in notices.notices(known, f"{program} run --lake {shlex.quote(str(lake))}"):

@@ -1,22 +1,83 @@
-"""Which plots the page has, made from what was read."""
+"""Which charts the page has, made from what was read. `assets/charts.js` draws them, with uPlot."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from typing import Any, Literal
 
-from spark.report import formatting
-from spark.report.axis import Axis, count_axis, value_axis
-from spark.report.plot import Band, Plot, Series
-from spark.report.queries import Flow, Gateway, Track
+import msgspec
 
-RATE_POINTS_MAX = 60
-"""Buckets of a rate plot. The hub lands in commits of a second or two; narrower buckets would draw its commits."""
+from spark.report import formatting, limits
+from spark.report.delivery import Delivery, Window
+from spark.report.flows import Flow
+from spark.report.outages import Outage
+from spark.report.tables import Gateway
+from spark.report.tracks import Anomaly, Track
+
 _WIDTHS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14_400, 43_200, 86_400)
-FLOWS_MAX = 6
-"""Gateways drawn one by one; the rest are in the sum over the fleet and in the tables."""
-TRACKS_MAX = 48
-"""Small plots drawn."""
+Values = Sequence[float | None]
+Unit = Literal["", "/s", "s", "share"]
+
+
+class Band(msgspec.Struct):
+    """A stretch of time, or a moment when both ends are the same, marked in a chart; number 0 has no badge."""
+
+    number: int
+    label: str
+    start: float
+    end: float
+
+
+class Line(msgspec.Struct, omit_defaults=True):
+    """Values over time, named by a colour of the page. `y2`: the upper end, of a range; `notes`: a text a value."""
+
+    label: str
+    kind: Literal["area", "steps", "line", "dots", "marks", "range"]
+    style: str
+    x: list[float]
+    y: list[float | None]
+    y2: list[float | None] | None = None
+    notes: list[str] | None = None
+
+
+class Chart(msgspec.Struct):
+    """One drawing from `start` to `end`. `place` follows the title, `note` stands at the right; `summary` is what a
+    screen reader
+    says; `zero`: the scale of values begins there."""
+
+    title: str
+    lines: list[Line]
+    start: float
+    end: float
+    unit: Unit = ""
+    place: str = ""
+    note: str = ""
+    summary: str = ""
+    bands: Sequence[Band] = ()
+    zero: bool = True
+    small: bool = False
+
+    @property
+    def spoken(self) -> str:
+        """Title and summary."""
+        title = f"{self.title}, {self.place}" if self.place else self.title
+        return f"{title}: {self.summary}" if self.summary else title
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """What the script draws; times are seconds after `start`."""
+
+        def place(line: Line) -> dict[str, Any]:
+            told: dict[str, Any] = msgspec.to_builtins(line)
+            told["x"] = [round(at - self.start, 2) for at in line.x]
+            for name in ("y", "y2"):
+                if told.get(name) is not None:
+                    told[name] = [None if value is None else float(f"{value:.5g}") for value in told[name]]
+            return told
+
+        bands = [msgspec.to_builtins(band) for band in self.bands if band.end >= self.start and band.start <= self.end]
+        ends = {"from": self.start, "to": self.end, "unit": self.unit, "zero": self.zero, "small": self.small}
+        return ends | {"lines": [place(line) for line in self.lines], "bands": bands}
 
 
 def name_of(gateway: Gateway) -> str:
@@ -25,141 +86,167 @@ def name_of(gateway: Gateway) -> str:
     return name if tenant == "default" else f"{tenant} / {name}"
 
 
-def drawn(flows: Sequence[Flow]) -> list[Flow]:
-    """The gateways to draw: all, or the sum of the fleet and those that held most."""
-    if len(flows) <= FLOWS_MAX:
-        return list(flows)
-    held_most = sorted(flows, key=lambda flow: -max(flow.backlog))[: FLOWS_MAX - 1]
-    return [_sum(flows), *sorted(held_most, key=lambda flow: flow.gateway)]
+def outage_bands(outages: Sequence[Outage], gateway: Gateway) -> list[Band]:
+    """When a gateway was cut off, to be marked in its charts."""
+    return [Band(0, "outage", one.began, one.until) for one in outages if one.gateway == gateway]
 
 
-def _sum(flows: Sequence[Flow]) -> Flow:
-    """One flow of the whole fleet; all flows have the same buckets."""
-
-    def added(lists: Iterable[list[float]]) -> list[float]:
-        return [sum(values) for values in zip(*lists, strict=True)]
-
-    lags = zip(*(flow.lag_max for flow in flows), strict=True)
-    return Flow(
-        ("default", f"all {len(flows)} gateways"),
-        flows[0].start,
-        flows[0].width,
-        received=added(flow.received for flow in flows),
-        landed_live=added(flow.landed_live for flow in flows),
-        landed_backlog=added(flow.landed_backlog for flow in flows),
-        lag_max=[max((lag for lag in at if lag is not None), default=None) for at in lags],
-    )
+def _stepped(times: Sequence[float], values: Values, width: float) -> tuple[list[float], list[float | None]]:
+    """Each value for `width` seconds: a pause where the next one does not follow at once, and an end."""
+    x: list[float] = []
+    y: list[float | None] = []
+    for index, (at, value) in enumerate(zip(times, values, strict=True)):
+        x.append(at)
+        y.append(value)
+        follows = index + 1 < len(times)
+        if not follows or times[index + 1] - at > width * 1.01:
+            x.append(at + width)
+            y.append(None if follows else value)
+    return x, y
 
 
-def _counts(flow: Flow) -> tuple[list[float], list[float], list[float]]:
-    return flow.received, flow.landed_live, flow.landed_backlog
+def _title(flow: Flow, total: int) -> str:
+    return name_of(flow.gateway) if flow.gateway is not None else f"all {formatting.count(total)} gateways"
 
 
-def throughput(flows: Sequence[Flow], x: Axis, bands: Sequence[Band]) -> list[Plot]:
-    """Received against landed, in messages a second; all to one scale."""
-    plots = [_rates(flow, x, bands) for flow in flows]
-    y = count_axis(max((_top(plot.series) for plot in plots), default=0.0))
-    return [replace(plot, y=y) for plot in plots]
+def _count(number: float) -> str:
+    return formatting.count(round(number))
 
 
-def _rates(flow: Flow, x: Axis, bands: Sequence[Band]) -> Plot:
+def throughput(flow: Flow, total: int, bands: Sequence[Band]) -> Chart:
+    """Received against landed, in messages a second."""
     span = len(flow.received) * flow.width
-    enough = (float(width) for width in _WIDTHS_S if width >= flow.width and span / width <= RATE_POINTS_MAX)
+    enough = (float(each) for each in _WIDTHS_S if each >= flow.width and span / each <= limits.RATE_POINTS_MAX)
     width = next(enough, max(flow.width, float(_WIDTHS_S[-1])))
-    times, (received, live, late) = _coarser(flow, width)
-    series = [
-        Series("landed, live lane", "area", "live", times, live, width=width),
-        Series("landed, backlog lane", "area", "drain", times, late, base=live, width=width),
-        Series("received", "steps", "received", times, received, width=width),
-    ]
-    total = sum(flow.received)
-    landed = sum(flow.landed_live) + sum(flow.landed_backlog)
-    summary = f"{formatting.count(round(total))} messages received, {formatting.count(round(landed))} landed"
-    note = f"{formatting.count(round(total))} received"
-    return Plot(name_of(flow.gateway), series, x, count_axis(1), "/s", note=note, summary=summary, bands=bands)
-
-
-def _coarser(flow: Flow, width: float) -> tuple[list[float], list[list[float]]]:
-    """Buckets of about `width` seconds, as rates a second. The last one is divided by what it really covers."""
     step = max(1, round(width / flow.width))
     times = flow.times[::step]
-    rates = []
-    for counts in _counts(flow):
+
+    def rates(counts: Sequence[float]) -> Values:
+        """Buckets of about `width` seconds; the last one is divided by what it really covers."""
         chunks = (counts[index : index + step] for index in range(0, len(counts), step))
-        rates.append([sum(chunk) / (len(chunk) * flow.width) for chunk in chunks])
-    return times, rates
+        return [sum(chunk) / (len(chunk) * flow.width) for chunk in chunks]
+
+    lines = [
+        Line("landed, live lane", "area", "live", *_stepped(times, rates(flow.landed_live), width)),
+        Line("landed, backlog lane", "area", "drain", *_stepped(times, rates(flow.landed_backlog), width)),
+        Line("received", "steps", "received", *_stepped(times, rates(flow.received), width)),
+    ]
+    received, landed = sum(flow.received), sum(flow.landed_live) + sum(flow.landed_backlog)
+    summary = f"{_count(received)} messages received, {_count(landed)} landed"
+    note = f"{_count(received)} received"
+    return Chart(_title(flow, total), lines, flow.start, flow.end, "/s", note=note, summary=summary, bands=bands)
 
 
-def _top(series: Iterable[Series]) -> float:
-    tops = (
-        value + (one.base[index] if one.base is not None else 0.0)
-        for one in series
-        for index, value in enumerate(one.values)
-        if value is not None
-    )
-    return max(tops, default=0.0)
-
-
-def backlog(flows: Sequence[Flow], x: Axis, bands: Sequence[Band]) -> list[Plot]:
-    """What each gateway held: received minus landed, and what it reported itself."""
-    plots = []
-    for flow in flows:
-        held = flow.backlog
-        series = [Series("held", "area", "backlog", flow.times, held, width=flow.width)]
-        if flow.reported:
-            times, values = zip(*flow.reported, strict=True)
-            series.append(Series("reported by the gateway", "dots", "reported", times, values))
-        peak = max(held, default=0.0)
-        summary = (
-            f"at most {formatting.count(round(peak))} messages held, {formatting.count(round(held[-1]))} at the end"
-        )
-        note = f"peak {formatting.count(round(peak))}, now {formatting.count(round(held[-1]))}"
-        plots.append(Plot(name_of(flow.gateway), series, x, count_axis(1), note=note, summary=summary, bands=bands))
-    y = count_axis(max((_top(plot.series) for plot in plots), default=0.0))
-    return [replace(plot, y=y) for plot in plots]
-
-
-def lag(flows: Sequence[Flow], x: Axis, bands: Sequence[Band]) -> list[Plot]:
-    """How long what landed had been under way, at worst."""
-    plots = []
-    for flow in flows:
-        series = [Series("longest delay to the lake", "area", "lag", flow.times, flow.lag_max, width=flow.width)]
-        worst = max((value for value in flow.lag_max if value is not None), default=0.0)
-        summary = f"at most {formatting.duration(worst)}"
-        plots.append(
-            Plot(
-                name_of(flow.gateway),
-                series,
-                x,
-                count_axis(1),
-                "s",
-                note=f"worst {formatting.duration(worst)}",
-                summary=summary,
-                bands=bands,
+def backlog(flow: Flow, total: int, bands: Sequence[Band]) -> Chart:
+    """What a gateway held: received minus landed, and what it reported itself."""
+    held = flow.backlog
+    lines = [Line("held", "area", "backlog", *_stepped(flow.times, held, flow.width))]
+    if flow.reported:
+        lines.append(
+            Line(
+                "reported by the gateway",
+                "dots",
+                "reported",
+                [at for at, _ in flow.reported],
+                [v for _, v in flow.reported],
             )
         )
-    y = count_axis(max((_top(plot.series) for plot in plots), default=0.0))
-    ticks = tuple((value, f"{label}{formatting.THIN_SPACE}s") for value, label in y.ticks)
-    return [replace(plot, y=replace(y, ticks=ticks)) for plot in plots]
+    peak = max(held, default=0.0)
+    summary = f"at most {_count(peak)} messages held, {_count(held[-1])} at the end"
+    note = f"peak {_count(peak)}, at the end {_count(held[-1])}"
+    return Chart(_title(flow, total), lines, flow.start, flow.end, note=note, summary=summary, bands=bands)
 
 
-def tracks(known: Sequence[Track], x: Axis, bands: Sequence[Band]) -> list[Plot]:
-    """One small plot a metric: range and mean of each window, and the readings behind them."""
-    return [_track(track, x, bands) for track in known[:TRACKS_MAX]]
-
-
-def _track(track: Track, x: Axis, bands: Sequence[Band]) -> Plot:
-    starts, lows, highs, means = (list(column) for column in zip(*track.windows, strict=True))
-    spread = [high - low for low, high in zip(lows, highs, strict=True)]
-    series = [Series("range", "bars", "range reading", starts, spread, base=lows, width=track.width, told=False)]
-    if track.readings:
-        times, values = zip(*track.readings, strict=True)
-        series.append(Series("readings", "line", "faint reading", times, values))
-    mean = "mean of the minute" if track.width == 60 else "mean of the hour"
-    series.append(Series(mean, "steps", "strong reading", starts, means, width=track.width))
-    y = value_axis(min(lows), max(highs))
-    summary = (
-        f"from {formatting.number(min(lows))} to {formatting.number(max(highs))}, last {formatting.number(track.last)}"
+def lag(flow: Flow, total: int, bands: Sequence[Band]) -> Chart:
+    """How long what landed had been under way, at worst."""
+    lines = [Line("longest delay to the lake", "area", "lag", *_stepped(flow.times, flow.lag_max, flow.width))]
+    worst = formatting.duration(max((value for value in flow.lag_max if value is not None), default=0.0))
+    return Chart(
+        _title(flow, total),
+        lines,
+        flow.start,
+        flow.end,
+        "s",
+        note=f"worst {worst}",
+        summary=f"at most {worst}",
+        bands=bands,
     )
-    note = formatting.number(track.last)
-    return Plot(track.metric, series, x, y, place=track.device, note=note, summary=summary, bands=bands, small=True)
+
+
+def delivery(found: Delivery, bands: Sequence[Band]) -> list[Chart]:
+    """Share within the target, and the times themselves, by hour or day."""
+    windows, width = found.windows, float(found.width_s)
+    if len(windows) < 2:
+        return []
+    start, end = windows[0].start, windows[-1].start + width
+    starts = [window.start for window in windows]
+
+    def line(label: str, style: str, values: Values) -> Line:
+        return Line(label, "steps", style, *_stepped(starts, values, width))
+
+    alone = any(window.p50_s is not None for window in windows)
+    percentiles = [
+        *([line("p50", "live", [window.p50_s for window in windows])] if alone else []),
+        line("p95" if alone else "p95, worst gateway", "lag", [window.p95_s for window in windows]),
+        line("p99" if alone else "p99, worst gateway", "drain", [window.p99_s for window in windows]),
+    ]
+    share = [line("within the target", "live", [window.share for window in windows])]
+    worst = min(windows, key=lambda window: window.share if window.share is not None else 2.0)
+    return [
+        Chart(
+            "In the lake within 60 s",
+            share,
+            start,
+            end,
+            "share",
+            summary=_worst(worst),
+            note=_worst(worst),
+            bands=bands,
+            zero=False,
+        ),
+        Chart(
+            "Delivery time",
+            percentiles,
+            start,
+            end,
+            "s",
+            bands=bands,
+            summary=f"p95 at most {formatting.duration(max((each.p95_s or 0.0 for each in windows), default=0.0))}",
+        ),
+    ]
+
+
+def _worst(window: Window) -> str:
+    return f"worst {formatting.percent(window.share)}" if window.share is not None else ""
+
+
+def track(one: Track, span: tuple[float, float], bands: Sequence[Band]) -> Chart:
+    """One metric: range and mean of each window, the readings behind them, and what was unusual."""
+    starts, lows, highs, means = (list(column) for column in zip(*one.windows, strict=True))
+    x, low = _stepped(starts, lows, one.width)
+    _, high = _stepped(starts, highs, one.width)
+    lines = [Line("range", "range", "reading", x, low, high)]
+    if one.readings:
+        times, values = zip(*one.readings, strict=True)
+        lines.append(Line("readings", "line", "faint", list(times), list(values)))
+    mean = "mean of the minute" if one.width == 60 else "mean of the hour"
+    lines.append(Line(mean, "steps", "reading", *_stepped(starts, means, one.width)))
+    if one.anomalies:
+        ordered = sorted(one.anomalies, key=lambda anomaly: anomaly.at)
+        at = [each.at for each in ordered]
+        notes = [said(each) for each in ordered]
+        lines.append(Line("anomalies", "marks", "bad", at, [each.value for each in ordered], notes=notes))
+    last = formatting.number(one.last)
+    summary = f"from {formatting.number(min(lows))} to {formatting.number(max(highs))}, last {last}"
+    if one.anomalies:
+        summary += f", {formatting.count(len(one.anomalies))} anomalies"
+    start, end = min(span[0], starts[0]), max(span[1], starts[-1] + one.width)
+    return Chart(
+        one.metric, lines, start, end, place=one.device, note=last, summary=summary, bands=bands, zero=False, small=True
+    )
+
+
+def said(anomaly: Anomaly) -> str:
+    """Which rule spoke up, how surely, and what it expected."""
+    text = f"{anomaly.rule or 'several rules'} {anomaly.score:.2f}"
+    return text if anomaly.expected is None else f"{text}, expected {formatting.number(anomaly.expected)}"

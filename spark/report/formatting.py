@@ -70,3 +70,11 @@ def moment(at: datetime) -> str:
 def clock(at: datetime) -> str:
     """Time of day to the second."""
     return f"{at.astimezone(UTC):%H:%M:%S}"
+
+
+def size(count: float) -> str:
+    """Bytes with an SI prefix: `1.5 MB`."""
+    for unit, prefix in _SI:
+        if count >= unit:
+            return f"{_significant(count / unit)}{THIN_SPACE}{prefix}B"
+    return f"{_significant(count)}{THIN_SPACE}B"

@@ -19,7 +19,7 @@ def notices(known: LakeFigures, command: str = "waypost analytics run --lake DIR
     if not known.landed:
         return ["Nothing to draw: no gateway has forwarded messages to this hub yet."]
     count = formatting.count(known.landed)
-    if not (known.completeness or known.freshness or known.flows):
+    if not (known.accounts.known or known.members or known.flows):
         return [f"{count} messages have landed, but no job has run. Run {run} and draw the report again."]
     found = []
     if known.mixed:
@@ -27,7 +27,7 @@ def notices(known: LakeFigures, command: str = "waypost analytics run --lake DIR
             "The tables were made of different versions of the lake, so their totals may differ. "
             f"Run {run} without --job and draw the report again."
         )
-    if not known.completeness:
+    if not known.accounts.known:
         found.append(f"Duplicates and gaps are unknown: the job gaps has not run. Run {run}.")
     if known.landed_since:
         since = formatting.count(known.landed_since)

@@ -1,31 +1,64 @@
-"""The report: one HTML file, readable from top to bottom, that needs nothing but itself."""
+"""The report: one HTML file, readable from top to bottom, that needs nothing but itself; or a folder with a page a
+gateway.
+
+What comes from a lake is text in it, wherever it stands: the templates escape everything, data for the scripts has no
+`<`, and
+the page's security policy runs no script and applies no style but those whose hashes it names.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from base64 import b64encode
 from datetime import UTC, datetime
+from functools import cache
+from hashlib import sha256
 from pathlib import Path
-from xml.etree.ElementTree import Element
+from typing import Any
 
-from spark.report import charts, formatting, queries, sections
-from spark.report.axis import time_axis
-from spark.report.facts import Fact, Facts
-from spark.report.html import Child, append, h, page
+import jinja2
+import msgspec
+from markupsafe import Markup
+
+from spark.report import charts, formatting, limits, queries, table
+from spark.report.charts import Band
+from spark.report.facts import Facts
 from spark.report.notices import as_of, notices
-from spark.report.plot import Band
-from spark.report.queries import LakeFigures
+from spark.report.queries import LakeFigures, LakeReader
+from spark.report.sections import Links, Sections, Tile
 from spark.report.snapshot import Standing
-from spark.report.table import table
+from spark.report.tables import Gateway
 
 _HERE = Path(__file__).parent
 _DEFAULT_TITLE = "Fleet report"
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
-"""Content security policy: the page may load nothing, from anywhere."""
+_STYLES = ("uplot/uPlot.min.css", "page.css")
+_SCRIPTS = ("uplot/uPlot.iife.min.js", "words.js", "tables.js", "charts.js")
 
 
-def write(known: LakeFigures, out: Path, facts: Facts | None = None, now: datetime | None = None) -> int:
+def write(known: LakeFigures, out: Path, facts: Facts | None = None) -> int:
     """Draw what is `known` into `out`; returns the file's bytes. Raises `OSError` when it cannot be written."""
-    content = render(known, facts or Facts(), now or datetime.now(UTC))
+    return _write(render(known, facts or Facts()), out)
+
+
+def write_folder(lake: LakeReader, out: Path, facts: Facts | None = None) -> tuple[LakeFigures, int]:
+    """The fleet's page as `index.html`, and beside it, linked, those of the gateways that need a look most, as many as
+    `PAGES_MAX`; returns what is known and how many pages. Raises `OSError` when one cannot be written."""
+    known = lake.fleet()
+    chosen = [member.gateway for member in known.members[: limits.PAGES_MAX]]
+    links = {gateway: f"gateways/{file_name(gateway)}" for gateway in chosen}
+    for gateway, place in links.items():
+        _write(render(lake.gateway(gateway), facts or Facts(), home="../index.html"), out / place)
+    _write(render(known, facts or Facts(), links), out / "index.html")
+    return known, len(links) + 1
+
+
+def file_name(gateway: Gateway) -> str:
+    """A name for the page of a gateway that every file system and address takes, of this gateway only."""
+    name = re.sub(r"[^A-Za-z0-9_-]", "_", charts.name_of(gateway))[:60]
+    return f"{name}-{sha256('/'.join(gateway).encode()).hexdigest()[:8]}.html"
+
+
+def _write(content: bytes, out: Path) -> int:
     if out.exists() and not out.is_file():  # a device or a pipe stays what it is
         out.write_bytes(content)
         return len(content)
@@ -36,151 +69,152 @@ def write(known: LakeFigures, out: Path, facts: Facts | None = None, now: dateti
     return len(content)
 
 
-def render(known: LakeFigures, facts: Facts, now: datetime) -> bytes:
-    """The page as bytes."""
-    title = facts.title or _DEFAULT_TITLE
-    main = h("main", *_head(title, known, now))
-    append(main, _verdict(known, facts), *(_notice(text) for text in notices(known)), *_told(facts), _tiles(known))
-    if known.span is not None:
-        _sections(main, known, facts, known.span)
-    append(main, _foot(known))
-    head = h(
-        "head",
-        h("meta", charset="utf-8"),
-        h("meta", http_equiv="Content-Security-Policy", content=_POLICY),
-        h("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        h("title", f"{title} · Waypost"),
-        h("style", (_HERE / "page.css").read_text()),
+def render(known: LakeFigures, facts: Facts, links: Links | None = None, home: str | None = None) -> bytes:
+    """The page as bytes. `links`: addresses of pages of gateways; `home`: that of the fleet's page."""
+    bands = _bands(facts)
+    assets = _assets()
+    page = _environment().get_template("page.html.j2").render(
+        title=_title(known, facts),
+        policy=assets.policy,
+        styles=assets.styles,
+        scripts=assets.scripts,
+        home=home,
+        known=known,
+        span=[datetime.fromtimestamp(second, UTC) for second in known.span] if known.span is not None else None,
+        verdict=_verdict(known, facts),
+        notices=[text.split("`") for text in notices(known)],
+        facts=facts,
+        told=[(fact, _shown(fact.value), _shown(fact.expected)) for fact in facts.facts],
+        tiles=_tiles(known),
+        events=bands,
+        sections=Sections(known, bands, links).all(),
+    )  # fmt: skip
+    return page.encode()
+
+
+class _Assets(msgspec.Struct):
+    """What each page has inside it."""
+
+    styles: list[Markup]
+    scripts: list[Markup]
+    policy: str
+
+
+@cache
+def _assets() -> _Assets:
+    """Read once. Nothing else runs, and nothing is loaded from anywhere."""
+    styles = [(_HERE / "assets" / name).read_text(encoding="utf-8") for name in _STYLES]
+    scripts = [(_HERE / "assets" / name).read_text(encoding="utf-8") for name in _SCRIPTS]
+    policy = f"default-src 'none'; style-src {_hashes(styles)}; script-src {_hashes(scripts)}"
+    return _Assets([Markup(text) for text in styles], [Markup(text) for text in scripts], policy)  # noqa: S704 - files of ours
+
+
+def _hashes(texts: list[str]) -> str:
+    return " ".join(f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'" for text in texts)
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    made = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_HERE / "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
-    return page(h("html", head, h("body", main, h("script", (_HERE / "page.js").read_text())), lang="en"))
+    made.filters |= {
+        "moment": formatting.moment,
+        "clock": formatting.clock,
+        "duration": formatting.duration,
+        "count": formatting.count,
+        "at": lambda second: datetime.fromtimestamp(second, UTC),
+        "data": _data,
+        "breakable": table.breakable,
+    }
+    made.globals |= {"cell": table.cell, "mark": table.mark, "as_of": as_of}
+    return made
 
 
-def _head(title: str, known: LakeFigures, now: datetime) -> Iterable[Element]:
-    yield h("h1", title)
-    made = ("Waypost, made ", _time(now), " UTC.")
-    if known.span is None:
-        yield h("p", *made, class_="soft")
-        return
-    first, last = (datetime.fromtimestamp(second, UTC) for second in known.span)
-    until = formatting.clock(last) if first.date() == last.date() else formatting.moment(last)
-    length = formatting.duration((last - first).total_seconds())
-    span = (_time(first), " to ", h("time", until, datetime=last.isoformat()), f" UTC ({length}). ")
-    yield h("p", *span, *_as_of(known), *made, " All times are UTC.", class_="soft")
+def _data(value: Any) -> Markup:
+    """JSON for the page's scripts; `<` is spelt so that no text can end the element."""
+    text = msgspec.json.encode(value).decode()
+    for letter in "<>&":
+        text = text.replace(letter, f"\\u{ord(letter):04x}")
+    return Markup(text)  # noqa: S704 - it has no markup left
 
 
-def _as_of(known: LakeFigures) -> Iterable[Child]:
-    if known.telemetry is None:
-        return
-    yield f"As of telemetry version {known.telemetry.version}"
-    if known.telemetry.committed_at is not None:
-        yield ", landed by "
-        yield _time(known.telemetry.committed_at)
-    yield ". "
+def _title(known: LakeFigures, facts: Facts) -> str:
+    title = facts.title or _DEFAULT_TITLE
+    return title if known.gateway is None else f"Gateway {charts.name_of(known.gateway)}"
 
 
-def _time(at: datetime) -> Element:
-    return h("time", formatting.moment(at), datetime=at.isoformat())
-
-
-def _verdict(known: LakeFigures, facts: Facts) -> Element:
-    duplicates = queries.total(known.completeness, "duplicates")
-    unexplained = queries.total(known.completeness, "unexplained")
+def _verdict(known: LakeFigures, facts: Facts) -> tuple[str, str, str]:
+    """State, sign, words."""
+    balance = known.accounts.balance
     if not known.landed:
         state, text = "idle", "Nothing has landed in this lake yet"
-    elif not known.completeness:
-        left = "duplicates and gaps are not known" if known.freshness or known.flows else "the jobs have not run"
+    elif not known.accounts.known:
+        left = "duplicates and gaps are not known" if known.members or known.flows else "the jobs have not run"
         state, text = "idle", f"{formatting.count(known.landed)} messages landed; {left} yet"
     else:
-        state = "failed" if duplicates or unexplained else "ok"
-        text = f"{formatting.count(known.landed)} messages in the lake, {formatting.count(duplicates)} duplicates, "
-        text += f"{formatting.count(unexplained)} unexplained gaps"
-    if facts.verdict is not None and not (facts.verdict == "ok" and state == "failed"):
+        state = "failed" if balance.duplicates or balance.unexplained else "ok"
+        wrong = (formatting.count(balance.duplicates), formatting.count(balance.unexplained))
+        text = (
+            f"{formatting.count(known.landed)} messages in the lake, {wrong[0]} duplicates, {wrong[1]} unexplained gaps"
+        )
+    if known.gateway is None and facts.verdict is not None and not (facts.verdict == "ok" and state == "failed"):
         state = facts.verdict
-    sign = {"ok": "\u2713", "failed": "\u2717", "idle": "\u2022"}[state]
-    return h("div", h("span", sign, aria_hidden="true"), h("span", text), class_=f"verdict {state}", role="status")
+    return state, {"ok": "\u2713", "failed": "\u2717", "idle": "\u2022"}[state], text
 
 
-def _told(facts: Facts) -> Iterable[Element]:
-    """What the run's watcher wrote down."""
-    if facts.facts:
-        heads = ("", "seen", "expected", "")
-        yield table("Seen and expected", heads, [_fact(fact) for fact in facts.facts], numeric=(1, 2))
-    if facts.notes:
-        yield h("ul", *(h("li", note) for note in facts.notes), class_="notes")
+def _shown(value: str | int | float | None) -> str:
+    """A fact's value."""
+    if value is None:
+        return ""
+    if isinstance(value, int):
+        return formatting.count(value)
+    return value if isinstance(value, str) else formatting.number(value)
 
 
-def _fact(fact: Fact) -> list[Child]:
-    def shown(value: str | int | float | None) -> str:
-        if value is None:
-            return ""
-        if isinstance(value, int):
-            return formatting.count(value)
-        return value if isinstance(value, str) else formatting.number(value)
-
-    sign = {True: "\u2713", False: "\u2717 differs", None: ""}[fact.ok]
-    cell = h("td", sign, class_={True: "good", False: "bad", None: None}[fact.ok])
-    return [fact.name, shown(fact.value), shown(fact.expected), cell]
-
-
-def _tiles(known: LakeFigures) -> Element:
-    gateways = [row for row in known.freshness if row["device"] is None]
-    devices = [row for row in known.freshness if row["device"] is not None]
-    duplicates = queries.total(known.completeness, "duplicates")
-    unexplained = queries.total(known.completeness, "unexplained")
-    rejected = sum(number for _, number in known.rejects)
-    tiles = [
-        ("messages landed", formatting.count(known.landed), ""),
-        ("gateways", formatting.count(len(gateways)), ""),
-        ("devices", formatting.count(len(devices)), ""),
-        (_dated("readings", known.readings_at), formatting.count(known.readings), ""),
-        (_dated("rejected values", known.readings_at), formatting.count(rejected), ""),
-        ("duplicates", formatting.count(duplicates), "bad" if duplicates else "good"),
-        ("unexplained gaps", formatting.count(unexplained), "bad" if unexplained else "good"),
+def _tiles(known: LakeFigures) -> list[Tile]:
+    """The answer in numbers: is the fleet well, is the data complete, what is unusual, how long until it is known."""
+    count = formatting.count
+    tiles: list[Tile] = [("messages landed", count(known.landed), "")]
+    if not known.accounts.known:
+        return tiles
+    balance = known.accounts.balance
+    if known.gateway is None:
+        ill = sum(member.state != "ok" for member in known.members)
+        tiles += [("gateways", count(len(known.members)), ""), ("need a look", count(ill), "bad" if ill else "good")]
+    if known.health.devices:
+        ill = known.health.need_a_look
+        tiles += [
+            ("devices", count(known.health.devices), ""),
+            ("devices that need a look", count(ill), "bad" if ill else "good"),
+        ]
+    tiles += [
+        ("unexplained gaps", count(balance.unexplained), "bad" if balance.unexplained else "good"),
+        ("duplicates", count(balance.duplicates), "bad" if balance.duplicates else "good"),
     ]
-    worst = max((row["lag_p95_s"] for row in gateways if row["lag_p95_s"] is not None), default=None)
-    tiles.append(("slowest gateway\u2019s p95 lag", formatting.duration(worst), ""))
-    if not known.completeness:
-        tiles = tiles[:1]
-    return h(
-        "div",
-        *(h("div", h("b", value), h("span", name), class_=f"tile {mark}".strip()) for name, value, mark in tiles),
-        class_="tiles",
+    if known.delivery.share is not None:
+        late = known.delivery.share < limits.WITHIN_SHARE
+        tiles.append(("in the lake within 60 s", formatting.percent(known.delivery.share), "bad" if late else "good"))
+    tiles += [
+        ("outages", count(len(known.outages)), ""),
+        ("anomalies", count(known.anomalies.count), ""),
+        (_dated("readings", known.readings_at), count(known.readings), ""),
+        (_dated("rejected values", known.readings_at), count(queries.rejected(known)), ""),
+    ]
+    slowest = max((one.lag_p95_s for one in known.members if one.lag_p95_s is not None), default=None)
+    tiles.append(
+        ("slowest gateway\u2019s p95 lag" if known.gateway is None else "p95 lag", formatting.duration(slowest), "")
     )
+    return tiles
 
 
 def _dated(name: str, standing: Standing | None) -> str:
     at = as_of(standing)
     return f"{name} as of {at}" if at is not None else name
-
-
-def _notice(text: str) -> Element:
-    """A notice; what stands between backticks is a command."""
-    parts = text.split("`")
-    words = (h("code", part) if index % 2 else part for index, part in enumerate(parts))
-    return h("p", *words, class_="notice", role="note")
-
-
-def _sections(main: Element, known: LakeFigures, facts: Facts, span: tuple[float, float]) -> None:
-    x = time_axis(*span)
-    bands = _bands(facts)
-    if bands:
-        append(main, h("h2", "What happened"), h("ol", *(_event(band) for band in bands), class_="events"))
-    flows = charts.drawn(known.flows)
-    if len(flows) < len(known.flows):
-        append(
-            main,
-            h(
-                "p",
-                f"Drawn: the whole fleet, and of {len(known.flows)} gateways the {len(flows) - 1} that held most.",
-                class_="soft",
-            ),
-        )
-    sections.throughput(main, charts.throughput(flows, x, bands))
-    sections.backlog(main, charts.backlog(flows, x, bands), reported=any(flow.reported for flow in flows))
-    sections.freshness(main, known, charts.lag(flows, x, bands))
-    sections.completeness(main, known)
-    sections.devices(main, known, x, bands)
-    sections.rejects(main, known)
 
 
 def _bands(facts: Facts) -> list[Band]:
@@ -189,17 +223,3 @@ def _bands(facts: Facts) -> list[Band]:
         Band(number, event.label, event.at.timestamp(), (event.until or event.at).timestamp())
         for number, event in enumerate(ordered, start=1)
     ]
-
-
-def _event(band: Band) -> Element:
-    start, end = (datetime.fromtimestamp(second, UTC) for second in (band.start, band.end))
-    when = formatting.clock(start) if start == end else f"{formatting.clock(start)}\u2013{formatting.clock(end)}"
-    return h("li", h("i", str(band.number), class_="badge"), f" {when} ", h("span", band.label))
-
-
-def _foot(known: LakeFigures) -> Element:
-    versions = ", ".join(f"{name} {version}" for name, version in known.versions.items())
-    return h(
-        "footer",
-        f"Drawn from the lake\u2019s tables at these versions: {versions}." if versions else "No tables found.",
-    )

@@ -1,237 +1,504 @@
-"""The sections of the page below its head, each appended to `main`; they take what was read and the plots of it."""
+"""The sections of the page below its head: what each says, draws and lists."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import groupby
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
-from xml.etree.ElementTree import Element
 
-from spark.report import charts, formatting
-from spark.report.axis import Axis
-from spark.report.html import append, h
+import msgspec
+
+from spark.report import charts, formatting, limits
+from spark.report.charts import Band, Chart
+from spark.report.flows import Flow
 from spark.report.notices import as_of
-from spark.report.plot import Band, Plot, figure
 from spark.report.queries import LakeFigures
-from spark.report.table import table
+from spark.report.table import Column, Table
+from spark.report.tables import Gateway
+from spark.report.tracks import Track
 
-ROWS_MAX = 200
-"""Rows of a table drawn; a fleet's worst come first."""
-
-_ABOUT_BACKLOG = "Messages a gateway had accepted that were not in the lake yet."
-_ABOUT_THROUGHPUT = (
-    "Messages a second: received by the gateway from its devices, and landed in the lake. Where the line "
-    "runs on and the filling stops, the gateway was cut off and kept receiving."
-)
-_ABOUT_FRESHNESS = (
-    "How long messages took from the device to the lake. The plots show, for each moment, the slowest of the "
-    "messages that landed then."
-)
-_ABOUT_COMPLETENESS = (
-    "Every message has a number that is dense per gateway and address, so the lake itself shows what is "
-    "missing. A missing range is explained when the gateway\u2019s loss ledger names it."
-)
+Links = Mapping[Gateway, str]
+"""Addresses of the pages of gateways."""
+Tile = tuple[str, str, str]
+"""Name, value, `bad` or `good` or nothing."""
+_GATEWAY = Column("gateway", "gateway")
 
 
-def _legend(*entries: tuple[str, str, str]) -> Element:
-    """Entries of (colour, shape, words)."""
-    return h(
-        "div",
-        *(h("span", h("i", class_=f"{style} {shape}".strip()), text) for style, shape, text in entries),
-        class_="legend",
-    )
+class Section(msgspec.Struct):
+    """In this order: `about`, `tiles`, `charts`, `tables`, `notes`."""
+
+    id: str
+    title: str
+    about: str = ""
+    tiles: list[Tile] = []
+    charts: list[Chart] = []
+    tables: list[Table] = []
+    notes: list[str] = []
 
 
-def throughput(main: Element, plots: Sequence[Plot]) -> None:
-    append(
-        main,
-        h("h2", "Throughput"),
-        h(
-            "p",
-            _ABOUT_THROUGHPUT,
-            class_="soft",
-        ),
-        _legend(
-            ("received", "thin", "received at the gateway"),
-            ("live", "", "landed, live lane"),
-            ("drain", "", "landed, backlog lane"),
-        ),
-        h("div", *map(figure, plots), class_="grid2"),
-    )
+class Sections:
+    """Makes them. `bands`: what is marked in all charts over time."""
 
+    def __init__(self, known: LakeFigures, bands: Sequence[Band], links: Links | None = None) -> None:
+        self._known = known
+        self._bands = bands
+        self._links = links or {}
 
-def backlog(main: Element, plots: Sequence[Plot], reported: bool) -> None:
-    entries = [("backlog", "", "held at the gateway (received minus landed)")]
-    if reported:
-        entries.append(("reported", "dot", "as the gateway reported it"))
-    append(
-        main,
-        h("h2", "Backlog and drain"),
-        h("p", _ABOUT_BACKLOG, class_="soft"),
-        _legend(*entries),
-        h("div", *map(figure, plots), class_="grid2"),
-    )
-
-
-def freshness(main: Element, known: LakeFigures, plots: Sequence[Plot]) -> None:
-    gateways = [row for row in known.freshness if row["device"] is None]
-    devices = [row for row in known.freshness if row["device"] is not None]
-    append(
-        main,
-        h("h2", "Freshness"),
-        h(
-            "p",
-            _ABOUT_FRESHNESS,
-            class_="soft",
-        ),
-        h("div", *map(figure, plots), class_="grid2"),
-    )
-    if gateways:
-        append(main, h("h3", "Per gateway"), _lag_table(gateways, "gateway"))
-    if devices:
-        text = f"Per device ({formatting.count(len(devices))})"
-        append(main, h("details", h("summary", text), _lag_table(devices, "device")))
-
-
-def _lag_table(rows: Sequence[dict[str, Any]], level: str) -> Element:
-    rows = sorted(rows, key=lambda row: -(row["lag_p95_s"] or 0.0))[:ROWS_MAX]
-    longest = max((row["lag_p95_s"] or 0.0 for row in rows), default=0.0) or 1.0
-    body = []
-    for row in rows:
-        name = charts.name_of((row["tenant"], row["gateway"]))
-        p95 = row["lag_p95_s"]
-        bar = h("span", class_="bar", style=f"width:{(p95 or 0.0) / longest * 55:.0f}%")
-        body.append(
-            [
-                name if level == "gateway" else row["device"],
-                *([] if level == "gateway" else [name]),
-                formatting.count(row["rows"]),
-                h("td", formatting.moment(row["last_event_time"]), class_="n wide"),
-                formatting.duration(row["lag_p50_s"]),
-                h("td", bar, formatting.duration(p95), class_="track"),
-                formatting.duration(row["lag_max_s"]),
-                formatting.percent(row["late_share"]),
-                formatting.count(row["suspect_rows"]),
-            ]
+    def all(self) -> list[Section]:
+        """Those that have something to say, in order."""
+        makers = (
+            self.fleet,
+            self.delivery,
+            self.completeness,
+            self.flow,
+            self.backlog,
+            self.freshness,
+            self.outages,
+            self.devices,
+            self.anomalies,
+            self.metrics,
+            self.lake,
         )
-    heads = [
-        level,
-        *([] if level == "gateway" else ["gateway"]),
-        "messages",
-        "last message",
-        "lag\u00a0p50",
-        "lag\u00a0p95",
-        "worst",
-        "late",
-        "clock suspect",
-    ]
-    shift = 0 if level == "gateway" else 1
-    return table(f"Freshness by {level}", heads, body, numeric=[column + shift for column in (1, 2, 3, 5, 6, 7)])
+        return [section for section in (make() for make in makers) if section is not None]
 
+    def _gateway(self, gateway: Gateway) -> tuple[str, str]:
+        return charts.name_of(gateway), self._links.get(gateway, "")
 
-def completeness(main: Element, known: LakeFigures) -> None:
-    if not known.completeness:
-        return  # a notice at the top says so
-    append(
-        main,
-        h("h2", "Completeness"),
-        h(
-            "p",
-            _ABOUT_COMPLETENESS,
-            class_="soft",
-        ),
-    )
-    rows = sorted(
-        known.completeness,
-        key=lambda row: (-row["unexplained"] - row["duplicates"], -row["missing"], row["gateway"], row["address"]),
-    )
-    body = [
-        [
-            charts.name_of((row["tenant"], row["gateway"])),
-            row["address"],
-            _numbers(row),
-            formatting.count(row["rows"]),
-            formatting.count(row["missing"]),
-            formatting.count(row["explained"]),
-            _zero(row["unexplained"]),
-            _zero(row["duplicates"]),
+    def fleet(self) -> Section | None:
+        """Every gateway, the worst first."""
+        known = self._known
+        if known.gateway is not None or not known.members:
+            return None
+        columns = [
+            _GATEWAY,
+            Column("state", "state"),
+            Column("messages", "count"),
+            Column("last landed", "time"),
+            Column("lag p95", "seconds"),
+            Column("in time", "share"),
+            Column("unexplained", "count", alarm=True),
+            Column("given up", "count"),
+            Column("waiting", "count"),
+            Column("outages", "count"),
+            Column("devices", "count"),
+            Column("anomalies", "count"),
         ]
-        for row in rows[:ROWS_MAX]
-    ]
-    heads = ("gateway", "address", "sequences", "rows", "missing", "explained", "unexplained", "duplicates")
-    append(main, table("Completeness by address", heads, body, numeric=(2, 3, 4, 5, 6, 7)))
-    if len(rows) > ROWS_MAX:
-        append(
-            main, h("p", f"{formatting.count(len(rows) - ROWS_MAX)} more addresses, none of them worse.", class_="soft")
-        )
-    if known.gaps:
-        ranges = sorted(known.gaps, key=lambda row: (row["explained"], -row["missing"]))[:ROWS_MAX]
-        body = [
+        rank = {"ok": 0, "look": 1, "wrong": 2}
+        rows = [
             [
-                charts.name_of((row["tenant"], row["gateway"])),
+                self._gateway(one.gateway),
+                (rank[one.state], ", ".join(one.why) or "ok"),
+                one.rows,
+                one.last_at,
+                one.lag_p95_s,
+                one.within_share,
+                one.unexplained,
+                one.given_up,
+                one.waiting,
+                one.outages,
+                one.devices,
+                one.anomalies,
+            ]
+            for one in known.members[: limits.GATEWAYS_MAX]
+        ]
+        about = "Every gateway, those that need a look first. A page of one: `waypost analytics report --gateway NAME`."
+        return Section("fleet", "Fleet", about, tables=[Table("Gateways", columns, rows, len(known.members))])
+
+    def delivery(self) -> Section | None:
+        """Times into the lake against the target."""
+        found = self._known.delivery
+        if not found.timed or found.share is None:
+            return None
+        tiles: list[Tile] = [
+            (
+                "in the lake within 60 s",
+                formatting.percent(found.share),
+                "" if found.share >= limits.WITHIN_SHARE else "bad",
+            ),
+            ("messages timed", formatting.count(found.timed), ""),
+            (
+                "slowest message",
+                formatting.duration(max((each.max_s or 0.0 for each in found.windows), default=None)),
+                "",
+            ),
+        ]
+        about = "From reception at the gateway to the commit in the lake, by the hour of reception."
+        return Section("delivery", "Delivery time", about, tiles, charts.delivery(found, self._bands))
+
+    def completeness(self) -> Section | None:
+        """Accepted = landed + given up + waiting + unexplained."""
+        found = self._known.accounts
+        if not found.known:
+            return None  # a notice at the top says so
+        balance = found.balance
+        count = formatting.count
+        tiles: list[Tile] = [
+            ("accepted by gateways", count(balance.accepted), ""),
+            ("= landed", count(balance.landed), ""),
+            *((f"+ given up: {reason}", count(number), "") for reason, number in balance.given_up.items()),
+            ("+ still at the gateway", count(balance.waiting), ""),
+            ("+ unexplained", count(balance.unexplained), "bad" if balance.unexplained else "good"),
+            ("duplicates", count(balance.duplicates), "bad" if balance.duplicates else "good"),
+        ]
+        about = (
+            "Every message has a number that is dense per gateway and address, and gateways state what they "
+            "accepted, so the "
+            "lake itself shows what is missing. A gap is explained when the gateway\u2019s loss ledger names it."
+        )
+        tables = [self._addresses(), *self._ranges()]
+        notes = []
+        if balance.unstated:
+            notes.append(
+                f"{count(balance.unstated)} of the accepted messages are not in a gateway\u2019s statement yet."
+            )
+        return Section("completeness", "Completeness", about, tiles, tables=tables, notes=notes)
+
+    def _addresses(self) -> Table:
+        found = self._known.accounts
+        heads = ("rows", "accepted", "missing", "given up", "waiting")
+        names = ("rows", "accepted", "missing", "explained", "waiting")
+        columns = [
+            _GATEWAY,
+            Column("address", "name"),
+            Column("sequences"),
+            *(Column(head, "count") for head in heads),
+            Column("unexplained", "count", alarm=True),
+            Column("duplicates", "count", alarm=True),
+        ]
+        rows = [
+            [
+                self._gateway((row["tenant"], row["gateway"])),
                 row["address"],
                 _numbers(row),
-                formatting.count(row["missing"]),
-                h("td", f"explained: {row['reason']}") if row["explained"] else h("td", "unexplained", class_="bad"),
+                *(row[name] for name in names),
+                row["unexplained"],
+                row["duplicates"],
             ]
-            for row in ranges
+            for row in found.addresses
         ]
-        append(
-            main,
-            h("h3", "Missing ranges"),
-            table("Missing ranges", ("gateway", "address", "sequences", "missing", ""), body, numeric=(2, 3)),
+        return Table("Completeness by address", columns, rows, found.addresses_total)
+
+    def _ranges(self) -> Iterator[Table]:
+        found = self._known.accounts
+        if found.ranges:
+            columns = [
+                _GATEWAY,
+                Column("address", "name"),
+                Column("sequences"),
+                Column("missing", "count"),
+                Column("", "state"),
+            ]
+            rows = [
+                [
+                    self._gateway((row["tenant"], row["gateway"])),
+                    row["address"],
+                    _numbers(row),
+                    row["missing"],
+                    (0, f"given up: {row['reason']}") if row["explained"] else (2, "unexplained"),
+                ]
+                for row in found.ranges
+            ]
+            yield Table("Missing ranges", columns, rows, found.ranges_total)
+        if found.hours:
+            heads = ("accepted", "landed", "waiting")
+            columns = [
+                _GATEWAY,
+                Column("address", "name"),
+                Column("hour", "time"),
+                *(Column(head, "count") for head in heads),
+                Column("unexplained", "count", alarm=True),
+            ]
+            hours = [
+                [
+                    self._gateway((row["tenant"], row["gateway"])),
+                    row["address"],
+                    row["hour"],
+                    *(row[head] for head in heads),
+                    row["unexplained"],
+                ]
+                for row in found.hours
+            ]
+            yield Table("Hours with something unexplained", columns, hours, len(hours))
+
+    def _flows(self, make: Callable[[Flow, int, Sequence[Band]], Chart]) -> list[Chart]:
+        known = self._known
+        return [make(flow, known.flows_total, self._bands_of(flow.gateway)) for flow in known.flows]
+
+    def _bands_of(self, gateway: Gateway | None) -> Sequence[Band]:
+        """What happened to all, or else when this one was cut off."""
+        if self._bands or gateway is None:
+            return self._bands
+        return charts.outage_bands(self._known.outages, gateway)
+
+    def flow(self) -> Section | None:
+        """Received and landed."""
+        known = self._known
+        if not known.flows:
+            return None
+        about = (
+            "Messages a second: received by the gateway from its devices, and landed in the lake. Where the line "
+            "runs on and "
+            "the filling stops, the gateway was cut off and kept receiving."
+        )
+        notes = []
+        if known.flows_total > len(known.flows):
+            notes.append(
+                f"Drawn: the whole fleet, and of {formatting.count(known.flows_total)} gateways the "
+                f"{len(known.flows) - 1} "
+                "that held most."
+            )
+        return Section("throughput", "Throughput", about, charts=self._flows(charts.throughput), notes=notes)
+
+    def backlog(self) -> Section | None:
+        """What gateways held."""
+        if not self._known.flows:
+            return None
+        about = "Messages a gateway had accepted that were not in the lake yet."
+        return Section("backlog", "Backlog and drain", about, charts=self._flows(charts.backlog))
+
+    def freshness(self) -> Section | None:
+        """How long messages took, over time."""
+        if not self._known.flows:
+            return None
+        about = (
+            "How long messages took from the gateway to the lake: for each moment, the slowest of the messages "
+            "that landed then."
+        )
+        columns = [
+            _GATEWAY,
+            Column("lag p50", "seconds"),
+            Column("lag p95", "seconds"),
+            Column("worst", "seconds"),
+            Column("late", "share"),
+            Column("clock suspect", "count"),
+        ]
+        slowest = sorted(self._known.members, key=lambda one: -(one.lag_p95_s or 0.0))
+        rows = [
+            [self._gateway(one.gateway), one.lag_p50_s, one.lag_p95_s, one.lag_max_s, one.late_share, one.suspect]
+            for one in slowest[: limits.ROWS_MAX]
+        ]
+        table = Table("Freshness by gateway", columns, rows, len(slowest))
+        return Section("freshness", "Freshness", about, charts=self._flows(charts.lag), tables=[table] if rows else [])
+
+    def outages(self) -> Section | None:
+        """When messages had to wait, and how they came."""
+        found = self._known.outages
+        if not found:
+            return None
+        columns = [
+            _GATEWAY,
+            Column("cut off from", "time"),
+            Column("until", "time"),
+            Column("drain took", "seconds"),
+            Column("messages", "count"),
+            Column("slowest", "seconds"),
+        ]
+        rows = [
+            [self._gateway(one.gateway), one.began, one.until, one.drain_s, one.messages, one.lag_max_s]
+            for one in found[: limits.ROWS_MAX]
+        ]
+        about = (
+            "Stretches in which messages waited at their gateway and came over the backlog lane, those with the "
+            "longest delay "
+            f"first; to {formatting.duration(found[0].width_s)}. What still waits is in the column waiting of the "
+            f"fleet."
+        )
+        return Section(
+            "outages", "Outages and drains", about, tables=[Table("Outages and drains", columns, rows, len(found))]
         )
 
+    def devices(self) -> Section | None:
+        """Health of devices."""
+        found = self._known.health
+        if not found.devices:
+            return None
+        count = formatting.count
+        names = {
+            "silent": "silent",
+            "battery": "battery ends within 30 d",
+            "reboots": "restart often",
+            "clock": "clock wrong",
+        }
+        tiles: list[Tile] = [("devices", count(found.devices), "")]
+        tiles += [(names[sign], count(number), "bad" if number else "good") for sign, number in found.signs.items()]
+        columns = [
+            _GATEWAY,
+            Column("device", "name"),
+            Column("state", "state"),
+            Column("last data", "time"),
+            Column("silent", "seconds"),
+            Column("sends every", "seconds"),
+            Column("battery", "number"),
+            Column("a day", "number"),
+            Column("left, days", "number"),
+            Column("starts", "count"),
+            Column("clock ahead", "seconds"),
+            Column("rssi", "number"),
+        ]
+        rows = [self._device(row) for row in found.worst]
+        total = found.devices if self._known.gateway is not None else found.need_a_look
+        tables = [Table("Devices that need a look" if self._known.gateway is None else "Devices", columns, rows, total)]
+        about = (
+            "Of the last 30 days of each device. Silent: its gateway heard others and not it, for more than 5 of "
+            "its own intervals."
+        )
+        return Section("devices", "Device health", about, tiles, tables=tables if rows else [])
 
-def _numbers(row: dict[str, Any]) -> str:
+    def _device(self, row: dict[str, Any]) -> list[Any]:
+        return [
+            self._gateway((row["tenant"], row["gateway"])),
+            row["device"],
+            (1 if row["signs"] else 0, ", ".join(row["signs"]) or "ok"),
+            row["last_at"],
+            row["silent_s"],
+            row["interval_s"],
+            row["battery"],
+            row["battery_per_day"],
+            row["battery_days"],
+            row["boots"],
+            row["clock_ahead_s"],
+            row["rssi"],
+        ]
+
+    def anomalies(self) -> Section | None:
+        """Unusual values."""
+        found = self._known.anomalies
+        if not found.count:
+            return None
+        tiles: list[Tile] = [("anomalies", formatting.count(found.count), "")]
+        tiles += [(rule, formatting.count(number), "") for rule, number in found.rules]
+        columns = [
+            _GATEWAY,
+            Column("device", "name"),
+            Column("metric", "name"),
+            Column("at", "time"),
+            Column("value", "number"),
+            Column("expected", "number"),
+            Column("rule"),
+            Column("score", "number"),
+        ]
+        rows = [
+            [
+                self._gateway(one.gateway),
+                one.device,
+                one.metric,
+                one.at,
+                one.value,
+                one.expected,
+                one.rule or "",
+                one.score,
+            ]
+            for one in found.newest
+        ]
+        about = (
+            "Values that are unusual for their series, with the rule that said so and what it expected; marked "
+            "in the charts below."
+        )
+        return Section("anomalies", "Anomalies", about, tiles, tables=[Table("Anomalies", columns, rows, found.count)])
+
+    def metrics(self) -> Section | None:
+        """Charts of the metrics of devices."""
+        known = self._known
+        if not known.tracks or known.span is None:
+            return None
+        window = "minute" if known.tracks[0].width == 60 else "hour"
+        raw = ", and the readings themselves" if any(track.readings for track in known.tracks) else ""
+        about = f"Each metric of each device: the mean of each {window}, the range it moved in{raw}."
+        at = as_of(known.tracks_at)
+        about += " The number is the last value" + (f", as of {at}." if at is not None else ".")
+        notes = []
+        left = known.metrics_total - len(known.tracks)
+        if known.metrics_total == 0:
+            notes.append(
+                "Of so large a fleet only metrics with anomalies are drawn; a gateway\u2019s page has all of its own."
+            )
+        elif left > 0:
+            notes.append(f"{formatting.count(left)} more metrics are in the tables rollup_1m and rollup_1h.")
+        drawn = [self._track(track, known.span) for track in known.tracks if track.windows]
+        return Section("metrics", "Metrics", about, charts=drawn, notes=notes)
+
+    def _track(self, track: Track, span: tuple[float, float]) -> Chart:
+        chart = charts.track(track, span, self._bands_of(track.gateway))
+        if self._known.gateway is None and self._known.flows_total > 1:
+            chart.place = f"{charts.name_of(track.gateway)}: {chart.place}"
+        return chart
+
+    def lake(self) -> Section | None:
+        """Files, sizes, what was set aside or rejected."""
+        found = self._known.storage
+        tables = list(self._damages())
+        if found.tables:
+            columns = [
+                Column("table", "name"),
+                Column("rows", "count"),
+                Column("files", "count"),
+                Column("size", "bytes"),
+                Column("a file", "bytes"),
+                Column("version", "count"),
+                Column("", "state"),
+            ]
+            rows = [
+                [
+                    one.name,
+                    one.rows,
+                    one.files,
+                    one.size,
+                    one.mean,
+                    one.version,
+                    (1, "small files: waypost analytics maintain") if one.small else (0, ""),
+                ]
+                for one in found.tables
+            ]
+            tables.append(Table("Tables", columns, rows, len(rows), folded=True))
+        if not tables:
+            return None
+        size = sum(one.size for one in found.tables)
+        tiles: list[Tile] = [
+            *([("size of all tables", formatting.size(size), "")] if found.tables else []),
+            *([("files", formatting.count(sum(one.files for one in found.tables)), "")] if found.tables else []),
+            ("damaged files set aside", formatting.count(len(found.set_aside)), "bad" if found.set_aside else "good"),
+            ("rejected values", formatting.count(sum(number for _, number in found.rejects)), ""),
+            (
+                "batches in quarantine",
+                formatting.count(sum(number for _, number in found.quarantined)),
+                "bad" if found.quarantined else "good",
+            ),
+        ]
+        about = (
+            "Nothing is dropped: rejected values are kept in table reject with their message, refused batches in "
+            "quarantine."
+        )
+        return Section("lake", "Lake", about, tiles, tables=tables)
+
+    def _damages(self) -> Iterator[Table]:
+        found = self._known.storage
+        if found.set_aside:
+            columns = [
+                Column("table", "name"),
+                Column("file", "name"),
+                Column("not taken by", "name"),
+                Column("rows", "count"),
+                Column("gateways"),
+                Column("reason"),
+                Column("found", "time"),
+            ]
+            rows = [
+                [row["source"], row["path"], row["job"], row["rows"], _between(row), row["reason"], row["found_at"]]
+                for row in found.set_aside
+            ]
+            yield Table("Damaged files set aside", columns, rows[: limits.ROWS_MAX], len(rows))
+        for label, pairs in (("Rejected values", found.rejects), ("Quarantined batches", found.quarantined)):
+            if pairs:
+                yield Table(
+                    label, [Column("reason"), Column("number", "count")], [list(pair) for pair in pairs], len(pairs)
+                )
+
+
+def _numbers(row: Mapping[str, Any]) -> str:
     return f"{formatting.count(row['first_sequence'])}\u2013{formatting.count(row['last_sequence'])}"
 
 
-def _zero(number: int) -> Element:
-    return h("td", formatting.count(number), class_="n bad" if number else "n good")
-
-
-def devices(main: Element, known: LakeFigures, x: Axis, bands: Sequence[Band]) -> None:
-    if not known.tracks:
-        return
-    raw = any(track.readings for track in known.tracks)
-    text = (
-        "Each metric of each device: the mean of each minute"
-        if known.tracks[0].width == 60
-        else "Each metric of each device: the mean of each hour"
-    )
-    text += ", the range it moved in" + (", and the readings themselves." if raw else ".")
-    at = as_of(known.tracks_at)
-    text += " The number is the last value" + (f", as of {at}." if at is not None else ".")
-    append(main, h("h2", "Devices"), h("p", text, class_="soft"))
-    entries = [("reading", "thin", "mean and range of the window")]
-    append(main, _legend(*entries))
-    shown = known.tracks[: charts.TRACKS_MAX]
-    for gateway, group in groupby(shown, key=lambda track: track.gateway):
-        plots = charts.tracks(list(group), x, bands)
-        append(main, h("h3", charts.name_of(gateway)), h("div", *map(figure, plots), class_="grid4"))
-    left = len(known.tracks) - len(shown)
-    if left:
-        append(
-            main,
-            h("p", f"{formatting.count(left)} more metrics are in the tables rollup_1m and rollup_1h.", class_="soft"),
-        )
-
-
-def rejects(main: Element, known: LakeFigures) -> None:
-    if not known.rejects:
-        return
-    append(
-        main,
-        h("h2", "Rejected values"),
-        h("p", "Kept in table reject with their message; nothing is dropped.", class_="soft"),
-    )
-    append(
-        main,
-        table(
-            "Rejected values",
-            ("reason", "values"),
-            [[reason, formatting.count(number)] for reason, number in known.rejects],
-            numeric=(1,),
-        ),
-    )
+def _between(row: Mapping[str, Any]) -> str:
+    first, last = row["gateway_first"], row["gateway_last"]
+    if first is None:
+        return "unknown"
+    return str(first) if first == last else f"{first} to {last}"

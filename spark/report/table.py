@@ -1,41 +1,90 @@
-"""Tables of the page."""
+"""Tables of the page: rows of values, drawn by the template as far as a leaf goes and by `assets/tables.js` beyond."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from xml.etree.ElementTree import Element
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Literal
 
-from spark.report.html import Child, h, name
+import msgspec
 
+from spark.report import formatting, limits
 
-def table(label: str, heads: Sequence[str], rows: Sequence[Sequence[Child]], numeric: Sequence[int] = ()) -> Element:
-    """A table; a cell that is an element already stands as it is. The columns in `numeric` are set to the right.
-
-    On a phone each row folds into a card whose values carry their column's head (`data-head`). A table that is laid out
-    so is no table to a browser any more, hence the roles.
-    """
-    head = h(
-        "tr",
-        *(
-            h("th", text, class_="n" if index in numeric else None, scope="col", role="columnheader")
-            for index, text in enumerate(heads)
-        ),
-        role="row",
-    )
-    body = h("tbody", role="rowgroup")
-    for row in rows:
-        cells = [_cell(cell, index in numeric) for index, cell in enumerate(row)]
-        for text, cell in zip(heads, cells, strict=True):
-            cell.set("role", "cell")
-            if text:
-                cell.set("data-head", text)
-        body.append(h("tr", *cells, role="row"))
-    columns = h("table", h("thead", head, role="rowgroup"), body, role="table", aria_label=label)
-    # It scrolls where it is too wide; with a tab stop, so that the arrow keys reach what is outside.
-    return h("div", columns, class_="scroll", tabindex="0", role="region", aria_label=label)
+Kind = Literal["name", "text", "count", "seconds", "share", "number", "bytes", "time", "state", "gateway"]
+"""What a column's values are. `time`: seconds since 1970; `state`: (rank, words), where 2 is wrong and 1 needs a
+look; `gateway`: (name,
+address of its page or nothing)."""
+NUMERIC = frozenset({"count", "seconds", "share", "number", "bytes", "time"})
 
 
-def _cell(cell: Child, numeric: bool) -> Element:
-    if isinstance(cell, Element):
-        return cell
-    return h("td", cell, class_="n") if numeric else h("td", *name(cell or ""), class_="name")
+class Column(msgspec.Struct):
+    """`alarm`: values above zero are bad ones."""
+
+    head: str
+    kind: Kind = "text"
+    alarm: bool = False
+
+
+class Table(msgspec.Struct):
+    """`total`: rows there are, of which `rows` are the worst; `folded`: shown when asked for."""
+
+    label: str
+    columns: Sequence[Column]
+    rows: list[list[Any]]
+    total: int = 0
+    folded: bool = False
+
+    @property
+    def drawn(self) -> list[list[Any]]:
+        """Those of the first leaf."""
+        return self.rows[: limits.ROWS_DRAWN]
+
+    @property
+    def left_out(self) -> int:
+        """Rows that are in the lake and not here."""
+        return max(0, self.total - len(self.rows))
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """What the script searches and sorts."""
+        heads = [msgspec.to_builtins(column) for column in self.columns]
+        return {"columns": heads, "rows": self.rows, "leaf": limits.ROWS_DRAWN}
+
+
+_WORDS: Mapping[str, Callable[[Any], str]] = {
+    "count": formatting.count,
+    "seconds": formatting.duration,
+    "share": formatting.percent,
+    "number": formatting.number,
+    "bytes": formatting.size,
+    "time": lambda value: formatting.moment(datetime.fromtimestamp(value, UTC)),
+}
+
+
+def cell(kind: Kind, value: Any) -> str:
+    """A value in words; `assets/words.js` says the same."""
+    if value is None:
+        return ""
+    if kind in _WORDS:
+        return _WORDS[kind](value)
+    return str(value[1] if kind == "state" else value[0] if kind == "gateway" else value)
+
+
+def mark(column: Column, value: Any) -> str:
+    """The class of a cell; without a value, of the head."""
+    if column.kind == "state" and value is not None:
+        return ("good", "look", "bad")[value[0]]
+    names = ["n"] if column.kind in NUMERIC else ["name"] if column.kind in ("name", "gateway") else []
+    if column.alarm and value is not None:
+        names.append("bad" if value > 0 else "good")
+    return " ".join(names)
+
+
+def breakable(text: str) -> list[str]:
+    """The parts of a name between which a line may break: after each `/` and `.` of it."""
+    parts, start = [], 0
+    for index, letter in enumerate(text[:-1], start=1):
+        if letter in "/.":
+            parts.append(text[start:index])
+            start = index
+    return [*parts, text[start:]]

@@ -262,11 +262,11 @@ def drawn(lake: Lake) -> set[int]:
     known = queries.read(lake.root)
     assert (known.mixed, known.readings_at, known.tracks_at) == (False, None, None)
     (flow,) = known.flows
-    (of_gateway,) = (row["rows"] for row in known.freshness if row["device"] is None)
-    values = known.readings + sum(count for _, count in known.rejects)
+    (of_gateway,) = (member.rows for member in known.members)
+    values = known.readings + queries.rejected(known)
     version = known.versions["rollup_1m"]
     windows = deltalake.DeltaTable(lake.path("rollup_1m"), version=version).to_pyarrow_table()["count"]
-    rolled = sum(windows.to_pylist()) + sum(count for _, count in known.rejects)
+    rolled = sum(windows.to_pylist()) + queries.rejected(known)
     landed = sum(flow.landed_live) + sum(flow.landed_backlog)
     return {known.landed, of_gateway, values, rolled, round(sum(flow.received)), round(landed)}
 

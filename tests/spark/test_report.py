@@ -5,98 +5,29 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from datetime import UTC, datetime, timedelta
+import time
+from base64 import b64encode
+from datetime import timedelta
+from hashlib import sha256
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import deltalake
-import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark import provenance, schemas
-from spark.report import axis, facts, formatting, html, notices, page, queries, table
-from tests.spark import lakes
+from spark.report import facts, formatting, limits, notices, outages, page, queries, snapshot, storage, table
+from spark.report.tables import Tables
+from tests.spark import gold, lakes
+from tests.spark.gold import address, anomaly, bucket, device, fresh, put, slo, window
 from tests.spark.lakes import START, message
+from tests.support.names import HOSTILE
 
-NOW = datetime(2026, 3, 15, tzinfo=UTC)
-
-
-def put(
-    root: Path,
-    name: str,
-    *rows: dict[str, Any],
-    made_of: int | None = None,
-    beside: str | None = None,
-    source: str | None = None,
-) -> None:
-    """Write a derived table without Spark, made of version `made_of` of telemetry.
-
-    `beside`, `source`: tables whose newest version it names as written with it, or as what it was made of.
-    """
-    table = schemas.DERIVED[name]
-    columns = pa.schema(deltalake.Schema.from_json(table.columns.json()).to_arrow())
-    names = table.columns.names
-    data = pa.Table.from_pylist([{name: row.get(name) for name in names} for row in rows], schema=columns)
-    told: dict[str, str] = {}
-    if made_of is not None:
-        telemetry = provenance.State("t", made_of, START + timedelta(minutes=made_of))
-        sources, others = {"telemetry": telemetry}, {}
-        if source is not None:
-            sources[source] = provenance.state_of(deltalake.DeltaTable(root / source))
-        if beside is not None:
-            others[beside] = provenance.state_of(deltalake.DeltaTable(root / beside))
-        told["userMetadata"] = provenance.Provenance(sources, others).text()
-    deltalake.write_deltalake(
-        root / name,
-        data,
-        mode="overwrite",
-        partition_by=list(table.partition_by),
-        commit_properties=deltalake.CommitProperties(custom_metadata=told),
-    )
-
-
-def bucket(second: int, received: int, ingested: int, **override: Any) -> dict[str, Any]:
-    at = START + timedelta(seconds=second)
-    row: dict[str, Any] = {"tenant": "default", "gateway": "gw1", "lane": "live", "bucket": at, "bucket_s": 10}
-    row["event_date"] = at.date()
-    return row | {"received": received, "ingested": ingested, "lag_max_s": 1.0} | override
-
-
-def window(minute: int, low: float, high: float, **override: Any) -> dict[str, Any]:
-    at = START + timedelta(minutes=minute)
-    row: dict[str, Any] = {
-        "tenant": "default",
-        "gateway": "gw1",
-        "device": "dev1",
-        "address": "load/cpu",
-        "metric": "load",
-    }
-    row |= {"window_start": at, "count": 2, "min": low, "max": high, "sum": low + high, "mean": (low + high) / 2}
-    row |= {"last": high, "last_at": at, "last_sequence": 1, "p50": low, "p95": high, "sketch": b""}
-    row |= {"suspect": 0, "revised_at": at, "event_date": at.date(), "event_hour": at.hour}
-    return row | override
-
-
-def fresh(device: str | None, **override: Any) -> dict[str, Any]:
-    row: dict[str, Any] = {
-        "tenant": "default",
-        "gateway": "gw1",
-        "device": device,
-        "rows": 4,
-        "late_rows": 0,
-        "late_share": 0.0,
-    }
-    row |= dict.fromkeys(("first_event_time", "last_event_time", "last_ingested_at"), START)
-    return row | {"suspect_rows": 0, "lag_p50_s": 1.0, "lag_p95_s": 2.0, "lag_max_s": 3.0} | override
-
-
-def address(**override: Any) -> dict[str, Any]:
-    row = dict.fromkeys(("missing", "explained", "unexplained", "duplicates"), 0)
-    names = {"tenant": "default", "gateway": "gw1", "epoch": "e1", "address": "load/cpu"}
-    return names | {"first_sequence": 0, "last_sequence": 3, "rows": 4, "distinct_sequences": 4} | row | override
+_MORE_TAGS = {"a", "li", "ol", "ul", "i", "h3", "wbr", "nav"}
+"""Tags of a page that has more to say than the plain one."""
 
 
 def values(count: int) -> list[dict[str, Any]]:
@@ -151,17 +82,21 @@ def lake(tmp_path: Path) -> Path:
 
 
 class Reader(HTMLParser):
-    """Text, and whatever could make a browser fetch something."""
+    """Text, tags, and whatever could make a browser fetch something."""
 
     def __init__(self) -> None:
         super().__init__()
         self.text: list[str] = []
         self.tags: list[str] = []
         self.addresses: list[str] = []
+        self.handlers: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append(tag)
-        self.addresses += [f"{tag} {key}" for key, _ in attrs if key in {"src", "href", "srcset", "data", "action"}]
+        self.addresses += [
+            f"{tag} {value}" for key, value in attrs if key in {"src", "href", "srcset", "data", "action"}
+        ]
+        self.handlers += [key for key, _ in attrs if key.startswith("on")]
 
     def handle_data(self, data: str) -> None:
         self.text.append(data)
@@ -173,73 +108,104 @@ def read(content: bytes) -> tuple[Reader, str]:
     return reader, " ".join(" ".join(reader.text).split()).replace(formatting.THIN_SPACE, " ")
 
 
+def drawn(content: bytes, title: str) -> list[dict[str, Any]]:
+    """The data of the charts of a section."""
+    (section,) = re.findall(rf'<section id="{title}".*?</section>', content.decode(), re.DOTALL)
+    return [json.loads(text) for text in re.findall(r'class="chart">(.*?)</script>', section)]
+
+
 class TestPage:
     def test_it_says_what_the_lake_says_and_needs_nothing_else(self, lake: Path, tmp_path: Path) -> None:
         out = tmp_path / "deep" / "report.html"
-        size = page.write(queries.read(lake), out, now=NOW)
+        size = page.write(queries.read(lake), out)
         content = out.read_bytes()
         assert size == len(content) < 200_000
         reader, text = read(content)
         assert "4 messages in the lake, 0 duplicates, 0 unexplained gaps" in text
-        for heading in ("Throughput", "Backlog and drain", "Freshness", "Completeness", "Devices"):
+        for heading in ("Fleet", "Completeness", "Throughput", "Backlog and drain", "Freshness", "Outages", "Metrics"):
             assert heading in text
         assert "2026-03-14 09:26:00 to 09:26:50 UTC (50 s)" in text
-        assert reader.addresses == []
-        assert not re.search(rb"https?://|url\(|@import", content)
-        assert not {"link", "iframe", "img"} & set(reader.tags)
+        assert {each for each in reader.addresses if not each.startswith("a #")} == set()
+        assert not re.search(rb"url\(|@import|sourceMappingURL", content)
+        assert not {"link", "iframe", "img", "object"} & set(reader.tags)
+
+    def test_its_policy_names_each_script_and_style_that_is_in_it(self, lake: Path) -> None:
+        content = page.render(queries.read(lake), facts.Facts()).decode()
+        (policy,) = re.findall(r'Content-Security-Policy" content="([^"]*)"', content)
+        policy = policy.replace("&#39;", "'")
+        texts = re.findall(r"<(?:script|style)>(.*?)</(?:script|style)>", content, re.DOTALL)
+        hashes = {b64encode(sha256(text.encode()).digest()).decode() for text in texts}
+        assert set(re.findall(r"'sha256-([^']*)'", policy)) == hashes
+        assert len(hashes) == len(texts) > 4
+        assert policy.startswith("default-src 'none'; ")
+        assert "unsafe" not in policy
 
     def test_losses_and_duplicates_fail_it(self, lake: Path) -> None:
-        known = queries.read(lake)
-        known.completeness = [address(unexplained=2, missing=3, explained=1, duplicates=5)]
-        known.gaps = [
-            address(missing=2, explained=False, reason=None),
-            address(missing=1, explained=True, reason="expired"),
-        ]
-        _, text = read(page.render(known, facts.Facts(verdict="ok"), NOW))
+        put(lake, "completeness", address(unexplained=2, missing=3, explained=1, duplicates=5), made_of=0)
+        gaps = (address(missing=2, explained=False, reason=None), address(missing=1, explained=True, reason="expired"))
+        put(lake, "gaps", *gaps, made_of=0)
+        _, text = read(page.render(queries.read(lake), facts.Facts(verdict="ok")))
         assert "\u2717 4 messages in the lake, 5 duplicates, 2 unexplained gaps" in text
-        assert "explained: expired" in text
+        assert "given up: expired" in text
 
-    def test_names_from_devices_stay_text(self, lake: Path) -> None:
-        known = queries.read(lake)
-        evil = "</script><script>alert(1)</script><b onclick=x>&amp;"
-        known.flows[0].gateway = ("default", evil)
-        known.completeness[0]["address"] = evil
-        for track in known.tracks:
-            track.metric = track.device = evil
+    @pytest.mark.parametrize("evil", [*HOSTILE, "</script><script>alert(1)</script><b onclick=x>&amp;{{ 7 * 7 }}"])
+    def test_names_from_devices_stay_text(self, lake: Path, evil: str) -> None:
+        plain, _ = read(page.render(queries.read(lake), facts.Facts()))
+        mine = {"gateway": evil}
+        put(lake, "gateway_freshness", fresh(None, **mine), fresh(evil, **mine), made_of=0)
+        put(lake, "completeness", address(address=evil, unexplained=1, **mine), made_of=0)
+        put(lake, "gaps", address(address=evil, missing=1, explained=True, reason=evil, **mine), made_of=0)
+        put(lake, "throughput", bucket(0, 2, 2, **mine), bucket(30, 1, 1, lane="backlog", **mine), made_of=0)
+        series = mine | {"device": evil, "metric": evil, "address": evil}
+        put(lake, "rollup_1m", window(0, 1.0, 3.0, **series), made_of=0)
+        put(lake, "anomalies", anomaly(0, 9.0, rule=evil, **series))
+        put(lake, "device_health", device(evil, missed=99, **mine))
+        put(lake, "set_aside", {"source": evil, "path": evil, "job": evil, "gateway_first": evil, "gateway_last": evil,
+                                "reason": evil, "found_at": START})  # fmt: skip
         event = facts.Event(at=START, label=evil)
-        content = page.render(known, facts.Facts(title=evil, notes=(evil,), events=(event,)), NOW)
-        reader, text = read(content)
-        assert b"<script>alert" not in content
-        assert "b onclick" not in " ".join(reader.tags)
-        assert evil in text
+        told = facts.Facts(title=evil, notes=(evil,), events=(event,), facts=(facts.Fact(evil, evil, evil),))
+        reader_of = queries.LakeReader(lake)
+        for known in (reader_of.fleet(), reader_of.gateway(("default", evil))):
+            content = page.render(known, told, {("default", evil): page.file_name(("default", evil))})
+            reader, _ = read(content)
+            assert set(reader.tags) <= {*plain.tags, *_MORE_TAGS}
+            assert reader.handlers == []
+            assert content.count(b"<script") == 4 + content.count(b'<script type="application/json"')
+            assert " ".join(evil.split()) in " ".join("".join(reader.text).split())
 
-    def test_the_numbers_under_the_crosshair_are_those_of_the_lake(self, lake: Path) -> None:
-        content = page.render(queries.read(lake), facts.Facts(), NOW).decode()
-        blocks = [json.loads(block) for block in re.findall(r'class="numbers">(.*?)</script>', content)]
-        rates = {series["name"]: series["values"] for series in blocks[0]["series"]}
-        assert rates["received"] == [0.2, 0.1, 0, 0.1, 0]
-        assert rates["landed, live lane"] == [0.2, 0, 0, 0, 0]
-        assert rates["landed, backlog lane"] == [0, 0, 0, 0.1, 0.1]
-        held = blocks[1]["series"][0]["values"]
-        assert held == [0, 1, 1, 1, 0]
+    def test_the_numbers_of_the_charts_are_those_of_the_lake(self, lake: Path) -> None:
+        content = page.render(queries.read(lake), facts.Facts())
+        (rates,) = drawn(content, "throughput")
+        lines = {line["label"]: (line["x"], line["y"]) for line in rates["lines"]}
+        times = [0, 10, 20, 30, 40, 50]
+        assert lines["received"] == (times, [0.2, 0.1, 0, 0.1, 0, 0])
+        assert lines["landed, live lane"] == (times, [0.2, 0, 0, 0, 0, 0])
+        assert lines["landed, backlog lane"] == (times, [0, 0, 0, 0.1, 0.1, 0.1])
+        (held,) = drawn(content, "backlog")
+        assert held["lines"][0]["y"] == [0, 1, 1, 1, 0, 0]
 
     def test_events_are_marked(self, lake: Path) -> None:
         cut = facts.Event(at=START + timedelta(seconds=10), until=START + timedelta(seconds=30), label="uplink cut")
         kill = facts.Event(at=START + timedelta(seconds=5), label="killed")
-        content = page.render(queries.read(lake), facts.Facts(events=(cut, kill)), NOW)
+        content = page.render(queries.read(lake), facts.Facts(events=(cut, kill)))
         _, text = read(content)
         assert "1 09:26:05 killed" in text
         assert "2 09:26:10\u201309:26:30 uplink cut" in text
-        assert content.count(b'class="band"') == content.count(b'class="moment"') == content.count(b"<figure")
+        for section in ("throughput", "backlog", "freshness", "metrics"):
+            for chart in drawn(content, section):
+                assert [(band["number"], band["label"]) for band in chart["bands"]] == [
+                    (1, "killed"),
+                    (2, "uplink cut"),
+                ]
 
     def test_an_empty_lake_and_one_without_jobs_say_so(self, tmp_path: Path) -> None:
-        page.write(queries.read(tmp_path), tmp_path / "r.html", now=NOW)
+        page.write(queries.read(tmp_path), tmp_path / "r.html")
         _, text = read((tmp_path / "r.html").read_bytes())
         assert "Nothing has landed in this lake yet" in text
         lakes.write(tmp_path, "telemetry", [message(0)])
-        for name in ("throughput", "gaps", "completeness", "gateway_freshness", "readings", "reject", "rollup_1m"):
+        for name in schemas.DERIVED:
             put(tmp_path, name)
-        page.write(queries.read(tmp_path), tmp_path / "r.html", now=NOW)
+        page.write(queries.read(tmp_path), tmp_path / "r.html")
         _, text = read((tmp_path / "r.html").read_bytes())
         assert "1 messages landed; the jobs have not run yet" in text
 
@@ -250,21 +216,244 @@ class TestPage:
         (notice,) = notices.notices(known)
         assert "the job gaps has not run" in notice
         put(lake, "throughput", bucket(0, 4, 4), made_of=0)
-        _, text = read(page.render(queries.read(lake), facts.Facts(), NOW))
+        _, text = read(page.render(queries.read(lake), facts.Facts()))
         assert "4 messages landed; duplicates and gaps are not known yet" in text
         assert "Completeness" not in text
 
-    def test_a_large_fleet_is_summed_and_its_worst_drawn(self, lake: Path) -> None:
+    def test_the_library_is_the_one_that_was_published(self) -> None:
+        folder = Path(page.__file__).parent / "assets" / "uplot"
+        package = json.loads((folder / "package.json").read_text())
+        found = {name: sha256((folder / name).read_bytes()).hexdigest() for name in package["sha256"]}
+        assert found == package["sha256"]
+        assert f"(v{package['version']})" in (folder / "uPlot.iife.min.js").read_text()[:80]
+        assert "MIT" in (folder / "LICENSE").read_text()
+        assert {each.name for each in folder.iterdir()} == {*found, "package.json"}
+
+
+class TestContent:
+    """Each part says what its table has, whatever else is there."""
+
+    def test_the_balance_is_that_of_the_tables(self, lake: Path) -> None:
+        rows = [
+            address(accepted=100, missing=30, explained=20, waiting=7, unexplained=3, rows=72, distinct_sequences=70,
+                    duplicates=2, unstated=5),
+            address(address="b", accepted=10, missing=0, rows=10, distinct_sequences=10),
+        ]  # fmt: skip
+        put(lake, "completeness", *rows, made_of=0)
+        gaps = [address(missing=n, explained=True, reason=reason) for n, reason in ((8, "expired"), (12, "full"))]
+        put(lake, "gaps", *gaps, address(missing=3, explained=False), made_of=0)
+        balance = queries.read(lake).accounts.balance
+        assert balance.given_up == {"full": 12, "expired": 8}
+        said = balance.landed + sum(balance.given_up.values()) + balance.waiting + balance.unexplained
+        assert (balance.accepted, said, balance.unstated) == (110, 110, 5)
+
+    def test_the_hours_in_which_something_is_unexplained(self, lake: Path) -> None:
+        row = address(hour=START, accepted=4, landed=3, given_up="{}", waiting=0, unexplained=1)
+        put(lake, "completeness_hourly", row, row | {"first_sequence": 9, "unexplained": 0})
+        _, text = read(page.render(queries.read(lake), facts.Facts()))
+        assert "Hours with something unexplained" in text
+        assert len(queries.read(lake).accounts.hours) == 1
+
+    def test_delivery_is_summed_over_gateways(self, lake: Path) -> None:
+        hours = [START + timedelta(hours=n) for n in range(3)]
+        of_hours = [slo(3600, hour, gateway=name, within=within, p95_s=within * 1.0)
+                    for hour in hours for name, within in (("gw1", 4), ("gw2", 2))]  # fmt: skip
+        days = [slo(86_400, gateway=name, messages=12, timed=12, within=w) for name, w in (("gw1", 12), ("gw2", 6))]
+        put(lake, "delivery_slo", *of_hours, *days)
         known = queries.read(lake)
-        first = known.flows[0]
-        known.flows = [
-            queries.Flow(("t", f"gw{n}"), first.start, first.width, [n, 0, 0], [0, 0, n], [0, 0, 0], [None, None, 2.0])
-            for n in range(40)
+        assert (known.delivery.timed, known.delivery.within, known.delivery.share) == (24, 18, 0.75)
+        assert [(each.timed, each.within, each.p95_s) for each in known.delivery.windows] == [(8, 6, 4.0)] * 3
+        share, times = drawn(page.render(known, facts.Facts()), "delivery")
+        assert share["lines"][0]["y"][:2] == [0.75, 0.75]
+        assert [line["label"] for line in times["lines"]] == ["p95, worst gateway", "p99, worst gateway"]
+        alone = queries.LakeReader(lake).gateway(("default", "gw1")).delivery
+        assert (alone.share, alone.windows[0].p50_s) == (1.0, 1.0)
+
+    def test_devices_that_are_not_well_are_named(self, lake: Path) -> None:
+        rows = [
+            device("well", battery=80.0, battery_per_day=-0.1),
+            device("silent", missed=limits.MISSED_MAX + 1),
+            device("empty", battery=10.0, battery_per_day=-11.0 / limits.BATTERY_DAYS),
+            device("lasts", battery=10.0, battery_per_day=-9.0 / limits.BATTERY_DAYS, missed=limits.MISSED_MAX),
+            device("restarts", boots=limits.BOOTS_MAX + 1),
+            device("two", boots=limits.BOOTS_MAX + 1, clock_ahead_s=limits.CLOCK_AHEAD_S + 1),
+            device("calm", boots=limits.BOOTS_MAX, clock_ahead_s=limits.CLOCK_AHEAD_S),
         ]
-        _, text = read(page.render(known, facts.Facts(), NOW))
+        put(lake, "device_health", *rows)
+        found = queries.read(lake).health
+        assert [(row["device"], row["signs"]) for row in found.worst] == [
+            ("two", ["reboots", "clock"]), ("silent", ["silent"]), ("empty", ["battery"]), ("restarts", ["reboots"]),
+        ]  # fmt: skip
+        assert found.signs == {"silent": 1, "battery": 1, "reboots": 2, "clock": 1}
+        everyone = queries.LakeReader(lake).gateway(("default", "gw1")).health.worst
+        assert len(everyone) == len(rows)
+
+    def test_anomalies_are_marked_where_they_are(self, lake: Path) -> None:
+        put(lake, "anomalies", anomaly(0, 9.0), anomaly(1, 1.0, rule=None, expected=None))
+        content = page.render(queries.read(lake), facts.Facts())
+        (chart,) = drawn(content, "metrics")
+        marks = chart["lines"][-1]
+        assert (marks["kind"], marks["x"], marks["y"]) == ("marks", [0, 60], [9.0, 1.0])
+        assert marks["notes"] == ["spike 0.80, expected 2", "several rules 0.80"]
+        assert "Anomalies" in read(content)[1]
+
+    def test_the_lake_itself(self, lake: Path) -> None:
+        aside = {"source": "telemetry", "path": "part-1.parquet", "job": "readings", "rows": 9, "gateway_first": "gw1",
+                 "gateway_last": "gw3", "reason": "truncated", "found_at": START}  # fmt: skip
+        put(lake, "set_aside", aside, aside | {"job": "gaps", "gateway_first": "x1", "gateway_last": "x2"})
+        known = queries.read(lake)
+        (rollups,) = (held for held in known.storage.tables if held.name == "rollup_1m")
+        assert (rollups.files, rollups.rows) == (1, 2)
+        assert rollups.size == sum(path.stat().st_size for path in (lake / "rollup_1m").rglob("*.parquet"))
+        assert len(known.storage.set_aside) == 2
+        _, text = read(page.render(known, facts.Facts()))
+        assert "gw1 to gw3" in text
+        of_gateway = queries.LakeReader(lake).gateway(("default", "gw1")).storage
+        assert [row["job"] for row in of_gateway.set_aside] == ["readings"]
+
+    def test_many_small_files_are_said_to_be(self) -> None:
+        files = limits.SMALL_FILES
+        small, few, large = (
+            storage.Held("t", 1, count, size * count, 1)
+            for count, size in ((files, limits.SMALL_FILE_BYTES - 1), (files - 1, 1), (files, limits.SMALL_FILE_BYTES))
+        )
+        assert [each.small for each in (small, few, large)] == [True, False, False]
+
+
+class TestOutages:
+    @staticmethod
+    def found(*buckets: tuple[int, int, int]) -> list[tuple[float, float, float, float, int]]:
+        rows = [(float(at), received, landed, float(landed)) for at, received, landed in buckets]
+        made = outages.outages(("t", "g"), rows, 10.0)
+        return [(each.began, each.until, each.drain_began, each.drained, each.messages) for each in made]
+
+    @pytest.mark.parametrize(
+        ("buckets", "expected"),
+        [
+            ([], []),
+            ([(0, 5, 0), (10, 5, 0), (30, 0, 10)], [(0, 20, 30, 40, 10)]),
+            # One that sends once in a while is cut off once, not at each message.
+            ([(0, 1, 0), (300, 1, 0), (600, 0, 2)], [(0, 310, 600, 610, 2)]),
+            # Cut off and back within a bucket, twice in a row, and again later.
+            ([(0, 3, 3), (10, 2, 2), (500, 1, 1)], [(0, 20, 0, 20, 5), (500, 510, 500, 510, 1)]),
+            # A second outage begins while the first one drains.
+            ([(0, 4, 0), (10, 0, 2), (20, 3, 2), (30, 0, 3)], [(0, 30, 10, 40, 7)]),
+        ],
+    )
+    def test_they_last_until_all_has_landed(self, buckets: Any, expected: Any) -> None:
+        assert self.found(*buckets) == expected
+
+    @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=30))
+    @settings(max_examples=100, deadline=None)
+    def test_every_message_is_in_one_of_them(self, counts: list[tuple[int, int]]) -> None:
+        buckets = [(10 * place, *pair) for place, pair in enumerate(counts) if any(pair)]
+        found = self.found(*buckets)
+        assert sum(each[4] for each in found) == sum(received for _, received, _ in buckets)
+        assert [each[0] for each in found] == sorted(each[0] for each in found)
+
+    def test_those_of_the_lake(self, lake: Path) -> None:
+        (one,) = queries.read(lake).outages
+        assert (one.began - START.timestamp(), one.drained - START.timestamp(), one.messages) == (30.0, 50.0, 1)
+        assert one.lag_max_s == 21.0
+
+
+class TestFleet:
+    def test_those_that_need_a_look_come_first_and_say_why(self, lake: Path) -> None:
+        late = START + timedelta(seconds=limits.SILENT_S + 1)
+        names = ("fine", "twice", "lost", "quiet")
+        rows = [fresh(None, gateway=name, last_ingested_at=START if name == "quiet" else late) for name in names]
+        put(lake, "gateway_freshness", *rows, made_of=0)
+        lost = address(gateway="lost", unexplained=9, missing=9)
+        put(lake, "completeness", address(gateway="twice", duplicates=2), lost, address(gateway="fine"), made_of=0)
+        found = [(member.gateway[1], member.state, member.why) for member in queries.read(lake).members]
+        silent = f"silent {formatting.duration(limits.SILENT_S + 1)}"
+        assert found == [
+            ("lost", "wrong", ["9 unexplained"]),
+            ("twice", "wrong", ["2 twice"]),
+            ("quiet", "look", [silent]),
+            ("fine", "ok", []),
+        ]
+
+    def test_a_large_fleet_is_summed_and_its_worst_drawn(self, lake: Path) -> None:
+        put(lake, "throughput", *(bucket(0, n, 0, gateway=f"gw{n}", tenant="t") for n in range(40)), made_of=0)
+        known = queries.read(lake)
+        assert [sum(flow.received) for flow in known.flows if flow.gateway is None] == [sum(range(40))]
+        _, text = read(page.render(known, facts.Facts()))
         assert "all 40 gateways" in text
         assert "t / gw39" in text
         assert "t / gw3 " not in text
+        assert len(known.flows) == limits.FLOWS_MAX
+
+    def test_one_gateway_has_a_page_of_its_own(self, lake: Path) -> None:
+        put(lake, "gateway_freshness", fresh(None), fresh(None, gateway="gw2"), fresh(None, tenant="t"), made_of=0)
+        reader_of = queries.LakeReader(lake)
+        assert reader_of.named("gw2") == ("default", "gw2")
+        assert reader_of.named("t/gw1") == ("t", "gw1")
+        with pytest.raises(queries.NoGateway, match="several gateways"):
+            reader_of.named("gw1")
+        with pytest.raises(queries.NoGateway, match="no gateway named 'gw9'"):
+            reader_of.named("gw9")
+        known = reader_of.gateway(("t", "gw1"))
+        assert [member.gateway for member in known.members] == [("t", "gw1")]
+        assert (known.flows, known.tracks) == ([], [])
+        assert "Gateway t / gw1" in read(page.render(known, facts.Facts()))[1]
+
+    def test_a_folder_links_its_pages(self, lake: Path, tmp_path: Path) -> None:
+        known, pages = page.write_folder(queries.LakeReader(lake), tmp_path / "site")
+        assert (len(known.members), pages) == (1, 2)
+        reader, _ = read((tmp_path / "site" / "index.html").read_bytes())
+        links = {each.removeprefix("a ") for each in reader.addresses if not each.startswith("a #")}
+        (link,) = links
+        of_gateway, text = read((tmp_path / "site" / link).read_bytes())
+        assert "Gateway gw1" in text
+        assert "a ../index.html" in of_gateway.addresses
+
+    @given(st.text(min_size=1), st.text(min_size=1))
+    @settings(max_examples=100, deadline=None)
+    def test_names_of_pages_are_plain_and_apart(self, one: str, other: str) -> None:
+        names = [page.file_name(("default", each)) for each in (one, other)]
+        assert (names[0] == names[1]) == (one == other)
+        assert all(re.fullmatch(r"[A-Za-z0-9_-]{1,70}\.html", name) for name in names)
+
+    def test_ten_thousand_gateways(self, tmp_path: Path) -> None:
+        gold.fleet(tmp_path, 10_000)
+        begun = time.process_time()
+        known = queries.read(tmp_path)
+        content = page.render(known, facts.Facts())
+        assert time.process_time() - begun < 20
+        assert len(content) < 3_000_000
+        assert (len(known.members), known.flows_total, len(known.outages)) == (10_000, 10_000, 1_000)
+        assert known.members[0].gateway == ("default", "gw00001")
+        assert known.metrics_total == gold.SERIES
+        _, text = read(content)
+        assert "all 10 000 gateways" in text
+        alone = page.render(queries.LakeReader(tmp_path).gateway(("default", "gw00003")), facts.Facts())
+        assert len(alone) < 300_000
+        assert len(drawn(alone, "throughput")) == 1
+        assert [band["label"] for band in drawn(alone, "throughput")[0]["bands"]] == ["outage"]
+
+    def test_more_gateways_than_a_table_holds(self, lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(limits, "GATEWAYS_MAX", 3)
+        put(lake, "gateway_freshness", *(fresh(None, gateway=f"gw{n}") for n in range(5)), made_of=0)
+        assert "2 more, none of them worse" in read(page.render(queries.read(lake), facts.Facts()))[1]
+
+    def test_more_windows_than_are_looked_at(self, lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(limits, "WINDOWS_MAX", 1)
+        assert queries.read(lake).tracks == []
+        put(lake, "anomalies", anomaly(0, 9.0))
+        put(lake, "rollup_1m", window(0, 1.0, 3.0), window(0, 1.0, 3.0, device="dev2"), made_of=0)
+        assert [track.device for track in queries.read(lake).tracks] == ["dev1"]
+        alone = queries.LakeReader(lake).gateway(("default", "gw1"))
+        assert [track.device for track in alone.tracks] == ["dev1", "dev2"]
+
+    def test_json_is_what_the_page_says(self, lake: Path) -> None:
+        put(lake, "anomalies", anomaly(0, 9.0))
+        known = queries.read(lake)
+        said = json.loads(queries.encoded(known))
+        assert said["accounts"]["balance"]["landed"] == known.accounts.balance.landed == 4
+        assert said["accounts"]["by_gateway"]["default/gw1"]["rows"] == 4
+        assert said["members"][0]["gateway"] == ["default", "gw1"]
+        assert said["anomalies"]["newest"][0]["rule"] == "spike"
 
 
 class TestOneState:
@@ -272,10 +461,10 @@ class TestOneState:
 
     @staticmethod
     def totals(known: queries.LakeFigures) -> set[int]:
-        (of_gateway,) = (row["rows"] for row in known.freshness if row["device"] is None)
+        (of_gateway,) = (member.rows for member in known.members)
         (flow,) = known.flows
         landed = round(sum(flow.landed_live) + sum(flow.landed_backlog))
-        rows = queries.total(known.completeness, "rows")
+        rows = known.accounts.balance.rows
         return {known.landed, round(sum(flow.received)), landed, of_gateway, rows}
 
     def test_in_the_middle_of_a_pass_the_state_before_it_is_drawn(self, lake: Path) -> None:
@@ -285,7 +474,7 @@ class TestOneState:
         known = queries.read(lake)
         assert self.totals(known) == {4}
         assert (known.landed_since, known.mixed) == (3, False)
-        _, text = read(page.render(known, facts.Facts(), NOW))
+        _, text = read(page.render(known, facts.Facts()))
         assert "As of telemetry version 0, landed by 2026-03-14 09:26:00" in text
         assert "3 messages have landed since" in text
         put(lake, "completeness", address(rows=7, distinct_sequences=7), made_of=1)
@@ -324,7 +513,7 @@ class TestOneState:
         monkeypatch.setattr(deltalake, "DeltaTable", opens)
         known = queries.read(lake)
         (total,) = self.totals(known)
-        assert known.readings + sum(count for _, count in known.rejects) == total
+        assert known.readings + queries.rejected(known) == total
         assert known.tracks[0].last == {4: 0.0, 7: 1.0}[total]
         assert [text for text in notices.notices(known) if "have landed since" not in text] == []
 
@@ -337,7 +526,7 @@ class TestOneState:
         said = "Readings, rejected values and plots of devices are as of 2026-03-14 09:26:00: later messages are not"
         assert said in notice
         assert "`RUN` takes them in" in notice
-        _, text = read(page.render(known, facts.Facts(), NOW))
+        _, text = read(page.render(known, facts.Facts()))
         assert "readings as of 2026-03-14 09:26:00" in text
         assert "The number is the last value, as of 2026-03-14 09:26:00." in text
         put(lake, "readings", *values(6), made_of=1, beside="reject")
@@ -382,19 +571,19 @@ class TestOneState:
         known = queries.read(lake)
         assert self.totals(known) == {4, 7}
         assert known.mixed
-        _, text = read(page.render(known, facts.Facts(), NOW))
+        _, text = read(page.render(known, facts.Facts()))
         assert "made of different versions of the lake, so their totals may differ" in text
 
     def test_what_is_written_while_the_page_is_drawn_is_not_on_it(
         self, lake: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        rejects = queries._rejects
+        found = storage.read
 
-        def lands_meanwhile(tables: queries._Tables) -> list[tuple[str, int]]:
+        def lands_meanwhile(taken: snapshot.Snapshot, tables: Tables) -> storage.Storage:
             put(lake, "rollup_1m", window(0, 9.0, 9.0), made_of=1)
-            return rejects(tables)
+            return found(taken, tables)
 
-        monkeypatch.setattr(queries, "_rejects", lands_meanwhile)
+        monkeypatch.setattr(storage, "read", lands_meanwhile)
         assert queries.read(lake).tracks[0].last == 2.0
 
     def test_what_a_gateway_reported_later_is_not_drawn(self, lake: Path) -> None:
@@ -407,26 +596,25 @@ class TestOneState:
 
 
 class TestTable:
-    def test_each_value_carries_its_head_for_where_rows_fold(self) -> None:
-        made = table.table("L", ("gateway", "rows", ""), [["g", "4", "x"]], numeric=(1,))
-        cells = list(made.iter("td"))
-        assert [cell.get("data-head") for cell in cells] == ["gateway", "rows", None]
-        assert {made.get("tabindex"), made.get("aria-label")} == {"0", "L"}
-        assert {node.get("role") for node in made.iter() if node.tag in ("tr", "td")} == {"row", "cell"}
+    def test_each_value_carries_its_head_for_where_rows_fold(self, lake: Path) -> None:
+        content = page.render(queries.read(lake), facts.Facts()).decode()
+        (section,) = re.findall(r'<section id="freshness".*?</section>', content, re.DOTALL)
+        assert re.findall(r'<td role="cell" class="(\w+)" data-head="(\w+)', section)[:2] == [
+            ("name", "gateway"),
+            ("n", "lag"),
+        ]
+        assert 'tabindex="0" role="region" aria-label="Freshness by gateway"' in section
 
     @pytest.mark.parametrize(
-        ("name", "text"),
-        [
-            ("plant/line/p", "plant/<wbr>line/<wbr>p"),
-            ("air.t", "air.<wbr>t"),
-            ("gw1/", "gw1/"),
-            ("", ""),
-            ("a<b/c", "a&lt;b/<wbr>c"),
-        ],
+        ("name", "parts"),
+        [("plant/line/p", ["plant/", "line/", "p"]), ("air.t", ["air.", "t"]), ("gw1/", ["gw1/"]), ("", [""])],
     )
-    def test_names_break_after_their_separators(self, name: str, text: str) -> None:
-        content = html.page(html.h("td", *html.name(name)))
-        assert content == f"<!doctype html>\n<td>{text}</td>".encode()
+    def test_names_break_after_their_separators(self, name: str, parts: list[str]) -> None:
+        assert table.breakable(name) == parts
+
+    def test_what_is_unknown_is_empty(self) -> None:
+        kinds = ("name", "text", "count", "seconds", "share", "number", "bytes", "time", "state", "gateway")
+        assert [table.cell(kind, None) for kind in kinds] == [""] * len(kinds)  # type: ignore[arg-type]
 
 
 class TestFacts:
@@ -510,30 +698,3 @@ class TestWords:
     @settings(max_examples=200, deadline=None)
     def test_every_number_has_words(self, value: float) -> None:
         assert 1 <= len(formatting.number(value)) <= 10
-
-
-class TestAxis:
-    @given(st.floats(0, 1e12), st.integers(2, 8))
-    @settings(max_examples=200, deadline=None)
-    def test_count_axis_holds_its_values_in_few_ticks(self, highest: float, ticks: int) -> None:
-        scale = axis.count_axis(highest, ticks)
-        assert scale.high >= highest * (1 - 1e-6)
-        assert len(scale.ticks) <= ticks + 2
-        assert scale.share(highest) <= 1
-
-    @given(st.floats(1, 2e9), st.floats(0, 1e9))
-    @settings(max_examples=200, deadline=None)
-    def test_time_axis_has_few_round_ticks_inside(self, first: float, span: float) -> None:
-        scale = axis.time_axis(first, first + span)
-        assert len(scale.ticks) <= 8
-        assert all(scale.low <= at <= scale.high and at == int(at) for at, _ in scale.ticks)
-
-    def test_labels_by_step(self) -> None:
-        midnight = datetime(2026, 3, 14, tzinfo=UTC).timestamp()
-
-        def labels(before: float, after: float) -> list[str]:
-            return [label for _, label in axis.time_axis(midnight - before, midnight + after).ticks]
-
-        assert labels(3600, 3600) == ["23:00", "23:30", "14 Mar", "00:30", "01:00"]
-        assert labels(0, 12) == [f"00:00:{second:02}" for second in range(0, 13, 2)]
-        assert labels(0, 3 * 86_400) == ["14 Mar", "12:00", "15 Mar", "12:00", "16 Mar", "12:00", "17 Mar"]

@@ -1,0 +1,100 @@
+"""Completeness: accepted = landed + given up, by reason + still at the gateway + unexplained."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark.report import limits
+from spark.report.tables import Gateway, Tables, by_gateway, seconds, total, worst
+
+_ADDRESS = ("tenant", "gateway", "epoch", "address", "first_sequence", "last_sequence")
+_COUNTS = ("rows", "accepted", "missing", "explained", "waiting", "unexplained", "duplicates", "unstated")
+
+
+class Balance(msgspec.Struct):
+    """Messages: `accepted` = `landed` + `given_up` of all reasons + `waiting` + `unexplained`. `rows` is what stands
+    in the lake,
+    with the `duplicates`; `unstated` the part of `accepted` that no gateway has stated yet."""
+
+    rows: int = 0
+    accepted: int = 0
+    landed: int = 0
+    given_up: dict[str, int] = {}
+    waiting: int = 0
+    unexplained: int = 0
+    duplicates: int = 0
+    unstated: int = 0
+
+
+class Accounts(msgspec.Struct):
+    """`known`: the job has run. `addresses` and `ranges` are the worst rows of `completeness` and `gaps`, `hours`
+    statements
+    with something unexplained; `by_gateway` has the sums of each gateway."""
+
+    known: bool
+    balance: Balance
+    addresses: list[dict[str, Any]]
+    addresses_total: int
+    ranges: list[dict[str, Any]]
+    ranges_total: int
+    hours: list[dict[str, Any]]
+    by_gateway: dict[Gateway, dict[str, int]]
+
+
+def read(tables: Tables) -> Accounts:
+    """Of the fleet, or of one gateway."""
+    table = _filled(tables.read("completeness", (*_ADDRESS, "distinct_sequences", *_COUNTS)))
+    gaps = tables.read("gaps", (*_ADDRESS, "missing", "explained", "reason"))
+    sums = {name: total(table, name) for name in _COUNTS}
+    landed = sums["accepted"] - sums["missing"]
+    counted = {name: sums[name] for name in ("rows", "accepted", "waiting", "unexplained", "duplicates", "unstated")}
+    rows = by_gateway(table, *((name, "sum") for name in _COUNTS))
+    hours = tables.rows("completeness_hourly", (*_ADDRESS, "hour", "accepted", "landed", "waiting", "unexplained"),
+                        ("unexplained", ">", 0))  # fmt: skip
+    return Accounts(
+        known=table.num_rows > 0,
+        balance=Balance(landed=landed, given_up=_reasons(gaps, sums["explained"]), **counted),
+        addresses=_worst_addresses(table),
+        addresses_total=table.num_rows,
+        ranges=worst(gaps, limits.ROWS_MAX, ("explained", "ascending"), ("missing", "descending")),
+        ranges_total=gaps.num_rows,
+        hours=[row | {"hour": seconds(row["hour"])} for row in hours[: limits.ROWS_MAX]],
+        by_gateway={key: {name: row[f"{name}_sum"] for name in _COUNTS} for key, row in rows.items()},
+    )
+
+
+def _filled(table: pa.Table) -> pa.Table:
+    """Tables of an earlier Waypost have no column of what was accepted: it is what there should be."""
+    if not table.num_rows:
+        return table
+    should = pc.add(table["distinct_sequences"], table["missing"])
+    filled = {"accepted": pc.coalesce(table["accepted"], should)}
+    filled |= {name: pc.fill_null(table[name], 0) for name in ("waiting", "unstated")}
+    for name, column in filled.items():
+        table = table.set_column(table.schema.get_field_index(name), name, column)
+    return table
+
+
+def _worst_addresses(table: pa.Table) -> list[dict[str, Any]]:
+    if not table.num_rows:
+        return []
+    table = table.append_column("wrong", pc.add(table["unexplained"], table["duplicates"]))
+    order = [("wrong", "descending"), ("missing", "descending"), ("gateway", "ascending"), ("address", "ascending")]
+    return worst(table, limits.ROWS_MAX, *order)
+
+
+def _reasons(gaps: pa.Table, explained: int) -> dict[str, int]:
+    """Messages given up by reason, the most first; they add up to what completeness has as explained."""
+    found: dict[str, int] = {}
+    if gaps.num_rows:
+        of_ledger = gaps.filter(pc.equal(gaps["explained"], True))
+        if of_ledger.num_rows:
+            for row in of_ledger.group_by("reason").aggregate([("missing", "sum")]).to_pylist():
+                found[row["reason"] or "no reason"] = row["missing_sum"]
+    if explained > sum(found.values()):
+        found["not listed"] = explained - sum(found.values())
+    return dict(sorted(found.items(), key=lambda pair: -pair[1]))

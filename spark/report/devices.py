@@ -1,0 +1,94 @@
+"""Health of devices: which of them need a look, and why."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark.report import limits
+from spark.report.tables import Gateway, Tables, by_gateway, seconds
+
+_COLUMNS = (
+    "tenant",
+    "gateway",
+    "device",
+    "last_at",
+    "messages",
+    "suspect",
+    "interval_s",
+    "silent_s",
+    "missed",
+    "battery_metric",
+    "battery",
+    "battery_per_day",
+    "boots",
+    "last_boot_at",
+    "clock_ahead_s",
+    "rssi",
+)
+SIGNS = ("silent", "battery", "reboots", "clock")
+"""What a device can have, worst first."""
+
+
+class Health(msgspec.Struct):
+    """`signs`: devices by what they have; `worst`: rows of `device_health` with the signs of each, the most signs
+    first;
+    `by_gateway`: devices, and those that have a sign, of each gateway."""
+
+    devices: int
+    signs: dict[str, int]
+    worst: list[dict[str, Any]]
+    by_gateway: dict[Gateway, dict[str, Any]]
+
+    @property
+    def need_a_look(self) -> int:
+        """Devices with a sign."""
+        return sum(row["ill_sum"] for row in self.by_gateway.values())
+
+
+def read(tables: Tables, everyone: bool = False) -> Health:
+    """Of the fleet, or of one gateway; `everyone`: those that are well, too, as far as a table holds."""
+    table = tables.read("device_health", _COLUMNS)
+    if not table.num_rows:
+        return Health(0, dict.fromkeys(SIGNS, 0), [], {})
+    signs = _signs(table)
+    for name, column in signs.items():
+        table = table.append_column(f"sign_{name}", column)
+    many = pa.chunked_array([sum((pc.cast(column, pa.int64()).to_numpy() for column in signs.values()), start=0)])
+    table = table.append_column("signs", many).append_column("ill", pc.cast(pc.greater(many, 0), pa.int64()))
+    ill = table if everyone else table.filter(pc.greater(table["signs"], 0))
+    order = [("signs", "descending"), ("missed", "descending"), ("device", "ascending")]
+    shown = ill.take(pc.sort_indices(ill, sort_keys=order)[: limits.ROWS_MAX]).to_pylist()
+    return Health(
+        devices=table.num_rows,
+        signs={name: int(pc.sum(column).as_py() or 0) for name, column in signs.items()},
+        worst=[_row(row) for row in shown],
+        by_gateway=by_gateway(table, ("device", "count"), ("ill", "sum")),
+    )
+
+
+def _signs(table: pa.Table) -> dict[str, pa.ChunkedArray]:
+    """Of each device whether it has each sign."""
+
+    def over(column: str, limit: float) -> pa.ChunkedArray:
+        return pc.fill_null(pc.greater(table[column], limit), False)
+
+    left = pc.divide(pc.cast(table["battery"], pa.float64()), pc.negate(table["battery_per_day"]))
+    falls = pc.fill_null(pc.less(table["battery_per_day"], 0.0), False)
+    return {
+        "silent": over("missed", limits.MISSED_MAX),
+        "battery": pc.and_(falls, pc.fill_null(pc.less(left, limits.BATTERY_DAYS), False)),
+        "reboots": over("boots", limits.BOOTS_MAX),
+        "clock": pc.or_(over("clock_ahead_s", limits.CLOCK_AHEAD_S), over("suspect", 0)),
+    }
+
+
+def _row(row: dict[str, Any]) -> dict[str, Any]:
+    slope = row["battery_per_day"]
+    left = row["battery"] / -slope if row["battery"] is not None and slope is not None and slope < 0 else None
+    told = {"last_at": seconds(row["last_at"]), "last_boot_at": seconds(row["last_boot_at"]), "battery_days": left}
+    signs = [name for name in SIGNS if row[f"sign_{name}"]]
+    return {name: row[name] for name in _COLUMNS} | told | {"signs": signs}

@@ -1,0 +1,166 @@
+"""The fleet, a row a gateway, those that need a look first."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from spark.report import formatting, limits
+from spark.report.accounts import Accounts
+from spark.report.delivery import Delivery
+from spark.report.devices import Health
+from spark.report.outages import Outage
+from spark.report.tables import Gateway, Tables
+from spark.report.tracks import Anomalies
+
+State = Literal["ok", "look", "wrong"]
+_RANK = {"wrong": 2, "look": 1, "ok": 0}
+_COLUMNS = (
+    "tenant",
+    "gateway",
+    "device",
+    "rows",
+    "first_event_time",
+    "last_event_time",
+    "last_ingested_at",
+    "lag_p50_s",
+    "lag_p95_s",
+    "lag_max_s",
+    "late_share",
+    "suspect_rows",
+)
+
+
+class Member(msgspec.Struct):
+    """A gateway. `why` says what its `state` is for, the worst first; `silent_s` is counted back from the newest data
+    of the lake."""
+
+    gateway: Gateway
+    rows: int
+    first_at: float | None = None
+    last_at: float | None = None
+    silent_s: float | None = None
+    lag_p50_s: float | None = None
+    lag_p95_s: float | None = None
+    lag_max_s: float | None = None
+    late_share: float = 0.0
+    suspect: int = 0
+    within_share: float | None = None
+    given_up: int = 0
+    waiting: int | None = None
+    unexplained: int = 0
+    duplicates: int = 0
+    outages: int = 0
+    devices: int = 0
+    devices_ill: int = 0
+    anomalies: int = 0
+    state: State = "ok"
+    why: list[str] = []
+
+
+class Parts(msgspec.Struct):
+    """What else is known of gateways."""
+
+    accounts: Accounts
+    delivery: Delivery
+    health: Health
+    outages: list[Outage]
+    anomalies: Anomalies
+
+
+def read(tables: Tables, parts: Parts) -> list[Member]:
+    """All gateways that something is known of."""
+    found = {}
+    for row in tables.read("gateway_freshness", _COLUMNS).to_pylist():
+        if row["device"] is None:
+            member = _member(row)
+            found[member.gateway] = member
+    for gateway in parts.accounts.by_gateway:
+        if gateway not in found:
+            found[gateway] = Member(gateway, 0)
+    waits = tables.rows("gateway_backlog", ("tenant", "gateway", "waiting"))
+    _add(found, parts, {(row["tenant"], row["gateway"]): row["waiting"] for row in waits})
+    return list(found.values())
+
+
+def newest(members: list[Member]) -> float | None:
+    """When the newest data landed."""
+    return max((member.last_at for member in members if member.last_at is not None), default=None)
+
+
+def judged(members: list[Member], newest_at: float | None) -> list[Member]:
+    """With what is to be said of each, the worst first."""
+    for member in members:
+        if newest_at is not None and member.last_at is not None:
+            member.silent_s = max(0.0, newest_at - member.last_at)
+        _judge(member)
+    return sorted(members, key=_order)
+
+
+def _member(row: dict[str, Any]) -> Member:
+    return Member(
+        (row["tenant"], row["gateway"]),
+        row["rows"],
+        first_at=row["first_event_time"].timestamp(),
+        last_at=row["last_ingested_at"].timestamp(),
+        lag_p50_s=row["lag_p50_s"],
+        lag_p95_s=row["lag_p95_s"],
+        lag_max_s=row["lag_max_s"],
+        late_share=row["late_share"],
+        suspect=row["suspect_rows"],
+    )
+
+
+def _add(found: dict[Gateway, Member], parts: Parts, waiting: dict[Gateway, int | None]) -> None:
+    for outage in parts.outages:
+        if outage.gateway in found:
+            found[outage.gateway].outages += 1
+    for gateway, member in found.items():
+        member.waiting = waiting.get(gateway)
+        account = parts.accounts.by_gateway.get(gateway)
+        if account is not None:
+            member.given_up, member.unexplained = account["explained"], account["unexplained"]
+            member.duplicates = account["duplicates"]
+        times = parts.delivery.by_gateway.get(gateway)
+        if times is not None and times["timed_sum"]:
+            member.within_share = times["within_sum"] / times["timed_sum"]
+        health = parts.health.by_gateway.get(gateway)
+        if health is not None:
+            member.devices, member.devices_ill = health["device_count"], health["ill_sum"]
+        unusual = parts.anomalies.by_gateway.get(gateway)
+        member.anomalies = unusual["value_count"] if unusual is not None else 0
+
+
+def _judge(member: Member) -> None:
+    wrong, look = [], []
+    if member.unexplained:
+        wrong.append(f"{formatting.count(member.unexplained)} unexplained")
+    if member.duplicates:
+        wrong.append(f"{formatting.count(member.duplicates)} twice")
+    if member.silent_s is not None and member.silent_s > limits.SILENT_S:
+        look.append(f"silent {formatting.duration(member.silent_s)}")
+    if member.within_share is not None and member.within_share < limits.WITHIN_SHARE:
+        look.append(f"{formatting.percent(member.within_share)} in time")
+    if member.given_up:
+        look.append(f"{formatting.count(member.given_up)} given up")
+    if member.devices_ill:
+        look.append(f"{formatting.count(member.devices_ill)} {'device' if member.devices_ill == 1 else 'devices'}")
+    if member.suspect:
+        look.append("clock")
+    member.why = wrong + look
+    member.state = "wrong" if wrong else "look" if look else "ok"
+
+
+def _order(member: Member) -> tuple[Any, ...]:
+    lacks = member.unexplained + member.duplicates
+    late = 1.0 - member.within_share if member.within_share is not None else 0.0
+    silent = member.silent_s or 0.0
+    return (
+        -_RANK[member.state],
+        -lacks,
+        -(silent if silent > limits.SILENT_S else 0.0),
+        -late,
+        -(member.lag_p95_s or 0.0),
+        member.gateway,
+    )

@@ -1,0 +1,51 @@
+"""How much of a lake one page holds: each limit with its unit and why."""
+
+from __future__ import annotations
+
+from typing import Final
+
+ROWS_DRAWN: Final = 50
+"""Rows of a table that stand in the page as HTML, and on one leaf of it: a phone shows ten."""
+ROWS_MAX: Final = 200
+"""Rows of a table of addresses, ranges, outages, devices or anomalies, the worst: more of them nobody reads."""
+GATEWAYS_MAX: Final = 20_000
+"""Rows of the fleet's table, the worst: some 120 bytes each, so that the page stays below 3 MB."""
+FLOWS_MAX: Final = 6
+"""Gateways drawn one by one; the rest are in the sum over the fleet and in the tables."""
+RATE_POINTS_MAX: Final = 60
+"""Buckets of a rate chart. The hub lands in commits of a second or two; narrower buckets would draw its commits."""
+TRACKS_MAX: Final = 48
+"""Charts of metrics on a page."""
+WINDOWS_MAX: Final = 400_000
+"""Rows of rollups looked at for charts of all metrics: some two seconds. Beyond it only metrics with anomalies are
+drawn."""
+WINDOWS_DRAWN: Final = 1_500
+"""Windows of one metric that are drawn, the newest: more than a screen has columns."""
+RAW_SPAN_S_MAX: Final = 45 * 60
+"""Seconds of a lake up to which single readings are drawn behind the rollups, which would be a handful of points."""
+RAW_ROWS_MAX: Final = 400_000
+"""Readings looked at for that."""
+RAW_POINTS: Final = 150
+"""Points a small chart shows; more readings are averaged into so many."""
+PAGES_MAX: Final = 100
+"""Pages of single gateways in a folder, the worst; others are made by name. A page is some 150 KB."""
+
+WITHIN_SHARE: Final = 0.99
+"""Share of messages that should be in the lake within the target of `delivery_slo`; below it a gateway is looked at."""
+SILENT_S: Final = 900.0
+"""Seconds without data, counted back from the newest of the lake, after which a gateway is said to be silent: three
+times the
+five minutes at which slow sensors send."""
+MISSED_MAX: Final = 5
+"""Intervals of its own that a device may be silent: some radio losses in a row are usual."""
+BOOTS_MAX: Final = 3
+"""Starts of a device within its 30 days that need no look: an update, a battery, a power cut."""
+BATTERY_DAYS: Final = 30.0
+"""Days a battery should last at the slope of its last days; less is time to send somebody."""
+CLOCK_AHEAD_S: Final = 5.0
+"""Seconds a device's clock may be ahead of its gateway's: NTP holds far less."""
+SMALL_FILE_BYTES: Final = 1_000_000
+"""Mean size of a table's files below which, from `SMALL_FILES` on, they are said to be small: opening costs more than
+reading."""
+SMALL_FILES: Final = 500
+"""Files of a table from which their size matters."""

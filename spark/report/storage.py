@@ -1,0 +1,78 @@
+"""The lake itself: files and sizes of its tables, files that were set aside, rejects, what was quarantined."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import deltalake
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark.report import limits
+from spark.report.snapshot import Snapshot
+from spark.report.tables import Tables, seconds
+
+
+class Held(msgspec.Struct):
+    """One table: as many files, bytes and rows at this version."""
+
+    name: str
+    version: int
+    files: int
+    size: int
+    rows: int
+
+    @property
+    def mean(self) -> float:
+        """Mean bytes of a file."""
+        return self.size / self.files if self.files else 0.0
+
+    @property
+    def small(self) -> bool:
+        """Many files that are small."""
+        return self.files >= limits.SMALL_FILES and self.mean < limits.SMALL_FILE_BYTES
+
+
+class Storage(msgspec.Struct):
+    """`rejects` and `quarantined`: (reason, how many), the most first; `set_aside`: rows of that table."""
+
+    tables: list[Held]
+    set_aside: list[dict[str, Any]]
+    rejects: list[tuple[str, int]]
+    quarantined: list[tuple[str, int]]
+
+
+def read(taken: Snapshot, tables: Tables) -> Storage:
+    """Files are those of the whole lake, the rest of the fleet or of one gateway."""
+    columns = ("source", "path", "job", "rows", "gateway_first", "gateway_last", "reason", "found_at")
+    aside = tables.rows("set_aside", columns)
+    return Storage(
+        tables=[] if tables.only is not None else [_held(name, table) for name, table in sorted(taken.tables.items())],
+        set_aside=[row | {"found_at": seconds(row["found_at"])} for row in aside if _concerns(row, tables)],
+        rejects=reasons(tables, "reject"),
+        quarantined=reasons(tables, "quarantine"),
+    )
+
+
+def _concerns(row: dict[str, Any], tables: Tables) -> bool:
+    """A file can hold rows of the gateway: it lies between its first and its last one."""
+    if tables.only is None or row["gateway_first"] is None or row["gateway_last"] is None:
+        return True
+    low, high, name = row["gateway_first"], row["gateway_last"], tables.only[1]
+    return bool(low <= name <= high)
+
+
+def _held(name: str, table: deltalake.DeltaTable) -> Held:
+    actions = pa.table(table.get_add_actions(flatten=True))
+    size = pc.sum(actions["size_bytes"]).as_py() if actions.num_rows else 0
+    return Held(name, table.version(), actions.num_rows, int(size or 0), int(table.count()))
+
+
+def reasons(tables: Tables, name: str) -> list[tuple[str, int]]:
+    """Rows of a table by their reason."""
+    table = tables.read(name, ("reason",))
+    if not table.num_rows:
+        return []
+    counts = table["reason"].value_counts().to_pylist()
+    return sorted(((each["values"], each["counts"]) for each in counts), key=lambda pair: -pair[1])

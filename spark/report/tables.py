@@ -1,0 +1,90 @@
+"""The tables of a snapshot as Arrow, whole or of one gateway; a table that is not there has no rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark.report.snapshot import Snapshot
+
+Gateway = tuple[str, str]
+"""Tenant and gateway."""
+Filter = tuple[str, str, object]
+"""Column, comparison, value."""
+
+
+class Tables:
+    """`only`: rows of this gateway, of tables that have gateways."""
+
+    def __init__(self, taken: Snapshot, only: Gateway | None = None) -> None:
+        self._taken = taken
+        self.only = only
+
+    def has(self, name: str) -> bool:
+        """Whether the table is there."""
+        return name in self._taken.tables
+
+    def rows_in_all(self, name: str) -> int:
+        """Rows of the whole table, from the statistics in the log."""
+        table = self._taken.tables.get(name)
+        return int(table.count()) if table is not None else 0
+
+    def read(self, name: str, columns: Sequence[str], *where: Filter) -> pa.Table:
+        """These columns; no rows when the table is not there."""
+        table = self._taken.tables.get(name)
+        if table is None:
+            return pa.table({column: pa.nulls(0) for column in columns})
+        there = set(table.schema().to_arrow().names) if self.only is not None else frozenset()
+        mine: list[Filter] = []
+        if self.only is not None and "gateway" in there:
+            mine = [("tenant", "=", self.only[0]), ("gateway", "=", self.only[1])]
+        return table.to_pyarrow_table(columns=list(columns), filters=[*mine, *where] or None)
+
+    def rows(self, name: str, columns: Sequence[str], *where: Filter) -> list[dict[str, Any]]:
+        """As `read`, row by row: of small tables."""
+        rows: list[dict[str, Any]] = self.read(name, columns, *where).to_pylist()
+        return rows
+
+
+def by_gateway(table: pa.Table, *aggregates: tuple[str, str]) -> dict[Gateway, dict[str, Any]]:
+    """One row a gateway, of a table with columns `tenant` and `gateway`; columns are named `<column>_<function>`."""
+    if not table.num_rows:
+        return {}
+    rows = table.group_by(["tenant", "gateway"]).aggregate(list(aggregates)).to_pylist()
+    return {(row["tenant"], row["gateway"]): row for row in rows}
+
+
+def worst(table: pa.Table, rows_max: int, *keys: tuple[str, str]) -> list[dict[str, Any]]:
+    """The first rows in this order; `keys` are columns with `ascending` or `descending`."""
+    if not table.num_rows:
+        return []
+    order = pc.sort_indices(table, sort_keys=list(keys))
+    rows: list[dict[str, Any]] = table.take(order[:rows_max]).to_pylist()
+    return rows
+
+
+def total(table: pa.Table, column: str) -> int:
+    """Sum of a column; what is null counts nothing."""
+    found = pc.sum(table[column]).as_py() if table.num_rows else None
+    return int(found or 0)
+
+
+def seconds(at: datetime | None) -> float | None:
+    """Seconds since 1970."""
+    return None if at is None else at.timestamp()
+
+
+def unix_seconds(column: pa.ChunkedArray) -> Any:
+    """A column of times as an array of seconds since 1970."""
+    return pc.cast(pc.cast(column, pa.timestamp("us")), pa.int64()).to_numpy() / 1e6
+
+
+def keys(table: pa.Table) -> tuple[Any, list[Gateway]]:
+    """A number for each row's gateway, and the gateways by number."""
+    joined = pc.binary_join_element_wise(table["tenant"], table["gateway"], "\x1f").combine_chunks().dictionary_encode()
+    names: Iterable[str] = joined.dictionary.to_pylist()
+    return joined.indices.to_numpy(), [(tenant, name) for tenant, _, name in (each.partition("\x1f") for each in names)]

@@ -1,0 +1,182 @@
+"""Metrics of devices over time: their rollup windows, their readings when the lake is short, and their anomalies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark.report import limits
+from spark.report.tables import Filter, Gateway, Tables, by_gateway, unix_seconds
+
+Series = tuple[str, str, str, str, str]
+"""Tenant, gateway, device, address, metric."""
+_SERIES = ("tenant", "gateway", "device", "address", "metric")
+ENVELOPE = frozenset({"at", "boot", "seq", "sequence", "time", "timestamp", "ts"})
+"""Last names of metrics that say which reading it is and not what was measured: in the tables, and not worth a
+chart."""
+_DAY_S = 86_400.0
+
+
+class Anomaly(msgspec.Struct):
+    """A value that is unusual for its series, which rule said so, and what was expected."""
+
+    gateway: Gateway
+    device: str
+    address: str
+    metric: str
+    at: float
+    value: float
+    score: float
+    rule: str | None
+    expected: float | None
+
+    @property
+    def series(self) -> Series:
+        """Whose value it is."""
+        return (*self.gateway, self.device, self.address, self.metric)
+
+
+class Anomalies(msgspec.Struct):
+    """`newest` are as many as a table holds; `last_at`: the newest, in seconds since 1970."""
+
+    count: int
+    rules: list[tuple[str, int]]
+    newest: list[Anomaly]
+    by_gateway: dict[Gateway, dict[str, Any]]
+    last_at: float | None = None
+
+
+class Track(msgspec.Struct):
+    """One metric of one device; a window is start, min, max, mean, and `last` the last value."""
+
+    gateway: Gateway
+    device: str
+    address: str
+    metric: str
+    width: float
+    windows: list[tuple[float, float, float, float]]
+    last: float
+    readings: list[tuple[float, float]] = []
+    anomalies: list[Anomaly] = []
+
+
+def read_anomalies(tables: Tables) -> Anomalies:
+    """Of the fleet, or of one gateway."""
+    columns = (*_SERIES, "event_time", "value", "score", "rule", "expected")
+    table = tables.read("anomalies", columns)
+    if not table.num_rows:
+        return Anomalies(0, [], [], {})
+    order = pc.sort_indices(table, sort_keys=[("event_time", "descending"), ("score", "descending")])
+    rules = pc.fill_null(table["rule"], "more than one").value_counts().to_pylist()
+    newest = [_anomaly(row) for row in table.take(order[: limits.ROWS_MAX]).to_pylist()]
+    return Anomalies(
+        table.num_rows,
+        sorted(((each["values"], each["counts"]) for each in rules), key=lambda pair: -pair[1]),
+        newest,
+        by_gateway(table, ("value", "count")),
+        newest[0].at,
+    )
+
+
+def _anomaly(row: Mapping[str, Any]) -> Anomaly:
+    return Anomaly(
+        (row["tenant"], row["gateway"]), row["device"], row["address"], row["metric"], row["event_time"].timestamp(),
+        row["value"], row["score"], row["rule"], row["expected"],
+    )  # fmt: skip
+
+
+def rollup(span: tuple[float, float]) -> tuple[str, float]:
+    """The table of rollups that suits a span, and the seconds of its windows."""
+    return ("rollup_1m", 60.0) if span[1] - span[0] <= _DAY_S else ("rollup_1h", 3600.0)
+
+
+def read(tables: Tables, span: tuple[float, float], found: Sequence[Anomaly]) -> tuple[list[Track], int]:
+    """The metrics to draw, those with anomalies first, and how many there are; the number is 0 where it is not
+    known."""
+    name, width = rollup(span)
+    where: list[Filter] = []
+    small = tables.rows_in_all(name) <= limits.WINDOWS_MAX
+    if not small and tables.only is None:
+        if not found:
+            return [], 0
+        chosen = list(dict.fromkeys(anomaly.series for anomaly in found))[: limits.TRACKS_MAX]
+        where = [
+            ("gateway", "in", sorted({each[1] for each in chosen})),
+            ("device", "in", sorted({each[2] for each in chosen})),
+        ]
+    table = tables.read(name, (*_SERIES, "window_start", "min", "max", "mean", "last", "count", "suspect"), *where)
+    tracks = _windows(table, width, found)
+    drawn = [tracks[key] for key in _order(tracks, found)[: limits.TRACKS_MAX]]
+    if span[1] - span[0] <= limits.RAW_SPAN_S_MAX and tables.rows_in_all("readings") <= limits.RAW_ROWS_MAX:
+        _add_readings(tables, drawn, span)
+    _mark(drawn, found)
+    return drawn, len(tracks) if not where else 0
+
+
+def _order(tracks: Iterable[Series], found: Sequence[Anomaly]) -> list[Series]:
+    marked = {anomaly.series for anomaly in found}
+    ordered = sorted(tracks, key=lambda series: (series not in marked, series))
+    return sorted(ordered[: limits.TRACKS_MAX])
+
+
+def _windows(table: pa.Table, width: float, found: Sequence[Anomaly]) -> dict[Series, Track]:
+    """All series of a table by name; those drawn have their windows."""
+    if not table.num_rows:
+        return {}
+    # A window that only a wrong clock filled would stretch the axis to 1970.
+    table = table.filter(pc.not_equal(table["suspect"], table["count"]))
+    found_names = table.group_by(list(_SERIES)).aggregate([])
+    names: list[Series] = list(zip(*(found_names[name].to_pylist() for name in _SERIES), strict=True))
+    worth = [series for series in names if series[4].rpartition(".")[2] not in ENVELOPE]
+    tracks = {series: _track(series, width) for series in worth}
+    drawn = set(_order(worth, found))
+    columns = ("window_start", "min", "max", "mean", "last")
+    if len(worth) > len(drawn):
+        devices = pa.array(sorted({series[2] for series in drawn}))
+        table = table.filter(pc.is_in(table["device"], devices))
+    table = table.sort_by("window_start")
+    for row in zip(*(table[name].to_pylist() for name in (*_SERIES, *columns)), strict=True):
+        if row[:5] in drawn:
+            track = tracks[row[:5]]
+            track.windows.append((row[5].timestamp(), row[6], row[7], row[8]))
+            track.last = row[9]
+    for series in drawn:
+        tracks[series].windows = tracks[series].windows[-limits.WINDOWS_DRAWN :]
+    return tracks
+
+
+def _track(series: Series, width: float) -> Track:
+    tenant, gateway, device, address, metric = series
+    return Track((tenant, gateway), device, address, metric, width, windows=[], last=0.0)
+
+
+def _add_readings(tables: Tables, drawn: Sequence[Track], span: tuple[float, float]) -> None:
+    """Readings of each metric, averaged into `RAW_POINTS` equal stretches of the span."""
+    table = tables.read("readings", (*_SERIES, "event_time", "value", "suspect"))
+    if not table.num_rows:
+        return
+    usable = table.filter(pc.and_(pc.is_valid(table["value"]), pc.invert(table["suspect"])))
+    at = unix_seconds(usable["event_time"])
+    width = (span[1] - span[0]) / limits.RAW_POINTS
+    slots = ((at - span[0]) // width).astype("int64")
+    small = (
+        usable.select([*_SERIES, "value"]).append_column("second", pa.array(at)).append_column("slot", pa.array(slots))
+    )
+    grouped = small.group_by([*_SERIES, "slot"]).aggregate([("second", "mean"), ("value", "mean")])
+    by_name = {(*track.gateway, track.device, track.address, track.metric): track for track in drawn}
+    for row in grouped.sort_by("slot").to_pylist():
+        track = by_name.get(tuple(row[name] for name in _SERIES))
+        if track is not None:
+            track.readings.append((row["second_mean"], row["value_mean"]))
+
+
+def _mark(drawn: Sequence[Track], found: Sequence[Anomaly]) -> None:
+    by_name = {(*track.gateway, track.device, track.address, track.metric): track for track in drawn}
+    for anomaly in found:
+        track = by_name.get(anomaly.series)
+        if track is not None:
+            track.anomalies.append(anomaly)
