@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from bridge.backoff import Backoff
+from bridge.tls_refusal import refusal
 
 log = logging.getLogger(__name__)
 
@@ -218,8 +219,8 @@ class Dialer:
         except TimeoutError as error:
             self._update(last_error=f"{endpoint}: {error or 'no answer in time'}", refused=False)
         except OSError as error:
-            refused = isinstance(error, ssl.SSLError)
-            self._update(last_error=f"{endpoint}: {error.strerror or error}", refused=refused)
+            refused, why = isinstance(error, ssl.SSLError), refusal(error) or error.strerror or error
+            self._update(last_error=f"{endpoint}: {why}", refused=refused)
         except AttemptError as error:
             self._asked_s = max(self._asked_s, error.wait_s)
             self._update(last_error=f"{endpoint}: {error}", refused=True)

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from bridge.dialer import Attempt, AttemptError, Dialer, Endpoint
 from bridge.gateway_link import LinkDown, LinkUp
+from bridge.tls_refusal import refusal
 from bridge.transport.connection import Connection
 from bridge.transport.driver import Driver
 
@@ -71,6 +72,9 @@ class SocketAttempt(Attempt):
         except TimeoutError:
             raise TimeoutError(f"no answer in {self._timeout_s:g} s") from None
         await self._gone
+        why = refusal(self._driver.lost) if self._driver is not None and not self.up else None
+        if why is not None:
+            raise AttemptError(why)
 
     def end(self, reason: str) -> None:
         self._ended = reason

@@ -111,7 +111,7 @@ class Driver(asyncio.Protocol):
     __slots__ = (
         "_deadlines", "_failed", "_flush_scheduled", "_gone", "_in_turns", "_known", "_linger_until", "_loop",
         "_lost_from", "_make_owner", "_meter", "_owner", "_paused_for", "_put_off", "_reader", "_slot", "_turn",
-        "_unread_bytes_max", "_write_bytes_max", "account", "congested", "connection", "held_bytes", "identity",
+        "_unread_bytes_max", "_write_bytes_max", "account", "congested", "connection", "held_bytes", "identity", "lost",
         "transport",
     )  # fmt: skip
 
@@ -136,6 +136,8 @@ class Driver(asyncio.Protocol):
         self.connection = connection
         self.congested = False
         self.transport: asyncio.Transport | None = None
+        self.lost: Exception | None = None
+        """Why the transport has been lost, where it says so: a TLS alert, for one."""
         self.identity: Final = identity
         self.held_bytes = 0
         """What the meter knows of."""
@@ -262,6 +264,7 @@ class Driver(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell machine and owner, or have it done in turns where many go at the same time, as with their network."""
+        self.lost = exc
         self._leave_slot()
         self._put_off = b""  # the slow lane may know of us for long
         peer = self.peername

@@ -106,6 +106,30 @@ class TestUplink:
                 )
                 assert uplink_status(near)["state"] == "connecting"
 
+    def test_a_hub_that_does_not_take_our_certificate(self, tmp_path: Path, authority: Authority) -> None:
+        """It says so after the handshake is over for us (TLS 1.3), and the status has its reason and the next step."""
+        ours, theirs = Authority(tmp_path / "other", "somebody else").issue("gw-tls"), authority.issue("hub")
+        settings = tmp_path / "hub.yaml"
+        settings.write_text(
+            "{apiVersion: waypost/v1, kind: Hub, spec: {tls: {certificate: "
+            f"{theirs.certificate}, key: {theirs.key}, clientCa: {authority.certificate}}}}}}}"
+        )
+        with hub(tmp_path, "--config", str(settings)) as far:
+            link = (
+                f"  hub: {{url: 'amqps://localhost:{far.port('amqp')}', tls: {{caCert: {authority.certificate}, "
+                f"clientCert: {ours.certificate}, clientKey: {ours.key}}}}}"
+            )
+            with uplinked(tmp_path, gateway=link) as near:
+                reason = "the peer refuses TLS with us (unknown ca): it does not know the authority of our certificate"
+                wait_until(
+                    lambda: reason in (uplink_status(near)["last_error"] or ""),
+                    timeout_s=WAIT_S,
+                    what="the reason in the status",
+                )
+                assert "waypost edge enrol" in uplink_status(near)["last_error"]
+                assert uplink_status(near)["state"] == "connecting"
+        assert "the peer refuses TLS with us (unknown ca)" in (tmp_path / "uplinked.log").read_text()
+
     def test_password_over_tls(self, tmp_path: Path, authority: Authority) -> None:
         asked: queue.Queue[tuple[str, str, bytes]] = queue.Queue()
         theirs = authority.issue("localhost", file="peer")

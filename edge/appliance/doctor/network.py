@@ -14,6 +14,7 @@ import psutil
 from bridge.engine import Closed, Engine, Opened
 from bridge.hub_addresses import PROBE_SUFFIX
 from bridge.resources.endpoint import Endpoint
+from bridge.tls_refusal import refusal
 from edge.appliance.doctor.check import Result, Surroundings, fail, ok, warn
 from edge.broker.configuration import Connector
 from edge.broker.router.connector_types import credentials_of
@@ -194,4 +195,6 @@ def _why(error: BaseException, limit_s: float) -> str:
         return f"no answer in {limit_s:g} s"
     if isinstance(error, ssl.SSLCertVerificationError):
         return error.verify_message
+    if (refused := refusal(error)) is not None:
+        return refused
     return getattr(error, "strerror", None) or str(error) or type(error).__name__

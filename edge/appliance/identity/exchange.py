@@ -12,6 +12,7 @@ import msgspec
 
 from bridge.enrolment import ALPN, AUTHORITY_PATH, DOCUMENT_BYTES_MAX, Issued, Reason, Refusal
 from bridge.resources.endpoint import Endpoint
+from bridge.tls_refusal import refusal
 from edge.broker.security.peer_tls import NO_CHECK_TIME
 
 TIMEOUT_S: Final = 15.0
@@ -94,7 +95,8 @@ class Exchange:
             why = f"{self.endpoint} does not show the certificate of this hub: {error.verify_message}"
             raise WrongHub(why) from error
         except ssl.SSLError as error:
-            raise WrongHub(f"{self.endpoint} does not speak TLS with us: {error.reason or error}") from error
+            why = refusal(error) or f"it does not speak TLS with us: {error.reason or error}"
+            raise WrongHub(f"{self.endpoint}: {why}") from error
         except socket.gaierror as error:
             raise HubUnreachable(f"{self.endpoint}: the host name is not known") from error
         except OSError as error:
@@ -113,9 +115,8 @@ class Exchange:
             answer = connection.getresponse()
             return answer.status, answer.read(DOCUMENT_BYTES_MAX)
         except ssl.SSLError as error:  # an alert of TLS 1.3: it comes behind the handshake
-            if "ALERT" in (error.reason or ""):
-                words = f"{self.endpoint} does not take our certificate: {str(error.reason).lower().replace('_', ' ')}"
-                raise NotIssued(Reason.NO_CERTIFICATE.value, words) from error
+            if (why := refusal(error)) is not None:
+                raise NotIssued(Reason.NO_CERTIFICATE.value, f"{self.endpoint}: {why}") from error
             raise HubUnreachable(f"{self.endpoint}: the connection broke: {error.reason or error}") from error
         except (OSError, http.client.HTTPException) as error:
             raise HubUnreachable(f"{self.endpoint}: the connection broke: {_why(error)}") from error

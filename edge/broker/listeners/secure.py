@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeAlias, cast
 
 from edge.broker.limits import ACCOUNT_SHARE_MAX, TLS_HANDSHAKES_MAX, TLS_PARKED_MAX, TLS_SHUTDOWN_S, TLS_STALLED_S
+from edge.broker.listeners.alerts import SHAKES_HANDS
 from edge.broker.listeners.heap import map_large_blocks
 from edge.broker.listeners.tls import Certificates, subject_name
 from edge.broker.model.remote import remote_of
@@ -157,6 +158,7 @@ class SecureAcceptor:
 
     async def _shake_hands(self, connection: socket.socket) -> None:
         peer = connection.getpeername() if connection.fileno() >= 0 else None
+        SHAKES_HANDS.set(connection)
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: _Arriving(self._owner),
