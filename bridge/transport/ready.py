@@ -9,6 +9,7 @@ its end where there is more to read, so everybody has a turn.
 from __future__ import annotations
 
 import asyncio
+import math
 import select
 import time
 from typing import Final, Protocol
@@ -19,9 +20,16 @@ from bridge.transport.turn import turn_of
 READABLE: Final = select.EPOLLIN
 WRITABLE: Final = select.EPOLLOUT
 
-KNOWN_S: Final = 0.005
-"""How long sockets of peers that have said who they are may be served in one turn: a hundred small messages, with all
-that is done with them. The one that crosses it is completed."""
+KNOWN_S: Final = 0.0015
+"""How long sockets of peers that have said who they are may be served in one turn, whatever they bring. The one that
+crosses it is completed."""
+
+KNOWN_EACH_S: Final = 0.00002
+"""So much longer for each that was served: a small message takes less. Many of those go on for `KNOWN_S_MAX`, as what
+is done once a turn is done for all of them; what takes longer has shorter turns."""
+
+KNOWN_S_MAX: Final = 0.005
+"""The longest turn."""
 
 UNKNOWN_S: Final = 0.0005
 """The same of peers that have not: anybody can open as many as there are places for. What a turn does besides takes
@@ -49,17 +57,29 @@ class Served(Protocol):
 class Ready:
     """Sockets of one kind; used inside the loop only. There is a descriptor of ours while there is one of theirs."""
 
-    __slots__ = ("_epoll", "_found", "_loop", "_share_s", "_sockets", "_turn", "_unhurried", "received_bytes_max")
+    __slots__ = (
+        "_each_s", "_epoll", "_found", "_loop", "_share_s", "_share_s_max", "_sockets", "_turn", "_unhurried",
+        "received_bytes_max",
+    )  # fmt: skip
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, share_s: float, received_bytes_max: int, *, unhurried: bool = False
+        self,
+        loop: asyncio.AbstractEventLoop,
+        share_s: float,
+        received_bytes_max: int,
+        *,
+        each_s: float = 0.0,
+        share_s_max: float = math.inf,
+        unhurried: bool = False,
     ) -> None:
-        """`share_s` of each turn are theirs, and so many bytes each; `unhurried`: what they have to write is written
-        after the others' (`bridge.transport.turn`)."""
+        """`share_s` of each turn are theirs, and `each_s` more for each that is served, up to `share_s_max`; and so
+        many bytes each. `unhurried`: what they have to write is written after the others' (`bridge.transport.turn`)."""
         self._loop = loop
         self._turn = turn_of(loop)
         self.received_bytes_max: Final = received_bytes_max
         self._share_s = share_s
+        self._each_s = each_s
+        self._share_s_max = share_s_max
         self._unhurried = unhurried
         self._epoll: select.epoll | None = None
         self._sockets: dict[int, Served] = {}
@@ -90,13 +110,14 @@ class Ready:
     def _serve(self) -> None:
         self._turn.unhurried = self._unhurried
         try:
-            self._serve_some(time.monotonic() + self._share_s)
+            self._serve_some(time.monotonic())
         finally:
             self._turn.unhurried = False
 
-    def _serve_some(self, until_s: float) -> None:
+    def _serve_some(self, now: float) -> None:
         """Those that are ready, each once if at all, while there is time."""
         last = False
+        until_s, until_s_max = now + self._share_s, now + self._share_s_max
         for _ in range(len(self._sockets)):
             if not self._found:
                 if last or self._epoll is None:
@@ -110,7 +131,8 @@ class Ready:
             served = self._sockets.get(descriptor)
             if served is not None:  # none where another one's turn has ended it
                 served.ready(events)
-            if time.monotonic() > until_s:
+            until_s += self._each_s
+            if time.monotonic() > min(until_s, until_s_max):
                 return
 
 
@@ -120,7 +142,7 @@ class Kinds:
     __slots__ = ("known", "unknown")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.known: Final = Ready(loop, KNOWN_S, KNOWN_BYTES)
+        self.known: Final = Ready(loop, KNOWN_S, KNOWN_BYTES, each_s=KNOWN_EACH_S, share_s_max=KNOWN_S_MAX)
         self.unknown: Final = Ready(loop, UNKNOWN_S, UNKNOWN_BYTES, unhurried=True)
 
 

@@ -40,6 +40,10 @@ SHED_S: Final = 0.0005
 """How long connections may be closed in one turn of the loop until a pool is no more strained; what exceeds it is given
 back at once. One takes 0.05 to 0.2 ms."""
 
+LOOK_S: Final = 0.0005
+"""How long it may be looked in one turn of the loop at what connections hold, which takes 0.5 us each, and 5 where one
+is to wait."""
+
 STRAINED_S_MAX: Final = 3.0
 """How long a pool may be strained; then who holds most is disconnected. A message of 16 MiB takes so long at 45 Mbit/s;
 whoever is slower gets through while there is no strain."""

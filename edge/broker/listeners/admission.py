@@ -19,6 +19,7 @@ from bridge.transport.driver import Driver
 from edge.broker.limits import (
     FEW_CONNECTIONS_SHARE,
     LINKS_HELD_BYTES_MAX,
+    LOOK_S,
     PACKETS_HELD_MAX,
     PLACES_KEPT_SHARE,
     SHED_S,
@@ -67,6 +68,8 @@ class Admission:
         self._paused: set[Driver] = set()
         self._shedding: dict[Account, Iterator[None]] = {}
         """What is to give back more than it has yet: with each step another connection is closed."""
+        self._looking: Iterator[None] | None = None
+        """Looks at what connections hold: with each step at another."""
         self._sheds = False
         """One is being closed, and what its end brings about may be counted meanwhile."""
         self._last_shed = ""
@@ -87,8 +90,7 @@ class Admission:
     def make_room(self) -> bool:
         """End the oldest connection of the address with most that have not said who they are, where it has more than
         one; False when there is none such. Whoever logs in at once is not the oldest for long."""
-        addresses = self.budget.unauthenticated.accounts.values()
-        most = max(addresses, key=_connections_of, default=None)
+        most = self.budget.unauthenticated.most_connections()
         if most is None or most.connections <= 1:
             return False
         oldest: Driver = next(iter(most.holders))
@@ -111,6 +113,7 @@ class Admission:
         account = self.budget.user_at(user, before.name)
         if self.budget.space.connections >= self._places and account.connections >= self._few:
             self.figures.refused += 1
+            account.close_when_empty()
             return False
         before.hold(driver, 0)
         before.leave()
@@ -158,10 +161,7 @@ class Admission:
         if self.resident.look(self._loop.time(), freed=freed, left=left):
             self._most_held = held
         if self.resident.exceeded:
-            for driver in list(drivers()):
-                driver.count()
-            pool = max(self.budget.space, self.budget.unauthenticated, key=_bytes_of)
-            self._shed_soon(pool, pool.bytes // 2)
+            self._look(self._look_at_everybody(list(drivers())))
         self._tell()
 
     def _tell(self) -> None:
@@ -228,17 +228,44 @@ class Admission:
         if self._relief is not None:
             self._relief.cancel()
             self._relief = None
+        self._look(self._look_at_holders())
+
+    def _look(self, steps: Iterator[None]) -> None:
+        """Take these steps, a slice of time in each turn of the loop, unless others are being taken."""
+        if self._looking is None:
+            self._looking = steps
+            self._look_a_slice()
+
+    def _look_a_slice(self) -> None:
+        until = time.monotonic() + LOOK_S
+        steps, self._looking = self._looking, None
+        for _ in steps or ():
+            if time.monotonic() > until:
+                self._looking = steps
+                self._loop.call_soon(self._look_a_slice)
+                return
+
+    def _look_at_everybody(self, drivers: list[Driver]) -> Iterator[None]:
+        """The process takes too much: give back half of what is held most of."""
+        for driver in drivers:
+            driver.count()
+            yield
+        pool = max(self.budget.space, self.budget.unauthenticated, key=_bytes_of)
+        self._shed_soon(pool, pool.bytes // 2)
+
+    def _look_at_holders(self) -> Iterator[None]:
         for driver in list(self.budget.space.all_holders()):
             driver.count()
+            yield
         if self._strained:
-            self._wait_for_the_greediest()
-        elif self._strained_since is not None:
-            self._strained_since = None
-            paused, self._paused = self._paused, set()
-            for driver in paused:
-                driver.resume_reading(NO_MEMORY)
+            yield from self._wait_for_the_greediest()
+            return
+        self._strained_since = None
+        while self._paused and not self._strained:
+            self._paused.pop().resume_reading(NO_MEMORY)
+            yield
 
-    def _wait_for_the_greediest(self) -> None:
+    def _wait_for_the_greediest(self) -> Iterator[None]:
         """Where most is held read only the connection that holds most, until it has completed what it began; not for
         ever."""
         space, now = self.budget.space, self._loop.time()
@@ -248,12 +275,14 @@ class Admission:
             self._strained_since = now
             self._shed_soon(space, _strained_at(space))
             return
-        goes_on, *others = (driver for driver, _ in space.greediest().by_size())
-        for driver in others:
-            driver.pause_reading(NO_MEMORY)
-            self._paused.add(driver)
+        goes_on, *others = space.greediest().greediest_first()
         self._paused.discard(goes_on)
         goes_on.resume_reading(NO_MEMORY)
+        for driver in others:
+            if driver.account is not None and driver not in self._paused:  # it may have gone meanwhile
+                driver.pause_reading(NO_MEMORY)
+                self._paused.add(driver)
+                yield
 
     def _shed(self, driver: Driver) -> None:
         account: Account | None = driver.account
@@ -301,10 +330,6 @@ class Counted:
 
 def _strained_at(account: Account) -> int:
     return account.bytes_max - account.bytes_max // STRAINED_SHARE
-
-
-def _connections_of(account: Account) -> int:
-    return account.connections
 
 
 def _bytes_of(account: Account) -> int:

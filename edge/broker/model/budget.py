@@ -7,9 +7,9 @@ them. This module closes nothing: it knows who holds what, and its callers (`edg
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from operator import itemgetter
-from typing import Any
+from typing import Any, Final
 
 from edge.broker.limits import (
     ACCOUNT_SHARE_MAX,
@@ -17,6 +17,10 @@ from edge.broker.limits import (
     CONNECTIONS_SHARE,
     UNAUTHENTICATED_SHARE,
 )
+from edge.broker.model.ranking import Ranking
+
+FEW: Final = 16
+"""So many accounts are gone through for the greatest of them; a ranking of more takes 500 bytes, and 200 for each."""
 
 Holder = Any
 """Whoever holds something, by identity: a connection, a request."""
@@ -25,7 +29,10 @@ Holder = Any
 class Account:
     """What is held by somebody, or by all of several accounts."""
 
-    __slots__ = ("_lasting", "accounts", "bytes", "bytes_max", "connections", "holders", "name", "parent")
+    __slots__ = (
+        "_by_bytes", "_by_connections", "_lasting", "accounts", "bytes", "bytes_max", "connections", "holders", "name",
+        "parent",
+    )  # fmt: skip
 
     def __init__(self, name: str, bytes_max: int, parent: Account | None = None, *, lasting: bool = True) -> None:
         """`bytes_max` is a bound its holders are kept to, not one that charges fail at. `lasting`: also when nobody is
@@ -39,8 +46,29 @@ class Account:
         self.holders: dict[Holder, int] = {}
         """Bytes of each that holds any; who came first is first."""
         self._lasting = lasting
+        self._by_bytes: Ranking[Account] | None = None
+        self._by_connections: Ranking[Account] | None = None
+        """Of those in `accounts`, where they are more than `FEW`."""
         if parent is not None:
-            parent.accounts[name] = self
+            parent._add(self)
+
+    def _add(self, below: Account) -> None:
+        self.accounts[below.name] = below
+        if self._by_bytes is not None and self._by_connections is not None:
+            self._by_bytes.changed(below)
+            self._by_connections.changed(below)
+        elif len(self.accounts) > FEW:
+            self._by_bytes = Ranking(_bytes_of, self.accounts.values())
+            self._by_connections = Ranking(_connections_of, self.accounts.values())
+
+    def _remove(self, below: Account) -> None:
+        if self.accounts.get(below.name) is below:
+            del self.accounts[below.name]
+        if self._by_bytes is not None and self._by_connections is not None:
+            self._by_bytes.gone(below)
+            self._by_connections.gone(below)
+        if not self.accounts:
+            self._by_bytes = self._by_connections = None
 
     def account(self, name: str, bytes_max: int) -> Account:
         """The account of this name below, made where there is none. It goes when the last has left it."""
@@ -51,18 +79,23 @@ class Account:
 
     def join(self) -> None:
         """One connection more."""
-        account: Account | None = self
-        while account is not None:
-            account.connections += 1
-            account = account.parent
+        self._count(1)
 
     def leave(self) -> None:
         """One connection is gone; what it held was given back."""
-        account: Account | None = self
-        while account is not None:
-            account.connections -= 1
-            account = account.parent
-        self._close_when_empty()
+        self._count(-1)
+        self.close_when_empty()
+
+    def _count(self, change: int) -> None:
+        account = self
+        while True:
+            account.connections += change
+            parent = account.parent
+            if parent is None:
+                return
+            if parent._by_connections is not None:
+                parent._by_connections.changed(account)
+            account = parent
 
     def hold(self, holder: Holder, held_bytes: int) -> None:
         """`holder` holds so much now; 0: nothing any more."""
@@ -72,20 +105,28 @@ class Account:
         else:
             self.holders.pop(holder, None)
         if change:
-            account: Account | None = self
-            while account is not None:
-                account.bytes += change
-                account = account.parent
+            self._charge(change)
         if not held_bytes:
-            self._close_when_empty()
+            self.close_when_empty()
 
-    def _close_when_empty(self) -> None:
+    def _charge(self, change: int) -> None:
+        account = self
+        while True:
+            account.bytes += change
+            parent = account.parent
+            if parent is None:
+                return
+            if parent._by_bytes is not None:
+                parent._by_bytes.changed(account)
+            account = parent
+
+    def close_when_empty(self) -> None:
+        """It goes where nobody is in it."""
         parent = self.parent
         if parent is None or self._lasting or self.connections or self.holders or self.accounts:
             return
-        if parent.accounts.get(self.name) is self:
-            del parent.accounts[self.name]
-            parent._close_when_empty()
+        parent._remove(self)
+        parent.close_when_empty()
 
     # --- bounds -----------------------------------------------------------------------------------------------
 
@@ -107,12 +148,21 @@ class Account:
         """Where most is held: of the accounts below the greediest, of those below it the greediest, and so on."""
         account = self
         while account.bytes and account.accounts:
-            account = max(account.accounts.values(), key=_bytes_of)
+            account = _largest(account, account._by_bytes, _bytes_of)
         return account
+
+    def most_connections(self) -> Account | None:
+        """The account right below with most connections; None where there is none below."""
+        return _largest(self, self._by_connections, _connections_of) if self.accounts else None
 
     def by_size(self) -> list[tuple[Holder, int]]:
         """Its own holders, with what each holds, the greediest first."""
         return sorted(self.holders.items(), key=itemgetter(1), reverse=True)
+
+    def greediest_first(self) -> list[Holder]:
+        """Its own holders, of which there are some: who holds most, and then the others in any order."""
+        first = max(self.holders, key=self.holders.__getitem__)
+        return [first, *(each for each in self.holders if each is not first)]
 
     def all_holders(self) -> Iterator[Holder]:
         """Every holder in it and below. Nothing may be charged between two."""
@@ -152,3 +202,13 @@ class Budget:
 
 def _bytes_of(account: Account) -> int:
     return account.bytes
+
+
+def _connections_of(account: Account) -> int:
+    return account.connections
+
+
+def _largest(account: Account, ranking: Ranking[Account] | None, number: Callable[[Account], int]) -> Account:
+    """Of those right below, of which there are some."""
+    found = None if ranking is None else ranking.largest()
+    return max(account.accounts.values(), key=number) if found is None else found

@@ -19,7 +19,7 @@ import pytest
 from bridge.transport import ends, listening, ready, tcp
 from bridge.transport.ends import ENDS_S
 from bridge.transport.listening import Listening, listen
-from bridge.transport.ready import KNOWN_S, UNKNOWN_BYTES, UNKNOWN_S
+from bridge.transport.ready import KNOWN_EACH_S, KNOWN_S, KNOWN_S_MAX, UNKNOWN_BYTES, UNKNOWN_S
 from bridge.transport.tcp import SENT_BYTES_MAX, SMALL_BYTES, TcpTransport
 
 WAIT_S = 20.0
@@ -388,6 +388,45 @@ class TestShares:
 
         with mock.patch.object(Slow, "takes_s", share_s / 2):
             asyncio.run(scenario())
+
+    @pytest.mark.parametrize(
+        ("takes_s", "served"),
+        [
+            (KNOWN_EACH_S / 2, int(2 * KNOWN_S_MAX / KNOWN_EACH_S) + 1),
+            (KNOWN_EACH_S * 2, int(KNOWN_S / KNOWN_EACH_S) + 1),
+            (KNOWN_S / 3, 4),
+        ],
+    )
+    def test_what_takes_longer_has_shorter_turns(self, takes_s: float, served: int) -> None:
+        """Small messages of many are served for longer: what is done once a turn is done for all of them."""
+        now = 0.0
+
+        class Working:
+            def ready(self, events: int) -> None:
+                nonlocal now
+                now += takes_s
+                some.append(events)
+
+        async def scenario() -> None:
+            known = ready.kinds_of(asyncio.get_running_loop()).known
+            for one, _ in pairs:
+                known.watch(one.fileno(), Working(), 0, ready.READABLE)
+            known._serve()
+            for one, _ in pairs:
+                known.watch(one.fileno(), Working(), ready.READABLE, 0)
+
+        some: list[int] = []
+        pairs = [socket.socketpair() for _ in range(served + 10)]
+        try:
+            for _, other in pairs:
+                other.send(b"x")
+            with mock.patch.object(ready, "time", mock.Mock(monotonic=lambda: now)):
+                asyncio.run(scenario())
+            assert abs(len(some) - served) <= 1
+        finally:
+            for pair in pairs:
+                for each in pair:
+                    each.close()
 
     def test_ends_have_a_share_of_each_turn(self) -> None:
         class Leaving(Noting):

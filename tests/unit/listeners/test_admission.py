@@ -201,6 +201,33 @@ def test_strained_only_the_greediest_of_the_greediest_is_read(monkeypatch: pytes
     run(case)
 
 
+def test_thousands_of_holders_are_looked_at_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What they hold is counted, and those that are to wait do."""
+    monkeypatch.setattr(admission_module, "LOOK_S", 0.0)
+
+    async def case(rig: Rig) -> None:
+        many = [rig.known(held=MIB // 4) for _ in range(35)]
+        greedy = rig.known(held=6 * MIB)
+        other = rig.known("192.0.2.2", held=8 * MIB)
+        rig.known("192.0.2.3", held=4 * MIB)
+        rig.admission.tick(lambda: ())
+        waiting = [sum(bool(one.paused) for one in many)]
+        async with asyncio.timeout(20):
+            while not all(one.paused for one in many):
+                await asyncio.sleep(0)
+                waiting.append(sum(bool(one.paused) for one in many))
+                assert waiting[-1] - waiting[-2] <= 1
+        assert not greedy.paused
+        assert not other.paused
+        other.hold(0)
+        async with asyncio.timeout(20):
+            while any(one.paused for one in many):
+                rig.admission.tick(lambda: ())
+                await asyncio.sleep(0)
+
+    run(case)
+
+
 def test_the_oldest_unknown_of_the_address_with_most_makes_room() -> None:
     def case(rig: Rig) -> None:
         lone = Connection(rig.counted, "192.0.2.9")

@@ -1,0 +1,58 @@
+"""The largest of numbers that change (`model.ranking`)."""
+
+from __future__ import annotations
+
+import time
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edge.broker.model.ranking import SPARE_ENTRIES, Ranking
+
+ITEMS = st.integers(0, 5)
+
+
+@given(st.lists(st.tuples(ITEMS, st.none() | st.integers(-3, 3), st.booleans())))
+def test_it_is_the_largest_whenever_it_is_asked(steps: list[tuple[int, int | None, bool]]) -> None:
+    numbers: dict[int, int] = {0: 0}
+    ranking = Ranking[int](lambda item: numbers[item], numbers)
+    for item, number, asked in steps:
+        if number is None:
+            numbers.pop(item, None)
+            ranking.gone(item)
+        else:
+            numbers[item] = number
+            ranking.changed(item)
+        if asked:
+            largest = ranking.largest()
+            assert (largest is None) == (not numbers)
+            assert largest is None or numbers[largest] == max(numbers.values())
+    largest = ranking.largest()
+    assert largest is None or numbers[largest] == max(numbers.values())
+
+
+def test_what_changes_often_or_has_gone_takes_no_room() -> None:
+    numbers = dict.fromkeys(range(100), 0)
+    ranking = Ranking[int](lambda item: numbers[item], numbers)
+    for number in range(10_000):
+        numbers[number % 100] = number
+        ranking.changed(number % 100)
+        ranking.largest()
+        assert len(ranking._entries) <= 2 * 100 + SPARE_ENTRIES
+    for item in numbers:
+        ranking.gone(item)
+    assert len(ranking._entries) <= SPARE_ENTRIES
+    assert ranking.largest() is None
+
+
+def test_to_ask_costs_what_has_changed_since() -> None:
+    """Of 20 000 one changes each time: to go through all of them took 0.5 ms."""
+    numbers = dict.fromkeys(range(20_000), 0)
+    ranking = Ranking[int](lambda item: numbers[item], numbers)
+    ranking.largest()
+    begin = time.thread_time()
+    for number in range(1, 1_001):
+        numbers[number] = number
+        ranking.changed(number)
+        assert ranking.largest() == number
+    assert time.thread_time() - begin < 0.1
