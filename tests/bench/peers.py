@@ -117,8 +117,31 @@ class RabbitMQ(_Node):
         (self.folder / "enabled_plugins").write_text("[rabbitmq_mqtt,rabbitmq_amqp1_0].\n")
 
     def __enter__(self) -> Self:
+        self.spawn([str(self._epmd_program), "-port", str(self._epmd)], self._environment)
+        self.wait_for(self._epmd)
+        self.spawn([str(_RABBITMQ)], self._environment)
+        self.wait_for(self._amqp, self._mqtt)
+        return self
+
+    def counters(self) -> str:
+        """Its queues, channels and consumers as it counts them, for people."""
+        asked = (
+            "list_queues name messages_ready messages_unacknowledged consumers",
+            "list_channels messages_unacknowledged messages_unconfirmed consumer_count",
+            "list_consumers",
+        )
+        command = [str(_RABBITMQ.with_name("rabbitmqctl")), "-n", self._environment["RABBITMQ_NODENAME"]]
+        environment = {**os.environ, **self._environment}
+        answers = [
+            subprocess.run([*command, *each.split()], env=environment, capture_output=True, check=False, timeout=60)
+            for each in asked
+        ]
+        return b"".join(answer.stdout + answer.stderr for answer in answers).decode(errors="replace")
+
+    @property
+    def _environment(self) -> dict[str, str]:
         folder = str(self.folder)
-        environment = {
+        return {
             "HOME": folder,
             "ERL_EPMD_PORT": str(self._epmd),
             "ERL_EPMD_ADDRESS": "127.0.0.1",
@@ -131,11 +154,6 @@ class RabbitMQ(_Node):
             "RABBITMQ_PID_FILE": f"{folder}/pid",
             "RABBITMQ_DIST_PORT": str(self._distribution),
         }
-        self.spawn([str(self._epmd_program), "-port", str(self._epmd)], environment)
-        self.wait_for(self._epmd)
-        self.spawn([str(_RABBITMQ)], environment)
-        self.wait_for(self._amqp, self._mqtt)
-        return self
 
     def port(self, protocol: str) -> int:
         return self._mqtt if protocol == "mqtt" else self._amqp

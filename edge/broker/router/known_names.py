@@ -8,6 +8,7 @@ break: peers that give one name to many messages lose nothing while the connecti
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Collection, Iterable, Iterator
 from hashlib import blake2b
 from typing import Final
@@ -22,6 +23,7 @@ DIGEST_BYTES: Final = 16
 SLOT_NAMES: Final = 64
 """A slot with so many names is not added to any more: at most 1 KiB is written again for each commit."""
 SLOTS: Final = INBOX_NAMES_MAX // SLOT_NAMES
+"""So many, the newest, have all names that are remembered, however few are in each."""
 _TURN_BYTES: Final = 8
 
 
@@ -35,13 +37,19 @@ class KnownNames:
 
     def __init__(self, kept: Iterable[bytes] = ()) -> None:
         """`kept`: the values of its slots, as written before."""
-        slots = sorted((value[:_TURN_BYTES], value[_TURN_BYTES:]) for value in kept)
-        self._turn = int.from_bytes(slots[-1][0]) if slots else 0
+        slots = sorted((int.from_bytes(value[:_TURN_BYTES]), value[_TURN_BYTES:]) for value in kept)
+        self._turn = slots[-1][0] if slots else 0
         self._slot: dict[bytes, None] = dict.fromkeys(_split(slots[-1][1])) if slots else {}
+        self._full: deque[tuple[int, int]] = deque()
+        """Of the slots before it that count: turn, and how many names it has."""
+        self._full_names = 0
         self._changed: dict[int, bytes] = {}
         self._names: dict[bytes, None] = {}
-        for _, names in slots:
+        for turn, names in slots:
             self._names.update(dict.fromkeys(_split(names)))
+            if turn != self._turn:
+                self._filled(turn, len(names) // DIGEST_BYTES)
+        self._forget()
         self._suspects: set[bytes] = set(self._names)
         self._undecided: set[bytes] = set()
 
@@ -66,6 +74,7 @@ class KnownNames:
     def add(self, names: Iterable[bytes]) -> None:
         """Messages of these names are about to join the open group. Called once for all that may fail together."""
         if len(self._slot) >= SLOT_NAMES:
+            self._filled(self._turn, len(self._slot))
             self._turn += 1
             self._slot = {}
         for name in names:
@@ -73,8 +82,7 @@ class KnownNames:
             self._names.pop(name, None)
             self._names[name] = None
             self._undecided.add(name)
-        while len(self._names) > INBOX_NAMES_MAX:
-            del self._names[next(iter(self._names))]
+        self._forget()
         self._keep()
 
     def confirm(self, names: Iterable[bytes]) -> None:
@@ -94,6 +102,20 @@ class KnownNames:
         """What is to be written, by slot; it counts as written then."""
         changed, self._changed = self._changed, {}
         return changed
+
+    def _forget(self) -> None:
+        while len(self._names) > INBOX_NAMES_MAX:
+            del self._names[next(iter(self._names))]
+
+    def _filled(self, turn: int, names: int) -> None:
+        """A slot is full: those it is enough without are emptied."""
+        self._full.append((turn, names))
+        self._full_names += names
+        while self._full_names - self._full[0][1] >= INBOX_NAMES_MAX:
+            old, fewer = self._full.popleft()
+            self._full_names -= fewer
+            if old > turn - SLOTS:  # else it has been written anew
+                self._changed[old % SLOTS] = old.to_bytes(_TURN_BYTES)
 
     def _keep(self) -> None:
         self._changed[self._turn % SLOTS] = self._turn.to_bytes(_TURN_BYTES) + b"".join(self._slot)

@@ -1,0 +1,48 @@
+"""Names of messages that came lately: how many are known, also after a restart, and what they take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from bridge.limits import INBOX_NAMES_MAX
+from edge.broker.router.known_names import DIGEST_BYTES, SLOT_NAMES, SLOTS, KnownNames, digest
+
+AGAIN = 32_768 + 500
+"""RabbitMQ's `queue_index_max_journal_entries`, and what may be under way to it."""
+
+
+def names(count: int) -> list[bytes]:
+    return [digest(b"%d" % i) for i in range(count)]
+
+
+def parts(every: list[bytes], at_once: int) -> Iterator[list[bytes]]:
+    return (every[start : start + at_once] for start in range(0, len(every), at_once))
+
+
+@pytest.mark.parametrize("at_once", [1, 500])
+def test_all_that_a_killed_broker_sends_again_is_known(at_once: int) -> None:
+    known, kept, every = KnownNames(), dict[int, bytes](), names(5 * INBOX_NAMES_MAX // 4)
+    for part in parts(every, at_once):
+        known.add(part)
+        kept.update(known.changed())
+        known.confirm(part)
+    restarted = KnownNames(kept.values())
+    for one in (known, restarted):
+        assert all(one.came_before(name, unique=True) for name in every[-AGAIN:])
+        assert not one.came_before(every[0], unique=True), "the oldest are forgotten"
+        assert len(one._names) <= INBOX_NAMES_MAX
+    assert set(kept) <= set(range(SLOTS))
+    assert sum(map(len, kept.values())) < DIGEST_BYTES * (INBOX_NAMES_MAX + 2 * (500 + SLOT_NAMES)) + 8 * SLOTS
+
+
+def test_a_restart_goes_on_where_it_was() -> None:
+    kept, every = dict[int, bytes](), names(10_000)
+    for start in range(0, len(every), 1_000):
+        known = KnownNames(kept.values())
+        for part in parts(every[start : start + 1_000], 70):
+            known.add(part)
+            kept.update(known.changed())
+    restarted = KnownNames(kept.values())
+    assert all(restarted.came_before(name, unique=True) for name in every)
