@@ -20,8 +20,8 @@ FAST: Final = 3
 SMALL: Final = 9
 """A fifth smaller than 3, for a microsecond more a message: for what waits for a link. 12 takes twice as long again."""
 SMALL_MATCH_MIN: Final = 6
-"""Bytes of the shortest repetition that is looked for at `SMALL`. Of readings 1 % smaller than the level's own 4, and no
-slower: a digit or two that happen to be alike cost more to point at than to write."""
+"""Bytes of the shortest repetition that is looked for at `SMALL`. Readings are 1 % smaller than with the level's own 4,
+at no more time: a digit or two that happen to be alike cost more to point at than to write."""
 
 
 class Codec(enum.IntEnum):

@@ -130,8 +130,8 @@ INBOX_BYTES_MAX: Final = 8 * MIB
 the messages that are on their way then it is at most `INBOX_WINDOW` messages more."""
 
 INBOX_NAMES_MAX: Final = 40_960
-"""Names of messages an incoming forwarder remembers, on disk too: more than are sent again by RabbitMQ when it is killed,
-which writes down up to 32 768 of the answers it got with some delay. Some 200 bytes of memory each, and 16 on disk."""
+"""Names of messages an incoming forwarder remembers, on disk too: more than a killed RabbitMQ sends again, which
+writes down up to 32 768 of the answers it got with some delay. Some 200 bytes of memory each, and 16 on disk."""
 
 SENDERS_UNSETTLED_MAX: Final = 2_048
 """Messages a connector has sent to an AMQP peer that are not settled: so many at most go twice over a break."""
