@@ -82,7 +82,10 @@ class Space:
             self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
-        self._flush_scheduled = False
+        try:
+            self.router.before_flush()  # what it publishes is in this flush, and asks for no other
+        finally:
+            self._flush_scheduled = False
         self.router.flush()
         self._arm_batch_timer()
         if not self._paused and self._store.pending_bytes > PENDING_BYTES_MAX:

@@ -16,17 +16,16 @@ typedef struct _object PyObject;
 typedef struct _typeobject PyTypeObject;
 typedef ssize_t Py_ssize_t;
 typedef PyObject *(*PyCFunctionFast)(PyObject *, PyObject *const *, Py_ssize_t);
-typedef PyObject *(*newfunc)(PyTypeObject *, PyObject *, PyObject *);
 typedef struct PyMethodDef {
     const char *name;
     PyCFunctionFast function;
     int flags;
     const char *documentation;
 } PyMethodDef;
-enum { METH_FASTCALL = 0x80, Py_tp_new = 65 };
+enum { METH_FASTCALL = 0x80 };
 
 extern PyObject *PyExc_OverflowError;
-extern PyTypeObject PyTuple_Type;
+void Py_IncRef(PyObject *);
 void Py_DecRef(PyObject *);
 PyObject *Py_BuildValue(const char *, ...);
 PyObject *PyErr_Occurred(void);
@@ -52,11 +51,10 @@ PyObject *PyDict_GetItemWithError(PyObject *, PyObject *);
 int PyDict_SetItem(PyObject *, PyObject *, PyObject *);
 PyObject *PyObject_GetAttr(PyObject *, PyObject *);
 PyObject *PyUnicode_InternFromString(const char *);
-void *PyType_GetSlot(PyTypeObject *, int);
+PyObject *PyType_GenericAlloc(PyTypeObject *, Py_ssize_t);
 PyObject *PyCFunction_NewEx(PyMethodDef *, PyObject *, PyObject *);
 
 static PyObject *ADDRESS, *DEVICE, *FLAGS, *PROPERTIES, *BODIES, *RECEIVED_AT;
-static newfunc NEW_TUPLE;
 
 /* What `object` has under this name, as long as `object` is there and is not changed; NULL with an error. */
 static PyObject *field(PyObject *object, PyObject *name)
@@ -71,14 +69,32 @@ static PyObject *item(PyObject *row, Py_ssize_t place)
     return row ? PyTuple_GetItem(row, place) : NULL;
 }
 
-/* (first, second, third) as `kind`, which is a tuple. */
+/* Put `object` into a new tuple, as well. */
+static bool put_item(PyObject *tuple, Py_ssize_t place, PyObject *object)
+{
+    Py_IncRef(object);
+    return !PyTuple_SetItem(tuple, place, object);
+}
+
+/* (first, second, third) as `kind`, which is a class of tuples and nothing besides: `tuple.__new__` takes two more to
+ * make it of. */
 static PyObject *named_tuple(PyObject *kind, PyObject *first, PyObject *second, PyObject *third)
 {
-    PyObject *plain = Py_BuildValue("(OOO)", first, second, third);
-    PyObject *arguments = plain ? Py_BuildValue("(N)", plain) : NULL;
-    PyObject *made = arguments ? NEW_TUPLE((PyTypeObject *)kind, arguments, NULL) : NULL;
-    Py_DecRef(arguments);
-    return made;
+    PyObject *made = PyType_GenericAlloc((PyTypeObject *)kind, 3);
+    if (made && put_item(made, 0, first) && put_item(made, 1, second) && put_item(made, 2, third))
+        return made;
+    Py_DecRef(made);
+    return NULL;
+}
+
+/* (log, stored); takes `stored`. */
+static PyObject *noted_by(PyObject *log, PyObject *stored)
+{
+    PyObject *made = stored ? PyTuple_New(2) : NULL;
+    if (made && put_item(made, 0, log) && !PyTuple_SetItem(made, 1, stored))
+        return made;
+    Py_DecRef(made ? made : stored);
+    return NULL;
 }
 
 /* The value of a number; false with an error where it is none, or too large. */
@@ -114,7 +130,7 @@ static int number_run(PyObject *row, PyObject *known, PyObject *ends, PyObject *
     PyObject *end = PyLong_FromLongLong(first + PyList_Size(bodies));
     PyObject *following = end ? PyLong_FromLongLong(number + PyList_Size(bodies)) : NULL;
     PyObject *stored = following ? named_tuple(stored_type, position, sequence, run) : NULL;
-    PyObject *noted = stored ? Py_BuildValue("(ON)", log, stored) : NULL;
+    PyObject *noted = noted_by(log, stored);
     bool done = noted && !PyList_Append(appended, noted) && !PyDict_SetItem(ends, log, end) &&
                 !PyDict_SetItem(sequences, address, following);
     Py_DecRef(noted);
@@ -295,7 +311,6 @@ PyObject *waypost_store_loops(void)
     ADDRESS = PyUnicode_InternFromString("address"), DEVICE = PyUnicode_InternFromString("device");
     FLAGS = PyUnicode_InternFromString("flags"), PROPERTIES = PyUnicode_InternFromString("properties");
     BODIES = PyUnicode_InternFromString("bodies"), RECEIVED_AT = PyUnicode_InternFromString("received_at");
-    NEW_TUPLE = (newfunc)PyType_GetSlot(&PyTuple_Type, Py_tp_new);
     for (int i = 0; tuple && i < METHODS; i++) {
         PyObject *function = PyCFunction_NewEx(&methods[i], NULL, NULL);
         if (!function || PyTuple_SetItem(tuple, i, function)) {
