@@ -35,9 +35,12 @@ WIDTH = 80
 @click.option("--rounds", type=click.IntRange(1), default=ROUNDS, show_default=True, help="Counted rounds of each.")
 @click.option("--full", is_flag=True, help="Backlogs of 20 million messages instead of 2 million.")
 @click.option("--json", "as_json", is_flag=True, help="The figures as JSON.")
+@click.option("--markdown", is_flag=True, help="The figures as the table of the README.")
 @click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Write a picture (SVG).")
 @click.option("--list", "listing", is_flag=True, help="Name the benchmarks and stop.")
-def bench(names: tuple[str, ...], rounds: int, full: bool, as_json: bool, plot: Path | None, listing: bool) -> None:
+def bench(
+    names: tuple[str, ...], rounds: int, full: bool, as_json: bool, markdown: bool, plot: Path | None, listing: bool
+) -> None:
     """Run the benchmarks named, or all of them.
 
     Exits 1 when a goal is missed or a load does not come through, 2 when there is no benchmark of that name, 3 when a
@@ -56,6 +59,8 @@ def bench(names: tuple[str, ...], rounds: int, full: bool, as_json: bool, plot: 
     results, failed = measure(chosen, Settings(rounds, full), named=bool(names))
     if as_json:
         click.echo(json.dumps([document(result) for result in results], indent=2))
+    elif markdown:
+        click.echo("\n".join(rows(results)))
     else:
         show(results)
     if plot is not None:
@@ -110,6 +115,17 @@ def document(result: Result) -> dict[str, object]:
     """A result for JSON."""
     goal = None if result.goal is None else result.goal._asdict()
     return {**result._asdict(), "goal": goal, "met": result.met, "python": python()}
+
+
+def rows(results: list[Result]) -> list[str]:
+    """A table in Markdown."""
+    lines = ["| benchmark | load | Waypost | beside | ratio |", "|---|---|---|---|---|"]
+    for each in results:
+        unit = each.unit.partition(",")[0]
+        beside = "" if each.peer_value is None else f"{each.peer} {figure(each.peer_value)} {unit}"
+        ratio = "" if each.ratio is None else f"{each.ratio:.2f}"
+        lines.append(f"| `{each.name}` | {each.about} | {figure(each.value)} {unit} | {beside} | {ratio} |")
+    return lines
 
 
 def show(results: list[Result]) -> None:

@@ -136,6 +136,27 @@ class WaypostInMemory(WaypostWaiting):
     durability = "memory"
 
 
+class WaypostConfigured(WaypostBroker):
+    """A gateway with limits of its own, as YAML has them."""
+
+    _resources = """
+{apiVersion: waypost/v1, kind: Gateway, metadata: {name: bench}, spec: {listeners:
+  {mqtt: "127.0.0.1:0", amqp: "127.0.0.1:0", http: "127.0.0.1:0"}, limits: LIMITS}}
+---
+{apiVersion: waypost/v1, kind: AddressSpace, metadata: {name: default}, spec: {authenticationService: {name: none}}}
+"""
+
+    def __init__(self, limits: str) -> None:
+        self._configuration = tempfile.TemporaryDirectory(prefix="waypost-bench-", dir=Path.cwd() / "build")
+        folder = Path(self._configuration.name)
+        (folder / "gateway.yaml").write_text(self._resources.replace("LIMITS", limits))
+        super().__init__(folder, "--config", str(folder / "gateway.yaml"))
+
+    def __exit__(self, *_: object) -> None:
+        super().__exit__()
+        self._configuration.cleanup()
+
+
 class WaypostEveryTransport(WaypostBroker):
     """A gateway that listens over TLS and WebSocket too (`mqtts`, `amqps`, `mqtt-ws`)."""
 

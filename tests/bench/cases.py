@@ -6,7 +6,7 @@ from functools import partial
 from itertools import count
 from typing import Final
 
-from tests.bench import alone, backlog, crossing, figures, latency, pace, unlike, writes
+from tests.bench import alone, backlog, crossing, figures, latency, pace, retained, unlike, writes
 from tests.bench.brokers import Broker, Mosquitto, WaypostEveryTransport
 from tests.bench.comparison import Benchmark, Comparison
 from tests.bench.idle import connections_resident_mib, tls_connection_kib
@@ -183,6 +183,7 @@ CASES: Final[dict[str, Benchmark]] = {
             "idle-tls", f"resident memory of each of {IDLE_TLS} idle MQTT connections over TLS",
             30, idle_tls, None, 32, unit="KiB", lower_is_better=True, warm_rounds=0, ours=WaypostEveryTransport,
         ),
+        retained.BENCHMARK,
         backlog.BENCHMARK,
         *crossing.CASES,
         writes.BENCHMARK,

@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.bench import __main__ as program
-from tests.bench import cases, packages, spread
+from tests.bench import cases, packages, spread, unlike
 from tests.bench.comparison import Benchmark, Settings
 from tests.bench.latency import CommitTimes
 from tests.bench.load import LoadFailed, LoadGenerators
@@ -62,6 +62,18 @@ class TestCommitTimes:
         assert self.after.percentile_us(0.99, since=self.after) == 0
 
 
+class TestPaced:
+    """`mqtt-fleet-latency`: what its own commits explain is taken off."""
+
+    @pytest.mark.parametrize(("p99", "met"), [(5.0, True), (5.1, False), (1.0, True)])
+    def test_of_99_in_100_is_asked_3_commits_and_2_ms(self, p99: float, met: bool) -> None:
+        waits: dict[str, list[float]] = {"p50": [0.5], "p99": [p99], "commit_p99": [1.0]}
+        usual, worst = unlike.paced(waits, {"p50": [0.1], "p99": [0.2]}, "mosquitto")
+        assert (usual.met, worst.met, worst.value, worst.name) == (True, met, p99, "mqtt-fleet-latency-p99")
+        assert worst.goal is not None
+        assert worst.goal.words == "<= 3 commits + 2"
+
+
 class TestOutput:
     """What a person and a program get."""
 
@@ -95,6 +107,13 @@ class TestOutput:
         widest = max(float(bar.get("width") or 0) for bar in bars)
         at_goal = float(goal.get("x1") or 0) - float(bars[0].get("x") or 0)
         assert widest == pytest.approx(at_goal * SHOWN_MAX, abs=1)
+
+    def test_markdown_has_a_row_a_result(self) -> None:
+        head, line, through, _, writes, _ = program.rows(RESULTS)
+        assert (head.count("|"), set(line)) == (6, {"|", "-"})
+        wanted = "| `amqp-through-rabbitmq` | about <it> | 123,456 msg/s | rabbitmq 16,461 msg/s | 7.50 |"
+        assert through == wanted
+        assert writes == "| `writes-1000-kept-batch` | bytes | 3.12 bytes/byte |  |  |"
 
     def test_json_carries_the_goal_and_the_details(self) -> None:
         told = json.loads(json.dumps(program.document(RESULTS[2])))
