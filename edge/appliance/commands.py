@@ -35,6 +35,7 @@ COMMANDS: Final[dict[str, Command]] = {
     ),
     "analytics": Command("spark.cli:analytics", "Turn a lake into tables and reports (PySpark).", "spark"),
     "flash": Command("images.flashing.cli:flash", "Write an image onto cards, and read it back.", "images"),
+    "balena": Command("images.balena.cli:balena", "Run gateways as a fleet of balena.", "images"),
     "image": Command("images.cli:image", "Make gateways to install: a folder, a package, an image.", "images"),
 }
 

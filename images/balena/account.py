@@ -1,0 +1,162 @@
+"""Somebody's account at balenaCloud, or at an openBalena of their own.
+
+The token lies in a file that only its owner reads; the SDK, which would keep it in the open, gets it in memory. The
+SDK says "not logged in" of every failure and hands no timeout to a request: both are put right here.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urljoin, urlsplit
+
+import requests
+from balena import Balena
+from balena.exceptions import BalenaException, RequestError
+
+from images.errors import FAILED, USAGE, ImageError
+
+ENDPOINT: Final = "https://api.balena-cloud.com/"
+TIMEOUT_S: Final = (10.0, 60.0)
+"""To connect, and between two pieces of an answer; a release of a large fleet is found within seconds."""
+UNAUTHORISED, NOT_ALLOWED, TOO_MANY = 401, 403, 429
+LOG_IN: Final = "make a token in balena's dashboard (Preferences, Access tokens), then: waypost balena login"
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """What is remembered of an account."""
+
+    endpoint: str
+    token: str
+
+    def __repr__(self) -> str:
+        return f"Login(endpoint={self.endpoint!r})"
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """An account whose token was taken: the SDK, whom the token is of (`name`), and the kind of that actor."""
+
+    sdk: Any
+    endpoint: str
+    name: str
+    kind: str
+
+
+def remembered_at() -> Path:
+    """The file of the login."""
+    configuration = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    return Path(configuration, "waypost", "balena.json")
+
+
+def remember(login: Login, file: Path) -> None:
+    """Keep a login, in the place of an earlier one; readable by its owner alone. Raises ImageError."""
+    fresh = file.with_name(f"{file.name}.part")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        fresh.unlink(missing_ok=True)
+        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as text:
+            json.dump({"endpoint": login.endpoint, "token": login.token}, text)
+        fresh.replace(file)
+    except OSError as error:
+        raise ImageError(f"{error.filename or file}: {error.strerror}") from None
+
+
+def recall(file: Path) -> Login:
+    """The login that is kept, or that of BALENA_API_KEY. Raises ImageError when there is none."""
+    token = os.environ.get("BALENA_API_KEY")
+    try:
+        kept = json.loads(file.read_text())
+        return Login(kept["endpoint"], token or kept["token"])
+    except FileNotFoundError:
+        if token:
+            return Login(ENDPOINT, token)
+        raise ImageError("not logged in at balena", hint=LOG_IN, code=USAGE) from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ImageError(f"{file}: not a login ({error})", hint=f"remove it, then: {LOG_IN}") from None
+
+
+def forget(file: Path) -> None:
+    with suppress(FileNotFoundError):
+        file.unlink()
+
+
+def endpoint_of(host: str) -> str:
+    """The address of the API: of a host like `balena-cloud.com`, or given whole. Raises ImageError."""
+    url = urlsplit(host if "://" in host or not host else f"https://api.{host}")
+    if url.scheme not in {"https", "http"} or not url.hostname or url.query or url.username:
+        raise ImageError(f"{host}: neither a host nor an https:// address", code=USAGE)
+    if url.scheme == "http" and url.hostname not in {"127.0.0.1", "localhost", "::1"}:
+        raise ImageError(f"{host}: the token would cross the network in the open", hint="use https://", code=USAGE)
+    return f"{url.scheme}://{url.netloc}/"
+
+
+def connect(login: Login) -> Account:
+    """Log in. Raises ImageError when the API cannot be reached or does not take the token."""
+    _bound_requests()
+    with said_plainly(login.endpoint):
+        whoami = urljoin(login.endpoint, "actor/v1/whoami")
+        answer = requests.get(whoami, headers={"Authorization": f"Bearer {login.token}"}, timeout=TIMEOUT_S)
+        answer.raise_for_status()
+    try:
+        actor: dict[str, Any] = answer.json()
+        name = actor.get("username") or actor.get("slug") or actor.get("uuid") or actor["id"]
+        kind = actor["actorType"]
+    except (ValueError, KeyError, AttributeError):
+        raise ImageError(f"{login.endpoint} is no API of balena: {answer.text[:80]!r}") from None
+    sdk = Balena({"data_directory": False})
+    sdk.settings.set("api_endpoint", login.endpoint)
+    sdk.settings.set("token", login.token)
+    # `pine` took its address when it was made, from a host.
+    sdk.pine.api_prefix = urljoin(login.endpoint, f"{sdk.settings.get('api_version')}/")
+    return Account(sdk, login.endpoint, str(name), str(kind))
+
+
+def _bound_requests() -> None:
+    """Give every request of this process a timeout; the SDK makes a session for each, and none can be handed in."""
+    request = vars(requests.Session)["request"]
+    if not isinstance(request, functools.partialmethod):
+        requests.Session.request = functools.partialmethod(request, timeout=TIMEOUT_S)  # type: ignore[assignment]
+
+
+@contextmanager
+def said_plainly(endpoint: str) -> Iterator[None]:
+    """What goes wrong with balena's API is an ImageError that says what to do."""
+    host = urlsplit(endpoint).netloc
+    try:
+        yield
+    except RequestError as error:
+        raise _refused(host, error.status_code, str(error)) from None
+    except BalenaException as error:
+        raise ImageError(f"{host}: {getattr(error, 'message', None) or error}", code=FAILED) from None
+    except requests.HTTPError as error:
+        status, said = (0, str(error)) if error.response is None else (error.response.status_code, error.response.text)
+        raise _refused(host, status, said) from None
+    except requests.Timeout:
+        raise ImageError(f"{host} does not answer", hint="try again; what was done is not done twice") from None
+    except requests.ConnectionError:
+        raise ImageError(
+            f"{host} cannot be reached", hint="balena is asked over the network: check it, and a proxy (HTTPS_PROXY)"
+        ) from None
+    except requests.RequestException as error:
+        raise ImageError(f"{host}: {error}") from None
+
+
+def _refused(host: str, status: int, said: str) -> ImageError:
+    said = " ".join(said.split())[:200]
+    if status == UNAUTHORISED:
+        return ImageError(f"{host} does not take the token", hint=LOG_IN)
+    if status == NOT_ALLOWED:
+        return ImageError(
+            f"{host}: this account may not do that", hint="ask the fleet's owner for the role of a developer"
+        )
+    if status == TOO_MANY:
+        return ImageError(f"{host} has had too many requests of this account", hint="wait a minute, then go on")
+    return ImageError(f"{host} answers {status}: {said}")

@@ -1,0 +1,248 @@
+"""`waypost balena`: gateways as a fleet of balenaCloud or openBalena."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from images.errors import USAGE, ImageError
+
+if TYPE_CHECKING:
+    from images.balena.account import Account
+    from images.balena.fleet import Fleet
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+device_option = click.option("--device", metavar="NAME", help="This device alone (or the beginning of its UUID).")
+
+
+@click.group()
+def balena() -> None:
+    """Run gateways as a fleet of balena: devices, variables, releases, images.
+
+    \b
+    From nothing to a gateway on a Raspberry Pi 4:
+      waypost balena login
+      waypost balena register acme/gateways gateways.csv --out devices.csv
+      waypost balena os download raspberrypi4-64 --out balena.img
+      waypost balena os configure balena.img acme/gateways --device hall-1
+    """
+
+
+@balena.command()
+@click.option("--token", help="Access token; asked for unless given.  [env: BALENA_API_KEY]", envvar="BALENA_API_KEY")
+@click.option("--host", default="balena-cloud.com", show_default=True, help="Of an openBalena of your own.")
+def login(token: str | None, host: str) -> None:
+    """Remember an access token, once it is seen to work.
+
+    Make one in balena's dashboard: Preferences, Access tokens. It is kept where only you can read it.
+    """
+    from images.balena import account
+
+    token = token or click.prompt("Access token", hide_input=True)
+    given = account.Login(account.endpoint_of(host), token.strip())
+    whose = account.connect(given).name
+    account.remember(given, account.remembered_at())
+    click.echo(f"logged in at {given.endpoint} as {whose}")
+
+
+@balena.command()
+def logout() -> None:
+    """Forget the token. It stays good at balena until it is removed there."""
+    from images.balena import account
+
+    account.forget(account.remembered_at())
+
+
+@balena.command()
+@click.argument("fleet")
+@click.option("--tag", default="tenant", show_default=True, help="Tag of a device that names its tenant at the hub.")
+@json_option
+def devices(fleet: str, tag: str, as_json: bool) -> None:
+    """List a fleet's devices: name, tenant, release, whether they are online.
+
+    \b
+    Tokens for the gateways of one tenant, at the hub:
+      waypost balena devices acme/gateways --json | jq -r '.[] | select(.tenant == "acme").name'
+    """
+    found = _fleet(fleet).devices(tag)
+    if as_json:
+        keys = ("name", "uuid", "tenant", "online", "os_version", "release")
+        click.echo(json.dumps([{key: getattr(each, key) for key in keys} for each in found], indent=2))
+        return
+    _print_table(
+        ("NAME", "TENANT", "UUID", "ONLINE", "RELEASE", "OS"),
+        [
+            (at.name, at.tenant or "-", at.uuid[:7], "yes" if at.online else "no", at.release[:7], at.os_version)
+            for at in found
+        ],
+    )
+
+
+@balena.command()
+@click.argument("fleet")
+@click.argument("file", metavar="CSV", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.option(
+    "--out", type=click.Path(path_type=Path, dir_okay=False), required=True, help="CSV of who was registered."
+)
+def register(fleet: str, file: Path, out: Path) -> None:
+    """Register the gateways of a CSV, with their tenants and variables.
+
+    Its first line names the columns: `name`, `tenant` if there are several, and one for each variable. OUT gets name
+    and UUID. A list that was broken off is given again as it is: nobody is registered twice.
+
+    \b
+    gateways.csv:
+      name,tenant,WAYPOST_HUB,WAYPOST_TOKEN
+      hall-1,acme,amqps://hub.example:5671,wpt_…
+    """
+    from images.balena.fleet import listed
+
+    asked = listed(file)
+    there = _fleet(fleet)
+    with out.open("w", newline="") as text:
+        rows = csv.writer(text)
+        rows.writerow(("name", "uuid"))
+        with click.progressbar(
+            there.register(asked), length=len(asked), label="registered", file=sys.stderr
+        ) as registered:
+            for device in registered:
+                rows.writerow((device.name, device.uuid))
+                text.flush()
+    click.echo(f"{len(asked)} in {out}")
+
+
+@balena.command()
+@click.argument("fleet")
+@click.argument("variables", metavar="NAME=VALUE…", nargs=-1, required=True)
+@device_option
+def preload(fleet: str, variables: tuple[str, ...], device: str | None) -> None:
+    """Set variables that every gateway of a fleet gets, or one of them.
+
+    \b
+      waypost balena preload acme/gateways WAYPOST_HUB=amqps://hub.example:5671 'WAYPOST_FORWARD=plant/#'
+    """
+    from images.balena import fleet as fleets
+
+    checked = fleets.variables(variables)
+    _fleet(fleet).set_variables(checked, device)
+
+
+@balena.command()
+@click.argument("fleet")
+@click.argument("release", required=False)
+@click.option("--newest", is_flag=True, help="Follow the newest release again.")
+@device_option
+def pin(fleet: str, release: str | None, newest: bool, device: str | None) -> None:
+    """Hold a fleet, or one device of it, at a release: a version, or the beginning of a commit.
+
+    \b
+    Try a release on one gateway, then give it to all:
+      waypost balena pin acme/gateways 1.4.0 --device hall-1
+      waypost balena pin acme/gateways 1.4.0
+    """
+    if (release is None) is not newest:
+        raise ImageError("name a release, or say --newest", code=USAGE)
+    commit = _fleet(fleet).pin(release, device)
+    click.echo(f"{device or fleet}: {commit or 'the newest'}")
+
+
+@balena.command()
+@click.argument("fleet")
+@json_option
+def releases(fleet: str, as_json: bool) -> None:
+    """List what was built for a fleet."""
+    found = _fleet(fleet).releases()
+    if as_json:
+        click.echo(json.dumps(found, indent=2))
+        return
+    rows = [(each.get("raw_version") or "-", each["commit"], each.get("created_at") or "-") for each in found]
+    _print_table(("VERSION", "COMMIT", "BUILT"), rows)
+
+
+@balena.group("os")
+def os_group() -> None:
+    """Images of balenaOS."""
+
+
+@os_group.command()
+@click.argument("device_type", metavar="TYPE")
+def versions(device_type: str) -> None:
+    """List the versions of balenaOS for a type of device, such as raspberrypi4-64."""
+    from images.balena import os_image
+
+    for version in os_image.versions(_account(), device_type):
+        click.echo(version)
+
+
+@os_group.command()
+@click.argument("device_type", metavar="TYPE")
+@click.option("--version", default="latest", show_default=True, help="See: waypost balena os versions TYPE")
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), required=True, help="File to make.")
+def download(device_type: str, version: str, out: Path) -> None:
+    """Fetch an image of balenaOS for a type of device, such as raspberrypi4-64."""
+    from images.balena import os_image
+
+    with click.progressbar(length=1, label=out.name, file=sys.stderr) as shown:
+
+        def progress(came: int, length: int) -> None:
+            shown.length = length or came
+            shown.update(came - shown.pos)
+
+        click.echo(os_image.download(_account(), device_type, version, out, progress=progress))
+
+
+@os_group.command()
+@click.argument("img", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.argument("fleet")
+@click.option("--version", required=True, help="Of the balenaOS in the image.")
+@click.option("--device", metavar="NAME", help="The card becomes this device, which is registered.")
+@click.option("--wifi", metavar="SSID", help="Network to join; its password is asked for.")
+@click.option("--wifi-password", envvar="WAYPOST_WIFI_PASSWORD", help="Of that network.  [env: WAYPOST_WIFI_PASSWORD]")
+def configure(
+    img: Path, fleet: str, version: str, device: str | None, wifi: str | None, wifi_password: str | None
+) -> None:
+    """Write into an image which fleet it joins, as which device, and over which network.
+
+    Without --device each card registers itself as a new device of the fleet, with a key that the image then holds.
+    """
+    from images.balena import os_image
+    from images.balena.fleet import Fleet
+
+    os_image.boot_partition(img)
+    if wifi is not None and wifi_password is None:
+        wifi_password = click.prompt(f"Password of {wifi}", hide_input=True, default="", show_default=False)
+    account = _account()
+    made = os_image.configuration(
+        account,
+        fleet,
+        version,
+        wifi=None if wifi is None else (wifi, wifi_password or ""),
+        uuid=None if device is None else Fleet(account, fleet).uuid_of(device),
+    )
+    os_image.write_configuration(img, made)
+    click.echo(f"{img}: joins {fleet}" + (f" as {device}" if device else ""))
+
+
+def _account() -> Account:
+    from images.balena import account
+
+    return account.connect(account.recall(account.remembered_at()))
+
+
+def _fleet(slug: str) -> Fleet:
+    from images.balena.fleet import Fleet
+
+    return Fleet(_account(), slug)
+
+
+def _print_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    lines = [head, *rows]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        click.echo("  ".join(word.ljust(width) for word, width in zip(line, widths, strict=True)).rstrip())

@@ -1,0 +1,236 @@
+"""A fleet at balena: its devices, their variables and tags, and the release they run."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from images.balena.account import Account, said_plainly
+from images.errors import USAGE, ImageError
+
+VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+RESERVED: Final = ("BALENA_", "RESIN_")
+"""Names that configure balenaOS itself begin with these; the API takes them elsewhere and ignores them here."""
+TENANT_TAG: Final = "tenant"
+"""Tag of a device that names its tenant at the hub."""
+DEVICES_MAX: Final = 10_000
+"""Of one list: a request to the API each; a fleet that is larger is split by its owner anyway."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewDevice:
+    """A device to register: its name, its tenant, and its variables."""
+
+    name: str
+    tenant: str = ""
+    variables: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """A device that is there now, or was before."""
+
+    name: str
+    uuid: str
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A device as the fleet's owner sees it."""
+
+    uuid: str
+    name: str
+    online: bool
+    os_version: str
+    release: str
+    tenant: str
+
+
+class Fleet:
+    """One fleet of an account. Each method raises ImageError."""
+
+    def __init__(self, account: Account, slug: str) -> None:
+        self.slug = slug
+        self._account = account
+        self._models = account.sdk.models
+        self._endpoint = account.endpoint
+        with said_plainly(self._endpoint):
+            found = self._models.application.get(slug, {"$select": ["id"]})
+        self._id: int = found["id"]
+
+    def devices(self, tag: str = TENANT_TAG) -> list[Known]:
+        """By name."""
+        expand = {
+            "device_tag": {"$select": "value", "$filter": {"tag_key": tag}},
+            "is_running__release": {"$select": "commit"},
+        }
+        chosen = {"$select": ["uuid", "device_name", "is_online", "os_version"], "$expand": expand}
+        with said_plainly(self._endpoint):
+            found = self._models.device.get_all_by_application(self._id, chosen)
+        return sorted((_known(each) for each in found), key=lambda device: device.name)
+
+    def uuid_of(self, device: str) -> str:
+        """Of a device by its name, or by the beginning of its UUID. Raises ImageError unless it is one."""
+        known = self.devices()
+        exactly = [each.uuid for each in known if device in (each.name, each.uuid)]
+        found = exactly or [each.uuid for each in known if each.uuid.startswith(device)]
+        if len(found) != 1:
+            what = "more than one device is called so" if found else "the fleet has no such device"
+            raise ImageError(f"{device}: {what}", hint=f"waypost balena devices {self.slug}", code=USAGE)
+        return found[0]
+
+    def register(self, devices: Iterable[NewDevice]) -> Iterator[Registered]:
+        """Register devices one after the other; one of a name that is there gets its tenant and variables anew.
+
+        So a list that was broken off is given once more, whole.
+        """
+        if self._account.kind != "user":
+            raise ImageError(f"this token is of a {self._account.kind}; registering needs that of a person", code=USAGE)
+        there = {device.name: device for device in self.devices()}
+        for device in devices:
+            yield self._again(device, there[device.name]) if device.name in there else self._new(device)
+
+    def _new(self, device: NewDevice) -> Registered:
+        with said_plainly(self._endpoint):
+            made = self._models.device.register(self._id, self._models.device.generate_uuid())
+            # The SDK does not look at the answer's status.
+            if not isinstance(made, dict) or not {"id", "uuid", "api_key"} <= made.keys():
+                raise ImageError(f"{self.slug}: {device.name} was not registered: {_words(made)}")
+        uuid = str(made["uuid"])
+        try:
+            with said_plainly(self._endpoint):
+                self._models.device.rename(uuid, device.name)
+        except ImageError as error:
+            error.hint = f"{uuid} is registered without its name, {device.name}: give it that in balena's dashboard"
+            raise
+        self._tell(uuid, device)
+        return Registered(device.name, uuid)
+
+    def _again(self, device: NewDevice, known: Known) -> Registered:
+        self._tell(known.uuid, device)
+        return Registered(device.name, known.uuid)
+
+    def _tell(self, uuid: str, device: NewDevice) -> None:
+        with said_plainly(self._endpoint):
+            if device.tenant:
+                self._models.device.tags.set(uuid, TENANT_TAG, device.tenant)
+            for name, value in device.variables.items():
+                self._models.device.env_var.set(uuid, name, value)
+
+    def set_variables(self, variables: Mapping[str, str], device: str | None = None) -> None:
+        """Of one device, or of all that have no value of their own."""
+        uuid = None if device is None else self.uuid_of(device)
+        with said_plainly(self._endpoint):
+            for name, value in variables.items():
+                if uuid is None:
+                    self._models.application.env_var.set(self._id, name, value)
+                else:
+                    self._models.device.env_var.set(uuid, name, value)
+
+    def releases(self) -> list[dict[str, Any]]:
+        """Successful builds, the newest first: `commit`, `raw_version`, `created_at`."""
+        chosen = {"$select": ["commit", "raw_version", "created_at"], "$filter": {"status": "success"}}
+        with said_plainly(self._endpoint):
+            found: list[dict[str, Any]] = self._models.release.get_all_by_application(self._id, chosen)
+        return found
+
+    def pin(self, release: str | None, device: str | None = None) -> str:
+        """Let the fleet, or one device, run this release (a commit's beginning, or a version), or the newest (None).
+
+        The commit; empty for the newest.
+        """
+        commit = "" if release is None else self._commit(release)
+        uuid = None if device is None else self.uuid_of(device)
+        devices, fleet = self._models.device, self._models.application
+        with said_plainly(self._endpoint):
+            if uuid is None:
+                fleet.pin_to_release(self._id, commit) if commit else fleet.track_latest_release(self._id)
+            else:
+                devices.pin_to_release(uuid, commit) if commit else devices.track_application_release(uuid)
+        return commit
+
+    def _commit(self, release: str) -> str:
+        known = self.releases()
+        exactly = {each["commit"] for each in known if release in (each["commit"], each.get("raw_version"))}
+        found = exactly or {each["commit"] for each in known if each["commit"].startswith(release)}
+        if len(found) != 1:
+            some = ", ".join(f"{each.get('raw_version') or '-'} ({each['commit'][:7]})" for each in known[:5])
+            what = "more than one release begins so" if found else "the fleet has no such release"
+            raise ImageError(f"{release}: {what}", hint=f"the newest are: {some or 'none'}", code=USAGE)
+        (commit,) = found
+        return str(commit)
+
+
+def variables(given: Iterable[str]) -> dict[str, str]:
+    """`NAME=VALUE`, as given. Raises ImageError for one balena would not take."""
+    found: dict[str, str] = {}
+    for each in given:
+        name, separator, value = each.partition("=")
+        if not separator:
+            raise ImageError(f"{name}: not NAME=VALUE", code=USAGE)
+        found[_variable(name)] = value
+    return found
+
+
+def _variable(name: str) -> str:
+    if not VARIABLE.fullmatch(name):
+        raise ImageError(f"{name}: a variable's name has letters, digits and _ only", code=USAGE)
+    if name.startswith(RESERVED):
+        raise ImageError(f"{name}: configures balenaOS itself", hint="set it in balena's dashboard", code=USAGE)
+    return name
+
+
+def listed(file: Path) -> list[NewDevice]:
+    """Devices of a CSV: columns `name`, `tenant` if wanted, and one for each variable; empty is not set.
+
+    Raises ImageError naming the line.
+    """
+    try:
+        with file.open(newline="", encoding="utf-8-sig") as text:
+            rows = csv.DictReader(text, strict=True)
+            columns = list(rows.fieldnames or ())
+            if "name" not in columns:
+                raise ImageError(f"{file}: no column name", hint="its first line names the columns: name,tenant,…")
+            if len(set(columns)) < len(columns):
+                raise ImageError(f"{file}: two columns of one name", code=USAGE)
+            named = [_variable(column) for column in columns if column not in ("name", "tenant")]
+            devices = [_listed(file, rows.line_num, row, named) for row in rows]
+    except OSError as error:
+        raise ImageError(f"{file}: {error.strerror}", code=USAGE) from None
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise ImageError(f"{file}: not a CSV in UTF-8: {error}", code=USAGE) from None
+    if len(devices) > DEVICES_MAX:
+        raise ImageError(f"{file}: {len(devices)} devices; one list has {DEVICES_MAX} at most", code=USAGE)
+    if twice := {device.name for device in devices if [d.name for d in devices].count(device.name) > 1}:
+        raise ImageError(f"{file}: twice there: {', '.join(sorted(twice))}", code=USAGE)
+    return devices
+
+
+def _listed(file: Path, line: int, row: Mapping[str | None, Any], named: list[str]) -> NewDevice:
+    if None in row or None in row.values():
+        raise ImageError(f"{file}, line {line}: not as many fields as there are columns", code=USAGE)
+    if not row["name"].strip():
+        raise ImageError(f"{file}, line {line}: no name", code=USAGE)
+    own = {name: row[name] for name in named if row[name]}
+    return NewDevice(row["name"].strip(), (row.get("tenant") or "").strip(), own)
+
+
+def _known(found: Mapping[str, Any]) -> Known:
+    tags = found.get("device_tag") or [{"value": ""}]
+    releases = found.get("is_running__release") or [{"commit": ""}]
+    return Known(
+        uuid=found["uuid"],
+        name=found.get("device_name") or "",
+        online=bool(found.get("is_online")),
+        os_version=found.get("os_version") or "",
+        release=releases[0]["commit"],
+        tenant=tags[0]["value"],
+    )
+
+
+def _words(said: object) -> str:
+    return " ".join(str(said).split())[:200] or "an empty answer"

@@ -1,0 +1,159 @@
+"""balenaOS: its image, and the configuration by which a card becomes a device of a fleet."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+from images.balena.account import Account, said_plainly
+from images.errors import INTEGRITY, USAGE, ImageError
+from images.programs import output, require, run
+
+SECTOR: Final = 512
+GPT_ENTRIES_MAX: Final = 128
+FAT_NAMES: Final = ((54, b"FAT12   "), (54, b"FAT16   "), (82, b"FAT32   "))
+"""Where a boot sector names its kind of file system (Microsoft, FAT specification 1.03, sections 3.1 and 3.2)."""
+CONFIGURATION: Final = "config.json"
+KEYS: Final = ("applicationId", "apiEndpoint", "deviceType")
+"""Without these the supervisor of balenaOS does not find its fleet."""
+PIECE: Final = 1 << 20
+
+
+def versions(account: Account, device_type: str) -> list[str]:
+    """Released versions of balenaOS for a type of device, the newest first. Raises ImageError."""
+    with said_plainly(account.endpoint):
+        found = account.sdk.models.os.get_available_os_versions(device_type)
+    return [str(each["raw_version"]) for each in found]
+
+
+def download(
+    account: Account, device_type: str, version: str, out: Path, *, progress: Callable[[int, int], None]
+) -> Path:
+    """Fetch an image of balenaOS: `progress` gets bytes that came and bytes there are (0: not known).
+
+    The file is there whole or not at all. Raises ImageError.
+    """
+    part = out.with_name(f"{out.name}.part")
+    models = account.sdk.models
+    with said_plainly(account.endpoint), models.os.download(device_type, version, {"fileType": ".img"}) as answer:
+        answer.raise_for_status()
+        # Where the bytes are compressed on the way, their length is not that of the image.
+        length = 0 if "Content-Encoding" in answer.headers else int(answer.headers.get("Content-Length") or 0)
+        came = 0
+        try:
+            out.parent.mkdir(parents=True, exist_ok=True)
+            with part.open("wb") as file:
+                for piece in answer.iter_content(PIECE):
+                    file.write(piece)
+                    came += len(piece)
+                    progress(came, length)
+                file.flush()
+                os.fsync(file.fileno())
+            if length and came != length:
+                raise ImageError(f"{version}: {came:,} of {length:,} bytes came", hint="download it again")
+            part.replace(out)
+        except OSError as error:
+            raise _of_the_file(error, out) from None
+        finally:
+            with suppress(OSError):
+                part.unlink()
+    return out
+
+
+def _of_the_file(error: OSError, out: Path) -> Exception:
+    """A request of the SDK fails with an OSError, too: that is told elsewhere."""
+    return error if error.filename is None and error.errno is None else ImageError(f"{out}: {error.strerror}")
+
+
+def configuration(
+    account: Account, fleet: str, version: str, *, wifi: tuple[str, str] | None, uuid: str | None
+) -> dict[str, Any]:
+    """What a card needs to join a fleet; with `uuid`, as this device, which is registered. Raises ImageError."""
+    options: dict[str, Any] = {"version": version, "network": "ethernet"}
+    if wifi is not None:
+        options |= {"network": "wifi", "wifiSsid": wifi[0], "wifiKey": wifi[1]}
+    models = account.sdk.models
+    with said_plainly(account.endpoint):
+        made = models.os.get_config(fleet, options)
+        if not isinstance(made, dict) or not set(KEYS) <= made.keys():
+            raise ImageError(f"{fleet}: no configuration came, but {' '.join(str(made).split())[:200]!r}")
+        if uuid is not None:
+            device = models.device.get(uuid, {"$select": ["id", "uuid"]})
+            key = models.device.generate_device_key(device["id"])
+            if not isinstance(key, str):
+                raise ImageError(f"{uuid}: no key came, but {' '.join(str(key).split())[:200]!r}")
+            made |= {"uuid": device["uuid"], "deviceId": device["id"], "deviceApiKey": key, "registered_at": 1}
+            # Who holds the card then holds no key that registers further devices.
+            made.pop("apiKey", None)
+    return made
+
+
+def write_configuration(image: Path, made: Mapping[str, Any]) -> None:
+    """Put `config.json` into the boot partition of an image of balenaOS, without mounting it; readable again.
+
+    Raises ImageError where there is none.
+    """
+    require("mcopy")
+    place = f"{image}@@{boot_partition(image)}"
+    with tempfile.TemporaryDirectory(prefix="waypost-balena-") as folder:
+        file = Path(folder, CONFIGURATION)
+        file.touch(0o600)
+        file.write_text(json.dumps(made, indent=2) + "\n")
+        run("mcopy", "-o", "-i", place, file, f"::/{CONFIGURATION}", log=Path(folder, "log"))
+    if read_configuration(image) != made:
+        raise ImageError(f"{image}: {CONFIGURATION} is not what was written", hint="check the disk", code=INTEGRITY)
+
+
+def read_configuration(image: Path) -> dict[str, Any]:
+    """The `config.json` of an image. Raises ImageError."""
+    require("mcopy")
+    try:
+        made: dict[str, Any] = json.loads(
+            output("mcopy", "-n", "-i", f"{image}@@{boot_partition(image)}", f"::/{CONFIGURATION}", "-")
+        )
+    except ValueError:
+        raise ImageError(f"{image}: its {CONFIGURATION} is not JSON", code=INTEGRITY) from None
+    return made
+
+
+def boot_partition(image: Path) -> int:
+    """Where the first FAT file system of an image begins, bytes. Raises ImageError."""
+    try:
+        with image.open("rb") as disk:
+            for start in _partitions(disk):
+                disk.seek(start * SECTOR)
+                sector = disk.read(SECTOR)
+                if any(sector[at : at + len(name)] == name for at, name in FAT_NAMES):
+                    return start * SECTOR
+    except OSError as error:
+        raise ImageError(f"{image}: {error.strerror}", code=USAGE) from None
+    raise ImageError(
+        f"{image}: no image of balenaOS: there is no FAT partition in it",
+        hint="unpack it first, if it is a .zip or .gz",
+        code=USAGE,
+    )
+
+
+def _partitions(disk: BinaryIO) -> list[int]:
+    """First sectors of the partitions: of an MBR, or of a GPT (UEFI 2.10, section 5.3)."""
+    table = disk.read(2 * SECTOR)
+    if table[510:512] != b"\x55\xaa":
+        return []
+    entries = [struct.unpack_from("<B3xB3xII", table, 446 + 16 * number) for number in range(4)]
+    if all(kind != 0xEE for _, kind, _, _ in entries):
+        return [start for _, kind, start, _ in entries if kind]
+    if table[SECTOR : SECTOR + 8] != b"EFI PART":
+        return []
+    first, count, size = struct.unpack_from("<QII", table, SECTOR + 72)
+    if size < 48 or count > GPT_ENTRIES_MAX:
+        return []
+    disk.seek(first * SECTOR)
+    listed = disk.read(count * size)
+    firsts = (struct.unpack_from("<16x16xQ", listed, at)[0] for at in range(0, len(listed) - size + 1, size))
+    return [start for start in firsts if start]

@@ -1,0 +1,341 @@
+"""`waypost balena`, as a command against an API that answers like balena's and looks at each request."""
+
+from __future__ import annotations
+
+import csv
+import json
+import socket
+import stat
+import struct
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from edge.appliance import main
+from images.balena.account import Login, endpoint_of
+from images.balena.fleet import NewDevice, Registered, listed, variables
+from images.balena.os_image import boot_partition, read_configuration
+from images.errors import ImageError
+from images.programs import find
+from tests.support.balena_api import DEVICE_TYPE, FLEET, FLEET_ID, IMAGE, ROUTES, TOKEN, Cloud, cloud
+
+
+class Done(NamedTuple):
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+Run = Callable[..., Done]
+
+
+@pytest.fixture
+def api() -> Iterator[Cloud]:
+    with cloud() as known:
+        yield known
+        assert not known.unknown, "each request is one that the API has"
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """A command, in a home of its own."""
+    for name in ("XDG_CONFIG_HOME", "BALENA_API_KEY", "WAYPOST_WIFI_PASSWORD"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+    def command(*arguments: str, **environment: str) -> Done:
+        with monkeypatch.context() as patch:
+            for name, value in environment.items():
+                patch.setenv(name, value)
+            code = main.run(["balena", *arguments])
+        return Done(code, *capsys.readouterr())
+
+    return command
+
+
+@pytest.fixture
+def logged_in(run: Run, api: Cloud) -> Run:
+    done = run("login", "--host", api.url, BALENA_API_KEY=TOKEN)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "as ada" in done.stdout
+    return run
+
+
+def succeed(done: Done) -> str:
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def fail(done: Done, *words: str) -> None:
+    assert done.returncode in (1, 2), done.stdout
+    assert "Traceback" not in done.stderr
+    for word in words:
+        assert word in done.stderr
+
+
+class TestLogin:
+    def test_the_token_is_kept_for_its_owner_alone_and_nowhere_else(self, logged_in: Run, tmp_path: Path) -> None:
+        files = [path for path in tmp_path.rglob("*") if path.is_file() and TOKEN in path.read_text(errors="ignore")]
+        assert files == [tmp_path / ".config" / "waypost" / "balena.json"]
+        assert stat.S_IMODE(files[0].stat().st_mode) == 0o600
+        succeed(logged_in("logout"))
+        assert not files[0].exists()
+        fail(logged_in("devices", FLEET), "not logged in", "waypost balena login")
+        assert TOKEN not in repr(Login("https://x/", TOKEN))
+
+    def test_a_token_that_is_not_taken_is_not_kept(self, run: Run, api: Cloud, tmp_path: Path) -> None:
+        fail(run("login", "--host", api.url, "--token", "another"), "does not take the token", "Access tokens")
+        assert not (tmp_path / ".config").exists()
+
+    def test_nobody_answers(self, run: Run) -> None:
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            host = f"http://127.0.0.1:{taken.getsockname()[1]}"
+            fail(run("login", "--host", host, "--token", "t"), "cannot be reached", "check it")
+
+    @pytest.mark.parametrize(
+        ("host", "said"),
+        [
+            ("http://balena.example", "in the open"),
+            ("ftp://x", "neither"),
+            ("https://a:b@c", "neither"),
+            ("", "neither"),
+        ],
+    )
+    def test_a_host_that_is_none(self, run: Run, host: str, said: str) -> None:
+        fail(run("login", "--host", host, "--token", "t"), said)
+
+    @pytest.mark.parametrize(
+        ("host", "url"), [("x.example", "https://api.x.example/"), ("https://a:1/b", "https://a:1/")]
+    )
+    def test_a_host_is_an_address(self, host: str, url: str) -> None:
+        assert endpoint_of(host) == url
+
+    @pytest.mark.parametrize("answer", ["<html>", [], {"id": 1}])
+    def test_something_else_answers(
+        self, run: Run, api: Cloud, monkeypatch: pytest.MonkeyPatch, answer: object
+    ) -> None:
+        monkeypatch.setitem(ROUTES, "GET /actor/v1/whoami", lambda *_: answer)
+        fail(run("login", "--host", api.url, "--token", TOKEN), "no API of balena")
+
+
+class TestRegister:
+    @pytest.fixture
+    def gateways(self, tmp_path: Path) -> Path:
+        file = tmp_path / "gateways.csv"
+        file.write_text(
+            "name,tenant,WAYPOST_HUB,WAYPOST_TOKEN\nhall-1,acme,amqps://hub:5671,one\nhall-2,,amqps://hub:5671,\n"
+        )
+        return file
+
+    def test_a_list_becomes_devices_with_tenants_and_variables(
+        self, logged_in: Run, api: Cloud, gateways: Path, tmp_path: Path
+    ) -> None:
+        out = tmp_path / "out.csv"
+        succeed(logged_in("register", FLEET, str(gateways), "--out", str(out)))
+        assert [each["device_name"] for each in api.devices] == ["hall-1", "hall-2"]
+        assert [row["uuid"] for row in csv.DictReader(out.read_text().splitlines())] == [
+            each["uuid"] for each in api.devices
+        ]
+        assert api.tags == {(100, "tenant"): "acme"}
+        assert api.variables == {
+            ("device", 100, "WAYPOST_HUB"): "amqps://hub:5671",
+            ("device", 100, "WAYPOST_TOKEN"): "one",
+            ("device", 101, "WAYPOST_HUB"): "amqps://hub:5671",
+        }
+        assert len({each["uuid"] for each in api.devices}) == 2
+        said = json.loads(succeed(logged_in("devices", FLEET, "--json")))
+        assert [(each["name"], each["tenant"]) for each in said] == [("hall-1", "acme"), ("hall-2", "")]
+        table = succeed(logged_in("devices", FLEET)).splitlines()
+        assert table[0].split()[:2] == ["NAME", "TENANT"]
+        assert table[1].split()[:2] == ["hall-1", "acme"]
+
+    def test_a_list_that_was_broken_off_is_given_again(
+        self, logged_in: Run, api: Cloud, gateways: Path, tmp_path: Path
+    ) -> None:
+        out = str(tmp_path / "out.csv")
+        api.fails["POST /v7/device_environment_variable"] = 503
+        fail(logged_in("register", FLEET, str(gateways), "--out", out), "answers 503")
+        assert len(api.devices) == 1
+        succeed(logged_in("register", FLEET, str(gateways), "--out", out))
+        assert [each["device_name"] for each in api.devices] == ["hall-1", "hall-2"]
+        assert api.variables["device", 100, "WAYPOST_TOKEN"] == "one"
+
+    def test_what_the_sdk_does_not_look_at(self, logged_in: Run, api: Cloud, gateways: Path, tmp_path: Path) -> None:
+        """The SDK takes an answer of any status for a device."""
+        api.fails["POST /device/register"] = 409
+        fail(logged_in("register", FLEET, str(gateways), "--out", str(tmp_path / "o")), "hall-1 was not registered")
+        api.fails["PATCH /v7/device"] = 500
+        fail(
+            logged_in("register", FLEET, str(gateways), "--out", str(tmp_path / "o")),
+            "registered without its name, hall-1",
+        )
+
+    def test_a_token_of_a_fleet_registers_nobody(
+        self, logged_in: Run, api: Cloud, gateways: Path, tmp_path: Path
+    ) -> None:
+        api.actor = "application"
+        fail(logged_in("register", FLEET, str(gateways), "--out", str(tmp_path / "o")), "needs that of a person")
+
+    @pytest.mark.parametrize(
+        ("text", "said"),
+        [
+            ("", "no column name"),
+            ("name,name\na,b\n", "two columns of one name"),
+            ("name,tenant\na\n", "line 2: not as many fields"),
+            ("name\na,b\n", "line 2: not as many fields"),
+            ("name,tenant\na,t\n ,t\n", "line 3: no name"),
+            ("name\na\na\n", "twice there: a"),
+            ("name,2x\na,b\n", "2x: a variable's name"),
+            ("name,BALENA_HOST\na,b\n", "configures balenaOS itself"),
+            ('name\n"a\n', "not a CSV"),
+        ],
+    )
+    def test_a_list_that_is_none(self, tmp_path: Path, text: str, said: str) -> None:
+        file = tmp_path / "x.csv"
+        file.write_text(text)
+        with pytest.raises(ImageError, match=said):
+            listed(file)
+
+    def test_a_list_as_a_spreadsheet_saves_it(self, tmp_path: Path) -> None:
+        file = tmp_path / "x.csv"
+        file.write_bytes("\ufeffname,A\r\nhall-1,x\r\n".encode())
+        assert listed(file) == [NewDevice("hall-1", "", {"A": "x"})]
+        assert "x" not in repr(listed(file)).replace("hall", "")
+        assert repr(Registered("a", "b"))
+
+
+class TestVariables:
+    def test_of_the_fleet_and_of_one_device(self, logged_in: Run, api: Cloud) -> None:
+        succeed(logged_in("preload", FLEET, "A=1", "B=x=y"))
+        api.devices.append({"id": 100, "uuid": "ab" * 31, "device_name": "hall-1"})
+        succeed(logged_in("preload", FLEET, "A=2", "--device", "hall-1"))
+        assert api.variables == {
+            ("application", FLEET_ID, "A"): "1",
+            ("application", FLEET_ID, "B"): "x=y",
+            ("device", 100, "A"): "2",
+        }
+
+    def test_none_is_set_when_one_is_wrong(self, logged_in: Run, api: Cloud) -> None:
+        fail(logged_in("preload", FLEET, "A=1", "B"), "B: not NAME=VALUE")
+        assert not api.variables
+        with pytest.raises(ImageError, match="letters"):
+            variables(["1=2"])
+
+    def test_a_fleet_and_a_device_that_are_not_there(self, logged_in: Run) -> None:
+        fail(logged_in("preload", "acme/other", "A=1"), "acme/other")
+        fail(logged_in("preload", FLEET, "A=1", "--device", "hall-9"), "no such device", "balena devices")
+
+
+class TestReleases:
+    @pytest.fixture
+    def built(self, api: Cloud) -> Cloud:
+        api.releases = [
+            {"id": number, "commit": commit, "raw_version": version, "created_at": "2026-11-01"}
+            for number, commit, version in ((3, "abc" + "0" * 29, "1.4.0"), (2, "abd" + "0" * 29, "1.3.0"))
+        ]
+        return api
+
+    @pytest.mark.parametrize("release", ["1.4.0", "abc", "abc" + "0" * 29])
+    def test_a_fleet_is_held_and_let_go(self, logged_in: Run, built: Cloud, release: str) -> None:
+        assert "abc" in succeed(logged_in("pin", FLEET, release))
+        assert built.fleet == {"should_be_running__release": 3, "should_track_latest_release": False}
+        succeed(logged_in("pin", FLEET, "--newest"))
+        assert built.fleet["should_track_latest_release"] is True
+
+    def test_one_device_is_held_and_let_go(self, logged_in: Run, built: Cloud) -> None:
+        built.devices.append({"id": 100, "uuid": "ab" * 31, "device_name": "hall-1"})
+        succeed(logged_in("pin", FLEET, "1.3.0", "--device", "abab"))
+        assert built.devices[0]["is_pinned_on__release"] == 2
+        assert not built.fleet
+        succeed(logged_in("pin", FLEET, "--newest", "--device", "ab" * 31))
+        assert built.devices[0]["is_pinned_on__release"] is None
+
+    @pytest.mark.parametrize(("release", "said"), [("ab", "more than one"), ("2.0", "no such release")])
+    def test_a_release_that_is_not_one(self, logged_in: Run, built: Cloud, release: str, said: str) -> None:
+        fail(logged_in("pin", FLEET, release), said, "1.4.0 (abc0000)")
+        assert not built.fleet
+
+    def test_neither_or_both(self, logged_in: Run) -> None:
+        fail(logged_in("pin", FLEET), "--newest")
+        fail(logged_in("pin", FLEET, "1.4.0", "--newest"), "--newest")
+
+    def test_are_listed(self, logged_in: Run, built: Cloud) -> None:
+        assert built.releases[0]["commit"] in succeed(logged_in("releases", FLEET))
+        assert json.loads(succeed(logged_in("releases", FLEET, "--json"))) == built.releases
+
+
+def partitioned(kind: str, fat: Path) -> bytes:
+    """A disk with an ext4-like partition of nothing, and the FAT of `fat`."""
+    content = fat.read_bytes()
+    disk = bytearray(1 << 20) + content
+    start = (1 << 20) // 512
+    if kind == "MBR":
+        struct.pack_into("<B3xB3xII", disk, 446, 0, 0x83, 8, 8)
+        struct.pack_into("<B3xB3xII", disk, 462, 0x80, 0x0C, start, len(content) // 512)
+    else:
+        struct.pack_into("<B3xB3xII", disk, 446, 0, 0xEE, 1, len(disk) // 512)
+        disk[512:520] = b"EFI PART"
+        struct.pack_into("<QII", disk, 512 + 72, 2, 4, 128)
+        struct.pack_into("<16x16xQQ", disk, 1024, 8, 15)
+        struct.pack_into("<16x16xQQ", disk, 1024 + 128, start, start + len(content) // 512 - 1)
+    disk[510:512] = b"\x55\xaa"
+    return bytes(disk)
+
+
+@pytest.mark.skipif(find("mcopy") is None or find("mkfs.vfat") is None, reason="needs mtools and dosfstools")
+class TestImage:
+    @pytest.fixture(params=["MBR", "GPT"])
+    def image(self, request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+        fat = tmp_path / "fat"
+        fat.write_bytes(bytes(4 << 20))
+        subprocess.run([str(find("mkfs.vfat")), str(fat)], check=True, stdout=subprocess.DEVNULL)
+        image = tmp_path / "balena.img"
+        image.write_bytes(partitioned(request.param, fat))
+        return image
+
+    def test_a_card_becomes_a_device(self, logged_in: Run, api: Cloud, image: Path) -> None:
+        api.devices.append({"id": 100, "uuid": "ab" * 31, "device_name": "hall-1"})
+        arguments = ("os", "configure", str(image), FLEET, "--version", "6.1.0", "--device", "hall-1", "--wifi", "net")
+        succeed(logged_in(*arguments, WAYPOST_WIFI_PASSWORD="secret"))
+        made = read_configuration(image)
+        assert (made["uuid"], made["deviceId"], made["deviceApiKey"]) == ("ab" * 31, 100, "key-of-100")
+        assert (made["wifiSsid"], made["wifiKey"], made["network"]) == ("net", "secret", "wifi")
+        assert "apiKey" not in made, "whoever has the card registers nobody"
+
+    def test_a_card_registers_itself(self, logged_in: Run, image: Path) -> None:
+        for _ in range(2):
+            succeed(logged_in("os", "configure", str(image), FLEET, "--version", "6.1.0"))
+        made = read_configuration(image)
+        assert made["apiKey"] == "of the fleet"
+        assert "uuid" not in made
+
+
+class TestDownload:
+    def test_an_image_is_there_whole(self, logged_in: Run, tmp_path: Path) -> None:
+        out = tmp_path / "new" / "balena.img"
+        succeed(logged_in("os", "download", DEVICE_TYPE, "--out", str(out)))
+        assert out.read_bytes() == IMAGE
+        assert succeed(logged_in("os", "versions", DEVICE_TYPE)).split() == ["6.1.0", "6.0.10"]
+
+    def test_an_image_that_came_in_part_is_not_there(self, logged_in: Run, api: Cloud, tmp_path: Path) -> None:
+        api.short_of = 1_000
+        out = tmp_path / "balena.img"
+        done = logged_in("os", "download", DEVICE_TYPE, "--out", str(out))
+        assert done.returncode == 1
+        assert "Traceback" not in done.stderr
+        assert not list(tmp_path.glob("balena*"))
+
+    def test_a_place_that_cannot_be_written(self, logged_in: Run, tmp_path: Path) -> None:
+        (tmp_path / "file").touch()
+        fail(logged_in("os", "download", DEVICE_TYPE, "--out", str(tmp_path / "file" / "x.img")), "x.img: File exists")
+
+    @pytest.mark.parametrize("content", [b"", b"PK\x03\x04" + bytes(2_000), bytes(510) + b"\x55\xaa" + bytes(600)])
+    def test_no_image(self, tmp_path: Path, content: bytes) -> None:
+        file = tmp_path / "x.img"
+        file.write_bytes(content)
+        with pytest.raises(ImageError, match="no FAT partition"):
+            boot_partition(file)
