@@ -5,18 +5,17 @@ from __future__ import annotations
 import json
 import os
 import struct
-import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from images.balena.account import Account, said_plainly
+from images.card import partition
 from images.errors import INTEGRITY, USAGE, ImageError
-from images.programs import output, require, run
 
-SECTOR: Final = 512
-GPT_ENTRIES_MAX: Final = 128
+GPT_ENTRIES_MAX, GPT_ENTRY_BYTES_MAX = 128, 512
+"""Of a partition table; every tool makes 128 entries of 128 bytes."""
 FAT_NAMES: Final = ((54, b"FAT12   "), (54, b"FAT16   "), (82, b"FAT32   "))
 """Where a boot sector names its kind of file system (Microsoft, FAT specification 1.03, sections 3.1 and 3.2)."""
 CONFIGURATION: Final = "config.json"
@@ -95,30 +94,20 @@ def configuration(
 
 
 def write_configuration(image: Path, made: Mapping[str, Any]) -> None:
-    """Put `config.json` into the boot partition of an image of balenaOS, without mounting it; readable again.
+    """Put `config.json` into the boot partition of an image of balenaOS, without mounting it.
 
     Raises ImageError where there is none.
     """
-    require("mcopy")
-    place = f"{image}@@{boot_partition(image)}"
-    with tempfile.TemporaryDirectory(prefix="waypost-balena-") as folder:
-        file = Path(folder, CONFIGURATION)
-        file.touch(0o600)
-        file.write_text(json.dumps(made, indent=2) + "\n")
-        run("mcopy", "-o", "-i", place, file, f"::/{CONFIGURATION}", log=Path(folder, "log"))
-    if read_configuration(image) != made:
-        raise ImageError(f"{image}: {CONFIGURATION} is not what was written", hint="check the disk", code=INTEGRITY)
+    partition.put(image, boot_partition(image), CONFIGURATION, f"{json.dumps(made, indent=2)}\n".encode())
 
 
 def read_configuration(image: Path) -> dict[str, Any]:
     """The `config.json` of an image. Raises ImageError."""
-    require("mcopy")
+    content = partition.get(image, boot_partition(image), CONFIGURATION)
     try:
-        made: dict[str, Any] = json.loads(
-            output("mcopy", "-n", "-i", f"{image}@@{boot_partition(image)}", f"::/{CONFIGURATION}", "-")
-        )
+        made: dict[str, Any] = json.loads(content or b"")
     except ValueError:
-        raise ImageError(f"{image}: its {CONFIGURATION} is not JSON", code=INTEGRITY) from None
+        raise ImageError(f"{image}: no {CONFIGURATION}, or one that is not JSON", code=INTEGRITY) from None
     return made
 
 
@@ -127,10 +116,10 @@ def boot_partition(image: Path) -> int:
     try:
         with image.open("rb") as disk:
             for start in _partitions(disk):
-                disk.seek(start * SECTOR)
-                sector = disk.read(SECTOR)
+                disk.seek(start * partition.SECTOR)
+                sector = disk.read(partition.SECTOR)
                 if any(sector[at : at + len(name)] == name for at, name in FAT_NAMES):
-                    return start * SECTOR
+                    return start * partition.SECTOR
     except OSError as error:
         raise ImageError(f"{image}: {error.strerror}", code=USAGE) from None
     raise ImageError(
@@ -142,18 +131,18 @@ def boot_partition(image: Path) -> int:
 
 def _partitions(disk: BinaryIO) -> list[int]:
     """First sectors of the partitions: of an MBR, or of a GPT (UEFI 2.10, section 5.3)."""
-    table = disk.read(2 * SECTOR)
+    table = disk.read(2 * partition.SECTOR)
     if table[510:512] != b"\x55\xaa":
         return []
     entries = [struct.unpack_from("<B3xB3xII", table, 446 + 16 * number) for number in range(4)]
     if all(kind != 0xEE for _, kind, _, _ in entries):
         return [start for _, kind, start, _ in entries if kind]
-    if table[SECTOR : SECTOR + 8] != b"EFI PART":
+    if table[partition.SECTOR : partition.SECTOR + 8] != b"EFI PART":
         return []
-    first, count, size = struct.unpack_from("<QII", table, SECTOR + 72)
-    if size < 48 or count > GPT_ENTRIES_MAX:
+    first, count, size = struct.unpack_from("<QII", table, partition.SECTOR + 72)
+    if not 48 <= size <= GPT_ENTRY_BYTES_MAX or count > GPT_ENTRIES_MAX:
         return []
-    disk.seek(first * SECTOR)
+    disk.seek(first * partition.SECTOR)
     listed = disk.read(count * size)
     firsts = (struct.unpack_from("<16x16xQ", listed, at)[0] for at in range(0, len(listed) - size + 1, size))
     return [start for start in firsts if start]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 import socket
@@ -13,6 +14,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from edge.appliance import main
 from images.balena.account import Login, endpoint_of
@@ -339,3 +342,11 @@ class TestDownload:
         file.write_bytes(content)
         with pytest.raises(ImageError, match="no FAT partition"):
             boot_partition(file)
+
+    @given(table=st.binary(max_size=1_200), tail=st.sampled_from([b"", bytes(4_096)]))
+    def test_whatever_is_in_it(self, tmp_path_factory: pytest.TempPathFactory, table: bytes, tail: bytes) -> None:
+        file = tmp_path_factory.getbasetemp() / "any.img"
+        for head in (table, table[:510].ljust(510) + b"\x55\xaaEFI PART" + table[510:]):
+            file.write_bytes(head + tail)
+            with contextlib.suppress(ImageError):
+                assert boot_partition(file) % 512 == 0
