@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from cloud.place.place import Place
 from spark import commands
 from spark.detector.cli import detect
 
@@ -42,27 +43,6 @@ def analytics() -> None:
 analytics.add_command(detect)
 
 
-def _lake_option(command: Any) -> Any:
-    return click.option(
-        "--lake",
-        required=True,
-        metavar="DIR",
-        type=click.Path(path_type=Path),
-        help="The lake: the folder that holds the tables (a hub's DATA/lake).",
-    )(command)
-
-
-def _existing(lake: Path) -> Path:
-    if not lake.is_dir():
-        raise click.UsageError(f"{lake} is not a lake; expected the folder with the Delta tables, DATA/lake of a hub")
-    nested = lake / "lake"
-    if not (lake / "telemetry").is_dir() and (nested / "telemetry").is_dir():
-        raise click.UsageError(f"{lake} is a hub's data directory; its lake is {nested}")
-    if not (lake / "telemetry" / "_delta_log").is_dir():
-        raise click.UsageError(f"{lake} is not a lake: it has no table `telemetry`, which a hub makes when it starts")
-    return lake
-
-
 def _session_options(command: Any) -> Any:
     for option in (
         click.option("--json", "as_json", is_flag=True, help="Print one JSON object a pass on standard output."),
@@ -74,12 +54,12 @@ def _session_options(command: Any) -> Any:
 
 
 @analytics.command()
-@_lake_option
+@commands.lake_option
 @click.option("--job", "names", multiple=True, metavar="NAME", help="Only this job and what it reads; may be repeated.")
 @click.option("--follow", is_flag=True, help=f"Repeat: another pass every {FOLLOW_SECONDS:.0f} s, until Ctrl-C.")
 @_session_options
 def run(
-    lake: Path, names: tuple[str, ...], follow: bool, master: str | None, settings: tuple[str, ...], as_json: bool
+    lake: Place, names: tuple[str, ...], follow: bool, master: str | None, settings: tuple[str, ...], as_json: bool
 ) -> None:
     """Bring every derived table up to date with what has landed.
 
@@ -94,38 +74,35 @@ def run(
       health      battery, silence, reboots, clock and radio of each device
       slo         delivery time and share within target, by hour and day
     """
-    _existing(lake)
     jobs = _jobs(names, "chosen")
     _pass(lake, jobs, _Passes(follow, master, _pairs(settings), as_json))
 
 
 @analytics.command()
-@_lake_option
+@commands.lake_option
 @click.argument("names", nargs=-1, metavar="[JOB]...")
 @_session_options
-def rebuild(lake: Path, names: tuple[str, ...], master: str | None, settings: tuple[str, ...], as_json: bool) -> None:
+def rebuild(lake: Place, names: tuple[str, ...], master: str | None, settings: tuple[str, ...], as_json: bool) -> None:
     """Make the tables of these jobs anew from what has landed, and what is made of them; of all jobs unless named.
 
     The way back when a derived table is damaged, when files of a landed one were put back, or when its log was cleaned
     before a job had taken it. Stopped on the way, it is done again; other tables stay as they are.
     """
-    _existing(lake)
     jobs = _jobs(names, "made_of")
     _pass(lake, jobs, _Passes(False, master, _pairs(settings), as_json, rebuilds=True))
 
 
 @analytics.command()
-@_lake_option
+@commands.lake_option
 @click.argument("names", nargs=-1, metavar="[TABLE]...")
-def verify(lake: Path, names: tuple[str, ...]) -> None:
+def verify(lake: Place, names: tuple[str, ...]) -> None:
     """Read every data file of every table, or of these, and tell which are not what was written. Changes nothing."""
-    _existing(lake)
     from spark import verification
 
-    known = verification.tables(lake)
+    known = lake.tables()
     unknown = [name for name in names if name not in known]
     if unknown:
-        raise click.UsageError(f"no table named {unknown[0]!r} in {lake}; tables: {', '.join(known)}")
+        raise click.UsageError(f"no table named {unknown[0]!r} in {lake.uri}; tables: {', '.join(known)}")
     wrong = 0
     for table in verification.verified(lake, names or known):
         wrong += len(table.wrong)
@@ -144,24 +121,21 @@ def verify(lake: Path, names: tuple[str, ...]) -> None:
 
 
 @analytics.command()
-@_lake_option
-def maintain(lake: Path) -> None:
+@commands.lake_option
+def maintain(lake: Place) -> None:
     """Put small files together, delete files that nobody needs any more, keep logs short. Needs no JVM.
 
     `analytics run` does it by itself for tables that have had 100 commits since. Files that a landed table or readings
     no longer has stay for 7 days, those of tables that are written anew with each pass for 2 hours.
     """
-    _existing(lake)
     commands.as_private_as(lake)
     from deltalake.exceptions import DeltaError
 
-    from spark import verification
-
-    if not _maintained(lake, verification.tables(lake), DeltaError):
+    if not _maintained(lake, lake.tables(), DeltaError):
         sys.exit(FAILED)
 
 
-def _maintained(lake: Path, names: list[str], expected: type[Exception]) -> bool:
+def _maintained(lake: Place, names: list[str], expected: type[Exception]) -> bool:
     """Look after these tables; False when one could not be."""
     from spark import maintenance
     from spark.jobs import catalog
@@ -198,7 +172,7 @@ class _Passes:
     rebuilds: bool = False
 
 
-def _pass(lake: Path, jobs: list[Job], how: _Passes) -> None:
+def _pass(lake: Place, jobs: list[Job], how: _Passes) -> None:
     closed = commands.as_private_as(lake)
     from spark import connector, java, session
     from spark.jobs import runner
@@ -207,7 +181,7 @@ def _pass(lake: Path, jobs: list[Job], how: _Passes) -> None:
         master=how.master,
         quick=runner.is_small(lake) and not how.follow,
         settings={commands.UMASK_SETTING: f"{closed:03o}", **how.settings},
-        log=lake / runner.LOG,
+        log=runner.log_of(lake),
     )
     signal.signal(signal.SIGTERM, _interrupt)
     display = _Display([job.name for job in jobs], how.as_json)
@@ -234,10 +208,10 @@ def _pass(lake: Path, jobs: list[Job], how: _Passes) -> None:
     except (connector.ConnectorMissing, java.JavaMissing) as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(USAGE)
-    _conclude(steps, lake / runner.LOG)
+    _conclude(steps, runner.log_of(lake))
 
 
-def _maintain_by_need(lake: Path, steps: Sequence[Step]) -> None:
+def _maintain_by_need(lake: Place, steps: Sequence[Step]) -> None:
     """Between passes, when no job writes; a lake in which something is damaged is left as it is."""
     from deltalake.exceptions import DeltaError
 
@@ -372,7 +346,7 @@ class _Display:
 
 
 @analytics.command()
-@_lake_option
+@commands.lake_option
 @click.option(
     "--out",
     metavar="FILE.html",
@@ -386,12 +360,11 @@ class _Display:
     type=click.Path(path_type=Path),
     help="What was expected and seen of a run, drawn at the top: title, verdict, facts, notes, events.",
 )
-def report(lake: Path, out: str | None, gateway: str | None, as_json: bool, facts: Path | None) -> None:
+def report(lake: Place, out: str | None, gateway: str | None, as_json: bool, facts: Path | None) -> None:
     """Draw the derived tables as one HTML page that needs no network.
 
     Reads what `analytics run` left; starts no JVM.
     """
-    _existing(lake)
     if out is None and not as_json:
         raise click.UsageError("nothing to do: give --out FILE.html, or --json")
     folder = out is not None and (out.endswith("/") or Path(out).is_dir())
@@ -408,10 +381,10 @@ def report(lake: Path, out: str | None, gateway: str | None, as_json: bool, fact
     except (facts_file.BadFacts, queries.NoGateway) as error:
         raise click.UsageError(str(error)) from None
     except deltalake.exceptions.DeltaError as error:
-        click.echo(f"error: {lake}: a table cannot be read: {error}", err=True)
+        click.echo(f"error: {lake.uri}: a table cannot be read: {error}", err=True)
         sys.exit(FAILED)
     except OSError as error:
-        click.echo(f"error: {error.filename or lake}: {error.strerror or error}", err=True)
+        click.echo(f"error: {error.filename or lake.uri}: {error.strerror or error}", err=True)
         sys.exit(FAILED)
     if said is not None:
         click.echo(said, err=as_json)
@@ -435,12 +408,12 @@ def _drawn(
     return known, f"{out} ({page.write(known, out, facts) / 1024:,.0f} KB)"
 
 
-def _say_notices(known: LakeFigures, lake: Path) -> None:
+def _say_notices(known: LakeFigures, lake: Place) -> None:
     from spark.report import formatting, notices
 
     group = click.get_current_context().parent
     program = "waypost analytics" if group is None else group.command_path  # as this person called it
-    for text in notices.notices(known, f"{program} run --lake {shlex.quote(str(lake))}"):
+    for text in notices.notices(known, f"{program} run --lake {shlex.quote(lake.uri)}"):
         click.echo(f"note: {text.replace(formatting.THIN_SPACE, ' ')}", err=True)
 
 

@@ -7,29 +7,64 @@ import json
 import os
 import stat
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
+from cloud.place.folder import Folder
+from cloud.place.option import PlaceOption
+from cloud.place.place import Place
+
 FAILED, USAGE = 1, 2
+Command = TypeVar("Command", bound=Callable[..., Any])
 UMASK_SETTING = "spark.hadoop.fs.permissions.umask-mode"
 """Hadoop sets the modes of files it makes, whatever the process's umask is."""
-_LAKE = click.option(
-    "--lake",
-    required=True,
-    metavar="DIR",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="The lake: the folder that holds the tables (a hub's DATA/lake).",
-)
+
+
+def _lake(checked: Callable[[Place], Place]) -> Callable[[Command], Command]:
+    return click.option(
+        "--lake",
+        required=True,
+        metavar="PLACE",
+        type=PlaceOption(),
+        callback=lambda _context, _parameter, lake: checked(lake),
+        help="The lake: the folder that holds the tables (a hub's DATA/lake).",
+    )
+
+
 _FORMATS = "json, number, text, cbor, senml+json, senml+cbor, sparkplug, protobuf"
 
 
-def as_private_as(lake: Path) -> int:
+def existing(lake: Place) -> Place:
+    """A lake as it was given. Raises `click.UsageError` when there is none."""
+    try:
+        if lake.at("telemetry").is_table():
+            return lake
+        nested = lake.at("lake")
+        if nested.at("telemetry").is_table():
+            raise click.UsageError(f"{lake.uri} is a hub's data directory; its lake is {nested.uri}")
+    except OSError as error:
+        raise click.UsageError(str(error)) from None
+    raise click.UsageError(f"{lake.uri} is not a lake: it has no table `telemetry`, which a hub makes when it starts")
+
+
+def as_private_as(lake: Place) -> int:
     """What is made from here on is as open to other users as the lake itself; the umask. A hub's lake is not at all."""
-    closed = ~stat.S_IMODE(lake.stat().st_mode) & 0o077
+    closed = ~stat.S_IMODE(lake.path.stat().st_mode) & 0o077 if isinstance(lake, Folder) else 0o077
     os.umask(closed)
     return closed
+
+
+def _there(lake: Place) -> Place:
+    """A place that may become a lake. Raises `click.UsageError`."""
+    if isinstance(lake, Folder) and not lake.path.is_dir():
+        raise click.UsageError(f"--lake {lake.uri}: there is no such folder")
+    return lake
+
+
+lake_option, _LAKE = _lake(existing), _lake(_there)
 
 
 @click.group()
@@ -58,7 +93,7 @@ def schema() -> None:
 )
 @click.option("--message", metavar="NAME", help="Protobuf: the full name of the message, as `plant.Sample`.")
 def add(
-    lake: Path,
+    lake: Place,
     pattern: str,
     format_: str,
     tenant: str | None,
@@ -108,14 +143,14 @@ def _unit(said: str) -> tuple[str, str]:
     return metric, unit
 
 
-def _table(lake: Path) -> str:
-    return str(lake / "payload_schemas")
+def _table(lake: Place) -> Place:
+    return lake.at("payload_schemas")
 
 
 @schema.command("list")
 @_LAKE
 @click.option("--json", "as_json", is_flag=True, help="As JSON, with all of it.")
-def list_(lake: Path, as_json: bool) -> None:
+def list_(lake: Place, as_json: bool) -> None:
     """The schemas of a lake."""
     import msgspec
 
@@ -135,7 +170,7 @@ def list_(lake: Path, as_json: bool) -> None:
 @_LAKE
 @click.argument("pattern")
 @click.option("--tenant", metavar="NAME", help="The tenant it was registered for.")
-def remove(lake: Path, pattern: str, tenant: str | None) -> None:
+def remove(lake: Place, pattern: str, tenant: str | None) -> None:
     """End a schema. What was read by it stays as it was read."""
     from datetime import UTC, datetime
 
@@ -155,7 +190,7 @@ def remove(lake: Path, pattern: str, tenant: str | None) -> None:
 @click.option("--address", metavar="PATTERN", help="Only addresses that match this pattern (`+`, `#`).")
 @click.option("--master", metavar="URL", help="Spark master [default: WAYPOST_SPARK_MASTER, else this machine].")
 @click.option("--json", "as_json", is_flag=True, help="Print the counts as JSON.")
-def replay(lake: Path, reason: str | None, address: str | None, master: str | None, as_json: bool) -> None:
+def replay(lake: Place, reason: str | None, address: str | None, master: str | None, as_json: bool) -> None:
     """Read rejected messages again; those that are readable now move from reject to readings, each once.
 
     A pass does this by itself once a schema was registered or a Sparkplug birth has landed. May be killed at any
@@ -167,7 +202,7 @@ def replay(lake: Path, reason: str | None, address: str | None, master: str | No
     from spark.jobs.replay import replay as read_again
 
     settings = {UMASK_SETTING: f"{as_private_as(lake):03o}"}
-    options = session.Options(master=master, quick=runner.is_small(lake), settings=settings, log=lake / runner.LOG)
+    options = session.Options(master=master, quick=runner.is_small(lake), settings=settings, log=runner.log_of(lake))
     try:
         with runner.opened(lake, options) as opened:
             outcome = read_again(opened.pin(), Chosen(reason, address))

@@ -6,14 +6,15 @@ Read as files, not through delta-rs: that gives a table as it is at a version, a
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 import deltalake
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+from cloud.place.place import LOG, Place, Somewhere, place_of
 
 
 class LogDamaged(RuntimeError):
@@ -27,22 +28,21 @@ class File(msgspec.Struct, frozen=True):
     size: int
     rows: int | None = None
 
-    def missing(self, table: Path) -> str | None:
-        """What is wrong with it at a glance, below its table's folder: not there, of another size. None: nothing."""
-        try:
-            size = (table / self.path).stat().st_size
-        except FileNotFoundError:
+    def missing(self, table: Place) -> str | None:
+        """What is wrong with it at a glance, below its table's place: not there, of another size. None: nothing."""
+        size = table.size(self.path)
+        if size is None:
             return "missing"
         return None if size == self.size else f"truncated ({size:,} of {self.size:,} bytes)"
 
-    def damaged(self, table: Path) -> str | None:
+    def damaged(self, table: Place) -> str | None:
         """The same after reading all of it, with the checksums of its pages where it has some."""
         wrong = self.missing(table)
         if wrong is not None:
             return wrong
         rows = 0
         try:
-            with pq.ParquetFile(table / self.path, page_checksum_verification=True) as opened:
+            with pq.ParquetFile(table.source(self.path), page_checksum_verification=True) as opened:
                 for group in range(opened.num_row_groups):
                     rows += opened.read_row_group(group).num_rows
         except (OSError, pa.ArrowException):
@@ -78,18 +78,13 @@ class _Action(msgspec.Struct):
 _decoder = msgspec.json.Decoder(_Action)
 
 
-def folder(table: deltalake.DeltaTable) -> Path:
-    """Where a table is: lakes are local directories."""
-    return Path(unquote(urlsplit(table.table_uri).path))
-
-
-def entry(table: Path, version: int) -> Entry | None:
+def entry(table: Somewhere, version: int) -> Entry | None:
     """The commit that made `version`; None when the log does not have it (any more). Raises `LogDamaged`."""
-    path = table / "_delta_log" / f"{version:020}.json"
-    try:
-        lines = path.read_bytes().splitlines()
-    except FileNotFoundError:
+    place, name = place_of(table), f"{LOG}/{version:020}.json"
+    content = place.read(name)
+    if content is None:
         return None
+    path, lines = f"{place.uri}/{name}", content.splitlines()
     try:
         actions = [_decoder.decode(line) for line in lines]
     except msgspec.DecodeError as error:
@@ -121,7 +116,7 @@ def _rows(statistics: str | None) -> int | None:
     return int(found) if found is not None else None
 
 
-def _damaged(path: Path, why: str) -> str:
+def _damaged(path: str, why: str) -> str:
     return (
         f"log entry {path} is damaged ({why}). Put back a copy of it; if it is the last one of a landed table, start "
         "the hub, which takes a torn one away; a derived table is made anew by `waypost analytics rebuild`"

@@ -9,10 +9,8 @@ from __future__ import annotations
 import time
 from collections.abc import Container, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
-import deltalake
-
+from cloud.place.place import Place, Somewhere, place_of
 from spark import delta_log, schemas
 
 DUE_COMMITS = 100
@@ -39,45 +37,46 @@ class Maintained:
     seconds: float
 
 
-def due(root: Path, names: Container[str] | None = None) -> list[str]:
-    """Tables under `root` that were not looked after in their last `DUE_COMMITS` commits."""
-    there = sorted(path.parent.name for path in root.glob("*/_delta_log"))
-    return [name for name in there if (names is None or name in names) and _due(root / name)]
+def due(lake: Somewhere, names: Container[str] | None = None) -> list[str]:
+    """Tables of a lake that were not looked after in their last `DUE_COMMITS` commits."""
+    place = place_of(lake)
+    return [name for name in place.tables() if (names is None or name in names) and _due(place.at(name))]
 
 
-def _due(folder: Path) -> bool:
-    newest = deltalake.DeltaTable(folder).version()
+def _due(place: Place) -> bool:
+    newest = place.delta().version()
     if newest < DUE_COMMITS:
         return False
-    entries = (delta_log.entry(folder, version) for version in range(newest, newest - DUE_COMMITS, -1))
+    entries = (delta_log.entry(place, version) for version in range(newest, newest - DUE_COMMITS, -1))
     return not any(entry is not None and entry.info.get("operation") in _UPKEEP for entry in entries)
 
 
-def maintained(root: Path, names: list[str], followed: Container[str]) -> Iterator[Maintained]:
+def maintained(lake: Somewhere, names: list[str], followed: Container[str]) -> Iterator[Maintained]:
     """Look after these tables. `followed`: derived ones whose commits are taken one by one.
 
     Raises what delta-rs raises; another writer's commit at the same moment is one of these, and no harm.
     """
+    place = place_of(lake)
     for name in names:
-        yield _maintained(root / name, FOLLOWED_KEPT_HOURS if _is_followed(name, followed) else KEPT_HOURS)
+        yield _maintained(place.at(name), FOLLOWED_KEPT_HOURS if _is_followed(name, followed) else KEPT_HOURS)
 
 
 def _is_followed(name: str, followed: Container[str]) -> bool:
     return name in schemas.LANDED or name in followed
 
 
-def _maintained(folder: Path, kept_hours: int) -> Maintained:
+def _maintained(place: Place, kept_hours: int) -> Maintained:
     begun = time.monotonic()
-    table = deltalake.DeltaTable(folder)
+    table = place.delta()
     before = len(table.file_uris())
-    if folder.name in schemas.DERIVED:
+    if place.name in schemas.DERIVED:
         table.optimize.compact(target_size=TARGET_BYTES)
         table.update_incremental()
     # What a killed job had written and not committed is in no log; the hub's landing deletes its own.
-    full = folder.name in schemas.DERIVED
+    full = place.name in schemas.DERIVED
     deleted = table.vacuum(retention_hours=kept_hours, enforce_retention_duration=False, dry_run=False, full=full)
     table.update_incremental()
     table.create_checkpoint()
     files = delta_log.files(table)
     size, seconds = sum(file.size for file in files), time.monotonic() - begun
-    return Maintained(folder.name, before, len(files), size, len(deleted), seconds)
+    return Maintained(place.name, before, len(files), size, len(deleted), seconds)

@@ -14,6 +14,7 @@ from typing import Any
 import deltalake
 import msgspec
 
+from cloud.place.place import of_table
 from spark import delta_log
 
 TELEMETRY = "telemetry"
@@ -113,7 +114,7 @@ def _commits(table: deltalake.DeltaTable, count: int) -> list[tuple[int, dict[st
 
     Read from the log: `DeltaTable.history` numbers the newest commits of the moment, not those of the version opened.
     """
-    place, newest, found = delta_log.folder(table), table.version(), []
+    place, newest, found = of_table(table), table.version(), []
     for version in range(newest, max(-1, newest - count), -1):
         entry = delta_log.entry(place, version)
         if entry is None:  # cleaned up: a checkpoint has what came of it

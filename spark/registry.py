@@ -9,6 +9,7 @@ import msgspec
 import pyarrow as pa
 from deltalake.exceptions import TableNotFoundError
 
+from cloud.place.place import Somewhere, place_of
 from spark import schemas
 from spark.decoding.schema import BadSchema, PayloadSchema
 
@@ -21,10 +22,10 @@ class UnknownSchema(LookupError):
     """No schema is registered for this pattern."""
 
 
-def registered(path: str) -> list[PayloadSchema]:
+def registered(table: Somewhere) -> list[PayloadSchema]:
     """What holds, in the order it was registered; nothing where there is no such table."""
     try:
-        rows = deltalake.DeltaTable(path).to_pyarrow_dataset().to_table(use_threads=False).to_pylist()
+        rows = place_of(table).delta().to_pyarrow_dataset().to_table(use_threads=False).to_pylist()
     except TableNotFoundError:
         return []
     found: dict[tuple[str | None, str], PayloadSchema] = {}
@@ -36,27 +37,28 @@ def registered(path: str) -> list[PayloadSchema]:
     return list(found.values())
 
 
-def register(path: str, schema: PayloadSchema, now: datetime) -> None:
+def register(table: Somewhere, schema: PayloadSchema, now: datetime) -> None:
     """Let `schema` hold, in place of one for the same tenant and pattern. Raises `BadSchema`."""
     schema.check()
-    there = registered(path)
+    there = registered(table)
     if len(there) >= SCHEMAS_MAX and not _with(there, schema.pattern, schema.tenant):
         raise BadSchema(f"there are {SCHEMAS_MAX} schemas already: remove one, or use patterns")
-    _append(path, schema.pattern, schema.tenant, msgspec.json.encode(schema).decode(), now)
+    _append(table, schema.pattern, schema.tenant, msgspec.json.encode(schema).decode(), now)
 
 
-def remove(path: str, pattern: str, tenant: str | None, now: datetime) -> None:
+def remove(table: Somewhere, pattern: str, tenant: str | None, now: datetime) -> None:
     """End a schema. Raises `UnknownSchema`."""
-    if not _with(registered(path), pattern, tenant):
+    if not _with(registered(table), pattern, tenant):
         raise UnknownSchema(pattern)
-    _append(path, pattern, tenant, None, now)
+    _append(table, pattern, tenant, None, now)
 
 
 def _with(there: list[PayloadSchema], pattern: str, tenant: str | None) -> bool:
     return any((one.pattern, one.tenant) == (pattern, tenant) for one in there)
 
 
-def _append(path: str, pattern: str, tenant: str | None, document: str | None, now: datetime) -> None:
+def _append(table: Somewhere, pattern: str, tenant: str | None, document: str | None, now: datetime) -> None:
     columns = pa.schema(deltalake.Schema.from_json(_TABLE.columns.json()).to_arrow())
     row = {"pattern": pattern, "tenant": tenant, "document": document, "registered_at": now.astimezone(UTC)}
-    deltalake.write_deltalake(path, pa.Table.from_pylist([row], schema=columns), mode="append")
+    place, rows = place_of(table), pa.Table.from_pylist([row], schema=columns)
+    deltalake.write_deltalake(place.uri, rows, mode="append", storage_options=place.storage_options)

@@ -1,6 +1,6 @@
 """Reading and writing the tables of one lake by name.
 
-A lake is a folder of Delta tables. Landed tables are only read, and one that is not there yet reads as empty; derived
+A lake is a place with Delta tables. Landed tables are only read, and one that is not there yet reads as empty; derived
 tables are made when first written. Every write is idempotent: an append carries the application id and version of
 Delta's transaction markers, a replacement is a pure function of its inputs and atomic.
 
@@ -11,13 +11,11 @@ delta-rs, which answers in milliseconds without a job in the JVM; rows are read 
 from __future__ import annotations
 
 import json
-import shutil
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import unquote
 
@@ -27,6 +25,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark text uses
 from pyspark.sql.types import StructType, TimestampType
 
+from cloud.place.place import Place, Somewhere, place_of
 from spark import delta_log, schemas
 from spark.provenance import Provenance, State, state_of, versions
 
@@ -68,11 +67,13 @@ class Transaction:
 
 
 class Lake:
-    """The tables under one root folder, through one session."""
+    """The tables of one lake, through one session."""
 
-    def __init__(self, session: SparkSession, root: Path, pinned: Mapping[str, State | None] | None = None) -> None:
+    def __init__(
+        self, session: SparkSession, lake: Somewhere, pinned: Mapping[str, State | None] | None = None
+    ) -> None:
         self.session = session
-        self.root = root.resolve()
+        self.place = place_of(lake)
         self._pinned = pinned or {}
 
     def pin(self) -> Lake:
@@ -84,15 +85,19 @@ class Lake:
         for name in schemas.LANDED:
             with suppress(TableUnreadable, delta_log.LogDamaged):
                 pinned[name] = self._latest(name)
-        return Lake(self.session, self.root, pinned)
+        return Lake(self.session, self.place, pinned)
 
     def for_job(self) -> Lake:
         """The same lake through a session whose settings are its own: jobs run side by side and set some."""
-        return Lake(self.session.newSession(), self.root, self._pinned)
+        return Lake(self.session.newSession(), self.place, self._pinned)
 
     def path(self, name: str) -> str:
+        """Where table `name` is, there or not, as Spark names it."""
+        return self.at(name).spark_uri
+
+    def at(self, name: str) -> Place:
         """Where table `name` is, there or not."""
-        return str(self.root / name)
+        return self.place.at(name)
 
     def state(self, name: str) -> State | None:
         """Id and version of a table; None when there is none."""
@@ -104,12 +109,12 @@ class Lake:
 
     def state_at(self, name: str, version: int) -> State:
         """A table as it was at a version. Raises what delta-rs raises when the log does not have it any more."""
-        return state_of(deltalake.DeltaTable(self.path(name), version=version))
+        return state_of(self.at(name).delta(version))
 
     def provenance(self, name: str, version: int | None = None) -> Provenance | None:
         """What a table was made of as it is, or was at `version`; None when that is not known."""
         try:
-            table = deltalake.DeltaTable(self.path(name), version=version)
+            table = self.at(name).delta(version)
         except TableNotFoundError:
             return None
         ((_, made_of),) = versions(table)[:1] or ((0, None),)
@@ -125,7 +130,7 @@ class Lake:
         try:
             return self._create(name, "overwrite")
         except (DeltaError, OSError):
-            shutil.rmtree(self.path(name), ignore_errors=True)
+            self.at(name).clear()
             return self._create(name, "error")
 
     def rows_written(self, name: str, after: int) -> int:
@@ -163,11 +168,11 @@ class Lake:
 
     def opened(self, name: str, version: int) -> deltalake.DeltaTable:
         """A table at a version, as its log has it. Raises what delta-rs raises when the log lacks it."""
-        return deltalake.DeltaTable(self.path(name), version=version)
+        return self.at(name).delta(version)
 
     def commit(self, name: str, version: int) -> delta_log.Entry | None:
         """What one commit did; None when the log does not have it any more. Raises `delta_log.LogDamaged`."""
-        return delta_log.entry(self.root / name, version)
+        return delta_log.entry(self.at(name), version)
 
     def rows_of(self, name: str, files: Sequence[delta_log.File]) -> DataFrame:
         """The rows of some files of a table, with exactly the columns of its schema; columns a file lacks are null.
@@ -192,7 +197,7 @@ class Lake:
         """Append rows to a small table of notes, without Spark; those that are there already (by its keys) are not."""
         with _NOTING:
             self.ensure(name)
-            table, keys = deltalake.DeltaTable(self.path(name)), schemas.DERIVED[name].keys
+            table, keys = self.at(name).delta(), schemas.DERIVED[name].keys
             there = {tuple(row[key] for key in keys) for row in table.to_pyarrow_table(columns=list(keys)).to_pylist()}
             fresh = [dict(row) for row in rows if tuple(row[key] for key in keys) not in there]
             if fresh:
@@ -296,7 +301,7 @@ class Lake:
     def _open(self, name: str) -> deltalake.DeltaTable | None:
         pinned = self._pinned.get(name)
         try:
-            return deltalake.DeltaTable(self.path(name), version=pinned.version if pinned is not None else None)
+            return self.at(name).delta(pinned.version if pinned is not None else None)
         except TableNotFoundError:
             return None
         except (DeltaError, OSError, ValueError) as error:
@@ -311,10 +316,13 @@ class Lake:
         table = schemas.DERIVED[name]
         # Spark's JSON form of a schema is the Delta protocol's own form of it.
         columns = deltalake.Schema.from_json(table.columns.json())
-        deltalake.DeltaTable.create(self.path(name), columns, mode=mode, partition_by=list(table.partition_by))
+        place, partitions = self.at(name), list(table.partition_by)
+        place.make()
+        options = place.storage_options
+        deltalake.DeltaTable.create(place.uri, columns, mode=mode, partition_by=partitions, storage_options=options)
         state = self.state(name)
         if state is None:
-            raise RuntimeError(f"table {name} vanished while it was made: {self.path(name)}")
+            raise RuntimeError(f"table {name} vanished while it was made: {place.uri}")
         return state
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-import deltalake
 from deltalake.exceptions import DeltaError
 
+from cloud.place.place import Place, Somewhere, place_of
 from spark import delta_log
 from spark.delta_log import LogDamaged
 
@@ -26,31 +25,27 @@ class Verified:
     wrong: tuple[str, ...]
 
 
-def tables(root: Path) -> list[str]:
-    """The tables under `root`, by name."""
-    return sorted(path.parent.name for path in root.glob("*/_delta_log"))
-
-
-def verified(root: Path, names: Sequence[str]) -> Iterator[Verified]:
+def verified(lake: Somewhere, names: Sequence[str]) -> Iterator[Verified]:
     """Read every data file of these tables as they are now."""
+    place = place_of(lake)
     for name in names:
-        yield _verified(root / name)
+        yield _verified(place.at(name))
 
 
-def _verified(folder: Path) -> Verified:
+def _verified(place: Place) -> Verified:
     try:
-        table = deltalake.DeltaTable(folder)
+        table = place.delta()
         files = delta_log.files(table)
-        _read_log(folder, table.version())
+        _read_log(place, table.version())
     except (DeltaError, OSError, LogDamaged) as error:
-        return Verified(folder.name, 0, 0, (f"{folder}: the log cannot be read: {error}",))
-    found = ((file, file.damaged(folder)) for file in files)
-    wrong = tuple(f"{folder / file.path} is {why}" for file, why in found if why is not None)
-    return Verified(folder.name, len(files), sum(file.size for file in files), wrong)
+        return Verified(place.name, 0, 0, (f"{place.uri}: the log cannot be read: {error}",))
+    found = ((file, file.damaged(place)) for file in files)
+    wrong = tuple(f"{place.uri}/{file.path} is {why}" for file, why in found if why is not None)
+    return Verified(place.name, len(files), sum(file.size for file in files), wrong)
 
 
-def _read_log(folder: Path, newest: int) -> None:
+def _read_log(place: Place, newest: int) -> None:
     """Raise `LogDamaged` when an entry cannot be read: delta-rs takes an empty one for an empty version."""
     for version in range(newest, max(-1, newest - LOG_ENTRIES_MAX), -1):
-        if delta_log.entry(folder, version) is None:
+        if delta_log.entry(place, version) is None:
             return

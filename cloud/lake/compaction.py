@@ -8,10 +8,7 @@ was acknowledged would be in files that a power cut may take.
 from __future__ import annotations
 
 import json
-import os
-import uuid
 from collections.abc import Container, Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -100,20 +97,3 @@ def entry(removed: Sequence[SmallFile], added: AddAction, now_ms: int) -> bytes:
     whole |= {"modificationTime": added.modification_time, "dataChange": False, "stats": added.stats}
     actions.append({"add": whole})
     return b"".join(json.dumps(action).encode() + b"\n" for action in actions)
-
-
-def put_entry(log: Path, version: int, content: bytes) -> bool:
-    """Put an entry into a log, whole and synced; False where another program has put one in its place."""
-    fresh = log / f".{uuid.uuid4()}.tmp"
-    try:
-        with fresh.open("xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        try:
-            os.link(fresh, log / f"{version:020}.json")
-        except FileExistsError:
-            return False
-        return True
-    finally:
-        fresh.unlink(missing_ok=True)

@@ -1,9 +1,8 @@
-"""The lake as Delta tables in a directory: every table of the contract, for one writing thread."""
+"""The lake as Delta tables at a place: every table of the contract, for one writing thread."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 
 import pyarrow as pa
 
@@ -12,21 +11,26 @@ from cloud.lake.contract import contract
 from cloud.lake.lake import Transaction
 from cloud.lake.sequences import SequenceRange
 from cloud.lake.tables import Table
+from cloud.place.place import Somewhere, place_of
 
 
 class DeltaLake:
     """Implements `cloud.lake.lake.Lake`."""
 
     def __init__(
-        self, path: Path, *, durable_versions: Mapping[str, int] | None = None, failpoint: Failpoint = no_failpoint
+        self,
+        lake: Somewhere,
+        *,
+        durable_versions: Mapping[str, int] | None = None,
+        failpoint: Failpoint = no_failpoint,
     ) -> None:
         """Open the tables, made empty where they are not there.
 
         `durable_versions`: for each table the newest version known to be on the medium. Raises `LakeError`.
         """
-        known = durable_versions or {}
+        place, known = place_of(lake), durable_versions or {}
         self._tables = {
-            name: Table.open(path, name, durable_version=known.get(name, -1), failpoint=failpoint)
+            name: Table.open(place, name, durable_version=known.get(name, -1), failpoint=failpoint)
             for name in contract().tables
         }
 

@@ -1,9 +1,9 @@
-"""The lake on disk: Delta tables, each appended to by one writer, durable when `append` returns.
+"""The lake's Delta tables, each appended to by one writer, durable when `append` returns.
 
 delta-rs keeps the log but syncs nothing to the medium (seen with strace: no fsync at all), so an acknowledgement after
 its commit would outlive a power cut by luck only. Here a data file is written and synced first, then named in the log
 by delta-rs, and then the log is synced. So the only thing a power cut can tear is the tail of the log, which nobody
-has been told about: `Table.open` takes it away again.
+has been told about: `Table.open` takes it away again. On an object store nothing tears: what was put there is whole.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import contextlib
 import datetime
 import json
 import logging
-import os
+import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import IO, Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -27,11 +27,13 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction
 
 from cloud.lake.commits import Failpoint, no_failpoint
-from cloud.lake.compaction import SmallFile, entry, put_entry, row_groups, small_files
+from cloud.lake.compaction import SmallFile, entry, row_groups, small_files
+from cloud.lake.contract import Table as TableContract
 from cloud.lake.contract import contract
 from cloud.lake.faults import LakeError, TableMismatch
 from cloud.lake.lake import Transaction
 from cloud.lake.limits import COMPACTED_FILES_MAX, COMPACTED_FILES_MIN, PARQUET_COMPRESSION_LEVEL, STATISTICS_TEXT_MAX
+from cloud.place.place import LOG, Place, Somewhere, place_of
 from edge.output.logs import said
 
 log = logging.getLogger(__name__)
@@ -47,34 +49,12 @@ def _lake_errors(what: str) -> Iterator[None]:
         raise LakeError(f"{what}: {said(error)}") from error
 
 
-def sync_file(path: Path) -> None:
-    """Put a file's bytes on the medium."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-sync_directory = sync_file
-"""Put a directory's names on the medium: the same call on Linux."""
-
-
-def make_directory(path: Path) -> None:
-    """Make a directory and its parents, each durable in the one above."""
-    if path.is_dir():
-        return
-    make_directory(path.parent)
-    path.mkdir(exist_ok=True)
-    sync_directory(path.parent)
-
-
 class Table:
-    """One Delta table of the contract, in a directory. For one thread, and one process at a time."""
+    """One Delta table of the contract, at a place. For one thread, and one process at a time."""
 
-    def __init__(self, name: str, path: Path, delta: DeltaTable, failpoint: Failpoint) -> None:
+    def __init__(self, name: str, place: Place, delta: DeltaTable, failpoint: Failpoint) -> None:
         self.name = name
-        self._path = path
+        self._place = place
         self._delta = delta
         self._failpoint = failpoint
         self._appended = COMPACTED_FILES_MIN
@@ -83,24 +63,26 @@ class Table:
         """Files that are left as they are, for whoever puts copies of them back."""
 
     @classmethod
-    def open(cls, lake: Path, name: str, *, durable_version: int = -1, failpoint: Failpoint = no_failpoint) -> Table:
+    def open(
+        cls, lake: Somewhere, name: str, *, durable_version: int = -1, failpoint: Failpoint = no_failpoint
+    ) -> Table:
         """Open a table, made empty when it is not there.
 
         `durable_version`: the newest version known to be on disk. A torn log entry after it is taken away: it belongs
         to a commit that nobody was told of. Raises `LakeError`, `TableMismatch`.
         """
-        path = lake / name
+        place = place_of(lake).at(name)
         spec = contract().tables[name]
         with _lake_errors(f"table {name} cannot be opened"):
-            make_directory(path)
-            _remove_torn_tail(path / "_delta_log", durable_version)
+            place.make()
+            if place.tears:
+                _remove_torn_tail(place, durable_version)
             try:
-                delta = DeltaTable(path)
+                delta = place.delta()
             except TableNotFoundError:
-                delta = DeltaTable.create(path, spec.arrow_schema, partition_by=list(spec.partition_by))
-                _sync_log(path, 0)
-            _add_columns(path, delta, spec.arrow_schema)
-        table = cls(name, path, delta, failpoint)
+                delta = _created(place, spec)
+            _add_columns(place, delta, spec.arrow_schema)
+        table = cls(name, place, delta, failpoint)
         found = [(field.name, str(field.type)) for field in delta.schema().fields]
         wanted = [(field.name, str(field.type)) for field in _delta_fields(spec.arrow_schema)]
         if found != wanted:
@@ -120,17 +102,18 @@ class Table:
     def committed(self, application: str) -> int | None:
         """The last commit id of an application that is in the table, read anew from disk; None for none."""
         with _lake_errors(f"table {self.name} cannot be read"):
-            self._delta = DeltaTable(self._path)
+            self._delta = self._place.delta()
             found = self._delta.transaction_version(application)
-            _sync_log(self._path, self.version)
+            _sync_log(self._place, self.version)
         return None if found is None else int(found)
 
     def read(self, columns: Sequence[str], equal: Mapping[str, str]) -> Iterator[pa.Table]:
         """These columns of the rows whose columns `equal` these values, a data file at a time. Raises `LakeError`."""
         with _lake_errors(f"table {self.name} cannot be read"):
             filters = [(column, "=", value) for column, value in equal.items()]
-            for file in DeltaTable(self._path).file_uris():
-                yield pq.read_table(file, columns=list(columns), filters=filters, partitioning=None)
+            for path in pa.table(self._place.delta().get_add_actions())["path"].to_pylist():
+                source = self._place.source(unquote(path))
+                yield pq.read_table(source, columns=list(columns), filters=filters, partitioning=None)
 
     def append(self, rows: pa.Table, transaction: Transaction | None = None) -> int:
         """Append rows (all of one partition) as one version, on disk on return; returns that version.
@@ -156,7 +139,7 @@ class Table:
             before = self.version
             self._delta.update_incremental()
             for version in range(before + 1, self.version + 1):  # compaction may have added one of its own
-                _sync_log(self._path, version)
+                _sync_log(self._place, version)
             self._failpoint("synced")
         self._appended += 1
         return self.version
@@ -180,43 +163,41 @@ class Table:
             action = self._write_file(row_groups(map(self._rows_of, files), kept), dict(files[0].partition))
             self._failpoint("rewritten")
             content = entry(files, action, action.modification_time)
-            if not put_entry(self._path / "_delta_log", self.version + 1, content):
-                (self._path / action.path).unlink(missing_ok=True)  # others have committed meanwhile: another time
+            if not self._place.put_new(f"{LOG}/{self.version + 1:020}.json", content):
+                self._place.delete(action.path)  # others have committed meanwhile: another time
                 return 0
             self._delta.update_incremental()
-            _sync_log(self._path, self.version)
+            _sync_log(self._place, self.version)
         if len(files) == COMPACTED_FILES_MAX:  # there may be more
             self._appended = COMPACTED_FILES_MIN
         return len(files)
 
     def _rows_of(self, file: SmallFile) -> pa.Table:
         try:
-            with pq.ParquetFile(self._path / file.path, page_checksum_verification=True) as opened:
+            with pq.ParquetFile(self._place.source(file.path), page_checksum_verification=True) as opened:
                 return opened.read()
         except (OSError, pa.ArrowException):
             self._unreadable.add(file.path)
             raise
 
     def _write_file(self, row_groups_: Iterable[pa.Table], values: Mapping[str, str]) -> AddAction:
-        """Write one data file of a partition, synced with its directory, and say what is in it. There is one row group
-        at least, and all have the same columns."""
+        """Write one data file of a partition, on the medium on return, and say what is in it. There is one row group at
+        least, and all have the same columns."""
         folder = "/".join(f"{column}={value}" for column, value in values.items())
-        make_directory(self._path / folder)
-        relative = f"{folder}/part-00000-{uuid.uuid4()}-c000.zstd.parquet"
-        path = self._path / relative
-        try:
-            with path.open("xb") as file:
-                written = _write_row_groups(file, row_groups_)
-                file.flush()
-                os.fsync(file.fileno())
-                size = file.tell()
-        except BaseException:
-            with contextlib.suppress(OSError):
-                path.unlink(missing_ok=True)
-            raise
-        sync_directory(path.parent)
-        modified_ms = int(path.stat().st_mtime * 1_000)
-        return AddAction(relative, size, dict(values), modified_ms, True, json.dumps(written))
+        path = f"{folder}/part-00000-{uuid.uuid4()}-c000.zstd.parquet"
+        with self._place.create(path) as file:
+            written = _write_row_groups(file, row_groups_)
+            size = file.tell()
+        modified_ms = time.time_ns() // 1_000_000
+        return AddAction(path, size, dict(values), modified_ms, True, json.dumps(written))
+
+
+def _created(place: Place, spec: TableContract) -> DeltaTable:
+    """An empty table, on the medium."""
+    partitions, options = list(spec.partition_by), place.storage_options
+    delta = DeltaTable.create(place.uri, spec.arrow_schema, partition_by=partitions, storage_options=options)
+    _sync_log(place, 0)
+    return delta
 
 
 def _write_row_groups(file: IO[bytes], row_groups_: Iterable[pa.Table]) -> dict[str, Any]:
@@ -282,65 +263,65 @@ def _milliseconds(value: datetime.datetime) -> str:
     return value.astimezone(datetime.UTC).replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
 
 
-def _add_columns(path: Path, delta: DeltaTable, wanted: pa.Schema) -> None:
+def _add_columns(place: Place, delta: DeltaTable, wanted: pa.Schema) -> None:
     """A table of an older program gets the columns that came later: at its end, null in the rows there are."""
     found, fields = [field.name for field in delta.schema().fields], _delta_fields(wanted)
     added = fields[len(found) :]
     if added and found == [field.name for field in fields[: len(found)]] and all(field.nullable for field in added):
         delta.alter.add_columns(added)
         delta.update_incremental()
-        _sync_log(path, int(delta.version()))
-        log.info("table %s has %d columns more", path.name, len(added))
+        _sync_log(place, int(delta.version()))
+        log.info("table %s has %d columns more", place.name, len(added))
 
 
 def _delta_fields(schema: pa.Schema) -> list[Any]:
     return list(Schema.from_arrow(schema).fields)
 
 
-def _sync_log(path: Path, version: int) -> None:
+def _sync_log(place: Place, version: int) -> None:
     """Sync what a commit left in the log: its entry, a checkpoint when it made one, and the names of both."""
-    directory = path / "_delta_log"
-    for file in (f"{version:020}.json", f"{version:020}.checkpoint.parquet", "_last_checkpoint"):
-        if (directory / file).exists():
-            sync_file(directory / file)
-    sync_directory(directory)
+    place.sync(LOG, (f"{version:020}.json", f"{version:020}.checkpoint.parquet", "_last_checkpoint"))
 
 
-def _remove_torn_tail(directory: Path, durable_version: int) -> None:
+def _remove_torn_tail(place: Place, durable_version: int) -> None:
     """Take away the last entry when a power cut tore it; every one before it was synced before the next began.
 
     A checkpoint is derived from the log: a torn one is taken away whatever its version, and made again some day.
     """
-    if not directory.is_dir():
+    names = place.names(LOG)
+    if not names:
         return
-    newest = max(directory.glob("*.checkpoint.parquet"), default=None)
-    if newest is not None and not _readable(newest):
-        log.warning("lake: checkpoint %s is torn and taken away: the log has it all", newest.name)
-        newest.unlink()
-        (directory / "_last_checkpoint").unlink(missing_ok=True)
-    last = max((entry for entry in directory.glob("*.json") if entry.stem.isdigit()), default=None)
-    if last is not None and not _whole(last):
+    newest = max((name for name in names if name.endswith(".checkpoint.parquet")), default=None)
+    if newest is not None and not _readable(place, newest):
+        log.warning("lake: checkpoint %s is torn and taken away: the log has it all", newest)
+        place.delete(f"{LOG}/{newest}")
+        place.delete(f"{LOG}/_last_checkpoint")
+    entries = (name for name in names if name.endswith(".json"))
+    last = max((name for name in entries if name.removesuffix(".json").isdigit()), default=None)
+    if last is not None and not _whole(place.read(f"{LOG}/{last}")):
         # delta-rs takes an empty entry for an empty version, so nothing but this would notice.
-        if int(last.stem) <= durable_version:
-            raise LakeError(f"{last} is damaged although it was on disk: restore the lake from a copy")
-        log.warning("lake: %s/%s is torn, was never acknowledged, and is taken away", directory.parent.name, last.name)
-        last.unlink()
-    sync_directory(directory)
+        if int(last.removesuffix(".json")) <= durable_version:
+            raise LakeError(
+                f"{place.uri}/{LOG}/{last} is damaged although it was on disk: restore the lake from a copy"
+            )
+        log.warning("lake: %s/%s is torn, was never acknowledged, and is taken away", place.name, last)
+        place.delete(f"{LOG}/{last}")
+    place.sync(LOG, ())
 
 
-def _readable(checkpoint: Path) -> bool:
+def _readable(place: Place, checkpoint: str) -> bool:
     """True when a checkpoint's footer can be read: it is written last."""
     try:
-        pq.ParquetFile(checkpoint).close()
+        pq.ParquetFile(place.source(f"{LOG}/{checkpoint}")).close()
     except (OSError, pa.ArrowInvalid):
         return False
     return True
 
 
-def _whole(entry: Path) -> bool:
+def _whole(entry: bytes | None) -> bool:
     """True when every line of a log entry is JSON and there is at least one."""
     try:
-        lines = entry.read_text().splitlines()
+        lines = (entry or b"").decode().splitlines()
         return bool(lines) and all(isinstance(json.loads(line), dict) for line in lines)
     except ValueError:
         return False

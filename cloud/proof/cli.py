@@ -12,7 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from cloud.place.option import PlaceOption
+
 if TYPE_CHECKING:
+    from cloud.place.place import Place
     from cloud.proof.judgement import HourLine
     from cloud.proof.proof import Proof, Total
 
@@ -33,9 +36,7 @@ class Problem(click.ClickException):
 
 
 @click.command()
-@click.option(
-    "--lake", type=click.Path(path_type=Path, file_okay=False), required=True, help="The lake: DATA/lake of a hub."
-)
+@click.option("--lake", type=PlaceOption(), metavar="PLACE", required=True, help="The lake: DATA/lake of a hub.")
 @click.option("--gateway", metavar="NAME", help="This gateway only.")
 @click.option("--since", metavar="WHEN", help="What was stated from that day on: 2026-11-22, 36h or 7d.")
 @click.option("--hours", is_flag=True, help="A line for each hour, not for each address.")
@@ -43,7 +44,9 @@ class Problem(click.ClickException):
 @click.option(
     "--metrics", type=click.Path(path_type=Path, dir_okay=False), help="Write the sums for Prometheus (textfile) here."
 )
-def prove(lake: Path, gateway: str | None, since: str | None, hours: bool, as_json: bool, metrics: Path | None) -> None:
+def prove(
+    lake: Place, gateway: str | None, since: str | None, hours: bool, as_json: bool, metrics: Path | None
+) -> None:
     """Prove that a lake has what its gateways accepted, or name what it lacks.
 
     Gateways state for each hour and address what they accepted, signed and chained (table `manifests`). Every message

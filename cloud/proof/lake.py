@@ -6,8 +6,8 @@ import datetime
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,6 +16,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from cloud.lake.faults import LakeError
+from cloud.place.place import Place, Somewhere, place_of
 from cloud.proof.limits import ROWS_A_BATCH
 
 
@@ -39,13 +40,17 @@ class Window:
 class LakeReader:
     """The tables of one lake as they are when each is opened."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, lake: Somewhere) -> None:
         """Raises `LakeError` when there is no lake."""
-        self._path = path
+        self._place = place_of(lake)
         self.bytes = 0
         """Of the files that were read."""
-        if not (path / "telemetry" / "_delta_log").is_dir():
-            raise LakeError(f"{path} is no lake: it has no table `telemetry`")
+        try:
+            there = self._place.at("telemetry").is_table()
+        except OSError as error:
+            raise LakeError(str(error)) from error
+        if not there:
+            raise LakeError(f"{self._place.uri} is no lake: it has no table `telemetry`")
 
     def batches(self, table: str, columns: Sequence[str], window: Window) -> Iterator[pa.RecordBatch]:
         """These columns, as far as the files have them, of the rows of a window; nothing where there is no such table.
@@ -53,9 +58,9 @@ class LakeReader:
         Raises `LakeError`.
         """
         try:
-            delta = DeltaTable(self._path / table)
-            for file in self._files(delta, window):
-                yield from self._of_file(file, columns, window)
+            place = self._place.at(table)
+            for path in self._files(place.delta(), window):
+                yield from self._of_file(place, path, columns, window)
         except TableNotFoundError:
             return
         except (OSError, DeltaError, pa.ArrowException) as error:
@@ -64,18 +69,16 @@ class LakeReader:
     def _files(self, delta: DeltaTable, window: Window) -> Iterator[str]:
         """Of the partitions, and by the statistics in the log."""
         actions = pa.table(delta.get_add_actions(flatten=True)).to_pylist()
-        places = {uri.rpartition("/")[2]: uri for uri in delta.file_uris()}
         for action in actions:
             day, low, high = action.get("partition.ingest_date"), action.get("min.gateway"), action.get("max.gateway")
             early = window.since is not None and day is not None and _day(day) < window.since
             other = window.gateway is not None and None not in (low, high) and not low <= window.gateway <= high
             if not early and not other:
-                yield places[action["path"].rpartition("/")[2]]
+                self.bytes += action["size_bytes"]
+                yield unquote(action["path"])
 
-    def _of_file(self, file: str, columns: Sequence[str], window: Window) -> Iterator[pa.RecordBatch]:
-        path = Path(file.removeprefix("file://"))
-        self.bytes += path.stat().st_size
-        with pq.ParquetFile(path) as parquet:
+    def _of_file(self, place: Place, path: str, columns: Sequence[str], window: Window) -> Iterator[pa.RecordBatch]:
+        with pq.ParquetFile(place.source(path)) as parquet:
             there = [name for name in columns if name in parquet.schema_arrow.names]
             for batch in parquet.iter_batches(ROWS_A_BATCH, columns=there):
                 mine = _of_window(_plainly(batch), window)

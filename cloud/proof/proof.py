@@ -6,7 +6,6 @@ import datetime
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
@@ -14,6 +13,7 @@ import pyarrow as pa
 from bridge.manifest import Statement
 from cloud.lake.faults import LakeError
 from cloud.lake.sequences import Stream
+from cloud.place.place import Somewhere
 from cloud.proof import landed as telemetry
 from cloud.proof import statements as manifests
 from cloud.proof.judgement import Backlog, Circumstances, GivenUp, HourLine, Judged, judge
@@ -93,7 +93,7 @@ class TooMuch(Exception):
 
 
 def prove(
-    lake: Path,
+    lake: Somewhere,
     *,
     gateway: str | None = None,
     since: datetime.date | None = None,

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spark import schemas
@@ -29,7 +28,7 @@ class Damage:
     def __init__(self, lake: Lake, source: str, job: str) -> None:
         self._lake = lake
         self._source = source
-        self._folder = Path(lake.path(source))
+        self._place = lake.at(source)
         self._job = job
         self._notes: list[str] = []
         self._found: dict[File, str] = {}
@@ -55,13 +54,13 @@ class Damage:
         try:
             yield
         except Exception:  # Spark's own and Java's have no class in common
-            self._found = {file: why for file in files if (why := file.damaged(self._folder))}
+            self._found = {file: why for file in files if (why := file.damaged(self._place))}
             if not self._found:
                 raise
 
     def _gone(self, span: Span) -> dict[File, str]:
         """Files of a batch that are not what the log says. Raises `SourceLost` where a vacuum has deleted one."""
-        wrong = {file: why for file in span.files if (why := file.missing(self._folder))}
+        wrong = {file: why for file in span.files if (why := file.missing(self._place))}
         if wrong and len(self._lake.statistics(self._source, [file.path for file in wrong])) < len(wrong):
             raise lost(self._source, span.end.version - 1)
         return wrong
@@ -91,7 +90,7 @@ class Damage:
             if self._source in schemas.LANDED
             else f"`waypost analytics rebuild` makes {self._source} anew from what has landed"
         )
-        return f"{self._folder / row['path']} is {row['reason']} and set aside: {rows}{whose}{which}. {back}"
+        return f"{self._place.uri}/{row['path']} is {row['reason']} and set aside: {rows}{whose}{which}. {back}"
 
 
 def _extremes(held: dict[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def _take(batch: Batch) -> None:
     # Bodies are decoded once for all outputs.
-    decoded = readings.decoded(batch.rows, registry.registered(batch.lake.path("payload_schemas"))).persist()
+    decoded = readings.decoded(batch.rows, registry.registered(batch.lake.at("payload_schemas"))).persist()
     rows = _named(batch, decoded)
     try:
         # Readings are last: their commit says which version of the rejects belongs to them.

@@ -83,7 +83,7 @@ class Replay:
 
 
 def _due(lake: Lake, rejects: State) -> Sequence[tuple[Chosen, Transaction]]:
-    schemas = registry.registered(lake.path("payload_schemas"))
+    schemas = registry.registered(lake.at("payload_schemas"))
     known = hashlib.sha256(msgspec.json.encode(schemas)).hexdigest()[:16]
     marks = []
     if schemas:
@@ -120,7 +120,7 @@ def replay(lake: Lake, chosen: Chosen) -> Outcome:
 
 def decoded(lake: Lake, telemetry: DataFrame, born: DataFrame | None = None) -> DataFrame:
     """`readings.decoded` by what is registered in `lake`, named by the births that have landed."""
-    rows = readings.decoded(telemetry, registry.registered(lake.path("payload_schemas")))
+    rows = readings.decoded(telemetry, registry.registered(lake.at("payload_schemas")))
     return births.named(rows, born if born is not None else lake.read("sparkplug_births"))
 
 

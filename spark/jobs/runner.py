@@ -14,9 +14,11 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Literal
 
-import deltalake
 import pyarrow as pa
+from deltalake.exceptions import TableNotFoundError
 
+from cloud.place.folder import Folder
+from cloud.place.place import Place, Somewhere, place_of
 from spark import schemas, session, verification
 from spark.delta_log import LogDamaged
 from spark.jobs import catalog
@@ -27,6 +29,7 @@ from spark.tables import FormatUnknown, Lake, SchemaMismatch, TableUnreadable
 QUICK_BYTES_MAX = 64 * 1024 * 1024
 """Up to this much telemetry a pass lasts seconds, and the JVM's second compiler costs more than it gives."""
 LOG = Path("_logs") / "spark.log"
+"""In a lake that is a folder."""
 
 State = Literal["running", "done", "failed", "skipped"]
 INTEGRITY_ERRORS = (SchemaMismatch, FormatUnknown, TableUnreadable, LogDamaged, SourceLost)
@@ -48,23 +51,31 @@ class Step:
 
 
 @contextmanager
-def opened(root: Path, options: session.Options) -> Iterator[Lake]:
-    """The lake at `root` through a session of its own, which is gone with its JVM afterwards."""
+def opened(lake: Somewhere, options: session.Options) -> Iterator[Lake]:
+    """The lake through a session of its own, which is gone with its JVM afterwards."""
     started = session.start("waypost-analytics", options)
     try:
-        yield Lake(started, root)
+        yield Lake(started, lake)
     finally:
         session.stop(started)
 
 
-def is_small(root: Path) -> bool:
-    """Whether a pass over the lake at `root` is a matter of seconds."""
-    path = str(root / "telemetry")
-    if not deltalake.DeltaTable.is_deltatable(path):
+def is_small(lake: Somewhere) -> bool:
+    """Whether a pass over the lake is a matter of seconds."""
+    telemetry = place_of(lake).at("telemetry")
+    try:
+        sizes = pa.table(telemetry.delta().get_add_actions(flatten=True))["size_bytes"]
+    except TableNotFoundError:
         return True
-    sizes = pa.table(deltalake.DeltaTable(path).get_add_actions(flatten=True))["size_bytes"]
     total: int = sum(sizes.to_pylist())
     return total <= QUICK_BYTES_MAX
+
+
+def log_of(lake: Place) -> Path:
+    """The file that takes what the JVM says: in the lake where that is a folder, else in this user's cache."""
+    if isinstance(lake, Folder):
+        return lake.path / LOG
+    return Path.home() / ".cache" / "waypost" / LOG.name
 
 
 def forget(lake: Lake, jobs: Sequence[Job]) -> None:
@@ -133,8 +144,8 @@ def _done(lake: Lake, job: Job) -> Step:
 def _damaged(lake: Lake, job: Job) -> str | None:
     """What is wrong with the derived tables that a job reads or writes, and what to do; None: nothing."""
     names = [name for name in (*job.inputs, *job.outputs) if name in schemas.DERIVED]
-    there = [name for name in names if Path(lake.path(name)).is_dir()]
-    wrong = [text for table in verification.verified(lake.root, there) for text in table.wrong]
+    there = [name for name in names if lake.at(name).is_table()]
+    wrong = [text for table in verification.verified(lake.place, there) for text in table.wrong]
     if not wrong:
         return None
     more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""

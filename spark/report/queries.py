@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from pathlib import Path
 
 import msgspec
 
+from cloud.place.place import Somewhere
 from spark.provenance import State
 from spark.report import accounts, delivery, devices, fleet, flows, outages, snapshot, storage, tracks
 from spark.report.accounts import Accounts
@@ -76,8 +76,8 @@ class LakeFigures(msgspec.Struct):
 class LakeReader:
     """The lake as it was when this was made: the fleet's page and those of gateways are of one state."""
 
-    def __init__(self, root: Path, now: datetime | None = None) -> None:
-        self._taken = snapshot.taken(root)
+    def __init__(self, lake: Somewhere, now: datetime | None = None) -> None:
+        self._taken = snapshot.taken(lake)
         self._now = now or datetime.now(UTC)
         self._newest_at: float | None = None
 
@@ -156,9 +156,9 @@ class LakeReader:
             figures.tracks_at = self._taken.apart.get(name)
 
 
-def read(root: Path) -> LakeFigures:
-    """The fleet's page of the lake under `root`."""
-    return LakeReader(root).fleet()
+def read(lake: Somewhere) -> LakeFigures:
+    """The fleet's page of a lake."""
+    return LakeReader(lake).fleet()
 
 
 def rejected(known: LakeFigures) -> int:

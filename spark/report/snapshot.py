@@ -11,11 +11,11 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 import deltalake
+from deltalake.exceptions import TableNotFoundError
 
+from cloud.place.place import Place, Somewhere, of_table, place_of
 from spark import delta_log, provenance
 from spark.provenance import TELEMETRY, Provenance, State
 
@@ -65,11 +65,10 @@ class Snapshot:
     apart: Mapping[str, Standing] = field(default_factory=dict)
 
 
-def taken(root: Path) -> Snapshot:
-    """Open the tables under `root`."""
-    names = sorted(path.parent.name for path in root.glob("*/_delta_log"))
-    paths = ((name, str(root / name)) for name in names)
-    tables = {name: deltalake.DeltaTable(path) for name, path in paths if deltalake.DeltaTable.is_deltatable(path)}
+def taken(lake: Somewhere) -> Snapshot:
+    """Open the tables of a lake."""
+    place = place_of(lake)
+    tables = {name: table for name in place.tables() if (table := _opened(place.at(name))) is not None}
     made = {name: _made(tables[name]) for name in DESCRIPTIONS if name in tables}
     # A table that no job has filled yet describes nothing.
     filled = [name for name in made if made[name] or tables[name].count()]
@@ -127,15 +126,22 @@ def _beside(rejects: deltalake.DeltaTable, readings: deltalake.DeltaTable) -> de
     return _readable(rejects, state.version) or rejects
 
 
+def _opened(place: Place) -> deltalake.DeltaTable | None:
+    try:
+        return place.delta()
+    except TableNotFoundError:
+        return None
+
+
 def _at(table: deltalake.DeltaTable, version: int) -> deltalake.DeltaTable:
-    return table if version == table.version() else deltalake.DeltaTable(delta_log.folder(table), version=version)
+    return table if version == table.version() else of_table(table).delta(version)
 
 
 def _readable(table: deltalake.DeltaTable, version: int) -> deltalake.DeltaTable | None:
     """A table at a version; None where a vacuum has removed files of it."""
     older = _at(table, version)
-    files = (Path(unquote(urlsplit(uri).path)) for uri in older.file_uris())
-    return older if older is table or all(file.exists() for file in files) else None
+    place, files = of_table(table), delta_log.files(older)
+    return older if older is table or all(place.size(file.path) is not None for file in files) else None
 
 
 def _made(table: deltalake.DeltaTable) -> _Made:

@@ -34,7 +34,7 @@ def land(lake: Lake, begin: int, end: int, **override: Any) -> None:
         message(i, at=START + i * STEP, body=json.dumps({"t": value(i)}).encode(), **override)
         for i in range(begin, end)
     ]
-    lakes.write(lake.root, "telemetry", rows)
+    lakes.write(lake.place.path, "telemetry", rows)
 
 
 def run(lake: Lake) -> None:

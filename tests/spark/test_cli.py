@@ -45,7 +45,7 @@ class TestUsage:
         assert [path.name for path in tmp_path.iterdir()] == ["holiday.txt"]
 
     def test_the_data_directory_instead_of_the_lake(self, tmp_path: Path) -> None:
-        (tmp_path / "lake" / "telemetry").mkdir(parents=True)
+        (tmp_path / "lake" / "telemetry" / "_delta_log").mkdir(parents=True)
         code, output = invoke("report", "--lake", tmp_path, "--out", tmp_path / "r.html")
         assert code == 2
         assert "its lake is" in output

@@ -26,8 +26,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 def land(lake: Lake, *rows: dict[str, Any]) -> Path:
     """One commit as the hub writes it; returns its data file."""
-    lake.root.mkdir(exist_ok=True)
-    table = landed.Table.open(lake.root, "telemetry")
+    lake.place.path.mkdir(exist_ok=True)
+    table = landed.Table.open(lake.place.path, "telemetry")
     version = table.append(pa.Table.from_pylist(list(rows), schema=contract().tables["telemetry"].arrow_schema))
     entry = lake.commit("telemetry", version)
     assert entry is not None
@@ -57,7 +57,7 @@ def test_damaged_files_are_set_aside_and_named_and_come_back(lake: Lake, tmp_pat
     paths = [
         land(lake, *(message(n, gateway=f"gw{number}", device=f"d{number}") for n in range(400))) for number in range(4)
     ]
-    copies = shutil.copytree(lake.root, tmp_path / "copy")
+    copies = shutil.copytree(lake.place.path, tmp_path / "copy")
     paths[0].unlink()
     paths[1].write_bytes(paths[1].read_bytes()[:-100])
     flip(paths[2])
@@ -72,7 +72,7 @@ def test_damaged_files_are_set_aside_and_named_and_come_back(lake: Lake, tmp_pat
     assert {(row["job"], row["gateway_first"], row["rows"]) for row in aside} == {
         ("freshness", f"gw{number}", 400) for number in range(3)
     }
-    (telemetry,) = verification.verified(lake.root, ["telemetry"])
+    (telemetry,) = verification.verified(lake.place.path, ["telemetry"])
     assert len(telemetry.wrong) == 3
 
     # Later data goes on as if nothing had been.
@@ -82,12 +82,12 @@ def test_damaged_files_are_set_aside_and_named_and_come_back(lake: Lake, tmp_pat
 
     # The way back: copies of the files, and everything anew.
     for path in paths[:3]:
-        shutil.copy(copies / path.relative_to(lake.root), path)
+        shutil.copy(copies / path.relative_to(lake.place.path), path)
     runner.forget(lake, catalog.made_of(["freshness"]))
     assert steps(lake, "freshness")["freshness"].notes == ()
     assert counted(lake) == {"gw0": 400, "gw1": 401, "gw2": 400, "gw3": 400}
     assert deltalake.DeltaTable(lake.path("set_aside")).count() == 0
-    (telemetry,) = verification.verified(lake.root, ["telemetry"])
+    (telemetry,) = verification.verified(lake.place.path, ["telemetry"])
     assert telemetry.wrong == ()
 
 

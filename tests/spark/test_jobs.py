@@ -41,7 +41,7 @@ def run(lake: Lake, *names: str) -> dict[str, Any]:
 
 
 def land(lake: Lake, *rows: dict[str, Any]) -> None:
-    lakes.write(lake.root, "telemetry", rows)
+    lakes.write(lake.place.path, "telemetry", rows)
 
 
 def reading(sequence: int, value: float, at: datetime, **override: Any) -> dict[str, Any]:
@@ -199,7 +199,7 @@ def test_a_lost_table_rebuilds_everything_downstream(lake: Lake) -> None:
 
 def test_snapshots_follow_the_lake_and_are_written_once(lake: Lake) -> None:
     land(lake, *(message(n) for n in range(10)), message(12))
-    lakes.write(lake.root, "ledger", [lakes.ledger(10, 10)])
+    lakes.write(lake.place.path, "ledger", [lakes.ledger(10, 10)])
     names = ("freshness", "gaps", "throughput")
     first = run(lake, *names)
     assert all(first[name].rows_in == 11 for name in names)
@@ -208,12 +208,12 @@ def test_snapshots_follow_the_lake_and_are_written_once(lake: Lake) -> None:
     versions = {name: lake.state(name) for name in ("gateway_freshness", "gaps", "completeness", "throughput")}
     assert {step.rows_out for step in run(lake, *names).values()} == {0}
     assert {name: lake.state(name) for name in versions} == versions
-    lakes.write(lake.root, "manifests", [lakes.manifest(0, 13)])
-    lakes.write(lake.root, "gateway_status", [lakes.status(START + timedelta(minutes=1), 0)])
+    lakes.write(lake.place.path, "manifests", [lakes.manifest(0, 13)])
+    lakes.write(lake.place.path, "gateway_status", [lakes.status(START + timedelta(minutes=1), 0)])
     run(lake, "gaps")
     assert table(lake, "gaps", *columns) == [(10, 10, True), (11, 11, False), (13, 13, False)]
     land(lake, message(11))
-    lakes.write(lake.root, "gateway_status", [lakes.status(START + timedelta(minutes=2), 1)])
+    lakes.write(lake.place.path, "gateway_status", [lakes.status(START + timedelta(minutes=2), 1)])
     run(lake, "gaps")
     assert table(lake, "gaps", *columns) == [(10, 10, True)]
     counts = ("accepted", "rows", "explained", "waiting", "unexplained", "unstated")
@@ -259,7 +259,7 @@ def test_what_lands_during_a_pass_is_for_the_next_and_a_wrong_clock_counts(
 
 def drawn(lake: Lake) -> set[int]:
     """Every total on the page; AssertionError where it has something to say of them."""
-    known = queries.read(lake.root)
+    known = queries.read(lake.place.path)
     assert (known.mixed, known.readings_at, known.tracks_at) == (False, None, None)
     (flow,) = known.flows
     (of_gateway,) = (member.rows for member in known.members)
@@ -279,7 +279,7 @@ def sources(lake: Lake) -> set[int]:
 
 
 def test_a_lake_without_tables_is_nothing_to_do(lake: Lake) -> None:
-    lake.root.mkdir()
+    lake.place.path.mkdir()
     assert {(step.rows_in, step.rows_out) for step in run(lake).values()} == {(0, 0)}
 
 

@@ -39,7 +39,7 @@ def test_positions_ascend_as_they_are_reached() -> None:
 def test_at_first_the_table_is_taken_as_it_is_and_then_commit_by_commit(lake: Lake) -> None:
     assert taken(lake, None) == [(4, Position(4), 3)]
     assert taken(lake, Position(4)) == []
-    lakes.write(lake.root, "telemetry", [message(4)])
+    lakes.write(lake.place.path, "telemetry", [message(4)])
     assert taken(lake, Position(4)) == [(1, Position(5), 4)]
     assert taken(lake, Position(2)) == [(3, Position(5), 4)]
 
