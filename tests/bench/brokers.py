@@ -158,12 +158,12 @@ class WaypostConfigured(WaypostBroker):
 
 
 class WaypostEveryTransport(WaypostBroker):
-    """A gateway that listens over TLS and WebSocket too (`mqtts`, `amqps`, `mqtt-ws`)."""
+    """A gateway that listens over TLS and WebSocket too (`mqtts`, `amqps`, `mqtt-ws`, `amqp-ws`)."""
 
     _resources = """
 {apiVersion: waypost/v1, kind: Gateway, metadata: {name: bench}, spec: {listeners:
   {mqtt: "127.0.0.1:0", mqtts: "127.0.0.1:0", mqttWs: "127.0.0.1:0", amqp: "127.0.0.1:0", amqps: "127.0.0.1:0",
-   http: "127.0.0.1:0", tls: {certificate: CERTIFICATE, key: KEY}}}}
+   amqpWs: "127.0.0.1:0", http: "127.0.0.1:0", tls: {certificate: CERTIFICATE, key: KEY}}}}
 ---
 {apiVersion: waypost/v1, kind: AddressSpace, metadata: {name: default}, spec: {authenticationService: {name: none}}}
 """

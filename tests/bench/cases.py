@@ -103,6 +103,12 @@ def amqps_unlike(load: LoadGenerators, broker: Broker) -> float:
     return load.run("amqpload", broker.port("amqps"), *to)["accepted_per_s"]
 
 
+def amqp_ws_unlike(load: LoadGenerators, broker: Broker) -> float:
+    to = ("-a", broker.queue(next(_queues)), "-c", "5", "-n", "50000", "-s", "400", "-d", "-V")
+    with load.over_websocket(broker.port("amqp-ws")) as port:
+        return load.run("amqpload", port, *to)["accepted_per_s"]
+
+
 def idle(_load: LoadGenerators, broker: Broker) -> float:
     return connections_resident_mib(broker, IDLE)
 
@@ -148,6 +154,10 @@ CASES: Final[dict[str, Benchmark]] = {
         Comparison(
             "amqps-unlike", "AMQP over TLS, 5 senders, unlike messages, durable queue",
             15, amqps_unlike, None, 40_000, ours=WaypostEveryTransport,
+        ),
+        Comparison(
+            "amqp-ws-unlike", "AMQP over WebSocket, 5 senders through a relay, unlike messages, durable queue",
+            15, amqp_ws_unlike, None, 30_000, ours=WaypostEveryTransport,
         ),
         Spread("amqp-each", _EACH, 60, amqp_each, (50, 200, 1_000), 40_000),
         Spread("amqp-connections", _EACH, 120, amqp_each, unlike.CURVE),

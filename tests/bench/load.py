@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from tests.bench.packages import BrokerMissing, install, program
@@ -11,8 +13,13 @@ TOOLS = Path(__file__).parent / "tools"
 LIBRARIES = {
     "mqttload": ["-lssl", "-lcrypto"],
     "amqpload": ["-lqpid-proton", "-l:libqpid-proton-proactor.so.1"],
+    "wsrelay": ["-pthread"],
 }
-NEEDS = {"mqttload": ["gcc", "libc6-dev", "libssl-dev"], "amqpload": ["gcc", "libc6-dev", "libqpid-proton11-dev"]}
+NEEDS = {
+    "mqttload": ["gcc", "libc6-dev", "libssl-dev"],
+    "amqpload": ["gcc", "libc6-dev", "libqpid-proton11-dev"],
+    "wsrelay": ["gcc", "libc6-dev"],
+}
 
 
 class LoadFailed(Exception):
@@ -33,6 +40,19 @@ class LoadGenerators:
         if done.returncode:
             raise LoadFailed(f"{' '.join(command)}: {done.stderr.strip() or done.stdout.strip()}")
         return {key: float(value) for key, _, value in (pair.partition("=") for pair in done.stdout.split())}
+
+    @contextmanager
+    def over_websocket(self, port: int) -> Iterator[int]:
+        """The port at which AMQP over TCP is AMQP over WebSocket to `port`. Raises BrokerMissing, LoadFailed."""
+        command = [str(self._program("wsrelay")), "-p", str(port)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as relay:
+            try:
+                said = relay.stdout.readline() if relay.stdout is not None else ""
+                if not said.startswith("port="):
+                    raise LoadFailed("wsrelay does not listen")
+                yield int(said.removeprefix("port="))
+            finally:
+                relay.kill()
 
     @staticmethod
     def _compile(command: list[str]) -> subprocess.CompletedProcess[str]:
