@@ -46,6 +46,7 @@ class Delivery(msgspec.Struct):
     within: int
     width_s: int
     windows: list[Window]
+    days: list[Window]
     by_gateway: dict[Gateway, dict[str, Any]]
 
     @property
@@ -62,12 +63,14 @@ def read(tables: Tables) -> Delivery:
     sums = by_gateway(
         days, ("messages", "sum"), ("timed", "sum"), ("within", "sum"), ("p95_s", "max"), ("max_s", "max")
     )
+    of_days = _windows(days, alone=tables.only is not None)
     return Delivery(
         messages=total(days, "messages"),
         timed=total(days, "timed"),
         within=total(days, "within"),
         width_s=width,
-        windows=_windows(hours if width == HOUR_S else days, alone=tables.only is not None),
+        windows=of_days if width == DAY_S else _windows(hours, alone=tables.only is not None),
+        days=of_days,
         by_gateway=sums,
     )
 

@@ -36,6 +36,8 @@ SILENT_S: Final = 900.0
 """Seconds without data, counted back from the newest of the lake, after which a gateway is said to be silent: three
 times the
 five minutes at which slow sensors send."""
+CHANGES_S: Final = 86_400.0
+"""Seconds that "what changed" looks back: who reads the page once a day has seen the rest."""
 MISSED_MAX: Final = 5
 """Intervals of its own that a device may be silent: some radio losses in a row are usual."""
 BOOTS_MAX: Final = 3

@@ -25,7 +25,8 @@ from spark.report.charts import Band
 from spark.report.facts import Facts
 from spark.report.notices import as_of, notices
 from spark.report.queries import LakeFigures, LakeReader
-from spark.report.sections import Links, Sections, Tile
+from spark.report.section import Links, Tile
+from spark.report.sections import sections
 from spark.report.snapshot import Standing
 from spark.report.tables import Gateway
 
@@ -59,13 +60,17 @@ def file_name(gateway: Gateway) -> str:
 
 
 def _write(content: bytes, out: Path) -> int:
-    if out.exists() and not out.is_file():  # a device or a pipe stays what it is
-        out.write_bytes(content)
-        return len(content)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    fresh = out.with_name(f".{out.name}.fresh")
-    fresh.write_bytes(content)
-    fresh.replace(out)
+    """The page is there whole, or as it was; what fails names it."""
+    try:
+        if out.exists() and not out.is_file():  # a device or a pipe stays what it is
+            out.write_bytes(content)
+            return len(content)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        fresh = out.with_name(f".{out.name}.fresh")
+        fresh.write_bytes(content)
+        fresh.replace(out)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(out)) from error
     return len(content)
 
 
@@ -87,7 +92,7 @@ def render(known: LakeFigures, facts: Facts, links: Links | None = None, home: s
         told=[(fact, _shown(fact.value), _shown(fact.expected)) for fact in facts.facts],
         tiles=_tiles(known),
         events=bands,
-        sections=Sections(known, bands, links).all(),
+        sections=sections(known, bands, links),
     )  # fmt: skip
     return page.encode()
 

@@ -12,8 +12,9 @@ import msgspec
 
 from cloud.place.place import Somewhere
 from spark.provenance import State
-from spark.report import accounts, delivery, devices, fleet, flows, outages, snapshot, storage, tracks
+from spark.report import accounts, changes, delivery, devices, fleet, flows, outages, snapshot, storage, tracks
 from spark.report.accounts import Accounts
+from spark.report.changes import Changes
 from spark.report.delivery import Delivery
 from spark.report.devices import Health
 from spark.report.fleet import Member
@@ -39,6 +40,7 @@ class LakeFigures(msgspec.Struct):
     `tracks_at`     where the rollups stand that the metrics are drawn from.
     `members`       gateways, the worst first.
     `newest_at`     when the newest data of the lake landed, seconds since 1970.
+    `changes`       of the last day; None where the lake is younger.
     `metrics_total` metrics of devices; 0 where there are too many to count.
     """
 
@@ -53,6 +55,7 @@ class LakeFigures(msgspec.Struct):
     newest_at: float | None
     flows: list[Flow]
     flows_total: int
+    changes: Changes | None
     accounts: Accounts
     delivery: Delivery
     outages: list[Outage]
@@ -112,6 +115,8 @@ class LakeReader:
             tracks.read_anomalies(tables),
         )
         members = fleet.read(tables, parts)
+        newest_at = self._newest(members)
+        members = fleet.judged(members, newest_at)
         flows_drawn, flows_total = flows.read(tables)
         landed = account.balance.rows if account.known else there
         figures = LakeFigures(
@@ -122,10 +127,11 @@ class LakeReader:
             telemetry=taken.telemetry,
             mixed=taken.mixed,
             readings=tables.rows_in_all("readings") if only is None else tables.read("readings", ("gateway",)).num_rows,
-            members=fleet.judged(members, self._newest(members)),
-            newest_at=self._newest(members),
+            members=members,
+            newest_at=newest_at,
             flows=flows_drawn,
             flows_total=flows_total,
+            changes=changes.read(members, newest_at, parts.outages, parts.anomalies, parts.health),
             accounts=account,
             delivery=parts.delivery,
             outages=parts.outages,

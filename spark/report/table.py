@@ -71,10 +71,12 @@ def cell(kind: Kind, value: Any) -> str:
 
 
 def mark(column: Column, value: Any) -> str:
-    """The class of a cell; without a value, of the head."""
+    """The classes of a cell; without a value, of the head. A wide one has a line of its own on a phone."""
     if column.kind == "state" and value is not None:
-        return ("good", "look", "bad")[value[0]]
+        return ("good", "look", "bad")[value[0]] + " wide"
     names = ["n"] if column.kind in NUMERIC else ["name"] if column.kind in ("name", "gateway") else []
+    if column.kind == "time":
+        names.append("wide")
     if column.alarm and value is not None:
         names.append("bad" if value > 0 else "good")
     return " ".join(names)

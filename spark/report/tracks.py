@@ -41,13 +41,14 @@ class Anomaly(msgspec.Struct):
 
 
 class Anomalies(msgspec.Struct):
-    """`newest` are as many as a table holds; `last_at`: the newest, in seconds since 1970."""
+    """`newest` are as many as a table holds; `hours`: how many there were, by the hour's start in seconds since
+    1970."""
 
     count: int
     rules: list[tuple[str, int]]
     newest: list[Anomaly]
     by_gateway: dict[Gateway, dict[str, Any]]
-    last_at: float | None = None
+    hours: list[tuple[float, int]] = []
 
 
 class Track(msgspec.Struct):
@@ -78,8 +79,14 @@ def read_anomalies(tables: Tables) -> Anomalies:
         sorted(((each["values"], each["counts"]) for each in rules), key=lambda pair: -pair[1]),
         newest,
         by_gateway(table, ("value", "count")),
-        newest[0].at,
+        _hours(table),
     )
+
+
+def _hours(table: pa.Table) -> list[tuple[float, int]]:
+    starts = pc.floor_temporal(pc.cast(table["event_time"], pa.timestamp("us", "UTC")), unit="hour")
+    found = starts.value_counts().to_pylist()
+    return sorted((each["values"].timestamp(), each["counts"]) for each in found)
 
 
 def _anomaly(row: Mapping[str, Any]) -> Anomaly:

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from spark.cli import analytics
-from tests.spark import lakes
+from tests.spark import gold, lakes
 from tests.spark.lakes import message
 
 ROOT = Path(__file__).parents[2]
@@ -73,6 +73,30 @@ class TestUsage:
         assert "no job has run" in result.stderr
         assert f"`./waypost analytics run --lake '{root}'`" in result.stderr
         assert "no job has run" in (tmp_path / "r.html").read_text()
+
+    def test_the_page_of_a_gateway_a_folder_and_the_numbers(self, tmp_path: Path) -> None:
+        gold.fleet(tmp_path / "lake", 3)
+        lake, site = tmp_path / "lake", tmp_path / "site"
+        code, output = invoke("report", "--lake", lake, "--gateway", "gw00001", "--out", tmp_path / "g.html")
+        assert (code, "Gateway gw00001" in (tmp_path / "g.html").read_text()) == (0, True), output
+        code, output = invoke("report", "--lake", lake, "--out", f"{site}/")
+        assert (code, "4 pages" in output) == (0, True)
+        assert len(list((site / "gateways").iterdir())) == 3
+        result = CliRunner().invoke(analytics, ["report", "--lake", str(lake), "--json"])
+        assert json.loads(result.stdout)["accounts"]["balance"]["unexplained"] == 7
+
+    @pytest.mark.parametrize(
+        ("arguments", "says"),
+        [
+            ([], "give --out FILE.html, or --json"),
+            (["--json", "--gateway", "none"], "no gateway named 'none'"),
+            (["--out", "site/", "--gateway", "gw1"], "leave out --gateway"),
+        ],
+    )
+    def test_what_a_report_cannot_be_made_of(self, tmp_path: Path, arguments: list[str], says: str) -> None:
+        lakes.write(tmp_path, "telemetry", [message(0)])
+        code, output = invoke("report", "--lake", tmp_path, *arguments)
+        assert (code, says in output) == (2, True)
 
     def test_a_lake_that_cannot_be_read(self, lake: Path, tmp_path: Path) -> None:
         (lake / "telemetry" / "_delta_log" / f"{0:020}.json").write_text("half a li")

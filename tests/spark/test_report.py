@@ -288,6 +288,33 @@ class TestContent:
         everyone = queries.LakeReader(lake).gateway(("default", "gw1")).health.worst
         assert len(everyone) == len(rows)
 
+    def test_what_changed_is_of_the_last_day(self, lake: Path) -> None:
+        assert queries.read(lake).changes is None, "all of a young lake is new"
+        days = [START - timedelta(days=n) for n in (3, 2, 1, 0)]
+        put(
+            lake,
+            "gateway_freshness",
+            fresh(None, first_event_time=days[0]),
+            fresh(None, gateway="new"),
+            fresh(None, gateway="quiet", first_event_time=days[0], last_ingested_at=START - timedelta(hours=3)),
+            fresh(None, gateway="long quiet", first_event_time=days[0], last_ingested_at=days[1]),
+            made_of=0,
+        )
+        put(lake, "anomalies", anomaly(0, 9.0), anomaly(-60 * 50, 9.0))
+        put(
+            lake,
+            "device_health",
+            device("d", missed=99, last_boot_at=START),
+            device("e", missed=99, last_boot_at=days[0]),
+        )
+        put(lake, "delivery_slo", *(slo(86_400, day, messages=n) for day, n in zip(days, (5, 10, 15, 1), strict=True)))
+        found = queries.read(lake).changes
+        assert found is not None
+        assert (found.new_gateways, found.silent_gateways, found.outages) == (1, 1, 1)
+        assert (found.anomalies, found.restarts) == (1, 1)
+        _, text = read(page.render(queries.read(lake), facts.Facts()))
+        assert "+50 % messages, last whole day" in text
+
     def test_anomalies_are_marked_where_they_are(self, lake: Path) -> None:
         put(lake, "anomalies", anomaly(0, 9.0), anomaly(1, 1.0, rule=None, expected=None))
         content = page.render(queries.read(lake), facts.Facts())

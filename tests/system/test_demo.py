@@ -71,7 +71,7 @@ def test_everything_acknowledged_is_in_the_lake_once_and_the_report_stands_on_it
     report = (folder / "report.html").read_text(encoding="utf-8")
     assert not re.search(r"""(?:src|href)\s*=\s*["']?(?:https?:)?//|url\(["']?(?:https?:)?//|@import""", report)
     assert "gw1" in report
-    assert "<svg" in report or "data:image" in report
+    assert report.count('class="chart"') > 10
 
     journals = list((folder / "journals").glob("*.jsonl"))
     assert len(journals) >= 8

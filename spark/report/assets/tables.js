@@ -13,8 +13,9 @@
   }
 
   function marks(column, value) {
-    if (column.kind === "state") return ["good", "look", "bad"][value[0]];
+    if (column.kind === "state") return `${["good", "look", "bad"][value[0]]} wide`;
     const names = numeric.has(column.kind) ? ["n"] : ["name", "gateway"].includes(column.kind) ? ["name"] : [];
+    if (column.kind === "time") names.push("wide");
     if (column.alarm && value !== null) names.push(value > 0 ? "bad" : "good");
     return names.join(" ");
   }

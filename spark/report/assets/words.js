@@ -18,7 +18,7 @@ const words = (() => {
   function number(value) {
     if (!Number.isFinite(value)) return "-";
     const magnitude = Math.abs(value);
-    if (magnitude >= 1e15 || (magnitude > 0 && magnitude < 1e-3)) return value.toExponential(2);
+    if (magnitude >= 1e15 || (magnitude > 0 && magnitude < 1e-3)) return value.toExponential(2).replace(/e([+-])(\d)$/, "e$10$2");
     if (magnitude >= 1e4) {
       const [size, prefix] = prefixes.find(([size]) => magnitude >= size);
       return significant(value / size) + thin + prefix;

@@ -1,0 +1,45 @@
+"""What changed in the last day of the lake."""
+
+from __future__ import annotations
+
+import msgspec
+
+from spark.report import limits
+from spark.report.devices import Health
+from spark.report.fleet import Member
+from spark.report.outages import Outage
+from spark.report.tracks import Anomalies
+
+
+class Changes(msgspec.Struct):
+    """Since `since`, seconds since 1970: gateways whose first data came, gateways that fell silent, outages that ended,
+    unusual values, and devices that started again, of those that need a look."""
+
+    since: float
+    new_gateways: int
+    silent_gateways: int
+    outages: int
+    anomalies: int
+    restarts: int
+
+
+def read(
+    members: list[Member], newest_at: float | None, outages: list[Outage], found: Anomalies, health: Health
+) -> Changes | None:
+    """None where the lake is no older than that: everything in it is new."""
+    if newest_at is None:
+        return None
+    since = newest_at - limits.CHANGES_S
+    first = [member.first_at for member in members if member.first_at is not None]
+    if not first or min(first) >= since:
+        return None
+    silent = [member.silent_s for member in members if member.silent_s is not None]
+    boots = [row["last_boot_at"] for row in health.worst if row["last_boot_at"] is not None]
+    return Changes(
+        since,
+        new_gateways=sum(at >= since for at in first),
+        silent_gateways=sum(limits.SILENT_S < each <= limits.CHANGES_S for each in silent),
+        outages=sum(outage.drained >= since for outage in outages),
+        anomalies=sum(number for second, number in found.hours if second >= since),
+        restarts=sum(at >= since for at in boots),
+    )

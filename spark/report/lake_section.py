@@ -1,0 +1,94 @@
+"""The section of the lake itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from spark.report import formatting, limits
+from spark.report.section import Section, Subject, Tile
+from spark.report.table import Column, Table
+
+
+class LakeSection:
+    """What holds the answers, and what in it is damaged or was refused."""
+
+    def __init__(self, subject: Subject) -> None:
+        self._subject = subject
+
+    def lake(self) -> Section | None:
+        """Files, sizes, what was set aside or rejected."""
+        found = self._subject.known.storage
+        tables = list(self._damages())
+        if found.tables:
+            columns = [
+                Column("table", "name"),
+                Column("rows", "count"),
+                Column("files", "count"),
+                Column("size", "bytes"),
+                Column("a file", "bytes"),
+                Column("version", "count"),
+                Column("", "state"),
+            ]
+            rows = [
+                [
+                    one.name,
+                    one.rows,
+                    one.files,
+                    one.size,
+                    one.mean,
+                    one.version,
+                    (1, "small files: waypost analytics maintain") if one.small else (0, ""),
+                ]
+                for one in found.tables
+            ]
+            tables.append(Table("Tables", columns, rows, len(rows), folded=True))
+        if not tables:
+            return None
+        size = sum(one.size for one in found.tables)
+        tiles: list[Tile] = [
+            *([("size of all tables", formatting.size(size), "")] if found.tables else []),
+            *([("files", formatting.count(sum(one.files for one in found.tables)), "")] if found.tables else []),
+            ("damaged files set aside", formatting.count(len(found.set_aside)), "bad" if found.set_aside else "good"),
+            ("rejected values", formatting.count(sum(number for _, number in found.rejects)), ""),
+            (
+                "batches in quarantine",
+                formatting.count(sum(number for _, number in found.quarantined)),
+                "bad" if found.quarantined else "good",
+            ),
+        ]
+        about = (
+            "Nothing is dropped: rejected values are kept in table reject with their message, refused batches in "
+            "quarantine."
+        )
+        return Section("lake", "Lake", about, tiles, tables=tables)
+
+    def _damages(self) -> Iterator[Table]:
+        found = self._subject.known.storage
+        if found.set_aside:
+            columns = [
+                Column("table", "name"),
+                Column("file", "name"),
+                Column("not taken by", "name"),
+                Column("rows", "count"),
+                Column("gateways"),
+                Column("reason"),
+                Column("found", "time"),
+            ]
+            rows = [
+                [row["source"], row["path"], row["job"], row["rows"], _between(row), row["reason"], row["found_at"]]
+                for row in found.set_aside
+            ]
+            yield Table("Damaged files set aside", columns, rows[: limits.ROWS_MAX], len(rows))
+        for label, pairs in (("Rejected values", found.rejects), ("Quarantined batches", found.quarantined)):
+            if pairs:
+                yield Table(
+                    label, [Column("reason"), Column("number", "count")], [list(pair) for pair in pairs], len(pairs)
+                )
+
+
+def _between(row: Mapping[str, Any]) -> str:
+    first, last = row["gateway_first"], row["gateway_last"]
+    if first is None:
+        return "unknown"
+    return str(first) if first == last else f"{first} to {last}"

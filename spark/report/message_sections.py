@@ -1,0 +1,227 @@
+"""Sections of messages: delivery time, completeness, how they flow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from spark.report import charts, formatting, limits
+from spark.report.charts import Band, Chart
+from spark.report.flows import Flow
+from spark.report.section import GATEWAY, Section, Subject, Tile
+from spark.report.table import Column, Table
+
+
+class MessageSections:
+    """Each method makes one, or says that there is nothing to say."""
+
+    def __init__(self, subject: Subject) -> None:
+        self._subject = subject
+
+    def delivery(self) -> Section | None:
+        """Times into the lake against the target."""
+        found = self._subject.known.delivery
+        if not found.timed or found.share is None:
+            return None
+        tiles: list[Tile] = [
+            (
+                "in the lake within 60 s",
+                formatting.percent(found.share),
+                "" if found.share >= limits.WITHIN_SHARE else "bad",
+            ),
+            ("messages timed", formatting.count(found.timed), ""),
+            (
+                "slowest message",
+                formatting.duration(max((each.max_s or 0.0 for each in found.windows), default=None)),
+                "",
+            ),
+        ]
+        about = "From reception at the gateway to the commit in the lake, by the hour of reception."
+        return Section("delivery", "Delivery time", about, tiles, charts.delivery(found, self._subject.bands))
+
+    def completeness(self) -> Section | None:
+        """Accepted = landed + given up + waiting + unexplained."""
+        found = self._subject.known.accounts
+        if not found.known:
+            return None  # a notice at the top says so
+        balance = found.balance
+        count = formatting.count
+        tiles: list[Tile] = [
+            ("accepted by gateways", count(balance.accepted), ""),
+            ("= landed", count(balance.landed), ""),
+            *((f"+ given up: {reason}", count(number), "") for reason, number in balance.given_up.items()),
+            ("+ still at the gateway", count(balance.waiting), ""),
+            ("+ unexplained", count(balance.unexplained), "bad" if balance.unexplained else "good"),
+            ("duplicates", count(balance.duplicates), "bad" if balance.duplicates else "good"),
+        ]
+        about = (
+            "Every message has a number that is dense per gateway and address, and gateways state what they "
+            "accepted, so the "
+            "lake itself shows what is missing. A gap is explained when the gateway\u2019s loss ledger names it."
+        )
+        tables = [self._addresses(), *self._ranges()]
+        notes = []
+        if balance.unstated:
+            notes.append(
+                f"{count(balance.unstated)} of the accepted messages are not in a gateway\u2019s statement yet."
+            )
+        return Section("completeness", "Completeness", about, tiles, tables=tables, notes=notes)
+
+    def _addresses(self) -> Table:
+        found = self._subject.known.accounts
+        heads = ("rows", "accepted", "missing", "given up", "waiting")
+        names = ("rows", "accepted", "missing", "explained", "waiting")
+        columns = [
+            GATEWAY,
+            Column("address", "name"),
+            Column("sequences"),
+            *(Column(head, "count") for head in heads),
+            Column("unexplained", "count", alarm=True),
+            Column("duplicates", "count", alarm=True),
+        ]
+        rows = [
+            [
+                self._subject.gateway((row["tenant"], row["gateway"])),
+                row["address"],
+                _numbers(row),
+                *(row[name] for name in names),
+                row["unexplained"],
+                row["duplicates"],
+            ]
+            for row in found.addresses
+        ]
+        return Table("Completeness by address", columns, rows, found.addresses_total)
+
+    def _ranges(self) -> Iterator[Table]:
+        found = self._subject.known.accounts
+        if found.ranges:
+            columns = [
+                GATEWAY,
+                Column("address", "name"),
+                Column("sequences"),
+                Column("missing", "count"),
+                Column("", "state"),
+            ]
+            rows = [
+                [
+                    self._subject.gateway((row["tenant"], row["gateway"])),
+                    row["address"],
+                    _numbers(row),
+                    row["missing"],
+                    (0, f"given up: {row['reason']}") if row["explained"] else (2, "unexplained"),
+                ]
+                for row in found.ranges
+            ]
+            yield Table("Missing ranges", columns, rows, found.ranges_total)
+        if found.hours:
+            heads = ("accepted", "landed", "waiting")
+            columns = [
+                GATEWAY,
+                Column("address", "name"),
+                Column("hour", "time"),
+                *(Column(head, "count") for head in heads),
+                Column("unexplained", "count", alarm=True),
+            ]
+            hours = [
+                [
+                    self._subject.gateway((row["tenant"], row["gateway"])),
+                    row["address"],
+                    row["hour"],
+                    *(row[head] for head in heads),
+                    row["unexplained"],
+                ]
+                for row in found.hours
+            ]
+            yield Table("Hours with something unexplained", columns, hours, len(hours))
+
+    def _flows(self, make: Callable[[Flow, int, Sequence[Band]], Chart]) -> list[Chart]:
+        known = self._subject.known
+        return [make(flow, known.flows_total, self._subject.bands_of(flow.gateway)) for flow in known.flows]
+
+    def flow(self) -> Section | None:
+        """Received and landed."""
+        known = self._subject.known
+        if not known.flows:
+            return None
+        about = (
+            "Messages a second: received by the gateway from its devices, and landed in the lake. Where the line "
+            "runs on and "
+            "the filling stops, the gateway was cut off and kept receiving."
+        )
+        notes = []
+        if known.flows_total > len(known.flows):
+            notes.append(
+                f"Drawn: the whole fleet, and of {formatting.count(known.flows_total)} gateways the "
+                f"{len(known.flows) - 1} "
+                "that held most."
+            )
+        return Section("throughput", "Throughput", about, charts=self._flows(charts.throughput), notes=notes)
+
+    def backlog(self) -> Section | None:
+        """What gateways held."""
+        if not self._subject.known.flows:
+            return None
+        about = "Messages a gateway had accepted that were not in the lake yet."
+        return Section("backlog", "Backlog and drain", about, charts=self._flows(charts.backlog))
+
+    def freshness(self) -> Section | None:
+        """How long messages took, over time."""
+        if not self._subject.known.flows:
+            return None
+        about = (
+            "How long messages took from the gateway to the lake: for each moment, the slowest of the messages "
+            "that landed then."
+        )
+        columns = [
+            GATEWAY,
+            Column("lag p50", "seconds"),
+            Column("lag p95", "seconds"),
+            Column("worst", "seconds"),
+            Column("late", "share"),
+            Column("clock suspect", "count"),
+        ]
+        slowest = sorted(self._subject.known.members, key=lambda one: -(one.lag_p95_s or 0.0))
+        rows = [
+            [
+                self._subject.gateway(one.gateway),
+                one.lag_p50_s,
+                one.lag_p95_s,
+                one.lag_max_s,
+                one.late_share,
+                one.suspect,
+            ]
+            for one in slowest[: limits.ROWS_MAX]
+        ]
+        table = Table("Freshness by gateway", columns, rows, len(slowest))
+        return Section("freshness", "Freshness", about, charts=self._flows(charts.lag), tables=[table] if rows else [])
+
+    def outages(self) -> Section | None:
+        """When messages had to wait, and how they came."""
+        found = self._subject.known.outages
+        if not found:
+            return None
+        columns = [
+            GATEWAY,
+            Column("cut off from", "time"),
+            Column("until", "time"),
+            Column("drain took", "seconds"),
+            Column("messages", "count"),
+            Column("slowest", "seconds"),
+        ]
+        rows = [
+            [self._subject.gateway(one.gateway), one.began, one.until, one.drain_s, one.messages, one.lag_max_s]
+            for one in found[: limits.ROWS_MAX]
+        ]
+        about = (
+            "Stretches in which messages waited at their gateway and came over the backlog lane, those with the "
+            "longest delay "
+            f"first; to {formatting.duration(found[0].width_s)}. What still waits is in the column waiting of the "
+            f"fleet."
+        )
+        return Section(
+            "outages", "Outages and drains", about, tables=[Table("Outages and drains", columns, rows, len(found))]
+        )
+
+
+def _numbers(row: Mapping[str, Any]) -> str:
+    return f"{formatting.count(row['first_sequence'])}\u2013{formatting.count(row['last_sequence'])}"

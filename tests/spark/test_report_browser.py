@@ -1,0 +1,228 @@
+"""The report as its reader sees it, in Debian's Chromium: nothing is loaded, nothing fails."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from spark.report import facts, page, queries, table
+from tests.spark import gold
+from tests.spark.gold import address, anomaly, device, fresh, put, window
+
+CHROMIUM = shutil.which("chromium")
+PHONE = {"width": 400, "height": 800}
+WITHIN_MS = 20_000
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed (Debian package chromium)")
+
+
+@dataclass
+class Reading:
+    """A page that is open, and what went wrong with it."""
+
+    page: Page
+    wrong: list[str] = field(default_factory=list)
+
+    def rows(self, section: str) -> list[list[str]]:
+        """Cells of the first table of a section."""
+        script = "s => [...s.querySelector('tbody').rows].map(row => [...row.cells].map(cell => cell.textContent))"
+        found: list[list[str]] = self.page.locator(f"#{section}").evaluate(script)
+        return found
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of a fleet of 120."""
+    folder = tmp_path_factory.mktemp("report")
+    gold.fleet(folder / "lake", 120)
+    page.write(queries.read(folder / "lake"), folder / "report.html")
+    return folder / "report.html"
+
+
+def opened(browser: Browser, path: Path, **options: Any) -> Reading:
+    context = browser.new_context(**options)
+    context.set_default_timeout(WITHIN_MS)
+    reading = Reading(context.new_page())
+    reading.page.on("console", lambda said: reading.wrong.append(said.text))
+    reading.page.on("pageerror", lambda error: reading.wrong.append(str(error)))
+    reading.page.on("request", lambda request: request.url.startswith("file:") or reading.wrong.append(request.url))
+    reading.page.on("dialog", lambda dialog: reading.wrong.append(dialog.message))
+    reading.page.goto(path.as_uri())
+    return reading
+
+
+def test_the_fleet_is_searched_sorted_and_leafed_through(browser: Browser, report: Path) -> None:
+    reading = opened(browser, report)
+    fleet = reading.page.locator("#fleet")
+    before = reading.rows("fleet")
+    assert (before[0][0], len(before)) == ("gw00001", 50)
+    assert fleet.locator(".leaf").inner_text().replace("\u202f", " ") == "1\u201350 of 120"
+    fleet.get_by_role("button", name="Next").click()
+    assert fleet.locator(".leaf").inner_text() == "51\u2013100 of 120"
+    fleet.get_by_role("searchbox").fill("GW0011")
+    assert {row[0] for row in reading.rows("fleet")} == {f"gw{number:05}" for number in range(110, 120)}
+    fleet.get_by_role("searchbox").fill("no such gateway")
+    assert (reading.rows("fleet"), fleet.locator(".leaf").inner_text()) == ([], "nothing found")
+    fleet.get_by_role("searchbox").fill("")
+    head = fleet.get_by_role("columnheader", name="gateway")
+    head.get_by_role("button").press("Enter")
+    assert (head.get_attribute("aria-sort"), reading.rows("fleet")[0][0]) == ("ascending", "gw00000")
+    head.get_by_role("button").press("Enter")
+    assert (head.get_attribute("aria-sort"), reading.rows("fleet")[0][0]) == ("descending", "gw00119")
+    fleet.get_by_role("columnheader", name="state").get_by_role("button").click()
+    assert reading.rows("fleet") == before, "what the template drew is what the script draws"
+    assert reading.wrong == []
+
+
+def test_charts_are_drawn_read_by_keys_and_told_as_tables(browser: Browser, report: Path) -> None:
+    reading = opened(browser, report)
+    figure = reading.page.locator("#throughput figure").first
+    figure.scroll_into_view_if_needed()
+    figure.locator("canvas").wait_for()
+    figure.locator(".canvas").focus()
+    reading.page.keyboard.press("ArrowRight")
+    reading.page.keyboard.press("ArrowRight")
+    assert "2026-03-14 10:00:00" in figure.locator(".u-legend").inner_text()
+    figure.locator("summary").click()
+    figure.locator("details table").wait_for()
+    told = json.loads(figure.locator("script.chart").inner_text())
+    times = {at for line in told["lines"] for at in line["x"]}
+    assert figure.locator("details tbody tr").count() == len(times)
+    marked = reading.page.locator("#metrics figure").first
+    marked.scroll_into_view_if_needed()
+    marked.locator("canvas").wait_for()
+    marked.locator(".canvas").focus()
+    for _ in range(60):
+        reading.page.keyboard.press("ArrowRight")
+        if "expected" in marked.locator(".note").inner_text():
+            break
+    assert "spike 0.80, expected 2" in marked.locator(".note").inner_text()
+    assert reading.wrong == []
+
+
+def test_it_fits_a_phone_and_follows_the_dark(browser: Browser, report: Path) -> None:
+    light = opened(browser, report, viewport=PHONE, color_scheme="light")
+    dark = opened(browser, report, viewport=PHONE, color_scheme="dark")
+    assert len(light.rows("fleet")) == 10
+    for reading in (light, dark):
+        assert reading.page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+    colours = [each.page.evaluate("getComputedStyle(document.body).backgroundColor") for each in (light, dark)]
+    assert colours == ["rgb(251, 251, 250)", "rgb(20, 23, 26)"]
+    assert (light.wrong, dark.wrong) == ([], [])
+
+
+def test_in_print_all_charts_are_there(browser: Browser, report: Path) -> None:
+    reading = opened(browser, report)
+    printed = reading.page.pdf(format="A4")
+    assert printed.startswith(b"%PDF")
+    figures = reading.page.locator("figure.plot").count()
+    assert reading.page.locator("figure.plot canvas").count() == figures > 10
+    assert reading.page.evaluate("document.documentElement.dataset.print") is None
+    assert reading.wrong == []
+
+
+def test_names_of_devices_do_nothing(browser: Browser, tmp_path: Path) -> None:
+    evil = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'&{{ 7*7 }}"
+    mine = {"gateway": evil}
+    put(tmp_path, "gateway_freshness", fresh(None, **mine), *(fresh(None, gateway=f"{evil}{n}") for n in range(12)))
+    put(tmp_path, "completeness", address(address=evil, **mine))
+    series = mine | {"device": evil, "metric": evil}
+    put(tmp_path, "rollup_1m", window(0, 1.0, 3.0, **series))
+    put(tmp_path, "anomalies", anomaly(0, 9.0, rule=evil, **series))
+    put(tmp_path, "device_health", device(evil, missed=99, **mine))
+    put(tmp_path, "throughput", gold.bucket(0, 4, 4, **mine))
+    told = facts.Facts(title=evil, events=(facts.Event(gold.START, evil),))
+    page.write(queries.read(tmp_path), tmp_path / "r.html", told)
+    reading = opened(browser, tmp_path / "r.html")
+    reading.page.locator("#fleet").get_by_role("columnheader", name="gateway").get_by_role("button").click()
+    for figure in reading.page.locator("figure.plot").all():
+        figure.scroll_into_view_if_needed()
+        figure.locator("canvas").wait_for()
+        figure.locator("summary").click()
+    assert reading.rows("fleet")[0][0] == evil
+    assert reading.page.locator("img").count() == 0
+    assert reading.wrong == []
+
+
+VALUES = (
+    0,
+    1,
+    0.25,
+    -0.5,
+    7.006,
+    12,
+    99.96,
+    999.4,
+    1000,
+    1234,
+    9999,
+    12_345,
+    2.4e6,
+    5e9,
+    1.2e12,
+    3e15,
+    1e-4,
+    -40.27,
+    119.99,
+    120,
+)
+
+
+def test_the_script_has_the_words_of_the_page(browser: Browser, report: Path) -> None:
+    reading = opened(browser, report)
+    for kind in get_args(table.Kind):
+        if kind in ("name", "text"):
+            values: list[Any] = ["a/b", ""]
+        elif kind in ("state", "gateway"):
+            values = [(1, "look"), (0, "")]
+        elif kind == "share":
+            values = [0, 0.0001, 0.1333, 0.995, 1]
+        else:
+            whole = kind in ("count", "time")
+            values = [each for each in VALUES if not whole or (isinstance(each, int) and each >= 0)]
+            values = [each for each in values if kind not in ("seconds", "bytes") or each >= 0]
+        said = reading.page.evaluate("([kind, values]) => values.map(value => words.cell(kind, value))", [kind, values])
+        assert said == [table.cell(kind, value) for value in values], kind
+
+
+def test_colours_can_be_told_apart() -> None:
+    """WCAG 2.2, 1.4.3: text has a contrast of 4.5 to what it stands on; 1.4.11: lines of charts have 3."""
+    style = (Path(page.__file__).parent / "assets" / "page.css").read_text()
+    blocks = re.findall(r"--paper:.*?(?=\n\s*\})", style, re.DOTALL)
+    assert len(blocks) == 3
+    for block in blocks:
+        colours = dict(re.findall(r"--([a-z-]+): (#[0-9a-f]{3,6});", block))
+        for ground in ("paper", "card"):
+            for name in ("ink", "soft", "good", "bad", "look"):
+                assert _contrast(colours[name], colours[ground]) >= 4.5, (name, ground)
+            for name in ("received", "live", "backlog", "lag", "reading", "reported", "band"):
+                assert _contrast(colours[name], colours[ground]) >= 3, (name, ground)
+        assert _contrast(colours["good"], colours["good-wash"]) >= 4.5
+        assert _contrast(colours["bad"], colours["bad-wash"]) >= 4.5
+
+
+def _contrast(one: str, other: str) -> float:
+    bright, dark = sorted((_luminance(one), _luminance(other)), reverse=True)
+    return (bright + 0.05) / (dark + 0.05)
+
+
+def _luminance(colour: str) -> float:
+    digits = colour[1:] if len(colour) == 7 else "".join(each * 2 for each in colour[1:])
+    parts = [int(digits[place : place + 2], 16) / 255 for place in (0, 2, 4)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
