@@ -72,12 +72,13 @@ class SortedFilters:
             return len(levels)
         ranges, wildcards = [("", 0, len(self._numbers))], ["+", EVERY_NAME["+"]]
         for count, level in enumerate(levels[:-1], 1):
-            ranges = [
+            below = (
                 self._below(f"{prefix}{each}/", low, high)
                 for prefix, low, high in ranges
                 for each in (level, *wildcards)
-            ]
-            wildcards = ["+"]
+            )
+            # without those in which there is nothing: else they were twice as many with each level
+            ranges, wildcards = [each for each in below if each[1] < each[2]], ["+"]
             if all(len(self._equal(f"{prefix}#", low, high)) == high - low for prefix, low, high in ranges):
                 return count
         return len(levels)

@@ -53,6 +53,8 @@ FLOOR_S = 0.2
 """What no machine with two busy cores can tell from nothing: an attacker takes one of them, and other tests the other
 (0.02 to 0.13 s were seen then, and 0.17 s without any attack). Attacks whose work comes in one piece (the end of a
 connection with 1 000 links, a large message to 400 at once) have more."""
+FULL_SIZE_FLOOR_S = 0.02
+"""For the attacks at full size, on a machine that does nothing else: some turns of two cores."""
 GIVEN_BACK_S = 30.0
 """10 s, on a machine that does nothing else: what a peer had sent before it went is taken first."""
 GIVEN_BACK_MIB = 24
@@ -133,6 +135,15 @@ def withstand(running: Waypost, attack: Attack, neighbours: Neighbours) -> tuple
         return neighbours.felt(attacked), served
 
 
+def best_round(running: Waypost, attack: Attack, neighbours: Neighbours) -> tuple[Felt, int]:
+    """The first round that others can bear; the last of `ROUNDS` where there is none."""
+    for _ in range(ROUNDS):
+        felt, served = withstand(running, attack, neighbours)
+        if felt.bearable(attack.floor_s):
+            break
+    return felt, served
+
+
 def given_back(running: Waypost, before_mib: float, *, kept_mib: float = GIVEN_BACK_MIB) -> float:
     """After how many seconds it is, but for `kept_mib`."""
     began = time.monotonic()
@@ -159,11 +170,8 @@ def test_attack(tmp_path: Path, control: Waypost, attack: Attack, figures: Calla
         if attack.stream.__qualname__.startswith("never_reads"):
             publish_large(running, 200_000)
         with Watch(running) as watch, Neighbours(running, control) as neighbours:
-            for last in range(1, ROUNDS + 1):
-                felt, served = withstand(running, attack, neighbours)
-                if felt.bearable(attack.floor_s):
-                    break
-                assert last < ROUNDS, felt
+            felt, served = best_round(running, attack, neighbours)
+            assert felt.bearable(attack.floor_s), str(felt)
             assert served == LOGINS
             is_said(running)
         assert watch.most_mib < MEMORY_MIB + 16, f"{watch.most_mib:.0f} MiB resident"
@@ -233,11 +241,11 @@ class TestFullSize:
         running = default_size
         publish_large(running, 200_000)
         with Watch(running) as watch, Neighbours(running, control) as neighbours:
-            felt, served = withstand(running, attack, neighbours)
+            felt, served = best_round(running, attack._replace(floor_s=FULL_SIZE_FLOOR_S), neighbours)
         after_s = given_back(running, watch.before_mib)
         name = f"{attack.name}, full size"
         figures(Figures(name, felt, watch.before_mib, watch.most_mib, after_s))
         assert served == LOGINS
         assert watch.most_mib < 256
         is_said(running)
-        assert felt.bearable(attack.floor_s), felt
+        assert felt.bearable(FULL_SIZE_FLOOR_S), str(felt)

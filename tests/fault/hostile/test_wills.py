@@ -60,7 +60,7 @@ def test_clients_that_go_together(
                 felt = gone(running, neighbours, watching, count)
                 if felt.bearable(floor_s):
                     break
-                assert last < ROUNDS, felt
+                assert last < ROUNDS, str(felt)
         assert watch.most_mib < MEMORY_MIB
         after_s = given_back(running, watch.before_mib, kept_mib=KEPT_MIB)
     figures(Figures(f"{count} wills", felt, watch.before_mib, watch.most_mib, after_s))

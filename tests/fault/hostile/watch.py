@@ -63,4 +63,4 @@ def watched(
         what=f"memory given back ({watch.before_mib:.0f} MiB before)",
     )
     note(Figures(attack, felt, watch.before_mib, watch.most_mib, time.monotonic() - ended))
-    assert felt.bearable(floor_s), felt
+    assert felt.bearable(floor_s), str(felt)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+import time
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edge.broker.limits import TOPIC_LEVELS_MAX
 from edge.broker.model.sorted_filters import SortedFilters
 from edge.broker.model.topics import FilterTree
 
@@ -35,3 +40,43 @@ def test_it_finds_what_the_tree_finds(filters: list[str], data: st.DataObject, n
     for name in names:
         assert sorted(found.match(name)) == sorted(tree.match(name))
         assert len(set(found.match(name))) == len(found.match(name))
+
+
+@given(st.lists(FILTER, max_size=12), st.lists(NAME, min_size=1, max_size=4))
+def test_the_levels_that_decide_are_those_of_the_tree(filters: list[str], names: list[str]) -> None:
+    found, tree = SortedFilters(filters.__getitem__), FilterTree[int]()
+    found.add_all(range(len(filters)))
+    for number, each in enumerate(filters):
+        tree.add(each, number)
+    for name in names:
+        assert found.deciding_levels(name) == tree.deciding_levels(name)
+
+
+DEEP = "/".join(["a"] * (TOPIC_LEVELS_MAX - 1))
+CROSSED = ["/".join(each) for each in itertools.product("a+", repeat=10)]
+"""What a name of ten levels `a` can go down in both ways at each."""
+
+
+@pytest.mark.parametrize(
+    ("filters", "name"),
+    [
+        ([f"{DEEP}/b"], f"{DEEP}/c"),
+        ([f"{DEEP[:-2]}/+/b"], f"{DEEP}/c"),
+        ([f"+/{DEEP[:-2]}/#", f"{DEEP}/b"], f"{DEEP}/c"),
+        ([f"{each}/b" for each in CROSSED], "/".join("a" * 10 + "c")),
+        (["/".join([*"+" * depth, "b"]) for depth in range(TOPIC_LEVELS_MAX)], f"{DEEP}/c"),
+    ],
+)
+def test_filters_made_to_take_long(filters: list[str], name: str) -> None:
+    """One filter of 128 levels that nobody held kept the loop for ever: with each level there was twice as much to look
+    at."""
+    found, tree = SortedFilters(filters.__getitem__), FilterTree[int]()
+    found.add_all(range(len(filters)))
+    for number, each in enumerate(filters):
+        tree.add(each, number)
+    begin = time.thread_time()
+    for by in (found, tree):
+        by.match(name)
+        by.deciding_levels(name)
+        assert all(by.match(each.replace("+", "a").replace("#", "x")) for each in filters[:20])
+    assert time.thread_time() - begin < 2.0, "some milliseconds; on a busy machine too"
