@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from cproton import lib
+from cproton import ffi, lib
 
 from bridge.engine.events import Closed, Detached, Dispositions, Event, Flow, Transfers
 from bridge.engine.link import Link
@@ -18,6 +18,8 @@ from bridge.engine.transport import Transport
 
 ENDPOINTS_AT_ONCE: Final = 8
 """Events about sessions, links and the connection that one call returns: up to 0.5 ms of work each with their owner."""
+
+_DELIVERY_POINTER: Final = ffi.typeof("pn_delivery_t *")
 
 _WRONG_WAY: Final = Condition("amqp:not-allowed", "transfer on a link the peer is the receiver of")
 _OPENED_AGAIN: Final = Condition("amqp:illegal-state", "a second open")
@@ -67,6 +69,18 @@ class Collector:
             lib.pn_collector_pop(transport.collector)
             event = loops.collect(transport, links, groups)
         return self._tell(groups, events) if violation is None else violation
+
+    def took(self, address: int, delivery: int, message: bytes) -> list[Event]:
+        """As `collect`, of one message that is not settled and was taken out of Proton already."""
+        events: list[Event] = []
+        link = self._links.by_address.get(address)
+        if link is None or link.closed:
+            lib.pn_delivery_settle(ffi.cast(_DELIVERY_POINTER, delivery))
+        else:
+            link._unsettled[link._delivery_next] = delivery
+            link._deliveries.unsettled += 1
+            self._tell_received(link, [(False, [message])], 1, len(message), events)
+        return events
 
     def _handle(self, event: Any, groups: Groups, events: list[Event]) -> Condition | None:
         """An event that is of no delivery and no credit."""

@@ -39,6 +39,9 @@ ENTRY: Final = "waypost_loops"
 ROWS_MAX: Final = 4096
 """Outcomes that one call hands over; more take another call."""
 
+SMALL_BYTES: Final = 4096
+"""A read of more is not given to Proton by `CompiledLoops.receive_all`; as in `loops.c`."""
+
 _ACCEPTED, _SETTLED, _UPDATED, _RECEIVED = 1, 2, 4, 8
 _STATE_ACCEPTED = State.ACCEPTED
 _STATE_RELEASED = State.RELEASED
@@ -48,6 +51,13 @@ _DELIVERY_POINTER = ffi.typeof("pn_delivery_t *")
 Received = tuple[list[bytes], list[int], int, bool, bool, int]
 """Messages, their deliveries where they are not settled, how many were taken with those the peer has aborted, whether
 they are settled, whether more can be taken, bytes of the largest, whole or not."""
+
+Message = tuple[int, int, bytes, bool, bool]
+"""A link and a delivery of it, the message, whether the header was taken off it, whether Proton has more to tell."""
+
+Brought = None | int | bytes | Message
+"""What a socket brought: nothing; bytes that Proton was given and is to be asked about, so many (0: the socket has
+ended); bytes that it was not given; or a message."""
 
 
 def library_path() -> Path:
@@ -67,6 +77,7 @@ class CompiledLoops(Loops):
         (
             self._read, self._collect, self._receive, self._settle, self._forget, self._send, self._write,
             self._credit, self._held, self._has_output, self._usual_bodies,
+            self._receive_all, self._settle_all, self._write_all,
         ) = functions  # fmt: skip
 
     def read(self, transport: Transport, data: bytes, links: Mapping[int, Link]) -> Read:
@@ -96,6 +107,20 @@ class CompiledLoops(Loops):
             link._unsettled.update(enumerate(deliveries, link._delivery_next))
             link._deliveries.unsettled += len(deliveries)
         return link, [(settled, messages)], taken, largest
+
+    def receive_all(self, sockets: list[tuple[int, int, int, bytes]]) -> list[Brought]:
+        """Receive of each of these sockets once: (descriptor, addresses of its engine's transport and collector, the
+        header section its messages have as a rule)."""
+        return self._receive_all(sockets)  # type: ignore[no-any-return]
+
+    def settle_all(self, deliveries: list[int]) -> None:
+        """Accept these deliveries of peers, and forget them."""
+        self._settle_all(deliveries)
+
+    def write_all(self, sockets: list[tuple[int, int]]) -> list[int]:
+        """Send what Proton wants to send: (descriptor, address of its engine's transport). Returns the indexes of those
+        that `write` has to look after: the socket did not take all, or the transport has ended."""
+        return self._write_all(sockets)  # type: ignore[no-any-return]
 
     def write(self, transport: Transport, output: list[bytes]) -> bool:
         """See `Loops`."""

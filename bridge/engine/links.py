@@ -52,8 +52,8 @@ class Links:
     """Every link of one connection."""
 
     __slots__ = (
-        "_connection", "_deliveries", "_link_bytes", "_links_max", "_message_bytes_max", "_session", "_sessions_max",
-        "by_address", "over", "sessions",
+        "_connection", "_link_bytes", "_links_max", "_message_bytes_max", "_session", "_sessions_max", "by_address",
+        "deliveries", "over", "sessions",
     )  # fmt: skip
 
     def __init__(self, connection: Any, *, links_max: int, sessions_max: int, message_bytes_max: int) -> None:
@@ -64,7 +64,8 @@ class Links:
         self.over = False
         """The connection is over: nothing is attached any more."""
         self._connection = connection
-        self._deliveries = DeliveryCount()
+        self.deliveries = DeliveryCount()
+        """Under way on all links."""
         self._links_max = links_max
         self._link_bytes = 0
         """What links cost that the peer attached."""
@@ -85,7 +86,7 @@ class Links:
         held = self._link_bytes
         if len(self.sessions) > 1:
             held += SESSION_BYTES * (len(self.sessions) - 1)
-        return held + DELIVERY_BYTES * self._deliveries.unsettled
+        return held + DELIVERY_BYTES * self.deliveries.unsettled
 
     # --- commands ---------------------------------------------------------------------------------------------
 
@@ -258,7 +259,7 @@ class Links:
     # --- inside -----------------------------------------------------------------------------------------------
 
     def _added(self, pn: Any, session: Any, name: str, *, is_sender: bool, ours: bool) -> Link:
-        link = Link(pn, session, name, is_sender=is_sender, ours=ours, deliveries=self._deliveries)
+        link = Link(pn, session, name, is_sender=is_sender, ours=ours, deliveries=self.deliveries)
         link._address = address_of(pn)
         self.by_address[link._address] = link
         return link

@@ -10,10 +10,12 @@
  * calls take, and whoever gets it meanwhile makes us wait. A delivery is only valid until it is settled: Proton makes new
  * deliveries out of settled ones.
  */
+#include <errno.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/types.h>
 
 typedef struct pn_transport_t pn_transport_t;
@@ -87,6 +89,8 @@ void *PyEval_SaveThread(void);
 void PyEval_RestoreThread(void *);
 void *PyLong_AsVoidPtr(PyObject *);
 PyObject *PyLong_FromVoidPtr(void *);
+long PyLong_AsLong(PyObject *);
+PyObject *PyLong_FromSsize_t(Py_ssize_t);
 unsigned long long PyLong_AsUnsignedLongLong(PyObject *);
 PyObject *PyLong_FromUnsignedLongLong(unsigned long long);
 PyObject *PyBool_FromLong(long);
@@ -96,6 +100,9 @@ int PyBytes_AsStringAndSize(PyObject *, char **, Py_ssize_t *);
 PyObject *PyList_New(Py_ssize_t);
 int PyList_Append(PyObject *, PyObject *);
 PyObject *PyTuple_New(Py_ssize_t);
+PyObject *PyTuple_GetItem(PyObject *, Py_ssize_t);
+Py_ssize_t PyList_Size(PyObject *);
+PyObject *PyList_GetItem(PyObject *, Py_ssize_t);
 int PyTuple_SetItem(PyObject *, Py_ssize_t, PyObject *);
 PyObject *PyDict_GetItemWithError(PyObject *, PyObject *);
 int PyDict_SetItem(PyObject *, PyObject *, PyObject *);
@@ -109,6 +116,9 @@ enum {
     TAG_BYTES = 8,         /* ours have at most so many; longer ones are a peer's and match nothing */
     LONG_BYTES = 4096,     /* of the peer: what Proton does with more takes longer than to let the lock go */
     PIECE_BYTES = 8192,    /* of the peer: between two looks whether Python has something to do; 80 attaches, 2 ms */
+    SMALL_BYTES = 4096,    /* of the peer: a read of more is Python's, as there is more to it than one message */
+    SENT_BYTES = 65536,    /* given to the kernel at once */
+    READ_BYTES = 16384,    /* received at once */
 };
 
 /* What Proton has at an address; NULL with an error where it was freed. */
@@ -468,7 +478,7 @@ static bool note(PyObject *by_tag, unsigned long long tag, pn_delivery_t *delive
 }
 
 /* send(link, tag, messages, deliveries by tag or None): send them under consecutive tags; settled where there is None. */
-static PyObject *send(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+static PyObject *send_messages(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self, (void)count;
     pn_link_t *link = at(arguments[0]);
@@ -514,6 +524,159 @@ static PyObject *write_bytes(PyObject *self, PyObject *const *arguments, Py_ssiz
     return PyBool_FromLong(pending >= 0);
 }
 
+/* --- many sockets at once: receive_all, settle_all, write_all ------------------------------------------------------ */
+
+/* The event at the head of the collector that is somebody's; NULL where there is none. Takes off the others. */
+static pn_event_t *next_told(pn_collector_t *collector)
+{
+    pn_event_t *event;
+    while ((event = pn.collector_peek(collector))) {
+        uintptr_t type = (uintptr_t)pn.event_type(event);
+        if (type == pn.type_delivery || type == pn.type_flow || pn.types_told >> type & 1)
+            break;
+        pn.collector_pop(collector);
+    }
+    return event;
+}
+
+/* The delivery of the peer that this event tells of, where it is complete, not settled and the next of its link. */
+static pn_delivery_t *plain_delivery(pn_event_t *event, pn_link_t *link)
+{
+    pn_delivery_t *delivery = pn.event_delivery(event);
+    if (!link || !delivery || pn.link_is_sender(link) || pn.link_current(link) != delivery)
+        return NULL;
+    bool plain = !pn.delivery_partial(delivery) && !pn.delivery_aborted(delivery) && !pn.delivery_settled(delivery);
+    return plain ? delivery : NULL;
+}
+
+/*
+ * Take the one message that the next event tells of, where it has this header and is usual: (link, delivery, what
+ * follows the header, whether Proton has more to tell). None where the next event is another one; NULL on an error.
+ */
+static PyObject *take_message(pn_transport_t *transport, pn_collector_t *collector, const char *header, size_t start)
+{
+    static char message[SMALL_BYTES];
+    pn_event_t *event = next_told(collector);
+    if (!event || (uintptr_t)pn.event_type(event) != pn.type_delivery)
+        return none();
+    pn_link_t *link = pn.event_link(event);
+    pn_delivery_t *delivery = plain_delivery(event, link);
+    size_t size = delivery ? pn.delivery_pending(delivery) : 0;
+    if (!size || size < start || size > sizeof message) /* it may have begun in an earlier read */
+        return none();
+    pn.link_recv(link, message, size);
+    pn.link_advance(link);
+    pn.collector_pop(collector);
+    bool is_usual = !memcmp(message, header, start) && usual((const uint8_t *)message + start, size - start);
+    bool more = next_told(collector) || pn.transport_capacity(transport) < 0;
+    size_t head = is_usual ? start : 0;
+    return Py_BuildValue("NNNNN", PyLong_FromVoidPtr(link), PyLong_FromVoidPtr(delivery),
+                         PyBytes_FromStringAndSize(message + head, (Py_ssize_t)(size - head)),
+                         PyBool_FromLong(is_usual), PyBool_FromLong(more));
+}
+
+/* What a socket brought; see `receive_all`. */
+static PyObject *receive_one(PyObject *member)
+{
+    static char data[READ_BYTES];
+    char *header;
+    Py_ssize_t start;
+    PyObject *of_transport = PyTuple_GetItem(member, 1), *of_collector = PyTuple_GetItem(member, 2);
+    PyObject *of_header = PyTuple_GetItem(member, 3);
+    if (!of_header || PyBytes_AsStringAndSize(of_header, &header, &start))
+        return NULL;
+    long descriptor = PyLong_AsLong(PyTuple_GetItem(member, 0));
+    pn_transport_t *transport = PyLong_AsVoidPtr(of_transport);
+    pn_collector_t *collector = PyLong_AsVoidPtr(of_collector);
+    if (PyErr_Occurred())
+        return NULL;
+    ssize_t size = recv((int)descriptor, data, sizeof data, MSG_DONTWAIT);
+    if (size < 0)
+        return errno == EAGAIN || errno == EINTR ? none() : PyLong_FromSsize_t(0);
+    if (!size)
+        return PyLong_FromSsize_t(0);
+    if (!transport || !collector || size > SMALL_BYTES)
+        return PyBytes_FromStringAndSize(data, size);
+    push(transport, data, (size_t)size);
+    PyObject *taken = take_message(transport, collector, header, (size_t)start);
+    if (taken != &_Py_NoneStruct)
+        return taken;
+    Py_DecRef(taken);
+    return PyLong_FromSsize_t(size);
+}
+
+/*
+ * receive_all(list of (descriptor, transport, collector, header)) -> for each what its socket brought:
+ *
+ * None: nothing. 0: it has ended. Bytes: they were not given to Proton, as there are many or the transport is 0 (its
+ * engine is not ready). A larger number: so many bytes were given to Proton, which is to be asked. A tuple: (link,
+ * delivery, message, whether the header was taken off it, whether Proton is to be asked about more).
+ */
+static PyObject *receive_all(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+{
+    (void)self, (void)count;
+    Py_ssize_t n = PyList_Size(arguments[0]);
+    PyObject *all = n < 0 ? NULL : PyList_New(0);
+    for (Py_ssize_t i = 0; all && i < n; i++)
+        if (!append(all, receive_one(PyList_GetItem(arguments[0], i)))) {
+            Py_DecRef(all);
+            all = NULL;
+        }
+    return all;
+}
+
+/* settle_all(deliveries): accept these of the peer, and forget them. */
+static PyObject *settle_all(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+{
+    (void)self, (void)count;
+    Py_ssize_t n = PyList_Size(arguments[0]);
+    for (Py_ssize_t i = 0; i < n; i++) {
+        pn_delivery_t *delivery = at(PyList_GetItem(arguments[0], i));
+        if (!delivery)
+            return NULL;
+        pn.delivery_update(delivery, STATE_ACCEPTED);
+        pn.delivery_settle(delivery);
+    }
+    return n < 0 ? NULL : none();
+}
+
+/* True where the socket took all that Proton wants to send, and Proton may want to send more some day. Much is Python's,
+ * which looks at the time. */
+static bool written(int descriptor, pn_transport_t *transport)
+{
+    static char data[SENT_BYTES];
+    ssize_t pending = pn.transport_pending(transport);
+    if (pending > 0) {
+        size_t piece = (size_t)pending < sizeof data ? (size_t)pending : sizeof data;
+        ssize_t size = pn.transport_peek(transport, data, piece);
+        ssize_t sent = size > 0 ? send(descriptor, data, (size_t)size, MSG_DONTWAIT | MSG_NOSIGNAL) : -1;
+        if (sent > 0)
+            pn.transport_pop(transport, (size_t)sent);
+        if (sent != size || size <= 0)
+            return false;
+        pending = pn.transport_pending(transport);
+    }
+    return !pending;
+}
+
+/* write_all(list of (descriptor, transport)) -> indexes of those whose socket did not take all, or that have ended. */
+static PyObject *write_all(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+{
+    (void)self, (void)count;
+    Py_ssize_t n = PyList_Size(arguments[0]);
+    PyObject *left = n < 0 ? NULL : PyList_New(0);
+    for (Py_ssize_t i = 0; left && i < n; i++) {
+        PyObject *member = PyList_GetItem(arguments[0], i), *of_transport = PyTuple_GetItem(member, 1);
+        long descriptor = of_transport ? PyLong_AsLong(PyTuple_GetItem(member, 0)) : -1;
+        pn_transport_t *transport = of_transport && !PyErr_Occurred() ? at(of_transport) : NULL;
+        if (!transport || (!written((int)descriptor, transport) && !append(left, PyLong_FromSsize_t(i)))) {
+            Py_DecRef(left);
+            left = NULL;
+        }
+    }
+    return left;
+}
+
 /* --- what there is: credit, has_output, held --------------------------------------------------------------------- */
 
 /* credit(link) -> (messages that may be sent, whether the peer drains) */
@@ -552,10 +715,11 @@ static PyObject *held(PyObject *self, PyObject *const *arguments, Py_ssize_t cou
 static PyMethodDef methods[] = {
     {"read", read_bytes, METH_FASTCALL, NULL},   {"collect", collect, METH_FASTCALL, NULL},
     {"receive", receive, METH_FASTCALL, NULL},   {"settle", settle, METH_FASTCALL, NULL},
-    {"forget", forget, METH_FASTCALL, NULL},     {"send", send, METH_FASTCALL, NULL},
+    {"forget", forget, METH_FASTCALL, NULL},     {"send", send_messages, METH_FASTCALL, NULL},
     {"write", write_bytes, METH_FASTCALL, NULL}, {"credit", credit, METH_FASTCALL, NULL},
     {"held", held, METH_FASTCALL, NULL},         {"has_output", has_output, METH_FASTCALL, NULL},
-    {"usual_bodies", usual_bodies, METH_FASTCALL, NULL},
+    {"usual_bodies", usual_bodies, METH_FASTCALL, NULL}, {"receive_all", receive_all, METH_FASTCALL, NULL},
+    {"settle_all", settle_all, METH_FASTCALL, NULL}, {"write_all", write_all, METH_FASTCALL, NULL},
 };
 enum { METHODS = sizeof methods / sizeof *methods };
 

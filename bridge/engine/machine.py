@@ -25,6 +25,11 @@ from bridge.sasl import ANONYMOUS, SaslClient, SaslServer
 EVENTS_AT_ONCE: Final = 16
 """Events one call returns: each may be up to 0.1 ms of work for the owner, as of each link of a session that ends."""
 
+_NO_POINTERS: Final = (0, 0)
+
+UNSETTLED_FEW: Final = 8
+"""Deliveries of a connection that cost less than its meter is told of (`bridge.transport.driver.UNCOUNTED_BYTES`)."""
+
 CLOSE_WAIT_S: Final = 2.0
 """How long the peer's answer to our close is waited for before the socket goes."""
 
@@ -143,6 +148,49 @@ class Engine:
         if self._sasl is not None or self._output or self._links.over or self._done:
             return True
         return self._loops.has_output(self._transport)
+
+    # --- many at once (`receive_all` and `write_all` of `bridge.engine.compiled`) ------------------------------------
+
+    @property
+    def pointers(self) -> tuple[int, int]:
+        """Of transport and collector, where their bytes may come and go without this engine; zeros where it has to look
+        at them: something is left of what came before, it holds much, or it begins or ends."""
+        collector, links = self._collector, self._links
+        if self._later or self._rest or self._unread_bytes or self._output or self._closing or self._done:
+            return _NO_POINTERS
+        if collector.more or not collector.opened or links.over or links.deliveries.unsettled > UNSETTLED_FEW:
+            return _NO_POINTERS
+        return self._transport.both
+
+    def given(self, size: int) -> None:
+        """Proton was given so many bytes, and is to be asked what they mean."""
+        self._unread_bytes += size
+
+    def took(self, address: int, delivery: int, size: int) -> tuple[Link, int] | None:
+        """The link of a message that was taken, and the number of its delivery; None where `took_otherwise` has more to
+        look at."""
+        link = self._links.by_address.get(address)
+        if link is None or link.closed or link.credit <= 0 or size > link._message_bytes_max:
+            return None
+        number = link._delivery_next
+        link._delivery_next = number + 1
+        link.credit -= 1
+        link._unsettled[number] = delivery
+        link._deliveries.unsettled += 1
+        return link, number
+
+    def took_otherwise(self, address: int, delivery: int, message: bytes) -> Sequence[Event]:
+        """As `receive_data`, of a message that was taken."""
+        return self._collector.took(address, delivery, message)
+
+    def take_unsettled(self, link: Link, number: int) -> int:
+        """The delivery of this number, which the caller settles in this turn; 0 where it is settled."""
+        delivery = 0 if link.closed else link._unsettled.pop(number, 0)
+        if delivery:
+            link._deliveries.unsettled -= 1
+        return delivery
+
+    # --- Connection, continued ----------------------------------------------------------------------------------
 
     def receive_data(self, data: bytes, now: float) -> Sequence[Event]:
         if self._later:

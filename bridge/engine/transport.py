@@ -36,13 +36,15 @@ _CLOSE, _ERROR = 0x18, 0x1D
 class Transport:
     """A connection, a transport and a collector of Proton's, bound together. No call is made once `alive` is false."""
 
-    __slots__ = ("address", "alive", "collector", "collector_address", "connection", "pointer")
+    __slots__ = ("address", "alive", "both", "collector", "collector_address", "connection", "pointer")
 
     address: int
     """Of `pointer`; 0 once that is freed."""
     alive: bool
     connection: Any
     """``pn_connection_t``; sessions and links are made on it."""
+    both: tuple[int, int]
+    """`address` and `collector_address`."""
     collector: Any
     """``pn_collector_t``: what Proton has to tell."""
     collector_address: int
@@ -67,6 +69,7 @@ class Transport:
         self.pointer = lib.pn_transport()
         self.collector = lib.pn_collector()
         self.address, self.collector_address = address_of(self.pointer), address_of(self.collector)
+        self.both = self.address, self.collector_address
         self.alive = True
         redirect_log(self.pointer)
         lib.pn_connection_collect(self.connection, self.collector)
@@ -168,6 +171,7 @@ class Transport:
         lib.pn_collector_free(self.collector)
         self.connection = self.pointer = self.collector = ffi.NULL
         self.address = self.collector_address = 0
+        self.both = 0, 0
 
 
 def close_frame(condition: Condition) -> bytes:

@@ -15,6 +15,7 @@ import asyncio
 import logging
 import traceback
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple, Protocol, cast
 
 from bridge.transport.connection import Connection
@@ -95,6 +96,14 @@ class Reader(Protocol):
         ...
 
 
+class Gatherer(Protocol):
+    """Who knows at the end of a turn which connections have something to write."""
+
+    def add(self, writer: Driver, /) -> None:
+        """Have it `write` at the end of this turn."""
+        ...
+
+
 class Diverted(NamedTuple):
     """The protocol of a transport whose bytes go somewhere else first; see `asyncio.Protocol`."""
 
@@ -109,10 +118,10 @@ class Driver(asyncio.Protocol):
     """Drives one `Connection` over one transport."""
 
     __slots__ = (
-        "_deadlines", "_failed", "_flush_scheduled", "_gone", "_in_turns", "_known", "_linger_until", "_loop",
-        "_lost_from", "_make_owner", "_meter", "_owner", "_paused_for", "_put_off", "_reader", "_slot", "_turn",
-        "_unread_bytes_max", "_write_bytes_max", "account", "congested", "connection", "held_bytes", "identity", "lost",
-        "transport",
+        "_deadlines", "_failed", "_flush_scheduled", "_gatherer", "_gone", "_in_turns", "_known", "_linger_until",
+        "_loop", "_lost_from", "_make_owner", "_meter", "_owner", "_paused_for", "_put_off", "_reader", "_slot",
+        "_turn", "_unread_bytes_max", "_write_bytes_max", "account", "congested", "connection", "held_bytes",
+        "identity", "lost", "transport",
     )  # fmt: skip
 
     def __init__(
@@ -152,6 +161,7 @@ class Driver(asyncio.Protocol):
         self._unread_bytes_max = unread_bytes_max
         self._loop = asyncio.get_running_loop()
         self._turn = turn_of(self._loop)
+        self._gatherer: Gatherer = self._turn
         self._flush_scheduled = False
         self._failed = False
         """The machine or its owner has raised: the socket is being dropped."""
@@ -270,6 +280,7 @@ class Driver(asyncio.Protocol):
         peer = self.peername
         self.read_by(None)
         self.transport = self._reader = None
+        self._gatherer = self._turn  # who wrote for us knows us too
         lane = slow_lane_of(self._loop)
         if not lane.has_time:
             self._lost_from = peer
@@ -338,7 +349,7 @@ class Driver(asyncio.Protocol):
         """Write what the connection has to send at the end of this turn of the loop."""
         if not self._flush_scheduled:
             self._flush_scheduled = True
-            self._turn.add(self)
+            self._gatherer.add(self)
 
     def divert(self, receive: Callable[[bytes], object], lost: Callable[[Exception | None], None]) -> None:
         """What the peer sends goes to `receive` from now on, which gives what it does not take to `data_received`.
@@ -356,6 +367,26 @@ class Driver(asyncio.Protocol):
         if not self._paused_for:
             before.pause_reading()
             after.resume_reading()
+
+    def write_by(self, gatherer: Gatherer | None) -> None:
+        """Have somebody else know when there is something to write, and write it; None: the turn again."""
+        self._gatherer = gatherer or self._turn
+
+    def written(self) -> bool:
+        """Somebody else writes now all that the connection has to send. False where there is more to do than that:
+        `write` is to be called instead."""
+        transport = self.transport
+        if transport is None or self._failed or self._slot is None or self._linger_until is not None:
+            return False
+        if transport.get_write_buffer_size() or transport.is_closing():
+            return False
+        self._flush_scheduled = False
+        return True
+
+    def take(self, events: Sequence[Any]) -> None:
+        """Have the owner take events of a read that somebody else made."""
+        self._run(partial(self._dispatch, events))
+        self.count()
 
     @property
     def up_to_date(self) -> bool:

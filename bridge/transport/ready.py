@@ -12,6 +12,7 @@ import asyncio
 import math
 import select
 import time
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 from weakref import WeakKeyDictionary
 
@@ -43,6 +44,9 @@ UNKNOWN_BYTES: Final = 16 * 1024
 
 AT_ONCE: Final = 64
 """Asked of the kernel at once."""
+
+FEW_AT_ONCE: Final = 4
+"""The same where each may take long."""
 
 
 class Served(Protocol):
@@ -133,6 +137,71 @@ class Ready:
                 served.ready(events)
             until_s += self._each_s
             if time.monotonic() > min(until_s, until_s_max):
+                return
+
+
+class Together:
+    """Sockets of one kind that somebody serves many at once; used inside the loop only. There is a descriptor of ours
+    from the first of theirs until `close`."""
+
+    __slots__ = ("_at_once", "_descriptors", "_epoll", "_loop", "_serve")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, serve: Callable[[Sequence[int]], None]) -> None:
+        """`serve` is called with the descriptors of those that are readable, or were a moment ago."""
+        self._loop = loop
+        self._serve = serve
+        self._epoll: select.epoll | None = None
+        self._descriptors: set[int] = set()
+        self._at_once = FEW_AT_ONCE
+
+    def __contains__(self, descriptor: int) -> bool:
+        """It is watched."""
+        return descriptor in self._descriptors
+
+    def __len__(self) -> int:
+        """Sockets that are watched."""
+        return len(self._descriptors)
+
+    def watch(self, descriptor: int) -> None:
+        """Serve it when it is readable. Idempotent."""
+        if descriptor in self._descriptors:
+            return
+        if self._epoll is None:
+            self._epoll = select.epoll()
+            self._loop.add_reader(self._epoll.fileno(), self._look)
+        self._epoll.register(descriptor, READABLE)
+        self._descriptors.add(descriptor)
+
+    def leave(self, descriptor: int) -> None:
+        """Serve it no more. Idempotent; to be called before it is closed."""
+        if self._epoll is not None and descriptor in self._descriptors:
+            self._descriptors.discard(descriptor)
+            self._epoll.unregister(descriptor)
+
+    def close(self) -> None:
+        """Serve nothing more."""
+        self._descriptors.clear()
+        if self._epoll is not None:
+            self._loop.remove_reader(self._epoll.fileno())
+            self._epoll.close()
+            self._epoll = None
+
+    def _look(self) -> None:
+        """As many as there is time for, the others in the next turn: the kernel names those first that were served
+        longest ago. After some that took long few are served at once, as nobody looks at the clock in between."""
+        now = time.monotonic()
+        until_s, until_s_max = now + KNOWN_S, now + KNOWN_S_MAX
+        for _ in range(len(self._descriptors)):
+            if self._epoll is None:
+                return
+            asked = self._at_once
+            found = self._epoll.poll(0, asked)
+            begun = time.monotonic()
+            self._serve([descriptor for descriptor, _ in found if descriptor in self._descriptors])
+            now = time.monotonic()
+            self._at_once = FEW_AT_ONCE if now - begun > KNOWN_S else min(2 * asked, AT_ONCE)
+            until_s += len(found) * KNOWN_EACH_S
+            if len(found) < asked or now > min(until_s, until_s_max):
                 return
 
 

@@ -8,10 +8,16 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
+from bridge.engine import choice
+from bridge.engine.compiled import CompiledLoops
 from bridge.transport.driver import Driver
+from bridge.transport.ready import Together
+from bridge.transport.turn import turn_of
 from edge.broker.amqp import interception as amqp_interception
+from edge.broker.amqp.arrivals import Arrivals as AmqpArrivals
 from edge.broker.amqp.services import Administration
 from edge.broker.amqp.session import AmqpSession
 from edge.broker.configuration import BrokerConfiguration, DeviceApi, Protocol
@@ -88,6 +94,12 @@ class Broker:
         self.admission = Admission(limits, Budget(limits.memory_bytes_max, configuration.space), resident)
         compiled = arrivals.calls()
         self._arrivals = Arrivals(compiled, self.router, self._loop) if compiled is not None else None
+        loops = choice.choice().loops
+        self._amqp_arrivals = (
+            AmqpArrivals(loops, self.router, turn_of(self._loop), partial(Together, self._loop))
+            if isinstance(loops, CompiledLoops)
+            else None
+        )
         self.listeners = self._make_listeners(administration)
         self._housekeeping = Housekeeping(
             (
@@ -123,6 +135,8 @@ class Broker:
         self.router.wills.finish()
         if self._arrivals is not None:
             self._arrivals.close()
+        if self._amqp_arrivals is not None:
+            self._amqp_arrivals.close()
         self._threads.stop()
 
     def reconfigure(self, configuration: BrokerConfiguration) -> None:
@@ -160,7 +174,9 @@ class Broker:
         limits, gate, clock = self.configuration.limits, self.gate, self._loop.time
         for_mqtt, for_amqp = _interceptions(self.devices)
         container_id = _container_id(self.configuration)
-        self._amqp = AmqpDrivers(limits, container_id, self.router, gate, for_amqp, administration, clock)
+        self._amqp = AmqpDrivers(
+            limits, container_id, self.router, gate, for_amqp, administration, clock, self._amqp_arrivals
+        )
         return Listeners(
             self.configuration,
             {

@@ -78,8 +78,8 @@ class IncomingLink(Origin):
     """Origin of what one link brings in; its tokens are the delivery numbers of the engine."""
 
     __slots__ = (
-        "_direct", "_driver", "_engine", "_grant", "_header_usual", "_held", "_link", "_relay", "_router", "_under_way",
-        "_window", "address", "name", "user",
+        "_direct", "_driver", "_engine", "_grant", "_held", "_link", "_relay", "_router", "_under_way", "_window",
+        "address", "header_usual", "name", "user",
     )  # fmt: skip
 
     def __init__(
@@ -110,7 +110,7 @@ class IncomingLink(Origin):
         """Messages published and not answered yet."""
         self._window = SENDER_CREDIT
         """Messages the address allowed under way when it was asked last; a direct one, to come."""
-        self._header_usual = b""
+        self.header_usual = b""
         """The header section of the last messages: most often the next ones have the same."""
         self._held = False
         """No more credit for now: a subscriber of what comes in has to catch up."""
@@ -130,6 +130,26 @@ class IncomingLink(Origin):
         else:
             self._publish_each(event)
         self.top_up()
+
+    def took(self, header: bytes, flags: int, body: bytes) -> Run | None:
+        """The run of one message that was sent unsettled, with this header section and a usual body
+        (`bridge.sections.usual_bodies`); None where each message of the link is looked at."""
+        if self.address is None:
+            return None
+        self._under_way += 1
+        return Run(self.address, self.name, flags, header, [body])
+
+    def accept_one(self, number: int, deliveries: list[int]) -> None:
+        """As `accepted`, of one message; its delivery goes to those that the caller settles before anything else is
+        done."""
+        self._under_way -= 1
+        link = self._link
+        delivery = self._engine.take_unsettled(link, number)
+        if delivery:
+            if not self._direct and link.credit * 2 <= self._window - self._under_way:
+                self.top_up()
+            deliveries.append(delivery)
+            self._driver.flush_soon()
 
     def top_up(self) -> None:
         """Grant credit when half of what the address allows has been used up; it is not asked for before."""
@@ -188,7 +208,7 @@ class IncomingLink(Origin):
 
     def _alike(self, messages: list[bytes]) -> tuple[bytes, list[bytes]] | None:
         """(header, bodies) when all messages have one header and nothing else of interest; None: look at each."""
-        header = self._header_usual
+        header = self.header_usual
         if self.address is None:
             return None
         bodies = self._engine.usual_bodies(messages, header)
@@ -205,7 +225,7 @@ class IncomingLink(Origin):
         if bodies is None:
             return None
         if end <= HEADER_USUAL_BYTES_MAX:
-            self._header_usual = found
+            self.header_usual = found
         return found, bodies
 
     def _publish(

@@ -70,13 +70,14 @@ class AmqpSession:
         interception: LinkInterception = NO_INTERCEPTION,
         administration: Administration | None = None,
         containers: set[tuple[str, str]] | None = None,
+        sent: Callable[[IncomingLink], None] | None = None,
     ) -> None:
         """`clock_ns` is UTC, for time to live; `on_closed` hears why the connection ended, once.
 
         Without a gate everybody may do everything. `credentials` knows who was proven by SASL, beside who TLS has
         proven. `interception`: who steps in before an attach is taken as it is. `administration`: who changes addresses
         for `$management`. `containers`: users (empty: anybody) and container ids that are over one connection only, of
-        all sessions.
+        all sessions. `sent` is told of each link that has brought one message by itself.
         """
         self._driver = driver
         self._engine = engine
@@ -86,6 +87,7 @@ class AmqpSession:
         self._credentials = credentials
         self._interception = interception
         self._containers = set() if containers is None else containers
+        self._sent = sent
         self._sole: tuple[str, str] | None = None
         """What of `containers` is ours."""
         self._will: Run | None = None
@@ -120,6 +122,8 @@ class AmqpSession:
                 owner = event.link.context
                 if isinstance(owner, _TAKING) and not self._peer.closing:
                     owner.received(event)
+                    if self._sent is not None and len(event.messages) == 1 and isinstance(owner, IncomingLink):
+                        self._sent(owner)
             elif isinstance(event, Dispositions):
                 if isinstance(event.link.context, OutgoingLink):
                     event.link.context.settled(event)

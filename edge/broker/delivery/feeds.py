@@ -110,8 +110,9 @@ class LogFeeds:
 
     def __init__(self, store: MessageLog) -> None:
         self._store = store
-        self.unattended: Callable[[Stored], None] = lambda _stored: None
-        """Hears of what was committed to a log that has no subscription here."""
+        self.unattended: Callable[[Stored], bool] = lambda _stored: True
+        """Hears of what was committed to a log that has no subscription here; True where it need not hear of those
+        behind it with the same address and properties."""
         self.taken: list[tuple[int, Stored]] = []
         """(log, run) taken in memory, and not handed on yet."""
         self._feeds: dict[int, Feed] = {}
@@ -167,8 +168,7 @@ class LogFeeds:
             log, stored = runs[at]
             feed = self._feeds.get(log)
             if feed is None:
-                self._leave(log, stored)
-                at += 1
+                at = self._leave(runs, at)
                 continue
             if log not in awake:
                 if not self._raised and feed.sleeps:
@@ -184,12 +184,23 @@ class LogFeeds:
             at += 1
         self._pump(touched)
 
-    def _leave(self, log: int, stored: Stored) -> None:
-        """Nobody follows the log, as far as is known."""
-        self.unattended(stored)
+    def _leave(self, runs: Sequence[tuple[int, Stored]], at: int) -> int:
+        """Nobody follows the log of this run, as far as is known. Returns where the runs begin that are to be looked at
+        next."""
+        log, stored = runs[at]
+        known = self.unattended(stored)
         feed = self._feeds.get(log)
         if feed is not None:  # a subscription was opened for it: what follows is handed on
             feed.watermark = stored.position + len(stored.run.bodies)
+            known = False
+        at, first = at + 1, stored.run
+        address, flags, properties = first.address, first.flags, first.properties
+        while known and at < len(runs) and runs[at][0] == log:
+            run = runs[at][1].run
+            if run.properties != properties or run.flags != flags or run.address != address:
+                break
+            at += 1
+        return at
 
     def _hand_on(self, feed: Feed, stored: Stored, touched: dict[Follower, None]) -> None:
         run, end = stored.run, stored.position + len(stored.run.bodies)

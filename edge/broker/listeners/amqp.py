@@ -9,6 +9,7 @@ from bridge.engine import Engine
 from bridge.sasl import ANONYMOUS, SaslServer
 from bridge.transport.connection import Connection
 from bridge.transport.driver import Driver, Meter
+from edge.broker.amqp.arrivals import Arrivals
 from edge.broker.amqp.interception import LinkInterception
 from edge.broker.amqp.services import Administration
 from edge.broker.amqp.session import CAPABILITIES, AmqpSession
@@ -32,9 +33,10 @@ class AmqpDrivers:
         interception: LinkInterception,
         administration: Administration | None,
         clock: Callable[[], float],
+        arrivals: Arrivals | None,
     ) -> None:
         """`container_id` is the broker's; `administration` changes addresses when a client asks for it (None: nobody
-        does); `clock` is monotonic seconds."""
+        does); `clock` is monotonic seconds; without `arrivals` each connection is read and written by itself."""
         self._limits = limits
         self.container_id = container_id
         self._router = router
@@ -42,6 +44,7 @@ class AmqpDrivers:
         self._interception = interception
         self._administration = administration
         self._clock = clock
+        self._arrivals = arrivals
         self._containers: set[tuple[str, str]] = set()
 
     def serve(
@@ -91,6 +94,7 @@ class AmqpDrivers:
             interception=self._interception,
             administration=self._administration,
             containers=self._containers,
+            sent=self._arrivals.lane(driver, engine).learn if self._arrivals is not None else None,
         )
 
 

@@ -133,20 +133,23 @@ class Queues(Mapping[str, LogSubscription]):
         self._close_unused(now_ns)
         self._forget_unused()
 
-    def unattended(self, stored: Stored) -> None:
-        """A run was committed to a log that has no open subscription."""
+    def unattended(self, stored: Stored) -> bool:
+        """A run was committed to a log that has no open subscription. True: those behind it with the same address and
+        properties are none that anything is done about."""
         run = stored.run
         if self.consumers and run.address in self._users and self.consumers.match(run.address):
             self[run.address].pump()
-            return
+            return False
         if not (run.properties or self._addresses.expires) or run.address not in self._users:
-            return
+            return True
         if priority_of(run) != NORMAL:
             self[run.address].arrived(stored)
-            return
+            return False
         ttl = ttl_ns(run, self._addresses.policy(run.address))
-        if ttl is not None:
-            self._expires_at(run.address, run.received_at + min(ttl, SWEEP_AGAIN_NS))
+        if ttl is None:
+            return True
+        self._expires_at(run.address, run.received_at + min(ttl, SWEEP_AGAIN_NS))
+        return False
 
     def _open(self, address: str) -> LogSubscription:
         queue = self.opened[address] = self._logs.open_queue(address)

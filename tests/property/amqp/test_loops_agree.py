@@ -100,7 +100,7 @@ class Script:
         engines = [self.pipe.client, self.pipe.server]
         for engine in engines:
             count = sum(len(link._sent) + len(link._unsettled) for link in engine._links.by_address.values())
-            assert engine._links._deliveries.unsettled == count
+            assert engine._links.deliveries.unsettled == count
         return [(engine.held_bytes, engine.has_output, engine.closed) for engine in engines] + [
             (link.credit, link.closed, sorted(link._sent), sorted(link._unsettled))
             + (() if link.closed else (lib.pn_link_unsettled(link._pn), lib.pn_link_queued(link._pn)))

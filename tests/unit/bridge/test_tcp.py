@@ -593,3 +593,45 @@ class TestListening:
                     await listen("mqtt", Noting, "host", 0, 5)
 
         asyncio.run(scenario())
+
+
+class TestTogether:
+    """Sockets that somebody serves many at once (`bridge.transport.ready.Together`)."""
+
+    async def served(self, count: int, takes_s: float) -> list[int]:
+        """How many of so many readable sockets are served at once, time after time, where each takes so long."""
+        pairs = [socket.socketpair() for _ in range(count)]
+        clock, served = [0.0], []
+
+        def serve(descriptors: object) -> None:
+            assert isinstance(descriptors, list)
+            clock[0] += takes_s * len(descriptors)
+            served.append(len(descriptors))
+
+        def now() -> float:
+            return clock[0]
+
+        together = ready.Together(asyncio.get_running_loop(), serve)
+        try:
+            with mock.patch("bridge.transport.ready.time.monotonic", now):
+                for here, there in pairs:
+                    together.watch(here.fileno())
+                    together.watch(here.fileno())
+                    there.send(b"x")
+                for _ in range(100):
+                    await asyncio.sleep(0)
+            together.leave(pairs[0][0].fileno())
+            assert pairs[0][0].fileno() not in together
+            assert len(together) == count - 1
+        finally:
+            together.close()
+            for pair in pairs:
+                for each in pair:
+                    each.close()
+        return served
+
+    def test_more_and_more_are_served_at_once_where_each_takes_little(self) -> None:
+        assert max(asyncio.run(self.served(100, 0.000005))) == ready.AT_ONCE
+
+    def test_few_are_served_at_once_where_each_takes_long(self) -> None:
+        assert set(asyncio.run(self.served(100, 2 * KNOWN_S))) == {ready.FEW_AT_ONCE}
