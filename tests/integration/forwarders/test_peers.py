@@ -93,6 +93,7 @@ def said(one: Gateway, two: Gateway, reader: Receiver) -> str:
     return f"{sum(map(len, reader.runs))} there; {outlet.figures}; {inbound.figures}; {states}"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_rabbitmq_that_is_killed(rabbitmq: RabbitMQ) -> None:
     asyncio.run(carry(rabbitmq, FEW, (FEW // 4,)))
