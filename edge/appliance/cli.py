@@ -38,10 +38,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-YOUNG_OBJECTS_MAX = 5_000
-"""Objects made since the collector looked last at which it looks again. What a message is made of lives until its
-commit, so with Python's 700 the collector went through messages that were about to go: a twentieth of all work. To look
-at these takes 1 to 2 ms, in which nobody is served."""
+COLLECTED = (5_000, 4, 100)
+"""`gc.set_threshold`: objects made since the collector looked last at which it looks at them; how many such looks until
+it looks at those of all of them; and how many of those until it looks at everything. What a message is made of lives
+until its commit, so with Python's 700 the collector went through messages about to go: a twentieth of all work.
+Nobody is served meanwhile: 5 000 objects take 1 to 2 ms, so what thousands of connections are made of is looked at in
+small parts, and everything as seldom as before."""
 
 FILES_BESIDE_CONNECTIONS = 100 + HTTP_STRANGERS_MAX + HTTPS_STRANGERS_MAX + HTTP_USERS_MAX + HTTP_POLLS_MAX
 """Those over HTTP; store, logs, listeners, uplinks: a few dozen."""
@@ -198,7 +200,7 @@ async def _run(configuration: BrokerConfiguration, options: RunOptions, resource
     _allow_files(configuration.limits.connections_max + FILES_BESIDE_CONNECTIONS)
     gc.collect()
     gc.freeze()  # modules stay: going through them again and again cost 10 ms each time
-    gc.set_threshold(YOUNG_OBJECTS_MAX)
+    gc.set_threshold(*COLLECTED)
     gc.disable()  # until the store is read: a third of a start with 100 000 names
     following = Following(options, resources)
     trials = Trials(options.data, following, restart=ended.set)

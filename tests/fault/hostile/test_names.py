@@ -13,7 +13,8 @@ import yaml
 from proton import Message
 from proton.utils import BlockingConnection, LinkDetached, SendException
 
-from edge.broker.limits import Limits
+from edge.broker.limits import TOPIC_LEVELS_MAX, Limits
+from edge.broker.message.mqtt_properties import Properties
 from edge.broker.message.mqtt_reason_codes import ReasonCode
 from edge.broker.mqtt import packets
 from tests.fault.hostile.naming import durable_filters, figures, queue_names
@@ -109,6 +110,21 @@ def test_retained_messages_stop_at_the_quota(small: Waypost) -> None:
         answer = client.receive()
         assert isinstance(answer, packets.PubAck)
         assert int(answer.reason) < 0x80
+
+
+def test_a_filter_of_many_levels_that_nobody_holds(small: Waypost) -> None:
+    """The next message to a topic like it kept the loop for ever."""
+    levels = ["a"] * (TOPIC_LEVELS_MAX - 1)
+    with Raw(small, version=5) as client:
+        expiry = Properties(session_expiry_interval_s=3_600)
+        client.send(packets.Connect("deep", 5, properties=expiry))
+        assert isinstance(client.receive(), packets.ConnAck)
+        assert client.subscribe("/".join([*levels, "b"]), qos=1) == [1]
+    small.kill()
+    small.start()  # it is at rest
+    with Raw(small, version=5).connect("writer") as writer:
+        writer.send(packets.Publish("/".join([*levels, "c"]), b"x", qos=1, packet_id=1))
+        assert isinstance(writer.receive(), packets.PubAck)
 
 
 def test_http_and_amqp_say_so_too(small: Waypost) -> None:
