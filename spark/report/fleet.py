@@ -145,9 +145,10 @@ def _judge(member: Member) -> None:
     if member.given_up:
         look.append(f"{formatting.count(member.given_up)} given up")
     if member.devices_ill:
-        look.append(f"{formatting.count(member.devices_ill)} {'device' if member.devices_ill == 1 else 'devices'}")
+        devices = "device" if member.devices_ill == 1 else "devices"
+        look.append(f"{formatting.count(member.devices_ill)} {devices} not well")
     if member.suspect:
-        look.append("clock")
+        look.append("clock wrong")
     member.why = wrong + look
     member.state = "wrong" if wrong else "look" if look else "ok"
 
