@@ -26,6 +26,8 @@ CERTIFICATE_PATH: Final = "/enrolment/certificate"
 """POST `EnrolmentRequest`: a certificate for a token."""
 RENEWAL_PATH: Final = "/enrolment/renewal"
 """POST `RenewalRequest`, with a client certificate that is good: the next one."""
+ATTESTATION_PATH: Final = "/enrolment/attestation"
+"""POST `Attestation`, with a client certificate that is good: what a new gateway was set up with."""
 REVOKED_PATH: Final = "/enrolment/revoked.crl"
 """GET: the authority's list of revoked certificates (RFC 5280 section 5), DER."""
 ALPN: Final = "http/1.1"
@@ -145,6 +147,27 @@ class Issued(msgspec.Struct, frozen=True):
     """PEM: what the hub's certificate is of."""
     now: float
     """The hub's time, UTC seconds since 1970: a gateway's clock may not be set yet."""
+
+
+class Attestation(msgspec.Struct, frozen=True):
+    """What a gateway that was set up by the file on its card says of itself, as it found it and not as it was told."""
+
+    settings: str
+    """SHA-256 of the file it has taken up."""
+    hostname: str
+    networks: tuple[str, ...]
+    """Its interfaces with their addresses: ``eth0 192.168.1.20/24``."""
+    certificate: str
+    """Serial number, hexadecimal."""
+    certificate_ends: str
+    """ISO 8601, UTC."""
+    clock: str
+    """Its time, ISO 8601, UTC, and whether a time service keeps it right."""
+    root: str
+    """SHA-256 of the root file system it runs; empty: it runs none of ours."""
+    root_expected: str
+    """The one its card was made with."""
+    version: str
 
 
 class Refusal(msgspec.Struct, frozen=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -167,6 +167,50 @@ def list_gateways(data: Path, config: Path | None, as_json: bool) -> None:
         say("  ".join(f"{row[name]}" for name in ("tenant", "gateway", "state", "ends_at")))
     if not rows:
         say("no gateway has enrolled")
+
+
+@fleet.command()
+@data_option
+@config_option
+@tenant_option
+@json_option
+@click.argument("gateway")
+def show(data: Path, config: Path | None, tenant: str, as_json: bool, gateway: str) -> None:
+    """Show a gateway's certificate, and what it has found itself to be at its first start.
+
+    That is what it says of itself, with the certificate it was given: name, networks, clock, and the root file system
+    it runs. A root other than expected is said.
+    """
+    import json
+
+    from edge.output.terminal import say, say_json
+
+    with opened(data, config) as place:
+        mine = [each for each in place.enrolments.certificates() if (each.tenant, each.gateway) == (tenant, gateway)]
+        told = place.enrolments.attestation(tenant, gateway)
+    if not mine:
+        raise FleetError(
+            f"gateway {gateway} of tenant {tenant} has not enrolled", f"see them: waypost fleet list --data {data}"
+        )
+    now_us = time.time_ns() // 1_000
+    last = max(mine, key=lambda each: (each.good(now_us), each.ends_at))
+    document: dict[str, Any] = {
+        "tenant": tenant,
+        "gateway": gateway,
+        "state": "good" if last.good(now_us) else "ended" if last.revoked_at is None else "revoked",
+        "ends_at": moment(last.ends_at),
+        "attested_at": moment(told[0]) if told is not None else None,
+        "attestation": json.loads(told[1]) if told is not None else None,
+    }
+    if as_json:
+        say_json(document)
+        return
+    said: dict[str, Any] = document.pop("attestation") or {}
+    for name, value in {**document, **said}.items():
+        shown = ", ".join(value) if isinstance(value, list) else value
+        say(f"{name:<17} {shown or '-'}")
+    if said and said["root"] and said["root"] != said["root_expected"]:
+        say("its root file system is not the one its card was made with", style="yellow", err=True)
 
 
 @fleet.command()

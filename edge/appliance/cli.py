@@ -21,6 +21,7 @@ import msgspec
 
 from bridge import native
 from edge.appliance.errors import CommandError, Exit
+from edge.appliance.first_boot.cli import first_boot
 from edge.appliance.identity.commands import enrol
 from edge.appliance.initial.cli import init
 from edge.appliance.program import log_to_stderr
@@ -240,6 +241,7 @@ def _joined(host: str, port: int) -> str:
 
 edge.add_command(init)
 edge.add_command(enrol)
+edge.add_command(first_boot)
 
 
 @edge.command()
@@ -289,6 +291,8 @@ def _print_status(document: dict[str, Any]) -> None:
         "clock": "right, a time service keeps it" if document.get("clock") == "good" else "not known to be right",
         "backlog": f"{uplink.get('backlog_messages', 0):,} messages not accepted by {_taker(document)} yet",
     }
+    if (set_up := document.get("first_boot") or {}).get("done_at"):
+        rows["set up"] = f"{set_up['done_at']} by its card, as {set_up.get('hostname', '-')}"
     progress = uplink.get("progress") or {}
     if progress.get("budget_bytes"):
         spent, budget = progress["spent_bytes"], progress["budget_bytes"]

@@ -307,6 +307,7 @@ class Gateway:
             },
             "ledger": dict(self.store.entered),
             "problems": msgspec.to_builtins(self._health.problems()),
+            "first_boot": self._health.first_boot.told(),
             "configuration": msgspec.to_builtins(self._trials.report()) if self._trials is not None else {},
         }
 

@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from edge.appliance.clock import ClockQuality
+from edge.appliance.first_boot.journal import State, state_of
 from edge.appliance.problems import memory_problems, name_problems, room_problems, store_problems, token_problem
 from edge.appliance.program import as_called
 from edge.broker.configuration import BrokerConfiguration, ConnectorType
@@ -76,6 +77,8 @@ class GatewayHealth:
         self._shed = Rising(monotonic_s)
         self._logs = StandingLogs(broker, monotonic_s)
         self._hubs = Standing(monotonic_s)
+        self.first_boot = State()
+        """How far the settings of the card are, looked at seldom."""
         self._files: list[Found] = []
         self._files_at = float("-inf")
         self._health = Health(
@@ -209,9 +212,15 @@ class GatewayHealth:
         utc = datetime.datetime.now(datetime.UTC)
         yield from certificate_problems(sorted(path for path in shown if path is not None), utc)
         yield from directory_problems(self._data)
+        yield from self._first_boot()
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         if limit != resource.RLIM_INFINITY:
             yield from descriptor_problems(len(os.listdir("/proc/self/fd")), limit)
+
+    def _first_boot(self) -> Iterator[Found]:
+        self.first_boot = state_of(self._data)
+        if self.first_boot.trouble:
+            yield Found("first boot", self.first_boot.trouble, self.first_boot.next_step, Severity.WARNING)
 
     def _hub(self, uplink: AnyConnector) -> Iterator[Found]:
         """An uplink that is away is no problem; a hub, or another peer, that is there and takes nothing is."""

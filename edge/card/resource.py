@@ -15,9 +15,6 @@ from bridge.resources.fields import Bytes, Live, Part, read_by
 from bridge.resources.resource import Errors, Kind, Kinds, Resource, error_at, of_kind
 from edge.card import fields
 
-FILE: Final = "waypost.yaml"
-"""Its name on the card's first partition, which every machine can open."""
-
 KIND: Final = "Card"
 FILE_BYTES_MAX: Final = 64 << 10
 """Of the file: a full one has 2 KiB; a card in a box must not fill a memory."""

@@ -98,7 +98,7 @@ def _look(target: Path, base: Plain | None, *, show: bool) -> None:
 
 def _settings(target: Path, base: Plain | None) -> list[Written]:
     """Those in a YAML file, a CSV, or an image. Raises ImageError."""
-    from edge.card.resource import FILE
+    from edge.card.location import FILE
     from images.card import partition
     from images.card.settings import of_csv, of_file, of_text
 
@@ -113,7 +113,7 @@ def _settings(target: Path, base: Plain | None) -> list[Written]:
 
 
 def _write_one(target: Path, values: tuple[str, ...], source: Path | None) -> None:
-    from edge.card.resource import FILE
+    from edge.card.location import FILE
     from edge.card.text import text_of
     from images.card import partition
     from images.card.settings import of_arguments, of_file, of_text

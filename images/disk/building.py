@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Final
 
-from edge.card.resource import FILE
+from edge.card.location import FILE
 from edge.card.text import text_of
 from images import source
 from images.disk import bmap, filesystem, sbom, signing

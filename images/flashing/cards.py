@@ -7,7 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from edge.card.resource import FILE, Card
+from edge.card.location import FILE
+from edge.card.resource import Card
 from images.errors import USAGE, ImageError
 from images.flashing import writing
 from images.flashing.devices import Disk

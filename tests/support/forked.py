@@ -20,6 +20,9 @@ from edge.appliance.commands import COMMANDS
 SECONDS_MAX: Final = 60.0
 _IMPORTED: Final = (
     "edge.appliance.main",
+    "edge.appliance.first_boot.attesting",
+    "edge.appliance.first_boot.enrolling",
+    "edge.appliance.first_boot.settings",
     "edge.appliance.gateway",
     "edge.appliance.initial.making",
     "tests.support.forked",
@@ -48,6 +51,21 @@ def waypost(
             raise AssertionError(f"{words} did not end within {timeout_s:g} s: {streams[2].read_text()}")
         out, err = (stream.read_text() for stream in streams[1:])
         return subprocess.CompletedProcess(words, process.exitcode or 0, out, err)
+
+
+def cut_off(*words: str, after_s: float) -> bool:
+    """Run one command line, and kill it (SIGKILL) after so long; False: it had ended."""
+    with tempfile.TemporaryDirectory() as folder:
+        streams = [Path(folder, name) for name in ("stdin", "stdout", "stderr")]
+        for stream in streams:
+            stream.touch()
+        process = _server.Process(target=_run, args=(words, streams, dict(os.environ)))
+        process.start()
+        process.join(after_s)
+        alive: bool = process.is_alive()
+        process.kill()
+        process.join(SECONDS_MAX)
+        return alive
 
 
 def _run(words: Sequence[str], streams: Sequence[Path], environment: Mapping[str, str]) -> None:

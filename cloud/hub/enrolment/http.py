@@ -12,11 +12,13 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from bridge.enrolment import (
+    ATTESTATION_PATH,
     AUTHORITY_PATH,
     CERTIFICATE_PATH,
     DOCUMENT_BYTES_MAX,
     RENEWAL_PATH,
     REVOKED_PATH,
+    Attestation,
     EnrolmentRequest,
     Issued,
     Reason,
@@ -30,7 +32,8 @@ from edge.broker.http.limits import HTTP_BODY_S_MAX
 from edge.broker.http.peer import peer_of
 from edge.output.document import json
 
-Document = TypeVar("Document", EnrolmentRequest, RenewalRequest)
+Document = TypeVar("Document", EnrolmentRequest, RenewalRequest, Attestation)
+Answer = TypeVar("Answer")
 
 STATUS: Final = {
     Reason.MALFORMED: 400,
@@ -68,20 +71,28 @@ def routes(enrolment: Enrolment, now: Callable[[], float]) -> list[Route]:
     async def _renewed(request: Request) -> Issued:
         return await enrolment.renew(await _document(request, RenewalRequest), peer_of(request).certificate)
 
+    async def attestation(request: Request) -> Response:
+        return await answered(_attested(request), now)
+
+    async def _attested(request: Request) -> dict[str, bool]:
+        await enrolment.attest(await _document(request, Attestation), peer_of(request).certificate)
+        return {"kept": True}
+
     return [
         Route(AUTHORITY_PATH, authority),
         Route(REVOKED_PATH, revoked),
         Route(CERTIFICATE_PATH, certificate, methods=["POST"]),
         Route(RENEWAL_PATH, renewal, methods=["POST"]),
+        Route(ATTESTATION_PATH, attestation, methods=["POST"]),
     ]
 
 
 NOT_KEPT: Final = {"cache-control": "no-store"}
 
 
-async def answered(asked: Awaitable[Issued], now: Callable[[], float]) -> Response:
-    """The certificate, or why there is none."""
-    document: Issued | Refusal
+async def answered(asked: Awaitable[Answer], now: Callable[[], float]) -> Response:
+    """The answer, or why there is none."""
+    document: Answer | Refusal
     try:
         document, status = await asked, 200
     except EnrolmentRefused as refused:

@@ -18,6 +18,7 @@ from typing import Any, Final, TypeVar
 import sqlalchemy as sa
 
 from bridge.enrolment import (
+    Attestation,
     EnrolmentRequest,
     Issued,
     Reason,
@@ -32,6 +33,8 @@ from cloud.hub.peers import Peer, gateway_fault
 from cloud.hub.registry.enrolments import Asked, CertificateRecord, EnrolmentRefused, Enrolments, TenantFull
 from cloud.hub.tenants import Tenants
 from cloud.lake.faults import RegistryError
+from edge.output.document import json
+from edge.output.text import line
 
 log = logging.getLogger(__name__)
 
@@ -133,6 +136,14 @@ class Enrolment:
         made = await self._asked(lambda registry: registry.renew(serial, key_id(key), self._now_us(), maximum, sign))
         log.info("gateway %s of tenant %s has renewed its certificate", made.gateway, made.tenant)
         return self._issued(made)
+
+    async def attest(self, said: Attestation, shown: Mapping[str, Any] | None) -> None:
+        """Keep what who has shown this certificate says of itself. Raises `EnrolmentRefused`, `RegistryError`."""
+        serial = serial_of(shown)
+        if serial is None:
+            raise EnrolmentRefused(Reason.NO_CERTIFICATE, "a gateway says who it is by the certificate it has")
+        tenant, gateway = await self._asked(lambda registry: registry.attest(serial, json(said), self._now_us()))
+        log.info("gateway %s of tenant %s was set up: root %s", gateway, tenant, line(said.root[:16] or "unknown"))
 
     def revocations(self) -> bytes:
         """The list of revoked certificates, DER."""

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from bridge.enrolment import Reason, same
 from bridge.hidden import hides
 from cloud.hub.registry.database import Database
-from cloud.hub.registry.schema import certificates, gateways, open_schema, tokens
+from cloud.hub.registry.schema import attestations, certificates, gateways, open_schema, tokens
 from cloud.hub.tenants import full
 
 TIES_US = 10_000_000
@@ -157,6 +157,18 @@ class Enrolments:
         query = sa.select(*_CERTIFICATE).where(certificates.c.revoked_at >= since_us - TIES_US)
         return [CertificateRecord(*row) for row in self._database.transaction(lambda tx: tx.execute(query).all())]
 
+    def attest(self, serial: str, document: str, now_us: int) -> tuple[str, str]:
+        """Keep what the gateway says that has shown the certificate of this serial, in the place of what it said
+        before; (tenant, gateway). Raises `EnrolmentRefused`."""
+        return self._database.transaction(lambda tx: _attest(tx, serial, document, now_us))
+
+    def attestation(self, tenant: str, gateway: str) -> tuple[int, str] | None:
+        """(when it was told, the document) of a gateway; None: it has told nothing."""
+        mine = (attestations.c.tenant == tenant, attestations.c.gateway == gateway)
+        query = sa.select(attestations.c.told_at, attestations.c.document).where(*mine)
+        row = self._database.transaction(lambda tx: tx.execute(query).first())
+        return None if row is None else (row[0], row[1])
+
     def certificates(self) -> list[CertificateRecord]:
         """Every certificate, by gateway and time."""
         order = (certificates.c.tenant, certificates.c.gateway, certificates.c.ends_at)
@@ -237,6 +249,17 @@ def _renew(
     made = sign(shown.tenant, shown.gateway)
     tx.execute(certificates.insert().values(**made._asdict()))
     return made
+
+
+def _attest(tx: sa.Connection, serial: str, document: str, now_us: int) -> tuple[str, str]:
+    shown = _certificate(tx, serial)
+    if shown is None or not shown.good(now_us):
+        words = "the certificate shown has ended, was revoked, or is none of this hub; enrol anew with a token"
+        raise EnrolmentRefused(Reason.NO_CERTIFICATE, words)
+    key = {"tenant": shown.tenant, "gateway": shown.gateway}
+    tx.execute(attestations.delete().where(*(attestations.c[name] == value for name, value in key.items())))
+    tx.execute(attestations.insert().values(**key, told_at=now_us, document=document))
+    return shown.tenant, shown.gateway
 
 
 def _revoke(tx: sa.Connection, tenant: str, gateway: str, now_us: int) -> int:

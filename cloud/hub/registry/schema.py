@@ -10,7 +10,7 @@ from sqlalchemy.schema import CreateColumn
 
 from cloud.hub.registry.faults import RegistryForeign, RegistryTooNew
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 """Raised with every change of the tables below."""
 
 PARAMETERS_MAX = 900
@@ -138,6 +138,14 @@ certificates = sa.Table(
     sa.Column("revoked_at", sa.BigInteger, nullable=True, index=True),
     sa.Column("pem", sa.Text, nullable=False),
     sa.Index("certificates_of", "tenant", "gateway"),
+)
+attestations = sa.Table(
+    "attestations",
+    metadata,
+    sa.Column("tenant", sa.String(255), primary_key=True),
+    sa.Column("gateway", sa.String(255), primary_key=True),
+    sa.Column("told_at", sa.BigInteger, nullable=False),
+    sa.Column("document", sa.Text, nullable=False),
 )
 configurations = sa.Table(
     "configurations",

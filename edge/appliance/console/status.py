@@ -196,6 +196,8 @@ class Status(TypedDict, total=False):
     ledger: Mapping[str, int]
     """How often messages were given up since the start, by reason."""
     problems: Sequence[ProblemStatus]
+    first_boot: Mapping[str, object]
+    """What a card has set up (`edge.appliance.first_boot.journal.State`); empty where none has."""
     configuration: Mapping[str, Any]
 
 

@@ -74,6 +74,18 @@ class Exchange:
             raise NotIssued(Reason.UNAVAILABLE.value, f"{self.endpoint} answers with HTTP status {status}") from None
         raise NotIssued(refused.reason, refused.error)
 
+    def tell(self, path: str, document: Any, context: ssl.SSLContext) -> None:
+        """Hand over a document. Raises `HubUnreachable`, `WrongHub`, `NotIssued`."""
+        with self._connected(context) as connection:
+            status, body = self._ask(connection, "POST", path, msgspec.json.encode(document))
+        if status == 200:
+            return
+        try:
+            refused = msgspec.json.decode(body, type=Refusal)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            raise NotIssued(Reason.UNAVAILABLE.value, f"{self.endpoint} answers with HTTP status {status}") from None
+        raise NotIssued(refused.reason, refused.error)
+
     def fetch(self, path: str, context: ssl.SSLContext) -> bytes:
         """What is at a path of the hub. Raises `HubUnreachable`, `WrongHub`, `NotIssued`."""
         with self._connected(context) as connection:

@@ -58,8 +58,13 @@ def _documents(wanted: FirstGateway) -> Iterator[dict[str, Any]]:
         gateway["hub"] = hub_of(wanted.hub, wanted.identity)
     yield _document("Gateway", wanted.name, gateway)
     yield _document("AddressSpace", SPACE, {"authenticationService": {"name": Authentication.STANDARD.value}})
+    yield from addresses(wanted.forward)
+
+
+def addresses(filters: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Those of which everything goes to the hub."""
     names: set[str] = set()
-    for number, pattern in enumerate(dict.fromkeys(wanted.forward)):
+    for number, pattern in enumerate(dict.fromkeys(filters)):
         name = re.sub("[^a-z0-9]+", "-", pattern.lower()).strip("-") or "all"
         name = f"{name}-{number}" if name in names else name
         names.add(name)

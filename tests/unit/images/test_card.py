@@ -10,7 +10,8 @@ import pytest
 from bridge.enrolment import Token
 from edge.appliance.main import run
 from edge.card.fields import PLACEHOLDER
-from edge.card.resource import FILE, FILE_BYTES_MAX, KINDS
+from edge.card.location import FILE
+from edge.card.resource import FILE_BYTES_MAX, KINDS
 from edge.card.text import SECRETS, text_of
 from images.card import partition
 from images.card.settings import LISTS, NAMES, of_arguments, of_csv, of_text

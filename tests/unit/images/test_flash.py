@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from edge.appliance.main import run
-from edge.card.resource import FILE
+from edge.card.location import FILE
 from images.card import partition
 from images.card.settings import of_arguments
 from images.disk import bmap, filesystem, signing

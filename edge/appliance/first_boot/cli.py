@@ -1,0 +1,94 @@
+"""`waypost edge first-boot`: what the services of a gateway from a card run; people seldom do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from edge.appliance.errors import CommandError, Exit
+from edge.output.terminal import say
+
+PAUSES_S = (2.0, 5.0, 15.0, 60.0)
+"""Before the next try; the last one for as long as it takes."""
+
+root_option = click.option(
+    "--root", type=click.Path(path_type=Path, file_okay=False), default=Path("/"), help="Of the machine.  [default: /]"
+)
+
+
+@click.group("first-boot")
+def first_boot() -> None:
+    """Make a gateway what the file on its card says: for the services of an image."""
+
+
+@first_boot.command()
+@root_option
+def settings(root: Path) -> None:
+    """Take up waypost.yaml of the card's first partition, and make what network, clock and SSH are told.
+
+    Before any network, as root. Done again, or cut off anywhere, it comes to the same.
+    """
+    from edge.appliance.first_boot.places import Places
+    from edge.appliance.first_boot.settings import take_up
+
+    try:
+        found = take_up(Places(root))
+    except OSError as error:
+        raise CommandError(f"{error.filename or root}: {error.strerror}") from None
+    if found.card is not None:
+        say(f"Waypost {found.card.name}: {'new settings are taken up' if found.new else 'settings as before'}")
+    elif found.trouble is None:
+        say("Waypost: no settings on the card: DHCP on the cable, no hub (waypost.yaml on the first partition)")
+    if found.trouble is not None:
+        step = "correct waypost.yaml on the card's first partition, and start the gateway again"
+        raise CommandError(f"the settings on the card were not taken up:\n{found.trouble}", hint=step, code=Exit.USAGE)
+
+
+@first_boot.command("enrol")
+@click.option(
+    "--data", type=click.Path(path_type=Path, file_okay=False, exists=True), required=True, help="Data directory."
+)
+@root_option
+@click.option("--once", is_flag=True, help="Try once, and fail where it cannot be done now.")
+def enrol_gateway(data: Path, root: Path, once: bool) -> None:
+    """Enrol at the hub of the settings, send to it, and tell it what was set up; until that is done.
+
+    As the gateway's user, while the gateway serves. What it waits for it says on the console, in the gateway's
+    problems, and in DATA/first-boot/state.json.
+    """
+    import time
+    from functools import partial
+
+    from edge.appliance.first_boot.attesting import attestation, report
+    from edge.appliance.first_boot.enrolling import FirstBoot, Stopped
+    from edge.appliance.first_boot.places import Places
+
+    places = Places(root)
+    work = FirstBoot(data, partial(attestation, places), time.time)
+    wanted = work.journal.wanted()
+    if wanted is None:
+        say("Waypost: nothing to set up")
+        return
+    work.journal.begin(wanted)
+    said = ""
+    for number in range(1 << 62):
+        trouble: Stopped | None = None
+        try:
+            work.step()
+        except Stopped as stopped:
+            trouble = stopped
+        except OSError as error:
+            words = f"{error.filename or data}: {error.strerror}"
+            trouble = Stopped(words, "is the card full or worn out? See waypost doctor")
+        if trouble is not None:
+            work.stopped(trouble)
+        text = report(places, wanted.name, work.journal.state)
+        if text != said:
+            say(text.rstrip("\n"))
+            said = text
+        if trouble is None:
+            return
+        if once:
+            raise CommandError(str(trouble), hint=trouble.next_step)
+        time.sleep(PAUSES_S[min(number, len(PAUSES_S) - 1)])

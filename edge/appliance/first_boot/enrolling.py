@@ -1,0 +1,165 @@
+"""A gateway becomes what its card says: it enrols, sends to its hub, and the hub hears what it was set up with.
+
+The gateway's part, as the gateway's user, beside the gateway that serves meanwhile. Each step looks first at what is
+there, so that a start that was cut off at any moment goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+from bridge.enrolment import ATTESTATION_PATH, Attestation, Token
+from bridge.resources.errors import ConfigurationRejected
+from bridge.resources.parse import parse, to_yaml
+from bridge.resources.resource import Resource
+from bridge.resources.values import scheme_and_endpoint
+from edge.appliance.configuration.repository import Repository, RepositoryError
+from edge.appliance.first_boot.journal import Journal, Wanted, moment
+from edge.appliance.identity.enrolling import enrol
+from edge.appliance.identity.exchange import AnswerLost, Exchange, HubUnreachable, NotIssued, WrongHub, trusting
+from edge.appliance.identity.files import Identity
+from edge.appliance.identity.request import NotWhatWasAskedFor
+from edge.appliance.initial.resources import addresses, hub_of
+from edge.configuration.kinds import KINDS
+from edge.configuration.resources import GatewaySpec
+
+Attest = Callable[[Wanted, x509.Certificate | None], Attestation]
+PublicKey = ec.EllipticCurvePublicKey
+
+ANOTHER: Final = (
+    "at the hub: waypost fleet token create; write it into waypost.yaml on the card, with the other settings "
+    "(waypost.applied.yaml has them), and start the gateway again"
+)
+"""What helps where a token does not."""
+
+
+class Stopped(Exception):
+    """It cannot go on now; the message says why, `next_step` what to do."""
+
+    def __init__(self, words: str, next_step: str) -> None:
+        super().__init__(words)
+        self.next_step = next_step
+
+
+class FirstBoot:
+    """Of one data directory."""
+
+    def __init__(self, data: Path, attest: Attest, now: Callable[[], float]) -> None:
+        """`attest`: finds out what the machine is. `now`: UTC seconds since 1970."""
+        self.journal = Journal(data)
+        self._data = data
+        self._attest = attest
+        self._now = now
+        self._identity = Identity(data)
+
+    def step(self) -> bool:
+        """Go as far as it goes; True once there is nothing more to do. Raises `Stopped`, OSError."""
+        wanted = self.journal.wanted()
+        if wanted is None:
+            return True
+        self.journal.begin(wanted)
+        state = self.journal.state
+        if not state.configured:
+            if wanted.token is not None and wanted.url is not None:
+                self._enrol(wanted, wanted.url, Token.parse(wanted.token))
+            self._configure(wanted)
+            self.journal.note(configured=True)
+        if not state.attested:
+            self._attested(wanted)
+        self.journal.note(attested=True, trouble="", next_step="", done_at=state.done_at or moment(self._now()))
+        return True
+
+    def stopped(self, why: Stopped) -> None:
+        """Note why it does not go on. Raises OSError."""
+        self.journal.note(trouble=str(why), next_step=why.next_step)
+
+    # --- inside -----------------------------------------------------------------------------------------------------
+
+    def _enrol(self, wanted: Wanted, url: str, token: Token) -> None:
+        """The key is noted before it is sent: a certificate of it that is there is this token's."""
+        state = self.journal.state
+        if state.used == token.id and state.key and state.key == self._key_there():
+            return
+        key = self._identity.key_to_send()
+        self.journal.note(used=token.id, key=key_id(key.public_key()))
+        try:
+            enrol(self._data, Exchange(scheme_and_endpoint(url)[1]), token, wanted.name)
+        except AnswerLost as error:
+            raise Stopped(str(error), "nothing: it asks again by itself, with the same key") from None
+        except HubUnreachable as error:
+            step = f"is there a network, and does the hub run at {url}? It asks again by itself"
+            raise Stopped(str(error), step) from None
+        except WrongHub as error:
+            step = "compare hub.url with the hub's address and names (hub run --name); is this machine's clock right?"
+            raise Stopped(str(error), step) from None
+        except NotIssued as error:
+            raise Stopped(f"the hub gives no certificate: {error}", ANOTHER) from None
+        except NotWhatWasAskedFor as error:
+            raise Stopped(str(error), "a fault of the hub: see its log") from None
+
+    def _key_there(self) -> str:
+        """Of the certificate the gateway has."""
+        try:
+            found = self._identity.certificate().public_key()
+        except (OSError, ValueError):
+            return ""
+        return key_id(found) if isinstance(found, PublicKey) else ""
+
+    def _configure(self, wanted: Wanted) -> None:
+        """The gateway sends to its hub; it takes that up while it runs."""
+        repository = Repository(self._data)
+        try:
+            applied = repository.own()
+            found = next((each for each in applied if isinstance(each.spec, GatewaySpec)), None)
+            if found is None:
+                raise Stopped("the gateway has no configuration yet", "nothing: its service makes a first one")
+            repository.apply(list(self._resources(wanted, found)))
+        except (RepositoryError, ConfigurationRejected) as error:
+            step = "see it: waypost get -o yaml; and correct what it says, or the settings"
+            raise Stopped(f"the settings do not fit the gateway: {error}", step) from None
+
+    def _resources(self, wanted: Wanted, found: Resource) -> list[Resource]:
+        document: dict[str, Any] = dict(found.document)
+        spec = dict(document.get("spec") or {})
+        if wanted.url is not None:
+            spec["hub"] = {**hub_of(wanted.url, self._identity.file), "gateway": wanted.name}
+        if wanted.keep_free is not None:
+            spec["limits"] = {**(spec.get("limits") or {}), "freeFloorBytes": wanted.keep_free}
+        document["spec"] = spec
+        text = "---\n".join(to_yaml(each) for each in (document, *addresses(wanted.forward)))
+        return parse(KINDS, text, "the settings on the card")
+
+    def _attested(self, wanted: Wanted) -> None:
+        """It is known here what the machine is, and at the hub where there is one."""
+        try:
+            own = self._identity.certificate() if wanted.url is not None else None
+            said = self._attest(wanted, own)
+            self.journal.note(attestation=msgspec.to_builtins(said))
+            if wanted.url is not None:
+                self._tell(said, wanted.url, self._identity.authority())
+        except ValueError as error:
+            raise Stopped(f"the gateway's identity cannot be read: {error}", ANOTHER) from None
+
+    def _tell(self, said: Attestation, url: str, authority: str) -> None:
+        """With the certificate the hub gave."""
+        try:
+            context = trusting(authority)
+            context.load_cert_chain(self._identity.file, self._identity.file)
+            Exchange(scheme_and_endpoint(url)[1]).tell(ATTESTATION_PATH, said, context)
+        except (HubUnreachable, WrongHub) as error:
+            raise Stopped(str(error), "nothing, if the hub is away: it tells it later by itself") from None
+        except NotIssued as error:
+            raise Stopped(f"the hub does not take what the gateway says of itself: {error}", ANOTHER) from None
+
+
+def key_id(key: PublicKey) -> str:
+    """SHA-256 of a public key."""
+    return hashlib.sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).hexdigest()

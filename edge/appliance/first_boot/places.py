@@ -1,0 +1,68 @@
+"""Where things are on a gateway from a card, below a root folder that tests choose; how files are written there.
+
+`/data` is the card's fourth partition and lasts. `/run` is in memory: what is there is made again at each start.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Final
+
+from edge.broker.security.private_file import FOLDER_MODE, sync_folder
+from edge.card.location import FILE
+
+APPLIED: Final = "waypost.applied.yaml"
+ENDED: Final = "waypost.old"
+"""The file with its secrets, while it is being removed."""
+REFUSED: Final = "waypost.error.txt"
+FOLDER: Final = "first-boot"
+"""In the gateway's data directory: `WANTED`, `STATE`."""
+WANTED: Final = "wanted.json"
+STATE: Final = "state.json"
+
+
+class Places:
+    """Of one root."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.card = root / "boot/firmware"
+        """The card's first partition: FAT, without a journal."""
+        self.file = self.card / FILE
+        self.applied = self.card / APPLIED
+        self.ended = self.card / ENDED
+        self.refused = self.card / REFUSED
+        self.kept = root / "data/settings" / FILE
+        """The file that was taken up, with its secrets."""
+        self.ssh_keys = root / "data/ssh/authorized_keys"
+        self.data = root / "var/lib/waypost"
+        """The gateway's data directory."""
+
+
+def write_whole(file: Path, content: bytes, *, mode: int, owner: tuple[int, int] | None = None) -> None:
+    """Make a file, or replace the one that is there; on disk on return. `owner`: user and group, where they are others
+    than ours. Raises OSError."""
+    file.parent.mkdir(parents=True, exist_ok=True, mode=FOLDER_MODE if mode == 0o600 else 0o755)
+    fresh = file.with_name(f"{file.name}.new")
+    fresh.unlink(missing_ok=True)
+    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), "wb") as out:
+        if owner is not None and owner != (os.geteuid(), os.getegid()):
+            os.fchown(out.fileno(), *owner)
+        out.write(content)
+        out.flush()
+        os.fsync(out.fileno())
+    fresh.replace(file)
+    sync_folder(file.parent)
+
+
+def remove_secret(file: Path) -> None:
+    """What was in a file is written over before it is gone. Raises OSError."""
+    with contextlib.suppress(FileNotFoundError):
+        with file.open("r+b") as out:
+            out.write(b"\n" * file.stat().st_size)
+            out.flush()
+            os.fsync(out.fileno())
+        file.unlink()
+        sync_folder(file.parent)

@@ -1,0 +1,77 @@
+"""What systemd-networkd, wpa_supplicant, NetworkManager and systemd-timesyncd are told of a card's settings. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple
+
+from edge.card.resource import Cable, Card, Lte, Wifi
+
+CABLE: Final = "run/systemd/network/10-waypost-cable.network"
+WIFI: Final = "run/waypost-settings/wpa_supplicant.conf"
+LTE: Final = "run/NetworkManager/system-connections/waypost-lte.nmconnection"
+TIME: Final = "run/systemd/timesyncd.conf.d/waypost.conf"
+ALL: Final = (CABLE, WIFI, LTE, TIME)
+"""Below the root; those a card says nothing of are not there."""
+CABLES: Final = "eth* end* enx* usb*"
+NAMESPACE: Final = uuid.UUID("5b0f7c3e-41a5-5b2c-9a1e-6d1f0c8b7a21")
+"""Of the ids of connections."""
+
+
+class File(NamedTuple):
+    """One to write."""
+
+    text: str
+    mode: int
+
+
+def files(card: Card) -> Mapping[str, File]:
+    """By their places below the root."""
+    return dict(_files(card))
+
+
+def _files(card: Card) -> Iterator[tuple[str, File]]:
+    spec = card.spec
+    if spec.cable is not None:
+        yield CABLE, File(_cable(spec.cable), 0o644)
+    if spec.wifi is not None:
+        yield WIFI, File(_wifi(spec.wifi), 0o600)
+    if spec.lte is not None:
+        yield LTE, File(_lte(spec.lte), 0o600)
+    if spec.time_servers:
+        yield TIME, File(f"[Time]\nNTP={' '.join(spec.time_servers)}\n", 0o644)
+
+
+def _cable(cable: Cable) -> str:
+    lines = ["[Match]", f"Name={CABLES}", "", "[Network]", f"Address={cable.address}"]
+    lines += [f"Gateway={cable.gateway}"] if cable.gateway is not None else []
+    lines += [f"DNS={each}" for each in cable.dns]
+    return "\n".join([*lines, "LinkLocalAddressing=ipv6", ""])
+
+
+def _wifi(wifi: Wifi) -> str:
+    """SSID and key as hexadecimal digits: nothing of a text can mean anything there. The key is that of IEEE 802.11,
+    so that the password itself is in one place only."""
+    name = wifi.ssid.encode()
+    lines = ["ctrl_interface=/run/wpa_supplicant", f"country={wifi.country}", "network={", f"\tssid={name.hex()}"]
+    if wifi.password is None:
+        lines += ["\tkey_mgmt=NONE"]
+    else:
+        key = hashlib.pbkdf2_hmac("sha1", wifi.password.encode(), name, 4096, 32)
+        lines += [f"\tpsk={key.hex()}", "\tkey_mgmt=WPA-PSK WPA-PSK-SHA256"]
+    return "\n".join([*lines, "\tscan_ssid=1", "}", ""])
+
+
+def _lte(lte: Lte) -> str:
+    """A keyfile (nm-settings-keyfile(5)); values have no line breaks and no spaces at their ends."""
+    identity = uuid.uuid5(NAMESPACE, lte.apn)
+    lines = ["[connection]", "id=waypost-lte", f"uuid={identity}", "type=gsm", "autoconnect=true", "", "[gsm]"]
+    values = {"apn": lte.apn, "username": lte.user, "password": lte.password, "pin": lte.pin}
+    lines += [f"{name}={_escaped(value)}" for name, value in values.items() if value is not None]
+    return "\n".join([*lines, "", "[ipv4]", "method=auto", "route-metric=700", "", "[ipv6]", "method=auto", ""])
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\")

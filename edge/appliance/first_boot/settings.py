@@ -1,0 +1,141 @@
+"""The card's file is taken up, once, and what has to be there at each start is made of it. Root's part.
+
+The order is that of what may be lost: the file is first kept on the data partition (one rename: from then on it is
+taken up), then the gateway is told its part, and only then it goes from the FAT partition. Cut off anywhere, the next
+start goes on: a file of the same digest has been taken up. Nothing of it waits for anybody.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import yaml
+
+from bridge.resources.errors import ConfigurationRejected
+from edge.appliance.first_boot import rendering
+from edge.appliance.first_boot.journal import Wanted
+from edge.appliance.first_boot.places import FOLDER, WANTED, Places, remove_secret, write_whole
+from edge.broker.security.private_file import sync_folder
+from edge.card.location import FILE
+from edge.card.resource import FILE_BYTES_MAX, Card, read
+from edge.card.text import text_of, without_secrets
+
+_REFUSED: Final = """\
+The settings in {file} were not taken up; those before are in force. Correct the file and start the gateway again.
+
+{errors}
+"""
+
+
+class TakenUp(NamedTuple):
+    """What a start found."""
+
+    card: Card | None
+    """In force; None: nobody has said anything yet."""
+    new: bool
+    """It was taken up now."""
+    trouble: str | None
+    """Why the file on the card was not."""
+
+
+def take_up(places: Places) -> TakenUp:
+    """Look for new settings, and make what those in force ask for. Raises OSError."""
+    card, trouble, new = _kept(places), None, False
+    try:
+        found = _on_card(places)
+    except ConfigurationRejected as rejected:
+        trouble = "\n".join(str(error) for error in rejected.errors)
+        write_whole(places.refused, _REFUSED.format(file=FILE, errors=trouble).encode(), mode=0o644)
+    else:
+        if found is not None:
+            new = card is None or digest(found) != digest(card)
+            card = found
+            write_whole(places.kept, found.text, mode=0o600)
+    if card is not None:
+        _make(places, card)
+        if trouble is None:
+            _clear(places)
+    return TakenUp(card, new, trouble)
+
+
+def digest(card: Card) -> str:
+    """SHA-256 of the file."""
+    return hashlib.sha256(card.text).hexdigest()
+
+
+def _kept(places: Places) -> Card | None:
+    try:
+        return read(places.kept.read_bytes(), str(places.kept))
+    except (FileNotFoundError, ConfigurationRejected):  # an older program has taken up what this one does not know
+        return None
+
+
+def _on_card(places: Places) -> Card | None:
+    """Raises ConfigurationRejected."""
+    try:
+        with places.file.open("rb") as file:
+            return read(file.read(FILE_BYTES_MAX + 1), FILE)
+    except FileNotFoundError:
+        return None
+
+
+def _make(places: Places, card: Card) -> None:
+    """All of it is the same when it is made again."""
+    made = rendering.files(card)
+    for name in rendering.ALL:
+        if name in made:
+            write_whole(places.root / name, made[name].text.encode(), mode=made[name].mode)
+        else:
+            (places.root / name).unlink(missing_ok=True)
+    if card.spec.ssh_keys:
+        write_whole(places.ssh_keys, "".join(f"{key}\n" for key in card.spec.ssh_keys).encode(), mode=0o600)
+    else:
+        places.ssh_keys.unlink(missing_ok=True)
+    _name_machine(places, card.hostname)
+    hub = card.spec.hub
+    wanted = Wanted(
+        settings=digest(card),
+        name=card.name,
+        url=None if hub is None else hub.url,
+        token=None if hub is None else hub.token,
+        forward=() if hub is None else hub.forward,
+        keep_free=card.spec.data.keep_free,
+    )
+    _tell_gateway(places.data, wanted)
+
+
+def _name_machine(places: Places, name: str) -> None:
+    if places.root == Path("/"):
+        socket.sethostname(name)
+    write_whole(places.root / "run/waypost-settings/hostname", f"{name}\n".encode(), mode=0o644)
+
+
+def _tell_gateway(data: Path, wanted: Wanted) -> None:
+    """In its data directory, for the user it belongs to."""
+    data.mkdir(parents=True, exist_ok=True, mode=0o700)
+    folder = data / FOLDER
+    owner = data.stat().st_uid, data.stat().st_gid
+    folder.mkdir(exist_ok=True, mode=0o700)
+    if (folder.stat().st_uid, folder.stat().st_gid) != owner:
+        os.chown(folder, *owner)
+    text = msgspec.json.encode(wanted)
+    if not (folder / WANTED).exists() or (folder / WANTED).read_bytes() != text:
+        write_whole(folder / WANTED, text, mode=0o600, owner=owner)
+
+
+def _clear(places: Places) -> None:
+    """The card keeps a copy without secrets."""
+    text = places.file.read_bytes() if places.file.exists() else b""
+    card = read(text, FILE) if text else None
+    if card is not None:
+        plain: dict[str, Any] = yaml.safe_load(text.removeprefix(b"\xef\xbb\xbf"))
+        write_whole(places.applied, text_of(without_secrets(plain)).encode(), mode=0o644)
+        places.file.rename(places.ended)
+        sync_folder(places.card)
+    remove_secret(places.ended)
+    places.refused.unlink(missing_ok=True)

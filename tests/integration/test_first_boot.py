@@ -1,0 +1,178 @@
+"""From a card's file to a gateway that has enrolled, with the program and a real hub, and kills at any moment."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from bridge.enrolment import Token
+from cloud.hub.registry.enrolments import Enrolments
+from cloud.hub.registry.location import sqlite_file
+from edge.appliance.first_boot.journal import state_of
+from edge.appliance.first_boot.places import Places
+from edge.card.text import document, text_of
+from tests.support import forked
+from tests.support.enrolled import EnrolledFleet
+from tests.support.processes import Waypost, wait_until
+from tests.support.seeds import chosen_seed
+
+WAIT_S = 60.0
+
+
+class Machine:
+    """A gateway from a card, below a folder."""
+
+    def __init__(self, fleet: EnrolledFleet, name: str, **hub: object) -> None:
+        self.places = Places(fleet.folder / name)
+        self.name = name
+        self.data = self.places.data
+        self.places.card.mkdir(parents=True)
+        self.data.mkdir(parents=True, mode=0o700)
+        self.write(url=fleet.url, **hub)
+
+    def write(self, **hub: object) -> None:
+        self.places.file.write_text(text_of(document(self.name, {"hub": {**hub, "forward": ["plant/#"]}})))
+
+    def settings(self) -> tuple[str, ...]:
+        return ("edge", "first-boot", "settings", "--root", str(self.places.root))
+
+    def enrol(self, *more: str) -> tuple[str, ...]:
+        return ("edge", "first-boot", "enrol", "--data", str(self.data), "--root", str(self.places.root), *more)
+
+    def make(self) -> None:
+        """What the service does before its first start."""
+        places = ("--mqtt", "127.0.0.1:0", "--amqp", "none", "--http", "127.0.0.1:0")
+        done = forked.waypost("edge", "init", "--data", str(self.data), "--name", "waypost", *places)
+        assert done.returncode == 0, done.stderr
+
+    def status(self, port: int) -> dict[str, Any]:
+        """What the gateway that runs says."""
+        words = ("edge", "status", "--data", str(self.data), "--http", f"127.0.0.1:{port}", "--json")
+        return dict(json.loads(self.run(*words)))
+
+    def run(self, *words: str, code: int = 0) -> str:
+        done = forked.waypost(*words)
+        assert done.returncode == code, done.stdout + done.stderr
+        return str(done.stdout + done.stderr)
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EnrolledFleet]:
+    with EnrolledFleet(tmp_path_factory.mktemp("fleet")) as made:
+        yield made
+
+
+def token(fleet: EnrolledFleet) -> str:
+    return fleet.fleet("token", "create").strip()
+
+
+def certificates(fleet: EnrolledFleet, name: str) -> list[str]:
+    """Serials of a gateway's, those that were revoked too."""
+    with closing(Enrolments(sqlite_file(fleet.folder / "hub" / "registry.db"))) as registry:
+        return [each.serial for each in registry.certificates() if each.gateway == name]
+
+
+def test_it_enrols_while_it_serves_and_attests_everywhere(fleet: EnrolledFleet) -> None:
+    machine = Machine(fleet, "hall", token=token(fleet))
+    assert "new settings are taken up" in machine.run(*machine.settings())
+    machine.make()
+    with Waypost(fleet.folder / "hall.log", "edge", "run", "--data", str(machine.data)) as running:
+        said = machine.run(*machine.enrol())
+        assert "enrolled, certificate" in said
+
+        def status() -> dict[str, Any]:
+            return machine.status(running.port("http"))
+
+        wait_until(lambda: "connected" in str(status()["uplink"]), timeout_s=WAIT_S, what="its uplink", every_s=0.3)
+    shown = json.loads(fleet.fleet("show", "hall", "--json"))
+    [serial] = certificates(fleet, "hall")
+    attested = shown["attestation"]
+    assert (shown["state"], attested["certificate"], attested["hostname"]) == ("good", serial, "hall")
+    assert attested["settings"] == state_of(machine.data).settings
+    assert serial in fleet.fleet("show", "hall")
+    assert "enrolled" in (machine.places.root / "run/waypost/issue").read_text()
+    assert (machine.places.root / "run/waypost/light").read_text() == "done\n"
+    assert state_of(machine.data).told()["certificate"] == serial
+    assert "settings as before" in machine.run(*machine.settings())
+    machine.run(*machine.enrol())
+    assert certificates(fleet, "hall") == [serial], "what is done is not done again"
+
+
+def test_what_keeps_it_from_enrolling_is_said_in_the_same_places(fleet: EnrolledFleet) -> None:
+    machine = Machine(fleet, "spent", token=Token.make(Token.parse(token(fleet)).authority).text)
+    machine.run(*machine.settings())
+    machine.make()
+    said = machine.run(*machine.enrol("--once"), code=1)
+    assert "knows no such token" in said
+    assert "waypost fleet token create" in said
+    assert "knows no such token" in (machine.places.root / "run/waypost/issue").read_text()
+    assert (machine.places.root / "run/waypost/light").read_text() == "waiting\n"
+    with Waypost(fleet.folder / "spent.log", "edge", "run", "--data", str(machine.data)) as running:
+        status = machine.status(running.port("http"))
+    [problem] = [each for each in status["problems"] if each["name"] == "first boot"]
+    assert (problem["severity"], "knows no such token" in problem["what"]) == ("warning", True)
+    assert "knows no such token" in str(status["first_boot"]["trouble"])
+    machine.write(url=fleet.url, token=token(fleet))
+    machine.run(*machine.settings())
+    machine.run(*machine.enrol("--once"))
+    assert len(certificates(fleet, "spent")) == 1
+
+
+def test_other_settings_with_the_token_that_was_used(fleet: EnrolledFleet) -> None:
+    """Who changes the network only gives the same file again."""
+    machine = Machine(fleet, "again", token=token(fleet))
+    text = machine.places.file.read_text()
+    machine.run(*machine.settings())
+    machine.make()
+    machine.run(*machine.enrol("--once"))
+    machine.places.file.write_text(text.replace("forward:\n    - plant/#", "forward:\n    - plant/#\n    - alarm/#"))
+    assert "new settings" in machine.run(*machine.settings())
+    machine.run(*machine.enrol("--once"))
+    assert len(certificates(fleet, "again")) == 1
+    assert "alarm/#" in machine.run("get", "--data", str(machine.data), "-o", "yaml")
+
+
+@pytest.mark.parametrize("kills", [5, pytest.param(50, marks=pytest.mark.slow)])
+def test_killed_at_any_moment_it_ends_enrolled_once(fleet: EnrolledFleet, kills: int) -> None:
+    drawn = random.Random(chosen_seed(16))
+    killed = 0
+    number = 0
+    while killed < kills:
+        number += 1
+        assert number < 20 * kills, "it ends before it can be killed"
+        machine = Machine(fleet, f"cut-{kills}-{number}", token=token(fleet))
+        killed += forked.cut_off(*machine.settings(), after_s=drawn.uniform(0, 0.05))
+        machine.run(*machine.settings())
+        machine.make()
+        for _ in range(drawn.randrange(1, 4)):
+            killed += forked.cut_off(*machine.enrol(), after_s=drawn.uniform(0, 0.3))
+        machine.run(*machine.enrol())
+        [serial] = certificates(fleet, machine.name)
+        assert state_of(machine.data).told()["certificate"] == serial
+        assert not machine.places.file.exists()
+    print(f"{killed} kills of {number} gateways")
+
+
+def test_a_hub_that_comes_later(fleet: EnrolledFleet) -> None:
+    """It asks until it is there, and says meanwhile what it waits for."""
+    machine = Machine(fleet, "late", token=token(fleet))
+    machine.run(*machine.settings())
+    machine.make()
+    fleet.hub.kill()
+    ended: list[str] = []
+    waiting = threading.Thread(target=lambda: ended.append(machine.run(*machine.enrol())))
+    waiting.start()
+    try:
+        wait_until(lambda: "does not answer" in state_of(machine.data).trouble, timeout_s=WAIT_S, what="it says so")
+    finally:
+        fleet.hub.start()
+        waiting.join(WAIT_S)
+    assert not waiting.is_alive()
+    assert "enrolled" in ended[0]
+    assert state_of(machine.data).trouble == ""

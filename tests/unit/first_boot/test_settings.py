@@ -1,0 +1,172 @@
+"""The file on a card is taken up once, wherever it is cut off, and what it says is where the system looks for it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bridge.enrolment import Token
+from edge.appliance.first_boot import rendering
+from edge.appliance.first_boot.journal import Journal, State, state_of
+from edge.appliance.first_boot.places import Places
+from edge.appliance.first_boot.settings import TakenUp, take_up
+from edge.card.resource import read
+from edge.card.text import document, text_of
+
+TOKEN = Token.make(bytes(32)).text
+SPEC = {
+    "hostname": "hall-1",
+    "cable": {"address": "192.168.1.20/24", "gateway": "192.168.1.1", "dns": ["9.9.9.9"]},
+    "wifi": {"ssid": 'a"b', "password": "hidden-wifi", "country": "DE"},
+    "lte": {"apn": "internet", "user": "u", "password": "hidden\\lte", "pin": "0123"},
+    "sshKeys": ["ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ3cQ2p2d0pXyJfYf0W2l1X9c1u2kq8YwJ3gq0Y2m7aB ann"],
+    "hub": {"url": "amqps://hub.example", "token": TOKEN, "forward": ["plant/#"]},
+    "timeServers": ["192.168.1.1", "time.example"],
+    "data": {"keepFree": "1Gi"},
+}
+
+
+def card(root: Path, text: str | None = None) -> Places:
+    places = Places(root)
+    places.card.mkdir(parents=True, exist_ok=True)
+    places.file.write_text(text_of(document("hall", SPEC)) if text is None else text)
+    return places
+
+
+def tree(root: Path) -> dict[str, bytes]:
+    return {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+class TestTakingUp:
+    def test_what_is_where(self, tmp_path: Path) -> None:
+        places = card(tmp_path)
+        found = take_up(places)
+        assert found.card is not None
+        assert (found.card.name, found.new, found.trouble) == ("hall", True, None)
+        made = tree(tmp_path)
+        assert "Address=192.168.1.20/24\nGateway=192.168.1.1\nDNS=9.9.9.9\n" in made[rendering.CABLE].decode()
+        assert made[rendering.TIME] == b"[Time]\nNTP=192.168.1.1 time.example\n"
+        assert "ssid=612262" in made[rendering.WIFI].decode()
+        assert "password=hidden\\\\lte\npin=0123" in made[rendering.LTE].decode()
+        assert made["run/waypost-settings/hostname"] == b"hall-1\n"
+        assert made["data/ssh/authorized_keys"].startswith(b"ssh-ed25519 ")
+        wanted = Journal(places.data).wanted()
+        assert wanted is not None
+        assert (wanted.name, wanted.token, wanted.keep_free) == ("hall", TOKEN, 1 << 30)
+        secret = [rendering.WIFI, rendering.LTE, "data/settings/waypost.yaml", "var/lib/waypost/first-boot/wanted.json"]
+        assert {name: (tmp_path / name).stat().st_mode & 0o777 for name in secret} == dict.fromkeys(secret, 0o600)
+
+    def test_secrets_do_not_stay_on_the_first_partition(self, tmp_path: Path) -> None:
+        places = card(tmp_path)
+        take_up(places)
+        assert [path.name for path in places.card.iterdir()] == ["waypost.applied.yaml"]
+        applied = places.applied.read_text()
+        assert not [each for each in (TOKEN, "hidden-wifi", "hidden", "0123") if each in applied]
+        assert "hub.example" in applied
+
+    def test_once(self, tmp_path: Path) -> None:
+        places = card(tmp_path)
+        take_up(places)
+        for name in rendering.ALL:  # they are in memory: a start finds none of them
+            (tmp_path / name).unlink()
+        before = tree(tmp_path)
+        again = take_up(places)
+        assert not again.new
+        assert tree(tmp_path).keys() == before.keys() | set(rendering.ALL)
+        card(tmp_path, text_of(document("hall", {"hostname": "other"})))
+        changed = take_up(places)
+        assert changed.card is not None
+        assert (changed.new, changed.card.hostname) == (True, "other")
+        assert not set(rendering.ALL) & tree(tmp_path).keys(), "what nobody asks for any more is gone"
+
+    def test_nothing_is_said(self, tmp_path: Path) -> None:
+        for text in (text_of(None), "", "\n\n"):
+            assert take_up(card(tmp_path, text)) == TakenUp(None, False, None)
+
+    @pytest.mark.parametrize(
+        "text", ["{", "kind: Card", "\0" * 100, "apiVersion: waypost/v1\nkind: Hub\n", "é" * 40_000]
+    )
+    def test_what_is_wrong_is_said_on_the_card_and_what_was_before_stays(self, tmp_path: Path, text: str) -> None:
+        places = card(tmp_path)
+        take_up(places)
+        found = take_up(card(tmp_path, text))
+        assert found.card is not None
+        assert found.card.name == "hall"
+        assert found.trouble is not None
+        assert found.trouble in places.refused.read_text()
+        assert places.file.read_text() == text
+        assert take_up(card(tmp_path)).trouble is None
+        assert not places.refused.exists()
+
+
+class CutOff(BaseException):
+    """The power."""
+
+
+CALLS = ("replace", "rename", "fsync", "unlink", "mkdir", "open")
+
+
+@pytest.fixture
+def cut(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Call it with n: the power goes before the n-th call of those that change files."""
+    left = [1 << 30]
+
+    def counted(name: str) -> None:
+        before = getattr(os, name)
+
+        def call(*arguments: object, **named: object) -> object:
+            left[0] -= 1
+            if left[0] == 0:
+                raise CutOff
+            return None if name == "fsync" else before(*arguments, **named)
+
+        monkeypatch.setattr(os, name, call)
+
+    for name in CALLS:
+        counted(name)
+
+    def after(count: int) -> None:
+        left[0] = count
+
+    return after
+
+
+def test_cut_off_before_any_change_of_a_file_it_ends_the_same(tmp_path: Path, cut: Callable[[int], None]) -> None:
+    whole = card(tmp_path / "whole")
+    take_up(whole)
+    wanted = tree(whole.root)
+    cuts = 0
+    for count in range(1, 1000):
+        places = card(tmp_path / str(count))
+        cut(count)
+        try:
+            take_up(places)
+        except CutOff:
+            cuts += 1
+        else:
+            break
+        finally:
+            cut(1 << 30)
+        for name in rendering.ALL:
+            (places.root / name).unlink(missing_ok=True)
+        assert take_up(places).trouble is None
+        made = {name: content for name, content in tree(places.root).items() if not name.endswith(".new")}
+        assert made == wanted, f"before change {count}"
+    assert cuts > 20
+
+
+def test_a_state_that_cannot_be_read_says_nothing(tmp_path: Path) -> None:
+    (tmp_path / "first-boot").mkdir()
+    assert state_of(tmp_path) == State()
+    (tmp_path / "first-boot/state.json").write_bytes(b"{")
+    assert state_of(tmp_path) == State()
+    assert State().told() == {}
+
+
+def test_an_open_network(tmp_path: Path) -> None:
+    found = read(text_of(document("a", {"wifi": {"ssid": "x", "country": "DE"}})).encode(), "x")
+    assert found is not None
+    assert "key_mgmt=NONE" in rendering.files(found)[rendering.WIFI].text
