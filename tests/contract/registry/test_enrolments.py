@@ -260,3 +260,28 @@ class SingleUse(RuleBasedStateMachine):
 
 TestSingleUse = SingleUse.TestCase
 TestSingleUse.settings = settings(max_examples=15, stateful_step_count=20, deadline=None)
+
+
+class TestAttestations:
+    """What a gateway says of itself is kept by the certificate it shows."""
+
+    def test_the_last_word_counts(self, enrolments: Enrolments) -> None:
+        enrolments.add([token()])
+        made = enrol(enrolments, asked(b"k"))
+        assert enrolments.attestation("acme", "hall") is None
+        assert enrolments.attest(made.serial, '{"a":"1"}', 5) == ("acme", "hall")
+        enrolments.attest(made.serial, '{"a":"2"}', 7)
+        assert enrolments.attestation("acme", "hall") == (7, '{"a":"2"}')
+        assert enrolments.attestation("other", "hall") is None
+
+    def test_not_of_who_has_no_good_certificate(self, enrolments: Enrolments) -> None:
+        enrolments.add([token()])
+        made = enrol(enrolments, asked(b"k"))
+        for serial, now in (("beef", 1), (made.serial, LIFE + 2)):
+            with pytest.raises(EnrolmentRefused) as caught:
+                enrolments.attest(serial, "{}", now)
+            assert caught.value.reason is Reason.NO_CERTIFICATE
+        enrolments.revoke("acme", "hall", 3)
+        with pytest.raises(EnrolmentRefused):
+            enrolments.attest(made.serial, "{}", 4)
+        assert enrolments.attestation("acme", "hall") is None

@@ -8,7 +8,16 @@ from typing import Final
 import msgspec
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from bridge.enrolment import EnrolmentRequest, Issued, Refusal, RenewalRequest, Token, TokenError, secret_of
+from bridge.enrolment import (
+    Attestation,
+    EnrolmentRequest,
+    Issued,
+    Refusal,
+    RenewalRequest,
+    Token,
+    TokenError,
+    secret_of,
+)
 from bridge.manifest import GENESIS, Statement
 from cloud.hub.documents import DocumentError, manifest_rows
 from cloud.hub.enrolment.authority import OwnAuthority, RequestError, new_key, read_request
@@ -35,7 +44,7 @@ def take_token_text(data: bytes) -> None:
 
 def take_enrolment(data: bytes) -> None:
     """A request at the hub, and the answer at the gateway."""
-    for kind in (EnrolmentRequest, RenewalRequest, Issued, Refusal):
+    for kind in (EnrolmentRequest, RenewalRequest, Attestation, Issued, Refusal):
         try:
             document = msgspec.json.decode(data, type=kind)
         except (msgspec.DecodeError, UnicodeDecodeError):

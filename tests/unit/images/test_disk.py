@@ -141,9 +141,11 @@ def test_the_bill_of_materials_names_what_is_installed() -> None:
 
 class TestLists:
     def test_units_that_are_ours_are_there(self) -> None:
-        ours = {path.name for path in (rootfs.OVERLAY / "etc/systemd/system").glob("*.service")}
+        units = rootfs.OVERLAY / "etc/systemd/system"
+        ours = {path.name for path in units.glob("*.service")}
+        watching = {path.name for path in units.glob("*.path")}  # each starts the service of its name
         named = {line.lstrip("-") for line in rootfs.lines(rootfs.UNITS)}
-        assert ours <= named
+        assert ours - {name.replace(".path", ".service") for name in watching} | watching <= named
         for name in ours:
             [program, *_] = re.findall(
                 r"(?m)^ExecStart=(\S+)", (rootfs.OVERLAY / "etc/systemd/system" / name).read_text()
