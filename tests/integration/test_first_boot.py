@@ -138,7 +138,7 @@ def test_other_settings_with_the_token_that_was_used(fleet: EnrolledFleet) -> No
     assert "alarm/#" in machine.run("get", "--data", str(machine.data), "-o", "yaml")
 
 
-@pytest.mark.parametrize("kills", [5, pytest.param(50, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [5, pytest.param(50, marks=[pytest.mark.slow, pytest.mark.timeout(900)])])
 def test_killed_at_any_moment_it_ends_enrolled_once(fleet: EnrolledFleet, kills: int) -> None:
     drawn = random.Random(chosen_seed(16))
     killed = 0
