@@ -173,6 +173,7 @@ class _Passes:
 
 
 def _pass(lake: Place, jobs: list[Job], how: _Passes) -> None:
+    commands.require_folder(lake)
     closed = commands.as_private_as(lake)
     from spark import connector, java, session
     from spark.jobs import runner

@@ -30,7 +30,7 @@ def _lake(checked: Callable[[Place], Place]) -> Callable[[Command], Command]:
         metavar="PLACE",
         type=PlaceOption(),
         callback=lambda _context, _parameter, lake: checked(lake),
-        help="The lake: the folder that holds the tables (a hub's DATA/lake).",
+        help="The lake: the folder that holds the tables (a hub's DATA/lake), or s3://BUCKET/FOLDER.",
     )
 
 
@@ -55,6 +55,14 @@ def as_private_as(lake: Place) -> int:
     closed = ~stat.S_IMODE(lake.path.stat().st_mode) & 0o077 if isinstance(lake, Folder) else 0o077
     os.umask(closed)
     return closed
+
+
+def require_folder(lake: Place) -> None:
+    """Spark's sessions have no client of object stores. Raises `click.UsageError`."""
+    if not isinstance(lake, Folder):
+        raise click.UsageError(
+            f"{lake.uri}: Spark's jobs need a lake in a folder; report, verify, maintain and schema take this one"
+        )
 
 
 def _there(lake: Place) -> Place:
@@ -196,6 +204,7 @@ def replay(lake: Place, reason: str | None, address: str | None, master: str | N
     A pass does this by itself once a schema was registered or a Sparkplug birth has landed. May be killed at any
     moment: what was begun is ended by the next pass.
     """
+    require_folder(lake)
     from spark import connector, java, session
     from spark.jobs import runner
     from spark.jobs.replay import Chosen

@@ -4,6 +4,7 @@ changed and nothing listens."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -16,6 +17,7 @@ from cloud.hub.registry.faults import RegistryUnreachable
 from cloud.hub.registry.location import SQLITE, shown
 from cloud.hub.registry.schema import SCHEMA_VERSION, version_of
 from cloud.lake.faults import RegistryError
+from cloud.place.place import parse
 from edge.broker.configuration import TlsListener
 from edge.broker.listeners.tls import Certificates, TlsError
 
@@ -32,7 +34,8 @@ def check(resource: Resource) -> list[str]:
         raise TypeError(resource.kind)
     lines: list[str] = []
     errors: list[ConfigurationError] = []
-    for found in (*_certificates(resource, settings.tls), *_registry(resource, settings.registry)):
+    registry, lake = _registry(resource, settings.registry), _lake(resource, settings)
+    for found in chain(_certificates(resource, settings.tls), registry, lake):
         if isinstance(found, ConfigurationError):
             errors.append(found)
         else:
@@ -70,6 +73,21 @@ def _registry(resource: Resource, url: sa.URL | None) -> Iterator[str | Configur
         raise
     except RegistryError as why:
         yield error_at(resource, ("spec", "registry"), str(why))
+
+
+def _lake(resource: Resource, settings: Settings) -> Iterator[str | ConfigurationError]:
+    if settings.lake is None:
+        yield "lake: lake of the data directory"
+        return
+    try:
+        place = parse(settings.lake)
+        place.check()
+        tables = place.tables()
+    except (OSError, ValueError) as why:
+        yield error_at(resource, ("spec", "lake"), str(why))
+    else:
+        there = f"{len(tables)} tables" if tables else "empty: its tables are made at the first start"
+        yield f"lake: {place.uri}, {there}"
 
 
 def _looked_at(url: sa.URL) -> str:

@@ -13,6 +13,8 @@ import click
 from bridge import native
 from cloud.hub.usage import UsageProblem
 from cloud.hub.users_cli import user
+from cloud.place.option import PlaceOption
+from cloud.place.place import Place, parse
 
 if TYPE_CHECKING:
     from bridge.resources.endpoint import Endpoint
@@ -42,6 +44,12 @@ hub.add_command(user)
     help="Directory of the registry and the lake.",
 )
 @click.option("--config", "config_path", type=click.Path(path_type=Path), help="Configuration (YAML).")
+@click.option(
+    "--lake",
+    metavar="PLACE",
+    type=PlaceOption(),
+    help="Where the lake is: a folder, or s3://BUCKET/FOLDER (credentials in the environment); DATA/lake unless given.",
+)
 @click.option("--dev", is_flag=True, help="Loopback only, any gateway, tenant `default`.")
 @click.option(
     "--amqp",
@@ -61,9 +69,15 @@ hub.add_command(user)
     help="A name or address gateways reach this hub under, beside this machine's own; repeatable.",
 )
 def run(
-    data: Path, config_path: Path | None, dev: bool, amqp: str | None, http: str | None, names: tuple[str, ...]
+    data: Path,
+    config_path: Path | None,
+    lake: Place | None,
+    dev: bool,
+    amqp: str | None,
+    http: str | None,
+    names: tuple[str, ...],
 ) -> None:
-    """Receive messages from gateways and write them to the lake, DATA/lake.
+    """Receive messages from gateways and write them to the lake.
 
     Gateways are let in by the certificate they got when they enrolled: `waypost fleet token create` makes the token for
     it. The first start makes the authority of these certificates, DATA/authority; keep a copy of it in a safe place.
@@ -85,6 +99,7 @@ def run(
         amqp_endpoint = _place(amqp, settings.amqp, AMQP_DEFAULT if dev else AMQPS_DEFAULT)
         http_endpoint = _place(http, settings.http, HTTP_DEFAULT if dev else HTTPS_DEFAULT)
         given = [valid_host(name) for name in (*names, *settings.names)]
+        lake = lake if settings.lake is None or lake is not None else parse(settings.lake)
     except (ConfigurationRejected, ValueError) as error:
         raise UsageProblem(str(error)) from error
     for endpoint in (amqp_endpoint, http_endpoint):
@@ -100,7 +115,7 @@ def run(
             enroller = Enroller(settings.authority_files, [*given, *own_names()], life_s)
         gather_ms, registry = settings.gather_milliseconds, settings.registry
         configuration = HubConfiguration(
-            data, amqp_endpoint, http_endpoint, dev, gather_ms, registry, tls, enroller, settings.quotas
+            data, amqp_endpoint, http_endpoint, dev, gather_ms, registry, tls, enroller, settings.quotas, lake
         )
         serve(configuration, partial(_ready, "" if dev else "s"))
     except HubError as error:

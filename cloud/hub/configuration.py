@@ -12,6 +12,7 @@
       tenantQuota: {connections: 500, waitingBytes: 32Mi}
       tenants: [{name: acme, quota: {gateways: 20000, bytesPerSecond: 1Mi}}]
       registry: postgresql+psycopg://waypost@db/waypost
+      lake: s3://acme-fleet/lake
 """
 
 from __future__ import annotations
@@ -78,6 +79,9 @@ class Settings(Part, frozen=True, kw_only=True):
     """What each tenant may take."""
     tenants: Restart[tuple[Tenant, ...]] = ()
     """Those that have a quota of their own."""
+    lake: Restart[str | None] = None
+    """Where the lake is: a folder, or ``s3://BUCKET/FOLDER``; without it a folder of the data directory. How a store is
+    reached and with which credentials is in the environment (`cloud.place.options`)."""
     registry: Restart[RegistryUrl | None] = None
     """``postgresql+psycopg://USER@HOST/DATABASE`` or ``sqlite:////ABSOLUTE/PATH``; without it the registry is a SQLite
     file in the data directory."""

@@ -60,6 +60,7 @@ from cloud.lake.delta import DeltaLake
 from cloud.lake.faults import CannotLand, RegistryError
 from cloud.lake.landing import Landing
 from cloud.lake.limits import GATHER_MS_DEFAULT
+from cloud.place.place import Place
 from edge.broker.amqp.session import AmqpSession
 from edge.broker.configuration import Authentication, TlsListener
 from edge.broker.http.access import Access
@@ -119,6 +120,8 @@ class HubConfiguration:
     """None: no gateway enrols, and who is one is said by somebody else's certificates, or by nobody."""
     tenants: Tenants = field(default_factory=Tenants)
     """Their quotas."""
+    lake: Place | None = None
+    """None: a folder of the data directory."""
 
 
 class Opened(NamedTuple):
@@ -403,7 +406,7 @@ def open_data(configuration: HubConfiguration) -> Opened:
         registry = Registry(configuration.registry or sqlite_file(data / REGISTRY), writer_id(data))
         try:
             versions = {table: registry.commits.confirmed_version(table) for table in contract().tables}
-            lake = DeltaLake(data / "lake", durable_versions=versions)
+            lake = DeltaLake(configuration.lake or data / "lake", durable_versions=versions)
             registry.commits.write_to(lake)
             registry.directory.nobody_connected()
             return Opened(registry, Landing(lake, registry.commits), registry.directory.gateways(), own)

@@ -10,7 +10,7 @@ from cloud.lake.commits import Failpoint, no_failpoint
 from cloud.lake.contract import contract
 from cloud.lake.lake import Transaction
 from cloud.lake.sequences import SequenceRange
-from cloud.lake.tables import Table
+from cloud.lake.tables import Table, lake_errors
 from cloud.place.place import Somewhere, place_of
 
 
@@ -29,6 +29,8 @@ class DeltaLake:
         `durable_versions`: for each table the newest version known to be on the medium. Raises `LakeError`.
         """
         place, known = place_of(lake), durable_versions or {}
+        with lake_errors(f"{place.uri} cannot be used as a lake"):
+            place.check()
         self._tables = {
             name: Table.open(place, name, durable_version=known.get(name, -1), failpoint=failpoint)
             for name in contract().tables

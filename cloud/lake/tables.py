@@ -33,6 +33,7 @@ from cloud.lake.contract import contract
 from cloud.lake.faults import LakeError, TableMismatch
 from cloud.lake.lake import Transaction
 from cloud.lake.limits import COMPACTED_FILES_MAX, COMPACTED_FILES_MIN, PARQUET_COMPRESSION_LEVEL, STATISTICS_TEXT_MAX
+from cloud.place.faults import explained
 from cloud.place.place import LOG, Place, Somewhere, place_of
 from edge.output.logs import said
 
@@ -40,11 +41,12 @@ log = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
-def _lake_errors(what: str) -> Iterator[None]:
+def lake_errors(what: str) -> Iterator[None]:
+    """What is raised within is a `LakeError`."""
     try:
         yield
     except (OSError, DeltaError) as error:
-        raise LakeError(f"{what}: {error}") from error
+        raise LakeError(f"{what}: {explained(str(error))}") from error
     except pa.ArrowException as error:  # it may quote a value
         raise LakeError(f"{what}: {said(error)}") from error
 
@@ -73,7 +75,7 @@ class Table:
         """
         place = place_of(lake).at(name)
         spec = contract().tables[name]
-        with _lake_errors(f"table {name} cannot be opened"):
+        with lake_errors(f"table {name} cannot be opened"):
             place.make()
             if place.tears:
                 _remove_torn_tail(place, durable_version)
@@ -101,7 +103,7 @@ class Table:
 
     def committed(self, application: str) -> int | None:
         """The last commit id of an application that is in the table, read anew from disk; None for none."""
-        with _lake_errors(f"table {self.name} cannot be read"):
+        with lake_errors(f"table {self.name} cannot be read"):
             self._delta = self._place.delta()
             found = self._delta.transaction_version(application)
             _sync_log(self._place, self.version)
@@ -109,7 +111,7 @@ class Table:
 
     def read(self, columns: Sequence[str], equal: Mapping[str, str]) -> Iterator[pa.Table]:
         """These columns of the rows whose columns `equal` these values, a data file at a time. Raises `LakeError`."""
-        with _lake_errors(f"table {self.name} cannot be read"):
+        with lake_errors(f"table {self.name} cannot be read"):
             filters = [(column, "=", value) for column, value in equal.items()]
             for path in pa.table(self._place.delta().get_add_actions())["path"].to_pylist():
                 source = self._place.source(unquote(path))
@@ -121,7 +123,7 @@ class Table:
         The version carries the transaction. Raises `LakeError`; then the rows may or may not be in the table, and
         `committed` tells.
         """
-        with _lake_errors(f"table {self.name} cannot be written"):
+        with lake_errors(f"table {self.name} cannot be written"):
             partitions = contract().tables[self.name].partition_by
             values = {column: str(rows.column(column)[0].as_py()) for column in partitions}
             action = self._write_file([rows.drop_columns(list(partitions))], values)
@@ -154,7 +156,7 @@ class Table:
             return 0
         self._appended = 0
         spec = contract().tables[self.name]
-        with _lake_errors(f"files of table {self.name} cannot be put together"):
+        with lake_errors(f"files of table {self.name} cannot be put together"):
             self._delta.update_incremental()
             files = small_files(self._delta, spec.partition_by, without=self._unreadable)
             if not files:

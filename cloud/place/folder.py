@@ -85,6 +85,9 @@ class Folder:
     def make(self) -> None:
         _make_directory(self.path)
 
+    def check(self) -> None:
+        """What cannot be done here is seen when it is done."""
+
     @contextlib.contextmanager
     def create(self, path: str) -> Iterator[IO[bytes]]:
         whole = self.path / path

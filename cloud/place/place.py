@@ -6,6 +6,7 @@ whole and on the medium on return. Every operation raises `OSError`, whose messa
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import IO, TYPE_CHECKING, Protocol, TypeAlias
 from urllib.parse import unquote, urlsplit
 
 from cloud.place.folder import Folder
+from cloud.place.options import BadOptions, from_environment
 
 if TYPE_CHECKING:
     import deltalake
@@ -85,6 +87,10 @@ class Place(Protocol):
         """Make it, empty, where it has to be made."""
         ...
 
+    def check(self) -> None:
+        """Look whether it does what is asked of it here: for whoever is about to write there, once."""
+        ...
+
     def create(self, path: str) -> AbstractContextManager[IO[bytes]]:
         """A new object to write: there, whole and on the medium, when the block ends well; not there when it raises.
 
@@ -121,9 +127,22 @@ def place_of(somewhere: Somewhere) -> Place:
 
 
 def parse(name: str) -> Place:
-    """The place of a path or URI."""
+    """The place of a path or URI: `file:`, `s3:`, `s3a:`; how its store is reached is in the environment.
+
+    Raises `BadOptions`.
+    """
+    if "://" not in name:
+        return Folder(Path(name))
     parts = urlsplit(name)
-    return Folder(Path(unquote(parts.path) if parts.scheme == "file" else name))
+    if parts.scheme == "file":
+        return Folder(Path(unquote(parts.path)))
+    if parts.scheme not in ("s3", "s3a"):
+        raise BadOptions(f"{parts.scheme}: a lake is a folder, or s3://BUCKET/FOLDER")
+    if not parts.netloc or "@" in parts.netloc or parts.query or parts.fragment:
+        raise BadOptions("a lake in a bucket is s3://BUCKET or s3://BUCKET/FOLDER, and nothing else")
+    from cloud.place.bucket import Bucket  # noqa: PLC0415 - a folder needs no client of object stores
+
+    return Bucket(parts.netloc, parts.path.strip("/"), from_environment(os.environ))
 
 
 def of_table(table: deltalake.DeltaTable) -> Place:

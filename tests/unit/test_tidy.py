@@ -31,6 +31,7 @@ LONG_FUNCTIONS: dict[str, str] = {}
 RUNTIME_ONLY = {
     "cryptography": "signatures of bearer tokens, through PyJWT",
     "delta-spark": "its jars are loaded by the JVM, its Python API is optional",
+    "obstore": "lakes on object stores, through `cloud.place`",
     "numpy": "asked for by pyspark.sql",
     "pandas": "asked for by pyspark.sql",
     "uvicorn": "its standard loop",

@@ -1,0 +1,260 @@
+"""A lake on an object store: the same hub, the same proof, and what is said when the store does not do its part."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from cloud.lake import compaction, tables
+from cloud.lake.lake import Transaction
+from cloud.lake.rows import records
+from cloud.lake.tables import Table
+from cloud.place.bucket import Bucket
+from cloud.place.faults import StoreError, explained
+from cloud.place.options import BadOptions, Credentials, from_environment, read_credentials
+from cloud.place.place import of_table, parse
+from cloud.proof.proof import prove
+from tests.support.cut_link import CutLink
+from tests.support.lake import manifests_asked_for
+from tests.support.processes import Waypost, edge, free_port, hub, wait_until
+from tests.support.publisher import Publisher
+from tests.support.s3 import BUCKET, KEYS, ObjectStore
+
+FILES = 8
+NOW_US = 1_795_250_665_237_123
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
+    with ObjectStore(tmp_path_factory.mktemp("store") / "store.log") as running:
+        yield running
+
+
+@pytest.fixture
+def lake(store: ObjectStore, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Bucket:
+    """An empty place in the bucket, another one for each test."""
+    for name, value in store.environment().items():
+        if name.startswith("AWS_"):
+            monkeypatch.setenv(name, value)
+    place = parse(f"s3a://{BUCKET}/{request.node.name}")
+    assert isinstance(place, Bucket)
+    return place
+
+
+def state(number: int) -> pa.Table:
+    row = {"tenant": "default", "gateway": f"gw{number}", "reported_at": NOW_US, "state": "running"}
+    return records("gateway_status", [row], NOW_US)
+
+
+class TestPlace:
+    def test_an_object_is_put_once(self, lake: Bucket) -> None:
+        assert lake.put_new("t/one", b"first")
+        assert not lake.put_new("t/one", b"second")
+        assert (lake.read("t/one"), lake.size("t/one"), lake.read("t/two"), lake.size("t/two")) == (
+            b"first",
+            5,
+            None,
+            None,
+        )
+        assert lake.names("t") == ["one"]
+        lake.delete("t/one")
+        lake.delete("t/one")
+        assert lake.names("t") == []
+
+    def test_what_is_not_finished_is_not_there(self, lake: Bucket) -> None:
+        with contextlib.suppress(InterruptedError), lake.create("half") as file:
+            file.write(b"some")
+            raise InterruptedError
+        assert lake.size("half") is None
+        with lake.create("whole") as file:
+            file.write(b"all of it")
+        assert lake.read("whole") == b"all of it"
+        with pytest.raises(FileExistsError), lake.create("whole"):
+            pass
+
+    def test_a_part_of_an_object_is_read(self, lake: Bucket) -> None:
+        rows = pa.table({"number": list(range(200_000))})
+        with lake.create("some.parquet") as file:
+            pq.write_table(rows, file, write_page_checksum=True)
+        with pq.ParquetFile(lake.source("some.parquet"), page_checksum_verification=True) as opened:
+            assert opened.read() == rows
+        with pytest.raises(FileNotFoundError):
+            lake.source("other.parquet")
+
+    def test_who_may_write_is_found_out_once(self, lake: Bucket) -> None:
+        lake.check()
+        assert lake.names("_probe") == []
+        with pytest.raises(StoreError, match="there is no such bucket"):
+            parse("s3://nowhere/lake").check()
+
+
+class TestTable:
+    def test_appended_looked_up_and_put_together(self, lake: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+        for module in (tables, compaction):
+            monkeypatch.setattr(module, "COMPACTED_FILES_MIN", FILES)
+        table = Table.open(lake, "gateway_status")
+        for number in range(FILES):
+            assert table.append(state(number), Transaction("app", number + 1)) == number + 1
+        assert lake.tables() == ["gateway_status"]
+        again = Table.open(lake, "gateway_status")
+        assert (again.committed("app"), again.committed("other")) == (FILES, None)
+        assert again.compact() == FILES
+        found = lake.at("gateway_status").delta()
+        assert (len(found.file_uris()), found.count()) == (1, FILES)
+        assert of_table(found) == lake.at("gateway_status")
+        # The other writer has not seen it, and follows.
+        assert table.append(state(FILES), Transaction("app", FILES + 1)) == found.version() + 1
+        gateways = [
+            name for rows in again.read(["gateway"], {"gateway": "gw7"}) for name in rows["gateway"].to_pylist()
+        ]
+        assert gateways == ["gw7"]
+
+    def test_two_writers_take_one_version_each(self, lake: Bucket) -> None:
+        one, other = Table.open(lake, "ledger"), Table.open(lake, "ledger")
+        assert one.version == other.version
+        assert lake.put_new(f"ledger/_delta_log/{one.version + 1:020}.json", b"{}\n")
+        assert not lake.put_new(f"ledger/_delta_log/{one.version + 1:020}.json", b"{}\n")
+
+
+class TestRefused:
+    """One line that says what it is and what to do; no key in it."""
+
+    def refused(self, tmp_path: Path, place: str, environment: dict[str, str]) -> str:
+        command = [sys.executable, "-m", "edge.appliance.main", "hub", "run", "--data", str(tmp_path / "hub"), "--dev"]
+        command += ["--amqp", "127.0.0.1:0", "--http", "127.0.0.1:0", "--lake", place]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=False)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "Traceback" not in done.stderr
+        assert KEYS["AWS_SECRET_ACCESS_KEY"] not in done.stderr
+        return done.stderr
+
+    def test_a_bucket_that_is_not_there(self, store: ObjectStore, tmp_path: Path) -> None:
+        assert "there is no such bucket" in self.refused(tmp_path, "s3://elsewhere/lake", store.environment())
+
+    def test_a_store_that_does_not_answer(self, store: ObjectStore, tmp_path: Path) -> None:
+        said = self.refused(tmp_path, f"s3://{BUCKET}/lake", store.environment(free_port()))
+        assert "the store does not answer" in said
+
+    @pytest.mark.parametrize(
+        ("place", "expected"),
+        [
+            ("gs://fleet/lake", "a lake is a folder, or s3://BUCKET/FOLDER"),
+            ("s3:///lake", "s3://BUCKET"),
+            ("s3://a@b/c", "s3://BUCKET"),
+        ],
+    )
+    def test_a_name_that_is_none(self, place: str, expected: str) -> None:
+        with pytest.raises(BadOptions, match=expected):
+            parse(place)
+
+    @pytest.mark.parametrize(
+        ("said", "expected"),
+        [
+            ("Generic S3 error: 403 Forbidden: <Code>RequestTimeTooSkewed</Code>", "clock differs"),
+            ("Generic S3 error: 403 Forbidden: <Code>SignatureDoesNotMatch</Code>", "does not fit the access key"),
+            ("Generic S3 error: 403 Forbidden: <Code>AccessDenied</Code>", "they need GetObject"),
+            (
+                "Generic S3 error: Error performing PUT http://169.254.169.254/latest/api/token",
+                "there are no credentials",
+            ),
+        ],
+    )
+    def test_what_a_store_says_is_explained(self, said: str, expected: str) -> None:
+        assert expected in explained(said)
+        assert explained("No such file") == "No such file"
+
+
+class TestOptions:
+    def test_from_the_environment(self) -> None:
+        found = from_environment({**KEYS, "AWS_ENDPOINT_URL": "http://store:9000/"})
+        assert (found.endpoint, found.plain, found.region) == ("http://store:9000", True, "us-east-1")
+        assert KEYS["AWS_SECRET_ACCESS_KEY"] not in repr(found)
+        with pytest.raises(BadOptions, match="AWS_SECRET_ACCESS_KEY is not set"):
+            from_environment({"AWS_ACCESS_KEY_ID": "a"})
+        with pytest.raises(BadOptions, match="https://HOST:PORT"):
+            from_environment({"AWS_ENDPOINT_URL": "store:9000"})
+
+    def test_from_a_file(self, tmp_path: Path) -> None:
+        file = tmp_path / "credentials"
+        file.write_text("[default]\naws_access_key_id = a\naws_secret_access_key = b\n[other]\naws_access_key_id = c\n")
+        assert from_environment({"AWS_SHARED_CREDENTIALS_FILE": str(file)}).credentials == Credentials("a", "b")
+        with pytest.raises(BadOptions, match=r"\[other\] needs"):
+            read_credentials(file, "other")
+        with pytest.raises(BadOptions, match="no profile"):
+            read_credentials(file, "third")
+        file.write_text("s3cret")
+        with pytest.raises(BadOptions, match="no sections") as refused:
+            read_credentials(file)
+        assert "s3cret" not in str(refused.value)
+
+
+def status(gateway: Waypost) -> dict[str, object]:
+    with urllib.request.urlopen(f"http://127.0.0.1:{gateway.port('http')}/api/v1/status", timeout=10) as answer:
+        found: dict[str, object] = json.load(answer)["uplink"]
+    return found
+
+
+def drained(gateway: Waypost) -> bool:
+    uplink = status(gateway)
+    return uplink["state"] == "connected" and uplink.get("backlog_messages") == 0
+
+
+def problems(running: Waypost) -> str:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{running.port('http')}/healthz", timeout=10) as answer:
+            return str(answer.read())
+    except urllib.error.HTTPError as unwell:
+        return str(unwell.read())
+
+
+@pytest.mark.timeout(300)
+def test_killed_and_cut_off_on_the_way_acked_is_in_the_lake_once(
+    store: ObjectStore, lake: Bucket, tmp_path: Path
+) -> None:
+    mqtt, amqp = free_port(), free_port()
+    with CutLink(store.port) as link:
+        the_hub = hub(tmp_path, f"--amqp=127.0.0.1:{amqp}", f"--lake={lake.uri}")
+        the_hub.environment = store.environment(link.port)
+        uplink = [f"--hub=amqp://127.0.0.1:{amqp}", "--gateway=gw1", "--forward=load/#"]
+        gateway = edge(tmp_path, "gw1", f"--mqtt=127.0.0.1:{mqtt}", *uplink)
+        with the_hub, gateway:
+            publisher = Publisher("p", mqtt, "load/1")
+            publisher.start()
+            for _ in range(3):
+                before = len(publisher.acked)
+                wait_until(lambda: len(publisher.acked) > before + 20, timeout_s=60, what="there is load")  # noqa: B023
+                the_hub.kill()
+                the_hub.start()
+            link.down(True)
+            wait_until(lambda: "the store does not answer" in problems(the_hub), timeout_s=100, what="it is said")
+            link.down(False)
+            publisher.end()
+            wait_until(lambda: drained(gateway), timeout_s=100, what="the backlog has drained", every_s=0.2)
+            wait_until(lambda: manifests_asked_for(tmp_path / "gw1"), timeout_s=30, what="manifests are asked for")
+            assert gateway.stop() == 0
+            gateway.start()
+            wait_until(lambda: stated(lake), timeout_s=60, what="all is stated", every_s=0.5)
+            assert gateway.stop() == 0
+            assert the_hub.stop() == 0
+    bodies = Counter(lake.at("telemetry").delta().to_pyarrow_table(columns=["body"])["body"].to_pylist())
+    assert set(publisher.acked) <= set(bodies)
+    assert max(bodies.values()) == 1
+    assert prove(lake).complete
+    assert KEYS["AWS_SECRET_ACCESS_KEY"] not in (tmp_path / "hub.log").read_text()
+    assert not (tmp_path / "hub" / "lake").exists()
+
+
+def stated(lake: Bucket) -> bool:
+    totals = prove(lake).totals
+    return len(totals) == 1 and not any(total.unstated for total in totals)
