@@ -1,4 +1,5 @@
-"""Why a peer refuses us in the TLS handshake, and what to do: its alert (RFC 8446 section 6.2) in words for a person.
+"""Why there is no TLS with a peer, and what to do: its alert (RFC 8446 section 6.2), or what is wrong with its
+certificate, in words for a person.
 
 In TLS 1.3 the client's handshake is over before the peer has looked at its certificate: the alert comes on the
 connection that seemed to stand.
@@ -27,12 +28,24 @@ _WORDS: Final = {
     "UNRECOGNIZED_NAME": "it has no certificate for this host name; see the endpoint's name",
     "NO_APPLICATION_PROTOCOL": "it does not offer this protocol on this port; see the endpoint's port",
 }
+_VERIFIED: Final = {
+    3: "fetch the list of what its authority has revoked, or leave `tls: {crl}` out",
+    10: "if this machine's clock is right, whoever runs the peer has to renew it",
+    12: "the list of revoked certificates is too old: is this machine's clock right? A gateway that has enrolled "
+    "fetches the next one as soon as its hub answers, else put a new one there (`tls: {crl}`)",
+    23: "nothing is sent to whoever that is; ask who runs the peer why it shows a certificate that counts no more",
+    62: "see the endpoint's name, and the names the peer was given (hub run --name)",
+}
+"""What to do, by OpenSSL's code of what is wrong with the peer's certificate."""
 _ALERT: Final = "_ALERT_"
 """OpenSSL's reasons for these errors: a version, this, and the alert's name."""
 
 
 def refusal(error: BaseException | None) -> str | None:
-    """What the peer's alert says of us; None where the error is no alert of the peer's."""
+    """What the peer's alert says of us, or what is wrong with its certificate; None where the error is neither."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        step = _VERIFIED.get(error.verify_code, "is it the right peer, and is `tls: {caCert}` of its authority?")
+        return f"certificate verify failed: {error.verify_message}; {step}"
     reason = (error.reason or "") if isinstance(error, ssl.SSLError) else ""
     _, found, alert = reason.partition(_ALERT)
     if not found:

@@ -236,6 +236,36 @@ def revoke(data: Path, config: Path | None, tenant: str, gateway: str) -> None:
     say(f"{gateway}: {count} {'certificate' if count == 1 else 'certificates'} revoked")
 
 
+@fleet.command("revoke-hub")
+@data_option
+@config_option
+def revoke_hub(data: Path, config: Path | None) -> None:
+    """Shut out whoever has the key of the hub's own certificate: it counts no more, and the hub makes another.
+
+    Gateways that have enrolled fetch the list of what was revoked every four hours; those that have it send nothing to
+    who shows the old certificate. Connections that stand go on. If the authority's key was taken too, every gateway has
+    to enrol anew, with a new authority.
+    """
+    from cloud.hub.enrolment.files import forget_certificate, shown_certificate
+    from edge.output.terminal import say
+
+    with opened(data, config) as place:
+        shown = shown_certificate(data, place.authority)
+        if shown is None:
+            raise FleetError(
+                f"{data} has no certificate of its own to revoke", f"start it: waypost hub run --data {data}"
+            )
+        begins_us, ends_us = (int(at * 1e6) for at in (shown.begins_at, shown.ends_at))
+        now_us = time.time_ns() // 1_000
+        place.enrolments.revoke_other(shown.serial, shown.key_id, begins_us, ends_us, now_us, shown.pem)
+        try:
+            forget_certificate(data)
+        except OSError as error:
+            step = "it is revoked: remove that file, so that the hub makes another"
+            raise FleetError(f"{error.filename}: {error.strerror}", step) from None
+    say(f"{shown.serial}: revoked; the hub makes another certificate within seconds, or when it starts")
+
+
 fleet.add_command(config)
 fleet.add_command(rollout)
 

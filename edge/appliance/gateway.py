@@ -25,8 +25,9 @@ from edge.appliance.console.status import AddressStatus, Commits, Memory, Status
 from edge.appliance.crossing.documents import BridgeStatus
 from edge.appliance.crossing.status import BridgeWatch
 from edge.appliance.health import GatewayHealth
-from edge.appliance.identity.location import identity_file
+from edge.appliance.identity.location import REVOKED, identity_file
 from edge.appliance.identity.renewal import Renewal
+from edge.appliance.identity.revocations import HubRevocations
 from edge.appliance.wear import Outlook, outlook
 from edge.broker.amqp.services import Administration
 from edge.broker.configuration import BrokerConfiguration, Protocol, TokenIssuer
@@ -139,6 +140,7 @@ class Gateway:
         self._web_server: LazyWebServer | None = None
         self._reporter: asyncio.Task[None] | None = None
         self._renewal = Renewal(data, self._hub_of_identity)
+        self._revocations = HubRevocations(data, self._hub_of_list)
         self._health = self._watched()
         self._totals: StoreTotals | None = None
         self._totals_at = float("-inf")
@@ -156,6 +158,7 @@ class Gateway:
             tokens=lambda: self._issuer.overdue if self._issuer is not None else None,
             users=lambda: self.users.trouble,
             renewal=lambda: self._renewal.trouble,
+            revocations=lambda: self._revocations.trouble,
         )
 
     async def start(self) -> dict[str, tuple[str, int]]:
@@ -172,6 +175,7 @@ class Gateway:
         self.uplinks.start()
         self._health.start()
         self._renewal.start()
+        self._revocations.start()
         self._reporter = asyncio.create_task(self._report())
         return bound
 
@@ -181,6 +185,7 @@ class Gateway:
             self._reporter.cancel()
         self._health.stop()
         await self._renewal.stop()
+        await self._revocations.stop()
         await self.uplinks.stop()
         await self.broker.stop()
         await self.users.stop()
@@ -220,6 +225,12 @@ class Gateway:
         own = str(identity_file(self._data))
         shown = (each for each in self.configuration.connectors if each.tls is not None and each.tls.certificate == own)
         return next((each.endpoints for each in shown), ())
+
+    def _hub_of_list(self) -> tuple[Endpoint, ...]:
+        """Whose list of revoked certificates this gateway keeps."""
+        own = str(identity_file(self._data).with_name(REVOKED))
+        looked_at = (each for each in self.configuration.connectors if each.tls is not None and each.tls.crl == own)
+        return next((each.endpoints for each in looked_at), ())
 
     async def _follow_issuer(self, wanted: TokenIssuer | None) -> None:
         """Take tokens of this issuer and of no other; who came in with one of another has to come again."""

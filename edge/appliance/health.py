@@ -56,10 +56,12 @@ class GatewayHealth:
         tokens: Callable[[], str | None],
         users: Callable[[], str | None],
         renewal: Callable[[], str | None] = lambda: None,
+        revocations: Callable[[], str | None] = lambda: None,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         """`configuration` is the one in force; `tokens`: why bearer tokens cannot be checked, `users`: why changes of
-        users cannot be followed; None: they can; `renewal`: why the hub does not renew the gateway's certificate."""
+        users cannot be followed; None: they can; `renewal`: why the hub does not renew the gateway's certificate;
+        `revocations`: why what the hub has revoked is not known anew."""
         self.lag = LoopLag()
         self._broker = broker
         self._store = store
@@ -70,6 +72,7 @@ class GatewayHealth:
         self._tokens = tokens
         self._users = users
         self._renewal = renewal
+        self._revocations = revocations
         self._monotonic_s = monotonic_s
         self._rising = Rising(monotonic_s)
         self._refused = Rising(monotonic_s)
@@ -189,6 +192,11 @@ class GatewayHealth:
             yield Found(
                 "identity", what, "at the hub: waypost fleet list; a new token there, then waypost edge enrol here"
             )
+
+        if (trouble := self._revocations()) is not None:
+            what = f"what the hub's authority has revoked is not known anew: {trouble}"
+            step = "see the hub's log; what was known counts until the list ends, then nothing is sent"
+            yield Found("identity", what, step, Severity.WARNING)
 
     def machine(self) -> Iterator[Found]:
         self._clock()

@@ -154,6 +154,9 @@ class TlsFiles(Part, frozen=True, kw_only=True):
     """Our certificate; it needs `clientKey`."""
     key: Live[str | None] = msgspec.field(default=None, name="clientKey")
     """Our key."""
+    crl: Live[str | None] = None
+    """What the authority of the peer's certificate has revoked (RFC 5280 section 5): without a list that is good at the
+    moment of a handshake there is no connection. A gateway that has enrolled fetches its hub's itself."""
 
 
 class TlsVersion(enum.Enum):

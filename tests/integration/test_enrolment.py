@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
+import socket
+import ssl
 import subprocess
 import sys
+import threading
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
@@ -20,9 +24,10 @@ from bridge.enrolment import RENEWAL_PATH, RenewalRequest, Token
 from bridge.resources.endpoint import Endpoint
 from edge.appliance.identity.enrolling import enrol
 from edge.appliance.identity.exchange import Exchange, NotIssued, trusting
-from edge.appliance.identity.location import identity_file
+from edge.appliance.identity.location import REVOKED, identity_file
 from edge.appliance.identity.renewal import LOOK_S_MAX
 from edge.appliance.identity.request import new_key, signing_request
+from edge.appliance.identity.revocation_list import fetch
 from tests.support import forked
 from tests.support.clock import Clock
 from tests.support.lake import rows
@@ -276,3 +281,69 @@ class TestDoors:
         assert answer.status == 400
         assert json.loads(answer.read())["reason"] == "malformed"
         connection.close()
+
+
+def shown_at(port: int) -> str:
+    """The certificate a hub shows, PEM."""
+    return ssl.get_server_certificate(("127.0.0.1", port), timeout=WAIT_S)
+
+
+class Impostor:
+    """Whoever has the key of a hub's certificate, at the hub's place; in a thread."""
+
+    def __init__(self, port: int, stolen: Path) -> None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(stolen, stolen)
+        self.handshakes = 0
+        self.heard: list[bytes] = []
+        """What came after a handshake."""
+        self._context = context
+        self._listening = socket.create_server(("127.0.0.1", port))
+        self._thread = threading.Thread(target=self._serve)
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listening.accept()
+            except OSError:
+                return
+            connection.settimeout(5.0)
+            self.handshakes += 1
+            with contextlib.suppress(OSError), self._context.wrap_socket(connection, server_side=True) as secure:
+                self.heard.append(secure.recv(4096))
+
+    def __enter__(self) -> Impostor:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listening.shutdown(socket.SHUT_RDWR)
+        self._listening.close()
+        self._thread.join(WAIT_S)
+        assert not self._thread.is_alive()
+
+
+def test_whoever_has_a_stolen_key_of_the_hub_gets_nothing(tmp_path: Path) -> None:
+    """The hub makes another certificate while its links stand; those that know the list send nothing to the old one."""
+    port = free_port()
+    data, stolen, log = tmp_path / "hall", tmp_path / "stolen.pem", tmp_path / "hall.log"
+    with hub(tmp_path, amqps=port) as running:
+        assert init(tmp_path, f"amqps://localhost:{port}", fleet(tmp_path, "token", "create"))[0] == 0
+        assert identity_file(data).with_name(REVOKED).exists(), "it is fetched while a gateway enrols"
+        with Waypost(log, "edge", "run", "--data", str(data)) as gateway:
+            wait_until(lambda: uplink(data, gateway)["state"] == "connected", timeout_s=WAIT_S, what="the link")
+            stolen.write_bytes((tmp_path / "hub" / "authority" / "server.pem").read_bytes())
+            before = shown_at(port)
+            assert "revoked; the hub makes another certificate" in fleet(tmp_path, "revoke-hub")
+            wait_until(lambda: shown_at(port) != before, timeout_s=WAIT_S, what="another certificate")
+            assert uplink(data, gateway)["state"] == "connected"
+            assert log.read_text().count("connected to waypost-hub") == 1, "a link that stands goes on"
+        listed = json.loads(fleet(tmp_path, "list", "--json"))
+        assert [each["gateway"] for each in listed] == ["hall"], "the hub is no gateway"
+        fetch(data, Exchange(Endpoint("localhost", port)))
+        assert running.stop() == 0
+    with Impostor(port, stolen) as impostor, Waypost(log, "edge", "run", "--data", str(data)) as gateway:
+        reason = "certificate verify failed: certificate revoked; nothing is sent to whoever that is"
+        wait_until(lambda: reason in (uplink(data, gateway)["last_error"] or ""), timeout_s=WAIT_S, what="the reason")
+    assert impostor.handshakes
+    assert not any(impostor.heard)

@@ -140,7 +140,7 @@ class OwnAuthority:
         builder = (
             x509.CertificateRevocationListBuilder()
             .issuer_name(self.certificate.subject)
-            .last_update(_utc(now - BACKDATED_S))
+            .last_update(_utc(now - AUTHORITY_BACKDATED_S))
             .next_update(_utc(now + REVOCATIONS_VALID_S))
             .add_extension(x509.CRLNumber(number), critical=False)
             .add_extension(self._key_identifier(), critical=False)

@@ -18,9 +18,16 @@ from typing import Final, NamedTuple
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
-from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 
-from cloud.hub.enrolment.authority import COMMON_NAME_CHARACTERS_MAX, OwnAuthority, key_id, key_pem, new_key
+from cloud.hub.enrolment.authority import (
+    COMMON_NAME_CHARACTERS_MAX,
+    OwnAuthority,
+    Signed,
+    key_id,
+    key_pem,
+    new_key,
+)
 from cloud.hub.enrolment.limits import SERVER_DAYS
 from edge.broker.configuration import TlsListener
 from edge.broker.security.private_file import FILE_MODE, FOLDER_MODE, write_private
@@ -128,7 +135,7 @@ class ServerCertificate:
     def keep(self, now: float) -> bool:
         """Make it where there is none, where it has other names or another authority, and at two thirds of its life;
         True when it is new. Raises `AuthorityFileError`."""
-        if now < self._due_at:
+        if now < self._due_at and self.file.exists():
             return False
         found = self._read()
         if found is not None and now < _due_at(found):
@@ -152,6 +159,26 @@ class ServerCertificate:
         except (OSError, ValueError, TypeError, InvalidSignature, x509.ExtensionNotFound, x509.InvalidVersion):
             return None
         return found if {str(each.value) for each in names} == set(self._names) else None
+
+
+def shown_certificate(data: Path, authority: OwnAuthority) -> Signed | None:
+    """The hub's own, which its authority has made; None where there is none."""
+    try:
+        found = x509.load_pem_x509_certificate((data / FOLDER / SERVER).read_bytes())
+        found.verify_directly_issued_by(authority.certificate)
+        key = found.public_key()
+    except (OSError, ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm, x509.InvalidVersion):
+        return None
+    if not isinstance(key, ec.EllipticCurvePublicKey | rsa.RSAPublicKey):
+        return None
+    begins, ends = found.not_valid_before_utc.timestamp(), found.not_valid_after_utc.timestamp()
+    return Signed(f"{found.serial_number:x}", found.public_bytes(Encoding.PEM).decode(), key_id(key), begins, ends)
+
+
+def forget_certificate(data: Path) -> None:
+    """The hub's own is thrown away: a hub that runs makes the next one within seconds, else at its start. Raises
+    OSError."""
+    (data / FOLDER / SERVER).unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

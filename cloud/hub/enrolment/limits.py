@@ -24,7 +24,8 @@ BACKDATED_S: Final = 3_600.0
 """A certificate begins so much before it is made, at most a tenth of its life: clocks differ."""
 
 AUTHORITY_BACKDATED_S: Final = 86_400.0
-"""The same for the authority, and for the hub's own certificate, which gateways look at with clocks that may be off."""
+"""The same for the authority, the hub's own certificate and the list of what was revoked, which gateways look at with
+clocks that may be off."""
 
 REVOCATIONS_VALID_S: Final = 7 * 86_400.0
 """The list of revoked certificates is made anew often; who has it may go by it for so long without the hub."""

@@ -24,6 +24,10 @@ TIES_US = 10_000_000
 and its transaction ends later than it took the time."""
 
 
+NO_TENANT = ""
+"""Of certificates that are no gateway's."""
+
+
 @hides("secret")
 class TokenRecord(NamedTuple):
     """A token as the registry knows it."""
@@ -152,6 +156,16 @@ class Enrolments:
         """No certificate of this gateway counts any more; returns how many did."""
         return self._database.transaction(lambda tx: _revoke(tx, tenant, gateway, now_us))
 
+    def revoke_other(self, serial: str, key_id: bytes, begins_at: int, ends_at: int, now_us: int, pem: str) -> None:
+        """A certificate of the authority that is no gateway's, the hub's own, counts no more."""
+        record = CertificateRecord(serial, NO_TENANT, "", key_id, begins_at, ends_at, now_us, pem)
+
+        def work(tx: sa.Connection) -> None:
+            if _certificate(tx, serial) is None:
+                tx.execute(certificates.insert().values(**record._asdict()))
+
+        self._database.transaction(work)
+
     def revoked(self, since_us: int = 0) -> list[CertificateRecord]:
         """Those revoked, from then on."""
         query = sa.select(*_CERTIFICATE).where(certificates.c.revoked_at >= since_us - TIES_US)
@@ -170,9 +184,9 @@ class Enrolments:
         return None if row is None else (row[0], row[1])
 
     def certificates(self) -> list[CertificateRecord]:
-        """Every certificate, by gateway and time."""
+        """Every certificate of a gateway, by gateway and time."""
         order = (certificates.c.tenant, certificates.c.gateway, certificates.c.ends_at)
-        query = sa.select(*_CERTIFICATE).order_by(*order)
+        query = sa.select(*_CERTIFICATE).where(certificates.c.tenant != NO_TENANT).order_by(*order)
         return [CertificateRecord(*row) for row in self._database.transaction(lambda tx: tx.execute(query).all())]
 
 

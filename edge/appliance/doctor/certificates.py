@@ -50,7 +50,7 @@ def _configured(around: Surroundings) -> Iterator[Files]:
     for connector in around.configuration.connectors:
         own = connector.tls
         if own is not None and (own.certificate or own.ca):
-            yield Files(f"connector {connector.name}", own.certificate, own.key, own.ca, getattr(own, "crl", None))
+            yield Files(f"connector {connector.name}", own.certificate, own.key, own.ca, own.crl)
 
 
 def check_files(files: Files, now: datetime.datetime) -> Iterator[Result]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ssl
 import time
 from collections.abc import Callable
@@ -23,6 +24,7 @@ from bridge.enrolment import (
 from edge.appliance.identity.exchange import AnswerLost, Exchange, HubUnreachable, NotIssued, WrongHub, trusting
 from edge.appliance.identity.files import Identity
 from edge.appliance.identity.request import fingerprint, require_ours, signing_request
+from edge.appliance.identity.revocation_list import ListUnusable, fetch
 
 AGAIN_S: Final = (1.0, 2.0, 4.0)
 """Pauses before the next try where an answer was lost or the hub has too much to do."""
@@ -73,6 +75,8 @@ def enrol(
         raise WrongHub(f"{exchange.endpoint} issued a certificate of another authority than the token names")
     require_ours(issued, key)
     own.become(key, issued.certificate, issued.authority)
+    with contextlib.suppress(HubUnreachable, WrongHub, NotIssued, ListUnusable, OSError):
+        fetch(data, exchange)  # a gateway that runs tries again
     return Enrolled(own.file, issued, now() - issued.now)
 
 

@@ -86,13 +86,18 @@ class Exchange:
             raise NotIssued(Reason.UNAVAILABLE.value, f"{self.endpoint} answers with HTTP status {status}") from None
         raise NotIssued(refused.reason, refused.error)
 
-    def fetch(self, path: str, context: ssl.SSLContext) -> bytes:
+    def fetch(self, path: str, context: ssl.SSLContext, bytes_max: int = DOCUMENT_BYTES_MAX) -> bytes:
         """What is at a path of the hub. Raises `HubUnreachable`, `WrongHub`, `NotIssued`."""
         with self._connected(context) as connection:
-            status, body = self._ask(connection, "GET", path)
+            status, body = self._ask(connection, "GET", path, bytes_max=bytes_max)
         if status != 200:
             raise NotIssued(Reason.UNAVAILABLE.value, f"{self.endpoint} answers with HTTP status {status}")
         return body
+
+    def handshake(self, context: ssl.SSLContext) -> None:
+        """Look whether the hub's certificate is good by this context. Raises `HubUnreachable`, `WrongHub`."""
+        with self._connected(context):
+            pass
 
     # --- inside -----------------------------------------------------------------------------------------------------
 
@@ -119,13 +124,18 @@ class Exchange:
             connection.close()
 
     def _ask(
-        self, connection: http.client.HTTPSConnection, method: str, path: str, body: bytes | None = None
+        self,
+        connection: http.client.HTTPSConnection,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        bytes_max: int = DOCUMENT_BYTES_MAX,
     ) -> tuple[int, bytes]:
         """(status, body). Raises `HubUnreachable`, `NotIssued`."""
         try:
             connection.request(method, path, body, {"Content-Type": "application/json"} if body else {})
             answer = connection.getresponse()
-            return answer.status, answer.read(DOCUMENT_BYTES_MAX)
+            return answer.status, answer.read(bytes_max)
         except ssl.SSLError as error:  # an alert of TLS 1.3: it comes behind the handshake
             if (why := refusal(error)) is not None:
                 raise NotIssued(Reason.NO_CERTIFICATE.value, f"{self.endpoint}: {why}") from error

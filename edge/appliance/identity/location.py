@@ -7,6 +7,8 @@ from typing import Final
 
 FOLDER: Final = "identity"
 FILE: Final = "identity.pem"
+REVOKED: Final = "revoked.pem"
+"""What the hub's authority has revoked."""
 
 
 def identity_file(data: Path) -> Path:

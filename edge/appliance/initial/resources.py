@@ -11,6 +11,7 @@ import msgspec
 
 from bridge.resources.parse import to_yaml
 from bridge.resources.resource import OWN_VERSION
+from edge.appliance.identity.location import REVOKED
 from edge.appliance.program import as_called
 from edge.broker.configuration import Authentication
 from edge.broker.model.addresses import AddressType
@@ -48,7 +49,8 @@ def hub_of(url: str, identity: Path | None) -> dict[str, Any]:
     if identity is None:
         return {"url": url}
     own = str(identity)
-    return {"url": url, "tls": {"caCert": own, "clientCert": own, "clientKey": own}}
+    revoked = str(identity.with_name(REVOKED))
+    return {"url": url, "tls": {"caCert": own, "clientCert": own, "clientKey": own, "crl": revoked}}
 
 
 def _documents(wanted: FirstGateway) -> Iterator[dict[str, Any]]:

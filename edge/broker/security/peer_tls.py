@@ -30,6 +30,12 @@ def peer_context(files: TlsFiles) -> ssl.SSLContext:
         context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=files.ca)
     except OSError as error:
         raise PeerTlsError(f"authority {files.ca}: {tls_reason(error)}") from error
+    if files.crl is not None:
+        try:
+            context.load_verify_locations(files.crl)
+        except (OSError, ValueError) as error:
+            raise PeerTlsError(f"list of revoked certificates {files.crl}: {tls_reason(error)}") from error
+        context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
     context.minimum_version = ssl.TLSVersion.TLSv1_2  # what is older is broken (RFC 8996)
     if files.certificate is not None:
         try:

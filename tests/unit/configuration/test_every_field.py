@@ -164,7 +164,8 @@ def of_peer(kind: str, setting: str, value: object) -> Edit:
 
 def whole(pki: Path) -> Documents:
     """Resources in which everything is said."""
-    peer = {"caCert": str(pki / "ca.pem"), "clientCert": str(pki / "gw.pem"), "clientKey": str(pki / "gw.key")}
+    files = {"clientCert": str(pki / "gw.pem"), "clientKey": str(pki / "gw.key")}
+    peer = {"caCert": str(pki / "ca.pem"), **files, "crl": str(pki / "revoked.pem")}
     anywhere = "127.0.0.1:0"
     names = ("mqtt", "amqp", "http", "https", "mqtts", "amqps", "mqttWs", "amqpWs", "mqttWss", "amqpWss")
     files = {"certificate": str(pki / "gw.pem"), "key": str(pki / "gw.key"), "clientCa": str(pki / "ca.pem")}

@@ -67,6 +67,9 @@ class Hub(Exchange):
             raise AnswerLost("hub:5671: the connection broke")
         return issued
 
+    def fetch(self, path: str, context: ssl.SSLContext, bytes_max: int = 0) -> bytes:
+        raise HubUnreachable("hub:5671 has no list")
+
     def revoke(self, gateway: str) -> int:
         """As a command does."""
         registry = Enrolments(self._url)

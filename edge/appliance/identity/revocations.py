@@ -1,0 +1,122 @@
+"""What the hub's authority has revoked, as a running gateway keeps it: whoever has a stolen key of the hub is no hub.
+
+The list (RFC 5280 section 5) is fetched over the port of the hub, and OpenSSL looks at it in every handshake. It is
+good for days, which is how long a gateway goes on with what it knew; then it connects nowhere before it has a new one.
+A connection that stands is left alone: its peer was the hub when it began.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from bridge.backoff import Backoff, BackoffPolicy
+from bridge.resources.endpoint import Endpoint
+from edge.appliance.identity.location import REVOKED, identity_file
+from edge.appliance.identity.renewal import Failure
+
+log = logging.getLogger(__name__)
+
+FETCHED_EVERY_S: Final = 4 * 3_600.0
+"""So long a revocation may be news: with 100 000 gateways 7 requests a second at the hub."""
+AGAIN: Final = BackoffPolicy(first_s=0.5, limit_s=15.0)
+"""Pauses after failures, as the uplink's own: without a list it waits."""
+LOOK_S: Final = 15.0
+"""Between two looks at file and clock."""
+JITTER: Final = 1 / 4
+"""Share of the time by which the next one is fetched earlier, by lot."""
+
+
+class HubRevocations:
+    """Of one gateway's hub. `start`, later `stop`; made inside a running loop."""
+
+    def __init__(
+        self,
+        data: Path,
+        endpoints: Callable[[], Sequence[Endpoint]],
+        *,
+        now: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
+        draw: Callable[[], float] = random.random,
+    ) -> None:
+        """`data`: the gateway's data directory. `endpoints`: of the hub whose list is looked at; none while none is.
+        `now`: UTC seconds since 1970; `clock`: seconds that do not go back; `draw`: floats in [0, 1)."""
+        self.trouble: str | None = None
+        """Why there is no new list; None: there is, or the hub is away."""
+        self._file = identity_file(data).with_name(REVOKED)
+        self._data = data
+        self._endpoints = endpoints
+        self._now = now
+        self._every_s = FETCHED_EVERY_S * (1 - JITTER * draw())
+        self._backoff = Backoff(AGAIN, draw)
+        self._clock = clock
+        self._fetched = False
+        """Since the start."""
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="revocations of the hub")
+
+    async def stop(self) -> None:
+        """End; idempotent."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(await self.look())
+
+    async def look(self) -> float:
+        """Fetch the list when it is time; returns the seconds until the next look."""
+        endpoints = self._endpoints()
+        if not endpoints:
+            self.trouble = None
+            return LOOK_S
+        if not self._is_old():
+            return LOOK_S
+        for endpoint in endpoints:
+            failure = await asyncio.to_thread(_fetch, self._data, endpoint)
+            if failure is None:
+                self.trouble, self._fetched = None, True
+                self._backoff.reset()
+                return LOOK_S
+            if failure.away:
+                log.info("the list of what the hub has revoked is due, and the hub is away: %s", failure.words)
+                continue
+            if failure.words != self.trouble:
+                log.warning("no new list of what the hub has revoked: %s", failure.words)
+            self.trouble = failure.words
+        return self._backoff.failed(self._clock())
+
+    def _is_old(self) -> bool:
+        """By the time it was written. Where the clock is behind that, a process fetches one, and no more."""
+        try:
+            written_at = self._file.stat().st_mtime
+        except OSError:
+            return True
+        now = self._now()
+        return now >= written_at + self._every_s or (now < written_at and not self._fetched)
+
+
+def _fetch(data: Path, endpoint: Endpoint) -> Failure | None:
+    """In a thread; None: there is a new list. What fetches is imported when it is needed."""
+    from edge.appliance.identity.exchange import Exchange, HubUnreachable, NotIssued, WrongHub  # noqa: PLC0415
+    from edge.appliance.identity.revocation_list import ListUnusable, fetch  # noqa: PLC0415
+
+    try:
+        fetch(data, Exchange(endpoint))
+    except HubUnreachable as error:
+        return Failure(str(error), away=True)
+    except (WrongHub, NotIssued, ListUnusable, ValueError, OSError) as error:
+        return Failure(str(error), away=False)
+    return None

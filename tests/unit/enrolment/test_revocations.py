@@ -1,0 +1,145 @@
+"""The list of what the hub has revoked, as a gateway keeps it: when it is fetched, and what counts as one."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bridge.resources.endpoint import Endpoint
+from cloud.hub.enrolment.authority import OwnAuthority, Revoked, new_key
+from edge.appliance.identity import revocations
+from edge.appliance.identity.exchange import WrongHub
+from edge.appliance.identity.location import REVOKED, identity_file
+from edge.appliance.identity.renewal import Failure
+from edge.appliance.identity.revocation_list import ListUnusable, fetch
+from edge.appliance.identity.revocations import AGAIN, FETCHED_EVERY_S, LOOK_S, HubRevocations
+from tests.unit.enrolment.hub import Hub
+
+HUB = (Endpoint("hub", 5671),)
+
+
+class Rig:
+    """A gateway with an identity, and what becomes of its requests."""
+
+    def __init__(self, data: Path) -> None:
+        self.list = identity_file(data).with_name(REVOKED)
+        self.list.parent.mkdir(parents=True)
+        self.now = 1_000_000.0
+        self.answers: list[Failure | None] = []
+        self.asked = 0
+        self.kept = HubRevocations(data, lambda: HUB, now=lambda: self.now, draw=lambda: 0.0)
+
+    def fetch(self, _data: Path, _endpoint: Endpoint) -> Failure | None:
+        self.asked += 1
+        failure = self.answers.pop(0) if self.answers else None
+        if failure is None:
+            self.list.touch()
+            os.utime(self.list, (self.now, self.now))
+        return failure
+
+    def look(self) -> float:
+        return asyncio.run(self.kept.look())
+
+
+@pytest.fixture
+def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
+    made = Rig(tmp_path)
+    monkeypatch.setattr(revocations, "_fetch", made.fetch)
+    yield made
+    assert not made.answers
+
+
+def test_it_is_fetched_when_there_is_none_and_when_it_is_old(rig: Rig) -> None:
+    assert [rig.look() for _ in range(3)] == [LOOK_S] * 3
+    assert rig.asked == 1
+    rig.now += FETCHED_EVERY_S - 1
+    rig.look()
+    assert rig.asked == 1
+    rig.now += 1
+    rig.look()
+    assert rig.asked == 2
+
+
+def test_a_clock_that_is_behind_the_file_fetches_once(rig: Rig) -> None:
+    rig.list.touch()
+    os.utime(rig.list, (rig.now + 1_000, rig.now + 1_000))
+    rig.look()
+    os.utime(rig.list, (rig.now + 1_000, rig.now + 1_000))
+    rig.look()
+    assert rig.asked == 1
+
+
+def test_a_hub_that_is_away_is_no_trouble_and_one_that_refuses_is(rig: Rig) -> None:
+    rig.answers = [Failure("nobody answers", away=True), Failure("no list", away=False), None]
+    first_s = rig.look()
+    assert (first_s <= AGAIN.first_s, rig.kept.trouble) == (True, None)
+    second_s = rig.look()
+    assert (second_s <= AGAIN.limit_s, rig.kept.trouble) == (True, "no list")
+    assert (rig.look(), rig.kept.trouble) == (LOOK_S, None)
+
+
+class Lists(Hub):
+    """A hub that sends this as its list."""
+
+    def __init__(self, folder: Path, sent: bytes) -> None:
+        super().__init__(folder)
+        self.sent = sent
+        self.shown_to: list[ssl.SSLContext] = []
+        self.refused = ""
+
+    def fetch(self, path: str, context: ssl.SSLContext, bytes_max: int = 0) -> bytes:
+        return self.sent
+
+    def handshake(self, context: ssl.SSLContext) -> None:
+        self.shown_to.append(context)
+        if self.refused:
+            raise WrongHub(self.refused)
+
+
+class TestWhatCounts:
+    @pytest.fixture
+    def data(self, tmp_path: Path) -> Path:
+        file = identity_file(tmp_path / "gw")
+        file.parent.mkdir(parents=True)
+        own = OwnAuthority.make("hub", 1_800_000_000.0)
+        issued = own.gateway_certificate(new_key().public_key(), "acme", "hall", 1_800_000_000.0, 1e6)
+        file.write_text(issued.pem + own.pem)
+        file.with_name(REVOKED).write_text("the one before")
+        self.sent = own.revocations([Revoked("17", 0.0)], 1, 1_800_000_000.0)
+        return tmp_path / "gw"
+
+    def kept(self, data: Path) -> str:
+        assert [each.name for each in sorted(data.glob("identity/*"))] == ["identity.pem", REVOKED]
+        return identity_file(data).with_name(REVOKED).read_text()
+
+    def test_a_list_by_which_a_handshake_is_done(self, data: Path, tmp_path: Path) -> None:
+        hub = Lists(tmp_path, self.sent)
+        fetch(data, hub)
+        assert self.kept(data).startswith("-----BEGIN X509 CRL-----\n")
+        [context] = hub.shown_to
+        assert context.verify_flags & ssl.VERIFY_CRL_CHECK_LEAF
+        assert context.cert_store_stats()["crl"] == 1
+
+    def test_a_list_with_the_hub_on_it(self, data: Path, tmp_path: Path) -> None:
+        hub = Lists(tmp_path, self.sent)
+        hub.refused = "hub:5671 does not show the certificate of this hub: certificate revoked"
+        fetch(data, hub)
+        assert self.kept(data) != "the one before"
+
+    @pytest.mark.parametrize("sent", [b"", b"hello", b"<html>"])
+    def test_what_is_none(self, data: Path, tmp_path: Path, sent: bytes) -> None:
+        with pytest.raises(ListUnusable, match="sent no list of revoked certificates"):
+            fetch(data, Lists(tmp_path, sent))
+        assert self.kept(data) == "the one before"
+
+    def test_another_authority_s(self, data: Path, tmp_path: Path) -> None:
+        hub = Lists(tmp_path, self.sent)
+        hub.refused = "hub:5671 does not show the certificate of this hub: CRL signature failure"
+        with pytest.raises(ListUnusable, match="CRL signature failure"):
+            fetch(data, hub)
+        assert self.kept(data) == "the one before"
