@@ -46,9 +46,15 @@ def refusal(error: BaseException | None) -> str | None:
     if isinstance(error, ssl.SSLCertVerificationError):
         step = _VERIFIED.get(error.verify_code, "is it the right peer, and is `tls: {caCert}` of its authority?")
         return f"certificate verify failed: {error.verify_message}; {step}"
-    reason = (error.reason or "") if isinstance(error, ssl.SSLError) else ""
-    _, found, alert = reason.partition(_ALERT)
+    if not isinstance(error, ssl.SSLError):
+        return None
+    _, found, alert = reason_of(error).partition(_ALERT)
     if not found:
         return None
     said = alert.lower().replace("_", " ")
     return f"the peer refuses TLS with us ({said}): {_WORDS.get(alert, 'see its log')}"
+
+
+def reason_of(error: ssl.SSLError) -> str:
+    """OpenSSL's reason; empty where the error was not made by it, and then has no such attribute."""
+    return getattr(error, "reason", None) or ""

@@ -38,6 +38,7 @@ RUNTIME_ONLY = {
 }
 """Declared without an import of ours: distribution, and who needs it."""
 OPTIONAL_ATTRIBUTES = {
+    "bridge/tls_refusal.py:reason": "of an error",
     "bridge/transport/websocket.py:event_hint": "of an error of wsproto",
     "edge/broker/http/messages.py:status": "of an error",
     "edge/broker/security/issuer.py:reason": "of an error",

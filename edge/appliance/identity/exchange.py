@@ -12,7 +12,7 @@ import msgspec
 
 from bridge.enrolment import ALPN, AUTHORITY_PATH, DOCUMENT_BYTES_MAX, Issued, Reason, Refusal
 from bridge.resources.endpoint import Endpoint
-from bridge.tls_refusal import refusal
+from bridge.tls_refusal import reason_of, refusal
 from edge.broker.security.peer_tls import NO_CHECK_TIME
 
 TIMEOUT_S: Final = 15.0
@@ -112,7 +112,7 @@ class Exchange:
             why = f"{self.endpoint} does not show the certificate of this hub: {error.verify_message}"
             raise WrongHub(why) from error
         except ssl.SSLError as error:
-            why = refusal(error) or f"it does not speak TLS with us: {error.reason or error}"
+            why = refusal(error) or f"it does not speak TLS with us: {reason_of(error) or error}"
             raise WrongHub(f"{self.endpoint}: {why}") from error
         except socket.gaierror as error:
             raise HubUnreachable(f"{self.endpoint}: the host name is not known") from error
@@ -139,7 +139,7 @@ class Exchange:
         except ssl.SSLError as error:  # an alert of TLS 1.3: it comes behind the handshake
             if (why := refusal(error)) is not None:
                 raise NotIssued(Reason.NO_CERTIFICATE.value, f"{self.endpoint}: {why}") from error
-            raise HubUnreachable(f"{self.endpoint}: the connection broke: {error.reason or error}") from error
+            raise HubUnreachable(f"{self.endpoint}: the connection broke: {reason_of(error) or error}") from error
         except (OSError, http.client.HTTPException) as error:
             raise HubUnreachable(f"{self.endpoint}: the connection broke: {_why(error)}") from error
 

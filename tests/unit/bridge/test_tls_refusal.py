@@ -1,0 +1,21 @@
+"""What a person is told of a TLS error, whoever made it."""
+
+from __future__ import annotations
+
+import ssl
+
+import pytest
+
+from bridge.tls_refusal import reason_of, refusal
+
+
+@pytest.mark.parametrize("error", [ssl.SSLError(), ssl.SSLError(1, "of a library of its own"), OSError(1, "x"), None])
+def test_an_error_that_openssl_has_not_made_says_nothing(error: BaseException | None) -> None:
+    assert refusal(error) is None
+
+
+def test_an_alert_in_words() -> None:
+    error = ssl.SSLError(1, "x")
+    error.reason = "TLSV1_ALERT_UNKNOWN_CA"
+    assert reason_of(error) == "TLSV1_ALERT_UNKNOWN_CA"
+    assert "does not know the authority" in (refusal(error) or "")
