@@ -54,7 +54,6 @@ def test_passes_find_what_the_detector_finds_and_late_values_are_counted(lake: L
     run(lake)
     land(lake, 300, COUNT)
     run(lake)
-    run(lake)
     land(lake, 100, 110, epoch="another")
     run(lake)
 
