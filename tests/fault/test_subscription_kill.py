@@ -45,6 +45,8 @@ def after_the_kill(gateway: Waypost, *, subscribed: int, version: int) -> list[b
         assert isinstance(packet, p.Publish)
         bodies.append(packet.payload)
         receiver.send(p.PubAck(packet.packet_id))
+    receiver.send(p.PingReq())
+    assert isinstance(receiver.next(), p.PingResp), "the answers have been taken: nothing is sent again"
     receiver.close()
     return bodies
 

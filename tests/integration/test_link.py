@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from random import Random
 from typing import Any
 
@@ -166,6 +167,27 @@ def scenario(test: Callable[[Hub], Any]) -> Callable[[], None]:
     return run
 
 
+@asynccontextmanager
+async def served(answer: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]) -> AsyncIterator[int]:
+    """A server on this port that answers so; when this ends, each connection has ended."""
+    answers: list[asyncio.Task[None] | None] = []
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        answers.append(asyncio.current_task())
+        try:
+            await answer(reader, writer)
+        finally:
+            writer.close()
+            await writer.wait_closed()
+
+    server = await asyncio.start_server(handle, "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        await asyncio.gather(*filter(None, answers), return_exceptions=True)
+
+
 @scenario
 async def test_everything_crosses_and_is_settled(hub: Hub) -> None:
     gateway = Gateway([hub.port])
@@ -248,17 +270,15 @@ async def test_failover_to_the_second_endpoint_and_back(hub: Hub) -> None:
 
 @scenario
 async def test_a_peer_that_says_nothing_is_given_up_for_the_next(hub: Hub) -> None:
-    async def mute(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def mute(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
         await reader.read()
-        writer.close()
 
-    server = await asyncio.start_server(mute, "127.0.0.1", 0)
-    gateway = Gateway([server.sockets[0].getsockname()[1], hub.port], connect_timeout_s=0.2)
-    gateway.dialer.start()
-    await eventually(lambda: gateway.dialer.state.connected)
-    assert any("no link in 0.2 s" in (state.last_error or "") for state in gateway.states)
-    await gateway.dialer.close()
-    server.close()
+    async with served(mute) as port:
+        gateway = Gateway([port, hub.port], connect_timeout_s=0.2)
+        gateway.dialer.start()
+        await eventually(lambda: gateway.dialer.state.connected)
+        assert any("no link in 0.2 s" in (state.last_error or "") for state in gateway.states)
+        await gateway.dialer.close()
 
 
 @scenario
@@ -266,16 +286,14 @@ async def test_a_peer_that_talks_nonsense_is_an_error_in_words(hub: Hub) -> None
     async def nonsense(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
         await reader.read()
-        writer.close()
 
-    server = await asyncio.start_server(nonsense, "127.0.0.1", 0)
-    gateway = Gateway([server.sockets[0].getsockname()[1]])
-    gateway.dialer.start()
-    await eventually(lambda: gateway.dialer.state.attempts >= 3)
-    assert "amqp:connection:framing-error" in (gateway.dialer.state.last_error or "")
-    assert gateway.dialer.state.refused, "somebody is there, and is no hub"
-    await gateway.dialer.close()
-    server.close()
+    async with served(nonsense) as port:
+        gateway = Gateway([port])
+        gateway.dialer.start()
+        await eventually(lambda: gateway.dialer.state.attempts >= 3)
+        assert "amqp:connection:framing-error" in (gateway.dialer.state.last_error or "")
+        assert gateway.dialer.state.refused, "somebody is there, and is no hub"
+        await gateway.dialer.close()
 
 
 @scenario

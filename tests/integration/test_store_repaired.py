@@ -81,8 +81,10 @@ def test_it_rots_while_the_gateway_runs(tmp_path: Path) -> None:
     gateway = filled(tmp_path, port)
     expected = {(f"load/{number % 3}", number // 3) for number in range(SENT)}
     with gateway:
-        rot(path, *largest(path))
-        code, positions = verified(path)
+        code, positions = 0, 0
+        while code == 0:  # a segment that the gateway writes anew at this moment is sound again
+            rot(path, *largest(path))
+            code, positions = verified(path)
         assert code == 4
         with hub(tmp_path, f"--amqp=127.0.0.1:{port}"):
             wait_until(
