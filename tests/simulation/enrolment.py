@@ -22,7 +22,7 @@ from cloud.hub.peers import DEFAULT_TENANT, gateway_uri
 from cloud.hub.registry.enrolments import CertificateRecord, EnrolmentRefused
 from cloud.lake.faults import RegistryError
 from edge.appliance.identity import renewal
-from edge.appliance.identity.renewal import Failure
+from edge.appliance.identity.asking import Failure
 from edge.broker.router import uplinks
 from tests.simulation.environment import EPOCH_NS
 from tests.simulation.gateway import HUB, NAME

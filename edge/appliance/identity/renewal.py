@@ -5,17 +5,16 @@ The new one is for the next connection. What renews is imported when it is neede
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import logging
 import random
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from bridge.backoff import Backoff, BackoffPolicy
 from bridge.resources.endpoint import Endpoint
+from edge.appliance.identity.asking import Failure, Looking, Question
 from edge.appliance.identity.location import identity_file
 from edge.health.certificates import CertificateError, validity_of
 
@@ -33,14 +32,6 @@ AGAIN_S: Final = (60.0, 3_600.0)
 """First and longest pause before the next try; less for a certificate that lives less than days."""
 
 
-class Failure(NamedTuple):
-    """A certificate could not be renewed."""
-
-    words: str
-    away: bool
-    """Nobody answered, or the connection broke."""
-
-
 class Renewal:
     """Of one gateway's certificate. `start`, later `stop`; made inside a running loop."""
 
@@ -55,8 +46,6 @@ class Renewal:
     ) -> None:
         """`data`: the gateway's data directory. `endpoints`: of the hub it is shown to; none while it is shown
         to nobody. `now`: UTC seconds since 1970; `clock`: seconds that do not go back; `draw`: floats in [0, 1)."""
-        self.trouble: str | None = None
-        """Why the hub does not renew it; None: it does, or has not been asked, or is away."""
         self._data = data
         self._endpoints = endpoints
         self._now = now
@@ -67,29 +56,32 @@ class Renewal:
         """While it is due and could not be renewed."""
         self._not_before = float("-inf")
         """The next try, by `clock`."""
-        self._task: asyncio.Task[None] | None = None
+        self._question = Question(
+            lambda endpoint: _renew(data, endpoint),
+            log,
+            away="the certificate is due for renewal, and the hub is away: %s",
+            refused="the hub does not renew our certificate: %s",
+        )
+        self._looking = Looking(self.look, "certificate renewal")
+
+    @property
+    def trouble(self) -> str | None:
+        """Why the hub does not renew it; None: it does, or has not been asked, or is away."""
+        return self._question.trouble
 
     def start(self) -> None:
         """Begin to look."""
-        self._task = asyncio.get_running_loop().create_task(self._run(), name="certificate renewal")
+        self._looking.start()
 
     async def stop(self) -> None:
-        """End; idempotent. A renewal under way goes on in its thread: what it brings is written whole."""
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
-
-    async def _run(self) -> None:
-        while True:
-            await asyncio.sleep(await self.look())
+        """End; idempotent."""
+        await self._looking.stop()
 
     async def look(self) -> float:
         """Renew it when it is time; returns the seconds until the next look."""
         endpoints = self._endpoints()
         if not endpoints:
-            self.trouble = None
+            self._question.trouble = None
             return LOOK_S_MAX
         try:
             begins, ends = validity_of(identity_file(self._data))
@@ -97,15 +89,16 @@ class Renewal:
             return LOOK_S_MAX  # said by who looks at certificates
         due_in_s = begins + (ends - begins) * self._share - self._now()
         if due_in_s > 0:
-            self._again, self.trouble = None, None
+            self._again, self._question.trouble = None, None
             return min(due_in_s, LOOK_S_MAX)
         wait_s = self._not_before - self._clock()
         if wait_s > 0:
             return min(wait_s, LOOK_S_MAX)
-        if not await self._renewed(endpoints):
+        if not await self._question.put(endpoints):
             return self._failed(ends - begins)
+        log.info("the certificate is renewed; it counts for the next connection")
         self._share = DUE + JITTER * (2 * self._draw() - 1)
-        self._again, self.trouble = None, None
+        self._again = None
         self._not_before = self._clock() + (ends - begins) * AT_MOST_EVERY
         return 0.0
 
@@ -116,21 +109,6 @@ class Renewal:
         wait_s = self._again.failed(self._clock())
         self._not_before = self._clock() + wait_s
         return min(wait_s, LOOK_S_MAX)
-
-    async def _renewed(self, endpoints: Sequence[Endpoint]) -> bool:
-        """Ask one endpoint after the other; True when there is a new certificate."""
-        for endpoint in endpoints:
-            outcome = await asyncio.to_thread(_renew, self._data, endpoint)
-            if outcome is None:
-                log.info("the certificate is renewed; it counts for the next connection")
-                return True
-            if outcome.away:
-                log.info("the certificate is due for renewal, and the hub is away: %s", outcome.words)
-                continue
-            if outcome.words != self.trouble:
-                log.warning("the hub does not renew our certificate: %s", outcome.words)
-            self.trouble = outcome.words
-        return False
 
 
 def _renew(data: Path, endpoint: Endpoint) -> Failure | None:

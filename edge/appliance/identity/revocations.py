@@ -7,8 +7,6 @@ A connection that stands is left alone: its peer was the hub when it began.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import logging
 import random
 import time
@@ -18,8 +16,8 @@ from typing import Final
 
 from bridge.backoff import Backoff, BackoffPolicy
 from bridge.resources.endpoint import Endpoint
+from edge.appliance.identity.asking import Failure, Looking, Question
 from edge.appliance.identity.location import REVOKED, identity_file
-from edge.appliance.identity.renewal import Failure
 
 log = logging.getLogger(__name__)
 
@@ -47,10 +45,7 @@ class HubRevocations:
     ) -> None:
         """`data`: the gateway's data directory. `endpoints`: of the hub whose list is looked at; none while none is.
         `now`: UTC seconds since 1970; `clock`: seconds that do not go back; `draw`: floats in [0, 1)."""
-        self.trouble: str | None = None
-        """Why there is no new list; None: there is, or the hub is away."""
         self._file = identity_file(data).with_name(REVOKED)
-        self._data = data
         self._endpoints = endpoints
         self._now = now
         self._every_s = FETCHED_EVERY_S * (1 - JITTER * draw())
@@ -58,45 +53,40 @@ class HubRevocations:
         self._clock = clock
         self._fetched = False
         """Since the start."""
-        self._task: asyncio.Task[None] | None = None
+        self._question = Question(
+            lambda endpoint: _fetch(data, endpoint),
+            log,
+            away="the list of what the hub has revoked is due, and the hub is away: %s",
+            refused="no new list of what the hub has revoked: %s",
+        )
+        self._looking = Looking(self.look, "revocations of the hub")
+
+    @property
+    def trouble(self) -> str | None:
+        """Why there is no new list; None: there is, or the hub is away."""
+        return self._question.trouble
 
     def start(self) -> None:
         """Begin to look."""
-        self._task = asyncio.get_running_loop().create_task(self._run(), name="revocations of the hub")
+        self._looking.start()
 
     async def stop(self) -> None:
         """End; idempotent."""
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
-
-    async def _run(self) -> None:
-        while True:
-            await asyncio.sleep(await self.look())
+        await self._looking.stop()
 
     async def look(self) -> float:
         """Fetch the list when it is time; returns the seconds until the next look."""
         endpoints = self._endpoints()
         if not endpoints:
-            self.trouble = None
+            self._question.trouble = None
             return LOOK_S
         if not self._is_old():
             return LOOK_S
-        for endpoint in endpoints:
-            failure = await asyncio.to_thread(_fetch, self._data, endpoint)
-            if failure is None:
-                self.trouble, self._fetched = None, True
-                self._backoff.reset()
-                return LOOK_S
-            if failure.away:
-                log.info("the list of what the hub has revoked is due, and the hub is away: %s", failure.words)
-                continue
-            if failure.words != self.trouble:
-                log.warning("no new list of what the hub has revoked: %s", failure.words)
-            self.trouble = failure.words
-        return self._backoff.failed(self._clock())
+        if not await self._question.put(endpoints):
+            return self._backoff.failed(self._clock())
+        self._fetched = True
+        self._backoff.reset()
+        return LOOK_S
 
     def _is_old(self) -> bool:
         """By the time it was written. Where the clock is behind that, a process fetches one, and no more."""

@@ -13,9 +13,9 @@ import pytest
 from bridge.resources.endpoint import Endpoint
 from cloud.hub.enrolment.authority import OwnAuthority, Revoked, new_key
 from edge.appliance.identity import revocations
+from edge.appliance.identity.asking import Failure
 from edge.appliance.identity.exchange import WrongHub
 from edge.appliance.identity.location import REVOKED, identity_file
-from edge.appliance.identity.renewal import Failure
 from edge.appliance.identity.revocation_list import ListUnusable, fetch
 from edge.appliance.identity.revocations import AGAIN, FETCHED_EVERY_S, LOOK_S, HubRevocations
 from tests.unit.enrolment.hub import Hub
