@@ -18,6 +18,7 @@ from bridge.version import VERSION
 from cloud.hub.committer import Committer, Fault
 from cloud.hub.fleet import Fleet, Gateway
 from cloud.hub.health import HubHealth
+from cloud.hub.json_http import json_answer
 from cloud.hub.limits import HELD_SHOWN_MAX, MARKS_SHOWN_MAX, PAGE_GATEWAYS_MAX
 from cloud.hub.metrics import Metrics
 from cloud.hub.peers import DEFAULT_TENANT
@@ -30,7 +31,6 @@ from edge.broker.http.application import application as web_application
 from edge.broker.http.refusal import Refused
 from edge.health.problems import serving
 from edge.output import logs
-from edge.output.document import json
 
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:; "
@@ -124,7 +124,7 @@ class Api:
         problems = self._health.problems()
         ok = serving(problems)
         shown = {"problems": problems} if await self._may_see_problems(request) else {}
-        return _json({"ok": ok, **shown}, 200 if ok else 503)
+        return json_answer({"ok": ok, **shown}, 200 if ok else 503)
 
     async def _may_see_problems(self, request: Request) -> bool:
         if is_local(request):
@@ -153,7 +153,7 @@ class Api:
         }
         if scope.tenant is not None:
             figures = self._fleet.tenant(scope.tenant)
-            return _json(
+            return json_answer(
                 {
                     **head,
                     "gateways": {"known": figures.known, "connected": figures.connected},
@@ -162,7 +162,7 @@ class Api:
                 }
             )
         fleet, committer = self._fleet, self._committer
-        return _json(
+        return json_answer(
             {
                 **head,
                 "gateways": {"known": len(fleet.gateways), "connected": fleet.connected},
@@ -194,13 +194,15 @@ class Api:
         query = request.query_params
         text = query.get("limit", "200")
         if not (text.isascii() and text.isdigit() and 0 < int(text[:9]) <= PAGE_GATEWAYS_MAX):
-            return _json({"error": f"limit is a number from 1 to {PAGE_GATEWAYS_MAX}"}, 400)
+            return json_answer({"error": f"limit is a number from 1 to {PAGE_GATEWAYS_MAX}"}, 400)
         after = (query.get("after_tenant", self._tenant(scope)), query["after"]) if "after" in query else None
         page = self._fleet.page(after, int(text), scope.tenant)
         more = len(page) == int(text)
         following = {"after_tenant": page[-1].tenant, "after": page[-1].name} if more else None
         now_s = self._clock()
-        return _json({"gateways": [_summary(gateway, now_s, self._now_us()) for gateway in page], "next": following})
+        return json_answer(
+            {"gateways": [_summary(gateway, now_s, self._now_us()) for gateway in page], "next": following}
+        )
 
     @staticmethod
     def _tenant(scope: Scope) -> str:
@@ -212,12 +214,12 @@ class Api:
         tenant, name = request.query_params.get("tenant", self._tenant(scope)), request.path_params["name"]
         gateway = self._fleet.gateways.get((tenant, name)) if scope.covers(tenant) else None
         if gateway is None:
-            return _json({"error": f"no gateway {name} in tenant {tenant}"}, 404)
+            return json_answer({"error": f"no gateway {name} in tenant {tenant}"}, 404)
         try:
             marks, total = await self._committer.read(functools.partial(_marks, tenant=tenant, name=name))
         except RegistryError as error:
-            return _json({"error": str(error)}, 503)
-        return _json({**_summary(gateway, self._clock(), self._now_us()), "marks": marks, "marks_total": total})
+            return json_answer({"error": str(error)}, 503)
+        return json_answer({**_summary(gateway, self._clock(), self._now_us()), "marks": marks, "marks_total": total})
 
 
 def _marks(registry: Registry, *, tenant: str, name: str) -> tuple[list[dict[str, Any]], int]:
@@ -259,12 +261,3 @@ def _page() -> bytes:
 
 def _milliseconds(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds * 1_000, 1)
-
-
-def _json(document: dict[str, Any], status: int = 200) -> Response:
-    return Response(
-        json(document),
-        status,
-        media_type="application/json",
-        headers={"cache-control": "no-store"},
-    )

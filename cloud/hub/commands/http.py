@@ -10,28 +10,26 @@ looks, the right to view.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Final
 
 import msgspec
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from cloud.hub.commands.documents import CommandDocument, NoCommand, draft, shown
 from cloud.hub.commands.limits import DOCUMENT_BYTES_MAX, PAGE_MAX, WAIT_S_MAX
 from cloud.hub.commands.service import HubCommands, TooBusy
+from cloud.hub.json_http import body_of, json_answer
 from cloud.hub.peers import DEFAULT_TENANT, Kind, NotAPeer, user
 from cloud.hub.registry.commands import CommandRefused, CommandState, Wanted
 from cloud.hub.registry.commands import Refused as Why
 from cloud.hub.scope import FLEET, scope_of
 from cloud.lake.faults import RegistryError
 from edge.broker.http.access import Access
-from edge.broker.http.limits import HTTP_BODY_S_MAX
 from edge.broker.http.refusal import Refused
 from edge.broker.model.authorization import Grant, Operation
-from edge.output.document import json
 
 PATH: Final = "/api/v1/commands"
 _STATUS: Final = {Why.NO_GATEWAY: 404, Why.FULL: 429, Why.TENANT_FULL: 429}
@@ -81,7 +79,7 @@ class _CommandApi:
                 sent = await self._commands.send(draft(document, tenant, grant.user if grant is not None else ""))
             except NoCommand as error:
                 raise Refused(400, str(error)) from None
-        return _json(shown(sent), 202)
+        return json_answer(shown(sent), 202)
 
     async def page(self, request: Request) -> Response:
         """Raises Refused, `TooBusy`, `RegistryError`."""
@@ -95,7 +93,7 @@ class _CommandApi:
         wanted = Wanted(tenant, query.get("gateway"), query.get("device"), query.get("state"), before)
         found = await self._commands.page(wanted, limit)
         following = {"before": found[-1].number} if len(found) == limit else None
-        return _json({"commands": [shown(each) for each in found], "next": following})
+        return json_answer({"commands": [shown(each) for each in found], "next": following})
 
     async def one(self, request: Request) -> Response:
         """Raises Refused, `TooBusy`, `RegistryError`."""
@@ -106,7 +104,7 @@ class _CommandApi:
         if "wait" in request.query_params:
             seconds = _number(request.query_params["wait"], 0, int(WAIT_S_MAX), "wait")
             found = await self._commands.wait(identifier, seconds) or found
-        return _json(shown(found))
+        return json_answer(shown(found))
 
 
 def _tenant_of(grant: Grant | None, request: Request, address: str) -> str:
@@ -131,16 +129,9 @@ def _tenant_of(grant: Grant | None, request: Request, address: str) -> str:
 
 async def _document(request: Request) -> CommandDocument:
     """The body of a request. Raises Refused."""
-    body = b""
+    body = await body_of(request, DOCUMENT_BYTES_MAX, "a command")
     try:
-        async with asyncio.timeout(HTTP_BODY_S_MAX):
-            async for part in request.stream():
-                body += part
-                if len(body) > DOCUMENT_BYTES_MAX:
-                    raise Refused(413, f"a command has {DOCUMENT_BYTES_MAX} bytes at most")
         return msgspec.json.decode(body, type=CommandDocument)
-    except (TimeoutError, ClientDisconnect):
-        raise Refused(408, "the request did not come in time") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Refused(400, f"this is no command: {error}") from None
 
@@ -150,7 +141,3 @@ def _number(text: str, least: int, most: int, name: str) -> int:
     if text.isascii() and text.isdigit() and least <= int(text[:19]) <= most:
         return int(text[:19])
     raise Refused(400, f"{name} is a number from {least} to {most}")
-
-
-def _json(document: dict[str, Any], status: int = 200) -> Response:
-    return Response(json(document), status, media_type="application/json", headers={"cache-control": "no-store"})

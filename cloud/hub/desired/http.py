@@ -15,11 +15,10 @@ Who changes something needs ``manage:#`` for its tenant's gateways, or ``manage:
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
@@ -31,6 +30,7 @@ from bridge.resources.parse import parse
 from cloud.hub.desired.making import again, checked, confirm_fault, earlier, rollout
 from cloud.hub.desired.service import DesiredConfigurations, NotReady
 from cloud.hub.desired.shown import gateway_row, member_row, rollout_row, version_row
+from cloud.hub.json_http import body_of, json_answer
 from cloud.hub.peers import DEFAULT_TENANT
 from cloud.hub.registry.configurations import Configurations, UnknownGateway, Wanted
 from cloud.hub.registry.rollouts import RolloutError, Rollouts
@@ -38,11 +38,9 @@ from cloud.hub.rollout import Pace, WavesError
 from cloud.hub.scope import scope_of
 from cloud.lake.faults import RegistryError
 from edge.broker.http.access import Access
-from edge.broker.http.limits import HTTP_BODY_S_MAX
 from edge.broker.http.refusal import Refused
 from edge.broker.model.authorization import Operation
 from edge.configuration.kinds import KINDS
-from edge.output.document import json
 
 CONFIGURATIONS: Final = "/api/v1/configurations"
 ROLLOUTS: Final = "/api/v1/rollouts"
@@ -78,7 +76,7 @@ def _answered(answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Req
             return refused.response()
         except ConfigurationRejected as rejected:
             errors = [str(error) for error in rejected.errors]
-            return _json({"error": "; ".join(errors), "errors": errors}, 400)
+            return json_answer({"error": "; ".join(errors), "errors": errors}, 400)
         except tuple(_STATUS) as error:
             return Refused(_STATUS[type(error)], str(error)).response()
         except RegistryError as error:
@@ -98,7 +96,7 @@ class _DesiredApi:
         scope = await scope_of(self._access, request)
         tenant = scope.tenant or request.query_params.get("tenant")
         found = await self._desired.ask(lambda known, _: known.gateways(tenant))
-        return _json({"gateways": [gateway_row(each) for each in found]})
+        return json_answer({"gateways": [gateway_row(each) for each in found]})
 
     async def gateway(self, request: Request) -> Response:
         tenant, _ = await self._whose(request, Operation.VIEW)
@@ -109,13 +107,15 @@ class _DesiredApi:
         if state is None:
             raise Refused(404, f"nothing is wanted of a gateway {name} of tenant {tenant}")
         shown = [masked(KINDS, each) for each in versions[0].desired.resources] if versions else []
-        return _json({**gateway_row(state), "resources": shown, "versions": [version_row(each) for each in versions]})
+        return json_answer(
+            {**gateway_row(state), "resources": shown, "versions": [version_row(each) for each in versions]}
+        )
 
     async def want(self, request: Request) -> Response:
         wanted = await self._wanted(request, request.path_params["gateway"])
         now_us, sign = self._desired.now_us(), self._desired.sign
         [made] = await self._desired.ask(lambda known, _: known.want([wanted], now_us, sign))
-        return _json(version_row(made), 201)
+        return json_answer(version_row(made), 201)
 
     async def roll_back(self, request: Request) -> Response:
         tenant, by = await self._whose(request, Operation.MANAGE)
@@ -127,7 +127,7 @@ class _DesiredApi:
             return known.want([again(earlier(known, tenant, gateway, number), by, note)], now_us, sign)
 
         [made] = await self._desired.ask(work)
-        return _json(version_row(made), 201)
+        return json_answer(version_row(made), 201)
 
     async def rollouts(self, request: Request) -> Response:
         scope = await scope_of(self._access, request)
@@ -136,7 +136,7 @@ class _DesiredApi:
         def work(_: Configurations, rollouts: Rollouts) -> list[dict[str, Any]]:
             return [rollout_row(each, rollouts.members(each.id)) for each in rollouts.all(tenant)]
 
-        return _json({"rollouts": await self._desired.ask(work)})
+        return json_answer({"rollouts": await self._desired.ask(work)})
 
     async def rollout(self, request: Request) -> Response:
         scope = await scope_of(self._access, request)
@@ -182,7 +182,7 @@ class _DesiredApi:
         found = await self._desired.ask(work)
         if found is None:
             raise Refused(404, f"there is no roll-out {identifier[:64]}")
-        return _json(found, status)
+        return json_answer(found, status)
 
     async def _whose(self, request: Request, operation: Operation) -> tuple[str, str]:
         """(tenant, who asks)."""
@@ -200,22 +200,8 @@ class _DesiredApi:
         confirm_s = _number(query.get("confirm", str(int(CONFIRM_S))), "confirm")
         if fault := confirm_fault(confirm_s):
             raise Refused(400, fault)
-        documents = checked(parse(KINDS, await _body(request), "the request"))
+        documents = checked(parse(KINDS, await body_of(request, SOURCE_BYTES_MAX, "a configuration"), "the request"))
         return Wanted(tenant, gateway, documents, confirm_s, query.get("restart") == "1", by, query.get("why", ""))
-
-
-async def _body(request: Request) -> bytes:
-    """Raises Refused."""
-    body = b""
-    try:
-        async with asyncio.timeout(HTTP_BODY_S_MAX):
-            async for part in request.stream():
-                body += part
-                if len(body) > SOURCE_BYTES_MAX:
-                    raise Refused(413, f"a configuration has {SOURCE_BYTES_MAX} bytes at most")
-    except (TimeoutError, ClientDisconnect):
-        raise Refused(408, "the request did not come in time") from None
-    return body
 
 
 def _number(text: str, name: str) -> float:
@@ -223,7 +209,3 @@ def _number(text: str, name: str) -> float:
     if text.isascii() and text.isdigit() and len(text) <= 9:
         return float(text)
     raise Refused(400, f"{name} is a number")
-
-
-def _json(document: dict[str, Any], status: int = 200) -> Response:
-    return Response(json(document), status, media_type="application/json", headers={"cache-control": "no-store"})

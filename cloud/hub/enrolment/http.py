@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
 import msgspec
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
@@ -26,11 +25,11 @@ from bridge.enrolment import (
     RenewalRequest,
 )
 from cloud.hub.enrolment.service import Enrolment
+from cloud.hub.json_http import NOT_KEPT, body_of, json_answer
 from cloud.hub.registry.enrolments import EnrolmentRefused
 from cloud.lake.faults import RegistryError
-from edge.broker.http.limits import HTTP_BODY_S_MAX
 from edge.broker.http.peer import peer_of
-from edge.output.document import json
+from edge.broker.http.refusal import Refused
 
 Document = TypeVar("Document", EnrolmentRequest, RenewalRequest, Attestation)
 Answer = TypeVar("Answer")
@@ -87,9 +86,6 @@ def routes(enrolment: Enrolment, now: Callable[[], float]) -> list[Route]:
     ]
 
 
-NOT_KEPT: Final = {"cache-control": "no-store"}
-
-
 async def answered(asked: Awaitable[Answer], now: Callable[[], float]) -> Response:
     """The answer, or why there is none."""
     document: Answer | Refusal
@@ -99,20 +95,14 @@ async def answered(asked: Awaitable[Answer], now: Callable[[], float]) -> Respon
         document, status = Refusal(str(refused), refused.reason.value, now()), STATUS[refused.reason]
     except RegistryError as error:
         document, status = Refusal(str(error), Reason.UNAVAILABLE.value, now()), 503
-    return Response(json(document), status, media_type="application/json", headers=NOT_KEPT)
+    return json_answer(document, status)
 
 
 async def _document(request: Request, kind: type[Document]) -> Document:
     """The body of a request. Raises `EnrolmentRefused`."""
-    body = b""
     try:
-        async with asyncio.timeout(HTTP_BODY_S_MAX):
-            async for part in request.stream():
-                body += part
-                if len(body) > DOCUMENT_BYTES_MAX:
-                    raise EnrolmentRefused(Reason.MALFORMED, f"a request has {DOCUMENT_BYTES_MAX} bytes at most")
-        return msgspec.json.decode(body, type=kind)
-    except (TimeoutError, ClientDisconnect):
-        raise EnrolmentRefused(Reason.MALFORMED, "the request did not come in time") from None
+        return msgspec.json.decode(await body_of(request, DOCUMENT_BYTES_MAX, "a request"), type=kind)
+    except Refused as refused:
+        raise EnrolmentRefused(Reason.MALFORMED, str(refused)) from None
     except (msgspec.DecodeError, UnicodeDecodeError):
         raise EnrolmentRefused(Reason.MALFORMED, "the request is not the document that is wanted") from None

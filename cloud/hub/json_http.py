@@ -1,0 +1,34 @@
+"""JSON over HTTP, as every part of the hub's API takes and gives it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from edge.broker.http.limits import HTTP_BODY_S_MAX
+from edge.broker.http.refusal import Refused
+from edge.output.document import json
+
+NOT_KEPT: Final = {"cache-control": "no-store"}
+
+
+async def body_of(request: Request, bytes_max: int, what: str) -> bytes:
+    """The body of a request, which is `what`. Raises Refused when it is larger than that, or does not come in time."""
+    body = b""
+    try:
+        async with asyncio.timeout(HTTP_BODY_S_MAX):
+            async for part in request.stream():
+                body += part
+                if len(body) > bytes_max:
+                    raise Refused(413, f"{what} has {bytes_max} bytes at most")
+    except (TimeoutError, ClientDisconnect):
+        raise Refused(408, "the request did not come in time") from None
+    return body
+
+
+def json_answer(document: Any, status: int = 200) -> Response:
+    """A document, which nobody keeps on the way."""
+    return Response(json(document), status, media_type="application/json", headers=NOT_KEPT)
