@@ -85,9 +85,12 @@ class Heading(NamedTuple):
     """From now on; a message's own ttl counts where it is sooner."""
     elapsed_ms: int = 0
     """Since they came: gone of their own ttl."""
+    durable: bool = False
+    """The peer has to keep them over its restart, whatever they say (section 3.2.1)."""
 
 
 AS_THEY_SAY: Final = Heading()
+KEPT: Final = Heading(durable=True)
 
 
 def data_section(body: bytes) -> bytes:
@@ -189,7 +192,7 @@ def message_id(hop: Hop, sequence: int, address: str) -> str:
 
 
 def _header_of(header: bytes, heading: Heading) -> bytes:
-    """The header section with what a forwarder says of priority and time to live."""
+    """The header section with what a forwarder says of durability, priority and time to live."""
     fields: list[Any] = []
     if header:
         try:
@@ -198,6 +201,7 @@ def _header_of(header: bytes, heading: Heading) -> bytes:
         except DecodeError:
             return header  # it is passed on as it came
     durable, priority, ttl_ms = [*fields, None, None, None][:3]
+    durable = heading.durable or durable is True
     priority = heading.priority if heading.priority is not None else priority
     left = [max(0, ttl_ms - heading.elapsed_ms)] if isinstance(ttl_ms, int) else []
     if heading.ttl_ms is not None:
@@ -205,7 +209,7 @@ def _header_of(header: bytes, heading: Heading) -> bytes:
     if not left and priority is None and not durable:
         return b"" if not header else section(s.HEADER, [])
     ttl = [Uint(min(*left, _UINT_MAX))] if left else []
-    return section(s.HEADER, [durable is True, Ubyte(priority) if isinstance(priority, int) else None, *ttl])
+    return section(s.HEADER, [durable, Ubyte(priority) if isinstance(priority, int) else None, *ttl])
 
 
 def _annotated(ours: _Annotations, sequence: int, header: bytes, body: bytes) -> bytes:

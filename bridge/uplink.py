@@ -427,7 +427,7 @@ class Uplink:
             whole = head or whole
         subscription, (position, sequence, run), _ = whole
         hop = self._hop._replace(epoch=self._epoch(whole))
-        for i, message in enumerate(plain.messages(hop, sequence, run)):
+        for i, message in enumerate(plain.messages(hop, sequence, run, plain.KEPT)):
             single = Stored(position + i if position >= 0 else position, sequence + i, run.part(i, i + 1))
             pieces = (piece_of(subscription, single),)
             try:

@@ -204,7 +204,8 @@ class Senders:
         end, settled = transfer.sent, sending.qos == 0
         elapsed_ms = self._outbox.elapsed_ms(run)
         ttl_ms = None if sending.ttl_s is None else int(sending.ttl_s * 1000) - elapsed_ms
-        heading = Heading(address, sending.priority, ttl_ms, elapsed_ms)
+        # an answer for what the peer keeps in memory only would end the promise at its next restart
+        heading = Heading(address, sending.priority, ttl_ms, elapsed_ms, durable=not settled)
         messages = plain.messages(hop, sequence + start, run.part(start, end), heading)
         most = link.max_message_size
         large = [i for i, message in enumerate(messages) if len(message) > most] if most else []

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -13,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from bridge import plain
+from bridge.message import AMQP
 from tests.bench.peers import Artemis, BrokerMissing, RabbitMQ
-from tests.integration.forwarders.gateways import Gateway, Receiver, Sender, amqp_to, gateways
+from tests.integration.forwarders.gateways import Gateway, Receiver, Sender, amqp_to, eventually, gateways
 from tests.integration.forwarders.test_amqp import into, out, payloads
 
 Peer = RabbitMQ | Artemis
@@ -43,14 +42,6 @@ def artemis() -> Iterator[Artemis]:
         pytest.skip(f"no Artemis: {missing}")
 
 
-def kill(peer: Peer) -> None:
-    """As a power cut would, but for the page cache."""
-    for process in peer._processes:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait(30)
-
-
 async def carry(peer: Peer, messages: int, restart_at: tuple[int, ...] = (), timeout_s: float = 120.0) -> None:
     """From one gateway to the other over a queue of the peer; asserts that each is there once, in order."""
     async with gateways("gw1", "gw2") as (one, two):
@@ -70,7 +61,7 @@ async def carry(peer: Peer, messages: int, restart_at: tuple[int, ...] = (), tim
             looked_at = len(reader.runs)
             if restarts and len(there) >= restarts[0]:
                 del restarts[0]
-                await asyncio.to_thread(kill, peer)
+                await asyncio.to_thread(peer.kill)
                 await asyncio.to_thread(peer.__enter__)
             if time.monotonic() > deadline:
                 counters = await asyncio.to_thread(peer.counters) if isinstance(peer, RabbitMQ) else ""
@@ -91,6 +82,28 @@ def said(one: Gateway, two: Gateway, reader: Receiver) -> str:
     inbound, outlet = two.connector().inboxes[0], one.connector().outbox.outlets[0]
     states = [gateway.connector().dialer.state for gateway in (one, two)]
     return f"{sum(map(len, reader.runs))} there; {outlet.figures}; {inbound.figures}; {states}"
+
+
+async def keep(peer: RabbitMQ) -> None:
+    """What was accepted of a sender that did not say durable is still there after a restart in good order."""
+    port, queue = peer.port("amqp"), peer.queue(1)
+    unsaid = [plain.data_section(b"%d" % i) for i in range(FEW)]
+    async with gateways("gw1", "gw2") as (one, two):
+        await one.configure(amqp_to(port), out("f", "plant/#", queue))
+        Sender(one.broker).publish("plant/9", *unsaid, flags=AMQP | 1)
+        await eventually(lambda: one.connector().figures.messages_accepted == FEW)
+        await one.configure(None)
+        await asyncio.to_thread(peer.stop)
+        await asyncio.to_thread(peer.__enter__)
+        reader = Receiver(two.broker, "plant/#", "reader")
+        await two.configure(amqp_to(port), into("f", "plant/#", queue))
+        await eventually(lambda: len(payloads(reader)) == FEW, "they are there after the restart")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_rabbitmq_keeps_what_its_sender_did_not_say_is_durable(rabbitmq: RabbitMQ) -> None:
+    asyncio.run(keep(rabbitmq))
 
 
 @pytest.mark.slow

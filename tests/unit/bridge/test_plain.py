@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 from proton import Message
 
 from bridge import plain
-from bridge.amqp_values import encode
+from bridge.amqp_values import Ubyte, Uint, encode
 from bridge.message import AMQP, DURABLE, Run
 from bridge.plain import Hop, MessageError
+from bridge.sections import HEADER as HEADER_SECTION
 from bridge.sections import sections
 
 HOP = Hop("gw1", "epoch")
@@ -65,6 +66,10 @@ class TestFromMqtt:
         [message] = map(proton, plain.messages(HOP, 0, Run("a", "d", 0, b"", [b""])))
         assert not message.durable
 
+    def test_a_forwarder_that_waits_for_the_answer_says_durable(self) -> None:
+        [message] = map(proton, plain.messages(HOP, 0, Run("a", "d", 0, b"", [b""]), plain.KEPT))
+        assert message.durable
+
     def test_message_ids_are_short_and_differ(self) -> None:
         ids = {proton(plain.messages(HOP, 0, Run("x" * 200 + end, "d", 0, b"", [b""]))[0]).id for end in "ab"}
         assert len(ids) == 2
@@ -100,6 +105,17 @@ class TestFromAmqp:
         read = plain.parse(message)
         assert (read.gateway, read.hops) == ("gw1", ("gw0", "hub", "gw1"))
         assert proton(message).annotations["x-opt-other"] == "v" * pad
+
+    @pytest.mark.parametrize(
+        "header", [b"", b"\x00\x53\x70\x45", plain.section(HEADER_SECTION, [None, Ubyte(7), Uint(60_000)])]
+    )
+    def test_a_forwarder_that_waits_for_the_answer_says_durable(self, header: bytes) -> None:
+        run = Run("queue/1", "sensor", 1 | AMQP, header, [self.BODY], 5)
+        as_it_says, kept = (
+            proton(plain.messages(HOP, 7, run, heading)[0]) for heading in (plain.AS_THEY_SAY, plain.KEPT)
+        )
+        assert (as_it_says.durable, kept.durable) == (False, True)
+        assert (kept.priority, kept.ttl) == (as_it_says.priority, as_it_says.ttl)
 
     def test_what_is_no_message_is_passed_on(self) -> None:
         assert self.message(b"junk").endswith(b"junk")
