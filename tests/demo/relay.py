@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
+from tests.support.serving import close
+
 CHUNK_BYTES = 65_536
 
 
@@ -34,7 +36,7 @@ class Relay:
         """Cut: no new connections, and every open one is reset. Idempotent."""
         server, self._server = self._server, None
         if server is not None:
-            server.close()
+            await close(server)
         passing = list(self._passing)
         for task in passing:
             task.cancel()

@@ -22,6 +22,7 @@ from edge.broker.amqp.session import AmqpSession
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.router.router import Router
 from tests.support.memory_store import MemoryStore
+from tests.support.serving import close
 
 TIMEOUT_S = 10
 
@@ -77,10 +78,11 @@ class Server:
         self.url = f"amqp://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         self._ready.set()
         await self._stop.wait()
-        server.close()
+        await close(server)
         for driver in list(drivers):
             driver.abort()
-        await server.wait_closed()
+        while drivers:
+            await asyncio.sleep(0)
         store.close()
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any
 
@@ -21,6 +20,7 @@ from bridge.reports import Reports
 from bridge.socket_attempt import SocketAttempt
 from bridge.transport.driver import Driver
 from bridge.uplink import Outcomes, Uplink
+from tests.support.serving import close, serving
 
 DEADLINE_S = 20.0
 BACKOFF = BackoffPolicy(first_s=0.02, limit_s=0.1, stable_s=5.0)
@@ -58,10 +58,10 @@ class Hub:
         self._server = await asyncio.get_running_loop().create_server(driver, "127.0.0.1", self.port)
         self.port = self._server.sockets[0].getsockname()[1]
 
-    def kill(self) -> None:
+    async def kill(self) -> None:
         """As a crash does it: listening and established sockets gone at once."""
         assert self._server is not None
-        self._server.close()
+        await close(self._server)
         for driver in list(self._drivers):
             driver.abort()
 
@@ -158,34 +158,13 @@ def scenario(test: Callable[[Hub], Any]) -> Callable[[], None]:
             try:
                 await test(made)
             finally:
-                made.kill()
+                await made.kill()
                 await eventually(lambda: not made._drivers)
 
         asyncio.run(with_hub())
 
     run.__name__, run.__doc__ = test.__name__, test.__doc__
     return run
-
-
-@asynccontextmanager
-async def served(answer: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]) -> AsyncIterator[int]:
-    """A server on this port that answers so; when this ends, each connection has ended."""
-    answers: list[asyncio.Task[None] | None] = []
-
-    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        answers.append(asyncio.current_task())
-        try:
-            await answer(reader, writer)
-        finally:
-            writer.close()
-            await writer.wait_closed()
-
-    server = await asyncio.start_server(handle, "127.0.0.1", 0)
-    try:
-        yield server.sockets[0].getsockname()[1]
-    finally:
-        server.close()
-        await asyncio.gather(*filter(None, answers), return_exceptions=True)
 
 
 @scenario
@@ -219,7 +198,7 @@ async def test_a_hub_that_dies_before_its_answers_and_comes_back(hub: Hub) -> No
         gateway.publish(3_000)
         total += 3_000
         await eventually(lambda: hub.mark == total - 1)  # noqa: B023 - awaited at once
-        hub.kill()
+        await hub.kill()
         await eventually(lambda: not gateway.dialer.state.connected and gateway.dialer.state.attempts >= 2)
         gateway.publish(100)
         total += 100
@@ -256,12 +235,12 @@ async def test_failover_to_the_second_endpoint_and_back(hub: Hub) -> None:
     second = Hub()
     await second.start()
     gateway = Gateway([hub.port, second.port])
-    hub.kill()
+    await hub.kill()
     gateway.dialer.start()
     await eventually(lambda: gateway.dialer.state.connected)
     assert gateway.dialer.state.endpoint == f"amqp://127.0.0.1:{second.port}"
     await hub.start()
-    second.kill()
+    await second.kill()
     await eventually(lambda: hub.gateways == ["gw1"])
     assert gateway.dialer.state.endpoint == f"amqp://127.0.0.1:{hub.port}"
     await gateway.dialer.close()
@@ -273,7 +252,7 @@ async def test_a_peer_that_says_nothing_is_given_up_for_the_next(hub: Hub) -> No
     async def mute(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
         await reader.read()
 
-    async with served(mute) as port:
+    async with serving(mute) as port:
         gateway = Gateway([port, hub.port], connect_timeout_s=0.2)
         gateway.dialer.start()
         await eventually(lambda: gateway.dialer.state.connected)
@@ -287,7 +266,7 @@ async def test_a_peer_that_talks_nonsense_is_an_error_in_words(hub: Hub) -> None
         writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
         await reader.read()
 
-    async with served(nonsense) as port:
+    async with serving(nonsense) as port:
         gateway = Gateway([port])
         gateway.dialer.start()
         await eventually(lambda: gateway.dialer.state.attempts >= 3)
@@ -332,26 +311,17 @@ def test_closing_a_dialer_whose_peer_is_silent_waits_for_nobody() -> None:
     """A peer that takes the connection and never speaks TLS would hold up whoever changes a connector."""
 
     async def run() -> None:
-        taken, left = asyncio.Event(), asyncio.Event()
+        taken = asyncio.Event()
 
-        async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async def silent(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
             taken.set()
             await reader.read()
-            writer.close()
-            await writer.wait_closed()
-            left.set()
 
-        server = await asyncio.start_server(silent, "127.0.0.1", 0)
-        gateway = Gateway([server.sockets[0].getsockname()[1]], tls=True)
-        gateway.dialer.start()
-        await taken.wait()
-        try:
+        async with serving(silent) as port:
+            gateway = Gateway([port], tls=True)
+            gateway.dialer.start()
+            await taken.wait()
             async with asyncio.timeout(CLOSE_TIMEOUT_S / 2):
                 await gateway.dialer.close()
-        finally:
-            await gateway.dialer.close()
-            await left.wait()
-            server.close()
-            await server.wait_closed()
 
     asyncio.run(run())

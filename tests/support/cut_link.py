@@ -16,6 +16,8 @@ import threading
 from collections.abc import Callable
 from typing import Final, Self
 
+from tests.support.serving import close
+
 CHUNK_BYTES: Final = 16_384
 _NO_LINGER: Final = struct.pack("ii", 1, 0)
 """SO_LINGER of 0 s: closing resets the connection."""
@@ -102,10 +104,15 @@ class CutLink:
 
     async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
-        if self._down:
-            _reset(writer)
-            return
         try:
+            await self._pass(reader, writer)
+        finally:
+            writer.transport.abort()  # also where the link was closed while it reached for the other end
+
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            if self._down:
+                raise ConnectionRefusedError
             far = await asyncio.open_connection("127.0.0.1", self._target_port)
         except OSError:
             _reset(writer)
@@ -118,10 +125,9 @@ class CutLink:
             del self._passages[passage]
 
     async def _close(self) -> None:
-        self._server.close()
+        await close(self._server)
         for passage in list(self._passages):
             passage.cut(reset=True)
-        await self._server.wait_closed()
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
         for task in tasks:
             task.cancel()

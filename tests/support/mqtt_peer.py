@@ -7,6 +7,8 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import NamedTuple
 
+from tests.support.serving import serving
+
 CONNACK = b"\x20\x02\x00\x00"
 SUBACK = b"\x90\x03\xff\xff\x01"
 
@@ -91,24 +93,16 @@ class MqttPeer:
     def __init__(self) -> None:
         self.port = 0
         self._links: asyncio.Queue[Link] = asyncio.Queue()
-        self._writers: list[asyncio.StreamWriter] = []
 
     @contextlib.asynccontextmanager
     async def serving(self) -> AsyncIterator[MqttPeer]:
-        server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
-        self.port = server.sockets[0].getsockname()[1]
-        try:
+        async with serving(self._serve) as self.port:
             yield self
-        finally:
-            server.close()
-            for writer in self._writers:
-                writer.transport.abort()
-            await server.wait_closed()
 
     async def link(self) -> Link:
         async with asyncio.timeout(10):
             return await self._links.get()
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._writers.append(writer)
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._links.put_nowait(Link(reader, writer))
+        await writer.wait_closed()  # whoever took the link ends it

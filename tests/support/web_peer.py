@@ -8,6 +8,8 @@ import ssl
 from collections.abc import AsyncIterator, Callable
 from typing import NamedTuple
 
+from tests.support.serving import serving
+
 
 class Request(NamedTuple):
     """What arrived."""
@@ -34,33 +36,16 @@ class WebPeer:
         self.requests: list[Request] = []
         self.port = 0
         self._answer = answer
-        self._writers: set[asyncio.StreamWriter] = set()
 
     @contextlib.asynccontextmanager
     async def serving(self, tls: ssl.SSLContext | None = None, port: int = 0) -> AsyncIterator[WebPeer]:
-        server = await asyncio.start_server(self._serve, "127.0.0.1", port, ssl=tls)
-        self.port = server.sockets[0].getsockname()[1]
-        try:
+        async with serving(self._serve, port=port, tls=tls) as self.port:
             yield self
-        finally:
-            server.close()
-            for writer in list(self._writers):
-                writer.transport.abort()
-            await server.wait_closed()
-            async with asyncio.timeout(10):
-                while self._writers:  # every exchange has ended
-                    await asyncio.sleep(0)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._writers.add(writer)
-        try:
+        with contextlib.suppress(asyncio.IncompleteReadError, OSError):
             while await self._exchange(reader, writer):
                 pass
-        except (asyncio.IncompleteReadError, OSError):
-            pass
-        finally:
-            self._writers.discard(writer)
-            writer.close()
 
     async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")

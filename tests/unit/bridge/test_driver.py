@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from bridge.transport.driver import Driver
+from tests.support.serving import close
 
 ANSWER = bytes(100)
 """To every byte that comes in."""
@@ -96,10 +97,19 @@ def test_a_peer_that_does_not_read_its_answers_is_not_read(bounded: bool) -> Non
         loop = asyncio.get_running_loop()
         connection = Chatty()
         made: list[Driver] = []
+        gone = asyncio.Event()
 
         def accept() -> Driver:
             limit = UNREAD_BYTES_MAX if bounded else None
-            made.append(Driver(connection, lambda _: Nobody(), write_bytes_max=1 << 16, unread_bytes_max=limit))
+            made.append(
+                Driver(
+                    connection,
+                    lambda _: Nobody(),
+                    write_bytes_max=1 << 16,
+                    unread_bytes_max=limit,
+                    gone=lambda _: gone.set(),
+                )
+            )
             return made[0]
 
         listening = socket.socket()
@@ -120,10 +130,11 @@ def test_a_peer_that_does_not_read_its_answers_is_not_read(bounded: bool) -> Non
             answered += len(data)
         await sending
         assert connection.received == SENT
-        peer.close()
+        await close(server)
         made[0].abort()
-        server.close()
-        await server.wait_closed()
+        async with asyncio.timeout(10):
+            await gone.wait()
+        peer.close()
 
     asyncio.run(scenario())
 
@@ -133,8 +144,11 @@ def test_a_read_without_an_answer_is_not_written_and_deadlines_are_watched_on() 
         loop = asyncio.get_running_loop()
         connection = Later()
         connection.deadline = loop.time()
+        gone = asyncio.Event()
         server = await loop.create_server(
-            lambda: Driver(connection, lambda _: Nobody(), write_bytes_max=1 << 16), "127.0.0.1", 0
+            lambda: Driver(connection, lambda _: Nobody(), write_bytes_max=1 << 16, gone=lambda _: gone.set()),
+            "127.0.0.1",
+            0,
         )
         _, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
         async with asyncio.timeout(10):
@@ -151,7 +165,9 @@ def test_a_read_without_an_answer_is_not_written_and_deadlines_are_watched_on() 
                     await asyncio.sleep(0.001)
         await asyncio.sleep(0)
         assert connection.asked == asked
+        await close(server)
         writer.close()
-        server.close()
+        async with asyncio.timeout(10):
+            await gone.wait()
 
     asyncio.run(scenario())

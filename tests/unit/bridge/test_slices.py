@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from bridge.transport.connection import Connection
 from bridge.transport.driver import Driver
 from bridge.transport.slow_lane import LARGE_BYTES, SLICE_S, TURN_S, slow_lane_of
+from tests.support.serving import close
 from tests.unit.bridge.test_driver import Chatty, Nobody
 
 CALL_S = 2 * SLICE_S
@@ -81,13 +82,12 @@ class Served:
         return reader, writer
 
     async def close(self) -> None:
+        for server in self._servers:
+            await close(server)
         for writer in self._writers:
             writer.close()
         for driver in self.drivers:
             driver.abort()
-        for server in self._servers:
-            server.close()
-            await server.wait_closed()
         for _ in range(3):
             await asyncio.sleep(0)  # the transports hear of it
 

@@ -9,13 +9,16 @@ import pytest
 
 from bridge import socket_attempt
 from bridge.dialer import AttemptError
+from tests.support.serving import serving
 
 
 def by(interface: str) -> bool:
     async def run() -> bool:
-        server = await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0)
-        async with server:
-            opened = await socket_attempt.socket_by(interface, *server.sockets[0].getsockname())
+        async def close(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.close()
+
+        async with serving(close) as port:
+            opened = await socket_attempt.socket_by(interface, "127.0.0.1", port)
             with opened:
                 return opened.getsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, 16).startswith(interface.encode())
 

@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 
 import pytest
 
 from tests.demo.ports import FROM, TO, free_ports
 from tests.demo.relay import Relay
+from tests.support.serving import serving
 
 
-@asynccontextmanager
-async def echo() -> AsyncIterator[int]:
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while data := await reader.read(4096):
-            writer.write(data)
-        writer.close()
-
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    yield server.sockets[0].getsockname()[1]
-    server.close()
+async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(4096):
+        writer.write(data)
 
 
 async def exchange(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, data: bytes) -> bytes:
@@ -32,7 +25,7 @@ async def exchange(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, d
 
 def test_it_carries_is_cut_and_carries_again() -> None:
     async def main() -> None:
-        async with asyncio.timeout(20), echo() as target:
+        async with asyncio.timeout(20), serving(echo) as target:
             relay = Relay(free_ports(1)[0], target)
             await relay.open()
             reader, writer = await asyncio.open_connection("127.0.0.1", relay.port)

@@ -13,6 +13,7 @@ from edge.appliance.simulator.device import Device, Settings
 from edge.appliance.simulator.journal import Journal
 from edge.appliance.simulator.mqtt import MqttDevice
 from edge.appliance.simulator.outbox import Outbox
+from tests.support.serving import serving
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # amqtt leaves transports of broken connections
 
@@ -26,17 +27,8 @@ class Gateway:
         self.received: list[int] = []
         self.connects: list[bytes] = []
         self.status: list[bytes] = []
-        self.server: asyncio.Server
 
-    async def __aenter__(self) -> int:
-        self.server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        port: int = self.server.sockets[0].getsockname()[1]
-        return port
-
-    async def __aexit__(self, *_: object) -> None:
-        self.server.close()
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         left = self._break_after.pop(0) if self._break_after else None
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:
@@ -84,7 +76,7 @@ def test_every_reading_is_acknowledged_over_broken_connections(tmp_path: Path) -
     journal = tmp_path / "journal.jsonl"
 
     async def main() -> Device:
-        async with asyncio.timeout(30), gateway as port:
+        async with asyncio.timeout(30), serving(gateway.serve) as port:
             device, running = make(f"mqtt://127.0.0.1:{port}", journal, 60)
             await running.run()
             return device
@@ -103,7 +95,7 @@ def test_it_asks_for_a_persistent_session_and_leaves_a_will(tmp_path: Path) -> N
     gateway = Gateway([])
 
     async def main() -> None:
-        async with asyncio.timeout(30), gateway as port:
+        async with asyncio.timeout(30), serving(gateway.serve) as port:
             await make(f"mqtt://127.0.0.1:{port}", tmp_path / "j", 1)[1].run()
 
     asyncio.run(main())
@@ -119,7 +111,7 @@ def test_stop_ends_the_measuring_and_delivers_the_rest(tmp_path: Path) -> None:
     gateway = Gateway([])
 
     async def main() -> Device:
-        async with asyncio.timeout(30), gateway as port:
+        async with asyncio.timeout(30), serving(gateway.serve) as port:
             device, running = make(f"mqtt://127.0.0.1:{port}", tmp_path / "j", None)
             task = asyncio.create_task(running.run())
             while device.outbox.acknowledged < 5:
@@ -135,7 +127,7 @@ def test_stop_ends_the_measuring_and_delivers_the_rest(tmp_path: Path) -> None:
 def test_without_a_gateway_readings_are_kept_and_the_drain_ends(tmp_path: Path) -> None:
     async def main() -> Device:
         async with asyncio.timeout(30):
-            async with Gateway([]) as port:
+            async with serving(Gateway([]).serve) as port:
                 pass
             settings = Settings("d1", "a", "load", f"mqtt://127.0.0.1:{port}", 0.001, 5, 4, 0.3)
             kept = Journal(None, device="d1", address="a", protocol="mqtt", kind="load")
