@@ -129,6 +129,11 @@ class Flow:
         self._mean_bytes = max(mean, self._mean_bytes + (mean - self._mean_bytes) / 32)
         self.wake()
 
+    def deliver_each(self, subscription: Subscription, every: Sequence[Stored]) -> None:
+        """See `edge.broker.model.interfaces.Consumer`."""
+        for stored in every:
+            self.deliver(subscription, stored)
+
     def deliver_all(self, subscription: Subscription, runs: Sequence[Run], qos1_messages: int) -> bool:
         """What it is given is stored: somebody has to answer for it."""
         return False

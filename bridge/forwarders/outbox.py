@@ -151,6 +151,11 @@ class Outlet:
             self._sift(subscription, stored, wanted)
         self._outbox.wake()
 
+    def deliver_each(self, subscription: Subscription, every: Sequence[Stored]) -> None:
+        """See `edge.broker.model.interfaces.Consumer`."""
+        for stored in every:
+            self.deliver(subscription, stored)
+
     def deliver_all(self, subscription: Subscription, runs: Sequence[Run], qos1_messages: int) -> bool:
         """What it is given is stored: somebody has to answer for it."""
         return False

@@ -235,9 +235,10 @@ class Arrivals:
             ]
             stretch = Stretch(self._loops, kept, rows)
             origin_called(stretch, router.publish_all, stretch)
-        for origin, run, tokens in alone:
-            if origin_called(origin, router.publish, origin, run, tokens):
-                origin_called(origin, origin.top_up)
+        with router.gathered({run.address for _, run, _ in alone}):
+            for origin, run, tokens in alone:
+                if origin_called(origin, router.publish, origin, run, tokens):
+                    origin_called(origin, origin.top_up)
 
     # --- what goes --------------------------------------------------------------------------------------------
 

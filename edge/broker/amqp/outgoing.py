@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import repeat
 from operator import itemgetter
@@ -96,6 +96,26 @@ class OutgoingLink(Consumer):
         mode = self._link.snd_settle_mode
         settled = mode == _SETTLED or (stored.position < 0 and mode != _UNSETTLED)
         self._deliver(subscription, stored, settled=settled)
+
+    def deliver_each(self, subscription: Subscription, every: Sequence[Stored]) -> None:
+        """One call of the engine, where nothing has to be looked at in each message."""
+        link = self._link
+        if len(every) == 1 or self._selector is not None or link.max_message_size or link.snd_settle_mode == _SETTLED:
+            super().deliver_each(subscription, every)
+            return
+        clock = self._router.clock
+        now_ns = self._clock_ns()
+        messages: list[bytes] = []
+        positions: list[int] = []
+        for stored in every:
+            now = clock.now_for(stored.run) if clock.stepped else now_ns
+            messages += amqp_messages(stored.run, now_ns=now, attempts=subscription.attempts)
+            positions += range(stored.position, stored.position + len(stored.run.bodies))
+        first = self._tag
+        self._tag += len(messages)
+        self._engine.send_all(link, first, messages)
+        self._outstanding.update(enumerate(zip(repeat(subscription), positions), first))
+        self._driver.flush_soon()
 
     def exhausted(self) -> None:
         """The store has been read to its end: a drain need not wait any longer."""

@@ -10,7 +10,7 @@ from bridge.message import Run, Stored
 from edge.broker.delivery.consumer_group import RETURNED, ConsumerGroup, part_of
 from edge.broker.limits import TRANSIENT_BUFFER_BYTES_MIN
 from edge.broker.model.interfaces import Consumer, Figures, Origin, Outcome, Refusal
-from edge.broker.model.isolation import answered, delivered
+from edge.broker.model.isolation import answered, delivered_each
 
 _NOBODY: tuple[Origin | None, int] = (None, 0)
 
@@ -37,13 +37,18 @@ class AnycastGroup:
         self._outstanding: dict[Consumer, dict[int, Stored]] = {}
         self._too_large: dict[int, set[Consumer]] = {}
         """Messages that wait, each alone, for somebody else than these, who cannot take them."""
+        self._returned = 0
+        """Messages that a consumer has given back in the call that is under way: they are first in line, in order."""
         self._pumping = False
+        self._gathering = False
 
     def offer(self, origin: Origin, run: Run, tokens: Sequence[int]) -> Refusal | None:
         """Hand a run on; returns why not when there is no consumer or too much is waiting already."""
         if not self.group:
             return Refusal.NO_CONSUMER
         size = run.size
+        if self._gathering and self._waiting_bytes + size > TRANSIENT_BUFFER_BYTES_MIN:
+            self._pump()
         if self._waiting_bytes + size > TRANSIENT_BUFFER_BYTES_MIN:
             return Refusal.FULL
         first, count = self._position, len(run.bodies)
@@ -60,6 +65,19 @@ class AnycastGroup:
 
     def pump(self) -> None:
         """Deliver what is waiting to whoever has credit."""
+        if not self._gathering:
+            self._pump()
+
+    def gather(self) -> None:
+        """More is about to come: what is waiting, or comes, is delivered by `deliver_gathered`."""
+        self._gathering = True
+
+    def deliver_gathered(self) -> None:
+        """Deliver what has come since `gather`."""
+        self._gathering = False
+        self._pump()
+
+    def _pump(self) -> None:
         if self._pumping:
             return  # from within a delivery: the loop below goes on
         self._pumping = True
@@ -69,31 +87,48 @@ class AnycastGroup:
             self._pumping = False
 
     def _deliver(self) -> None:
+        even = self.group.share(self._waiting_count, self._waiting_count)
         while self._waiting:
             excluded = self._too_large.get(self._waiting[0].position) if self._too_large else None
             consumer, credit = self.group.next_but(excluded)
             if consumer is None and credit == 0:
                 return
-            stored = self._waiting.popleft()
-            count = total = len(stored.run.bodies)
-            if consumer is not None:
-                count = self.group.share(total, credit)
-                if count < total:
-                    self._waiting.appendleft(part_of(stored, count, total))
-                    stored = part_of(stored, 0, count)
-            self._waiting_bytes -= stored.run.size
-            self._waiting_count -= count
             if consumer is None:
+                stored = self._waiting.popleft()
+                self._waiting_bytes -= stored.run.size
+                self._waiting_count -= len(stored.run.bodies)
                 self._refuse_too_large(stored.position)
                 continue
+            taken = self._take(min(even, credit))
             held = self._outstanding.setdefault(consumer, {})
-            if count == 1:
-                held[stored.position] = stored
-            else:
-                held.update(dict.fromkeys(range(stored.position, stored.position + count), stored))
-            if not delivered(consumer, self, stored):
+            for stored in taken:
+                if len(stored.run.bodies) == 1:
+                    held[stored.position] = stored
+                else:
+                    count = len(stored.run.bodies)
+                    held.update(dict.fromkeys(range(stored.position, stored.position + count), stored))
+            served = delivered_each(consumer, self, taken)
+            self._returned = 0
+            if not served:
                 self.leave(consumer)
         self._credit_changed()
+
+    def _take(self, count: int) -> list[Stored]:
+        """The first `count` messages of those that wait. Where some can be taken by some consumers only, no more than
+        one run: the next may be for another consumer."""
+        taken: list[Stored] = []
+        waiting = self._waiting
+        while count and waiting and not (taken and self._too_large):
+            stored = waiting.popleft()
+            total = len(stored.run.bodies)
+            if total > count:
+                waiting.appendleft(part_of(stored, count, total))
+                stored, total = part_of(stored, 0, count), count
+            taken.append(stored)
+            count -= total
+            self._waiting_count -= total
+            self._waiting_bytes -= stored.run.size
+        return taken
 
     def settle(self, consumer: Consumer, first: int, last: int, outcome: Outcome) -> None:
         """Pass the consumer's answer on to the origins; released messages go to another consumer."""
@@ -111,7 +146,8 @@ class AnycastGroup:
             if returned:
                 if too_large:
                     self._too_large.setdefault(position, set()).add(consumer)
-                self._return(position, stored)
+                self._return(position, stored, self._returned)
+                self._returned += 1
                 continue
             if self._too_large:
                 self._too_large.pop(position, None)
@@ -128,6 +164,8 @@ class AnycastGroup:
                 self._figures.refused += len(tokens)
                 answered(origin, tokens, Refusal.REJECTED)
         if returned:
+            if not self._pumping:
+                self._returned = 0
             self.pump()
 
     def join(self, consumer: Consumer) -> None:
@@ -139,7 +177,7 @@ class AnycastGroup:
         for excluded in self._too_large.values():
             excluded.discard(consumer)
         for position, stored in sorted(self._outstanding.pop(consumer, {}).items(), reverse=True):
-            self._return(position, stored)
+            self._return(position, stored, 0)
         if self.group:
             self.pump()
             return
@@ -180,9 +218,10 @@ class AnycastGroup:
             self._figures.refused += 1
             answered(origin, [token], Refusal.TOO_LARGE)
 
-    def _return(self, position: int, stored: Stored) -> None:
+    def _return(self, position: int, stored: Stored, place: int) -> None:
+        """It waits again, at this place of the line."""
         i = position - stored.position
         one = part_of(stored, i, i + 1)
-        self._waiting.appendleft(one)
+        self._waiting.insert(place, one)
         self._waiting_bytes += one.run.size
         self._waiting_count += 1

@@ -169,6 +169,12 @@ class Consumer(Protocol):
         """
         ...
 
+    def deliver_each(self, subscription: Subscription, every: Sequence[Stored]) -> None:
+        """As `deliver`, of several runs in order that are no more than `credit` messages together; all of them have to
+        be settled."""
+        for stored in every:
+            self.deliver(subscription, stored)
+
     def deliver_all(self, subscription: Subscription, runs: Sequence[Run], qos1_messages: int) -> bool:
         """Take all of these, for which nobody has to answer: MQTT messages as they came, `qos1_messages` of them of
         QoS 1 and the others of QoS 0. False, and nothing was taken, where `deliver` is to be asked one by one."""

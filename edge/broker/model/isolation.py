@@ -34,6 +34,16 @@ def delivered(consumer: Consumer, subscription: Subscription, stored: Stored) ->
     return True
 
 
+def delivered_each(consumer: Consumer, subscription: Subscription, every: Sequence[Stored]) -> bool:
+    """As `delivered`, of several runs in order."""
+    try:
+        consumer.deliver_each(subscription, every)
+    except Exception as error:
+        end_consumer(consumer, error)
+        return False
+    return True
+
+
 def end_consumer(consumer: Consumer, error: Exception) -> None:
     """A call of a consumer raised: its connection ends, and the caller asks it nothing more."""
     _end(consumer, f"consumer {consumer.name!r}", error)

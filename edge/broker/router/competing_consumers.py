@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 
 from edge.broker.delivery import AnycastGroup, LogSubscription
 from edge.broker.delivery.pattern import Joinable, PatternSubscription
 from edge.broker.limits import ANYCAST_GROUPS_MAX, QUEUES_JOINED_MAX
 from edge.broker.model.interfaces import Consumer, Figures
+from edge.broker.model.isolation import guarded
 from edge.broker.model.topics import FilterTree, is_filter, matches
 from edge.broker.router.configured import ConfiguredAddresses
 from edge.broker.router.credit_watchers import CreditWatchers
@@ -61,6 +63,19 @@ class CompetingConsumers:
             for consumer in self._pattern_consumers.match(address):
                 group.join(consumer)
         return group
+
+    @contextmanager
+    def gathered(self, addresses: Iterable[str]) -> Iterator[None]:
+        """Messages to anycast addresses that are sent within wait until its end. Then they are shared out among the
+        consumers as one run would be: one call a consumer, where each message by itself takes one."""
+        groups = [group for address in addresses if (group := self.anycast.get(address)) is not None]
+        for group in groups:
+            group.gather()
+        try:
+            yield
+        finally:
+            for group in groups:
+                guarded(f"the consumers of {group.pattern!r}", group.deliver_gathered)
 
     def _credit_changed(self, address: str) -> None:
         """Consumers of an anycast address may take more."""

@@ -8,7 +8,8 @@ It never blocks, never looks at a socket and never asks for the time other than 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Final, Protocol
 
 from bridge.message import CLOCK_GOOD, Run
@@ -181,6 +182,10 @@ class Router:
         for offer in batch.offers:
             self.subscriptions.live.offer(offer)
         sink.answer_all(batch, ticket)
+
+    def gathered(self, addresses: Iterable[str]) -> AbstractContextManager[None]:
+        """As `CompetingConsumers.gathered`, for what is published within."""
+        return self.subscriptions.competing.gathered(addresses)
 
     def column(self, address: str, qos: int) -> Column | None:
         """Where what is published to an address goes, as long as the routes are those of now (`routes_forgotten`); None

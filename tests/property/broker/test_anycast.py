@@ -1,0 +1,342 @@
+"""An anycast address with consumers that come, go, refuse and fail, in any order, whether messages are handed out one
+by one or those of a turn together: nothing is lost or with two consumers at once, and each is answered once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from bridge.message import Run, Stored
+from edge.broker.limits import TRANSIENT_BUFFER_BYTES_MIN
+from edge.broker.model import interfaces
+from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
+from edge.broker.model.interfaces import Outcome, Refusal, SubscribeOptions, Subscription
+from tests.unit.broker.test_promises import Site
+
+ADDRESS = "anycast/a"
+OUTCOMES = (Outcome.ACCEPTED, Outcome.REJECTED, Outcome.RELEASED, Outcome.MODIFIED_FAILED)
+LARGE = 8
+"""Bytes of a message that some receivers cannot take."""
+
+
+class Sender(interfaces.Origin):
+    """Notes its answers."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.answers: dict[int, Refusal | None] = {}
+
+    def accepted(self, tokens: Sequence[int]) -> None:
+        self._answered(tokens, None)
+
+    def refused(self, tokens: Sequence[int], why: Refusal) -> None:
+        self._answered(tokens, why)
+
+    def _answered(self, tokens: Sequence[int], why: Refusal | None) -> None:
+        for token in tokens:
+            assert token not in self.answers
+            self.answers[token] = why
+
+    def abort(self) -> None:
+        pytest.fail("an answer raised")
+
+
+class Receiver(interfaces.Consumer):
+    """Holds what it got until told what to answer."""
+
+    credit = 0
+
+    def __init__(self, name: str, credit: int = 0, size_max: int = 1000) -> None:
+        self.name = name
+        self.credit = credit
+        self.size_max = size_max
+        self.raises = self.ended = False
+        self.got: list[bytes] = []
+        self.held: dict[int, bytes] = {}
+        self.subscription: Subscription | None = None
+
+    def deliver(self, subscription: Subscription, stored: Stored) -> None:
+        assert 1 <= len(stored.run.bodies) <= self.credit
+        assert not self.ended
+        if self.raises:
+            self.ended = True
+            raise RuntimeError
+        self.subscription = subscription
+        for position, body in enumerate(stored.run.bodies, stored.position):
+            if len(body) > self.size_max:
+                subscription.settle(self, position, position, Outcome.TOO_LARGE)
+            else:
+                self.credit -= 1
+                self.got.append(body)
+                assert position not in self.held
+                self.held[position] = body
+
+    def answer(self, position: int, outcome: Outcome) -> None:
+        del self.held[position]
+        assert self.subscription is not None
+        self.subscription.settle(self, position, position, outcome)
+
+    def abort(self) -> None:
+        if not self.ended:
+            pytest.fail("an assertion failed while it was given something")
+
+
+class Address:
+    """One anycast address of a router, and what was sent to it."""
+
+    def __init__(self) -> None:
+        self.site = Site()
+        self.senders = [Sender(name) for name in "abc"]
+        self.receivers: list[Receiver] = []
+        self.sent = 0
+        self.who: dict[bytes, tuple[Sender, int]] = {}
+
+    def turn(self, *, together: bool) -> AbstractContextManager[None]:
+        return self.site.router.gathered({ADDRESS, "anycast/nobody"}) if together else nullcontext()
+
+    def send(self, number: int, sizes: Sequence[int]) -> None:
+        sender, tokens, bodies = self.senders[number], list[int](), list[bytes]()
+        for size in sizes:
+            body = self.sent.to_bytes(4, "big") + bytes(size)
+            self.who[body] = sender, self.sent
+            tokens.append(self.sent)
+            bodies.append(body)
+            self.sent += 1
+        self.site.router.publish(sender, Run(ADDRESS, sender.name, 1, b"", bodies), tokens)
+
+    def come(self, receiver: Receiver) -> None:
+        self.receivers.append(receiver)
+        joined = self.site.router.subscribe(receiver, ADDRESS, SubscribeOptions())
+        receiver.subscription = joined
+        joined.pump()
+
+    def go(self, receiver: Receiver) -> None:
+        self.receivers.remove(receiver)
+        receiver.held.clear()
+        group = self.site.router.subscriptions.competing.anycast_group(ADDRESS)
+        self.site.router.unsubscribe(receiver, group, forget=False)
+
+    @property
+    def unanswered(self) -> set[bytes]:
+        return {body for body, (sender, token) in self.who.items() if token not in sender.answers}
+
+
+class AnycastMachine(RuleBasedStateMachine):
+    """The real router; what is sent is known from outside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.address = Address()
+
+    @rule(
+        runs=st.lists(
+            st.tuples(st.integers(0, 2), st.lists(st.sampled_from([0, 0, LARGE]), min_size=1, max_size=3)),
+            min_size=1,
+            max_size=6,
+        ),
+        together=st.booleans(),
+        goes=st.none() | st.integers(0, 5),
+    )
+    def send(self, runs: list[tuple[int, list[int]]], together: bool, goes: int | None) -> None:
+        """`goes`: a receiver leaves after so many runs."""
+        there = bool(self.address.receivers)
+        with self.address.turn(together=together):
+            for i, (number, sizes) in enumerate(runs):
+                self.address.send(number, sizes)
+                if i == goes and self.address.receivers:
+                    self.address.go(self.address.receivers[0])
+        if not there:
+            assert not self.address.unanswered
+
+    @rule(credit=st.integers(0, 8), size_max=st.sampled_from([1000, 1000, LARGE]))
+    def come(self, credit: int, size_max: int) -> None:
+        if len(self.address.receivers) < 4:
+            self.address.come(Receiver(f"r{credit}", credit, size_max))
+
+    @precondition(lambda self: self.address.receivers)
+    @rule(data=st.data())
+    def go(self, data: st.DataObject) -> None:
+        self.address.go(data.draw(st.sampled_from(self.address.receivers)))
+
+    @precondition(lambda self: self.address.receivers)
+    @rule(data=st.data())
+    def raises(self, data: st.DataObject) -> None:
+        data.draw(st.sampled_from(self.address.receivers)).raises = True
+
+    @precondition(lambda self: self.address.receivers)
+    @rule(data=st.data(), credit=st.integers(1, 8))
+    def grant(self, data: st.DataObject, credit: int) -> None:
+        receiver = data.draw(st.sampled_from(self.address.receivers))
+        receiver.credit += credit
+        assert receiver.subscription is not None
+        receiver.subscription.pump()
+
+    @precondition(lambda self: any(receiver.held for receiver in self.address.receivers))
+    @rule(data=st.data(), outcome=st.sampled_from(OUTCOMES))
+    def answer(self, data: st.DataObject, outcome: Outcome) -> None:
+        receiver = data.draw(st.sampled_from([each for each in self.address.receivers if each.held]))
+        position = data.draw(st.sampled_from(sorted(receiver.held)))
+        sender, token = self.address.who[receiver.held[position]]
+        receiver.answer(position, outcome)
+        if outcome is Outcome.ACCEPTED:
+            assert sender.answers[token] is None
+        elif outcome is Outcome.REJECTED:
+            assert sender.answers[token] is Refusal.REJECTED
+
+    @invariant()
+    def connections_of_those_that_raised_end(self) -> None:
+        for receiver in [each for each in self.address.receivers if each.ended]:
+            self.address.go(receiver)
+
+    @invariant()
+    def nothing_is_with_two_or_lost(self) -> None:
+        held = [body for receiver in self.address.receivers for body in receiver.held.values()]
+        assert len(held) == len(set(held))
+        unanswered = self.address.unanswered
+        assert set(held) <= unanswered
+        if not self.address.receivers:
+            assert not unanswered
+        waiting = unanswered - set(held)
+        for receiver in self.address.receivers:
+            assert not (receiver.credit and any(len(body) <= receiver.size_max for body in self._first(waiting)))
+
+    def _first(self, waiting: set[bytes]) -> list[bytes]:
+        """Nobody can take anything: whether that first in line may go is enough to know."""
+        group = self.address.site.router.subscriptions.competing.anycast_group(ADDRESS)
+        assert sum(len(stored.run.bodies) for stored in group._waiting) == len(waiting)
+        return [group._waiting[0].run.bodies[0]] if waiting else []
+
+    def teardown(self) -> None:
+        """Somebody who takes everything gets everything that is left, once."""
+        for receiver in self.address.receivers:
+            receiver.raises, receiver.credit = False, 0
+        everything = Receiver("everything", 10_000)
+        self.address.come(everything)
+        for receiver in self.address.receivers[:-1]:
+            self.address.go(receiver)
+        for position in sorted(everything.held):
+            everything.answer(position, Outcome.ACCEPTED)
+        assert not self.address.unanswered
+
+
+TestAnycast = AnycastMachine.TestCase
+TestAnycast.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+
+STEPS = st.one_of(
+    st.lists(st.tuples(st.integers(0, 2), st.lists(st.sampled_from([0, LARGE]), min_size=1, max_size=3)), max_size=6),
+    st.integers(1, 8),
+    st.sampled_from(OUTCOMES),
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(STEPS, max_size=12), st.sampled_from([1000, LARGE]))
+def test_one_consumer_gets_and_answers_the_same_either_way(steps: list[object], size_max: int) -> None:
+    def played(*, together: bool) -> tuple[list[bytes], list[list[tuple[int, Refusal | None]]]]:
+        address, receiver = Address(), Receiver("r", 0, size_max)
+        address.come(receiver)
+        for step in steps:
+            match step:
+                case list():
+                    with address.turn(together=together):
+                        for number, sizes in step:
+                            address.send(number, sizes)
+                case int():
+                    receiver.credit += step
+                    assert receiver.subscription is not None
+                    receiver.subscription.pump()
+                case Outcome():
+                    for position in list(receiver.held):
+                        receiver.answer(position, step)
+        return receiver.got, [list(sender.answers.items()) for sender in address.senders]
+
+    assert played(together=True) == played(together=False)
+
+
+class TestOneTurn:
+    def test_is_shared_evenly_and_in_order(self) -> None:
+        address = Address()
+        for name in "xyz":
+            address.come(Receiver(name, 100))
+        with address.turn(together=True):
+            for number in range(9):
+                address.send(number % 3, [0])
+            assert not any(receiver.got for receiver in address.receivers)
+        order = list(address.who)
+        assert [receiver.got for receiver in address.receivers] == [order[:3], order[3:6], order[6:]]
+
+    def test_what_a_consumer_cannot_take_goes_to_another_in_order(self) -> None:
+        address = Address()
+        address.come(Receiver("small", 100, LARGE))
+        address.come(Receiver("all", 0))
+        with address.turn(together=True):
+            for size in (LARGE, 0, LARGE, LARGE, 0):
+                address.send(0, [size])
+        small, everything = address.receivers
+        everything.credit = 100
+        assert everything.subscription is not None
+        everything.subscription.pump()
+        order = list(address.who)
+        assert everything.got == [body for body in order if len(body) > LARGE]
+        assert small.got == [body for body in order if len(body) <= LARGE]
+
+    def test_a_range_that_is_released_goes_to_another_in_order(self) -> None:
+        address = Address()
+        address.come(Receiver("first", 3))
+        address.send(0, [0, 0, 0])
+        first = address.receivers[0]
+        address.come(Receiver("second", 100))
+        assert first.subscription is not None
+        first.subscription.settle(first, 0, 2, Outcome.RELEASED)
+        assert address.receivers[1].got == list(address.who)
+
+    def test_one_without_credit_gets_nothing(self) -> None:
+        address = Address()
+        address.come(Receiver("deaf", 0))
+        address.come(Receiver("well", 100))
+        with address.turn(together=True):
+            for _ in range(5):
+                address.send(0, [0])
+        assert [len(receiver.got) for receiver in address.receivers] == [0, 5]
+
+    def test_more_than_has_room_is_handed_out_before_its_end(self) -> None:
+        address = Address()
+        address.come(Receiver("r", 100, TRANSIENT_BUFFER_BYTES_MIN))
+        with address.turn(together=True):
+            for _ in range(5):
+                address.send(0, [TRANSIENT_BUFFER_BYTES_MIN // 2])
+            assert len(address.receivers[0].got) >= 3
+        assert len(address.receivers[0].got) == 5
+        assert not address.senders[0].answers
+
+    def test_an_address_reconfigured_in_it_delivers_what_came_before(self) -> None:
+        address = Address()
+        receiver = Receiver("r", 100)
+        address.come(receiver)
+        with address.turn(together=True):
+            address.send(0, [0])
+            address.site.router.reconfigure(AddressTable([AddressRule("anycast/#", AddressType.QUEUE)]))
+            address.send(0, [0])
+        assert receiver.got == list(address.who)[:1]
+        receiver.answer(next(iter(receiver.held)), Outcome.ACCEPTED)
+        assert address.senders[0].answers == {0: None}
+        address.site.settle_down()
+        assert address.senders[0].answers == {0: None, 1: None}  # in the queue
+
+    def test_what_raises_in_it_keeps_nothing_from_the_consumers(self) -> None:
+        address = Address()
+        address.come(Receiver("r", 100))
+
+        def turn() -> None:
+            with address.turn(together=True):
+                address.send(0, [0])
+                raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            turn()
+        assert len(address.receivers[0].got) == 1
