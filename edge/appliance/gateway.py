@@ -31,6 +31,7 @@ from edge.appliance.identity.revocations import HubRevocations
 from edge.appliance.wear import Outlook, outlook
 from edge.broker.amqp.services import Administration
 from edge.broker.configuration import BrokerConfiguration, Protocol, TokenIssuer
+from edge.broker.delivery.durable import FORWARDER_PREFIX
 from edge.broker.hono.addresses import with_addresses
 from edge.broker.hono.hub_commands import HubCommandAddresses
 from edge.broker.listeners.admission import Admission
@@ -40,7 +41,6 @@ from edge.broker.listeners.web.lazy_server import LazyWebServer
 from edge.broker.model.address_policy import DurabilityMode
 from edge.broker.retention import summaries
 from edge.broker.router.commands.addresses import PLAIN, CommandAddresses, with_commands
-from edge.broker.router.durable_subscriptions import FORWARDER_PREFIX
 from edge.broker.router.router import Router
 from edge.broker.router.uplinks import ConnectorUplink, Uplinks
 from edge.broker.security.credentials import CredentialsError

@@ -234,6 +234,18 @@ SUBSCRIPTIONS_OPENED_MAX: Final = 50
 """Durable subscriptions nobody holds that are opened in one tick because messages for them may have expired; 0.1 ms
 each."""
 
+SUBSCRIPTION_LEFT_KEPT_S: Final = 600
+"""How long after a durable subscription was left it is written when that was: who comes back for each message has
+nothing written, and a crash meanwhile counts it from the next start."""
+
+SUBSCRIPTION_ENDED_AFTER_START_S: Final = 300
+"""How long after a start a durable subscription stays whose time is all but over: its client may just have come back,
+and may again once the gateway is there."""
+
+RUNNING_TIME_KEPT_S: Final = 3_600
+"""How often the time the gateway has been running is written while something ends by it: a small commit an hour. A
+crash lets that live an hour longer at most."""
+
 SUBSCRIPTIONS_PASSED_S: Final = 5.0
 """How often the cursors of durable subscriptions nobody holds pass what did not concern them: each is a row of a later
 commit, and until then the log keeps messages that nobody may want any more."""
@@ -461,6 +473,9 @@ class Limits(Part, frozen=True, kw_only=True):
     AMQP's; about 3 KiB each."""
     subscriptions_per_user_max: Restart[Count] = 5_000
     """Of those, one user's."""
+    subscription_unused_s: Restart[Count] = 365 * 86_400
+    """A durable subscription of AMQP that nobody has held for so long, while the gateway ran, ends; what lies in it is
+    in the loss ledger. A client may ask for less (timeout of its source). Those the configuration names stay."""
     filters_max: Restart[Count] = 50_000
     """Subscriptions of connected clients that end with them; about 1 KiB each."""
     filters_per_user_max: Restart[Count] = 12_500

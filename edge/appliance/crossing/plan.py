@@ -15,7 +15,7 @@ from edge.appliance.configuration.effective import effective
 from edge.appliance.configuration.repository import Repository
 from edge.appliance.errors import CommandError
 from edge.broker.configuration import BrokerConfiguration, Connector, Direction, Forwarder
-from edge.broker.router.durable_subscriptions import FORWARDER_PREFIX
+from edge.broker.delivery.durable import FORWARDER_PREFIX
 from edge.broker.store.sqlite import FILE_NAME
 from edge.configuration.kinds import KINDS
 

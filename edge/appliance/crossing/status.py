@@ -11,7 +11,7 @@ from bridge.message import Stored
 from edge.appliance.crossing.documents import BridgeStatus, ConnectorStatus, ForwarderStatus
 from edge.broker.configuration import Forwarder
 from edge.broker.delivery import LogSubscription
-from edge.broker.router.durable_subscriptions import FORWARDER_PREFIX
+from edge.broker.delivery.durable import FORWARDER_PREFIX
 from edge.broker.router.uplinks import AnyConnector, ConnectorUplink, Uplinks
 from edge.broker.store.contract import Store
 

@@ -39,6 +39,10 @@ SERVICES: Final = (MANAGEMENT, TOKENS)
 _SELECTOR: Final = ("apache.org:selector-filter:string", 0x0000468C00000004)
 _NO_LOCAL: Final = ("apache.org:no-local-filter:list", 0x0000468C00000003)
 
+_NEVER: Final = "never"
+_DETACHED: Final = "link-detach"
+"""Expiry policies of a terminus (section 3.5.6): when its timeout begins to count."""
+
 _LIFETIME_POLICY: Final = "lifetime-policy"
 _DELETE_ON_CLOSE: Final = 0x2B
 """Descriptor of the one lifetime a dynamic node has (section 3.5.10)."""
@@ -172,15 +176,29 @@ def _topic_options(
     link: Link, container_id: str, address: str, name: str, options: SubscribeOptions
 ) -> SubscribeOptions:
     replace = msgspec.structs.replace
-    if name:
-        return replace(options, durable_name=f"{address}{SUBSCRIPTION_SEPARATOR}{name}", shared=True, all_qos=True)
     source = link.source
+    if name:
+        whole = f"{address}{SUBSCRIPTION_SEPARATOR}{name}"
+        return replace(options, durable_name=whole, shared=True, all_qos=True, timeout_s=_timeout_s(source))
     shared = "shared" in source.capabilities
     subscription = link.name.split(CONSUMER_SEPARATOR, 1)[0] if shared else link.name
     owner = "" if "global" in source.capabilities else container_id
-    if source.durability > 0 or source.expiry == "never":
-        return replace(options, durable_name=_durable_name(owner, subscription), shared=shared, all_qos=True)
+    if source.durability > 0 or source.expiry == _NEVER:
+        name = _durable_name(owner, subscription)
+        return replace(options, durable_name=name, shared=shared, all_qos=True, timeout_s=_timeout_s(source))
     return replace(options, share_name=f"amqp/{owner}/{subscription}/{address}") if shared else options
+
+
+def _timeout_s(source: Terminus) -> int:
+    """How long a durable subscription outlives its link; 0: for ever. A source that is to be durable and names no
+    timeout is taken to be that: by section 3.5.3 it would end with the session, and nobody who asks for it means so."""
+    return 0 if source.expiry == _NEVER else source.timeout_s
+
+
+def kept_for(source: Terminus, timeout_s: int) -> Terminus:
+    """The source of a durable subscription that is kept for so long (0: for ever), as it is in place: the time counts
+    from when the link is detached, which is no later than the end of its session or connection."""
+    return msgspec.structs.replace(source, expiry=_DETACHED, timeout_s=timeout_s) if timeout_s else source
 
 
 def _durable_name(owner: str, subscription: str) -> str:
@@ -204,11 +222,12 @@ def _found(link: Link, container_id: str, durable: Mapping[str, DurableSubscript
             all_qos=declaration.all_qos,
             no_local=declaration.not_from is not None,
             selector=declaration.selector,
+            timeout_s=declaration.timeout_s,
         )
         selector = Selector(declaration.selector) if declaration.selector else None
         filters = {"selector": Described(Symbol(_SELECTOR[0]), selector.text)} if selector is not None else {}
         kind, pattern = TerminusKind.SOURCE, declaration.pattern
-        answer = Terminus(kind=kind, address=pattern, durability=2, expiry="never", filters=filters)
+        answer = Terminus(kind=kind, address=pattern, durability=2, expiry=_NEVER, filters=filters)
         return Reception(pattern, options, answer, selector)
     raise Unacceptable("amqp:not-found", f"there is no subscription {subscription!r}")
 

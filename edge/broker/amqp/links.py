@@ -17,6 +17,7 @@ from edge.broker.amqp.addressing import (
     TEMPORARY_QUEUE,
     Reception,
     Unacceptable,
+    kept_for,
     reception,
     sending_address,
 )
@@ -215,7 +216,8 @@ class SessionLinks:
             self._replies[link.target.address] = wanted.address
         elif not (resumed or options.shared or options.share_name is not None):
             self._feed_retained(outgoing, wanted.address)
-        outgoing.answer(wanted.source)
+        kept_s = min(options.timeout_s, router.durable_subscriptions.unused_s)
+        outgoing.answer(kept_for(wanted.source, kept_s))
 
     def _intercept_receiver(self, link: Link) -> bool:
         """False leaves the link to the session."""

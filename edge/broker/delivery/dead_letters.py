@@ -47,6 +47,8 @@ class Reason(Enum):
     ATTEMPTS = "delivery attempts exceeded"
     UNDELIVERABLE = "undeliverable"
     EXPIRED = "expired"
+    UNUSED = "subscription unused"
+    """Nobody has held the subscription for too long."""
 
 
 class Owner(Protocol):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 import msgspec
 
@@ -11,6 +12,9 @@ from edge.broker.delivery import LogSubscription
 from edge.broker.model.interfaces import Consumer, Outcome
 from edge.broker.model.topics import matches
 from edge.broker.store.ticket import Ticket
+
+FORWARDER_PREFIX: Final = "forwarder/"
+"""Durable subscriptions of this name send on what they were given: a time to live runs out where it ends."""
 
 
 class Declaration(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,14 +33,25 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True):
     user: str = ""
     """Who made it; empty: nobody is known. It decides nothing."""
 
+    timeout_s: int = 0
+    """How long its client wants it kept while nobody holds it (AMQP 1.0 section 3.5.3); 0: for ever."""
+
+    left_at: int | None = None
+    """Since when nobody holds it, in seconds of `router.running_time`; None: somebody does, or did until lately."""
+
+    @property
+    def lapses(self) -> bool:
+        """It ends when nobody has used it for long. A session of MQTT ends its own, and a forwarder is configured."""
+        return self.all_qos and not self.name.startswith(FORWARDER_PREFIX)
+
     @property
     def size(self) -> int:
         """Characters of its names, for `NameQuotas`."""
         return len(self.name) + len(self.pattern)
 
     def is_like(self, other: Declaration) -> bool:
-        """The same, whoever made it."""
-        return msgspec.structs.replace(self, user=other.user) == other
+        """The same, whoever made it, and however long it is kept."""
+        return msgspec.structs.replace(self, user=other.user, timeout_s=other.timeout_s, left_at=other.left_at) == other
 
     def replaces(self, older: Declaration) -> bool:
         """True when it is a new subscription under the name of an older one (JMS 2.0 section 8.3.3)."""
@@ -53,16 +68,46 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True):
         return (self.all_qos or run.qos > 0) and run.device != self.not_from
 
 
+class Ending:
+    """One nobody holds any more is being given up: all that came while it was there, which is in its logs when the
+    commit it began with is decided."""
+
+    __slots__ = ("_began", "_ends")
+
+    def __init__(self, began: Ticket) -> None:
+        self._began = began
+        self._ends: dict[LogSubscription, int] = {}
+        """The first position of each part that came later."""
+
+    def is_over(self, subscription: DurableSubscription) -> bool:
+        """Nothing is left. To be asked again and again: it sees to what is."""
+        if not self._began.decided:
+            return False
+        left = [part for part in subscription.parts if not self._is_given_up(part)]
+        return not left
+
+    def _is_given_up(self, part: LogSubscription) -> bool:
+        end = self._ends.setdefault(part, part.window.end)
+        if part.lowest < end:
+            part.expiry.abandon()
+            return False
+        return part.at_rest
+
+
 class DurableSubscription:
     """The parts of one durable subscription, one a log, joined and left together."""
 
-    __slots__ = ("declaration", "exclusive", "made", "parts")
+    __slots__ = ("declaration", "ending", "exclusive", "left_at", "made", "parts")
     attempts = 0
 
     def __init__(self, declaration: Declaration) -> None:
         self.declaration = declaration
         self.made: Ticket | None = None
         """The commit it is written in; None: it was on disk at the start."""
+        self.left_at: int | None = None
+        """Since when nobody holds it; None: somebody does, or nobody has looked yet. The declaration says what of it is
+        on disk."""
+        self.ending: Ending | None = None
         self.parts: list[LogSubscription] = []
         self.exclusive = False
         """One consumer has it, and never another: what that cannot take nobody will."""
@@ -103,7 +148,7 @@ class DurableSubscription:
     def at_rest(self) -> bool:
         """Nobody holds it, and all that is known of it is on disk: another object may serve it later."""
         written = self.made is None or (self.made.decided and self.made.error is None)
-        return written and all(part.at_rest for part in self.parts)
+        return written and self.ending is None and all(part.at_rest for part in self.parts)
 
     def settle(self, consumer: Consumer, first: int, last: int, outcome: Outcome) -> None:
         """Deliveries carry the part they came from; settle there."""

@@ -47,6 +47,7 @@ class Expiry:
         "_deadletters",
         "_subscription",
         "_window",
+        "abandoned",
         "counts",
         "due_ns",
         "looking",
@@ -62,6 +63,8 @@ class Expiry:
     ) -> None:
         self.counts = True
         """False: a time to live does not count here (a forwarder sends on what it was given)."""
+        self.abandoned = False
+        """Nobody comes for what waits: all of it is given up."""
         self.timeless = b""
         """Properties seen last that say nothing of a time to live."""
         self._subscription = subscription
@@ -106,6 +109,16 @@ class Expiry:
             self.timeless = run.properties
         else:
             self._look_again(run.received_at + ttl)
+
+    def abandon(self) -> None:
+        """Nobody comes for what waits: all of it is to be given up, as if it had expired."""
+        self.abandoned = True
+        self.look()
+
+    def reclaim(self) -> None:
+        """Somebody has come after all, for what is left."""
+        self.abandoned = False
+        self.look()
 
     def look(self) -> None:
         """Nobody knows of what is in the store whether it has expired."""
@@ -152,17 +165,19 @@ class Expiry:
         window, policy = self._window, self._dead_lettering.policy
         first, end = stored.position, stored.position + len(stored.run.bodies)
         parts = self._subscription.waiting(first, end - 1)
-        ttl = ttl_ns(stored.run, policy) if parts else None
-        if ttl is None:
-            return None
-        over = judge.over(stored.run, ttl)
-        if over is False:
-            return stored.run.received_at + ttl
-        if over is None or (first > window.next and len(window.done) >= SWEEP_RANGES_MAX):
-            return again
+        reason = Reason.UNUSED if self.abandoned else Reason.EXPIRED
+        if not self.abandoned:
+            ttl = ttl_ns(stored.run, policy) if parts else None
+            if ttl is None:
+                return None
+            over = judge.over(stored.run, ttl)
+            if over is False:
+                return stored.run.received_at + ttl
+            if over is None or (first > window.next and len(window.done) >= SWEEP_RANGES_MAX):
+                return again
         for low, high in parts:
             self._subscription.take(low, high)
-            self._dead_lettering.give_up(part_of(stored, low - first, high - first + 1), Reason.EXPIRED)
+            self._dead_lettering.give_up(part_of(stored, low - first, high - first + 1), reason)
         return None
 
     def _pass(self, first: int, end: int) -> None:

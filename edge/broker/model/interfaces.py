@@ -53,6 +53,7 @@ class SubscribeOptions(msgspec.Struct, frozen=True, kw_only=True):
     `owned`         the address is of a dynamic node, and the consumer is of its owner's connection.
     `selector`      what its consumers select by, as they wrote it ("": everything). With it, a durable subscription
                     that exists with another one, or another filter, is replaced. None: there are no selectors here.
+    `timeout_s`     how long a durable subscription is kept while nobody holds it, if not ended before; 0: for ever.
     """
 
     qos: int = 1
@@ -65,6 +66,7 @@ class SubscribeOptions(msgspec.Struct, frozen=True, kw_only=True):
     qos0_only: bool = False
     owned: bool = False
     selector: str | None = None
+    timeout_s: int = 0
 
 
 class Outcome(enum.Enum):

@@ -10,7 +10,7 @@ import msgspec
 
 from bridge.message import Run
 from edge.broker.delivery import LogSubscription
-from edge.broker.delivery.durable import Declaration, DurableSubscription
+from edge.broker.delivery.durable import FORWARDER_PREFIX, Declaration, DurableSubscription
 from edge.broker.delivery.expiry import SWEEP_AGAIN_NS
 from edge.broker.delivery.feeds import LogFeeds
 from edge.broker.limits import (
@@ -26,14 +26,13 @@ from edge.broker.model.topics import FilterTree, matches
 from edge.broker.retention.names import NameKind, NameQuotas
 from edge.broker.router.configured import PLAIN, ConfiguredAddresses
 from edge.broker.router.logs import QUEUE_CURSOR, Logs
-from edge.broker.router.resting_subscriptions import LOOK, Place, RestingSubscriptions
+from edge.broker.router.resting_subscriptions import LOOK, Left, Place, RestingSubscriptions
+from edge.broker.router.running_time import RunningTime
+from edge.broker.router.unused_subscriptions import UnusedSubscriptions
 from edge.broker.store.contract import Store
 from edge.broker.store.ticket import Ticket
 
 logger = logging.getLogger(__name__)
-
-FORWARDER_PREFIX = "forwarder/"
-"""Durable subscriptions of this name send on what they were given: a time to live runs out where it ends."""
 
 KIND = "subscription"
 """Kind of the small state with every declaration, by name."""
@@ -64,8 +63,10 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
         logs: Logs,
         names: NameQuotas,
         matches_changed: Callable[[], None],
+        unused_s: int,
     ) -> None:
-        """`matches_changed` is called when an address may have other subscriptions than before."""
+        """`matches_changed` is called when an address may have other subscriptions than before; `unused_s`: how long
+        one that an AMQP client made is kept while nobody holds it."""
         self.opened: dict[str, DurableSubscription] = {}
         """Those that are open, by name (outside only to be looked at)."""
         self.bases: dict[str, int] = {}
@@ -78,6 +79,8 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
         self._tree: FilterTree[DurableSubscription] = FilterTree()
         """Of those that are open."""
         self._resting = RestingSubscriptions(store, feeds, self._policy, lambda: addresses.expires)
+        self._running = RunningTime(store)
+        self._unused = UnusedSubscriptions(self._running, addresses, unused_s, write=self._put, end=self._forget)
         self._idle: dict[str, float] = {}
         """Open ones nobody holds, and since when (monotonic seconds)."""
         self._looking: Iterator[str] = iter(())
@@ -140,6 +143,7 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
             not_from=not_from,
             selector=options.selector,
             user=consumer.user,
+            timeout_s=options.timeout_s,
         )
         found = self.get(name)
         if found is not None and declaration.replaces(found.declaration):
@@ -150,6 +154,7 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
         subscription = self.declare(declaration)
         if not options.shared:
             _steal(subscription, consumer)
+        self._unused.held(subscription)
         subscription.serve(exclusive=not options.shared)
         subscription.join(consumer)
         return subscription
@@ -158,6 +163,7 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
         """As `Router.join_remainder`."""
         found = self.get(name)
         if found is not None:
+            self._unused.held(found)
             found.serve(exclusive=not shared)
             found.join(consumer)
         return found
@@ -171,6 +177,9 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
         consumers: list[Consumer] = []
         if found is not None:
             if found.declaration.is_like(declaration):
+                if found.declaration.timeout_s != declaration.timeout_s:
+                    found.declaration = msgspec.structs.replace(found.declaration, timeout_s=declaration.timeout_s)
+                    self._put(found)
                 if found.made is not None and found.made.error is not None:
                     self._write(found)  # with a ticket of its own: it is not on disk yet
                 return found
@@ -199,7 +208,7 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
             return self._forget(found)
         if name not in self._resting:
             return None
-        declaration, places = self._resting.take(name)
+        declaration, places, _ = self._resting.take(name)
         for place in places:
             self._logs.forget_part(name, place.log, place.cursor)
         self._is_gone(declaration)
@@ -208,8 +217,9 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
     def follow_configuration(self) -> None:
         """Rules or policies have changed: what is stored stays where it is, and is delivered from there."""
         for name in self._resting:
-            places = self._resting.places(name)
-            if not set(self._reached(self._resting.declaration(name).pattern)) <= {place.log for place in places}:
+            places, declaration = self._resting.places(name), self._resting.declaration(name)
+            reached = set(self._reached(declaration.pattern)) <= {place.log for place in places}
+            if not reached or self._resting.is_looked_at(name) == (self._unused.kept_s(declaration) is None):
                 self._reopen(name)
         self._resting.look_anew()
         for subscription in self.opened.values():
@@ -221,9 +231,12 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
     # --- opened, and laid down --------------------------------------------------------------------------------
 
     def tick(self, now_s: float, now_ns: int) -> None:
-        """Every `limits.TICK_S`: open those in which something may have expired, lay down what nobody holds."""
-        for due in self._resting.tick(now_s, now_ns):
-            self._reopen(due)
+        """Every `limits.TICK_S`: open those in which something may have expired, or that may have been unused for too
+        long; lay down what nobody holds."""
+        self._running.tick(now_s, counts=self._unused.counts)
+        for due in (*self._resting.tick(now_s, now_ns), *self._resting.to_look_at(self._running.now)):
+            if due not in self.opened:
+                self._reopen(due)
         began, left = False, SUBSCRIPTIONS_LAID_DOWN_MAX
         rest_s = SUBSCRIPTION_REST_S if len(self.opened) <= SUBSCRIPTIONS_OPEN_MAX else 0.0
         for _ in range(SUBSCRIPTIONS_LOOKED_AT_MAX):
@@ -234,6 +247,9 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
                 self._looking, began = iter(list(self.opened)), True
                 continue
             found = self.opened.get(name)
+            if found is not None and not found.consumers:
+                self._unused.look(found)
+                found = self.opened.get(name)  # it may have ended
             if found is None or found.consumers or not (_is_clients(found.declaration) and found.at_rest):
                 self._idle.pop(name, None)
             elif now_s - self._idle.setdefault(name, now_s) >= rest_s:
@@ -241,6 +257,11 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
                 left -= 1
                 if not left:
                     return
+
+    @property
+    def unused_s(self) -> int:
+        """How long one that nobody holds is kept, at most."""
+        return self._unused.unused_s
 
     def _lay_down(self, subscription: DurableSubscription, now_ns: int) -> None:
         """Keep numbers of it, unless the store is not as far yet."""
@@ -259,12 +280,16 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
         for part in subscription.parts:
             part.retire()
         subscription.parts.clear()
-        self._resting.put(declaration, places)
+        self._resting.put(declaration, places, self._left(declaration, subscription.left_at))
+
+    def _left(self, declaration: Declaration, left_at: int | None) -> Left:
+        return Left(left_at, self._unused.look_at(declaration, left_at))
 
     def _reopen(self, name: str) -> DurableSubscription:
         """Make an object of one at rest. Raises KeyError when there is none."""
-        declaration, places = self._resting.take(name)
+        declaration, places, left_at = self._resting.take(name)
         subscription = self.opened[name] = DurableSubscription(declaration)
+        subscription.left_at = left_at
         self._tree.add(declaration.pattern, subscription)
         for place in places:
             part = self._logs.reopen_part(declaration.pattern, place.cursor)
@@ -291,8 +316,12 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
         return subscription
 
     def _write(self, subscription: DurableSubscription) -> None:
+        """Who attaches to it is answered by this commit."""
+        subscription.made = self._put(subscription)
+
+    def _put(self, subscription: DurableSubscription) -> Ticket:
         declaration = subscription.declaration
-        subscription.made = self._store.put(KIND, declaration.name, msgspec.msgpack.encode(declaration))
+        return self._store.put(KIND, declaration.name, msgspec.msgpack.encode(declaration))
 
     def _wants_of(self, name: str) -> Callable[[Run], bool] | None:
         """What a cursor at rest of this name is owed. One that is open may have some, as it cannot rest in all logs."""
@@ -386,25 +415,27 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
         self._resting.put_all(self._kept(self._store.logs_with_cursors(QUEUE_CURSOR)))
         self._matches_changed()
 
-    def _kept(self, used: Sequence[int]) -> Iterator[tuple[Declaration, Sequence[Place]]]:
+    def _kept(self, used: Sequence[int]) -> Iterator[tuple[Declaration, Sequence[Place], Left]]:
         """Those that can be at rest; the others are opened. `used`: logs in which they may have cursors, whatever their
         filters reach by the rules of now."""
         for _, value in self._store.items(KIND):
             declaration = msgspec.msgpack.decode(value, type=Declaration)
+            left_at = self._unused.restored(declaration)
             reached = self._reached(declaration.pattern)
             logs = dict.fromkeys((*reached, *used))
             found = [self._store.find_cursor(declaration.name, log) for log in logs]
             cursors = [each for each in found if each is not None]
             resting = _is_clients(declaration) and set(reached) <= {each.log for each in cursors}
             if not (resting and all(self._store.rest_cursor(each.cursor) for each in cursors)):
-                self._open(declaration, [each.log for each in cursors])
+                self._open(declaration, [each.log for each in cursors]).left_at = left_at
                 continue
             self._names.made(NameKind.SUBSCRIPTION, declaration.user, declaration.size)
             # nobody knows of what is left in it whether it expires
             places = [
                 Place(each.log, each.cursor, each.backlog > 0, LOOK if each.backlog else None) for each in cursors
             ]
-            yield msgspec.structs.replace(declaration, name=cursors[0].name), places
+            named = msgspec.structs.replace(declaration, name=cursors[0].name)
+            yield named, places, self._left(named, left_at)
 
 
 def _is_clients(declaration: Declaration) -> bool:

@@ -20,8 +20,8 @@ from bridge.forwarders.mapping import Mapping
 from bridge.forwarders.outbox import Outbox, Outlet, Rule, Sending, Words
 from edge.broker.configuration import Connector, Direction, Forwarder
 from edge.broker.delivery import LogSubscription
+from edge.broker.delivery.durable import FORWARDER_PREFIX
 from edge.broker.model.interfaces import Outcome
-from edge.broker.router.durable_subscriptions import FORWARDER_PREFIX
 from edge.broker.router.forwarder_filter import wanted_by
 from edge.broker.router.forwarding import Forwarding
 from edge.broker.router.inbound import Inbound

@@ -12,6 +12,7 @@ from __future__ import annotations
 import sys
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Final, NamedTuple
 
 import msgspec
@@ -29,6 +30,7 @@ from edge.broker.limits import (
 )
 from edge.broker.message.time_to_live import ttl_ns
 from edge.broker.model.address_policy import AddressPolicy
+from edge.broker.model.lowest_numbers import LowestNumbers
 from edge.broker.model.numbered_names import NumberedNames
 from edge.broker.model.sorted_filters import SortedFilters
 from edge.broker.model.topics import EVERY_NAME, is_filter, matches
@@ -36,6 +38,11 @@ from edge.broker.store.contract import MessageLog
 
 _ALL_QOS: Final = 1
 _BEHIND: Final = 2
+_LEFT_KEPT: Final = 4
+"""Since when nobody holds it is on disk."""
+_NOT_COUNTED: Final = -1
+_NO_LOOK: Final = 0x7FFF_FFFF
+"""Seconds of 68 years of running: nobody has to look at it before."""
 _NEVER: Final = 0
 LOOK: Final = 1
 """When something in a place expires that nobody has looked at: now."""
@@ -53,12 +60,30 @@ class Place(NamedTuple):
     """When something in it may expire (UTC nanoseconds); None: never, as far as is known."""
 
 
+class Left(NamedTuple):
+    """Since when nobody holds a subscription, and when to look at it (seconds of `running_time`)."""
+
+    at: int | None = None
+    """None: that does not count."""
+    look_at: int | None = None
+    """None: never."""
+
+
 class _Rest(NamedTuple):
     """What of a declaration is not in the columns."""
 
     pattern: str
     not_from: str | None
     selector: str | None
+    timeout_s: int = 0
+
+
+class Taken(NamedTuple):
+    """What there was of a subscription."""
+
+    declaration: Declaration
+    places: list[Place]
+    left_at: int | None
 
 
 class RestingSubscriptions:
@@ -95,6 +120,11 @@ class RestingSubscriptions:
         self._logs = array("i", [0])
         self._dues = array("q", [_NEVER])
         self._flags = array("B", [0])
+        self._left = array("i", [_NOT_COUNTED])
+        """Since when nobody holds it, in the first row of each."""
+        self._looks = LowestNumbers[int]("i")
+        """When to look at it, in the first row of each."""
+        self._looks.append(_NO_LOOK)
         self._pattern_at = array("H", [0])
         """Where in its name a filter begins; it goes to the end of it, but where `_rests` has it."""
         self._users: list[str] = [""]
@@ -121,6 +151,14 @@ class RestingSubscriptions:
         """Raises KeyError."""
         return [self._place(row) for row in self._rows(self._first(name))]
 
+    def is_looked_at(self, name: str) -> bool:
+        """Somebody is to look at it at some time. Raises KeyError."""
+        return self._looks[self._first(name)] != _NO_LOOK
+
+    def to_look_at(self, running_s: int) -> list[str]:
+        """Those whose time has come, some of them, for the caller to open."""
+        return [self._names[row] for row in islice(self._looks.up_to(running_s), SUBSCRIPTIONS_OPENED_MAX)]
+
     def wants_of(self, name: str) -> Callable[[Run], bool] | None:
         """What one is owed of the logs it has a place in; None when there is none."""
         row = self._names.number(name)
@@ -139,20 +177,22 @@ class RestingSubscriptions:
 
     # --- put and taken ----------------------------------------------------------------------------------------
 
-    def put(self, declaration: Declaration, places: Sequence[Place]) -> None:
+    def put(self, declaration: Declaration, places: Sequence[Place], left: Left) -> None:
         """It is held by nobody."""
-        for row in self._enter(declaration, places):
+        for row in self._enter(declaration, places, left):
             self._filters.add(row)
 
-    def put_all(self, subscriptions: Iterable[tuple[Declaration, Sequence[Place]]]) -> None:
+    def put_all(self, subscriptions: Iterable[tuple[Declaration, Sequence[Place], Left]]) -> None:
         """As `put` of each; the filters are sorted once."""
         self._filters.add_all([row for each in subscriptions for row in self._enter(*each)])
 
-    def _enter(self, declaration: Declaration, places: Sequence[Place]) -> list[int]:
+    def _enter(self, declaration: Declaration, places: Sequence[Place], left: Left) -> list[int]:
         """Its rows."""
         rows = [self._new_row() for _ in places]
         first, *others = rows
         self._names.add(first, declaration.name)
+        self._left[first] = _NOT_COUNTED if left.at is None else left.at
+        self._looks[first] = _NO_LOOK if left.look_at is None else min(left.look_at, _NO_LOOK)
         if others:
             self._others[first] = others
             self._firsts.update(dict.fromkeys(others, first))
@@ -168,10 +208,10 @@ class RestingSubscriptions:
         self._count += 1
         return rows
 
-    def take(self, name: str) -> tuple[Declaration, list[Place]]:
+    def take(self, name: str) -> Taken:
         """It is not here any more. Raises KeyError when it was not."""
         first = self._first(name)
-        declaration, rows = self._declaration(first), self._rows(first)
+        declaration, rows, left = self._declaration(first), self._rows(first), self._left_of(first)
         places = [self._place(row) for row in rows]
         for row, place in zip(rows, places, strict=True):
             self._filters.remove(row)
@@ -188,14 +228,15 @@ class RestingSubscriptions:
             self._free.append(row)
         self._others.pop(first, None)
         self._names.remove(first)
+        self._left[first], self._looks[first] = _NOT_COUNTED, _NO_LOOK
         self._count -= 1
         if len(self._cursors) > _ROWS_MIN and 4 * self._count < len(self._cursors):
             self._make_anew()
-        return declaration, places
+        return Taken(declaration, places, left.at)
 
     def _make_anew(self) -> None:
         """In as much memory as is needed now."""
-        left = [(self.declaration(name), self.places(name)) for name in self]
+        left = [(self.declaration(name), self.places(name), self._left_of(self._first(name))) for name in self]
         for follower in self._followers.values():
             self._feeds.detach(follower)
         self._followers.clear()
@@ -208,6 +249,8 @@ class RestingSubscriptions:
             return self._free.pop()
         for column in (self._cursors, self._logs, self._dues, self._flags, self._pattern_at):
             column.append(0)
+        self._left.append(_NOT_COUNTED)
+        self._looks.append(_NO_LOOK)
         self._users.append("")
         self._rests.append(None)
         return len(self._cursors) - 1
@@ -216,13 +259,18 @@ class RestingSubscriptions:
         name, pattern = declaration.name, declaration.pattern
         self._cursors[row], self._logs[row] = place.cursor, place.log
         self._dues[row] = _NEVER if place.due_ns is None else max(LOOK, place.due_ns)
-        self._flags[row] = (_ALL_QOS if declaration.all_qos else 0) | (_BEHIND if place.behind else 0)
+        self._flags[row] = (
+            (_ALL_QOS if declaration.all_qos else 0)
+            | (_BEHIND if place.behind else 0)
+            | (_LEFT_KEPT if declaration.left_at is not None else 0)
+        )
         self._users[row] = sys.intern(declaration.user)
         usual = name.endswith(pattern) and len(name) - len(pattern) <= 0xFFFF
-        if usual and declaration.not_from is None and declaration.selector is None:
+        rest = _Rest(pattern, declaration.not_from, declaration.selector, declaration.timeout_s)
+        if usual and rest == _Rest(pattern, None, None):
             self._pattern_at[row] = len(name) - len(pattern)
         else:
-            self._rests[row] = msgspec.msgpack.encode(_Rest(pattern, declaration.not_from, declaration.selector))
+            self._rests[row] = msgspec.msgpack.encode(rest)
 
     # --- rows -------------------------------------------------------------------------------------------------
 
@@ -251,6 +299,7 @@ class RestingSubscriptions:
 
     def _declaration(self, row: int) -> Declaration:
         rest, all_qos = self._rest(row), bool(self._flags[row] & _ALL_QOS)
+        left_at = self._left_of(self._firsts.get(row, row)).at if self._flags[row] & _LEFT_KEPT else None
         return Declaration(
             name=self._name(row),
             pattern=rest.pattern,
@@ -258,7 +307,13 @@ class RestingSubscriptions:
             not_from=rest.not_from,
             selector=rest.selector,
             user=self._users[row],
+            timeout_s=rest.timeout_s,
+            left_at=left_at,
         )
+
+    def _left_of(self, first: int) -> Left:
+        at, look_at = self._left[first], self._looks[first]
+        return Left(None if at == _NOT_COUNTED else at, None if look_at == _NO_LOOK else look_at)
 
     def _place(self, row: int) -> Place:
         due_ns = self._dues[row]

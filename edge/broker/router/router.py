@@ -116,8 +116,7 @@ class Router:
         self.pool = WaitingPool(self._worthless, flush_soon)
         self._pressure = self.pool.pressure
         self.feeds = LogFeeds(store)
-        limits = limits or Limits()
-        self.names = NameQuotas(limits)
+        self.names = NameQuotas(limits := limits or Limits())
         self.retained = RetainedMessages(store, self.names, lambda run: ttl_ns(run, self.policy(run.address)))
         self._sweeper = Sweeper(store, self.clock, self._of_logs, flush_soon)
         self.quotas = Quotas(store, short=self._sweeper.first)
@@ -137,7 +136,9 @@ class Router:
             self.feeds,
             self._addresses,
             competing=CompetingConsumers(queues, self._addresses, self.figures, watchers, routes.clear),
-            durable=DurableSubscriptions(store, self.feeds, self._addresses, logs, self.names, routes.clear),
+            durable=DurableSubscriptions(
+                store, self.feeds, self._addresses, logs, self.names, routes.clear, limits.subscription_unused_s
+            ),
             live=LiveSubscriptions(self.pool, merge_live, self.names, routes.clear),
             watchers=watchers,
             flush_soon=flush_soon,
@@ -146,7 +147,6 @@ class Router:
         self._made, self._watchers = routes, watchers
         self._credit = SenderCredit(self._addresses, self.subscriptions, watchers, self.routes.account)
         self.housekeeping = Housekeeping(self._parts())
-        self.subscriptions.competing.report_former_queues()
         store.commit_listeners.append(self.committed)
         self._count_kept(logs)
 
@@ -374,6 +374,7 @@ class Router:
 
     def _count_kept(self, logs: Logs) -> None:
         """Whatever a former process left, and lost, counts before anybody sends."""
+        self.subscriptions.competing.report_former_queues()
         self._store.account_for_lost()
         for log, pattern in logs.patterns(self._addresses.table):
             self.quotas.open(pattern, self._addresses.policy_of_rule(pattern), log)

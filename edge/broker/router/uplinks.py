@@ -28,6 +28,7 @@ from bridge.socket_attempt import SocketAttempt
 from bridge.uplink import Outcomes, Shell, Uplink, UplinkFigures, UplinkLimits
 from edge.broker.configuration import BrokerConfiguration, Connector, ConnectorType, Direction, Forwarder
 from edge.broker.delivery import LogSubscription
+from edge.broker.delivery.durable import FORWARDER_PREFIX
 from edge.broker.model.addresses import AddressType
 from edge.broker.model.backfill import Backfill
 from edge.broker.model.interfaces import Outcome
@@ -38,7 +39,6 @@ from edge.broker.router.commands.addresses import PLAIN, CommandAddresses, comma
 from edge.broker.router.commands.inbox import CommandInbox
 from edge.broker.router.commands.receipts import CommandReceipts
 from edge.broker.router.connector_types import ATTEMPTS, engine_of
-from edge.broker.router.durable_subscriptions import FORWARDER_PREFIX
 from edge.broker.router.forwarding import Forwarding
 from edge.broker.router.known_names import NamesByForwarder
 from edge.broker.router.peer_connector import PeerConnector

@@ -13,7 +13,7 @@ from bridge.engine.terminus import source, target
 from bridge.sections import bare_message
 from edge.broker.amqp.addressing import CONDITIONS
 from edge.broker.delivery import shared
-from edge.broker.limits import TRANSIENT_BUFFER_BYTES_MAX
+from edge.broker.limits import TRANSIENT_BUFFER_BYTES_MAX, Limits
 from edge.broker.message.translation import payload_of
 from edge.broker.model.interfaces import Refusal
 from edge.broker.store.errors import StoreError
@@ -98,6 +98,29 @@ class TestTopics:
         site.commit()
         assert not client.server._links.by_address
         assert site.router.durable_subscriptions == {}
+
+    @pytest.mark.parametrize(
+        ("wanted", "answered"),
+        [
+            (("never", 0), ("never", 0)),
+            (("never", 60), ("never", 60)),
+            (("session-end", 60), ("link-detach", 60)),
+            (("connection-close", 60), ("link-detach", 60)),
+            (("link-detach", 2**32 - 1), ("link-detach", Limits().subscription_unused_s)),
+            (("session-end", 0), ("session-end", 0)),
+        ],
+    )
+    @pytest.mark.parametrize("address", ["topic/a", "topic/a::mine"])
+    def test_how_long_it_is_kept_is_answered(
+        self, address: str, wanted: tuple[str, int], answered: tuple[str, int]
+    ) -> None:
+        site = Site()
+        client = site.client("subscriber")
+        link = client.receiver(source(address, durability=2, expiry=wanted[0], timeout_s=wanted[1]))
+        assert (link.source.expiry, link.source.timeout_s) == answered
+        [name] = site.router.durable_subscriptions
+        expected = 0 if wanted[0] == "never" else wanted[1]
+        assert site.router.durable_subscriptions[name].declaration.timeout_s == expected
 
     def test_unshared_subscription_is_for_one_receiver(self) -> None:
         site = Site()

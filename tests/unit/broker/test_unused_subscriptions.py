@@ -1,0 +1,428 @@
+"""A durable subscription of AMQP that nobody uses for long ends, and what lay in it is in the ledger."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edge.broker.delivery.dead_letters import Reason
+from edge.broker.delivery.durable import Declaration
+from edge.broker.limits import (
+    RUNNING_TIME_KEPT_S,
+    SUBSCRIPTION_ENDED_AFTER_START_S,
+    SUBSCRIPTION_LEFT_KEPT_S,
+    Limits,
+)
+from edge.broker.model.address_policy import AddressPolicy
+from edge.broker.model.interfaces import Outcome, SubscribeOptions
+from edge.broker.retention.names import NameKind
+from edge.broker.router.durable_subscriptions import KIND
+from edge.broker.router.router import Router
+from edge.broker.router.running_time import RunningTime
+from edge.broker.store.errors import StoreFull
+from tests.contract.store.rig import sqlite_rig
+from tests.unit.broker import test_promises
+from tests.unit.broker.test_promises import Consumer, S
+
+UNUSED_S = 10_000
+NAME = "amqp/c/alarms"
+OPTIONS = SubscribeOptions(durable_name=NAME, all_qos=True, selector="")
+
+
+class Site(test_promises.Site):
+    """Durable subscriptions end after `UNUSED_S` here. UTC may be set by `set_s`."""
+
+    def __init__(self, **policies: AddressPolicy) -> None:
+        self.set_s = 0.0
+        super().__init__(**policies)
+
+    def boot(self) -> None:
+        self.store.commit_listeners.clear()  # those of the process before
+        self.router = Router(
+            self.store,
+            self.table,
+            clock_ns=lambda: int((self.now + self.set_s) * S),
+            clock_good=lambda: self.good,
+            flush_soon=lambda: None,
+            policies=self.policies,
+            monotonic_s=lambda: self.now,
+            limits=Limits(subscription_unused_s=UNUSED_S),
+        )
+        self.router.tick()
+
+    def join(self, options: SubscribeOptions = OPTIONS) -> Consumer:
+        return self.consumer("topic/a", options=options)
+
+    def leave(self, consumer: Consumer) -> None:
+        assert consumer.joined is not None
+        self.router.unsubscribe(consumer, consumer.joined, forget=False)
+        self.settle_down()
+
+    def wait(self, wait_s: float) -> None:
+        """Time passes, in steps a gateway would have."""
+        self.settle_down(wait_s=wait_s)
+        for _ in range(4):
+            self.settle_down(wait_s=2.0)
+
+    @property
+    def there(self) -> bool:
+        return NAME in self.router.durable_subscriptions
+
+    @property
+    def on_disk(self) -> Declaration | None:
+        return self.on_disk_of(NAME)
+
+    def on_disk_of(self, name: str) -> Declaration | None:
+        kept = dict(self.store.items(KIND)).get(name)
+        return None if kept is None else msgspec.msgpack.decode(kept, type=Declaration)
+
+    def given_up(self) -> list[tuple[str, int]]:
+        return [(entry.reason, entry.messages) for entry in self.lost]
+
+
+def left(site: Site, *bodies: bytes, options: SubscribeOptions = OPTIONS) -> None:
+    """A subscription nobody holds, with messages in it."""
+    site.leave(site.join(options))
+    if bodies:
+        site.send("topic/a", *bodies)
+
+
+class TestItsEnd:
+    def test_it_ends_when_nobody_has_held_it_for_long(self) -> None:
+        site = Site()
+        left(site, b"1", b"2")
+        site.wait(UNUSED_S - 100)
+        assert site.there
+        assert site.given_up() == []
+        site.wait(100)
+        assert not site.there
+        assert site.on_disk is None
+        assert site.given_up() == [(Reason.UNUSED.value, 2)]
+        assert site.router.names.count(NameKind.SUBSCRIPTION) == 0
+        assert site.store.cursors() == []
+
+    def test_an_empty_one_ends_as_well(self) -> None:
+        site = Site()
+        left(site)
+        site.wait(UNUSED_S)
+        assert not site.there
+        assert site.given_up() == []
+
+    def test_what_others_sent_and_what_it_had_is_no_loss(self) -> None:
+        site = Site()
+        consumer = site.join()
+        site.send("topic/a", b"had")
+        consumer.answer(Outcome.ACCEPTED)
+        site.leave(consumer)
+        site.send("topic/b", b"another's")
+        site.wait(UNUSED_S)
+        assert not site.there
+        assert site.given_up() == []
+
+    def test_its_backlog_is_given_up_however_long(self) -> None:
+        site = Site()
+        left(site)
+        for _ in range(30):
+            site.send("topic/a", *[b"x" * 3000] * 20)
+        site.wait(UNUSED_S)
+        for _ in range(20):
+            site.settle_down(wait_s=0.25)
+        assert not site.there
+        assert sum(messages for _, messages in site.given_up()) == 600
+
+    def test_it_is_counted_from_when_it_was_left_last(self) -> None:
+        site = Site()
+        for _ in range(5):
+            left(site)
+            site.wait(UNUSED_S * 0.7)
+        assert site.there
+        site.wait(UNUSED_S * 0.3)
+        assert not site.there
+
+    def test_who_holds_it_keeps_it(self) -> None:
+        site = Site()
+        site.join()
+        site.wait(3 * UNUSED_S)
+        assert site.there
+
+    def test_a_dead_letter_address_gets_what_it_had(self) -> None:
+        site = Site(topic=AddressPolicy(deadletter="deadletter/dead"))
+        left(site, b"1", b"2")
+        site.wait(UNUSED_S)
+        assert not site.there
+        assert site.buried == [(Reason.UNUSED.value, 0, 1)]
+        assert [name for name, _ in site.consumer("deadletter/dead").got] == ["1", "2"]
+
+    @pytest.mark.parametrize(
+        ("name", "options"),
+        [
+            ("mqtt/c/topic/a", SubscribeOptions(durable_name="mqtt/c/topic/a")),
+            ("share/g/topic/a", SubscribeOptions(durable_name="share/g/topic/a", shared=True)),
+            ("forwarder/hub", SubscribeOptions(durable_name="forwarder/hub", all_qos=True)),
+        ],
+    )
+    def test_what_a_session_or_the_configuration_ends_stays(self, name: str, options: SubscribeOptions) -> None:
+        site = Site()
+        left(site, b"1", options=options)
+        site.wait(2 * UNUSED_S)
+        site.boot()
+        site.wait(2 * UNUSED_S)
+        assert name in site.router.durable_subscriptions
+        kept = site.on_disk_of(name)
+        assert kept is not None
+        assert kept.left_at is None
+
+    def test_one_the_configuration_names_stays_for_as_long_as_it_does(self) -> None:
+        site = Site()
+        site.policies = {"topic/a::mine": AddressPolicy(consumers_max=2)}
+        site.boot()
+        left(site, b"1", options=SubscribeOptions(durable_name="topic/a::mine", all_qos=True, shared=True))
+        site.wait(2 * UNUSED_S)
+        assert "topic/a::mine" in site.router.durable_subscriptions
+        site.router.reconfigure(site.table, {})
+        site.wait(1)
+        site.wait(UNUSED_S * 0.9)
+        assert "topic/a::mine" in site.router.durable_subscriptions
+        site.wait(UNUSED_S * 0.1)
+        assert "topic/a::mine" not in site.router.durable_subscriptions
+        assert site.given_up() == [(Reason.UNUSED.value, 1)]
+
+
+class TestTimeout:
+    """AMQP 1.0 section 3.5.3: how long its client wants it."""
+
+    def test_a_client_may_ask_for_less(self) -> None:
+        site = Site()
+        left(site, b"1", options=msgspec.structs.replace(OPTIONS, timeout_s=60))
+        site.wait(40)
+        assert site.there
+        site.wait(20)
+        assert not site.there
+        assert site.given_up() == [(Reason.UNUSED.value, 1)]
+
+    def test_but_not_for_more(self) -> None:
+        site = Site()
+        left(site, options=msgspec.structs.replace(OPTIONS, timeout_s=2**32 - 1))
+        site.wait(UNUSED_S)
+        assert not site.there
+
+    def test_the_last_word_counts_and_is_kept(self) -> None:
+        site = Site()
+        left(site, options=msgspec.structs.replace(OPTIONS, timeout_s=60))
+        left(site, options=msgspec.structs.replace(OPTIONS, timeout_s=3_000))
+        site.boot()
+        site.wait(2_000)
+        assert site.there
+        site.wait(1_000)
+        assert not site.there
+
+
+class TestWhoComesBack:
+    def test_in_the_last_second(self) -> None:
+        site = Site()
+        left(site, b"1")
+        site.wait(UNUSED_S - 10)
+        assert [name for name, _ in site.join().got] == ["1"]
+        site.wait(2 * UNUSED_S)
+        assert site.there
+        assert site.given_up() == []
+
+    def test_while_it_is_given_up(self) -> None:
+        """What the ledger has is gone; what it has not is delivered."""
+        site = Site()
+        left(site)
+        for _ in range(30):
+            site.send("topic/a", *[b"x" * 10_000] * 20)
+        site.now += UNUSED_S
+        while not site.store.losses(0, 1):
+            site.router.tick()
+            while site.posted:
+                site.posted.popleft()()
+        assert site.there
+        consumer = site.join()
+        assert 0 < len(consumer.got) < 600
+        assert len(consumer.got) + sum(messages for _, messages in site.given_up()) == 600
+        site.wait(2 * UNUSED_S)
+        assert site.there, "somebody holds it"
+        assert len(consumer.got) + sum(messages for _, messages in site.given_up()) == 600
+
+    def test_after_its_end(self) -> None:
+        site = Site()
+        left(site, b"old")
+        site.wait(UNUSED_S)
+        consumer = site.join()
+        site.send("topic/a", b"new")
+        assert [name for name, _ in consumer.got] == ["new"]
+
+
+class TestRestart:
+    def test_it_is_not_counted_from_the_start(self) -> None:
+        site = Site()
+        left(site, b"1")
+        site.wait(RUNNING_TIME_KEPT_S)
+        site.wait(RUNNING_TIME_KEPT_S)
+        site.boot()
+        site.wait(UNUSED_S - 2 * RUNNING_TIME_KEPT_S - 100)
+        assert site.there
+        site.wait(RUNNING_TIME_KEPT_S + 100)
+        assert not site.there, "no more is lost than what was not written of the running time"
+        assert site.given_up() == [(Reason.UNUSED.value, 1)]
+
+    def test_time_to_come_back_after_a_start(self) -> None:
+        site = Site()
+        left(site, b"1")
+        site.wait(UNUSED_S - 20)
+        site.boot()
+        site.wait(SUBSCRIPTION_ENDED_AFTER_START_S - 20)
+        assert [name for name, _ in site.join().got] == ["1"]
+
+    def test_one_that_was_held_counts_from_the_start(self) -> None:
+        site = Site()
+        left(site)
+        site.wait(UNUSED_S * 0.9)
+        site.join()
+        for _ in range(5):
+            site.wait(UNUSED_S / 4)
+        site.boot()
+        site.wait(UNUSED_S * 0.9)
+        assert site.there
+        site.wait(UNUSED_S * 0.1)
+        assert not site.there
+
+    def test_one_of_an_older_store_counts_from_the_start(self) -> None:
+        site = Site()
+        left(site)
+        site.wait(UNUSED_S / 2)
+        older = {"name": NAME, "pattern": "topic/a", "all_qos": True, "not_from": None, "selector": "", "user": ""}
+        site.store.put(KIND, NAME, msgspec.msgpack.encode(older))
+        site.settle_down()
+        site.boot()
+        site.wait(UNUSED_S * 0.9)
+        assert site.there
+        site.wait(UNUSED_S * 0.1)
+        assert not site.there
+
+    def test_when_it_was_left_is_written_once_and_late(self) -> None:
+        """Who takes one message at a time, each over a link of its own, has no commit for that."""
+        site = Site()
+        written: list[str] = []
+        put = site.store.put
+
+        def watched(kind: str, key: str, value: bytes) -> object:
+            written.append(kind)
+            return put(kind, key, value)
+
+        site.store.put = watched  # type: ignore[method-assign, assignment]
+        for _ in range(10):
+            left(site)
+            site.wait(SUBSCRIPTION_LEFT_KEPT_S / 2)
+        assert written.count(KIND) == 1, "when it was made"
+        site.wait(SUBSCRIPTION_LEFT_KEPT_S)
+        site.wait(SUBSCRIPTION_LEFT_KEPT_S)
+        assert written.count(KIND) == 2
+        assert site.on_disk is not None
+        assert site.on_disk.left_at is not None
+        site.join()
+        assert written.count(KIND) == 3
+        assert site.on_disk.left_at is None
+
+    def test_in_a_file(self, tmp_path: Path) -> None:
+        rig = sqlite_rig(tmp_path)
+        running = RunningTime(rig.store)
+        running.tick(5.0, counts=True)
+        running.tick(5.0 + RUNNING_TIME_KEPT_S, counts=True)
+        rig.store.close()
+        again = RunningTime(sqlite_rig(tmp_path).store)
+        assert again.now == RUNNING_TIME_KEPT_S
+        again.tick(1.0, counts=True)
+        again.tick(0.5, counts=True)
+        assert again.now == RUNNING_TIME_KEPT_S, "it never goes back"
+
+
+@pytest.mark.parametrize("jump_s", [-50 * 365 * 86_400.0, 174 * 365 * 86_400.0])
+def test_a_clock_that_is_set_ends_nothing_and_keeps_nothing(jump_s: float) -> None:
+    site = Site()
+    site.now = 1_600_000_000.0
+    site.boot()
+    left(site, b"1")
+    site.wait(UNUSED_S / 4)
+    site.set_s = jump_s
+    site.wait(UNUSED_S / 4)
+    site.boot()
+    site.set_s = 0.0
+    site.wait(UNUSED_S / 4)
+    assert site.there
+    site.wait(UNUSED_S)
+    assert not site.there
+    assert site.given_up() == [(Reason.UNUSED.value, 1)]
+
+
+STEPS = st.sampled_from(["join", "leave", "send", "send", "wait", "long", "fail", "mend", "restart", "set", "turn"])
+
+
+@given(steps=st.lists(STEPS, min_size=5, max_size=40), timeout_s=st.sampled_from([0, 700]))
+def test_what_was_sent_while_it_was_there_is_had_or_in_the_ledger(steps: list[str], timeout_s: int) -> None:
+    site = Site()
+    options = msgspec.structs.replace(OPTIONS, timeout_s=timeout_s)
+    consumer: Consumer | None = site.join(options)
+    sent, got = 0, Counter[str]()
+
+    def take(joined: Consumer | None) -> None:
+        if joined is not None and joined.joined is not None:
+            while joined.runs:
+                stored = joined.runs.pop(0)
+                got.update(body.decode() for body in stored.bodies)
+
+    for step in steps:
+        match step:
+            case "join" if consumer is None:
+                consumer = site.join(options)
+            case "leave" if consumer is not None:
+                take(consumer)
+                settle_all(site, consumer)
+                site.leave(consumer)
+                consumer = None
+            case "send" if site.store.failure is None and site.there:
+                site.send("topic/a", b"%d" % sent)
+                sent += 1
+            case "wait" | "long":
+                site.wait(300 if step == "wait" else UNUSED_S)
+            case "fail":
+                site.store.failure = StoreFull("no space left")
+            case "mend":
+                site.store.failure = None
+            case "restart":
+                take(consumer)
+                if consumer is not None:
+                    settle_all(site, consumer)
+                site.store.failure = None
+                site.settle_down()
+                consumer = None
+                site.boot()
+            case "set":
+                site.set_s = -site.now if site.set_s else 5e9
+            case _:
+                site.now += 0.25
+                site.router.tick()
+    site.store.failure = None
+    site.settle_down(wait_s=1.0)
+    if consumer is None and site.there:
+        consumer = site.join(options)
+    take(consumer)
+    lost = sum(messages for _, messages in site.given_up())
+    assert max(got.values(), default=1) == 1
+    assert len(got) + lost == sent
+
+
+def settle_all(site: Site, consumer: Consumer) -> None:
+    """It has answered everything it was given."""
+    if consumer.last is not None:
+        subscription, position = consumer.last
+        subscription.settle(consumer, 0, position, Outcome.ACCEPTED)
+        consumer.last = None
+        site.settle_down(wait_s=1.0)
