@@ -11,9 +11,16 @@ from bridge.resources.fields import Count, Part, Positive, Restart
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
 
-ROUTES_CACHED_MAX: Final = 32_768
-"""Addresses whose rule and route are kept resolved, some 200 bytes each, more where many subscribe: four for each of
-8 000 devices. Beyond it the cache starts anew, 10 us an address."""
+NAMES_REMEMBERED_MAX: Final = 32_768
+"""Addresses whose rule and route are kept resolved, some 600 bytes each with what lanes know of them, more where many
+subscribe: four for each of 8 000 devices. Beyond it the cache starts anew, 10 us an address."""
+
+NAMES_REMEMBERED_AT_ONCE: Final = 1_024
+"""Of these, so many get their place when they come for the first time; the others when they come again."""
+
+NAMES_NOTED_MAX: Final = 65_536
+"""Names of which it is noted, in 64 KiB, that they came once: twice as many as are remembered, so that those of a fleet
+that come in turn all come again before it begins anew."""
 
 UNAUTHENTICATED_SHARE: Final = 4
 """What connections may hold together whose peer has not said who it is, as a part of `Limits.memory_bytes_max`: 64 MiB

@@ -13,7 +13,7 @@ from operator import itemgetter
 
 import msgspec
 
-from edge.broker.limits import ADDRESS_REMEMBERED_CHARACTERS_MAX, ROUTES_CACHED_MAX
+from edge.broker.model.remembered_names import RememberedNames
 from edge.broker.model.topics import FilterTree, covers, filter_levels, is_filter, is_wide, matches, overlaps
 
 
@@ -62,17 +62,14 @@ class AddressTable:
             self._tree.add(rule.pattern, rule)
         self.patterns = frozenset(rule.pattern for rule in self.rules)
         """Of its rules."""
-        self._cache: dict[str, AddressRule] = {}
+        self._found = RememberedNames[AddressRule]()
 
     def rule(self, address: str) -> AddressRule:
         """The rule of a name; names that begin with ``$`` belong to the broker and are always topics."""
-        found = self._cache.get(address)
+        found = self._found.get(address)
         if found is None:
             found = self._find(address)
-            if len(address) <= ADDRESS_REMEMBERED_CHARACTERS_MAX:
-                if len(self._cache) >= ROUTES_CACHED_MAX:
-                    self._cache.clear()
-                self._cache[address] = found
+            self._found.note(address, found)
         return found
 
     def _find(self, address: str) -> AddressRule:
@@ -90,7 +87,7 @@ class AddressTable:
         subscriber to everything does not take messages out of queues.
         """
         if not is_filter(pattern):  # who subscribes asks once: not worth remembering
-            return self._cache.get(pattern) or self._find(pattern)
+            return self._found.get(pattern) or self._find(pattern)
         return next((rule for rule in self._reaching(pattern) if covers(rule.pattern, pattern)), DEFAULT_RULE)
 
     def topic_rules(self, pattern: str) -> list[AddressRule]:

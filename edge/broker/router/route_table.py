@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from edge.broker.limits import ADDRESS_REMEMBERED_CHARACTERS_MAX, ROUTES_CACHED_MAX
+from edge.broker.limits import ADDRESS_REMEMBERED_CHARACTERS_MAX, NAMES_REMEMBERED_MAX
 from edge.broker.model.addresses import AddressRule, AddressType
 from edge.broker.model.authorization import TEMPORARY_PREFIX, is_temporary
 from edge.broker.model.interfaces import AddressError, Refusal
+from edge.broker.model.remembered_names import RememberedNames
 from edge.broker.retention.quotas import Account, Quotas
 from edge.broker.router.configured import ConfiguredAddresses
 from edge.broker.router.logs import Logs
@@ -26,7 +27,7 @@ RESERVED = "$SYS/"
 """Names below it are the broker's own."""
 
 
-class RoutesMade(dict[str, Route]):
+class RoutesMade(RememberedNames[Route]):
     """By address; whoever knows more of them hears when they are forgotten."""
 
     def __init__(self, forgotten: Callable[[], None]) -> None:
@@ -47,17 +48,10 @@ class RoutesMade(dict[str, Route]):
         """The route of an address of which only the prefix is known."""
         return self._of_prefixes.get(self.known_prefix(address))
 
-    def note(self, address: str, route: Route) -> None:
-        """The route of an address. Where there are too many, the others are made anew for who asks."""
-        if len(address) <= ADDRESS_REMEMBERED_CHARACTERS_MAX:
-            if len(self) >= ROUTES_CACHED_MAX:
-                super().clear()
-            self[address] = route
-
     def note_prefix(self, prefix: str, route: TopicRoute) -> None:
         """The route of all addresses that begin so; nothing happens where `prefix` is empty."""
         if 0 < len(prefix) <= ADDRESS_REMEMBERED_CHARACTERS_MAX:
-            if len(self._of_prefixes) >= ROUTES_CACHED_MAX:
+            if len(self._of_prefixes) >= NAMES_REMEMBERED_MAX:
                 self._of_prefixes.clear()
             self._of_prefixes[prefix] = route
 

@@ -190,7 +190,7 @@ class Router:
     def column(self, address: str, qos: int) -> Column | None:
         """Where what is published to an address goes, as long as the routes are those of now (`routes_forgotten`); None
         where `publish` has more to look at."""
-        route = self._made.get(address)
+        route = self._made.get(address) or self._made.of_prefix(address)
         return route.column(qos) if route is not None else None
 
     def prefix(self, address: str) -> str:

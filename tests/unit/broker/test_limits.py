@@ -11,7 +11,7 @@ from bridge.message import Run, Stored
 from edge.broker import limits
 from edge.broker.delivery import log as log_subscription
 from edge.broker.delivery import transient
-from edge.broker.model import addresses, interfaces
+from edge.broker.model import interfaces, remembered_names
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.model.interfaces import Outcome, Refusal, Subscription
 from edge.broker.router import competing_consumers, route_table
@@ -75,17 +75,35 @@ def rig() -> Rig:
 
 
 def test_routes_and_rules_cached(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(route_table, "ROUTES_CACHED_MAX", 10)
-    monkeypatch.setattr(addresses, "ROUTES_CACHED_MAX", 10)
+    monkeypatch.setattr(remembered_names, "NAMES_REMEMBERED_MAX", 10)
     for number in range(35):
         rig.publish(f"t/{number}", b"x")
         assert len(rig.router.routes.made) <= 10
-        assert len(rig.router.table._cache) <= 10
+        assert len(rig.router.table._found) <= 10
     assert rig.device.answers == ["accepted"] * 35
 
 
+def test_a_name_that_comes_once_has_no_place(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remembered_names, "NAMES_REMEMBERED_AT_ONCE", 5)
+    monkeypatch.setattr(remembered_names, "NAMES_NOTED_MAX", 300)
+    made = rig.router.routes.made
+    for number in range(290):
+        rig.publish(f"q/{number}", b"x")
+    assert len(made) < 290 / 4, "but for those that share a bit"
+    for number in range(290):
+        rig.publish(f"q/{number}", b"x")
+    assert len(made) == 290
+    rig.router.forget_routes()
+    for number in range(290):
+        rig.publish(f"q/{number}", b"x")
+    assert len(made) == 290, "they did come before"
+    for number in range(300, 1_000):
+        rig.publish(f"q/{number}", b"x")
+    assert len(made) < 290 + 700 / 4, "what is noted begins anew now and then"
+
+
 def test_routes_of_what_begins_alike_are_cached(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(route_table, "ROUTES_CACHED_MAX", 10)
+    monkeypatch.setattr(route_table, "NAMES_REMEMBERED_MAX", 10)
     forgotten: list[bool] = []
     rig.router.routes_forgotten = lambda: forgotten.append(True)
     for number in range(35):
@@ -106,7 +124,7 @@ def test_long_addresses_are_not_remembered(rig: Rig) -> None:
         rig.settle()
     (part,) = rig.router.durable_subscriptions["d"].parts
     assert list(rig.router.routes.made) == list(part._address_matches or {"t/short": True}) == ["t/short"]
-    assert long not in rig.router.table._cache
+    assert long not in rig.router.table._found
     assert reader.bodies == [b"x"] * 2
 
 

@@ -24,8 +24,8 @@ from tests.contract.store.rig import Rig, sqlite_rig
 
 QUEUES = 4_000
 GROUP = 500
-SENT_TO_BYTES_MAX = 700
-"""A queue with what is remembered of its address while it is among those sent to last: route, rule and counter."""
+SENT_TO_BYTES_MAX = 550
+"""A queue with what is known of its address when it was sent to once: its counter, and that it came."""
 BYTES_MAX = 350
 """A queue and its log."""
 FILTERS = 2_000
