@@ -34,10 +34,17 @@ class Endpoint(NamedTuple):
     tls: bool = False
     scheme: str = "amqp"
     """What is spoken there, without TLS."""
+    path: str | None = None
+    """AMQP is spoken there in frames of WebSocket (subprotocol `amqp`), at this path; None: it is not."""
 
     def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{self.scheme}{'s' if self.tls else ''}://{host}:{self.port}"
+        scheme = self.scheme if self.path is None else "ws"
+        return f"{scheme}{'s' if self.tls else ''}://{self.authority}{self.path or ''}"
+
+    @property
+    def authority(self) -> str:
+        """``host:port``, an IPv6 address in brackets."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @classmethod
     def parse(cls, url: str) -> Endpoint:

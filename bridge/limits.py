@@ -154,3 +154,6 @@ DEVICE_CHARACTERS_MAX: Final = 255
 
 COMMAND_TTL_S_MAX: Final = 30 * 86_400.0
 """Longest time to live of a command: AMQP counts it in milliseconds in 32 bits, which is 49 days."""
+
+PROXY_ANSWER_BYTES_MAX: Final = 16 << 10
+"""Of an HTTP proxy's answer to CONNECT: a status and some fields; whoever says more is none."""

@@ -66,6 +66,8 @@ Host = Annotated[str, read_by(valid_host, str)]
 HostPort = Annotated[Endpoint, read_by(Endpoint.parse, str, pattern=r":\d+$")]
 Port = Annotated[int, read_by(valid_port, str, int)]
 Text = Annotated[str, msgspec.Meta(min_length=1)]
+UrlPath = Annotated[str, msgspec.Meta(pattern=r"^/[!-~]*$")]
+"""Path and query of a URL; what is not ASCII is percent-encoded."""
 Count = Annotated[int, msgspec.Meta(gt=0)]
 Positive = Annotated[float, msgspec.Meta(gt=0)]
 Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?$")]

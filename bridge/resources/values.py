@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Final
+from typing import Final, NamedTuple
 
 from bridge.resources.endpoint import Endpoint
 
@@ -26,6 +26,8 @@ _SIZE_UNITS: Final = {
 _QUANTITY = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
 DURATION_PATTERN: Final = rf"^\s*\d+(\.\d+)?\s*({'|'.join(_DURATION_UNITS)})\s*$"
 SIZE_PATTERN: Final = rf"^\s*\d+(\.\d+)?\s*({'|'.join(_SIZE_UNITS)})\s*$"
+_HUB_PORTS: Final = {"amqp": 5672, "amqps": 5671, "ws": 80, "wss": 443}
+_PATH: Final = re.compile(r"/[!-~]*")
 DURATION_S_MAX: Final = 100 * 366 * 86400.0
 """A century: whatever is longer is a unit gone wrong."""
 SIZE_BYTES_MAX: Final = 2**53
@@ -62,13 +64,30 @@ def size(value: str | int) -> int:
     return bytes_
 
 
-def scheme_and_endpoint(url: str) -> tuple[bool, Endpoint]:
-    """(TLS?, endpoint) of a hub's ``amqp://host[:port]`` or ``amqps://host[:port]``; ports default to 5672 and 5671."""
-    scheme, separator, rest = url.partition("://")
-    if not separator or scheme not in ("amqp", "amqps"):
-        raise ValueError(f'"{url}" is not a hub URL; expected amqp://host:port or amqps://host:port')
-    rest = rest.rstrip("/")
-    bare_ipv6 = rest.startswith("[") and rest.endswith("]")
-    if rest and (bare_ipv6 or ":" not in rest):
-        rest += ":5671" if scheme == "amqps" else ":5672"
-    return scheme == "amqps", Endpoint.parse(rest)
+class HubUrl(NamedTuple):
+    """Where a hub is. As text ``amqps://host:port``, or over WebSocket ``wss://host:port/path``."""
+
+    secure: bool
+    """With TLS."""
+    endpoint: Endpoint
+    path: str | None = None
+    """Of WebSocket; None: AMQP without it."""
+
+    @classmethod
+    def parse(cls, url: str) -> HubUrl:
+        """``amqp``, ``amqps``, ``ws`` or ``wss``; ports default to 5672, 5671, 80 and 443. Raises `ValueError`."""
+        scheme, separator, rest = url.partition("://")
+        if not separator or scheme not in _HUB_PORTS:
+            raise ValueError(f'"{url}" is not a hub URL; expected amqps://host:port, or over WebSocket wss://host:port')
+        secure, path = scheme in ("amqps", "wss"), None
+        if scheme in ("ws", "wss"):
+            rest, _, path = rest.partition("/")
+            path = f"/{path}"
+            if not _PATH.fullmatch(path):
+                raise ValueError(f'"{url}": {path} is no path of a URL; what is not ASCII is percent-encoded')
+        else:
+            rest = rest.rstrip("/")
+        bare_ipv6 = rest.startswith("[") and rest.endswith("]")
+        if rest and (bare_ipv6 or ":" not in rest):
+            rest += f":{_HUB_PORTS[scheme]}"
+        return cls(secure, Endpoint.parse(rest), path)

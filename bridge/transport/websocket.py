@@ -44,30 +44,14 @@ class Phase(enum.Enum):
     CLOSED = "closed"
 
 
-class WebSocketConnection:
-    """The accepting end; obeys `bridge.transport.connection.Connection`, as the one inside it does."""
+class Framed:
+    """Either end; obeys `bridge.transport.connection.Connection`, as the one inside it does."""
 
-    def __init__(
-        self,
-        inner: Connection,
-        subprotocols: Sequence[str],
-        *,
-        message_bytes_max: int,
-        objection: Objection = lambda host, origin: None,
-    ) -> None:
-        """`inner` bounds the time of the handshake by its own deadline.
-
-        `subprotocols` it speaks, one of which the client has to name; `message_bytes_max`: of one message of the peer.
-        `objection` is asked with what stands in the request: a page of another site may be what connects, through its
-        visitor's browser.
-        """
+    def __init__(self, inner: Connection, end: ConnectionType, message_bytes_max: int | None) -> None:
+        """`message_bytes_max`: of one message of the peer; None: any, as what comes is handed on while it does."""
         self.inner = inner
-        self.path = ""
-        """What the client asked for, once it did."""
-        self._subprotocols = tuple(subprotocols)
         self._message_bytes_max = message_bytes_max
-        self._objection = objection
-        self._socket = WSConnection(ConnectionType.SERVER)
+        self._socket = WSConnection(end)
         self._phase = Phase.HANDSHAKE
         self._output: list[bytes] = []
         self._handshake_bytes = 0
@@ -117,27 +101,22 @@ class WebSocketConnection:
         if self._phase is Phase.HANDSHAKE:
             self._handshake_bytes += len(data)
             if self._handshake_bytes > HANDSHAKE_BYTES_MAX:
-                return self._refuse(431, "the request is too large", now)
+                return self._too_large(now)
         try:
             if data:
                 self._unframed_bytes += len(data)
                 self._socket.receive_data(data)
             return self._take(now)
         except (RemoteProtocolError, UnicodeError) as error:  # the second: wsproto on host names and headers
-            return self._refused(error, now)
+            shaking = self._phase is Phase.HANDSHAKE
+            return self._no_handshake(error, now) if shaking else self._end([], CloseReason.PROTOCOL_ERROR, now)
 
     def receive_eof(self, now: float) -> Sequence[Any]:
         self._phase = Phase.CLOSED
         return self.inner.receive_eof(now)
 
     def handle_timeout(self, now: float) -> Sequence[Any]:
-        if self._phase is Phase.CLOSED:
-            return ()
-        deadline = self.inner.deadline
-        happened = self.inner.handle_timeout(now)
-        if self._phase is Phase.HANDSHAKE and deadline is not None and now >= deadline:
-            return [*happened, *self._refuse(408, "no request in time", now)]
-        return happened
+        return () if self._phase is Phase.CLOSED else self.inner.handle_timeout(now)
 
     @property
     def has_output(self) -> bool:
@@ -166,7 +145,7 @@ class WebSocketConnection:
             taken += 1
             if isinstance(event, events.BytesMessage):
                 self._message_bytes += len(event.data)
-                if self._message_bytes > self._message_bytes_max:
+                if self._message_bytes_max is not None and self._message_bytes > self._message_bytes_max:
                     happened += self._end(received, CloseReason.MESSAGE_TOO_BIG, now)
                     break
                 received.append(bytes(event.data))
@@ -177,9 +156,9 @@ class WebSocketConnection:
             elif (code := _close_code(event)) is not None:
                 happened += self._end(received, code, now)
                 break
-            elif isinstance(event, events.Request):
-                happened += self._asked(event, now)
-                if self._phase is Phase.CLOSED:
+            elif self._phase is Phase.HANDSHAKE:
+                happened += self._shake_hands(event, now)
+                if self.closed:
                     break
         self._frames_left = taken == FRAMES_AT_ONCE
         if not self._frames_left:
@@ -215,7 +194,58 @@ class WebSocketConnection:
         except LocalProtocolError:  # the peer has closed: nobody reads it
             self._phase = Phase.CLOSED
 
+    # --- for the ends: handshake (RFC 6455 section 4) ---------------------------------------------------------
+
+    def _shake_hands(self, event: events.Event, now: float) -> Sequence[Any]:
+        """Take an event of the handshake; `_phase` is another afterwards, or not yet."""
+        raise NotImplementedError
+
+    def _no_handshake(self, error: Exception, now: float) -> Sequence[Any]:
+        """What the peer sent is no handshake."""
+        raise NotImplementedError
+
+    def _too_large(self, now: float) -> Sequence[Any]:
+        """Its handshake is larger than any."""
+        raise NotImplementedError
+
+
+class WebSocketConnection(Framed):
+    """The accepting end."""
+
+    def __init__(
+        self,
+        inner: Connection,
+        subprotocols: Sequence[str],
+        *,
+        message_bytes_max: int,
+        objection: Objection = lambda host, origin: None,
+    ) -> None:
+        """`inner` bounds the time of the handshake by its own deadline.
+
+        `subprotocols` it speaks, one of which the client has to name; `message_bytes_max`: of one message of the peer.
+        `objection` is asked with what stands in the request: a page of another site may be what connects, through its
+        visitor's browser.
+        """
+        super().__init__(inner, ConnectionType.SERVER, message_bytes_max)
+        self.path = ""
+        """What the client asked for, once it did."""
+        self._subprotocols = tuple(subprotocols)
+        self._objection = objection
+
+    def handle_timeout(self, now: float) -> Sequence[Any]:
+        deadline = self.inner.deadline
+        happened = super().handle_timeout(now)
+        if self._phase is Phase.HANDSHAKE and deadline is not None and now >= deadline:
+            return [*happened, *self._refuse(408, "no request in time", now)]
+        return happened
+
     # --- inside: handshake (RFC 6455 section 4.2) -------------------------------------------------------------
+
+    def _shake_hands(self, event: events.Event, now: float) -> Sequence[Any]:
+        return self._asked(event, now) if isinstance(event, events.Request) else ()
+
+    def _too_large(self, now: float) -> Sequence[Any]:
+        return self._refuse(431, "the request is too large", now)
 
     def _asked(self, request: events.Request, now: float) -> Sequence[Any]:
         headers = {bytes(name).lower(): bytes(value) for name, value in request.extra_headers}
@@ -232,10 +262,8 @@ class WebSocketConnection:
         self._phase = Phase.OPEN
         return ()
 
-    def _refused(self, error: Exception, now: float) -> Sequence[Any]:
+    def _no_handshake(self, error: Exception, now: float) -> Sequence[Any]:
         """The request is none for a WebSocket, or no HTTP."""
-        if self._phase is not Phase.HANDSHAKE:
-            return self._end([], CloseReason.PROTOCOL_ERROR, now)
         hint = getattr(error, "event_hint", None)
         version = isinstance(hint, events.RejectConnection) and hint.status_code == 426
         if "'Connection" in str(error) or "'Upgrade" in str(error) or version:
@@ -253,6 +281,49 @@ class WebSocketConnection:
         )
         self._output.append(head.encode("ascii") + body)
         self._phase = Phase.CLOSED
+        return self.inner.receive_eof(now)
+
+
+class WebSocketClient(Framed):
+    """The connecting end."""
+
+    def __init__(self, inner: Connection, subprotocol: str, *, host: str, path: str) -> None:
+        """Asks for `path`, which begins with a slash, at `host`: its name or address, with the port where it is not
+        the scheme's."""
+        super().__init__(inner, ConnectionType.CLIENT, None)
+        self.refused = ""
+        """Why there is no WebSocket; empty: there is one, or nobody has answered yet."""
+        self._subprotocol = subprotocol
+        self._send(events.Request(host, path, subprotocols=[subprotocol]))
+
+    @property
+    def opened(self) -> bool:
+        """The peer has taken the handshake: what is said inside crosses."""
+        return self._phase is Phase.OPEN
+
+    def give_up(self, why: str) -> None:
+        """Wait no more for the peer's answer."""
+        self._phase, self.refused = Phase.CLOSED, why
+
+    # --- inside: handshake (RFC 6455 section 4.1) -------------------------------------------------------------
+
+    def _shake_hands(self, event: events.Event, now: float) -> Sequence[Any]:
+        if isinstance(event, events.AcceptConnection):
+            if event.subprotocol != self._subprotocol:
+                return self._end_refused(f"it does not speak {self._subprotocol} over WebSocket", now)
+            self._phase = Phase.OPEN
+        elif isinstance(event, events.RejectConnection):
+            return self._end_refused(f"no WebSocket there: HTTP status {event.status_code}", now)
+        return ()
+
+    def _no_handshake(self, error: Exception, now: float) -> Sequence[Any]:
+        return self._end_refused(f"no WebSocket there: {error}", now)
+
+    def _too_large(self, now: float) -> Sequence[Any]:
+        return self._end_refused(f"its answer is larger than {HANDSHAKE_BYTES_MAX} bytes", now)
+
+    def _end_refused(self, why: str, now: float) -> Sequence[Any]:
+        self.give_up(why)
         return self.inner.receive_eof(now)
 
 

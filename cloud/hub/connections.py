@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final, Protocol
 
 from bridge.engine import Engine
 from bridge.sasl import SaslServer
+from bridge.transport.connection import Connection
 from bridge.transport.driver import Driver, Owner
 from cloud.hub.limits import (
     CONNECTIONS_MAX,
@@ -28,6 +30,7 @@ from edge.broker.limits import (
     TICK_S,
     TLS_CONNECTION_BYTES,
     UNREAD_BYTES_MAX,
+    WEBSOCKET_CONNECTION_BYTES,
     Limits,
 )
 from edge.broker.listeners.admission import Admission, Counted
@@ -89,6 +92,7 @@ class Connections:
         self._limits = limits
         self._loop = asyncio.get_running_loop()
         self._meter = Counted(self.admission, AMQP_CONNECTION_BYTES)
+        self._framed_meter = Counted(self.admission, AMQP_CONNECTION_BYTES + WEBSOCKET_CONNECTION_BYTES)
         self._ticker: asyncio.TimerHandle | None = None
 
     async def start(
@@ -96,7 +100,9 @@ class Connections:
     ) -> tuple[str, int]:
         """Listen; returns the address bound. `others`: see `SecureAcceptor`. Raises `ListenError`."""
         if certificates is not None:
-            self._meter = Counted(self.admission, AMQP_CONNECTION_BYTES + TLS_CONNECTION_BYTES)
+            cost = AMQP_CONNECTION_BYTES + TLS_CONNECTION_BYTES
+            self._meter = Counted(self.admission, cost)
+            self._framed_meter = Counted(self.admission, cost + WEBSOCKET_CONNECTION_BYTES)
         bound = await self.listener.start(host, port, certificates, handshake_s=self._limits.handshake_s, others=others)
         self._tick()
         return bound
@@ -107,11 +113,20 @@ class Connections:
             self._ticker.cancel()
         await self.listener.stop()
 
+    def admit_framed(self, around: Callable[[Connection], Connection]) -> Driver | None:
+        """A driver for a connection somebody else has accepted, whose machine is put into frames; None: no room."""
+        return self.listener.admit(None, partial(self._driver, around=around))
+
     def _tick(self) -> None:
         self._ticker = self._loop.call_later(TICK_S, self._tick)
         self.admission.tick(lambda: self.listener.drivers)
 
-    def _driver(self, gone: Callable[[Driver], None], identity: str | None) -> Driver | None:
+    def _driver(
+        self,
+        gone: Callable[[Driver], None],
+        identity: str | None,
+        around: Callable[[Connection], Connection] | None = None,
+    ) -> Driver | None:
         if not self.accepting:
             return None
         has_room = self.admission.lets_in and len(self.listener.drivers) < self._limits.connections_max
@@ -134,10 +149,10 @@ class Connections:
             gone(driver)
 
         return Driver(
-            engine,
+            engine if around is None else around(engine),
             lambda made: visitor.arrive(engine, made),
             write_bytes_max=WRITE_BYTES_MAX,
             gone=over,
             unread_bytes_max=UNREAD_BYTES_MAX,
-            meter=self._meter,
+            meter=self._meter if around is None else self._framed_meter,
         )

@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,7 +34,7 @@ from cloud.hub.commands.applications import CommandApplications, CommandEntry, C
 from cloud.hub.commands.http import routes as command_routes
 from cloud.hub.commands.service import HubCommands
 from cloud.hub.committer import Committer
-from cloud.hub.connections import Connections
+from cloud.hub.connections import LIMITS, Connections
 from cloud.hub.copies import Copies
 from cloud.hub.data import DataError, data_directory, require_unheld, writer_id
 from cloud.hub.desired.http import routes as desired_routes
@@ -65,11 +66,14 @@ from edge.broker.amqp.session import AmqpSession
 from edge.broker.configuration import Authentication, TlsListener
 from edge.broker.http.access import Access
 from edge.broker.http.guard import Guard
+from edge.broker.http.peer import Peer as HttpPeer
 from edge.broker.limits import CERTIFICATES_CHECK_S
+from edge.broker.listeners.frames import Frames
 from edge.broker.listeners.secure import Admit
 from edge.broker.listeners.tcp import ListenError, require_free
 from edge.broker.listeners.tls import Certificates, TlsError
 from edge.broker.listeners.web.bound_socket import BoundSocket
+from edge.broker.listeners.web.connection import Upgrade
 from edge.broker.listeners.web.server import ServeError, WebServer
 from edge.broker.security.authenticator import Gate
 from edge.broker.security.credentials import CredentialsError, Snapshot
@@ -302,7 +306,10 @@ class Hub:
             await self._commands.open()
             guarded = Guard(app, site, lambda: not access.open)
             secure = None if configuration.dev else self._certificates
-            async with serve_http(guarded, configuration.http, secure) as http:
+            frames = Frames(
+                "amqp", message_bytes_max=LIMITS.packet_bytes_max, site=site, guarded=lambda: not access.open
+            )
+            async with serve_http(guarded, configuration.http, secure, partial(self._framed, frames)) as http:
                 amqp = configuration.amqp
                 others = {ALPN: http.admit} if secure is not None else None
                 host, port = await self._connections.start(amqp.host, amqp.port, self._certificates, others)
@@ -393,6 +400,10 @@ class Hub:
             containers=space.containers,
         )
 
+    def _framed(self, frames: Frames, peer: HttpPeer) -> Driver | None:
+        """Who gets a connection to the HTTP port that asks for AMQP over WebSocket."""
+        return self._connections.admit_framed(lambda engine: frames.around(engine, "" if peer.certificate else None))
+
     def _opened_space(self, space: TenantSpace) -> None:
         """What its applications send to commands is taken."""
         CommandEntry(space, self._commands.send)
@@ -428,8 +439,11 @@ def own_credentials(data: Path, enroller: Enroller) -> tuple[OwnAuthority, Serve
 
 
 @contextlib.asynccontextmanager
-async def serve_http(app: ASGIApp, endpoint: Endpoint, certificates: Certificates | None) -> AsyncIterator[Served]:
-    """Serve the application while the context lasts, with TLS where there are certificates. Raises `ListenError`.
+async def serve_http(
+    app: ASGIApp, endpoint: Endpoint, certificates: Certificates | None, upgrade: Upgrade
+) -> AsyncIterator[Served]:
+    """Serve the application while the context lasts, with TLS where there are certificates. `upgrade` gets connections
+    that ask for WebSocket. Raises `ListenError`.
 
     A client's certificate names a gateway, and makes nobody a user: names of gateways and users are no one space.
     """
@@ -442,7 +456,7 @@ async def serve_http(app: ASGIApp, endpoint: Endpoint, certificates: Certificate
         reason = why if error.errno == errno.EADDRINUSE else error.strerror
         raise ListenError(f"http: cannot listen on {endpoint}: {reason}") from error
     host, port = listening.getsockname()[:2]
-    web = WebServer(app, [BoundSocket(listening, certificates)], identify=lambda _certificate: None)
+    web = WebServer(app, [BoundSocket(listening, certificates)], identify=lambda _certificate: None, upgrade=upgrade)
     try:
         await web.start()
         yield Served(Endpoint(host, port), lambda _identity: web.admit_secure(None))

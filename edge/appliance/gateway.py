@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from bridge.proxy import Way
 from bridge.resources.endpoint import Endpoint
 from bridge.version import VERSION
 from edge.appliance.accounts.operator import operator_token
@@ -220,17 +221,17 @@ class Gateway:
         devices = self.broker.devices
         return devices.tenant.knows(device) if devices is not None else self.broker.gate.knows(device)
 
-    def _hub_of_identity(self) -> tuple[Endpoint, ...]:
+    def _hub_of_identity(self) -> tuple[Way, ...]:
         """Where the certificate this gateway enrolled for is shown."""
         own = str(identity_file(self._data))
         shown = (each for each in self.configuration.connectors if each.tls is not None and each.tls.certificate == own)
-        return next((each.endpoints for each in shown), ())
+        return next((each.ways for each in shown), ())
 
-    def _hub_of_list(self) -> tuple[Endpoint, ...]:
+    def _hub_of_list(self) -> tuple[Way, ...]:
         """Whose list of revoked certificates this gateway keeps."""
         own = str(identity_file(self._data).with_name(REVOKED))
         looked_at = (each for each in self.configuration.connectors if each.tls is not None and each.tls.crl == own)
-        return next((each.endpoints for each in looked_at), ())
+        return next((each.ways for each in looked_at), ())
 
     async def _follow_issuer(self, wanted: TokenIssuer | None) -> None:
         """Take tokens of this issuer and of no other; who came in with one of another has to come again."""

@@ -17,8 +17,9 @@ import msgspec
 from bridge.connectors.settings import HttpSettings, KafkaSettings, MqttSettings
 from bridge.hidden import hides
 from bridge.pace import Pace
+from bridge.proxy import Proxy, Way
 from bridge.resources.endpoint import Endpoint
-from bridge.resources.fields import Bytes, Host, Live, Name, Part, Port, Restart, Seconds, Text
+from bridge.resources.fields import Bytes, Host, Live, Name, Part, Port, Restart, Seconds, Text, UrlPath
 from edge.broker.limits import Limits
 from edge.broker.model.address_policy import AddressPolicy
 from edge.broker.model.addresses import AddressRule, AddressType
@@ -187,7 +188,10 @@ class EndpointHost(Part, frozen=True, kw_only=True):
     host: Live[Host]
     """Name or address."""
     port: Live[Port | None] = None
-    """TCP port; 5672 unless given, with TLS 5671."""
+    """TCP port; 5672 unless given, with TLS 5671, over WebSocket 80 and 443."""
+    websocket: Live[UrlPath | None] = None
+    """AMQP is spoken there over WebSocket, at this path of a URL: `/`. On the way it looks like HTTPS, which is all
+    that some networks let out."""
 
 
 class Connector(Part, frozen=True, kw_only=True):
@@ -211,6 +215,8 @@ class Connector(Part, frozen=True, kw_only=True):
     """AMQP max-frame-size we announce."""
     interface: Live[str | None] = None
     """Network interface its connections leave by; without it as the routes of the system say."""
+    proxy: Live[Proxy | None] = None
+    """HTTP proxy its connections go through, of type `waypost` or `amqp`."""
     mqtt: Live[MqttSettings | None] = None
     """More of a connector of type `mqtt`."""
     http: Live[HttpSettings | None] = None
@@ -223,8 +229,16 @@ class Connector(Part, frozen=True, kw_only=True):
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
         """Where it is, each with its port."""
-        port = PORTS[self.type][self.tls is not None]
-        return tuple(Endpoint(each.host, port if each.port is None else each.port) for each in self.hosts)
+        usual, framed = (ports[self.tls is not None] for ports in (PORTS[self.type], PORTS[ConnectorType.HTTP]))
+        return tuple(
+            Endpoint(each.host, each.port if each.port is not None else usual if each.websocket is None else framed)
+            for each in self.hosts
+        )
+
+    @property
+    def ways(self) -> tuple[Way, ...]:
+        """How it is reached."""
+        return tuple(Way(each, self.proxy) for each in self.endpoints)
 
 
 class Only(Part, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ from typing import Final
 
 from bridge.enrolment import Token
 from bridge.resources.endpoint import valid_host
-from bridge.resources.values import scheme_and_endpoint
+from bridge.resources.values import HubUrl
 
 PLACEHOLDER: Final = "(secret)"
 """In the place of a secret where a file is shown, and in the one that stays on the card."""
@@ -117,8 +117,8 @@ def ssh_key(value: str) -> str:
 
 def hub_url(value: str) -> str:
     """Where gateways enrol: TLS only."""
-    if not scheme_and_endpoint(value)[0]:
-        raise ValueError(f'"{value}" is without TLS, and nobody enrols there: amqps://HOST:PORT')
+    if not HubUrl.parse(value).secure:
+        raise ValueError(f'"{value}" is without TLS, and nobody enrols there: amqps://HOST:PORT, or wss://HOST:PORT')
     return value
 
 

@@ -66,7 +66,7 @@ class Hub(Part, frozen=True, kw_only=True):
     """Where messages go."""
 
     url: Live[Annotated[str, read_by(fields.hub_url, str)]]
-    """amqps://HOST:PORT."""
+    """amqps://HOST:PORT, or over WebSocket wss://HOST:PORT."""
     token: Live[Annotated[str, read_by(fields.token, str)]]
     """Good once, for this gateway: `waypost fleet token create`, at the hub."""
     forward: Live[Annotated[tuple[Filter, ...], msgspec.Meta(min_length=1)]] = ("#",)

@@ -17,6 +17,8 @@ KEEP_ALIVE_S: Final = (1, 65_535)
 """What CONNECT can say, seconds (MQTT 3.1.1 section 3.1.2.10)."""
 RECORD_BYTES_MIN: Final = 1_024
 """Headers with a message's name take some hundred bytes."""
+FRAMED: Final = frozenset((ConnectorType.WAYPOST, ConnectorType.AMQP))
+"""Over WebSocket and through a proxy, if they are told so."""
 OUT_ONLY: Final = frozenset((ConnectorType.HTTP, ConnectorType.KAFKA))
 _PATH: Final = re.compile(r"/[!-~]*")
 
@@ -35,6 +37,14 @@ def connector_faults(resource: Resource, path: Path, connector: Connector) -> Er
         yield error_at(
             resource, (*path, "interface"), f"connectors of type {connector.type.value} cannot be bound to one"
         )
+    if connector.type not in FRAMED:
+        if connector.proxy is not None:
+            message = f"connectors of type {connector.type.value} go through no proxy"
+            yield error_at(resource, (*path, "proxy"), message)
+        for i, host in enumerate(connector.hosts):
+            if host.websocket is not None:
+                message = f"connectors of type {connector.type.value} do not speak AMQP"
+                yield error_at(resource, (*path, "endpointHosts", i, "websocket"), message)
     if connector.mqtt is not None:
         yield from _mqtt(resource, (*path, "mqtt"), connector.mqtt)
     if connector.http is not None:

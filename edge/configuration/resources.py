@@ -13,6 +13,7 @@ from typing import Annotated, Final
 import msgspec
 
 from bridge.hidden import hides
+from bridge.proxy import Proxy
 from bridge.resources.fields import Bytes, HostPort, Kept, Live, Name, Part, Restart, Text
 from edge.broker.configuration import (
     Authentication,
@@ -202,11 +203,21 @@ class HubPart(Part, frozen=True, kw_only=True):
     """The hub this gateway belongs to. It makes a connector called `hub` that forwarders can name."""
 
     url: Live[str]
-    """``amqp://host:port``, or with TLS ``amqps://host:port``."""
+    """``amqps://host:port``, or over WebSocket, which looks like HTTPS on the way, ``wss://host:port``; `amqp` and `ws`
+    without TLS."""
+    failover: Live[tuple[str, ...]] = ()
+    """Further URLs of the same hub, tried in order where the one before gives no link."""
+    proxy: Live[Proxy | None] = None
+    """HTTP proxy through which the hub is reached; the gateway enrols and renews its certificate through it, too."""
     gateway: Live[Name | None] = None
     """The gateway's name at the hub, where it is not the resource's."""
     tls: Live[TlsFiles | None] = None
-    """Certificates, with `amqps`."""
+    """Certificates, with `amqps` and `wss`."""
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """All of them, in order."""
+        return (self.url, *self.failover)
 
 
 class GatewaySpec(Part, frozen=True, kw_only=True):

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from bridge.proxy import Proxy, proxy_fault
 from bridge.resources import schema, values
 from bridge.resources.declaration import fields_of
 from bridge.resources.errors import Path
@@ -41,6 +42,7 @@ from edge.configuration.resources import (
     AddressSpec,
     DeviceSpec,
     GatewaySpec,
+    HubPart,
     Listeners,
     MessagingUserSpec,
 )
@@ -133,18 +135,31 @@ def _gateway(resources: Sequence[Resource]) -> Errors:
             message = "needs clientCa: nobody's certificate could be trusted"
             yield error_at(resource, ("spec", "listeners", "tls", "clientRequired"), message)
         if spec.hub is not None:
-            yield from _hub_url(resource, spec.hub.url, spec.hub.tls)
+            yield from _hub_urls(resource, spec.hub)
+            yield from _proxy(resource, ("spec", "hub", "proxy"), spec.hub.proxy)
             yield from _tls(resource, ("spec", "hub", "tls"), spec.hub.tls)
 
 
-def _hub_url(resource: Resource, url: str, tls: TlsFiles | None) -> Errors:
-    try:
-        secure, _ = values.scheme_and_endpoint(url)
-    except ValueError as why:
-        yield error_at(resource, ("spec", "hub", "url"), str(why))
-        return
-    if tls is not None and not secure:
-        yield error_at(resource, ("spec", "hub", "tls"), f'{url} is without TLS; "amqps://" means with it')
+def _hub_urls(resource: Resource, hub: HubPart) -> Errors:
+    secure: bool | None = None
+    for i, url in enumerate(hub.urls):
+        path: Path = ("spec", "hub", "failover", i - 1) if i else ("spec", "hub", "url")
+        try:
+            found = values.HubUrl.parse(url)
+        except ValueError as why:
+            yield error_at(resource, path, str(why))
+            continue
+        if secure not in (None, found.secure):
+            yield error_at(resource, path, "a hub is reached with TLS under all its URLs, or under none")
+        secure = found.secure
+        if hub.tls is not None and not found.secure:
+            words = f'{url} is without TLS; "amqps://" and "wss://" mean with it'
+            yield error_at(resource, ("spec", "hub", "tls") if not i else path, words)
+
+
+def _proxy(resource: Resource, path: Path, proxy: Proxy | None) -> Errors:
+    if proxy is not None and (fault := proxy_fault(proxy)):
+        yield error_at(resource, path, fault)
 
 
 def _limits(resource: Resource, limits: Limits) -> Errors:
@@ -173,6 +188,7 @@ def _connector(resource: Resource, path: Path, connector: Connector) -> Errors:
     if connector.frame_bytes_max is not None and connector.frame_bytes_max < FRAME_BYTES_MIN:
         yield error_at(resource, (*path, "maxFrameSize"), f"AMQP asks for {FRAME_BYTES_MIN} bytes at least")
     yield from _tls(resource, (*path, "tls"), connector.tls)
+    yield from _proxy(resource, (*path, "proxy"), connector.proxy)
     yield from connector_faults(resource, path, connector)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from bridge.proxy import Way
 from bridge.resources.endpoint import Endpoint
 from edge.appliance.identity.renewal import Renewal
 from edge.broker.configuration import (
@@ -41,6 +42,7 @@ LOOK_S = 0.5
 """How often the connectors look whether an hour of manifests is over."""
 MQTT = Endpoint(NAME, 1883)
 HUB = Endpoint("hub", 5672)
+WAYS = [Way(HUB)]
 STANDBY = Endpoint("standby", 5672)
 HOSTS = tuple(EndpointHost(host=each.host, port=each.port) for each in (HUB, STANDBY))
 """Where the hub is after every other start: it has moved to another machine."""
@@ -157,7 +159,7 @@ class Gateway:
         self.uplinks.start()
         self._look(loop)
         Renewal(
-            Path(NAME), lambda: [HUB], now=lambda: wall_ns(self._scheduler) / 1e9, clock=loop.time, draw=self._draw
+            Path(NAME), lambda: WAYS, now=lambda: wall_ns(self._scheduler) / 1e9, clock=loop.time, draw=self._draw
         ).start()
         for tell in self.started:
             tell()

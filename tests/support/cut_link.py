@@ -113,8 +113,8 @@ class CutLink:
         try:
             if self._down:
                 raise ConnectionRefusedError
-            far = await asyncio.open_connection("127.0.0.1", self._target_port)
-        except OSError:
+            far = await self._reach(reader, writer)
+        except (OSError, asyncio.IncompleteReadError):
             _reset(writer)
             return
         passage = _Passage((reader, writer), far, self._short.pop(0) if self._short else None)
@@ -123,6 +123,12 @@ class CutLink:
             await passage.pass_on()
         finally:
             del self._passages[passage]
+
+    async def _reach(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """The other end of a connection that has come. Raises OSError where there is none."""
+        return await asyncio.open_connection("127.0.0.1", self._target_port)
 
     async def _close(self) -> None:
         await close(self._server)

@@ -94,7 +94,7 @@ def with_hub(configuration: BrokerConfiguration, url: str, gateway: str, filters
 
     A connector called `hub` that is there already is replaced. Raises `ValueError` for a URL or filter that is none.
     """
-    values.scheme_and_endpoint(url)
+    values.HubUrl.parse(url)
     for pattern in filters:
         fault = filter_fault(pattern)
         if fault:
@@ -208,10 +208,10 @@ def _device_api(part: DeviceApiPart | None, resources: Sequence[Resource]) -> De
 
 
 def _hub(part: HubPart, gateway: str) -> Connector:
-    secure, endpoint = values.scheme_and_endpoint(part.url)
-    tls = part.tls if part.tls is not None or not secure else TlsFiles()
-    host = EndpointHost(host=endpoint.host, port=endpoint.port)
-    return Connector(name=HUB_CONNECTOR, hosts=(host,), container=gateway, tls=tls)
+    urls = [values.HubUrl.parse(url) for url in part.urls]
+    tls = part.tls if part.tls is not None or not urls[0].secure else TlsFiles()
+    hosts = tuple(EndpointHost(host=each.host, port=each.port, websocket=path) for _, each, path in urls)
+    return Connector(name=HUB_CONNECTOR, hosts=hosts, container=gateway, tls=tls, proxy=part.proxy)
 
 
 def _address(spec: AddressSpec) -> AddressConfiguration:

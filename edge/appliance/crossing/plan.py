@@ -83,7 +83,8 @@ def _connector(name: str, change: str, what: str) -> PlannedChange:
 
 
 def _places(connector: Connector) -> str:
-    return ", then ".join(f"{one.host}:{one.port}" for one in connector.endpoints)
+    places = ", then ".join(f"{one.host}:{one.port}" for one in connector.endpoints)
+    return places if connector.proxy is None else f"{places} through the proxy {connector.proxy.place}"
 
 
 def _forwarders(

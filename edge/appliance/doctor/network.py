@@ -11,13 +11,19 @@ from typing import Final
 
 import psutil
 
+from bridge.dialer import AttemptError
+from bridge.dialer import Endpoint as PeerEndpoint
 from bridge.engine import Closed, Engine, Opened
+from bridge.enrolment import ALPN
 from bridge.hub_addresses import PROBE_SUFFIX
 from bridge.resources.endpoint import Endpoint
+from bridge.socket_attempt import framed, socket_to
 from bridge.tls_refusal import refusal
+from bridge.transport.connection import Connection
 from edge.appliance.doctor.check import Result, Surroundings, fail, ok, warn
 from edge.broker.configuration import Connector
 from edge.broker.router.connector_types import credentials_of
+from edge.broker.router.peer_connector import dialed
 from edge.broker.security.peer_tls import PeerTlsError, peer_context
 
 READ_BYTES: Final = 65_536
@@ -94,34 +100,43 @@ def uplinks(around: Surroundings) -> Iterator[Result]:
     """Each endpoint of each connector."""
     connectors = around.configuration.connectors
     proxies = sorted({name for name in PROXIES if around.environment.get(name)})
-    if proxies and connectors:
-        seen = f"{', '.join(proxies)} is set: uplinks do not use a proxy"
-        yield warn("proxy", seen, "let the gateway reach its peers directly")
+    if proxies and any(connector.proxy is None for connector in connectors):
+        seen = f"{', '.join(proxies)} is set: a gateway does not go by the environment"
+        yield warn("proxy", seen, "name the proxy in the configuration: hub.proxy, or proxy of a connector")
     for connector in connectors:
-        for endpoint in connector.endpoints:
+        for endpoint in dialed(connector):
             yield asyncio.run(_reach(around, connector, endpoint))
 
 
-async def _reach(around: Surroundings, connector: Connector, endpoint: Endpoint) -> Result:
+async def _reach(around: Surroundings, connector: Connector, endpoint: PeerEndpoint) -> Result:
     name = f"uplink {connector.name}"
     limit = around.timeout_s
     loop = asyncio.get_running_loop()
+    proxy = connector.proxy
+    host, port = (endpoint.host, endpoint.port) if proxy is None else (proxy.host, proxy.port)
     try:
         async with asyncio.timeout(limit):
-            found = await loop.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
+            found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, TimeoutError) as error:
         step = "check the name, /etc/resolv.conf, and that the network is up"
-        return fail(name, f"{endpoint.host} cannot be resolved: {_why(error, limit)}", step)
-    place = f"{endpoint} ({found[0][4][0]})"
+        return fail(name, f"{host} cannot be resolved: {_why(error, limit)}", step)
+    bare = endpoint.authority if endpoint.path is None else str(endpoint)
+    place = f"{bare} ({found[0][4][0]})" if proxy is None else f"{bare} through the proxy {proxy.place}"
     context: ssl.SSLContext | None = None
     if connector.tls is not None:
         try:
             context = peer_context(connector.tls)
         except PeerTlsError as error:
             return fail(name, str(error), "see the certificates above")
+        if endpoint.path is not None:
+            context.set_alpn_protocols([ALPN])
     try:
         async with asyncio.timeout(limit):
-            reader, writer = await asyncio.open_connection(endpoint.host, endpoint.port)
+            reader, writer = await asyncio.open_connection(
+                sock=await socket_to(endpoint.host, endpoint.port, connector.interface, proxy)
+            )
+    except AttemptError as error:
+        return fail(name, f"{place} cannot be reached: {error}", "see proxy and interface of the connector")
     except (OSError, TimeoutError) as error:
         step = "is the peer up, the port right, and no firewall in between?"
         return fail(name, f"{place} cannot be reached: {_why(error, limit)}", step)
@@ -147,7 +162,7 @@ async def _open(
     name: str,
     place: str,
     connector: Connector,
-    endpoint: Endpoint,
+    endpoint: PeerEndpoint,
     around: Surroundings,
     reader: asyncio.StreamReader,
     writer: asyncio.StreamWriter,
@@ -156,22 +171,27 @@ async def _open(
     container = f"{connector.container or around.configuration.gateway or 'waypost'}{PROBE_SUFFIX}"
     engine = Engine(container_id=container, server=False, hostname=endpoint.host, sasl=credentials_of(connector))
     engine.open()
+    frames = framed(engine, endpoint) if endpoint.path is not None else None
+    machine: Connection = engine if frames is None else frames
     loop = asyncio.get_running_loop()
     peer = None
     began = loop.time()
     try:
         async with asyncio.timeout(around.timeout_s):
             while True:
-                writer.write(engine.data_to_send())
+                writer.write(machine.data_to_send())
                 await writer.drain()
                 data = await reader.read(READ_BYTES)
-                events = engine.receive_data(data, loop.time()) if data else engine.receive_eof(loop.time())
+                events = machine.receive_data(data, loop.time()) if data else machine.receive_eof(loop.time())
                 for event in events:
                     if isinstance(event, Opened):
                         peer = event.container_id
                         engine.close()
                     elif isinstance(event, Closed):
                         return _ended(name, place, peer, event, loop.time() - began)
+                if frames is not None and frames.refused:
+                    step = "is it the hub's HTTPS port, and does nothing on the way end TLS?"
+                    return fail(name, f"{place}: {frames.refused}", step)
                 if not data:
                     return fail(name, f"{place}: the peer closed the connection", "look into the peer's log")
     except (OSError, TimeoutError) as error:

@@ -20,7 +20,7 @@ from bridge.enrolment import ATTESTATION_PATH, Attestation, Token
 from bridge.resources.errors import ConfigurationRejected
 from bridge.resources.parse import parse, to_yaml
 from bridge.resources.resource import Resource
-from bridge.resources.values import scheme_and_endpoint
+from bridge.resources.values import HubUrl
 from edge.appliance.configuration.repository import Repository, RepositoryError
 from edge.appliance.first_boot.journal import Journal, Wanted, moment
 from edge.appliance.identity.enrolling import enrol
@@ -91,7 +91,7 @@ class FirstBoot:
         key = self._identity.key_to_send()
         self.journal.note(used=token.id, key=key_id(key.public_key()))
         try:
-            enrol(self._data, Exchange(scheme_and_endpoint(url)[1]), token, wanted.name)
+            enrol(self._data, Exchange(HubUrl.parse(url).endpoint), token, wanted.name)
         except AnswerLost as error:
             raise Stopped(str(error), "nothing: it asks again by itself, with the same key") from None
         except HubUnreachable as error:
@@ -130,7 +130,7 @@ class FirstBoot:
         document: dict[str, Any] = dict(found.document)
         spec = dict(document.get("spec") or {})
         if wanted.url is not None:
-            spec["hub"] = {**hub_of(wanted.url, self._identity.file), "gateway": wanted.name}
+            spec["hub"] = {**hub_of([wanted.url], self._identity.file), "gateway": wanted.name}
         if wanted.keep_free is not None:
             spec["limits"] = {**(spec.get("limits") or {}), "freeFloorBytes": wanted.keep_free}
         document["spec"] = spec
@@ -153,7 +153,7 @@ class FirstBoot:
         try:
             context = trusting(authority)
             context.load_cert_chain(self._identity.file, self._identity.file)
-            Exchange(scheme_and_endpoint(url)[1]).tell(ATTESTATION_PATH, said, context)
+            Exchange(HubUrl.parse(url).endpoint).tell(ATTESTATION_PATH, said, context)
         except (HubUnreachable, WrongHub) as error:
             raise Stopped(str(error), "nothing, if the hub is away: it tells it later by itself") from None
         except NotIssued as error:

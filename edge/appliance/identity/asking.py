@@ -8,7 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
-from bridge.resources.endpoint import Endpoint
+from bridge.proxy import Way
 
 
 class Failure(NamedTuple):
@@ -22,9 +22,7 @@ class Failure(NamedTuple):
 class Question:
     """One thing to ask for. `trouble`: why the hub does not give it; None: it does, or is away."""
 
-    def __init__(
-        self, ask: Callable[[Endpoint], Failure | None], log: logging.Logger, *, away: str, refused: str
-    ) -> None:
+    def __init__(self, ask: Callable[[Way], Failure | None], log: logging.Logger, *, away: str, refused: str) -> None:
         """`ask`: called in a thread; None: it has been given. `away`, `refused`: what is logged of a failure, of its
         words; of those that stay the same once."""
         self.trouble: str | None = None
@@ -33,10 +31,10 @@ class Question:
         self._away = away
         self._refused = refused
 
-    async def put(self, endpoints: Sequence[Endpoint]) -> bool:
+    async def put(self, ways: Sequence[Way]) -> bool:
         """Ask until one gives it; False when none does."""
-        for endpoint in endpoints:
-            failure = await asyncio.to_thread(self._ask, endpoint)
+        for way in ways:
+            failure = await asyncio.to_thread(self._ask, way)
             if failure is None:
                 self.trouble = None
                 return True

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +15,24 @@ from edge.appliance.errors import CommandError, Exit
 from edge.output.terminal import say
 
 if TYPE_CHECKING:
+    from bridge.enrolment import Token
+    from bridge.proxy import Proxy
     from bridge.resources.resource import Resource
+    from bridge.resources.values import HubUrl
     from edge.appliance.identity.enrolling import Enrolled
 
 WHERE_TOKENS_ARE_MADE = "a token is made at the hub: waypost fleet token create --data HUBDIR"
-SECURE_HINT = "write it as amqps://HOST:PORT, with the port of the hub's `ready` line after amqps="
+SECURE_HINT = (
+    "write it as amqps://HOST:PORT, with the port of the hub's `ready` line after amqps=, or where a firewall lets "
+    "only HTTPS out as wss://HOST:PORT, with the one after https="
+)
+
+HUB_HELP = (
+    "Hub to send to: amqps://HOST:PORT, or over WebSocket wss://HOST:PORT; repeatable: the next is for when the one "
+    "before does not answer."
+)
+PROXY_VARIABLE = "WAYPOST_PROXY"
+PROXY_HELP = "HTTP proxy the hub is reached through: http://USER:PASSWORD@HOST:PORT."
 
 
 @click.command()
@@ -26,8 +40,9 @@ SECURE_HINT = "write it as amqps://HOST:PORT, with the port of the hub's `ready`
     "--data", type=click.Path(path_type=Path, file_okay=False, exists=True), required=True, help="Data directory."
 )
 @click.option("--token", envvar="WAYPOST_TOKEN", required=True, help="From the hub: waypost fleet token create.")
-@click.option("--hub", metavar="URL", help="amqps://HOST:PORT, if not the one it is configured for.")
-def enrol(data: Path, token: str, hub: str | None) -> None:
+@click.option("--hub", "hubs", metavar="URL", multiple=True, help=HUB_HELP + " If not the one it is configured for.")
+@click.option("--proxy", "proxy_url", metavar="URL", envvar=PROXY_VARIABLE, help=PROXY_HELP)
+def enrol(data: Path, token: str, hubs: tuple[str, ...], proxy_url: str | None) -> None:
     """Get a certificate of a hub for a gateway that is there, and use it.
 
     For one that has sent without TLS, moves to another hub, or whose certificate has ended or was revoked. What it
@@ -44,12 +59,13 @@ def enrol(data: Path, token: str, hub: str | None) -> None:
         if found is None or not isinstance(found.spec, GatewaySpec):
             raise CommandError(f"{data} has no Gateway applied", hint=f"make one: waypost edge init --data {data} …")
         part = found.spec.hub
-        url = hub or (part.url if part is not None else None)
-        if url is None:
+        urls = hubs or (part.urls if part is not None else ())
+        if not urls:
             raise CommandError("the gateway has no hub: give --hub", hint=SECURE_HINT, code=Exit.USAGE)
+        proxy = proxy_of(proxy_url) or (part.proxy if part is not None else None)
         name = part.gateway if part is not None and part.gateway is not None else found.name
-        identity = enrolled_at(url, token, data, name)
-        changed = _with_identity(found, url, identity)
+        identity = enrolled_at(urls, token, data, name, proxy)
+        changed = _with_identity(found, urls, identity, proxy)
         version, changes = repository.apply([changed])
     except ConfigurationRejected as rejected:
         raise CommandError("\n".join(str(error) for error in rejected.errors), code=Exit.USAGE) from None
@@ -61,26 +77,57 @@ def enrol(data: Path, token: str, hub: str | None) -> None:
     say(f"a gateway that runs takes it up by itself; else: waypost edge run --data {data}")
 
 
-def enrolled_at(url: str, token_text: str, data: Path, gateway: str) -> Path:
-    """Enrol at a hub and say so; the file with the identity. Raises CommandError."""
+def proxy_of(url: str | None) -> Proxy | None:
+    """The proxy an option says. Raises CommandError."""
+    from bridge.proxy import parse_proxy
+
+    try:
+        return parse_proxy(url) if url else None
+    except ValueError as error:
+        raise CommandError(str(error), hint=PROXY_HELP, code=Exit.USAGE) from None
+
+
+def enrolled_at(urls: Sequence[str], token_text: str, data: Path, gateway: str, proxy: Proxy | None = None) -> Path:
+    """Enrol at the first of a hub's URLs that answers, and say so; the file with the identity. Raises CommandError."""
     from bridge.enrolment import Token, TokenError
-    from bridge.resources.values import scheme_and_endpoint
-    from edge.appliance.identity.enrolling import enrol as enrol_at
-    from edge.appliance.identity.exchange import Exchange
+    from bridge.resources.values import HubUrl
 
     try:
         token = Token.parse(token_text)
-        secure, endpoint = scheme_and_endpoint(url)
+        places = {url: HubUrl.parse(url) for url in urls}
     except TokenError as error:
         raise CommandError(str(error), hint=WHERE_TOKENS_ARE_MADE, code=Exit.USAGE) from None
     except ValueError as error:
         raise CommandError(str(error), hint=SECURE_HINT, code=Exit.USAGE) from None
-    if not secure:
-        raise CommandError(f"{url} is without TLS: nobody enrols there", hint=SECURE_HINT, code=Exit.USAGE)
-    with _explained(url):
-        enrolled = enrol_at(data, Exchange(endpoint), token, gateway)
+    for url, place in places.items():
+        if not place.secure:
+            raise CommandError(f"{url} is without TLS: nobody enrols there", hint=SECURE_HINT, code=Exit.USAGE)
+    with _explained(", ".join(urls)):
+        url, enrolled = _at_first(places, partial(_enrol, data, token, gateway, proxy))
     _say(enrolled, url)
     return enrolled.file
+
+
+def _at_first(places: Mapping[str, HubUrl], ask: Callable[[HubUrl], Enrolled]) -> tuple[str, Enrolled]:
+    """At the first that answers: its URL, and what came of it. Raises what `edge.appliance.identity.enrolling.enrol`
+    does."""
+    from edge.appliance.identity.exchange import AnswerLost, HubUnreachable
+
+    unreached: HubUnreachable | None = None
+    for url, place in places.items():
+        try:
+            return url, ask(place)
+        except HubUnreachable as error:
+            if not isinstance(unreached, AnswerLost):
+                unreached = error
+    raise unreached if unreached is not None else ValueError("no URL of a hub")
+
+
+def _enrol(data: Path, token: Token, gateway: str, proxy: Proxy | None, place: HubUrl) -> Enrolled:
+    from edge.appliance.identity.enrolling import enrol as enrol_at
+    from edge.appliance.identity.exchange import Exchange
+
+    return enrol_at(data, Exchange(place.endpoint, proxy=proxy), token, gateway)
 
 
 @contextlib.contextmanager
@@ -118,7 +165,7 @@ def _say(enrolled: Enrolled, url: str) -> None:
         say(f"note: {what}. Set the clock (timedatectl) before the gateway runs", style="yellow", err=True)
 
 
-def _with_identity(found: Resource, url: str, identity: Path) -> Resource:
+def _with_identity(found: Resource, urls: Sequence[str], identity: Path, proxy: Proxy | None) -> Resource:
     """The gateway with its hub and its identity there."""
     from bridge.resources.parse import parse, to_yaml
     from edge.appliance.initial.resources import hub_of
@@ -126,7 +173,7 @@ def _with_identity(found: Resource, url: str, identity: Path) -> Resource:
 
     document: dict[str, Any] = dict(found.document)
     spec = dict(document.get("spec") or {})
-    spec["hub"] = {**(spec.get("hub") or {}), **hub_of(url, identity)}
+    spec["hub"] = {**(spec.get("hub") or {}), **hub_of(urls, identity, proxy)}
     document["spec"] = spec
     (changed,) = parse(KINDS, to_yaml(document), "edge enrol")
     return changed

@@ -11,12 +11,15 @@ from typing import Any, Final
 import msgspec
 
 from bridge.enrolment import ALPN, AUTHORITY_PATH, DOCUMENT_BYTES_MAX, Issued, Reason, Refusal
+from bridge.proxy import Proxy, ProxyError, Tunnel
 from bridge.resources.endpoint import Endpoint
 from bridge.tls_refusal import reason_of, refusal
 from edge.broker.security.peer_tls import NO_CHECK_TIME
 
 TIMEOUT_S: Final = 15.0
 """For a connection, and for each answer: a poor cellular link."""
+READ_BYTES: Final = 4_096
+"""Of a proxy's answer at a time."""
 
 
 class HubUnreachable(Exception):
@@ -43,9 +46,11 @@ class NotIssued(Exception):
 class Exchange:
     """With one endpoint of a hub."""
 
-    def __init__(self, endpoint: Endpoint, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(self, endpoint: Endpoint, timeout_s: float = TIMEOUT_S, *, proxy: Proxy | None = None) -> None:
+        """`proxy`: what it is reached through; None: nothing."""
         self.endpoint = endpoint
         self._timeout_s = timeout_s
+        self._proxy = proxy
 
     def authority(self) -> str:
         """What the hub says its authority is, PEM: from whoever answers, so that it proves nothing by itself. Raises
@@ -107,7 +112,12 @@ class Exchange:
         host, port = self.endpoint.host, self.endpoint.port
         connection = http.client.HTTPSConnection(host, port, timeout=self._timeout_s, context=context)
         try:
-            connection.connect()
+            if self._proxy is not None:
+                connection.sock = self._through(self._proxy, context)
+            else:
+                connection.connect()
+        except ProxyError as error:
+            raise HubUnreachable(f"{self.endpoint}: {error}") from error
         except ssl.SSLCertVerificationError as error:
             why = f"{self.endpoint} does not show the certificate of this hub: {error.verify_message}"
             raise WrongHub(why) from error
@@ -122,6 +132,23 @@ class Exchange:
             yield connection
         finally:
             connection.close()
+
+    def _through(self, proxy: Proxy, context: ssl.SSLContext) -> ssl.SSLSocket:
+        """A connection whose TLS is the hub's. Raises `ProxyError`, OSError."""
+        host, port = self.endpoint.host, self.endpoint.port
+        tunnel = Tunnel(proxy, host, port)
+        try:
+            opened = socket.create_connection((proxy.host, proxy.port), self._timeout_s)
+        except OSError as error:
+            raise ProxyError(f"the proxy {proxy.place} does not answer: {_why(error)}") from error
+        try:
+            opened.sendall(tunnel.request)
+            while not tunnel.open:
+                tunnel.receive(opened.recv(READ_BYTES))
+            return context.wrap_socket(opened, server_hostname=host)
+        except BaseException:
+            opened.close()
+            raise
 
     def _ask(
         self,

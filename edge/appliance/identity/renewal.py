@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from bridge.backoff import Backoff, BackoffPolicy
-from bridge.resources.endpoint import Endpoint
+from bridge.proxy import Way
 from edge.appliance.identity.asking import Failure, Looking, Question
 from edge.appliance.identity.location import identity_file
 from edge.health.certificates import CertificateError, validity_of
@@ -38,16 +38,16 @@ class Renewal:
     def __init__(
         self,
         data: Path,
-        endpoints: Callable[[], Sequence[Endpoint]],
+        ways: Callable[[], Sequence[Way]],
         *,
         now: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
         draw: Callable[[], float] = random.random,
     ) -> None:
-        """`data`: the gateway's data directory. `endpoints`: of the hub it is shown to; none while it is shown
+        """`data`: the gateway's data directory. `ways`: to the hub it is shown to; none while it is shown
         to nobody. `now`: UTC seconds since 1970; `clock`: seconds that do not go back; `draw`: floats in [0, 1)."""
         self._data = data
-        self._endpoints = endpoints
+        self._ways = ways
         self._now = now
         self._clock = clock
         self._draw = draw
@@ -57,7 +57,7 @@ class Renewal:
         self._not_before = float("-inf")
         """The next try, by `clock`."""
         self._question = Question(
-            lambda endpoint: _renew(data, endpoint),
+            lambda way: _renew(data, way),
             log,
             away="the certificate is due for renewal, and the hub is away: %s",
             refused="the hub does not renew our certificate: %s",
@@ -79,8 +79,8 @@ class Renewal:
 
     async def look(self) -> float:
         """Renew it when it is time; returns the seconds until the next look."""
-        endpoints = self._endpoints()
-        if not endpoints:
+        ways = self._ways()
+        if not ways:
             self._question.trouble = None
             return LOOK_S_MAX
         try:
@@ -94,7 +94,7 @@ class Renewal:
         wait_s = self._not_before - self._clock()
         if wait_s > 0:
             return min(wait_s, LOOK_S_MAX)
-        if not await self._question.put(endpoints):
+        if not await self._question.put(ways):
             return self._failed(ends - begins)
         log.info("the certificate is renewed; it counts for the next connection")
         self._share = DUE + JITTER * (2 * self._draw() - 1)
@@ -111,13 +111,13 @@ class Renewal:
         return min(wait_s, LOOK_S_MAX)
 
 
-def _renew(data: Path, endpoint: Endpoint) -> Failure | None:
+def _renew(data: Path, way: Way) -> Failure | None:
     """In a thread; None: it is renewed."""
     from edge.appliance.identity.enrolling import renew  # noqa: PLC0415 - see above
     from edge.appliance.identity.exchange import Exchange, HubUnreachable, NotIssued, WrongHub  # noqa: PLC0415
 
     try:
-        renew(data, Exchange(endpoint))
+        renew(data, Exchange(way.endpoint, proxy=way.proxy))
     except HubUnreachable as error:
         return Failure(str(error), away=True)
     except (WrongHub, NotIssued, ValueError, OSError) as error:

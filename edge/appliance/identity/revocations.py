@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from bridge.backoff import Backoff, BackoffPolicy
-from bridge.resources.endpoint import Endpoint
+from bridge.proxy import Way
 from edge.appliance.identity.asking import Failure, Looking, Question
 from edge.appliance.identity.location import REVOKED, identity_file
 
@@ -37,16 +37,16 @@ class HubRevocations:
     def __init__(
         self,
         data: Path,
-        endpoints: Callable[[], Sequence[Endpoint]],
+        ways: Callable[[], Sequence[Way]],
         *,
         now: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
         draw: Callable[[], float] = random.random,
     ) -> None:
-        """`data`: the gateway's data directory. `endpoints`: of the hub whose list is looked at; none while none is.
+        """`data`: the gateway's data directory. `ways`: to the hub whose list is looked at; none while none is.
         `now`: UTC seconds since 1970; `clock`: seconds that do not go back; `draw`: floats in [0, 1)."""
         self._file = identity_file(data).with_name(REVOKED)
-        self._endpoints = endpoints
+        self._ways = ways
         self._now = now
         self._every_s = FETCHED_EVERY_S * (1 - JITTER * draw())
         self._backoff = Backoff(AGAIN, draw)
@@ -54,7 +54,7 @@ class HubRevocations:
         self._fetched = False
         """Since the start."""
         self._question = Question(
-            lambda endpoint: _fetch(data, endpoint),
+            lambda way: _fetch(data, way),
             log,
             away="the list of what the hub has revoked is due, and the hub is away: %s",
             refused="no new list of what the hub has revoked: %s",
@@ -76,13 +76,13 @@ class HubRevocations:
 
     async def look(self) -> float:
         """Fetch the list when it is time; returns the seconds until the next look."""
-        endpoints = self._endpoints()
-        if not endpoints:
+        ways = self._ways()
+        if not ways:
             self._question.trouble = None
             return LOOK_S
         if not self._is_old():
             return LOOK_S
-        if not await self._question.put(endpoints):
+        if not await self._question.put(ways):
             return self._backoff.failed(self._clock())
         self._fetched = True
         self._backoff.reset()
@@ -98,13 +98,13 @@ class HubRevocations:
         return now >= written_at + self._every_s or (now < written_at and not self._fetched)
 
 
-def _fetch(data: Path, endpoint: Endpoint) -> Failure | None:
+def _fetch(data: Path, way: Way) -> Failure | None:
     """In a thread; None: there is a new list. What fetches is imported when it is needed."""
     from edge.appliance.identity.exchange import Exchange, HubUnreachable, NotIssued, WrongHub  # noqa: PLC0415
     from edge.appliance.identity.revocation_list import ListUnusable, fetch  # noqa: PLC0415
 
     try:
-        fetch(data, Exchange(endpoint))
+        fetch(data, Exchange(way.endpoint, proxy=way.proxy))
     except HubUnreachable as error:
         return Failure(str(error), away=True)
     except (WrongHub, NotIssued, ListUnusable, ValueError, OSError) as error:

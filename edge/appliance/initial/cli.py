@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from edge.appliance.identity.commands import HUB_HELP, PROXY_HELP, PROXY_VARIABLE
 from edge.appliance.initial.defaults import AMQP, HTTP, MQTT
 
 
@@ -15,7 +16,8 @@ from edge.appliance.initial.defaults import AMQP, HTTP, MQTT
 @click.option("--mqtt", metavar="HOST:PORT", help=f"Where devices connect with MQTT, or none.  [default: {MQTT}]")
 @click.option("--amqp", metavar="HOST:PORT", help=f"The same with AMQP 1.0.  [default: {AMQP}]")
 @click.option("--http", metavar="HOST:PORT", help=f"Console, status and HTTP API, or none.  [default: {HTTP}]")
-@click.option("--hub", metavar="URL", help="Hub to send to: amqps://HOST:PORT. Needs --forward.")
+@click.option("--hub", "hubs", metavar="URL", multiple=True, help=HUB_HELP + " Needs --forward.")
+@click.option("--proxy", metavar="URL", envvar=PROXY_VARIABLE, help=PROXY_HELP)
 @click.option(
     "--token", envvar="WAYPOST_TOKEN", help="Enrol at the hub with this (waypost fleet token create, at the hub)."
 )
@@ -27,7 +29,8 @@ def init(
     mqtt: str | None,
     amqp: str | None,
     http: str | None,
-    hub: str | None,
+    hubs: tuple[str, ...],
+    proxy: str | None,
     filters: tuple[str, ...],
     token: str | None,
     systemd: bool,
@@ -40,7 +43,10 @@ def init(
     \b
     A gateway that sends what is below plant/ to a hub:
       waypost edge init --data ./gw1 --name gw1 --hub amqps://hub.example:5671 --token TOKEN --forward 'plant/#'
+    The same where a firewall lets only HTTPS out, through a proxy:
+      … --hub amqps://hub.example:5671 --hub wss://hub.example:443 --proxy http://proxy.example:3128
     """
     from edge.appliance.initial.making import Told, make
 
-    make(data, Told(name=name, mqtt=mqtt, amqp=amqp, http=http, hub=hub, forward=filters, token=token), systemd=systemd)
+    told = Told(name=name, mqtt=mqtt, amqp=amqp, http=http, hub=hubs, forward=filters, token=token, proxy=proxy)
+    make(data, told, systemd=systemd)

@@ -23,7 +23,7 @@ from edge.appliance.cli import FILES_BESIDE_CONNECTIONS
 from edge.appliance.configuration.effective import effective, exposure, notices
 from edge.appliance.configuration.repository import Repository, RepositoryError
 from edge.appliance.errors import CommandError, Exit
-from edge.appliance.identity.commands import enrolled_at
+from edge.appliance.identity.commands import enrolled_at, proxy_of
 from edge.appliance.initial import systemd as units
 from edge.appliance.initial.defaults import AMQP, HTTP, MQTT, NONE
 from edge.appliance.initial.resources import FirstGateway, yaml_of
@@ -38,7 +38,7 @@ FILE_MODE: Final = 0o600
 NOTHING_MADE: Final = "nothing was made; do it again when that is mended"
 
 
-@hides("token")
+@hides("token", "proxy")
 class Told(msgspec.Struct, frozen=True, kw_only=True):
     """The options; None: not given."""
 
@@ -46,17 +46,20 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
     mqtt: str | None
     amqp: str | None
     http: str | None
-    hub: str | None
+    hub: Sequence[str]
+    """Its URLs."""
     forward: Sequence[str]
     token: str | None = None
     """To enrol at the hub with."""
+    proxy: str | None = None
+    """URL of the proxy it is reached through."""
 
     @property
     def anything(self) -> bool:
-        return self != NOTHING
+        return msgspec.structs.replace(self, proxy=None) != NOTHING  # that may be the environment's
 
 
-NOTHING: Final = Told(name=None, mqtt=None, amqp=None, http=None, hub=None, forward=())
+NOTHING: Final = Told(name=None, mqtt=None, amqp=None, http=None, hub=(), forward=())
 
 
 def make(data: Path, told: Told, *, systemd: bool) -> None:
@@ -78,7 +81,7 @@ def make(data: Path, told: Told, *, systemd: bool) -> None:
                 _check(wanted, file)
                 make_directory(data)
                 wanted = msgspec.structs.replace(
-                    wanted, identity=enrolled_at(str(wanted.hub), told.token, data, wanted.name)
+                    wanted, identity=enrolled_at(wanted.hub, told.token, data, wanted.name, wanted.proxy)
                 )
             made = _resources_made(repository, file, wanted, undo) if wanted is not None else []
             applied = repository.load().resources
@@ -115,6 +118,7 @@ def _preset(told: Told) -> FirstGateway:
         amqp=_place("amqp", AMQP if told.amqp is None else told.amqp),
         http=_place("http", HTTP if told.http is None else told.http),
         hub=told.hub,
+        proxy=proxy_of(told.proxy),
         forward=told.forward,
     )
 
@@ -160,11 +164,11 @@ def _asked(preset: FirstGateway) -> FirstGateway:
     mqtt = place("mqtt", "MQTT devices connect at", preset.mqtt)
     amqp = place("amqp", "AMQP 1.0 clients connect at", preset.amqp)
     http = place("http", "Console and status at", preset.http)
-    hub: str = click.prompt(f"Hub to send to, amqp://HOST:PORT or {NONE}", default=NONE)
+    hub: str = click.prompt(f"Hub to send to, amqps://HOST:PORT or {NONE}", default=NONE)
     if hub == NONE:
         return FirstGateway(name=name, mqtt=mqtt, amqp=amqp, http=http)
     forward: str = click.prompt("What goes to the hub", default="plant/#")
-    return FirstGateway(name=name, mqtt=mqtt, amqp=amqp, http=http, hub=hub, forward=(forward,))
+    return FirstGateway(name=name, mqtt=mqtt, amqp=amqp, http=http, hub=(hub,), forward=(forward,))
 
 
 def _resources_made(

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
+from bridge.proxy import Proxy
 from bridge.resources.parse import to_yaml
 from bridge.resources.resource import OWN_VERSION
 from edge.appliance.identity.location import REVOKED
@@ -32,7 +33,10 @@ class FirstGateway(msgspec.Struct, frozen=True, kw_only=True):
     mqtt: str | None
     amqp: str | None
     http: str | None
-    hub: str | None = None
+    hub: Sequence[str] = ()
+    """URLs of it, in the order they are tried."""
+    proxy: Proxy | None = None
+    """What it is reached through."""
     forward: Sequence[str] = ()
     """Filters of what goes to the hub."""
     identity: Path | None = None
@@ -44,20 +48,23 @@ def yaml_of(wanted: FirstGateway) -> str:
     return as_called(_HEAD) + "---\n".join(to_yaml(document) for document in _documents(wanted))
 
 
-def hub_of(url: str, identity: Path | None) -> dict[str, Any]:
+def hub_of(urls: Sequence[str], identity: Path | None, proxy: Proxy | None = None) -> dict[str, Any]:
     """``spec.hub`` of a gateway."""
-    if identity is None:
-        return {"url": url}
-    own = str(identity)
-    revoked = str(identity.with_name(REVOKED))
-    return {"url": url, "tls": {"caCert": own, "clientCert": own, "clientKey": own, "crl": revoked}}
+    url, *failover = urls
+    hub: dict[str, Any] = {"url": url, "failover": failover}
+    if proxy is not None:
+        hub["proxy"] = msgspec.to_builtins(proxy)
+    if identity is not None:
+        own, revoked = str(identity), str(identity.with_name(REVOKED))
+        hub["tls"] = {"caCert": own, "clientCert": own, "clientKey": own, "crl": revoked}
+    return {name: value for name, value in hub.items() if value != []}
 
 
 def _documents(wanted: FirstGateway) -> Iterator[dict[str, Any]]:
     places = {"mqtt": wanted.mqtt, "amqp": wanted.amqp, "http": wanted.http}
     gateway: dict[str, Any] = {"listeners": {name: place for name, place in places.items() if place is not None}}
-    if wanted.hub is not None:
-        gateway["hub"] = hub_of(wanted.hub, wanted.identity)
+    if wanted.hub:
+        gateway["hub"] = hub_of(wanted.hub, wanted.identity, wanted.proxy)
     yield _document("Gateway", wanted.name, gateway)
     yield _document("AddressSpace", SPACE, {"authenticationService": {"name": Authentication.STANDARD.value}})
     yield from addresses(wanted.forward)

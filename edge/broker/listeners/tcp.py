@@ -90,7 +90,7 @@ class TcpListener:
                     self.name,
                     listening,
                     certificates,
-                    self._admit,
+                    self.admit,
                     handshake_s=handshake_s,
                     identify=identify,
                     others=others,
@@ -116,10 +116,12 @@ class TcpListener:
                     await asyncio.sleep(0)
 
     def _accept(self) -> asyncio.Protocol:
-        return self._admit(None) or _Refusal()
+        return self.admit(None) or _Refusal()
 
-    def _admit(self, identity: str | None) -> Driver | None:
-        driver = self._make_driver(self._gone, identity)
+    def admit(self, identity: str | None, make_driver: MakeDriver | None = None) -> Driver | None:
+        """A driver for a connection somebody has accepted; None: there is no room. `make_driver`: in place of the
+        listener's own."""
+        driver = (make_driver or self._make_driver)(self._gone, identity)
         if driver is not None:
             self.drivers.add(driver)
             return driver

@@ -61,6 +61,7 @@ def amqp_attempts(parts: PeerConnector) -> AttemptAt:
             lambda driver: link.woken_by(driver.flush_soon),
             tls=partial(peer_context, connector.tls) if connector.tls is not None else None,
             interface=connector.interface,
+            proxy=connector.proxy,
         )
 
     return attempt

@@ -87,10 +87,7 @@ class PeerConnector:
         self._outgoing: dict[str, _Outgoing] = {}
         self.forwarders: dict[str, Forwarder] = {}
         """Those that are bound, by name."""
-        self.endpoints = [
-            PeerEndpoint(each.host, each.port, connector.tls is not None, connector.type.value)
-            for each in connector.endpoints
-        ]
+        self.endpoints = dialed(connector, connector.type.value)
         self.dialer = Dialer(
             self.endpoints,
             make(self),
@@ -208,3 +205,11 @@ class PeerConnector:
     def _tick(self) -> None:
         for inbound in self.inboxes:
             inbound.try_again()
+
+
+def dialed(connector: Connector, scheme: str = "amqp") -> list[PeerEndpoint]:
+    """Where a connector's peer is, for a dialer. `scheme`: what is spoken there."""
+    return [
+        PeerEndpoint(each.host, each.port, connector.tls is not None, scheme, host.websocket)
+        for each, host in zip(connector.endpoints, connector.hosts, strict=True)
+    ]

@@ -41,7 +41,7 @@ from edge.broker.router.commands.receipts import CommandReceipts
 from edge.broker.router.connector_types import ATTEMPTS, engine_of
 from edge.broker.router.forwarding import Forwarding
 from edge.broker.router.known_names import NamesByForwarder
-from edge.broker.router.peer_connector import PeerConnector
+from edge.broker.router.peer_connector import PeerConnector, dialed
 from edge.broker.router.router import Router
 from edge.broker.security.peer_tls import peer_context
 from edge.broker.store.contract import Store
@@ -147,7 +147,7 @@ class ConnectorUplink:
         self.forwarders: dict[str, Forwarder] = {}
         """Those that are bound, by name."""
         self.dialer = Dialer(
-            [Endpoint(endpoint.host, endpoint.port, connector.tls is not None) for endpoint in connector.endpoints],
+            dialed(connector),
             lambda dialer, endpoint: self._attempt(dialer, endpoint, hop.gateway),
             backoff=Backoff(BACKOFF, random.Random().random),  # noqa: S311 - jitter, no secret
         )
@@ -319,6 +319,7 @@ class ConnectorUplink:
             self._bind,
             tls=partial(peer_context, connector.tls) if connector.tls is not None else None,
             interface=connector.interface,
+            proxy=connector.proxy,
         )
 
     def _bind(self, shell: Shell) -> None:

@@ -166,13 +166,15 @@ def whole(pki: Path) -> Documents:
     """Resources in which everything is said."""
     files = {"clientCert": str(pki / "gw.pem"), "clientKey": str(pki / "gw.key")}
     peer = {"caCert": str(pki / "ca.pem"), **files, "crl": str(pki / "revoked.pem")}
+    through = {"host": "127.0.0.1", "port": 1, "username": "gw", "password": "word"}
     anywhere = "127.0.0.1:0"
     names = ("mqtt", "amqp", "http", "https", "mqtts", "amqps", "mqttWs", "amqpWs", "mqttWss", "amqpWss")
     files = {"certificate": str(pki / "gw.pem"), "key": str(pki / "gw.key"), "clientCa": str(pki / "ca.pem")}
     return {
         "Gateway/gw": {
             "listeners": {**dict.fromkeys(names, anywhere), "hostNames": ["gw.example"], "tls": files},
-            "hub": {"url": "amqps://127.0.0.1:1", "gateway": "north", "tls": peer},
+            "hub": {"url": "amqps://127.0.0.1:1", "gateway": "north", "tls": peer, "failover": ["wss://127.0.0.1:1"]}
+            | {"proxy": through},
             "storage": {"enduranceTerabytes": 1},
         },
         "AddressSpace/default": {
@@ -185,6 +187,7 @@ def whole(pki: Path) -> Documents:
                     "type": "amqp",
                     "endpointHosts": [{"host": "127.0.0.1", "port": 1}],
                     "tls": peer,
+                    "proxy": through,
                     "credentials": {"username": "gw", "password": "word"},
                     "pace": {"rate": "1Mi", "quietHours": "22:00-06:00"},
                 },
@@ -236,6 +239,8 @@ EXTERNAL: Final = "AddressSpace authenticationService.oidc"
 
 OTHER: Final[dict[str, Edit]] = {
     "Gateway hub.url": {("Gateway/gw", "hub.url"): "amqps://127.0.0.1:2"},
+    "Gateway hub.failover": {("Gateway/gw", "hub.failover"): ["wss://127.0.0.1:2"]},
+    "Gateway hub.proxy": {("Gateway/gw", "hub.proxy"): None},
     "Gateway hub.tls": {("Gateway/gw", "hub.tls"): {}},
     "Gateway hub.tls.clientCert": {("Gateway/gw", "hub.tls.clientCert"): "other.pem"},
     "Gateway hub.tls.clientKey": {("Gateway/gw", "hub.tls.clientKey"): "other.key"},
@@ -270,6 +275,10 @@ OTHER: Final[dict[str, Edit]] = {
         ("AddressSpace/default", "connectors.0.type"): "waypost",
         ("Address/q", "forwarders"): [{"name": "f", "remoteAddress": "peer/q", "priority": 3}],
     },
+    "AddressSpace connectors.endpointHosts.websocket": {
+        ("AddressSpace/default", "connectors.0.endpointHosts.0.websocket"): "/amqp"
+    },
+    "AddressSpace connectors.proxy": {("AddressSpace/default", "connectors.0.proxy"): None},
     "AddressSpace connectors.tls": {("AddressSpace/default", "connectors.0.tls"): {}},
     "AddressSpace connectors.credentials": {("AddressSpace/default", "connectors.0.credentials"): None},
     **{f"AddressSpace connectors.{kind}": of_peer(kind, "", {setting: value}) for kind, setting, value in SETTINGS},

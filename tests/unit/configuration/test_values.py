@@ -46,15 +46,18 @@ def test_endpoints_read_and_print_alike(value: str, expected: Endpoint, loopback
 @pytest.mark.parametrize(
     ("url", "expected"),
     [
-        ("amqp://hub", (False, Endpoint("hub", 5672))),
-        ("amqps://hub/", (True, Endpoint("hub", 5671))),
-        ("amqp://hub:7000", (False, Endpoint("hub", 7000))),
-        ("amqps://[2001:db8::1]", (True, Endpoint("2001:db8::1", 5671))),
-        ("amqp://[::1]:1", (False, Endpoint("::1", 1))),
+        ("amqp://hub", (False, Endpoint("hub", 5672), None)),
+        ("amqps://hub/", (True, Endpoint("hub", 5671), None)),
+        ("amqp://hub:7000", (False, Endpoint("hub", 7000), None)),
+        ("amqps://[2001:db8::1]", (True, Endpoint("2001:db8::1", 5671), None)),
+        ("amqp://[::1]:1", (False, Endpoint("::1", 1), None)),
+        ("wss://hub", (True, Endpoint("hub", 443), "/")),
+        ("wss://hub:8443/a/b?c", (True, Endpoint("hub", 8443), "/a/b?c")),
+        ("ws://[::1]/", (False, Endpoint("::1", 80), "/")),
     ],
 )
-def test_urls_of_hubs(url: str, expected: tuple[bool, Endpoint]) -> None:
-    assert values.scheme_and_endpoint(url) == expected
+def test_urls_of_hubs(url: str, expected: tuple[bool, Endpoint, str | None]) -> None:
+    assert values.HubUrl.parse(url) == expected
 
 
 def test_durabilities() -> None:
@@ -88,11 +91,14 @@ def test_durabilities() -> None:
         (Durability.parse, "batch:0"),
         (Durability.parse, "batch:60001"),
         (Durability.parse, "fsync:"),
-        (values.scheme_and_endpoint, "mqtt://hub"),
-        (values.scheme_and_endpoint, "hub:5672"),
-        (values.scheme_and_endpoint, "amqp://"),
-        (values.scheme_and_endpoint, "amqp://user:word@hub:1"),
-        (values.scheme_and_endpoint, "amqp://hub:1/path"),
+        (values.HubUrl.parse, "mqtt://hub"),
+        (values.HubUrl.parse, "hub:5672"),
+        (values.HubUrl.parse, "amqp://"),
+        (values.HubUrl.parse, "amqp://user:word@hub:1"),
+        (values.HubUrl.parse, "amqp://hub:1/path"),
+        (values.HubUrl.parse, "https://hub"),
+        (values.HubUrl.parse, "wss:///path"),
+        (values.HubUrl.parse, "wss://hub/a path"),
     ],
 )
 def test_nonsense_is_refused_with_the_value_in_the_message(read: Callable[[Any], Any], value: Any) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from bridge.proxy import Way
 from bridge.resources.endpoint import Endpoint
 from edge.appliance.identity.enrolling import enrol, renew
 from edge.appliance.identity.exchange import AnswerLost, HubUnreachable, NotIssued
@@ -58,7 +59,7 @@ def gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Enrolled:
 
 
 def renewal(gateway: Enrolled, *, draw: float = 0.5, endpoints: int = 1) -> Renewal:
-    places = [Endpoint("hub", 5671)] * endpoints
+    places = [Way(Endpoint("hub", 5671))] * endpoints
     return Renewal(
         gateway.data, lambda: places, now=lambda: gateway.now, clock=lambda: gateway.uptime, draw=lambda: draw
     )

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from bridge.proxy import Way
 from bridge.resources.endpoint import Endpoint
 from cloud.hub.enrolment.authority import OwnAuthority, Revoked, new_key
 from edge.appliance.identity import revocations
@@ -20,7 +21,7 @@ from edge.appliance.identity.revocation_list import ListUnusable, fetch
 from edge.appliance.identity.revocations import AGAIN, FETCHED_EVERY_S, LOOK_S, HubRevocations
 from tests.unit.enrolment.hub import Hub
 
-HUB = (Endpoint("hub", 5671),)
+HUB = (Way(Endpoint("hub", 5671)),)
 
 
 class Rig:

@@ -8,7 +8,13 @@ from typing import Any
 import pytest
 from wsproto import ConnectionType, WSConnection, events
 
-from bridge.transport.websocket import FRAMES_AT_ONCE, HANDSHAKE_BYTES_MAX, SEND_BYTES_MAX, WebSocketConnection
+from bridge.transport.websocket import (
+    FRAMES_AT_ONCE,
+    HANDSHAKE_BYTES_MAX,
+    SEND_BYTES_MAX,
+    WebSocketClient,
+    WebSocketConnection,
+)
 from edge.broker.listeners.frames import Frames
 from edge.broker.security.site import Site
 
@@ -322,3 +328,83 @@ def test_a_turn_without_bytes_goes_to_the_machine_inside() -> None:
     """`Driver.wake`: a verdict on a password has come, and SASL goes on (`bridge.transport.connection`)."""
     assert opened().receive_data(b"", 0.0) == [b""]
     assert connection().receive_data(b"", 0.0) == [], "before it is open there is nothing to wait for"
+
+
+class TestConnectingEnd:
+    """Section 4.1, against the accepting end."""
+
+    @staticmethod
+    def pair(subprotocol: str = "mqtt") -> tuple[WebSocketClient, WebSocketConnection]:
+        return WebSocketClient(Echo(None), subprotocol, host="gw:1", path="/way?x"), connection()
+
+    @staticmethod
+    def exchange(client: WebSocketClient, server: WebSocketConnection) -> list[Any]:
+        """What happened at the client."""
+        server.receive_data(client.data_to_send(), 0.0)
+        return list(client.receive_data(server.data_to_send(), 0.0))
+
+    def test_bytes_cross_both_ways(self) -> None:
+        client, server = self.pair()
+        inside = client.inner
+        assert isinstance(inside, Echo)
+        inside.out = b"said before there is a WebSocket"
+        assert self.exchange(client, server) == []
+        assert client.opened
+        assert server.path == "/way?x"
+        assert self.exchange(client, server) == [b"said before there is a WebSocket"]  # echoed once each way
+        inside.out = bytes(range(256)) * 1_000
+        client_bytes = client.data_to_send()
+        assert client_bytes.count(bytes(range(256))) == 0  # masked (section 5.3)
+
+    def test_answer_byte_by_byte(self) -> None:
+        client, server = self.pair()
+        server.receive_data(client.data_to_send(), 0.0)
+        for byte in server.data_to_send():
+            assert not client.opened
+            client.receive_data(bytes((byte,)), 0.0)
+        assert client.opened
+
+    def test_another_protocol_there(self) -> None:
+        client, server = self.pair("amqp")
+        assert self.exchange(client, server) == ["eof"]
+        assert client.closed
+        assert client.refused == "no WebSocket there: HTTP status 400"
+
+    @pytest.mark.parametrize(
+        ("answer", "why"),
+        [
+            (b"HTTP/1.1 403 Forbidden\r\nContent-Length: 4\r\n\r\nno\r\n", "HTTP status 403"),
+            (b"HTTP/1.1 302 Found\r\nLocation: https://elsewhere/\r\n\r\n", "HTTP status 302"),
+            (b"HTTP/1.1 200 OK\r\n\r\n<html>", "HTTP status 200"),
+            (b"SSH-2.0-OpenSSH_9\r\n\r\n", "no WebSocket there"),
+            (b"HTTP/1.1 200 OK\r\nX: " + b"x" * HANDSHAKE_BYTES_MAX, "larger than"),
+        ],
+    )
+    def test_no_websocket_there(self, answer: bytes, why: str) -> None:
+        client, _ = self.pair()
+        assert client.receive_data(answer, 0.0) == ["eof"]
+        assert client.closed
+        assert why in client.refused
+
+    def test_a_server_that_names_no_subprotocol(self) -> None:
+        client, server = self.pair()
+        server.receive_data(client.data_to_send(), 0.0)
+        answer = server.data_to_send().replace(b"Sec-WebSocket-Protocol: mqtt\r\n", b"")
+        assert client.receive_data(answer, 0.0) == ["eof"]
+        assert "does not speak mqtt" in client.refused
+
+    def test_given_up(self) -> None:
+        client, server = self.pair()
+        client.give_up("paused")
+        assert client.closed
+        server.receive_data(REQUEST, 0.0)
+        assert client.receive_data(server.data_to_send(), 0.0) == ()
+        assert client.refused == "paused"
+
+    def test_the_peer_closes(self) -> None:
+        client, server = self.pair()
+        self.exchange(client, server)
+        client.data_to_send()
+        server.inner.closed = True  # type: ignore[misc]
+        assert client.receive_data(server.data_to_send(), 0.0) == ["eof"]
+        assert client.closed

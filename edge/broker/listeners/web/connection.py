@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import enum
-from typing import Any, Final, cast
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias, cast
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -20,8 +21,14 @@ from edge.broker.listeners.web.places import Places
 from edge.broker.model.remote import remote_of
 
 _TOO_SLOW: Final = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+_UNAVAILABLE: Final = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 _BODY_S: Final = HTTP_BODY_S_MAX + HTTP_HEAD_S_MAX
 """Later than whoever reads the body says so: for bodies nobody reads."""
+
+
+Upgrade: TypeAlias = Callable[[Peer], asyncio.Protocol | None]
+"""Makes who gets a connection of this peer that asks for WebSocket (RFC 6455), from its request on; None when there is
+no room."""
 
 
 class Part(enum.Enum):
@@ -88,6 +95,13 @@ class HttpConnection(H11Protocol):
             self._writing = None
         super().resume_writing()
 
+    def handle_websocket_upgrade(self, event: h11.Request) -> None:
+        """The connection is somebody else's from here on."""
+        super().handle_websocket_upgrade(event)
+        self._ended = True
+        self._wait_for(None)
+        self._take_place()
+
     def send_400_response(self, msg: str) -> None:
         """The request is none. What was answered already cannot be taken back."""
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
@@ -151,3 +165,20 @@ class HttpConnection(H11Protocol):
             self._users.take(self, user)
         else:
             self._strangers.take(self, self._origin)
+
+
+def upgraded_by(upgrade: Upgrade) -> Callable[..., asyncio.Protocol]:
+    """What uvicorn calls for a connection that asks for WebSocket; it hands the request over again, as bytes."""
+
+    def made(*, app_state: dict[str, Any], **_uvicorns: Any) -> asyncio.Protocol:
+        return upgrade(app_state[KEY]) or _NoRoom()
+
+    return made
+
+
+class _NoRoom(asyncio.Protocol):
+    """Closes a connection there is no room for."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        cast(asyncio.Transport, transport).write(_UNAVAILABLE)
+        transport.close()

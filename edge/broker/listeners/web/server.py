@@ -7,7 +7,7 @@ import contextlib
 import logging
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -25,7 +25,7 @@ from edge.broker.listeners.secure import Identify, SecureAcceptor
 from edge.broker.listeners.tcp import BACKLOG, HANDSHAKE_S
 from edge.broker.listeners.tls import subject_name
 from edge.broker.listeners.web.bound_socket import BoundSocket
-from edge.broker.listeners.web.connection import HttpConnection
+from edge.broker.listeners.web.connection import HttpConnection, Upgrade, upgraded_by
 from edge.broker.listeners.web.places import Places
 from edge.broker.listeners.web.turns import Turns
 
@@ -49,9 +49,15 @@ class _Server(uvicorn.Server):
 class WebServer:
     """One application on some sockets: ``await start()``, later ``await stop()``."""
 
-    def __init__(self, app: ASGIApp, sockets: Sequence[BoundSocket], identify: Identify = subject_name) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        sockets: Sequence[BoundSocket],
+        identify: Identify = subject_name,
+        upgrade: Upgrade | None = None,
+    ) -> None:
         """Takes ownership of the sockets, which are bound; listening is started here. `identify`: which user the holder
-        of a client certificate is."""
+        of a client certificate is. `upgrade` gets connections that ask for WebSocket; None: nobody does."""
         users = Places(HTTP_USERS_MAX, HTTP_USERS_OF_ONE_MAX)
         strangers = Places(HTTP_STRANGERS_MAX, HTTP_STRANGERS_OF_ONE_MAX)
         secure_strangers = Places(HTTPS_STRANGERS_MAX, HTTPS_STRANGERS_OF_ONE_MAX)
@@ -63,7 +69,7 @@ class WebServer:
             proxy_headers=False,  # who an address is does not follow from what a client says
             loop="none",
             lifespan="on",
-            ws="none",  # WebSocket listeners are our own
+            ws=cast(Any, upgraded_by(upgrade)) if upgrade is not None else "none",  # WebSocket is our own
             log_config=None,
             access_log=False,
             server_header=False,

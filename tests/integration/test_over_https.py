@@ -1,0 +1,100 @@
+"""Where only HTTPS gets out: enrolment, renewal and messages over one port of the hub, through a proxy that asks who
+one is, while the link is cut and the hub is killed."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from bridge.proxy import Proxy
+from bridge.resources.endpoint import Endpoint
+from edge.appliance.identity.enrolling import renew
+from edge.appliance.identity.exchange import Exchange, HubUnreachable
+from tests.integration.test_enrolment import Device, fleet, landed, uplink
+from tests.integration.test_transports import has_module
+from tests.support import forked
+from tests.support.http_proxy import HttpProxy
+from tests.support.processes import Waypost, free_port, wait_until
+from tests.support.tenants import tenant_hub
+
+WAIT_S = 60.0
+
+
+def test_enrolled_and_sent_over_https_alone(tmp_path: Path) -> None:
+    """The port of AMQP is not let out: the next URL is taken. Nothing is lost or there twice over cuts and a kill."""
+    amqps, https = free_port(), free_port()
+    data = tmp_path / "hall"
+    places = (f"--amqp=127.0.0.1:{amqps}", f"--http=127.0.0.1:{https}")
+    with (
+        Waypost(tmp_path / "hub.log", "hub", "run", "--data", str(tmp_path / "hub"), *places) as far,
+        HttpProxy([https], "plant:s3cret%") as proxy,
+    ):
+        urls = (f"--hub=amqps://localhost:{amqps}", f"--hub=wss://localhost:{https}")
+        told = ("--name", "hall", "--token", fleet(tmp_path, "token", "create"), "--forward", "plant/#")
+        here = ("--mqtt", "127.0.0.1:0", "--amqp", "none", "--http", "127.0.0.1:0")
+        init = ("edge", "init", "--data", str(data), *urls, *told, *here)
+        done = forked.waypost(*init, "--proxy", f"http://127.0.0.1:{proxy.port}")
+        assert done.returncode == 3
+        assert "it asks for a name and a password" in done.stderr
+        assert proxy.refused[-1] == 407
+        done = forked.waypost(*init, "--proxy", f"http://plant:s3cret%25@127.0.0.1:{proxy.port}")
+        assert done.returncode == 0, done.stderr
+        assert f"at wss://localhost:{https}" in done.stdout
+        assert "s3cret" not in done.stdout + done.stderr
+        with Waypost(tmp_path / "hall.log", "edge", "run", "--data", str(data)) as near:
+            device = Device(data, near.port("mqtt"))
+            device.publish(0, 20)
+            wait_until(lambda: len(landed(tmp_path)) == 20, timeout_s=WAIT_S, what="20 in the lake")
+            assert uplink(data, near)["endpoint"] == f"wss://localhost:{https}/"
+            proxy.cut_after(1_000)
+            device.publish(20, 40)
+            wait_until(lambda: len(landed(tmp_path)) == 40, timeout_s=WAIT_S, what="40 in the lake")
+            far.kill()
+            device.publish(40, 60)
+            far.start()
+            wait_until(lambda: len(landed(tmp_path)) == 60, timeout_s=WAIT_S, what="60 in the lake")
+            through = Proxy(host="127.0.0.1", port=proxy.port, username="plant", password="s3cret%")
+            assert renew(data, Exchange(Endpoint("localhost", https), proxy=through)).gateway == "hall"
+            with pytest.raises(HubUnreachable, match="403 Forbidden"):
+                renew(data, Exchange(Endpoint("localhost", amqps), proxy=through))
+            device.stop()
+            assert near.stop() == 0
+        assert far.stop() == 0
+    found = landed(tmp_path)
+    assert [sequence for _, _, sequence in found] == list(range(60))
+    assert len({epoch for _, epoch, _ in found}) == 1
+    assert "s3cret" not in (tmp_path / "hall.log").read_text()
+
+
+RHEA = """
+const rhea = require('rhea');
+const [url, ca] = process.argv.slice(1);
+const details = rhea.websocket_connect(require('ws'))(url, ['amqp'], {ca: require('fs').readFileSync(ca)});
+const connection = rhea.connect(
+  {connection_details: details, username: 'app@acme', password: 'app@acme', reconnect: false});
+let seen = 0, accepted = 0, sent = 0;
+const done = () => { if (seen === 50 && accepted === 50) { console.log('done'); connection.close(); } };
+connection.on('connection_error', (context) => { console.error(context.connection.error); process.exit(1); });
+connection.on('disconnected', (context) => { if (seen < 50) { console.error(context.error); process.exit(1); } });
+connection.open_receiver('app/rhea');
+connection.on('receiver_open', () => {
+  const sender = connection.open_sender('app/rhea');
+  sender.on('sendable', () => {
+    while (sender.sendable() && sent < 50) sender.send({body: 'x'.repeat(1000 * sent++)}); });
+  sender.on('accepted', () => { accepted++; done(); });
+});
+connection.on('message', (context) => { if (context.message.body.length === 1000 * seen) seen++; done(); });
+"""
+
+
+@pytest.mark.skipif(not has_module("rhea"), reason="rhea is not installed (npm install rhea ws; NODE_PATH)")
+def test_rhea_at_a_hub(tmp_path: Path) -> None:
+    with tenant_hub(tmp_path, {"app@acme": ("send:app/#", "recv:app/#")}) as hub:
+        url = f"wss://localhost:{hub.process.port('https')}/amqp"
+        done = subprocess.run(
+            ["node", "-e", RHEA, url, hub.authority.certificate],
+            check=False, capture_output=True, text=True, timeout=WAIT_S,
+        )  # fmt: skip
+        assert done.stdout == "done\n", done.stderr
