@@ -79,9 +79,9 @@ def hold(verdicts: dict[str, Verdict], kills: int) -> None:
         assert verdict.acked > kills, "there was load"
 
 
-def test_10_kills(tmp_path: Path) -> None:
-    verdicts = campaign(tmp_path, 10)
-    hold(verdicts, 10)
+def test_6_kills(tmp_path: Path) -> None:
+    verdicts = campaign(tmp_path, 6)
+    hold(verdicts, 6)
     assert verdicts["topic/once"].again == 0
 
 

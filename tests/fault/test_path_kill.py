@@ -41,7 +41,7 @@ def stated(lake: Path) -> bool:
 @pytest.mark.parametrize(
     "kills",
     [
-        pytest.param(10, marks=pytest.mark.timeout(400)),
+        pytest.param(6, marks=pytest.mark.timeout(400)),
         pytest.param(60, marks=[pytest.mark.slow, pytest.mark.timeout(1_800)]),
     ],
 )

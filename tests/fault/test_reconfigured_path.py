@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
-import sys
 import threading
 import time
 import urllib.request
@@ -20,11 +18,11 @@ import paho.mqtt.client as paho
 import pytest
 from deltalake import DeltaTable
 
+from tests.support.forked import waypost
 from tests.support.processes import Waypost, free_port, hub, wait_until
 from tests.support.publisher import Publisher
 from tests.support.seeds import chosen_seed
 
-CHANGES = 10
 TOPICS = ("plant/press/1", "plant/press/2", "plant/oven/1")
 
 BASE = """
@@ -70,8 +68,7 @@ class Subscriber:
 
 
 def change(data: Path, *arguments: str, text: str = "") -> None:
-    program = [sys.executable, "-m", "edge.appliance.main", *arguments, "--data", str(data)]
-    done = subprocess.run(program, input=text, capture_output=True, text=True, timeout=60, check=False)
+    done = waypost(*arguments, "--data", str(data), stdin=text)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -82,8 +79,9 @@ def backlog(gateway: Waypost) -> int:
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.parametrize("changes", [6, pytest.param(40, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("type_", ["topic", "queue"])
-def test_acked_is_delivered_while_rules_come_and_go(tmp_path: Path, type_: str) -> None:
+def test_acked_is_delivered_while_rules_come_and_go(tmp_path: Path, type_: str, changes: int) -> None:
     chance = random.Random(chosen_seed())
     ports = {"mqtt": free_port(), "http": free_port(), "hub": free_port()}
     data = tmp_path / "gw1"
@@ -96,7 +94,7 @@ def test_acked_is_delivered_while_rules_come_and_go(tmp_path: Path, type_: str) 
         publishers = [Publisher(f"p{i}", ports["mqtt"], topic) for i, topic in enumerate(TOPICS)]
         for publisher in publishers:
             publisher.start()
-        for _ in range(CHANGES // 2):
+        for _ in range(changes // 2):
             time.sleep(chance.uniform(0.1, 0.8))  # the random moment
             change(data, "apply", "-f", "-", text=NARROW.format(type=type_))
             time.sleep(chance.uniform(0.5, 1.5))

@@ -52,7 +52,7 @@ def processes_of(folder: Path) -> list[str]:
 
 def test_everything_acknowledged_is_in_the_lake_once_and_the_report_stands_on_its_own(tmp_path: Path) -> None:
     folder = tmp_path / "demo"
-    with running("--once", "--out", str(folder)) as demo:
+    with running("--once", "--seconds", "30", "--out", str(folder)) as demo:
         output, _ = demo.communicate(timeout=DEMO_S_MAX)
     assert demo.returncode == 0, output
 
@@ -61,7 +61,7 @@ def test_everything_acknowledged_is_in_the_lake_once_and_the_report_stands_on_it
     assert facts["facts"]
     assert all(fact["ok"] for fact in facts["facts"])
     found = {fact["name"]: fact["value"] for fact in facts["facts"]}
-    assert found["Acknowledged readings found in the lake"] > 5_000
+    assert found["Acknowledged readings found in the lake"] > 2_500
     assert [event["label"] for event in facts["events"]] == [
         "gw1: uplink cut",
         "gw2: killed with SIGKILL",
