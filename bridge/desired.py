@@ -13,6 +13,7 @@ from __future__ import annotations
 import base64
 import binascii
 import enum
+import hashlib
 from typing import Any, Final
 
 import msgspec
@@ -103,6 +104,14 @@ class DesiredReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """Of the newest version that failed, if none was confirmed since."""
     kept: tuple[str, ...] = ()
     """Kind/name of resources that are as somebody at the gateway said, in place of the hub's."""
+    digest: str = ""
+    """`digest_of` the document in force: numbers mean nothing to a hub whose registry is an older copy, and which gives
+    them a second time. Empty where the gateway does not know it."""
+
+
+def digest_of(content: str) -> str:
+    """SHA-256 of a document's text, hexadecimal: which document it is."""
+    return hashlib.sha256(content.encode()).hexdigest()
 
 
 def to_sign(content: str) -> bytes:

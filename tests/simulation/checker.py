@@ -20,6 +20,13 @@ The events it reads, by `Event.what`:
 - ``put back``: an older copy of the store with ((log, position, epoch, address, sequence, messages), ...) and cursors
   ((cursor, name, log, position), ...);
 - ``command`` command, state: what a gateway said of a command is on disk at the hub;
+- ``wanted`` mark, kind: somebody wants a version of the gateway's configuration; a mark is in no other;
+- ``versions`` newest, confirmed, its mark, tried, its mark: what the gateway has on disk of its hub's versions;
+- ``followed`` mark: the gateway goes by this version of its hub's, 0: by none;
+- ``told`` version: the hub has on disk that the gateway tries this one, 0: none;
+- ``known of versions`` mark, state: how the hub thinks it is with the newest it wants;
+- ``versions put back``: the hub's registry of versions is an older copy;
+- ``configured at last`` mark, mark: of what the hub wants, and of what the gateway goes by;
 - ``raised`` process, error: what no callback may raise.
 """
 
@@ -35,6 +42,7 @@ from cloud.hub.registry.commands import CommandState
 from edge.broker.model.topics import matches
 from tests.simulation.history import Event
 from tests.simulation.medium import RECEIPT
+from tests.simulation.versions import Versions
 
 Name = tuple[str, str, int]
 """(epoch, address, sequence)."""
@@ -127,6 +135,7 @@ class Checker:
         self._hub_ledger: list[tuple[str, str, int, int]] = []
         self._commands: dict[str, str] = {}
         """What the hub knows of each."""
+        self._versions = Versions(self._wrong)
         self._undone: set[str] = set()
         """Messages an older copy does not know."""
 
@@ -149,6 +158,7 @@ class Checker:
             "hub ledger": self._on_hub_ledger,
             "command": self._on_command,
             "receipt waits": self._ever.add,
+            **self._versions.on,
             "put back": self._on_put_back,
             "forked": self._on_forked,
             "failed": self._on_failed,
@@ -301,6 +311,7 @@ class Checker:
         after = {kept.message for log in self._logs.values() for kept in log.values()}
         self._undone |= before.keys() - after
         self._put_back = True
+        self._versions.put_back()
         self._passed = defaultdict(set, {cursor: set() for cursor in self._opened})
         self._given.clear()
         self._seen.clear()

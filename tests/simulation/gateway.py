@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any, Final, cast
 
 import msgspec
 
 from bridge.proxy import Way
 from bridge.resources.endpoint import Endpoint
+from bridge.resources.resource import Resource
+from edge.appliance.configuration.effective import effective
+from edge.appliance.configuration.repository import RepositoryError
+from edge.appliance.desired.starts import begin, give_up
+from edge.appliance.desired.trials import Trials
+from edge.appliance.following import Following
+from edge.appliance.gateway import Gateway as Appliance
+from edge.appliance.identity.location import identity_file
 from edge.appliance.identity.renewal import Renewal
+from edge.appliance.options import RunOptions, resources_of
 from edge.broker.configuration import (
     AddressConfiguration,
     BrokerConfiguration,
@@ -27,7 +38,7 @@ from edge.broker.model.address_policy import AddressPolicy, WhenFull
 from edge.broker.model.addresses import AddressRule, AddressType
 from edge.broker.retention.manifests import Manifests
 from edge.broker.router.commands.addresses import PLAIN, with_commands
-from edge.broker.router.uplinks import ConnectorUplink, Uplinks
+from edge.broker.router.uplinks import AnyConnector, ConnectorUplink, Uplinks
 from edge.broker.server import Broker
 from edge.broker.store.engine import StoreEngine
 from tests.simulation.environment import wall_ns
@@ -66,8 +77,19 @@ TAKING = Connector(
     hosts=(EndpointHost(host=FAR_SIDE.host, port=FAR_SIDE.port),),
     idle_timeout_s=4.0,
 )
-CERTIFIED = TlsFiles(ca="authority", certificate="gateway", key="gateway")
+CERTIFIED = TlsFiles(ca="authority", certificate=str(identity_file(Path(NAME))), key="gateway")
 """Towards the hub; what it has is `enrolment`'s."""
+OPTIONS: Final = RunOptions(data=Path(NAME))
+OWN: Final[list[dict[str, Any]]] = [
+    {
+        "apiVersion": "waypost/v1",
+        "kind": "Gateway",
+        "metadata": {"name": NAME},
+        "spec": {"listeners": {"mqtt": str(MQTT)}, "hub": {"url": f"amqp://{HUB}"}},
+    }
+]
+"""What is applied at the gateway itself, as far as its hub decides about it."""
+START_AGAIN_S: Final = 0.05
 ALWAYS = {"plant": "plant/#", "burst": "burst/#"}
 """Forwarders that are always there: name -> filter."""
 
@@ -105,6 +127,26 @@ def configuration(
     return with_commands(made, PLAIN)
 
 
+def managed(resources: Sequence[Resource]) -> BrokerConfiguration:
+    """What these make of a gateway, as far as a version of its hub may say."""
+    return effective(resources)
+
+
+def with_managed(own: BrokerConfiguration, over: BrokerConfiguration) -> BrokerConfiguration:
+    """What is in force: what the hub decides, over what the gateway has itself."""
+    addresses = {each.rule.pattern: each for each in (*over.addresses, *own.addresses)}
+    short = (msgspec.structs.replace(each, name=each.name.rpartition("/")[2]) for each in over.forwarders)
+    forwarders = {each.name: each for each in (*short, *own.forwarders)}
+    hosts = next(each.hosts for each in over.connectors if each.name == "hub")
+    moved = [
+        msgspec.structs.replace(each, hosts=hosts) if each.name == "hub" and hosts[0].host != HUB.host else each
+        for each in own.connectors
+    ]
+    return msgspec.structs.replace(
+        own, addresses=tuple(addresses.values()), forwarders=tuple(forwarders.values()), connectors=tuple(moved)
+    )
+
+
 class NoKey:
     """Signs manifests: what they say is looked at elsewhere."""
 
@@ -121,6 +163,7 @@ class Gateway:
         self, scheduler: Scheduler, network: Network, medium: Card, history: History, draw: Callable[[], float]
     ) -> None:
         self.configuration = configuration()
+        """Its own."""
         self.medium = medium
         self.process = Process(NAME)
         self.process.alive = False
@@ -134,6 +177,8 @@ class Gateway:
         self._history = history
         self._draw = draw
         self._clock_offset_ns = 0
+        self._managed = BrokerConfiguration()
+        """What the hub decides, as it was taken over last."""
 
     @property
     def up(self) -> bool:
@@ -147,22 +192,63 @@ class Gateway:
         self.process = process = Process(NAME)
         process.clock_offset_ns = self._clock_offset_ns
         loop = SimulatedLoop(self._scheduler, process, self._network)
+        loop.work_s = lambda: self.medium.commit_s * 2 * self._draw()
         loop.call_soon(self._serve, loop)
 
     def _serve(self, loop: SimulatedLoop) -> None:
         self._history.record("start", NAME)
+        try:
+            begin(OPTIONS)
+            resources = resources_of(OPTIONS)
+            self._managed = managed(resources)
+            if self._managed.endpoint("http") is not None and give_up(OPTIONS, "the port is in use"):
+                self._end_process()
+                return
+        except RepositoryError as error:
+            self._history.record("cannot start", NAME, str(error))
+            self._end_process()
+            return
+        self._history.record("followed", self.mark)
         self.store = open_store(self.medium, self.process, loop.call_soon_threadsafe)
-        self.broker = Broker(self.configuration, self.store, resident=lambda: 0)
-        self.uplinks = Uplinks(self.broker.router, self.store, NoKey())
-        self.uplinks.configure(self.configuration)
+        self.broker = Broker(self._in_force, self.store, resident=lambda: 0)
+        following = Following(OPTIONS, resources)
+        trials = Trials(OPTIONS.data, following, restart=partial(loop.call_soon, self._again))
+        self.uplinks = Uplinks(self.broker.router, self.store, NoKey(), made=trials.bind)
+        self.uplinks.configure(self._in_force)
         loop.create_task(self.broker.start())
         self.uplinks.start()
+        appliance = cast(Appliance, _Followed(self))
+        loop.create_task(following.watch(appliance))
+        trials.start(appliance)
         self._look(loop)
         Renewal(
             Path(NAME), lambda: WAYS, now=lambda: wall_ns(self._scheduler) / 1e9, clock=loop.time, draw=self._draw
         ).start()
         for tell in self.started:
             tell()
+
+    @property
+    def _in_force(self) -> BrokerConfiguration:
+        return with_managed(self.configuration, self._managed)
+
+    @property
+    def mark(self) -> int:
+        """The mark of the hub's version the process goes by; 0: of none."""
+        marks = [each.rule.pattern for each in self._managed.addresses if each.rule.pattern.startswith("unused/")]
+        return int(marks[0].removeprefix("unused/")) if marks else 0
+
+    def _again(self) -> None:
+        """The process ends in good order, and starts anew."""
+        self._history.record("stop", NAME)
+        self.store.close()
+        self._end_process()
+
+    def _end_process(self) -> None:
+        """It ends, and who watches it starts it anew."""
+        self.process.alive = False
+        self.process.loop.abandon()
+        self._network.died(self.process)
+        self._scheduler.after(START_AGAIN_S, Process("outside"), self.start)
 
     def _look(self, loop: SimulatedLoop) -> None:
         """As the appliance does every few seconds."""
@@ -205,14 +291,36 @@ class Gateway:
 
     def reconfigure(self, wanted: BrokerConfiguration) -> None:
         """What `waypost apply` does to a running gateway, or writes for one that is down."""
-        self.configuration = wanted = msgspec.structs.replace(wanted)
+        self.configuration = msgspec.structs.replace(wanted)
         if not self.up:
             return
         self._scheduler.enter(self.process)
-        self.broker.reconfigure(wanted)
-        for uplink in self.uplinks.configure(wanted):
+        for uplink in self._configure():
             self.process.loop.create_task(uplink.dialer.close())
+
+    async def follow(self, wanted: BrokerConfiguration) -> None:
+        """What `edge.appliance.gateway` does when its hub decides otherwise."""
+        self._managed = wanted
+        self._history.record("followed", self.mark)
+        for uplink in self._configure():
+            await uplink.dialer.close()
+
+    def _configure(self) -> list[AnyConnector]:
+        """Returns what is not wanted any more."""
+        wanted = self._in_force
+        self.broker.reconfigure(wanted)
+        return self.uplinks.configure(wanted)
 
     def jump(self, offset_ns: int) -> None:
         """Its wall clock is set."""
         self._clock_offset_ns = self.process.clock_offset_ns = offset_ns
+
+
+class _Followed:
+    """The gateway as `edge.appliance.following` has it."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+
+    async def reconfigure(self, wanted: BrokerConfiguration) -> None:
+        await self._gateway.follow(wanted)

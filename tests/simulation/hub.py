@@ -12,13 +12,14 @@ from typing import Any, cast
 
 from bridge.downlink import Downlink
 from bridge.engine import Engine
-from bridge.hub_addresses import COMMANDS
+from bridge.hub_addresses import COMMANDS, DESIRED
 from bridge.intake import Intake
 from bridge.resources.endpoint import Endpoint
 from bridge.transport.driver import Driver
 from cloud.hub.acceptor import Acceptor
 from cloud.hub.commands.service import HubCommands
 from cloud.hub.committer import Committer
+from cloud.hub.desired.service import DesiredConfigurations
 from cloud.hub.enrolment.authority import Authority
 from cloud.hub.enrolment.service import Enrolment
 from cloud.hub.fleet import Fleet
@@ -33,6 +34,7 @@ from cloud.lake.landing import Landing
 from edge.broker.listeners.tcp import TcpListener
 from edge.broker.security.authenticator import Gate
 from tests.simulation.commands import CommandTable, commands_of_a_hub
+from tests.simulation.desired import desired_of_a_hub
 from tests.simulation.environment import wall_ns
 from tests.simulation.gateway import HUB, STANDBY
 from tests.simulation.history import History
@@ -109,6 +111,7 @@ class Hub:
         )
         metrics = cast(Metrics, SimpleNamespace(landing_seconds=SimpleNamespace(observe=lambda _s: None)))
         commands = commands_of_a_hub(self._scheduler, self._commands)
+        desired = desired_of_a_hub(self._scheduler)
         service = HubService(
             Fleet(versions=landing.versions),
             self.committer,
@@ -116,14 +119,17 @@ class Hub:
             now_us=lambda: wall_ns(self._scheduler) // 1_000,
             clock=loop.time,
             hear=commands.heard,
+            configured=desired.reported,
         )
-        loop.create_task(self._listen(service, commands, endpoint))
+        loop.create_task(self._listen(service, commands, desired, endpoint))
 
-    async def _listen(self, service: HubService, commands: HubCommands, endpoint: Endpoint) -> None:
+    async def _listen(
+        self, service: HubService, commands: HubCommands, desired: DesiredConfigurations, endpoint: Endpoint
+    ) -> None:
         """Serve who is let in, as `cloud.hub.server` does."""
 
         def serve(peer: Peer, engine: Engine, driver: Driver, _credentials: object) -> Intake:
-            downlink = Downlink((peer.tenant, peer.name), {COMMANDS: commands.dispatch})
+            downlink = Downlink((peer.tenant, peer.name), {COMMANDS: commands.dispatch, DESIRED: desired})
             made = Intake(engine, service, driver, gateway=peer.name, downlink=downlink)
             service.introduce(made, peer.tenant, driver.peername)
             return made
@@ -139,6 +145,7 @@ class Hub:
         )
         try:
             await enrolment.open()
+            await desired.open()
             await commands.open()
         except RegistryError as error:
             self._cannot_start(error)

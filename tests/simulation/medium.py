@@ -49,6 +49,8 @@ class Contents:
     epochs: list[str] = field(default_factory=list)
     starts: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
     """As `Epochs` has them: (first sequence, number of the epoch) by address."""
+    files: dict[str, tuple[int, bytes]] = field(default_factory=dict)
+    """By name, of the gateway's configuration: how many were written before, and what is in it."""
     openings: list[tuple[str, dict[int, int]]] = field(default_factory=list)
     """(id, ends of the logs at that moment)."""
 
@@ -61,7 +63,7 @@ class Contents:
     def copied(self) -> Contents:
         """What a backup has: messages never change, the rest is copied."""
         twin = copy.copy(self)
-        for name in ("logs", "firsts", "ends", "cursors", "sequences", "starts"):
+        for name in ("logs", "firsts", "ends", "cursors", "sequences", "starts", "files"):
             setattr(twin, name, dict(getattr(self, name)))
         twin.kept = {log: list(runs) for log, runs in self.kept.items()}
         twin.values = {kind: dict(values) for kind, values in self.values.items()}

@@ -15,6 +15,8 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 from unittest import mock
 
+import msgspec
+
 from bridge.command import Receipt
 from bridge.forwarders.inbox import Incoming
 from bridge.forwarders.outcome import Outcome
@@ -24,13 +26,17 @@ from cloud.hub.acceptor import Acceptor
 from cloud.hub.commands.dispatch import Dispatch
 from cloud.hub.commands.service import HubCommands
 from cloud.hub.committer import Committer
+from cloud.hub.desired.service import DesiredConfigurations
 from cloud.hub.enrolment.service import Enrolment
 from cloud.hub.groups import Entry, Verdict
 from cloud.hub.lander import Lander
 from cloud.hub.peers import Peer
+from cloud.hub.registry import configurations
 from cloud.hub.service import HubService
 from cloud.lake.landing import Landing
 from cloud.lake.sequences import SequenceSet, Span
+from edge.appliance.configuration.hub_versions import HubVersions, Version
+from edge.appliance.desired.trials import Trials
 from edge.broker.delivery.cursor_window import CursorWindow
 from edge.broker.delivery.feeds import LogFeeds
 from edge.broker.model.interfaces import Origin, Refusal
@@ -218,6 +224,37 @@ def _heard_by_nobody(self: HubCommands, news: Any, kept: Any) -> None:
     kept(True)
 
 
+# --- versions of the hub's configuration ------------------------------------------------------------------------------
+
+
+_await_confirmation = Trials._await_confirmation
+
+
+def _confirm_what_is_tried(self: Trials, trial: Version) -> None:
+    _await_confirmation(self, trial)
+    self._do(self._confirm(trial.number))
+
+
+def _try_for_ever(_self: Trials, _trial: Version) -> None:
+    """The previous version does not return."""
+
+
+def _forget_what_failed(self: HubVersions, _why: str) -> HubVersions:
+    return msgspec.structs.replace(self, newest=self.newest - 1, trial=None, starts=0)
+
+
+def _confirm_on_arrival(self: DesiredConfigurations, key: Any, report: Any, kept: Any) -> None:
+    kept()
+    _told(self, key, report, lambda: None)
+
+
+_told = DesiredConfigurations.reported
+
+
+def _as_it_says(_tx: Any, _key: Any, report: Any) -> Any:
+    return report
+
+
 # --- the hub --------------------------------------------------------------------------------------------------------
 
 
@@ -402,6 +439,21 @@ MUTATIONS = (
     Mutation("writes a receipt behind the commit of its command", [(CommandReceipts, "_tell", _tell_later)]),
     Mutation("the hub takes a command for queued when it is sent", [(Dispatch, "_send", _queued_when_sent)]),
     Mutation("the hub keeps nothing of what a gateway says of commands", [(HubCommands, "hear", _heard_by_nobody)]),
+    Mutation("confirms a version when it is tried", [(Trials, "_await_confirmation", _confirm_what_is_tried)]),
+    Mutation(
+        "goes on with a version that cuts it off", [(Trials, "_await_confirmation", _try_for_ever)], ("new_version",)
+    ),
+    Mutation("tries again what it has given up", [(HubVersions, "rolled_back", _forget_what_failed)], ("new_version",)),
+    Mutation(
+        "the hub confirms a version before its registry knows that it is tried",
+        [(DesiredConfigurations, "reported", _confirm_on_arrival)],
+    ),
+    Mutation(
+        "the hub takes numbers of versions for the versions",
+        [(configurations, "_of_our_versions", _as_it_says)],
+        ("new_version", "put_back_versions"),
+        12,
+    ),
     Mutation(
         "closes an hour of manifests again before that is on disk",
         [(Manifests, "_written", _always_written)],

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from cloud.lake.commits import FAILPOINTS
 from cloud.lake.faults import LakeError
 from edge.broker.model.addresses import AddressType
+from tests.simulation.desired import KINDS, SOUND
 from tests.simulation.gateway import FORWARDERS, NAME, configuration
 from tests.simulation.medium import BROKEN, FULL, READ_ONLY, Contents
 
@@ -51,6 +52,8 @@ WEIGHTS = {
     "state": 3,
     "revoke": 3,
     "certificate_ends": 2,
+    "new_version": 5,
+    "put_back_versions": 2,
 }
 """How often each kind is drawn."""
 
@@ -118,6 +121,7 @@ class Nemesis:
         world.hub.start()
         world.network.heal()
         world.admission.want()
+        world.operator.want_nothing_more()
         self._rules.clear()
         self._forwarders.clear()
         self._apply()
@@ -287,6 +291,19 @@ class Nemesis:
 
     def _certificate_ends(self, _fault: Fault) -> None:
         self._world.admission.end_soon()
+
+    def _new_version(self, fault: Fault) -> None:
+        """Its hub wants the gateway to be configured otherwise; not always as it can be."""
+        kinds = (*SOUND, *KINDS)
+        self._world.operator.want(kinds[fault.choice % len(kinds)])
+
+    def _put_back_versions(self, fault: Fault) -> None:
+        """The registry of versions is as it was before one of them was made."""
+        world = self._world
+        if world.versions.put_back(fault.choice):
+            world.history.record("versions put back")
+            world.hub.kill(power=False)
+            self._heal_later(fault, world.hub.start)
 
     def _far_crash(self, _fault: Fault) -> None:
         """What it was answered last it has not written down: that comes again."""

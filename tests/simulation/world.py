@@ -15,6 +15,7 @@ from edge.broker.router.commands.addresses import PLAIN
 from tests.simulation.clients import Fault as ClientFault
 from tests.simulation.clients import LiveConsumer, RouterConsumer, RouterOrigin
 from tests.simulation.commands import Application, CommandTable, simulated_commands
+from tests.simulation.desired import Operator, VersionsDatabase, simulated_configurations
 from tests.simulation.devices import Device
 from tests.simulation.enrolment import Admission, simulated_certificates
 from tests.simulation.environment import simulated
@@ -64,6 +65,8 @@ class World:
         self.gateway = Gateway(self.scheduler, self.network, self.medium, self.history, draw)
         self.lake = SimulatedLake(self.history)
         self.database = Database(self._random("registry"))
+        self.versions = VersionsDatabase(self.database)
+        self.operator = Operator(self.scheduler, self.versions, self.history)
         self.commands = CommandTable(self.database, self.history)
         self.hub = Hub(
             self.scheduler, self.network, self.lake, self.database, self.commands, self.history, self._random("hub")
@@ -123,6 +126,7 @@ class World:
         for consumer in self.consumers:
             consumer.accepts_all = True
         if self._come_to_rest(self._unrest):
+            self.history.record("configured at last", self.operator.newest(), self.gateway.mark)
             self.gateway.state()
             self._come_to_rest(self._unstated)
             self.history.record("all stated")
@@ -175,7 +179,7 @@ class World:
             for cursor in info.cursors
             if cursor.log in ends and cursor.backlog and cursor.name in self._served
         ]
-        return "; ".join([*waiting, *behind])
+        return "; ".join([*waiting, *behind, *filter(None, [self.operator.unsettled])])
 
     def _consumer(self, name: str, address: str, durable: str | None) -> RouterConsumer:
         return RouterConsumer(name, self.gateway, self.history, self._random(name), address, durable)
@@ -232,6 +236,7 @@ def simulate(seed: int, options: Options, schedule: Sequence[Fault] | None = Non
             simulated_rows(),
             simulated_certificates(world.admission),
             simulated_commands(),
+            simulated_configurations(world.medium, world.versions, world.history),
         ):
             try:
                 world.run(world.faults() if schedule is None else schedule)

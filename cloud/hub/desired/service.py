@@ -102,7 +102,7 @@ class DesiredConfigurations:
         """Raises `RegistryError`."""
         loop = asyncio.get_running_loop()
         self._registry = await loop.run_in_executor(self._executor, _open, self._url)
-        self._since = self.now_us()
+        self._since = await self.ask(lambda known, _: known.changed_last())
         await self._count()
         self._tasks = [loop.create_task(each) for each in (self._watch(), self._keep())]
 

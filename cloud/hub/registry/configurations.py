@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 import sqlalchemy as sa
 
-from bridge.desired import Desired, DesiredReport, Outcome, Signed, read, written
+from bridge.desired import Desired, DesiredReport, Failure, Outcome, Signed, digest_of, read, written
 from bridge.hidden import hides
 from cloud.hub.groups import Key
 from cloud.hub.limits import VERSIONS_KEPT, WHY_CHARACTERS_MAX
@@ -28,8 +28,8 @@ from cloud.hub.registry.schema import (
 from cloud.hub.rollout import RolloutState
 
 TIES_US = 10_000_000
-"""How much further back than the last change seen the next ones are looked for: who changes something has a clock of
-its own, and its transaction ends later than it took the time."""
+"""How much further back than the last change seen the next ones are looked for: a transaction may end later than one
+that began after it."""
 
 Sign = Callable[[str], str]
 """The authority's signature over the text of a document, as `Signed` has it."""
@@ -86,6 +86,7 @@ class GatewayRecord(NamedTuple):
     gateway: str
     wanted: int
     changed_at: int
+    """When somebody changed what is wanted; later than every change before it, whatever clocks say."""
     report: DesiredReport | None
     reported_at: int | None
 
@@ -169,6 +170,10 @@ class Configurations:
             query = query.where(configured.c.changed_at >= since_us - TIES_US)
         return [_gateway(row) for row in self._database.transaction(lambda tx: tx.execute(query).all())]
 
+    def changed_last(self) -> int:
+        """The newest `GatewayRecord.changed_at`; 0: nobody has wanted anything."""
+        return self._database.transaction(_changed_last)
+
     def known(self, tenant: str) -> list[tuple[str, bool]]:
         """(name, connected) of every gateway of a tenant, by name."""
         return self._database.transaction(lambda tx: _known(tx, tenant))
@@ -209,7 +214,7 @@ def make_versions(tx: sa.Connection, wanted: Sequence[Wanted], now_us: int, sign
         head = (each.tenant, each.gateway, number, now_us, each.made_by, each.note)
         record = VersionRecord(*head, content, sign(content), each.rollout)
         tx.execute(configurations.insert().values(**record._asdict()))
-        _set(tx, (each.tenant, each.gateway), before, wanted=number, changed_at=now_us)
+        _set(tx, (each.tenant, each.gateway), before, wanted=number, changed_at=_changed_at(tx, now_us))
         _forget_old(tx, each.tenant, each.gateway, number)
         made.append(record)
     return made
@@ -233,7 +238,17 @@ def touch(tx: sa.Connection, tenant: str, names: Iterable[str], now_us: int) -> 
     here = (configured.c.tenant == tenant, configured.c.gateway == sa.bindparam("at"))
     rows = [{"at": name} for name in names]
     if rows:
-        tx.execute(configured.update().where(*here).values(changed_at=now_us), rows)
+        tx.execute(configured.update().where(*here).values(changed_at=_changed_at(tx, now_us)), rows)
+
+
+def _changed_at(tx: sa.Connection, now_us: int) -> int:
+    """When a change is made that a hub looks for: behind every one before it, whatever the clock of its maker says."""
+    return max(now_us, _changed_last(tx) + 1)
+
+
+def _changed_last(tx: sa.Connection) -> int:
+    last: int | None = tx.execute(sa.select(sa.func.max(configured.c.changed_at))).scalar()
+    return last or 0
 
 
 def _known(tx: sa.Connection, tenant: str) -> list[tuple[str, bool]]:
@@ -282,10 +297,26 @@ def _reported(tx: sa.Connection, key: Key, report: DesiredReport, now_us: int) -
     if report.failure is not None and len(report.failure.why) > WHY_CHARACTERS_MAX:
         shorter = msgspec.structs.replace(report.failure, why=f"{report.failure.why[:WHY_CHARACTERS_MAX]} …")
         report = msgspec.structs.replace(report, failure=shorter)
-    if before is None or before.report != report:
-        _set(tx, key, before, report=msgspec.json.encode(report).decode(), reported_at=now_us)
-        _note_outcomes(tx, key, report, now_us)
+    known = _of_our_versions(tx, key, report)
+    if before is None or before.report != known:
+        _set(tx, key, before, report=msgspec.json.encode(known).decode(), reported_at=now_us)
+        _note_outcomes(tx, key, known, now_us)
     return _due(tx, key, report)
+
+
+def _of_our_versions(tx: sa.Connection, key: Key, report: DesiredReport) -> DesiredReport:
+    """What a report says of versions this registry has: where it is an older copy, the gateway's may be another one
+    that had the same number, and what is wanted under it is not in force."""
+    number = report.trying or report.version
+    here = (configurations.c.tenant == key[0], configurations.c.gateway == key[1], configurations.c.version == number)
+    content = tx.execute(sa.select(configurations.c.content).where(*here)).scalar()
+    if not report.digest or content is None or digest_of(content) == report.digest:
+        return report
+    why = "the gateway has another version of this number: this registry is an older copy; send what is wanted anew"
+    failure = Failure(number, Outcome.REFUSED, why)
+    if report.trying is not None:
+        return msgspec.structs.replace(report, trying=None, failure=failure)
+    return msgspec.structs.replace(report, version=0, failure=failure)
 
 
 def _note_outcomes(tx: sa.Connection, key: Key, report: DesiredReport, now_us: int) -> None:

@@ -39,6 +39,8 @@ class Version(msgspec.Struct, frozen=True):
     resources: list[dict[str, Any]]
     confirm_s: float
     restart: bool = False
+    digest: str = ""
+    """As `bridge.desired.digest_of` its document; empty of one an older program took."""
 
 
 class HubVersions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -75,6 +77,7 @@ class HubVersions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
             newest=self.newest,
             failure=self.failure,
             kept=self.in_force_kept,
+            digest=self.in_force.digest if self.in_force is not None else "",
         )
 
     # --- steps ------------------------------------------------------------------------------------------------
@@ -93,10 +96,10 @@ class HubVersions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         if number <= self.newest:
             raise NotTaken(f"version {number} is not newer than {self.newest}, which this gateway has decided about")
 
-    def tried(self, desired: Desired) -> HubVersions:
+    def tried(self, desired: Desired, digest: str = "") -> HubVersions:
         """This version is in force from now on, on trial. Raises `NotTaken`."""
         self.require_new(desired.version)
-        trial = Version(desired.version, desired.resources, desired.confirm_s, desired.restart)
+        trial = Version(desired.version, desired.resources, desired.confirm_s, desired.restart, digest)
         return msgspec.structs.replace(self, newest=desired.version, trial=trial, starts=0, failure=None)
 
     def refused(self, number: int, why: str) -> HubVersions:

@@ -169,14 +169,22 @@ class Repository:
                 self._write_hub(after)
             return after
 
-    def take(self, desired: Desired, authority: str, fault: Callable[[Sequence[Resource]], str | None]) -> HubVersions:
+    def take(
+        self,
+        desired: Desired,
+        authority: str,
+        fault: Callable[[Sequence[Resource]], str | None],
+        *,
+        digest: str = "",
+    ) -> HubVersions:
         """Put a version on trial, or refuse it where it is not valid over what the gateway has itself, or `fault` says
-        why not of the whole; on disk on return. Raises `NotTaken`, `RepositoryError`."""
+        why not of the whole; on disk on return. `digest` says which document it is. Raises `NotTaken`,
+        `RepositoryError`."""
 
         def step(before: HubVersions) -> HubVersions:
             known = before.of(authority)
             known.require_new(desired.version)
-            tried = known.tried(desired)
+            tried = known.tried(desired, digest)
             try:
                 over = layer(tried.trial)
                 why = fault(plan.load(KINDS, self._read().resources, str(self.path), over.over))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
-from bridge.desired import DesiredError, DesiredReport, Failure, Outcome, Signed
+from bridge.desired import DesiredError, DesiredReport, Failure, Outcome, Signed, digest_of
 from bridge.forwarders.outcome import Outcome as Settlement
 from bridge.resources.errors import ConfigurationRejected
 from edge.appliance.configuration.hub_versions import HubVersions, NotTaken, Version
@@ -156,7 +156,8 @@ class Trials:
         self._unread = None
         desired = verified.desired
         fault = partial(self._following.fault, restart=desired.restart)
-        known = await asyncio.to_thread(self._repository.take, desired, verified.authority, fault)
+        take = partial(self._repository.take, desired, verified.authority, fault, digest=digest_of(signed.content))
+        known = await asyncio.to_thread(take)
         if known.trial is not None:
             log.warning("version %d of the hub's configuration is tried", desired.version)
             self._await_confirmation(known.trial)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bridge.desired import DesiredReport, Failure, Outcome, read
+from bridge.desired import DesiredReport, Failure, Outcome, digest_of, read
 from cloud.hub.groups import Presence
 from cloud.hub.limits import ROLLOUTS_KEPT, VERSIONS_KEPT, WHY_CHARACTERS_MAX
 from cloud.hub.registry.configurations import Configurations, Offer, UnknownGateway, Wanted
@@ -93,6 +93,24 @@ class TestVersions:
         [made] = known.want([wanted("g1", "a")], 2, sign)
         assert made.version == 9
 
+    def test_a_number_given_twice_is_not_taken_for_the_other_version(self, known: Configurations) -> None:
+        """The registry is an older copy, and the gateway has not told it so when a number is given again."""
+        key = ("acme", "g1")
+        [made] = known.want([wanted("g1", "a")], 1, sign)
+        for trying in (1, None):
+            lost = DesiredReport(version=0 if trying else 1, trying=trying, newest=1, digest=digest_of("another text"))
+            assert say(known, key, lost, 2) is None
+            [found] = known.gateways("acme")
+            assert (found.state, found.failed) == ("refused", True)
+            assert "older copy" in found.why
+        [version] = known.versions(*key)
+        assert version.confirmed_at is None
+        [again] = known.want([wanted("g1", "a")], 3, sign)
+        assert again.version == 2
+        say(known, key, DesiredReport(version=2, newest=2, digest=digest_of(again.content)), 4)
+        assert known.gateways("acme")[0].state == "confirmed"
+        assert made.content != again.content
+
     def test_old_ones_are_forgotten_but_the_last_confirmed(self, known: Configurations) -> None:
         known.want([wanted("g1", "a")], 1, sign)
         say(known, ("acme", "g1"), DesiredReport(version=1, newest=1), 2)
@@ -143,6 +161,13 @@ class TestReports:
         known.want([wanted("g1", "a")], 100 * SECOND, sign)
         known.want([wanted("g2", "a")], 200 * SECOND, sign)
         assert [each.gateway for each in known.gateways(since_us=150 * SECOND)] == ["g2"]
+
+    def test_changes_are_found_whatever_the_clock_of_who_makes_them_says(self, known: Configurations) -> None:
+        known.want([wanted("g1", "a")], 100 * SECOND, sign)
+        since = known.changed_last()
+        known.want([wanted("g2", "a")], 1, sign)
+        assert known.changed_last() > since
+        assert "g2" in {each.gateway for each in known.gateways(since_us=since)}
 
 
 def begin(rollouts: Rollouts, sizes: list[int], **more: Any) -> str:

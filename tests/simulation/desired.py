@@ -1,0 +1,332 @@
+"""Configuration from the hub: who wants versions of it, the registry that has them, and the files of the gateway.
+
+How a version is made, offered, tried, confirmed and rolled back is the product's: the tables of `cloud.hub.registry` in
+an SQLite database in memory, `cloud.hub.desired.service`, and `edge.appliance.desired.trials` with the real repository
+over files on the simulated card. Each version has a *mark*, a number in its content, by which the history tells one
+from another, whatever the numbers of versions say.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from functools import cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from unittest import mock
+
+import msgspec
+import sqlalchemy as sa
+from sqlalchemy.pool import StaticPool
+
+from bridge.desired import DesiredError, DesiredReport, Signed, read
+from cloud.hub.desired import service
+from cloud.hub.desired.service import DesiredConfigurations, signing
+from cloud.hub.enrolment.authority import Authority
+from cloud.hub.groups import Key
+from cloud.hub.registry.configurations import Configurations, GatewayRecord, Offer, VersionRecord, Wanted, gateway_in
+from cloud.hub.registry.rollouts import Rollouts
+from cloud.hub.registry.schema import gateways, open_schema
+from cloud.lake.faults import RegistryError
+from edge.appliance import following
+from edge.appliance.configuration import repository
+from edge.appliance.configuration.file import Mark, RepositoryError
+from edge.appliance.configuration.hub_versions import HubVersions, Version
+from edge.appliance.desired import signature, starts
+from edge.appliance.desired.signature import Verified
+from tests.simulation.environment import wall_ns
+from tests.simulation.gateway import NAME, OWN, managed
+from tests.simulation.history import History
+from tests.simulation.medium import Card
+from tests.simulation.registry import Database
+from tests.simulation.scheduler import Process, Scheduler
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from bridge.resources.resource import Resource
+    from edge.appliance.options import RunOptions
+    from edge.broker.configuration import BrokerConfiguration
+
+T = TypeVar("T")
+
+TENANT: Final = "default"
+CONFIRM_S: Final = 2.0
+LOOKED_AT_S: Final = 0.3
+"""Of a hub: sooner than the product's, so that there is more than one version in the time of a run."""
+CLOCK_NS: Final = -3_600_000_000_000
+"""How far the operator's clock is off: whose it is, another one than the hub's, nobody knows."""
+AGAIN_S: Final = 0.5
+"""How often the person looks whether what is wanted at last is in force."""
+
+SOUND: Final = ("a forwarder", "another forwarder", "nothing", "a restart")
+"""Kinds of versions that a gateway can confirm."""
+KINDS: Final = (*SOUND, "no uplink", "no connector", "no start", "no leave to restart")
+
+
+def resources_of(kind: str, mark: int) -> list[dict[str, Any]]:
+    """What a version of a kind says."""
+    documents = [_address("mark", f"unused/{mark}", [])]
+    if kind == "a forwarder":
+        documents.append(_address("managed", "plant/a/#", [{"name": "a", "remoteAddress": "hub"}]))
+    elif kind == "another forwarder":
+        documents.append(_address("managed", "plant/b/1", [{"name": "b", "remoteAddress": "hub"}]))
+    elif kind == "no connector":
+        documents.append(_address("managed", "plant/a/#", [{"name": "a", "remoteAddress": "elsewhere"}]))
+    elif kind == "no uplink":
+        documents.append(_gateway({"hub": {"url": "amqp://nowhere:5672"}}))
+    elif kind in ("a restart", "no leave to restart"):
+        documents.append(_gateway({"listeners": {"hostNames": [f"host{mark}"]}}))
+    elif kind == "no start":
+        documents.append(_gateway({"listeners": {"http": f"{NAME}:1"}}))
+    return documents
+
+
+def _address(name: str, address: str, forwarders: list[dict[str, Any]]) -> dict[str, Any]:
+    spec = {"address": address, "type": "topic", "forwarders": forwarders}
+    return {"apiVersion": "waypost/v1", "kind": "Address", "metadata": {"name": name}, "spec": spec}
+
+
+def _gateway(spec: dict[str, Any]) -> dict[str, Any]:
+    return {"apiVersion": "waypost/v1", "kind": "Gateway", "metadata": {"name": NAME}, "spec": spec}
+
+
+def mark_in(documents: Sequence[Mapping[str, Any]]) -> int:
+    """The mark of a version's content; 0: of none."""
+    found = [each["spec"]["address"] for each in documents if each["metadata"]["name"] == "mark"]
+    return int(found[0].removeprefix("unused/")) if found else 0
+
+
+# --- the hub's registry -----------------------------------------------------------------------------------------------
+
+
+@cache
+def _connection() -> sqlite3.Connection:
+    """One for all runs of this process: a run begins with what `_empty` has."""
+    return sqlite3.connect(":memory:", isolation_level=None)
+
+
+@cache
+def _engine() -> sa.Engine:
+    return sa.create_engine("sqlite://", creator=_connection, poolclass=StaticPool)
+
+
+@cache
+def _empty() -> bytes:
+    """A registry whose gateway has connected once."""
+    with _engine().begin() as tx:
+        open_schema(tx)
+        row = {column.name: _nothing(column) for column in gateways.columns}
+        tx.execute(gateways.insert().values({**row, "tenant": TENANT, "name": NAME}))
+    return _connection().serialize()
+
+
+def _nothing(column: sa.Column[Any]) -> Any:
+    return None if column.nullable else column.type.python_type()
+
+
+class VersionsDatabase:
+    """As `cloud.hub.registry.database.Database`; it survives the hubs that use it."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._copies: list[bytes] = []
+        _connection().deserialize(_empty())
+
+    def transaction(self, work: Callable[[sa.Connection], T]) -> T:
+        fails = self._database.transaction()
+        with _engine().begin() as tx:
+            done = work(tx)
+        self._database.end(fails)
+        return done
+
+    def close(self) -> None:
+        """What is in it stays."""
+
+    def back_up(self) -> None:
+        """Keep a copy."""
+        self._copies.append(_connection().serialize())
+
+    def put_back(self, choice: int) -> bool:
+        """An older copy takes its place; no hub has it open. False: there is none."""
+        if self._copies:
+            _connection().deserialize(self._copies[choice % len(self._copies)])
+        return bool(self._copies)
+
+
+class RecordedConfigurations(Configurations):
+    """Writes down what the hub knows of its gateway."""
+
+    def __init__(self, database: VersionsDatabase, history: History) -> None:
+        super().__init__(cast(Any, database))
+        self._versions = database
+        self._history = history
+
+    def reported(self, reports: Sequence[tuple[Key, DesiredReport]], now_us: int) -> list[Offer | None]:
+        def work(tx: sa.Connection) -> tuple[GatewayRecord | None, str | None]:
+            known = gateway_in(tx, TENANT, NAME)
+            return known, _content(tx, known.wanted) if known is not None else None
+
+        offers = super().reported(reports, now_us)
+        known, content = self._versions.transaction(work)
+        if known is not None:
+            for _, report in reports:
+                self._history.record("told", report.trying or 0)
+            mark = mark_in(read(content).resources) if content is not None else 0
+            self._history.record("known of versions", mark, known.state)
+        return offers
+
+
+def _content(tx: sa.Connection, version: int) -> str | None:
+    query = sa.text("SELECT content FROM configurations WHERE version = :version")
+    return cast("str | None", tx.execute(query, {"version": version}).scalar())
+
+
+class SimulatedAuthority:
+    """Signs what this world's gateway believes."""
+
+    def sign(self, statement: bytes) -> bytes:
+        return hashlib.sha256(b"authority" + statement).digest()
+
+
+AUTHORITY: Final = cast(Authority, SimulatedAuthority())
+
+
+def desired_of_a_hub(scheduler: Scheduler) -> DesiredConfigurations:
+    """The service of one process of the hub; to be opened."""
+    return DesiredConfigurations(AUTHORITY, sa.make_url("sqlite://"), now=lambda: wall_ns(scheduler) / 1e9)
+
+
+def _verified(signed: Signed, _data: Path) -> Verified:
+    """As `signature.verify`."""
+    if signed.signature != signing(AUTHORITY)(signed.content):
+        raise DesiredError("its signature is not of the authority this gateway has enrolled with")
+    return Verified(read(signed.content), "authority")
+
+
+class Operator:
+    """Who decides how the gateway is to be configured, beside the hub as `waypost fleet config apply` does."""
+
+    def __init__(self, scheduler: Scheduler, database: VersionsDatabase, history: History) -> None:
+        self.kinds: dict[int, str] = {}
+        """By mark."""
+        self._scheduler = scheduler
+        self._database = database
+        self._configurations = RecordedConfigurations(database, history)
+        self._history = history
+        self._process = Process("operator")
+        self._process.clock_offset_ns = CLOCK_NS
+        self._at_last = False
+
+    def want(self, kind: str) -> None:
+        """Want a version of this kind."""
+        self._scheduler.enter(self._process)
+        mark = len(self.kinds) + 1
+        self.kinds[mark] = kind
+        wanted = Wanted(TENANT, NAME, resources_of(kind, mark), CONFIRM_S, kind != "no leave to restart", "anna", "")
+        self._database.back_up()
+        self._history.record("wanted", mark, kind)
+        try:
+            [made] = self._configurations.want([wanted], wall_ns(self._scheduler) // 1_000, signing(AUTHORITY))
+        except RegistryError:
+            return  # it may be there all the same
+        self._history.record("version", made.version, mark)
+
+    def want_nothing_more(self) -> None:
+        """From now on one version that is sound is wanted, again where it was given up; none where none was before."""
+        if self.kinds and not self._at_last:
+            self._at_last = True
+            self._want_again()
+
+    @property
+    def unsettled(self) -> str:
+        """What is still to come; empty when what is wanted is in force, and the hub knows it."""
+        known = self._known() if self.kinds else None
+        settled = not self.kinds or (known is not None and known.state == "confirmed")
+        return "" if settled else "the hub's configuration is not in force"
+
+    def newest(self) -> int:
+        """The mark of what is wanted; 0: nothing is."""
+        if not self.kinds:
+            return 0
+        versions: list[VersionRecord] = self._configurations.versions(TENANT, NAME)
+        return mark_in(versions[0].desired.resources)
+
+    def _known(self) -> GatewayRecord | None:
+        found = self._configurations.gateways(TENANT)
+        return found[0] if found else None
+
+    def _want_again(self) -> None:
+        known = self._known()
+        if known is None or not known.wanted or known.failed or self.kinds[self.newest()] != "nothing":
+            self.want("nothing")
+        self._scheduler.after(AGAIN_S, self._process, self._want_again)
+
+
+# --- the gateway's files ----------------------------------------------------------------------------------------------
+
+
+class CardFile:
+    """As `edge.appliance.configuration.file.ConfigurationFile`, on the card of one world."""
+
+    def __init__(self, card: Card, path: Path, content: type[Any], layout: int, *, damaged: str) -> None:
+        self.path = path
+        self._card = card
+        self._content = content
+
+    def mark(self) -> Mark | None:
+        kept = self._card.contents.files.get(self.path.name)
+        return None if kept is None else (kept[0], 0, 0)
+
+    def read(self) -> Any:
+        kept = self._card.contents.files.get(self.path.name)
+        return None if kept is None else msgspec.json.decode(kept[1], type=self._content)
+
+    def write(self, content: Any) -> None:
+        if self._card.failure is not None:
+            raise RepositoryError(str(self._card.failure))
+        files = self._card.contents.files
+        files[self.path.name] = (len(files) + sum(number for number, _ in files.values()), msgspec.json.encode(content))
+        if self.path.name == "hub.json":
+            self._record(content.versions)
+
+    def failed(self, verb: str, why: OSError) -> RepositoryError:
+        return RepositoryError(f"cannot {verb}: {why}")
+
+    def _record(self, known: HubVersions) -> None:
+        self._card.history.record("versions", known.newest, *_of(known.confirmed), *_of(known.trial))
+
+
+def _of(version: Version | None) -> tuple[int, int]:
+    """(number, mark)."""
+    return (0, 0) if version is None else (version.number, mark_in(version.resources))
+
+
+@contextmanager
+def simulated_configurations(card: Card, database: VersionsDatabase, history: History) -> Iterator[None]:
+    """While this lasts, hubs have this registry of versions, and the gateway's files are on this card."""
+
+    def opened(_url: sa.URL) -> Any:
+        database.transaction(lambda _tx: None)
+        return service._Registry(
+            cast(Any, database), RecordedConfigurations(database, history), Rollouts(cast(Any, database))
+        )
+
+    def configuration_of(_options: RunOptions, resources: Sequence[Resource]) -> BrokerConfiguration:
+        return managed(resources)
+
+    card.contents.files["resources.json"] = (0, msgspec.json.encode({"format": 1, "version": 1, "resources": OWN}))
+    with ExitStack() as patches:
+        for owner, attribute, replacement in (
+            (service, "_open", opened),
+            (service, "CONFIGURATIONS_LOOKED_AT_S", LOOKED_AT_S),
+            (signature, "verify", _verified),
+            (repository, "ConfigurationFile", partial(CardFile, card)),
+            (repository.Repository, "_locked", lambda _self: nullcontext()),
+            (starts, "is_held", lambda _data: False),
+            (following, "configuration_of", configuration_of),
+        ):
+            patches.enter_context(mock.patch.object(owner, attribute, replacement))
+        yield
