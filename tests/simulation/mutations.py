@@ -393,7 +393,7 @@ MUTATIONS = (
         "does not keep QoS 2 identifiers",
         [(SessionStore, "save_incoming", _nothing_incoming)],
         ("power_cut", "kill", "slow_medium"),
-        8,
+        12,
     ),
     Mutation(
         "forgets to send again what was not settled",
