@@ -83,12 +83,15 @@ class Carriage:
         """As `Outbox.settle`."""
         self._outbox.settle(ticket, outcome, why, count)
 
-    async def receive(self, inbox: Inbox, message: Incoming) -> asyncio.Future[Outcome]:
-        """Give what arrived to its forwarder, as soon as there is room. The future is done when it may be answered:
-        once it is on disk, or is never going to be."""
+    async def room(self, inbox: Inbox) -> None:
+        """Wait until the forwarder takes something."""
         while inbox.credit <= 0:
             self._changed.clear()
             await self._changed.wait()
+
+    def give(self, inbox: Inbox, message: Incoming) -> asyncio.Future[Outcome]:
+        """Give what arrived to its forwarder, which has room. The future is done when it may be answered: once it is on
+        disk, or is never going to be."""
         answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         if message.token is None:
             answer.set_result(Outcome.ACCEPTED)
@@ -96,6 +99,11 @@ class Carriage:
             self._answers[id(inbox)][message.token] = answer
         inbox.receive([message])
         return answer
+
+    async def receive(self, inbox: Inbox, message: Incoming) -> asyncio.Future[Outcome]:
+        """`give` as soon as there is `room`."""
+        await self.room(inbox)
+        return self.give(inbox, message)
 
     def close(self) -> None:
         """The connection is over."""

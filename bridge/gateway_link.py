@@ -44,6 +44,8 @@ class LinkDown(msgspec.Struct, frozen=True, gc=False):
     """The connection is over, or never came about; always the last event, exactly once."""
 
     reason: str
+    wait_s: float = 0.0
+    """The peer asks not to be called again before."""
 
 
 class GatewayLink:

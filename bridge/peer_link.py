@@ -21,6 +21,8 @@ from bridge.engine import (
     Transfers,
     words,
 )
+from bridge.forwarders.claims import Claims, NoClaims
+from bridge.forwarders.conditions import wait_s
 from bridge.forwarders.receivers import Receivers
 from bridge.forwarders.senders import Senders
 from bridge.gateway_link import LinkDown, LinkUp
@@ -29,11 +31,12 @@ from bridge.gateway_link import LinkDown, LinkUp
 class PeerLink:
     """See the module."""
 
-    def __init__(self, engine: Engine, senders: Senders, receivers: Receivers) -> None:
-        """`engine` is a client that has not been opened."""
+    def __init__(self, engine: Engine, senders: Senders, receivers: Receivers, claims: Claims | None = None) -> None:
+        """`engine` is a client that has not been opened; `claims`: the same as of the two halves."""
         self._engine = engine
         self._senders = senders
         self._receivers = receivers
+        self._claims = claims or NoClaims()
         self._wake: Callable[[], None] = _ignore
         self._reason: str | None = None
         self._down = False
@@ -51,7 +54,7 @@ class PeerLink:
 
     @property
     def deadline(self) -> float | None:
-        every = (self._engine.deadline, self._senders.deadline, self._receivers.deadline)
+        every = (each.deadline for each in (self._engine, self._senders, self._receivers, self._claims))
         return min((each for each in every if each is not None), default=None)
 
     @property
@@ -74,6 +77,7 @@ class PeerLink:
     def handle_timeout(self, now: float) -> Sequence[LinkUp | LinkDown]:
         told = self._take(self._engine.handle_timeout(now), now)
         if not self._down:
+            self._claims.retry(now)
             self._senders.retry(now)
             self._receivers.retry(now)
         return told
@@ -84,6 +88,7 @@ class PeerLink:
 
     def data_to_send(self) -> bytes:
         if not self._down and self._reason is None:
+            self._claims.flush()
             self._senders.flush()
         return self._engine.data_to_send()
 
@@ -107,29 +112,39 @@ class PeerLink:
             elif self._reason is not None:
                 continue  # closing: whatever else arrives comes again over the next connection
             elif isinstance(event, Dispositions):
-                self._senders.settled(event)
+                if not self._claims.settled(event):
+                    self._senders.settled(event)
             elif isinstance(event, Transfers):
-                if not self._receivers.received(event):
-                    self.close("the peer sent messages on a link of ours", Condition("amqp:not-allowed"))
+                self._received(event, now)
             elif isinstance(event, Opened):
                 told.append(LinkUp(event.container_id, False))
+                self._claims.begin(self._engine, self._cut)
                 self._senders.begin(self._engine, self._woken, self._cut)
                 self._receivers.begin(self._engine, self._woken, self._cut)
             elif isinstance(event, Attached):
-                if not (self._senders.attached(event.link) or self._receivers.attached(event.link)):
+                halves = (self._claims, self._senders, self._receivers)
+                if not any(each.attached(event.link) for each in halves):
                     self._engine.refuse(event.link, Condition("amqp:not-found", "a gateway serves no links here"))
             elif isinstance(event, Detached):
-                _ = self._senders.detached(event, now) or self._receivers.detached(event, now)
+                if not self._claims.detached(event):
+                    _ = self._senders.detached(event, now) or self._receivers.detached(event, now)
             elif isinstance(event, SessionEnded):
                 self._cut(f"the peer ended the session: {words(event.condition)}")
         return told
+
+    def _received(self, event: Transfers, now: float) -> None:
+        if self._claims.received(event, now):
+            self._receivers.attach()  # there may be a right to another address
+        elif not self._receivers.received(event):
+            self.close("the peer sent messages on a link of ours", Condition("amqp:not-allowed"))
 
     def _on_closed(self, event: Closed, told: list[LinkUp | LinkDown]) -> None:
         if not self._down:
             self._down = True
             if self._reason is None:
                 self._release()
-            told.append(LinkDown(self._reason or words(event.condition)))
+            asked_s = max(self._senders.wait_s, self._receivers.wait_s, wait_s(event.condition))
+            told.append(LinkDown(self._reason or words(event.condition), asked_s))
 
     def _woken(self) -> None:
         self._wake()
@@ -138,6 +153,7 @@ class PeerLink:
         self.close(reason, Condition("amqp:connection:forced", reason))
 
     def _release(self) -> None:
+        self._claims.end()
         self._senders.end()
         self._receivers.end()
 

@@ -29,6 +29,10 @@ MESSAGE_ID_LENGTH_MAX: Final = 128
 """Azure Service Bus, which finds duplicates by message-id, takes no longer ones."""
 HOPS_MAX: Final = 32
 """Gateways and hubs one message may have passed; more is a loop."""
+PARTITION_KEY: Final = Symbol("x-opt-partition-key")
+"""Azure Service Bus and Event Hubs keep messages with the same one in order."""
+PARTITION_KEY_LENGTH_MAX: Final = 128
+"""What Azure takes of it."""
 HOPS_PROPERTY: Final = "x-opt-waypost-hops"
 """User property of a message in MQTT encoding that has them, joined by spaces."""
 
@@ -87,6 +91,8 @@ class Heading(NamedTuple):
     """Since they came: gone of their own ttl."""
     durable: bool = False
     """The peer has to keep them over its restart, whatever they say (section 3.2.1)."""
+    partition_key: str | None = None
+    """What the peer keeps in order; a long one goes as its digest."""
 
 
 AS_THEY_SAY: Final = Heading()
@@ -125,7 +131,7 @@ def ends_of(message: bytes) -> dict[int, int]:
 
 def messages(hop: Hop, sequence: int, run: Run, heading: Heading = AS_THEY_SAY) -> list[bytes]:
     """The messages of a run, named by `hop` and their sequences."""
-    ours = _Annotations(hop, run)
+    ours = _Annotations(hop, run, heading.partition_key)
     if run.flags & AMQP:
         header = run.properties if heading == AS_THEY_SAY else _header_of(run.properties, heading)
         return [_annotated(ours, sequence + i, header, body) for i, body in enumerate(run.bodies)]
@@ -137,7 +143,7 @@ def messages(hop: Hop, sequence: int, run: Run, heading: Heading = AS_THEY_SAY) 
         b"".join(
             (
                 header,
-                _map_section(ours.named(sequence + i, hops), _Annotations.VALUES),
+                _map_section(ours.named(sequence + i, hops), ours.values),
                 _list_section(encode(message_id(hop, sequence + i, run.address)) + others, count),
                 application,
                 data_section(body),
@@ -163,12 +169,14 @@ def hops_of(run: Run) -> Sequence[str]:
 class _Annotations:
     """Our entries in the message annotations of a run: what its messages say alike is encoded once."""
 
-    VALUES: Final = 14
-    """Keys and values."""
-
-    def __init__(self, hop: Hop, run: Run) -> None:
-        before = (GATEWAY, hop.gateway, EPOCH, hop.epoch, ADDRESS, run.address, SEQUENCE)
+    def __init__(self, hop: Hop, run: Run, partition_key: str | None) -> None:
+        partition = () if partition_key is None else (PARTITION_KEY, _partition_key(partition_key))
+        before = (*partition, GATEWAY, hop.gateway, EPOCH, hop.epoch, ADDRESS, run.address, SEQUENCE)
         after = (DEVICE, run.device, RECEIVED_AT, run.received_at, HOPS)
+        self.values = len(before) + 1 + len(after) + 1
+        """How many keys and values."""
+        self.replaced = partition[:1]
+        """Annotations of the message's own that ours take the place of, beside Waypost's."""
         self._before = b"".join(map(encode, before)) + _ULONG
         self._after = b"".join(map(encode, after))
         self._gateway = hop.gateway
@@ -181,6 +189,10 @@ class _Annotations:
     def named(self, sequence: int, hops: bytes) -> bytes:
         """All of them, encoded, for one message."""
         return b"".join((self._before, sequence.to_bytes(8), self._after, hops))
+
+
+def _partition_key(key: str) -> str:
+    return key if len(key) <= PARTITION_KEY_LENGTH_MAX else blake2b(key.encode(), digest_size=16).hexdigest()
 
 
 def message_id(hop: Hop, sequence: int, address: str) -> str:
@@ -215,14 +227,14 @@ def _header_of(header: bytes, heading: Heading) -> bytes:
 def _annotated(ours: _Annotations, sequence: int, header: bytes, body: bytes) -> bytes:
     """An AMQP message with our annotations among its own; every other byte stays as it is."""
     try:
-        others, hops, rest = _their_annotations(body)
+        others, hops, rest = _their_annotations(body, ours.replaced)
     except DecodeError:
         others, hops, rest = [], [], 0  # it is passed on as it came; the peer may make more of it
     content = b"".join((*others, ours.named(sequence, ours.hops(hops))))
-    return header + _map_section(content, 2 * len(others) + _Annotations.VALUES) + body[rest:]
+    return header + _map_section(content, 2 * len(others) + ours.values) + body[rest:]
 
 
-def _their_annotations(body: bytes) -> tuple[list[bytes], list[str], int]:
+def _their_annotations(body: bytes, replaced: Container[Symbol] = ()) -> tuple[list[bytes], list[str], int]:
     """The entries of a message's own annotations as encoded, its hops so far, and where its next section begins."""
     first = s.section_at(body, 0) if body else None
     if first is None or first.code != s.MESSAGE_ANNOTATIONS:
@@ -240,7 +252,7 @@ def _their_annotations(body: bytes) -> tuple[list[bytes], list[str], int]:
         value, end = decode(body, at)
         if key == HOPS and isinstance(value, list):
             hops = [str(hop) for hop in value[-HOPS_MAX:]]
-        if not str(key).startswith(PREFIX):
+        if not str(key).startswith(PREFIX) and key not in replaced:
             others.append(body[start:end])
         start = end
     return others, hops, first.end

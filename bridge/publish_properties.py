@@ -5,7 +5,7 @@ The gateway's own listener has checked them when they came in.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from bridge.hidden import hides
 
@@ -25,6 +25,7 @@ class PublishProperties(NamedTuple):
 
 
 _NONE = PublishProperties()
+_STRING_BYTES_MAX: Final = 65_535
 
 
 def read(data: bytes) -> PublishProperties:
@@ -63,3 +64,23 @@ def read(data: bytes) -> PublishProperties:
         else:
             break
     return found._replace(users=tuple(users))
+
+
+def write(properties: PublishProperties) -> bytes:
+    """The same the other way round, in the order of their identifiers. Raises `ValueError` when one is too long."""
+    texts = (
+        (_CONTENT_TYPE, properties.content_type),
+        (_RESPONSE_TOPIC, properties.response_topic),
+        (_CORRELATION_DATA, properties.correlation_data),
+    )
+    parts = [] if properties.expiry_s is None else [bytes((_EXPIRY,)) + properties.expiry_s.to_bytes(4)]
+    parts += [bytes((kind,)) + _prefixed(value) for kind, value in texts if value is not None]
+    parts += [bytes((_USER_PROPERTY,)) + _prefixed(name) + _prefixed(value) for name, value in properties.users]
+    return b"".join(parts)
+
+
+def _prefixed(value: str | bytes) -> bytes:
+    raw = value.encode() if isinstance(value, str) else value
+    if len(raw) > _STRING_BYTES_MAX:
+        raise ValueError(f"a property of {len(raw)} bytes")
+    return len(raw).to_bytes(2) + raw

@@ -111,7 +111,7 @@ class SocketAttempt(Attempt):
                 self.up = True
                 self._dialer.up(event.peer, batching=event.batching)
             elif isinstance(event, LinkDown):
-                self._dialer.down(event.reason)
+                self._dialer.down(event.reason, event.wait_s)
 
     def writable(self) -> None:
         """The window of what is under way bounds what is written; there is nothing to take up again."""

@@ -12,6 +12,9 @@ CONNECT_TIMEOUT_S: Final = 8.0
 READ_BYTES: Final = 64 << 10
 """What is read of a peer, or taken from the forwarders for it, at once."""
 
+AMQP_TOKEN_LIFETIME_S: Final = 3600.0
+"""Of a token for an AMQP peer, unless the connector says otherwise: whoever gets hold of one has it as long."""
+
 MQTT_PACKET_BYTES_MAX: Final = 16 * MIB + 64 * 1024 + 16
 """One packet of a remote MQTT broker: the largest message a gateway takes, with its topic."""
 
@@ -55,3 +58,22 @@ KAFKA_ANSWER_TIMEOUT_S: Final = 30.0
 
 KAFKA_CLOSE_TIMEOUT_S: Final = 2.0
 """How long records under way have to be answered when a connection ends in good order."""
+
+KAFKA_FETCH_BYTES_MAX: Final = 1 << 20
+"""What one answer of a broker brings: a larger record comes alone."""
+
+KAFKA_RECORDS_MAX: Final = 500
+"""Records taken from the library's buffer at once: what a forwarder has room for."""
+
+KAFKA_COMMIT_INTERVAL_S: Final = 0.5
+"""How long what is on disk here waits until the cluster is told, with all that has come there meanwhile."""
+
+KAFKA_UNCOMMITTED_MAX: Final = 16_384
+"""Records whose place the cluster has not been told; no more are taken before. They come again after a kill, and
+`bridge.limits.INBOX_NAMES_MAX` names are remembered to find them out."""
+
+KAFKA_REVOKED_TIMEOUT_S: Final = 4.0
+"""How long a change of the group waits for what is on its way to the disk; the group waits 10 s for its members."""
+
+KAFKA_HEADER_BYTES_MAX: Final = 16 << 10
+"""Names and values of a record's headers that cross with it: user properties of MQTT, which devices have to hold."""

@@ -8,6 +8,7 @@ from typing import Annotated, Final, NamedTuple
 import msgspec
 
 from bridge.connectors.limits import (
+    AMQP_TOKEN_LIFETIME_S,
     HTTP_BATCH_AGE_S,
     HTTP_BATCH_BYTES_MAX,
     HTTP_BATCH_MESSAGES_MAX,
@@ -29,6 +30,31 @@ class Identity(NamedTuple):
     client_id: str
     username: str | None = None
     password: str | None = None
+
+
+class PartitionKey(enum.Enum):
+    """What messages and records are partitioned by: those of one key stay in order."""
+
+    DEVICE = "device"
+    ADDRESS = "address"
+
+
+class TokenKind(enum.Enum):
+    """What a peer is shown at `$cbs` in place of a password."""
+
+    SHARED_ACCESS = "sharedAccess"
+
+
+class AmqpSettings(Part, frozen=True, kw_only=True):
+    """Of an AMQP 1.0 peer."""
+
+    token: Live[TokenKind | None] = None
+    """``sharedAccess``: the connector's credentials are the name and the key of a shared access policy of Azure Service
+    Bus or Event Hubs, with which tokens are signed; the key itself is not sent. Without it they are for SASL."""
+    token_lifetime_s: Live[Seconds] = msgspec.field(default=AMQP_TOKEN_LIFETIME_S, name="tokenLifetime")
+    """A token is put anew at three quarters of it."""
+    partition_key: Live[PartitionKey | None] = None
+    """What Azure Service Bus and Event Hubs are told to keep in order (``x-opt-partition-key``)."""
 
 
 class MqttSettings(Part, frozen=True, kw_only=True):
@@ -70,13 +96,6 @@ class HttpSettings(Part, frozen=True, kw_only=True):
     """How long the first message of a request waits for others."""
 
 
-class Key(enum.Enum):
-    """What Kafka records are partitioned by: those of one key stay in order."""
-
-    DEVICE = "device"
-    ADDRESS = "address"
-
-
 class Mechanism(enum.Enum):
     """SASL towards Kafka."""
 
@@ -88,9 +107,12 @@ class Mechanism(enum.Enum):
 class KafkaSettings(Part, frozen=True, kw_only=True):
     """Of a Kafka cluster."""
 
-    key: Live[Key] = Key.DEVICE
+    key: Live[PartitionKey] = PartitionKey.DEVICE
     """What records are partitioned by."""
     mechanism: Live[Mechanism] = Mechanism.PLAIN
     """How the credentials are shown."""
+    group: Live[str | None] = None
+    """Consumer group of what comes in, shared with every gateway that says the same; without it one of our own for each
+    topic, ``<container>.<topic>``."""
     message_bytes_max: Live[Bytes] = msgspec.field(default=KAFKA_MESSAGE_BYTES_MAX, name="maxMessageBytes")
     """One record with its headers."""

@@ -14,6 +14,8 @@ from typing import Final
 from bridge import plain
 from bridge.engine import Condition, Detached, Engine, Link, State, Transfers, words
 from bridge.engine.terminus import source
+from bridge.forwarders.claims import Claims, NoClaims
+from bridge.forwarders.conditions import wait_s
 from bridge.forwarders.inbox import Inbox, Incoming
 from bridge.forwarders.outcome import Outcome
 from bridge.forwarders.senders import DURABLE, RETRY_S
@@ -41,11 +43,15 @@ class _Receiver:
 class Receivers:
     """Of one connection; a new one is made for each."""
 
-    def __init__(self, inboxes: Sequence[Inbox], *, again: bool = True) -> None:
-        """`inboxes`: those there are when the connection opens. `again`: a link that the peer does not give is asked
-        for again; else the peer is one that may not know it, and that is no fault."""
+    def __init__(self, inboxes: Sequence[Inbox], claims: Claims | None = None, *, again: bool = True) -> None:
+        """`inboxes`: those there are when the connection opens. `claims`: what lets links be attached. `again`: a link
+        that the peer does not give is asked for again; else the peer is one that may not know it, and that is no
+        fault."""
         self._inboxes = inboxes
+        self._claims = claims or NoClaims()
         self._again = again
+        self.wait_s = 0.0
+        """How long the peer wants to be left alone, when this connection is over."""
         self._receivers: list[_Receiver] = []
         self._engine: Engine | None = None
         self._wake: Callable[[], None] = _ignore
@@ -55,8 +61,14 @@ class Receivers:
         """The connection is open."""
         self._engine, self._wake, self._cut = engine, wake, cut
         self._receivers = [_Receiver(inbox) for inbox in self._inboxes]
+        self.attach()
+
+    def attach(self) -> None:
+        """Ask for the links that there is a right to and no reason to wait with."""
         for receiver in self._receivers:
-            self._attach(engine, receiver)
+            idle = receiver.link is None and receiver.retry_at is None
+            if self._engine is not None and idle and self._claims.granted(receiver.inbox.remote):
+                self._attach(self._engine, receiver)
 
     def end(self) -> None:
         """It is over: what has no answer comes again over the next one."""
@@ -89,22 +101,24 @@ class Receivers:
             return False
         why = f"nothing comes from {receiver.inbox.remote!r}: {words(event.condition)}"
         receiver.link = None
+        self.wait_s = max(self.wait_s, wait_s(event.condition))
         if receiver.up:
             self._cut(why)
             return True
         if not self._again:
             log.debug("%s: %s", receiver.inbox.name, why)
             return True
-        log.warning("%s: %s; tried again in %g s", receiver.inbox.name, why, RETRY_S)
-        receiver.retry_at = now + RETRY_S
+        after_s = max(RETRY_S, wait_s(event.condition))
+        log.warning("%s: %s; tried again in %g s", receiver.inbox.name, why, after_s)
+        receiver.retry_at = now + after_s
         return True
 
     def retry(self, now: float) -> None:
         """Links that were refused are asked for again when it is time."""
         for receiver in self._receivers:
-            if receiver.retry_at is not None and receiver.retry_at <= now and self._engine is not None:
+            if receiver.retry_at is not None and receiver.retry_at <= now:
                 receiver.retry_at = None
-                self._attach(self._engine, receiver)
+        self.attach()
 
     def received(self, event: Transfers) -> bool:
         """Messages arrived; False when the link is none of these."""

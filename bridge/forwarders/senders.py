@@ -14,9 +14,12 @@ from typing import Final
 from bridge import plain
 from bridge.engine import Condition, Detached, Dispositions, Engine, Link, State, words
 from bridge.engine.terminus import target
+from bridge.forwarders.claims import Claims, NoClaims
+from bridge.forwarders.conditions import FORCED, passes, wait_s
 from bridge.forwarders.outbox import Outbox, Outgoing
 from bridge.forwarders.outcome import Outcome
 from bridge.limits import SENDER_LINKS_MAX, SENDERS_UNSETTLED_MAX, SENDERS_WAITING_BYTES_MAX
+from bridge.message import Run
 from bridge.plain import Heading
 
 log = logging.getLogger(__name__)
@@ -86,8 +89,15 @@ class _Sender:
 class Senders:
     """Of one connection; a new one is made for each."""
 
-    def __init__(self, outbox: Outbox) -> None:
+    def __init__(
+        self, outbox: Outbox, claims: Claims | None = None, partition_key: Callable[[Run], str] | None = None
+    ) -> None:
+        """`claims`: what lets links be attached. `partition_key`: by which the peer keeps messages in order."""
+        self.wait_s = 0.0
+        """How long the peer wants to be left alone, when this connection is over."""
         self._outbox = outbox
+        self._claims = claims or NoClaims()
+        self._partition_key = partition_key
         self._engine: Engine | None = None
         self._senders: dict[str, _Sender] = {}
         """By address, the one used last at the end."""
@@ -125,12 +135,16 @@ class Senders:
         if sender is None:
             return False
         sender.link, sender.up = None, False
+        self.wait_s = max(self.wait_s, wait_s(event.condition))
         why = f"{sender.address!r}: {words(event.condition)}"
         if sender.unsettled:
             self._outbox.cut(f"the peer ended the link to {why}")
+        elif event.condition is not None and event.condition.name == FORCED:
+            log.info("the peer ended the link to %s; it is attached again when there is something to send", why)
         else:
-            log.warning("the peer takes nothing for %s; tried again in %g s", why, RETRY_S)
-            sender.retry_at = now + RETRY_S
+            after_s = max(RETRY_S, wait_s(event.condition))
+            log.warning("the peer takes nothing for %s; tried again in %g s", why, after_s)
+            sender.retry_at = now + after_s
         return True
 
     def settled(self, event: Dispositions) -> None:
@@ -145,7 +159,10 @@ class Senders:
             sender, transfer, i = found
             sender.unsettled -= 1
             why = words(detail) if isinstance(detail, Condition) else state.name.lower()
-            transfer.outcomes[i] = (_OUTCOMES.get(state, Outcome.RELEASED), why)
+            outcome = _OUTCOMES.get(state, Outcome.RELEASED)
+            if outcome is Outcome.REJECTED and passes(detail):
+                outcome, self.wait_s = Outcome.RELEASED, max(self.wait_s, wait_s(detail))
+            transfer.outcomes[i] = (outcome, why)
             touched[transfer] = None
         for transfer in touched:
             self._tell(transfer)
@@ -180,7 +197,7 @@ class Senders:
 
     def _send(self, engine: Engine, sender: _Sender) -> None:
         if sender.link is None:
-            if sender.retry_at is None:
+            if sender.retry_at is None and self._claims.granted(sender.address):
                 self._attach(engine, sender)
             return
         link = sender.link
@@ -206,6 +223,8 @@ class Senders:
         ttl_ms = None if sending.ttl_s is None else int(sending.ttl_s * 1000) - elapsed_ms
         # an answer for what the peer keeps in memory only would end the promise at its next restart
         heading = Heading(address, sending.priority, ttl_ms, elapsed_ms, durable=not settled)
+        if self._partition_key is not None:
+            heading = heading._replace(partition_key=self._partition_key(run))
         messages = plain.messages(hop, sequence + start, run.part(start, end), heading)
         most = link.max_message_size
         large = [i for i, message in enumerate(messages) if len(message) > most] if most else []

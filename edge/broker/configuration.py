@@ -14,7 +14,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from bridge.connectors.settings import HttpSettings, KafkaSettings, MqttSettings
+from bridge.connectors.settings import AmqpSettings, HttpSettings, KafkaSettings, MqttSettings
 from bridge.hidden import hides
 from bridge.pace import Pace
 from bridge.proxy import Proxy, Way
@@ -217,6 +217,8 @@ class Connector(Part, frozen=True, kw_only=True):
     """Network interface its connections leave by; without it as the routes of the system say."""
     proxy: Live[Proxy | None] = None
     """HTTP proxy its connections go through, of type `waypost` or `amqp`."""
+    amqp: Live[AmqpSettings | None] = None
+    """More of a connector of type `amqp`."""
     mqtt: Live[MqttSettings | None] = None
     """More of a connector of type `mqtt`."""
     http: Live[HttpSettings | None] = None

@@ -7,25 +7,35 @@ from collections.abc import Sequence
 from typing import Final
 
 from bridge.connectors.http.signing import secret_of
-from bridge.connectors.settings import HttpSettings, KafkaSettings, MqttSettings
+from bridge.connectors.kafka.record import topic_of
+from bridge.connectors.settings import AmqpSettings, HttpSettings, KafkaSettings, MqttSettings
 from bridge.resources.errors import Path
 from bridge.resources.resource import Errors, Resource, error_at, of_kind
 from edge.broker.configuration import Connector, ConnectorType, Direction
+from edge.broker.model.topics import is_filter
 from edge.configuration.resources import AddressSpaceSpec, AddressSpec
 
 KEEP_ALIVE_S: Final = (1, 65_535)
 """What CONNECT can say, seconds (MQTT 3.1.1 section 3.1.2.10)."""
+TOKEN_LIFETIME_S_MIN: Final = 60
+"""A clock that differs by less than a quarter of it takes no right away."""
 RECORD_BYTES_MIN: Final = 1_024
 """Headers with a message's name take some hundred bytes."""
 FRAMED: Final = frozenset((ConnectorType.WAYPOST, ConnectorType.AMQP))
 """Over WebSocket and through a proxy, if they are told so."""
-OUT_ONLY: Final = frozenset((ConnectorType.HTTP, ConnectorType.KAFKA))
+UNBOUND: Final = frozenset((ConnectorType.HTTP, ConnectorType.KAFKA))
+"""Their libraries choose the interface."""
+HTTP_IN: Final = (
+    "over a connector of type http nothing comes in: who has messages for this gateway sends them to its own listener, "
+    "POST /t/<address> (listeners.http of the Gateway)"
+)
 _PATH: Final = re.compile(r"/[!-~]*")
 
 
 def connector_faults(resource: Resource, path: Path, connector: Connector) -> Errors:
     """Of the part that belongs to the connector's type."""
     for kind, part in (
+        (ConnectorType.AMQP, connector.amqp),
         (ConnectorType.MQTT, connector.mqtt),
         (ConnectorType.HTTP, connector.http),
         (ConnectorType.KAFKA, connector.kafka),
@@ -33,7 +43,7 @@ def connector_faults(resource: Resource, path: Path, connector: Connector) -> Er
         if part is not None and connector.type is not kind:
             message = f"is of connectors of type {kind.value}; this one is of type {connector.type.value}"
             yield error_at(resource, (*path, kind.value), message)
-    if connector.interface is not None and connector.type in OUT_ONLY:
+    if connector.interface is not None and connector.type in UNBOUND:
         yield error_at(
             resource, (*path, "interface"), f"connectors of type {connector.type.value} cannot be bound to one"
         )
@@ -45,6 +55,8 @@ def connector_faults(resource: Resource, path: Path, connector: Connector) -> Er
             if host.websocket is not None:
                 message = f"connectors of type {connector.type.value} do not speak AMQP"
                 yield error_at(resource, (*path, "endpointHosts", i, "websocket"), message)
+    if connector.amqp is not None:
+        yield from _amqp(resource, (*path, "amqp"), connector, connector.amqp)
     if connector.mqtt is not None:
         yield from _mqtt(resource, (*path, "mqtt"), connector.mqtt)
     if connector.http is not None:
@@ -54,15 +66,44 @@ def connector_faults(resource: Resource, path: Path, connector: Connector) -> Er
 
 
 def connector_directions(resources: Sequence[Resource]) -> Errors:
-    """Nothing comes in over connectors that only send."""
+    """What comes in, over connectors that have a way of their own for it."""
     spaces = [space for _, space in of_kind(resources, AddressSpaceSpec)]
     types = {connector.name: connector.type for space in spaces for connector in space.connectors}
+    topics: set[tuple[str, str]] = set()
     for resource, spec in of_kind(resources, AddressSpec):
         for i, forwarder in enumerate(spec.forwarders):
-            kind = types.get(forwarder.remote_address.partition("/")[0])
-            if forwarder.direction is Direction.IN and kind in OUT_ONLY:
-                where = ("spec", "forwarders", i, "direction")
-                yield error_at(resource, where, f"connectors of type {kind.value} only send; leave it out")
+            connector, _, remote = forwarder.remote_address.partition("/")
+            if forwarder.direction is not Direction.IN:
+                continue
+            path = ("spec", "forwarders", i)
+            if types.get(connector) is ConnectorType.HTTP:
+                yield error_at(resource, (*path, "direction"), HTTP_IN)
+            if types.get(connector) is ConnectorType.KAFKA:
+                yield from _topic(resource, (*path, "remoteAddress"), connector, remote or spec.address, topics)
+
+
+def _topic(resource: Resource, path: Path, connector: str, remote: str, topics: set[tuple[str, str]]) -> Errors:
+    """What comes from Kafka comes from one topic, which nobody else of the connector takes from. `topics`: those before
+    it, to which this one is added."""
+    if is_filter(remote):
+        yield error_at(resource, path, f'"{remote}" is a pattern: from Kafka each forwarder takes one topic')
+        return
+    try:
+        topic = topic_of(remote)
+    except ValueError as why:
+        yield error_at(resource, path, str(why))
+        return
+    if (connector, topic) in topics:
+        yield error_at(resource, path, f'another forwarder takes from the topic "{topic}" over "{connector}" already')
+    topics.add((connector, topic))
+
+
+def _amqp(resource: Resource, path: Path, connector: Connector, part: AmqpSettings) -> Errors:
+    if part.token is not None and connector.credentials is None:
+        message = "needs credentials: the name of a shared access policy as username, and its key as password"
+        yield error_at(resource, (*path, "token"), message)
+    if part.token_lifetime_s < TOKEN_LIFETIME_S_MIN:
+        yield error_at(resource, (*path, "tokenLifetime"), f"must be {TOKEN_LIFETIME_S_MIN} seconds at least")
 
 
 def _mqtt(resource: Resource, path: Path, part: MqttSettings) -> Errors:

@@ -42,8 +42,9 @@ def forwarder_notices(resources: Sequence[Resource]) -> Iterator[tuple[Resource,
             if forwarder.direction is Direction.IN and (connector is None or connector.type is ConnectorType.WAYPOST):
                 yield (
                     resource,
-                    f'forwarder "{forwarder.name}" does nothing: over a connector of type waypost nothing comes in, in '
-                    "this version; with type: amqp it does",
+                    f'forwarder "{forwarder.name}" does nothing: over a connector of type waypost nothing comes in; a '
+                    "second one to the same hub of type: amqp, with the credentials of an application, takes from its "
+                    "addresses",
                 )
 
 

@@ -1,7 +1,8 @@
 """A gateway that takes from a far side is killed while it takes: what the far side could forget is in the lake.
 
-From a queue of another gateway (AMQP, each message with a message-id): each of them once, in order. From Mosquitto, at
-QoS 1, where nothing names a message: none is missing, and what is there again was under way at a kill.
+From a queue of another gateway (AMQP, each message with a message-id) and from a topic of Kafka: each of them once, in
+order. From Mosquitto, at QoS 1, where nothing names a message: none is missing, and what is there again was under way
+at a kill.
 
 The seed is printed; ``WAYPOST_SEED=n`` replays the same moments.
 """
@@ -25,6 +26,7 @@ from bridge import sections as s
 from bridge.amqp_values import encode
 from bridge.engine import State
 from tests.support.amqp_sender import AmqpSender
+from tests.support.kafka import Kafka, kafka_jars
 from tests.support.lake import rows
 from tests.support.mosquitto import Mosquitto, installed
 from tests.support.processes import Waypost, edge, hub, wait_until
@@ -131,6 +133,27 @@ def test_a_queue_of_another_gateway(tmp_path: Path) -> None:
             kill_while_it_takes(near, feed)
             found = all_land(tmp_path, sent)
             sender.close()
+            assert near.stop() == 0
+    assert found == sent, "each once, in order"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_topic_of_kafka(tmp_path: Path) -> None:
+    broker, the_hub = Kafka(tmp_path / "kafka", kafka_jars()), hub(tmp_path)
+    with broker.running(), the_hub:
+        broker.create("orders", partitions=1)
+        places = {"hub": the_hub.port("amqp"), "far": broker.port, "kind": "kafka"}
+        sent: list[bytes] = []
+
+        def feed() -> None:
+            bodies = [b"%d" % number for number in range(len(sent), len(sent) + EACH)]
+            broker.send(bodies)
+            sent.extend(bodies)
+
+        with gateway(tmp_path, address="orders", remote="orders", **places) as near:
+            kill_while_it_takes(near, feed)
+            found = all_land(tmp_path, sent)
             assert near.stop() == 0
     assert found == sent, "each once, in order"
 

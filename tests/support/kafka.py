@@ -9,14 +9,15 @@ import shutil
 import socket
 import subprocess
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from aiokafka import AIOKafkaConsumer
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
+from tests.support.certificates import Issued
 from tests.support.processes import free_port, wait_until
 
 VERSION = "4.1.0"
@@ -31,16 +32,28 @@ PROPERTIES = """
 process.roles=broker,controller
 node.id=1
 controller.quorum.bootstrap.servers=127.0.0.1:{controller}
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}{secure_listener}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}{secure_listener}
 controller.listener.names=CONTROLLER
-listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL_SSL:SASL_SSL
 log.dirs={folder}/data
 offsets.topic.replication.factor=1
 transaction.state.log.replication.factor=1
 transaction.state.log.min.isr=1
 auto.create.topics.enable=false
+group.initial.rebalance.delay.ms=0
 """
+USER, PASSWORD = "gateway", "correct horse"
+SECURE = """
+ssl.keystore.type=PEM
+ssl.keystore.location={keystore}
+sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256,SCRAM-SHA-512
+listener.name.sasl_ssl.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required \
+  user_{user}="{password}";
+listener.name.sasl_ssl.scram-sha-256.sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required;
+listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required;
+"""
+"""TLS, and `USER` with `PASSWORD` by each mechanism."""
 
 
 def kafka_jars() -> Path:
@@ -64,15 +77,28 @@ def kafka_jars() -> Path:
 class Kafka:
     """Started in seconds; SIGTERM and a new process is a restart."""
 
-    def __init__(self, folder: Path, jars: Path) -> None:
+    def __init__(self, folder: Path, jars: Path, server: Issued | None = None) -> None:
+        """`server`: its certificate, for a listener with TLS and SASL beside the open one."""
         self.port = free_port()
+        self.secure_port = free_port() if server is not None else 0
         self._jars = jars
         folder.mkdir()
         self._properties = folder / "server.properties"
-        self._properties.write_text(PROPERTIES.format(port=self.port, controller=free_port(), folder=folder))
+        secure_listener = f",SASL_SSL://127.0.0.1:{self.secure_port}" if server is not None else ""
+        properties = PROPERTIES.format(
+            port=self.port, controller=free_port(), folder=folder, secure_listener=secure_listener
+        )
+        scram: list[str] = []
+        if server is not None:
+            keystore = folder / "keystore.pem"
+            keystore.write_text(Path(server.key).read_text() + Path(server.certificate).read_text())
+            properties += SECURE.format(keystore=keystore, user=USER, password=PASSWORD)
+            for bits in ("256", "512"):
+                scram += ["--add-scram", f"SCRAM-SHA-{bits}=[name={USER},password={PASSWORD}]"]
+        self._properties.write_text(properties)
         self._process: subprocess.Popen[bytes] | None = None
         self._topic = ""
-        format_it = self._java("kafka.tools.StorageTool", "format", "--standalone", "-t", CLUSTER, "-c")
+        format_it = self._java("kafka.tools.StorageTool", "format", "--standalone", "-t", CLUSTER, *scram, "-c")
         subprocess.run(format_it, check=True, capture_output=True, timeout=120)
 
     def _java(self, program: str, *arguments: str) -> list[str]:
@@ -115,6 +141,21 @@ class Kafka:
 
         asyncio.run(make())
         self._topic = topic
+
+    def send(self, values: Iterable[bytes], *, keyed: bool = False) -> None:
+        """Records of somebody else's, acknowledged by the broker; `keyed`: by their first byte."""
+
+        async def produce() -> None:
+            producer = AIOKafkaProducer(bootstrap_servers=f"127.0.0.1:{self.port}", acks="all", enable_idempotence=True)
+            await producer.start()
+            try:
+                for value in values:
+                    await producer.send(self._topic, value, key=value[:1] if keyed else None)
+                await producer.flush()
+            finally:
+                await producer.stop()
+
+        asyncio.run(produce())
 
     def got(self) -> list[bytes]:
         """The values of every record there is."""

@@ -1,17 +1,27 @@
-"""A message as a Kafka record: its topic, its key, and headers that bear its name."""
+"""A message as a Kafka record, and a record as a message: its topic, its key, and headers that bear its name."""
 
 from __future__ import annotations
 
 import re
-from typing import Final, NamedTuple
+from collections.abc import Sequence
+from hashlib import blake2b
+from typing import Final, NamedTuple, Protocol
 
+from bridge.connectors.limits import KAFKA_HEADER_BYTES_MAX
 from bridge.connectors.messages import Message
-from bridge.connectors.settings import Key
+from bridge.connectors.settings import PartitionKey
+from bridge.forwarders.inbox import Incoming
 from bridge.hidden import hides
+from bridge.message import Run
+from bridge.plain import HOPS_PROPERTY
+from bridge.publish_properties import PublishProperties, write
 
 TOPIC_CHARACTERS_MAX: Final = 249
 _ILLEGAL: Final = re.compile(r"[^A-Za-z0-9._-]")
 _HEADER: Final = "waypost-"
+_CONTENT_TYPE: Final = "content-type"
+_UNFIT: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+"""What MQTT does not want in its strings (section 1.5.4)."""
 
 
 @hides("value", "headers")
@@ -36,7 +46,7 @@ def topic_of(address: str) -> str:
     return topic
 
 
-def record(message: Message, key: Key) -> Record:
+def record(message: Message, key: PartitionKey) -> Record:
     """Raises `ValueError` when its address makes no topic."""
     (gateway, epoch), address, sequence = message.name
     properties = message.properties
@@ -48,13 +58,81 @@ def record(message: Message, key: Key) -> Record:
         (f"{_HEADER}device", message.device.encode()),
     ]
     if properties.content_type is not None:
-        headers.append(("content-type", properties.content_type.encode()))
+        headers.append((_CONTENT_TYPE, properties.content_type.encode()))
     headers.append((f"{_HEADER}hops", " ".join(message.hops).encode()))
     headers += [(name, value.encode()) for name, value in properties.users]
     return Record(
         topic_of(message.target),
-        (message.device if key is Key.DEVICE else address).encode(),
+        (message.device if key is PartitionKey.DEVICE else address).encode(),
         message.payload,
         headers,
         message.received_at // 1_000_000,
     )
+
+
+class Fetched(Protocol):
+    """A record as the library gives it (`aiokafka.structs.ConsumerRecord`)."""
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def partition(self) -> int: ...
+    @property
+    def offset(self) -> int: ...
+    @property
+    def timestamp(self) -> int:
+        """Milliseconds since 1970; -1 when it has none."""
+        ...
+
+    @property
+    def key(self) -> bytes | None: ...
+    @property
+    def value(self) -> bytes | None: ...
+    @property
+    def headers(self) -> Sequence[tuple[str, bytes | None]]: ...
+
+
+def arrival(token: int, fetched: Fetched) -> Incoming:
+    """A record as the message it was, or as one of somebody else's.
+
+    One that a Waypost gateway wrote has its name, its address, its device and its hops back. Any other is named by its
+    place in the topic and a digest: a topic that was deleted and made anew has the same places. Headers that are no
+    text of MQTT, or beyond what a device has to hold, stay behind.
+    """
+    said: dict[str, str] = {}
+    users: list[tuple[str, str]] = []
+    room = KAFKA_HEADER_BYTES_MAX
+    for name, raw in fetched.headers:
+        text = _text(raw)
+        room -= len(name) + len(raw or b"")
+        if text is None or room < 0 or _UNFIT.search(name):
+            continue
+        if name == _CONTENT_TYPE or name.startswith(_HEADER):
+            said.setdefault(name.removeprefix(_HEADER), text)
+        else:
+            users.append((name, text))
+    hops = tuple(said.get("hops", "").split())
+    if hops:
+        users.append((HOPS_PROPERTY, " ".join(hops)))
+    properties = write(PublishProperties(content_type=said.get(_CONTENT_TYPE), users=tuple(users)))
+    address, epoch, sequence = said.get("address"), said.get("epoch"), said.get("sequence", "")
+    body = fetched.value or b""
+    ours = address is not None and epoch is not None and sequence.isdecimal()
+    named = f"{epoch}/{int(sequence)}/{address}".encode() if ours else _place(fetched, body)
+    addresses = tuple(each for each in (address, fetched.topic, fetched.topic.replace(".", "/")) if each)
+    received_at = fetched.timestamp * 1_000_000 if ours and fetched.timestamp >= 0 else 0
+    run = Run(addresses[0], said.get("device", ""), 1, properties, [body], received_at)
+    return Incoming(token, addresses, named, hops, run, unique=True)
+
+
+def _place(fetched: Fetched, body: bytes) -> bytes:
+    place = f"{fetched.topic}/{fetched.partition}/{fetched.offset}/{fetched.timestamp}/".encode()
+    return place + blake2b(fetched.key or b"", digest_size=8).digest() + blake2b(body, digest_size=16).digest()
+
+
+def _text(raw: bytes | None) -> str | None:
+    try:
+        text = (raw or b"").decode()
+    except UnicodeDecodeError:
+        return None
+    return None if _UNFIT.search(text) else text

@@ -55,7 +55,7 @@ def _client(parts: PeerConnector) -> Client:
     try:
         return _MAKE[connector.type](parts, identity, tls)
     except ModuleNotFoundError as error:
-        return _Missing(error.name or "a library")
+        return _Missing((error.name or "a library").partition(".")[0])
 
 
 _Tls = Callable[[], ssl.SSLContext] | None

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
+from bridge.connectors.settings import PartitionKey
 from bridge.dialer import Attempt, Dialer
 from bridge.dialer import Endpoint as PeerEndpoint
 from bridge.engine import Engine
+from bridge.forwarders.claims import Claims, NoClaims, SharedAccess
 from bridge.forwarders.receivers import Receivers
 from bridge.forwarders.senders import Senders
+from bridge.forwarders.shared_access import Policy
+from bridge.message import Run
 from bridge.peer_link import PeerLink
 from bridge.sasl import SaslClient
 from bridge.socket_attempt import SocketAttempt
@@ -42,9 +47,32 @@ def engine_of(connector: Connector, container: str, host: str) -> Engine:
 def credentials_of(connector: Connector) -> SaslClient | None:
     """What we say of ourselves to the peer: our certificate, a password, or nothing."""
     certified = connector.tls is not None and connector.tls.certificate is not None
+    if connector.amqp is not None and connector.amqp.token is not None:
+        return SaslClient()  # ANONYMOUS: tokens say what we may do
     if connector.credentials is not None:
         return SaslClient(connector.credentials.username, connector.credentials.password, external=certified)
     return SaslClient(external=True) if certified else None
+
+
+def claims_of(connector: Connector, host: str) -> Claims:
+    """How the rights to the peer's addresses are asked for, over one connection."""
+    settings, credentials = connector.amqp, connector.credentials
+    if settings is None or settings.token is None or credentials is None:
+        return NoClaims()
+    policy = Policy(credentials.username, credentials.password)
+    return SharedAccess(host, policy, settings.token_lifetime_s, time.time)
+
+
+def partition_key_of(connector: Connector) -> Callable[[Run], str] | None:
+    """What the peer is told to keep in order; None: nothing."""
+    chosen = connector.amqp.partition_key if connector.amqp is not None else None
+    return None if chosen is None else _PARTITION_KEYS[chosen]
+
+
+_PARTITION_KEYS: Final[Mapping[PartitionKey, Callable[[Run], str]]] = {
+    PartitionKey.DEVICE: lambda run: run.device,
+    PartitionKey.ADDRESS: lambda run: run.address,
+}
 
 
 def amqp_attempts(parts: PeerConnector) -> AttemptAt:
@@ -53,7 +81,8 @@ def amqp_attempts(parts: PeerConnector) -> AttemptAt:
 
     def attempt(dialer: Dialer, endpoint: PeerEndpoint) -> Attempt:
         engine = engine_of(connector, parts.gateway or "waypost", endpoint.host)
-        link = PeerLink(engine, Senders(parts.outbox), Receivers(parts.inboxes))
+        claims, partition_key = claims_of(connector, endpoint.host), partition_key_of(connector)
+        link = PeerLink(engine, Senders(parts.outbox, claims, partition_key), Receivers(parts.inboxes, claims), claims)
         return SocketAttempt(
             dialer,
             endpoint,

@@ -63,7 +63,7 @@ class Sender(Origin):
     ) -> None:
         tokens = range(self._sent, self._sent + len(bodies))
         self._sent += len(bodies)
-        self._broker.router.publish(self, Run(address, "dev", flags, properties, list(bodies)), tokens)
+        self._broker.router.publish(self, Run(address, device, flags, properties, list(bodies)), tokens)
 
     def accepted(self, tokens: Sequence[int]) -> None:
         self.accepted_count += len(tokens)

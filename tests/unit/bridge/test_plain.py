@@ -117,6 +117,17 @@ class TestFromAmqp:
         assert (as_it_says.durable, kept.durable) == (False, True)
         assert (kept.priority, kept.ttl) == (as_it_says.priority, as_it_says.ttl)
 
+    @pytest.mark.parametrize(("key", "said"), [("dev", "dev"), ("d" * 200, None)])
+    def test_a_partition_key_takes_the_place_of_the_message_s_own(self, key: str, said: str | None) -> None:
+        body = b"\x00\x53\x72" + encode({"x-opt-partition-key": "theirs", "x-opt-other": 1}) + self.BODY
+        run = Run("queue/1", "sensor", 1 | AMQP, b"", [body], 5)
+        [message] = plain.messages(HOP, 7, run, plain.Heading(partition_key=key))
+        annotations = proton(message).annotations
+        assert len(annotations["x-opt-partition-key"]) <= plain.PARTITION_KEY_LENGTH_MAX
+        assert annotations["x-opt-partition-key"] == (said or annotations["x-opt-partition-key"])
+        assert (annotations["x-opt-other"], annotations["x-opt-waypost-sequence"]) == (1, 7)
+        assert plain.parse(message).hops == ("gw1",)
+
     def test_what_is_no_message_is_passed_on(self) -> None:
         assert self.message(b"junk").endswith(b"junk")
 

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from bridge.connectors.settings import Format, HttpSettings, KafkaSettings, Key, Mechanism, MqttSettings
+from bridge.connectors.settings import (
+    AmqpSettings,
+    Format,
+    HttpSettings,
+    KafkaSettings,
+    Mechanism,
+    MqttSettings,
+    PartitionKey,
+    TokenKind,
+)
 from bridge.resources import parse
 from bridge.resources.endpoint import Endpoint
 from edge.appliance.configuration.effective import effective
@@ -22,6 +31,15 @@ def connector(rest: str) -> str:
 def made(rest: str) -> Connector:
     assert not errors_of(connector(rest))
     return effective(parse.parse(KINDS, connector(rest), "a.yaml")).connector("c")
+
+
+def test_azure() -> None:
+    rest = "token: sharedAccess, tokenLifetime: 20m, partitionKey: device"
+    found = made(f"type: amqp, tls: {{}}, credentials: {{username: Send, password: k}}, amqp: {{{rest}}}")
+    assert found.endpoints == (Endpoint("h", 5671),)
+    assert found.amqp == AmqpSettings(
+        token=TokenKind.SHARED_ACCESS, token_lifetime_s=1200.0, partition_key=PartitionKey.DEVICE
+    )
 
 
 def test_mqtt() -> None:
@@ -43,14 +61,22 @@ def test_http() -> None:
 
 
 def test_kafka() -> None:
-    found = made("type: kafka, tls: {}, kafka: {key: address, mechanism: SCRAM-SHA-512, maxMessageBytes: 64Ki}")
+    found = made(
+        "type: kafka, tls: {}, kafka: {key: address, mechanism: SCRAM-SHA-512, maxMessageBytes: 64Ki, group: g}"
+    )
     assert found.endpoints == (Endpoint("h", 9093),)
-    assert found.kafka == KafkaSettings(key=Key.ADDRESS, mechanism=Mechanism.SCRAM_SHA_512, message_bytes_max=65_536)
+    assert found.kafka == KafkaSettings(
+        key=PartitionKey.ADDRESS, mechanism=Mechanism.SCRAM_SHA_512, message_bytes_max=65_536, group="g"
+    )
 
 
 @pytest.mark.parametrize(
     ("rest", "said"),
     [
+        ("type: mqtt, amqp: {}", "amqp: is of connectors of type amqp; this one is of type mqtt"),
+        ("type: amqp, amqp: {token: sharedAccess}", "needs credentials: the name of a shared access policy"),
+        ("type: amqp, amqp: {tokenLifetime: 30s}", "must be 60 seconds at least"),
+        ("type: amqp, amqp: {partitionKey: message}", "partitionKey"),
         ("type: mqtt, http: {}", "http: is of connectors of type http; this one is of type mqtt"),
         ("type: amqp, kafka: {}", "kafka: is of connectors of type kafka; this one is of type amqp"),
         ("type: mqtt, mqtt: {keepAlive: 0s}", "must be 1 to 65535 seconds"),
@@ -71,13 +97,33 @@ def test_what_is_wrong_is_said(rest: str, said: str) -> None:
     assert said in str(error)
 
 
-@pytest.mark.parametrize("kind", ["http", "kafka"])
-def test_what_only_sends_takes_nothing_in(kind: str) -> None:
-    text = connector(f"type: {kind}") + address(
-        "address: x, type: queue, forwarders: [{name: f, remoteAddress: c, direction: in}]"
+def taking(kind: str, *remotes: str) -> str:
+    """A connector, and an address with a forwarder that takes in from each of these."""
+    forwarders = ", ".join(
+        f"{{name: f{i}, remoteAddress: '{remote}', direction: in}}" for i, remote in enumerate(remotes)
     )
-    (error,) = errors_of(text)
-    assert f"connectors of type {kind} only send" in str(error)
+    return connector(f"type: {kind}") + address(f"address: x, type: queue, forwarders: [{forwarders}]")
+
+
+def test_over_http_nothing_comes_in_and_people_read_what_does() -> None:
+    (error,) = errors_of(taking("http", "c"))
+    assert "sends them to its own listener, POST /t/<address>" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("remotes", "said"),
+    [
+        (("c/plant/#",), '"plant/#" is a pattern: from Kafka each forwarder takes one topic'),
+        (("c/..",), "makes no Kafka topic"),
+        (("c/a/b", "c/a.b"), 'takes from the topic "a.b" over "c" already'),
+        (("c",), ""),
+        (("c/a", "c/b"), ""),
+    ],
+)
+def test_from_kafka_each_forwarder_takes_a_topic(remotes: tuple[str, ...], said: str) -> None:
+    errors = [str(error) for error in errors_of(taking("kafka", *remotes))]
+    assert len(errors) == bool(said)
+    assert all(said in error for error in errors)
 
 
 @pytest.mark.parametrize(

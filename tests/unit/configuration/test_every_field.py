@@ -135,10 +135,13 @@ def test_a_hub_reads_its_file_once() -> None:
 Edit = dict[tuple[str, str], Any]
 """New values by resource and path."""
 PEERS: Final = ("mqtt", "http", "kafka")
-"""Types of connectors with settings of their own; each has one, after `peer`."""
+"""Types of connectors with settings of their own; each has one, after `peer`, which is of type `amqp`."""
 
 
 SETTINGS: Final = (
+    ("amqp", "token", "sharedAccess"),
+    ("amqp", "tokenLifetime", "777s"),
+    ("amqp", "partitionKey", "address"),
     ("mqtt", "keepAlive", "77s"),
     ("mqtt", "maxInFlight", 9),
     ("http", "path", "/other"),
@@ -150,13 +153,15 @@ SETTINGS: Final = (
     ("kafka", "key", "address"),
     ("kafka", "mechanism", "SCRAM-SHA-256"),
     ("kafka", "maxMessageBytes", "2Ki"),
+    ("kafka", "group", "other"),
 )
 """Another value of each."""
 
 
 def of_peer(kind: str, setting: str, value: object) -> Edit:
     """A setting of the connector of this type, or all of them."""
-    return {("AddressSpace/default", f"connectors.{PEERS.index(kind) + 1}.{kind}{setting}"): value}
+    place = PEERS.index(kind) + 1 if kind in PEERS else 0
+    return {("AddressSpace/default", f"connectors.{place}.{kind}{setting}"): value}
 
 
 # --- a gateway with everything ---------------------------------------------------------------------------------------

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import pytest
 
-from bridge.connectors.kafka.record import TOPIC_CHARACTERS_MAX, record, topic_of
+from bridge.connectors.kafka.record import TOPIC_CHARACTERS_MAX, arrival, record, topic_of
+from bridge.connectors.limits import KAFKA_HEADER_BYTES_MAX
 from bridge.connectors.messages import Message, Name
-from bridge.connectors.settings import Key
-from bridge.plain import Hop
-from bridge.publish_properties import PublishProperties
+from bridge.connectors.settings import PartitionKey
+from bridge.plain import HOPS_PROPERTY, Hop
+from bridge.publish_properties import PublishProperties, read
 
 MESSAGE = Message(
     0,
@@ -24,7 +27,7 @@ MESSAGE = Message(
 
 
 def test_a_record_bears_the_name() -> None:
-    made = record(MESSAGE, Key.DEVICE)
+    made = record(MESSAGE, PartitionKey.DEVICE)
     assert (made.topic, made.key, made.value, made.timestamp_ms) == ("cloud.plant", b"dev", b"hi", 1_790_000_000_123)
     assert made.headers == [
         ("waypost-gateway", b"gw"),
@@ -37,7 +40,7 @@ def test_a_record_bears_the_name() -> None:
         ("k", b"v"),
         ("k", b"w"),
     ]
-    assert record(MESSAGE, Key.ADDRESS).key == b"plant/7"
+    assert record(MESSAGE, PartitionKey.ADDRESS).key == b"plant/7"
 
 
 @pytest.mark.parametrize(
@@ -51,3 +54,42 @@ def test_topics(address: str, topic: str | None) -> None:
 def test_what_makes_no_topic(address: str) -> None:
     with pytest.raises(ValueError, match="Kafka topic"):
         topic_of(address)
+
+
+class Fetched(NamedTuple):
+    """A record as the library gives it."""
+
+    topic: str = "a.b"
+    partition: int = 3
+    offset: int = 41
+    timestamp: int = 1_790_000_000_123
+    key: bytes | None = None
+    value: bytes | None = b"hi"
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+
+
+def test_a_record_of_a_gateway_is_the_message_it_was() -> None:
+    made = record(MESSAGE, PartitionKey.DEVICE)
+    came = arrival(5, Fetched(made.topic, 0, 1, made.timestamp_ms, made.key, made.value, tuple(made.headers)))
+    assert (came.token, came.name, came.unique, came.hops) == (5, b"e1/42/plant/7", True, ("far", "gw"))
+    assert came.addresses[0] == "plant/7"
+    assert (came.run.device, came.run.bodies, came.run.received_at) == ("dev", [b"hi"], 1_790_000_000_123_000_000)
+    properties = read(came.run.properties)
+    assert properties.content_type == "text/plain"
+    assert properties.users == (("k", "v"), ("k", "w"), (HOPS_PROPERTY, "far gw"))
+
+
+def test_a_record_of_somebody_else_is_named_by_its_place_and_content() -> None:
+    came = arrival(0, Fetched())
+    assert (came.addresses, came.hops, came.run.received_at) == (("a.b", "a/b"), (), 0)
+    assert came.name == arrival(1, Fetched()).name
+    others = (Fetched(offset=42), Fetched(partition=4), Fetched(timestamp=-1), Fetched(value=None), Fetched(key=b"k"))
+    assert len({came.name, *(arrival(0, other).name for other in others)}) == 6
+    assert arrival(0, Fetched(value=None)).run.bodies == [b""]
+
+
+@pytest.mark.parametrize("raw", [None, b"\xff", b"a\x00b", b"x" * (KAFKA_HEADER_BYTES_MAX + 1)])
+def test_headers_that_mqtt_has_no_place_for_stay_behind(raw: bytes | None) -> None:
+    came = arrival(0, Fetched(headers=(("first", b"1"), ("bad\n", b"1"), ("odd", raw), ("waypost-sequence", b"-"))))
+    assert read(came.run.properties).users in ((("first", "1"),), (("first", "1"), ("odd", "")))
+    assert came.run.bodies == [b"hi"]

@@ -1,0 +1,64 @@
+"""How a cluster is reached: its brokers, TLS, and who we are to it."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from aiokafka.conn import create_conn
+from aiokafka.errors import KafkaError
+
+from bridge.client_attempt import ConnectorError
+from bridge.connectors.kafka.reasons import words
+from bridge.connectors.limits import CONNECT_TIMEOUT_S, KAFKA_CLOSE_TIMEOUT_S
+from bridge.connectors.settings import Identity, KafkaSettings
+from bridge.dialer import Endpoint
+
+
+class Cluster:
+    """One cluster, as the configuration describes it."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        settings: KafkaSettings,
+        endpoints: Sequence[Endpoint],
+        tls: Callable[[], ssl.SSLContext] | None,
+    ) -> None:
+        """`endpoints`: brokers to ask first, for who the others are. `tls` makes the context for one connection."""
+        self.identity = identity
+        self.settings = settings
+        self._endpoints = list(endpoints)
+        self._tls = tls
+
+    async def reach(self, endpoint: Endpoint) -> dict[str, Any]:
+        """What the library's producers and consumers are given of a cluster whose broker at `endpoint` has let us in.
+
+        Raises `ConnectorError` or OSError with why it has not: the library itself hides that behind its next attempt.
+        """
+        reached = self._security()
+        try:
+            connection = await create_conn(endpoint.host, endpoint.port, **reached)
+        except KafkaError as error:
+            if isinstance(error.__cause__, OSError):
+                raise error.__cause__ from None
+            raise ConnectorError(words(error)) from None
+        await asyncio.wait((connection.close(),), timeout=KAFKA_CLOSE_TIMEOUT_S)
+        others = (each for each in self._endpoints if each != endpoint)
+        return {"bootstrap_servers": [f"{each.host}:{each.port}" for each in (endpoint, *others)], **reached}
+
+    def _security(self) -> dict[str, Any]:
+        identity = self.identity
+        tls = self._tls() if self._tls is not None else None
+        protocol = ("SASL_" if identity.username is not None else "") + ("SSL" if tls is not None else "PLAINTEXT")
+        return {
+            "client_id": identity.client_id,
+            "request_timeout_ms": int(CONNECT_TIMEOUT_S * 1000),
+            "security_protocol": protocol,
+            "ssl_context": tls,
+            "sasl_mechanism": self.settings.mechanism.value,
+            "sasl_plain_username": identity.username,
+            "sasl_plain_password": identity.password,
+        }

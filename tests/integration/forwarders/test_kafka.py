@@ -1,0 +1,175 @@
+"""Connectors to a real Kafka broker: TLS and SASL, what comes from a topic, and members of one consumer group."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from bridge.connectors.settings import KafkaSettings, Mechanism
+from edge.broker.configuration import Connector, ConnectorType, Credentials, EndpointHost, TlsFiles
+from tests.integration.forwarders.gateways import Gateway, Receiver, Sender, eventually, gateways
+from tests.integration.forwarders.test_amqp import into, out
+from tests.support.certificates import Authority
+from tests.support.kafka import PASSWORD, USER, Kafka, kafka_jars
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+
+MESSAGES = 5_000
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("authority"))
+
+
+@pytest.fixture(scope="module")
+def broker(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
+    server = authority.issue("broker")
+    with Kafka(tmp_path_factory.mktemp("kafka") / "broker", kafka_jars(), server).running() as running:
+        yield running
+
+
+def open_to(broker: Kafka, **settings: object) -> Connector:
+    hosts = (EndpointHost(host="127.0.0.1", port=broker.port),)
+    return Connector(name="peer", type=ConnectorType.KAFKA, hosts=hosts, kafka=KafkaSettings(**settings))  # type: ignore[arg-type]
+
+
+def secure_to(broker: Kafka, tls: TlsFiles, mechanism: Mechanism, password: str = PASSWORD) -> Connector:
+    return Connector(
+        name="peer",
+        type=ConnectorType.KAFKA,
+        hosts=(EndpointHost(host="127.0.0.1", port=broker.secure_port),),
+        tls=tls,
+        credentials=Credentials(username=USER, password=password),
+        kafka=KafkaSettings(mechanism=mechanism),
+    )
+
+
+async def error_of(near: Gateway) -> str:
+    await eventually(lambda: near.connector().dialer.state.last_error, "it says why")
+    return near.connector().dialer.state.last_error or ""
+
+
+@pytest.mark.parametrize("mechanism", list(Mechanism))
+def test_both_ways_by_each_mechanism_over_tls(broker: Kafka, authority: Authority, mechanism: Mechanism) -> None:
+    topic = f"both.{mechanism.value}"
+    broker.create(topic)
+
+    async def run() -> None:
+        async with gateways("gw1", "gw2") as (one, two):
+            reader = Receiver(two.broker, "plant/#", "reader")
+            peer = secure_to(broker, TlsFiles(ca=authority.certificate), mechanism)
+            await one.configure(peer, out("f", "plant/#", topic))
+            await two.configure(peer, into("f", "plant/#", topic))
+            Sender(one.broker).publish("plant/7", *[b"%d" % i for i in range(100)])
+            await eventually(lambda: len(reader.runs) and len(payloads_of(reader)) == 100)
+            assert payloads_of(reader) == [b"%d" % i for i in range(100)]
+            assert {(run.address, run.device) for run in reader.runs} == {("plant/7", "dev")}
+
+    asyncio.run(run())
+
+
+def payloads_of(reader: Receiver) -> list[bytes]:
+    return [body for run in reader.runs for body in run.bodies]
+
+
+@pytest.mark.parametrize("mechanism", list(Mechanism))
+def test_who_is_not_let_in_reads_why(broker: Kafka, authority: Authority, mechanism: Mechanism) -> None:
+    async def run() -> None:
+        async with gateways("gw1") as (near,):
+            tls = TlsFiles(ca=authority.certificate)
+            await near.configure(secure_to(broker, tls, mechanism, "wrong"), out("f", "plant/#", "t"))
+            assert "do not let us in: see the connector's credentials and mechanism" in await error_of(near)
+
+    asyncio.run(run())
+
+
+def test_a_broker_of_an_authority_nobody_trusts(broker: Kafka, tmp_path: Path) -> None:
+    async def run() -> None:
+        async with gateways("gw1") as (near,):
+            tls = TlsFiles(ca=Authority(tmp_path / "stranger", "stranger").certificate)
+            await near.configure(secure_to(broker, tls, Mechanism.PLAIN), out("f", "plant/#", "t"))
+            assert "certificate verify failed" in await error_of(near)
+
+    asyncio.run(run())
+
+
+def test_a_topic_of_somebody_else_to_one_address(broker: Kafka) -> None:
+    """From its first record on; another connection goes on where this one was."""
+    broker.create("orders")
+    first, second = [b"%d" % i for i in range(MESSAGES)], [b"again %d" % i for i in range(MESSAGES)]
+    broker.send(first)
+
+    async def run(values: list[bytes], names: tuple[str, ...] = ("gw1",)) -> None:
+        async with gateways(*names) as (near,):
+            reader = Receiver(near.broker, "queue/orders")
+            await near.configure(open_to(broker), into("f", "queue/orders", "orders"))
+            await eventually(lambda: len(payloads_of(reader)) >= len(values))
+            assert Counter(payloads_of(reader)) == Counter(values)
+            figures = near.connector().inboxes[0].figures
+            assert (figures.accepted, figures.duplicates, figures.rejected) == (len(values), 0, 0)
+
+    asyncio.run(run(first))
+    broker.send(second)
+    asyncio.run(run(second))
+
+
+def test_members_of_one_group_take_over_from_one_another(broker: Kafka) -> None:
+    """A second gateway joins while records come, and leaves again: nobody misses one, and none is taken twice."""
+    broker.create("shared", partitions=4)
+    sent: list[bytes] = []
+
+    def send() -> None:
+        more = [b"%d" % i for i in range(len(sent), len(sent) + 500)]
+        broker.send(more)
+        sent.extend(more)
+
+    async def run() -> None:
+        async with gateways("gw1", "gw2") as (one, two):
+            readers = [Receiver(gateway.broker, "queue/shared") for gateway in (one, two)]
+            peer, forwarder = open_to(broker, group="plant"), into("f", "queue/shared", "shared")
+
+            async def send_until(condition: Callable[[], object]) -> None:
+                async with asyncio.timeout(90):
+                    while not condition():
+                        await asyncio.to_thread(send)
+
+            await one.configure(peer, forwarder)
+            await send_until(lambda: readers[0].runs)
+            await two.configure(peer, forwarder)
+            await send_until(lambda: readers[1].runs)
+            sending = asyncio.ensure_future(asyncio.to_thread(send))
+            await two.configure(None)
+            await sending
+            await asyncio.to_thread(send)
+            await all_of(lambda: [body for reader in readers for body in payloads_of(reader)], sent)
+            assert Counter(body for reader in readers for body in payloads_of(reader)) == Counter(sent)
+
+    asyncio.run(run())
+
+
+async def all_of(got: Callable[[], list[bytes]], wanted: list[bytes]) -> None:
+    await eventually(lambda: len(got()) >= len(wanted) and set(got()) == set(wanted), "each of them is there")
+
+
+def test_a_broker_that_restarts_loses_no_reader(tmp_path: Path) -> None:
+    with Kafka(tmp_path / "broker", kafka_jars()).running() as broker:
+        broker.create("kept")
+        values = [b"%d" % i for i in range(2 * MESSAGES)]
+
+        async def run() -> None:
+            async with gateways("gw1") as (near,):
+                reader = Receiver(near.broker, "queue/kept")
+                await near.configure(open_to(broker), into("f", "queue/kept", "kept"))
+                await asyncio.to_thread(broker.send, values[:MESSAGES])
+                await eventually(lambda: reader.runs)
+                await asyncio.to_thread(broker.restart)
+                await asyncio.to_thread(broker.send, values[MESSAGES:])
+                await all_of(lambda: payloads_of(reader), values)
+                assert Counter(payloads_of(reader)) == Counter(values)
+
+        asyncio.run(run())
