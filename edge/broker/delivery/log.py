@@ -108,15 +108,6 @@ class LogSubscription:
         self.dead_lettering.policy = policy
 
     @property
-    def expires(self) -> bool:
-        """A time to live counts here; not for a forwarder, which sends on what it was given."""
-        return self.expiry.counts
-
-    @expires.setter
-    def expires(self, expires: bool) -> None:
-        self.expiry.counts = expires
-
-    @property
     def name_in_log(self) -> str:
         """What the cursor is called among those of all logs."""
         return f"{self.log} {self.name}"
@@ -319,6 +310,13 @@ class LogSubscription:
         self.group, self.lane = ConsumerGroup(), None
         self.buffer.clear()
 
+    def let_go(self) -> None:
+        """Nobody has anything of it (`at_rest`), and another object may serve the cursor later. It is freed at once: as
+        its parts know it, thousands would take memory until the collector looks at everything."""
+        self.retire()
+        self._closed = True
+        del self.reader, self.dead_lettering, self.expiry
+
     @property
     def idle_now(self) -> bool:
         """See `edge.broker.model.interfaces.Subscription`."""
@@ -461,7 +459,7 @@ class LogSubscription:
 
     def due(self, now_ns: int) -> bool:
         """See `edge.broker.delivery.sweep.Swept`."""
-        if not self.expiry.counts or self._closed or not self.dead_lettering.is_free:
+        if self._closed or not (self.expiry.counts and self.dead_lettering.is_free):
             return False
         if self.buffer.runs and self.expiry.may_be_over(self.buffer.runs[0].run):
             self.pump()  # which begins with what has expired, whether or not somebody has credit

@@ -278,7 +278,7 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
         del self.opened[declaration.name]
         self._tree.remove(declaration.pattern, subscription)
         for part in subscription.parts:
-            part.retire()
+            part.let_go()
         subscription.parts.clear()
         self._resting.put(declaration, places, self._left(declaration, subscription.left_at))
 
@@ -357,7 +357,7 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
     def _configure(self, part: LogSubscription, declaration: Declaration) -> None:
         part.policy = self._policy(declaration.name, part.log)
         part.accepts = declaration.accepts
-        part.expires = not declaration.name.startswith(FORWARDER_PREFIX)
+        part.expiry.counts = not declaration.name.startswith(FORWARDER_PREFIX)
 
     def _report_former_topics(self) -> None:
         """What topics left to subscriptions whose addresses are none now stays theirs."""
