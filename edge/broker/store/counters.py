@@ -1,7 +1,9 @@
 """Positions and sequences: which come next, and which of them the medium has not been told.
 
 The counters on the medium lag behind, as opening can work them out again from the segments that came after them. They
-are written now and then, so that this stays little (`Limits.counted_commits_max` and its neighbours).
+are written now and then, so that this stays little (`Limits.counted_commits_max` and its neighbours). On the medium
+those of addresses may be ahead of those of logs, as opening takes the larger of what it finds: where thousands wait,
+each commit writes a part of them.
 """
 
 from __future__ import annotations
@@ -29,6 +31,8 @@ class Counters:
         self.spills = 0
         """Number of the newest commit on the medium that had spills."""
         self._uncounted_commits = 0
+        self._sweep: list[str] = []
+        """Addresses whose counters are written next, a part at a time, the first one last."""
         self._characters = 0
         """Of the addresses in `sequences`."""
 
@@ -69,9 +73,7 @@ class Counters:
         group.counting = (
             group.last
             or bool(group.evicting or group.thinning or group.spills)
-            or self._uncounted_commits + 1 >= limits.counted_commits_max
-            or self.uncounted_bytes + group.size >= limits.counted_bytes_max
-            or len(self.uncounted) + len(group.sequences) >= limits.counted_addresses_max
+            or self._lags_enough(group)
             or self._characters > limits.addresses_characters_max
             or bool(group.freed)
             or any(self._logs[log].next for log in group.new_logs)  # one that was another's: its row has counters
@@ -81,6 +83,8 @@ class Counters:
         if group.counting:
             group.counters = {**self.uncounted, **group.sequences}
             touched |= self.uncounted_logs | group.ends.keys()
+        elif len(self.uncounted) + len(group.sequences) >= limits.counted_addresses_max:
+            group.counters = self._next_part(group)
         spills = {spill.log: spill for spill in group.spills}
         touched |= spills.keys()
         for log in sorted(touched):
@@ -93,6 +97,28 @@ class Counters:
             else:
                 group.log_rows.append(LogRow(log, state.name, 0, 0, 0))
 
+    def _lags_enough(self, group: Group) -> bool:
+        """All that waits is to be written."""
+        limits, waiting = self._limits, len(self.uncounted) + len(group.sequences)
+        commits, size = self._uncounted_commits + 1, self.uncounted_bytes + group.size
+        few_logs = len(self.uncounted_logs) <= limits.counted_logs_few
+        in_parts = few_logs and len(self.sequences) <= limits.addresses_cached_max
+        if not in_parts and waiting >= limits.counted_addresses_max:
+            return True
+        if in_parts and len(self.uncounted) > limits.counted_at_once:
+            bytes_max = limits.counted_bytes_deleting_max if self._logs.to_reclaim else limits.counted_bytes_max
+            return commits >= limits.counted_commits_many_max or size >= bytes_max
+        return commits >= limits.counted_commits_max or size >= limits.counted_bytes_max
+
+    def _next_part(self, group: Group) -> dict[str, int]:
+        """Counters of some that wait, with what the group makes of them."""
+        waiting = {**self.uncounted, **group.sequences}
+        if not self._sweep:
+            self._sweep = sorted(waiting, reverse=True)
+        size = max(self._limits.counted_at_once, len(group.sequences))
+        part, self._sweep = self._sweep[-size:], self._sweep[:-size]
+        return {address: waiting[address] for address in reversed(part) if address in waiting}
+
     def committed(self, group: Group, reserved: Container[str]) -> None:
         """The group is on disk. Counters of `reserved` addresses never leave memory."""
         self.sequences.update(group.sequences)
@@ -102,11 +128,14 @@ class Counters:
             self.uncounted_logs.update(group.ends)
             self._uncounted_commits += 1
             self.uncounted_bytes += group.size
+            for address in group.counters:
+                del self.uncounted[address]
             return
         for row in group.log_rows:
             self._logs[row.log].counted = row.next
         self.uncounted.clear()
         self.uncounted_logs.clear()
+        self._sweep.clear()
         self._uncounted_commits = self.uncounted_bytes = 0
         limits = self._limits
         if len(self.sequences) > limits.addresses_cached_max or self._characters > limits.addresses_characters_max:

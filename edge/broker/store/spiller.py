@@ -153,8 +153,6 @@ class Spiller:
 
     def reserve(self, group: Group) -> None:
         """Counters the group writes are those of the reservations, of addresses that have one or give it back."""
-        if not group.counting:
-            return
         counters, reservations = group.counters, self._buffer.reservations
         for spill in group.spills:
             counters.update(spill.counters)

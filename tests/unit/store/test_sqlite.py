@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import sqlite_utils
+from msgspec import structs
 
 from bridge.message import Stored
 from edge.broker.store import reader, schema, writer
@@ -20,7 +21,7 @@ from edge.broker.store.reader import Request
 from edge.broker.store.segment import Row, decode
 from edge.broker.store.sqlite import FILE_NAME
 from edge.broker.store.sqlite_medium import SqliteMedium
-from tests.contract.store.rig import Rig, flat, run_of, sqlite_rig
+from tests.contract.store.rig import Rig, fail_commits, flat, heal, run_of, sqlite_rig
 
 
 @pytest.fixture
@@ -94,6 +95,98 @@ class TestOpen:
             rig.commit()
         counted = sqlite_utils.Database(tmp_path / FILE_NAME)["address"].count
         assert counted == 20
+        rig.store.close()
+
+    PARTS = Limits(
+        counted_commits_max=2, counted_commits_many_max=100, counted_addresses_max=8, counted_at_once=3,
+        counted_logs_few=1, counted_bytes_deleting_max=20,
+    )  # fmt: skip
+
+    def counted(self, directory: Path) -> tuple[list[str], int]:
+        """Addresses whose counters are on the medium, and the position up to which a log is counted."""
+        database = sqlite_utils.Database(directory / FILE_NAME)
+        names = [row["name"] for row in database["address"].rows_where(order_by="name")]
+        return names, next(iter(database["log"].rows))["next"]
+
+    def test_counters_of_many_addresses_are_written_in_parts_in_order_of_name(self, tmp_path: Path) -> None:
+        rig = sqlite_rig(tmp_path, self.PARTS)
+        log = rig.store.log("a")
+        rig.store.open_cursor("c", log, 0)
+        names = [f"plant/{i}" for i in range(8)]
+        for name in reversed(names[1:]):
+            rig.store.append(log, run_of(b"x", address=name))
+        rig.commit()
+        assert self.counted(tmp_path) == ([], 0)
+        for more, count in ((names[:1], 3), (["z/1", "z/2", "z/3"], 6), (["z/4", "z/5", "z/6"], 8)):
+            for name in more:
+                rig.store.append(log, run_of(b"x", address=name))
+            rig.commit()
+            assert self.counted(tmp_path) == (names[:count], 0)
+        after = crash(rig, tmp_path, tmp_path / "copy")
+        rig.store.append(log, run_of(*[b"x"] * 9, address="plant/7"))
+        rig.commit()
+        for each, last in ((rig, 10), (after, 1)):
+            for name, following in (("plant/0", 1), ("plant/5", 1), ("plant/7", last), ("z/6", 1)):
+                each.store.append(each.store.log("a"), run_of(b"x", address=name))
+                assert [stored.sequence for _, stored in each.commit().appended] == [following]
+        after.store.close()
+        rig.store.close()
+
+    def test_a_part_that_could_not_be_written_is_written_later(self, tmp_path: Path) -> None:
+        rig = sqlite_rig(tmp_path, self.PARTS)
+        log = rig.store.log("a")
+        rig.store.open_cursor("c", log, 0)
+        for i in range(7):
+            rig.store.append(log, run_of(b"x", address=f"plant/{i}"))
+        rig.commit()
+        fail_commits(rig)
+        for name in ("plant/0", "y/1", "y/2"):
+            rig.store.append(log, run_of(bytes(20_000), address=name))
+        assert rig.commit().error is not None
+        heal(rig)
+        for i in range(7):
+            rig.store.append(log, run_of(b"x", address=f"z/{i}"))
+            assert rig.commit().error is None
+        assert len(self.counted(tmp_path)[0]) >= 7
+        rig.reopen()
+        for name, following in (*((f"plant/{i}", 1) for i in range(7)), ("y/1", 0), ("z/6", 1)):
+            rig.store.append(log, run_of(b"x", address=name))
+            assert [stored.sequence for _, stored in rig.commit().appended] == [following]
+        rig.store.close()
+
+    def test_a_long_wait_for_counters_is_bounded(self, tmp_path: Path) -> None:
+        rig = sqlite_rig(tmp_path, structs.replace(self.PARTS, counted_commits_many_max=5, counted_addresses_max=50))
+        log = rig.store.log("a")
+        rig.store.open_cursor("c", log, 0)
+        for i in range(5):
+            assert self.counted(tmp_path)[1] == 0 if i else True
+            for j in range(4):
+                rig.store.append(log, run_of(b"x", address=f"plant/{j}"))
+            rig.commit()
+        assert self.counted(tmp_path) == ([f"plant/{j}" for j in range(4)], 20)
+        rig.store.close()
+
+    def test_what_can_be_deleted_is_counted_sooner(self, tmp_path: Path) -> None:
+        rig = sqlite_rig(tmp_path, structs.replace(self.PARTS, counted_addresses_max=50))
+        log = rig.store.log("a")
+        cursor = rig.store.open_cursor("c", log, 0)
+        for i in range(10):
+            for j in range(4):
+                rig.store.append(log, run_of(b"x", address=f"plant/{j}"))
+            rig.commit()
+            rig.store.acknowledge(cursor, 4 * i, 4 * i + 3)
+        assert self.counted(tmp_path)[1] >= 20
+        rig.store.close()
+
+    def test_counters_of_many_logs_are_written_together(self, tmp_path: Path) -> None:
+        rig = sqlite_rig(tmp_path, self.PARTS)
+        for i in range(3):
+            log = rig.store.log(f"log/{i}")
+            rig.store.open_cursor(f"c{i}", log, 0)
+            for j in range(4):
+                rig.store.append(log, run_of(b"x", address=f"plant/{i}{j}"))
+            rig.commit()
+        assert len(self.counted(tmp_path)[0]) == 12
         rig.store.close()
 
     def test_address_counters_leave_memory_and_come_back(self, tmp_path: Path) -> None:
