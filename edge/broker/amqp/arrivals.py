@@ -235,10 +235,17 @@ class Arrivals:
             ]
             stretch = Stretch(self._loops, kept, rows)
             origin_called(stretch, router.publish_all, stretch)
-        with router.gathered({run.address for _, run, _ in alone}):
-            for origin, run, tokens in alone:
-                if origin_called(origin, router.publish, origin, run, tokens):
-                    origin_called(origin, origin.top_up)
+        if len(alone) > 1:
+            with router.gathered({run.address for _, run, _ in alone}):
+                self._publish_each(alone)
+        elif alone:
+            self._publish_each(alone)
+
+    def _publish_each(self, members: Sequence[Member]) -> None:
+        publish = self._router.publish
+        for origin, run, tokens in members:
+            if origin_called(origin, publish, origin, run, tokens):
+                origin_called(origin, origin.top_up)
 
     # --- what goes --------------------------------------------------------------------------------------------
 

@@ -100,7 +100,7 @@ class OutgoingLink(Consumer):
     def deliver_each(self, subscription: Subscription, every: Sequence[Stored]) -> None:
         """One call of the engine, where nothing has to be looked at in each message."""
         link = self._link
-        if len(every) == 1 or self._selector is not None or link.max_message_size or link.snd_settle_mode == _SETTLED:
+        if self._selector is not None or link.max_message_size or link.snd_settle_mode == _SETTLED:
             super().deliver_each(subscription, every)
             return
         clock = self._router.clock

@@ -10,7 +10,7 @@ from bridge.message import Run, Stored
 from edge.broker.delivery.consumer_group import RETURNED, ConsumerGroup, part_of
 from edge.broker.limits import TRANSIENT_BUFFER_BYTES_MIN
 from edge.broker.model.interfaces import Consumer, Figures, Origin, Outcome, Refusal
-from edge.broker.model.isolation import answered, delivered_each
+from edge.broker.model.isolation import answered, delivered, delivered_each
 
 _NOBODY: tuple[Origin | None, int] = (None, 0)
 
@@ -107,7 +107,8 @@ class AnycastGroup:
                 else:
                     count = len(stored.run.bodies)
                     held.update(dict.fromkeys(range(stored.position, stored.position + count), stored))
-            served = delivered_each(consumer, self, taken)
+            one = len(taken) == 1
+            served = delivered(consumer, self, taken[0]) if one else delivered_each(consumer, self, taken)
             self._returned = 0
             if not served:
                 self.leave(consumer)
