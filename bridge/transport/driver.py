@@ -18,10 +18,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol, cast
 
+from bridge.transport.accepted import AcceptedTransport
 from bridge.transport.connection import Connection
 from bridge.transport.deadlines import FINE_S, Slot, deadlines_of
 from bridge.transport.slow_lane import LARGE_BYTES, SLICE_S, slow_lane_of
-from bridge.transport.tcp import TcpTransport
 from bridge.transport.tcp_path import Path, path_of
 from bridge.transport.turn import turn_of
 
@@ -186,7 +186,7 @@ class Driver(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._reader = self.transport = cast(asyncio.Transport, transport)
-        self._in_turns = isinstance(transport, TcpTransport)
+        self._in_turns = isinstance(transport, AcceptedTransport)
         self.transport.set_write_buffer_limits(high=self._write_bytes_max)
         if self._meter is not None:
             self._meter.begun(self)
@@ -431,7 +431,7 @@ class Driver(asyncio.Protocol):
     def identified(self, user: str) -> bool:
         """The peer has said who it is; False when there is no room for another connection of this user."""
         self._known = True
-        if isinstance(self.transport, TcpTransport):
+        if isinstance(self.transport, AcceptedTransport):
             self.transport.identified()
         return self._meter is None or self._meter.identified(self, user)
 

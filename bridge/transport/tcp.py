@@ -1,4 +1,4 @@
-"""One accepted TCP connection without TLS, as `asyncio.Transport` has it.
+"""One accepted TCP connection, as `asyncio.Transport` has it.
 
 Its socket is served with others of its kind (`bridge.transport.ready`): received from once at most in a turn, and sent
 to at once whenever there is something to write. Only what the socket does not take is kept, and sent when it does.
@@ -11,6 +11,7 @@ import socket
 from collections.abc import Iterable
 from typing import Any, Final, cast
 
+from bridge.transport.accepted import AcceptedTransport
 from bridge.transport.deadlines import Slot, deadlines_of
 from bridge.transport.ends import ends_of
 from bridge.transport.ready import KNOWN_BYTES, READABLE, WRITABLE, Ready, kinds_of
@@ -32,7 +33,7 @@ _buffer: Final = memoryview(bytearray(KNOWN_BYTES))
 """What is received stands here until it is copied, in the size it has."""
 
 
-class TcpTransport(asyncio.Transport):
+class TcpTransport(AcceptedTransport):
     """Takes ownership of a connected socket. Used inside the loop only.
 
     `connection_made` is called by whoever makes it; `connection_lost` comes in a later turn than what ends it.
@@ -73,7 +74,6 @@ class TcpTransport(asyncio.Transport):
         self._watch()
 
     def identified(self) -> None:
-        """The peer has said who it is: its socket is served with those of others who have."""
         known = kinds_of(self._loop).known
         if self._kind is not known:
             events = self._events

@@ -98,7 +98,7 @@ class Connections:
     async def start(
         self, host: str, port: int, certificates: Certificates | None, others: Mapping[str, Admit] | None = None
     ) -> tuple[str, int]:
-        """Listen; returns the address bound. `others`: see `SecureAcceptor`. Raises `ListenError`."""
+        """Listen; returns the address bound. `others`: see `Handshakes`. Raises `ListenError`."""
         if certificates is not None:
             cost = AMQP_CONNECTION_BYTES + TLS_CONNECTION_BYTES
             self._meter = Counted(self.admission, cost)

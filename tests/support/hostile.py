@@ -25,13 +25,21 @@ GROWTH_MIB_MAX = 40.0
 class Raw:
     """A socket that speaks MQTT as it is told."""
 
-    def __init__(self, gateway: Waypost, version: int = 4, *, protocol: str = "mqtt", receive_bytes: int = 0) -> None:
-        """`receive_bytes`: the kernel's receive buffer, where the peer is to stop early."""
+    def __init__(
+        self,
+        gateway: Waypost,
+        version: int = 4,
+        *,
+        protocol: str = "mqtt",
+        receive_bytes: int = 0,
+        wait_s: float = WAIT_S,
+    ) -> None:
+        """`receive_bytes`: the kernel's receive buffer, where the peer is to stop early; `wait_s`: for each answer."""
         self.version = version
         self.socket = socket.socket()
         if receive_bytes:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
-        self.socket.settimeout(WAIT_S)
+        self.socket.settimeout(wait_s)
         self.socket.connect(("127.0.0.1", gateway.port(protocol)))
         self._received = b""
 

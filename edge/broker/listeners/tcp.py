@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 from bridge.transport.driver import Driver
 from bridge.transport.listening import Listening, listen
-from edge.broker.listeners.secure import Admit, Identify, SecureAcceptor, listening_socket
+from edge.broker.listeners.secure import Admit, Handshakes, Identify
 from edge.broker.listeners.tls import Certificates, subject_name
 
 log = logging.getLogger(__name__)
@@ -67,7 +67,7 @@ class TcpListener:
         self._turn_away = turn_away
         self._gone: Gone = self.drivers.discard
         self._listening: Listening | None = None
-        self._secure: SecureAcceptor | None = None
+        self._handshakes: Handshakes | None = None
 
     async def start(
         self,
@@ -81,33 +81,25 @@ class TcpListener:
     ) -> tuple[str, int]:
         """Listen, with TLS where there are certificates; returns the address bound (a port of 0 is chosen by the
         kernel). `handshake_s`: from accept to the end of the TLS handshake; `identify`, `others`: see
-        `SecureAcceptor`. Raises ListenError."""
+        `Handshakes`. Raises ListenError."""
+        make = self._accept
+        if certificates is not None:
+            self._handshakes = Handshakes(
+                self.name, certificates, self.admit, handshake_s=handshake_s, identify=identify, others=others
+            )
+            make = self._handshakes.make
         try:
-            if certificates is not None:
-                listening = await listening_socket(host, port, BACKLOG)
-                bound = listening.getsockname()
-                self._secure = SecureAcceptor(
-                    self.name,
-                    listening,
-                    certificates,
-                    self.admit,
-                    handshake_s=handshake_s,
-                    identify=identify,
-                    others=others,
-                )
-            else:
-                self._listening = await listen(self.name, self._accept, host, port, BACKLOG)
-                bound = self._listening.address
+            self._listening = await listen(self.name, make, host, port, BACKLOG)
         except OSError as error:
             raise ListenError(f"{self.name}: cannot listen on {host}:{port}: {_reason(error)}") from error
-        return str(bound[0]), int(bound[1])
+        return self._listening.address
 
     async def stop(self) -> None:
         """Stop accepting and close every connection."""
         if self._listening is not None:
             self._listening.close()
-        if self._secure is not None:
-            await self._secure.stop()
+        if self._handshakes is not None:
+            await self._handshakes.stop()
         for driver in [*self.drivers, *self.turned_away]:
             driver.abort()
         with contextlib.suppress(TimeoutError):

@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from edge.broker.configuration import TlsListener, TlsVersion
-from edge.broker.listeners.alerts import AlertingContext
 from edge.broker.security.peer_tls import no_passphrase, tls_reason
 
 log = logging.getLogger(__name__)
@@ -58,7 +57,7 @@ class Certificates:
 
 def make_context(files: TlsListener, protocols: Sequence[str] = ()) -> ssl.SSLContext:
     """The server's context for these files. Raises TlsError."""
-    context = AlertingContext(ssl.PROTOCOL_TLS_SERVER)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = VERSIONS[files.minimum]
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
     if protocols:

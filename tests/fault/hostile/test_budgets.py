@@ -6,7 +6,6 @@ against the limits as they are by default.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import time
 import urllib.request
@@ -60,6 +59,9 @@ GIVEN_BACK_S = 30.0
 GIVEN_BACK_MIB = 24
 """What an attack may leave: code it made us load, and pieces the allocator keeps."""
 LOGINS = 10
+LOGIN_S = 90.0
+"""A login has its turn behind all that came before it: 4 000 that log in and get a large message each take a gateway
+2.2 s of processor time; beside 25 other programs that is 11 s, and was more than 20 s at times."""
 
 
 class Attack(NamedTuple):
@@ -109,14 +111,18 @@ def status(running: Waypost) -> Any:
         return json.load(answer)
 
 
-def logins(running: Waypost, count: int) -> int:
-    """How many of so many clients, from the attackers' own address, get in while the attack stands."""
-    served = 0
+def refused_logins(running: Waypost, count: int) -> list[str]:
+    """Of so many clients, from the attackers' own address, while the attack stands: what kept those out who do not get
+    in, and after how many seconds."""
+    found = []
     for number in range(count):
-        with contextlib.suppress(AssertionError, OSError), Raw(running) as client:
-            client.connect(f"late-{number}")
-            served += 1
-    return served
+        began = time.monotonic()
+        try:
+            with Raw(running, wait_s=LOGIN_S) as client:
+                client.connect(f"late-{number}")
+        except (AssertionError, OSError) as error:
+            found.append(f"{number}: {type(error).__name__} {error} after {time.monotonic() - began:.1f} s")
+    return found
 
 
 def publish_large(running: Waypost, size: int) -> None:
@@ -125,23 +131,23 @@ def publish_large(running: Waypost, size: int) -> None:
         assert isinstance(client.receive(), packets.PubAck)
 
 
-def withstand(running: Waypost, attack: Attack, neighbours: Neighbours) -> tuple[Felt, int]:
-    """One round: what others felt, and how many logins succeeded."""
+def withstand(running: Waypost, attack: Attack, neighbours: Neighbours) -> tuple[Felt, list[str]]:
+    """One round: what others felt, and which logins failed."""
     neighbours.rest()
     attacked = time.monotonic()
     with Crowd(running.port(attack.protocol), receive_bytes=attack.receive_bytes).open(attack.connections) as crowd:
         crowd.send(attack.stream, seconds=attack.seconds)
-        served = logins(running, LOGINS)
-        return neighbours.felt(attacked), served
+        refused = refused_logins(running, LOGINS)
+        return neighbours.felt(attacked), refused
 
 
-def best_round(running: Waypost, attack: Attack, neighbours: Neighbours) -> tuple[Felt, int]:
+def best_round(running: Waypost, attack: Attack, neighbours: Neighbours) -> tuple[Felt, list[str]]:
     """The first round that others can bear; the last of `ROUNDS` where there is none."""
     for _ in range(ROUNDS):
-        felt, served = withstand(running, attack, neighbours)
+        felt, refused = withstand(running, attack, neighbours)
         if felt.bearable(attack.floor_s):
             break
-    return felt, served
+    return felt, refused
 
 
 def given_back(running: Waypost, before_mib: float, *, kept_mib: float = GIVEN_BACK_MIB) -> float:
@@ -170,9 +176,9 @@ def test_attack(tmp_path: Path, control: Waypost, attack: Attack, figures: Calla
         if attack.stream.__qualname__.startswith("never_reads"):
             publish_large(running, 200_000)
         with Watch(running) as watch, Neighbours(running, control) as neighbours:
-            felt, served = best_round(running, attack, neighbours)
+            felt, refused = best_round(running, attack, neighbours)
             assert felt.bearable(attack.floor_s), str(felt)
-            assert served == LOGINS
+            assert not refused
             is_said(running)
         assert watch.most_mib < MEMORY_MIB + 16, f"{watch.most_mib:.0f} MiB resident"
         after_s = given_back(running, watch.before_mib)
@@ -180,7 +186,7 @@ def test_attack(tmp_path: Path, control: Waypost, attack: Attack, figures: Calla
         running.stop()
         running.start()
         assert resident_mib(running.pid) < watch.before_mib + GIVEN_BACK_MIB
-        assert logins(running, 1)
+        assert not refused_logins(running, 1)
 
 
 class TestPlaces:
@@ -191,7 +197,7 @@ class TestPlaces:
         raise_file_limit(2 * CONNECTIONS + SPARE_FILES)
         with gateway(tmp_path) as running, Crowd(running.port("mqtt")) as crowd:
             crowd.open(CONNECTIONS + 200)
-            assert logins(running, LOGINS) == LOGINS
+            assert not refused_logins(running, LOGINS)
             figures = status(running)["memory"]
             assert figures["displaced"] >= 200
             assert figures["shed"] == figures["refused"] == 0
@@ -202,7 +208,7 @@ class TestPlaces:
             crowd.open(CONNECTIONS + 200)
             crowd.send(attacks.logs_in, seconds=5)
             wait_until(lambda: status(running)["memory"]["refused"] > 0, timeout_s=10, what="the address has enough")
-            assert not logins(running, 1), "of the same address nobody else"
+            assert refused_logins(running, 1), "of the same address nobody else"
             with Neighbour(running.port("mqtt")) as neighbour:
                 neighbour.wait(10)
             names = [problem["name"] for problem in status(running)["problems"]]
@@ -241,11 +247,11 @@ class TestFullSize:
         running = default_size
         publish_large(running, 200_000)
         with Watch(running) as watch, Neighbours(running, control) as neighbours:
-            felt, served = best_round(running, attack._replace(floor_s=FULL_SIZE_FLOOR_S), neighbours)
+            felt, refused = best_round(running, attack._replace(floor_s=FULL_SIZE_FLOOR_S), neighbours)
         after_s = given_back(running, watch.before_mib)
         name = f"{attack.name}, full size"
         figures(Figures(name, felt, watch.before_mib, watch.most_mib, after_s))
-        assert served == LOGINS
+        assert not refused
         assert watch.most_mib < 256
         is_said(running)
         assert felt.bearable(FULL_SIZE_FLOOR_S), str(felt)

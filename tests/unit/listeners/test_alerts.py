@@ -19,7 +19,7 @@ from bridge.tls_refusal import refusal
 from cloud.hub.enrolment.authority import Revoked
 from cloud.hub.enrolment.files import read_authority
 from edge.broker.configuration import TlsListener
-from edge.broker.listeners.secure import SecureAcceptor, listening_socket
+from edge.broker.listeners.tcp import TcpListener
 from edge.broker.listeners.tls import Certificates
 from tests.support.certificates import Authority, Issued
 
@@ -75,18 +75,18 @@ async def refused(pki: Pki, shown: Issued | None, version: ssl.TLSVersion) -> st
     certificates.context.maximum_version = version
     certificates.context.load_verify_locations(pki.revocations)
     certificates.context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
-    listening = await listening_socket("127.0.0.1", 0, 5)
-    acceptor = SecureAcceptor("test", listening, certificates, lambda _identity: None, handshake_s=WAIT_S)
+    listener = TcpListener("test", lambda _gone, _identity: None)
+    address = await listener.start("127.0.0.1", 0, certificates, handshake_s=WAIT_S)
     try:
         async with asyncio.timeout(WAIT_S):
             _, client = await asyncio.get_running_loop().create_connection(
-                Client, *listening.getsockname(), ssl=pki.authority.context(shown), server_hostname="localhost"
+                Client, *address, ssl=pki.authority.context(shown), server_hostname="localhost"
             )
             return refusal(await client.lost)
     except ssl.SSLError as error:
         return refusal(error)
     finally:
-        await acceptor.stop()
+        await listener.stop()
 
 
 Run = Callable[[Coroutine[None, None, str | None]], str | None]

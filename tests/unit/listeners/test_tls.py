@@ -263,12 +263,12 @@ class TestListener:
 
         async def main() -> None:
             async with Rig(server, handshake_s=1.0) as rig:
-                acceptor = rig.listener._secure
-                assert acceptor is not None
+                handshakes = rig.listener._handshakes
+                assert handshakes is not None
                 each_max = TLS_HANDSHAKES_MAX // ACCOUNT_SHARE_MAX
                 silent = [socket.create_connection(("127.0.0.1", rig.port)) for _ in range(each_max + 20)]
-                await until(lambda: acceptor._parked.count == 20)
-                assert len(acceptor.handshakes) == each_max
+                await until(lambda: handshakes.parked.count == 20)
+                assert len(handshakes.under_way) == each_max
                 other = asyncio.open_connection(
                     "127.0.0.1", rig.port, ssl=authority.context(), server_hostname="localhost",
                     local_addr=("127.0.0.2", 0),
@@ -278,13 +278,13 @@ class TestListener:
                 reader, writer = await rig.open(authority.context())  # served when the silent ones have been dropped
                 writer.write(b"x")
                 assert await reader.readexactly(1) == b"x"
-                assert len(acceptor.handshakes) <= TLS_HANDSHAKES_MAX
+                assert len(handshakes.under_way) <= TLS_HANDSHAKES_MAX
                 for one in (elsewhere, writer):
                     await closed(one)
                 for connection in silent:
                     connection.close()
-            assert not acceptor.handshakes
-            assert not acceptor._parked.count
+            assert not handshakes.under_way
+            assert not handshakes.parked.count
 
         asyncio.run(main())
 
@@ -305,9 +305,9 @@ class TestListener:
                 loop = asyncio.get_running_loop()
                 async with asyncio.timeout(WAIT_S):
                     assert await loop.sock_recv(last, 1) == b""
-                    acceptor = rig.listener._secure
-                    assert acceptor is not None
-                    begun = min(since for _, since in acceptor.handshakes.values())
+                    handshakes = rig.listener._handshakes
+                    assert handshakes is not None
+                    begun = min(since for _, since in handshakes.under_way.values())
                     await until(lambda: loop.time() > begun + 0.2)
                     _, writer = await asyncio.open_connection(
                         "127.0.0.1", rig.port, ssl=authority.context(), server_hostname="localhost",

@@ -21,7 +21,7 @@ from edge.broker.http.limits import (
     HTTPS_STRANGERS_MAX,
     HTTPS_STRANGERS_OF_ONE_MAX,
 )
-from edge.broker.listeners.secure import Identify, SecureAcceptor
+from edge.broker.listeners.secure import Handshakes, Identify
 from edge.broker.listeners.tcp import BACKLOG, HANDSHAKE_S
 from edge.broker.listeners.tls import subject_name
 from edge.broker.listeners.web.bound_socket import BoundSocket
@@ -80,8 +80,8 @@ class WebServer:
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
         self._sockets = sockets
         self._identify = identify
-        self._plain: list[Listening] = []
-        self._secure: list[SecureAcceptor] = []
+        self._listening: list[Listening] = []
+        self._handshakes: list[Handshakes] = []
         self._serving: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -100,13 +100,15 @@ class WebServer:
         for sock, certificates in self._sockets:
             sock.setblocking(False)
             sock.listen(BACKLOG)
-            if certificates is None:
-                self._plain.append(Listening("http", [sock], self._admit))
-            else:
-                acceptor = SecureAcceptor(
-                    "https", sock, certificates, self.admit_secure, handshake_s=HANDSHAKE_S, identify=self._identify
+            name, make = "http", self._admit
+            if certificates is not None:
+                name = "https"
+                handshakes = Handshakes(
+                    name, certificates, self.admit_secure, handshake_s=HANDSHAKE_S, identify=self._identify
                 )
-                self._secure.append(acceptor)
+                self._handshakes.append(handshakes)
+                make = handshakes.make
+            self._listening.append(Listening(name, [sock], make))
 
     def _admit(self) -> asyncio.Protocol:
         return self._plain_connection(**self._uvicorns())
@@ -128,12 +130,12 @@ class WebServer:
 
     async def stop(self) -> None:
         """Let open requests end, then close the socket. Idempotent."""
-        plain, self._plain = self._plain, []
-        for each in plain:
+        listening, self._listening = self._listening, []
+        for each in listening:
             each.close()
-        secure, self._secure = self._secure, []
-        for acceptor in secure:
-            await acceptor.stop()
+        handshakes, self._handshakes = self._handshakes, []
+        for one in handshakes:
+            await one.stop()
         serving, self._serving = self._serving, None
         if serving is not None:
             self._server.should_exit = True

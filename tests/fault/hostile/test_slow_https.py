@@ -1,0 +1,162 @@
+"""Crowds over TLS whose handshakes are done: half requests, silence, records of a byte, requests for new keys."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import http.client
+import socket
+import ssl
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from edge.broker.mqtt import packets
+from tests.bench.idle import SPARE_FILES, raise_file_limit
+from tests.fault.hostile.figures import Figures
+from tests.fault.hostile.test_slow_http import GIVEN_BACK_S, GROWTH_MIB_MAX, HEALTH_S_MAX, OPENINGS, sockets_of
+from tests.fault.hostile.watch import watched
+from tests.fault.hostile.web import gateway_of, gateway_with
+from tests.support.certificates import Authority
+from tests.support.processes import Waypost, wait_until
+from tests.support.tls_peer import ClientKeys, TlsPeer
+
+FLOOR_S: Final = 0.2
+FULL_SIZE_FLOOR_S: Final = 0.02
+"""As in `test_budgets`."""
+WAIT_S: Final = 20.0
+HEALTH_TRIES: Final = 5
+FLOODS: Final = 40
+FLOOD_BYTES: Final = 256 * 1024
+
+
+class Site:
+    """A gateway with TLS, and clients of it."""
+
+    def __init__(self, gateway: Waypost, authority: Authority, folder: Path) -> None:
+        self.gateway = gateway
+        self.keys = folder / "keys"
+        """What a client's context logs."""
+        self._authority = authority
+
+    @functools.cached_property
+    def context(self) -> ssl.SSLContext:
+        return self._authority.context()
+
+    @functools.cached_property
+    def logging(self) -> ssl.SSLContext:
+        made = self._authority.context()
+        made.keylog_filename = str(self.keys)
+        return made
+
+    def connect(self, listener: str, context: ssl.SSLContext | None = None) -> TlsPeer:
+        raw = socket.create_connection(("127.0.0.1", self.gateway.port(listener)), timeout=WAIT_S)
+        try:
+            return TlsPeer(raw, context or self.context)
+        except BaseException:
+            raw.close()
+            raise
+
+    def health_s(self) -> float:
+        """Of a client that comes new."""
+        begin = time.monotonic()
+        client = http.client.HTTPSConnection(
+            "127.0.0.1", self.gateway.port("https"), timeout=WAIT_S, context=self.context
+        )
+        with contextlib.closing(client):
+            client.request("GET", "/healthz")
+            assert client.getresponse().status == 200
+        return time.monotonic() - begin
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    folder: Path = tmp_path_factory.mktemp("https")
+    authority = Authority(folder / "ca")
+    server = authority.issue("gw1")
+    tls = f'{{certificate: "{server.certificate}", key: "{server.key}"}}'
+    listeners = f', mqtts: "127.0.0.1:0", https: "127.0.0.1:0", tls: {tls}'
+    with gateway_with(folder, gateway_of(authentication="{name: none}", listeners=listeners)) as running:
+        made = Site(running, authority, folder)
+        made.health_s()  # what the first request loads
+        yield made
+
+
+@contextlib.contextmanager
+def crowd(site: Site, opening: bytes, size: int) -> Iterator[None]:
+    """So many connections that have said this after their handshake, and say nothing more."""
+    with contextlib.ExitStack() as stack:
+        for _ in range(size):
+            peer = site.connect("https")
+            stack.callback(peer.socket.close)
+            with contextlib.suppress(OSError):
+                peer.send(opening)
+        yield
+
+
+def sizes(name: str) -> list[object]:
+    """In each run a few of the usual ones; all of them at full size by themselves."""
+    slow = pytest.param(name, 3_000, FULL_SIZE_FLOOR_S, marks=[pytest.mark.slow, pytest.mark.timeout(300)])
+    return [slow, (name, 200, FLOOR_S)] if name == "half a head" else [slow]
+
+
+@pytest.mark.parametrize(("name", "size", "floor_s"), [one for name in OPENINGS for one in sizes(name)])
+def test_a_crowd_that_says(
+    site: Site, control: Waypost, figures: Callable[[Figures], None], name: str, size: int, floor_s: float
+) -> None:
+    raise_file_limit(size + SPARE_FILES)
+    pid = site.gateway.pid
+    sockets = sockets_of(pid)
+    attack = f"slow HTTPS: {name}, {size}"
+    with watched(site.gateway, control, attack, figures, floor_s=floor_s, grown_mib=GROWTH_MIB_MAX):
+        with crowd(site, OPENINGS[name], size):
+            tries = [site.health_s() for _ in range(HEALTH_TRIES)]
+        assert max(tries) < HEALTH_S_MAX
+        wait_until(lambda: sockets_of(pid) <= sockets + 5, timeout_s=GIVEN_BACK_S, what="its sockets are closed")
+
+
+def bytes_each(peer: TlsPeer, site: Site) -> bytes:
+    """An MQTT client's requests for life signs, a byte in each record."""
+    connect = packets.Connect("bytes", 4).encode(4)
+    pings = packets.PingReq().encode(4) * (FLOOD_BYTES // 60)
+    return peer.encrypted(connect) + peer.encrypted(*(bytes([each]) for each in pings))
+
+
+def new_keys(peer: TlsPeer, site: Site) -> bytes:
+    return ClientKeys(site.keys).key_updates(FLOOD_BYTES // 27)
+
+
+@pytest.mark.parametrize("flood", [bytes_each, new_keys])
+@pytest.mark.parametrize(
+    ("size", "floor_s"),
+    [
+        (2, FLOOR_S),
+        pytest.param(FLOODS, FULL_SIZE_FLOOR_S, marks=[pytest.mark.slow, pytest.mark.timeout(300)]),
+    ],
+)
+def test_floods(
+    site: Site,
+    control: Waypost,
+    figures: Callable[[Figures], None],
+    flood: Callable[[TlsPeer, Site], bytes],
+    size: int,
+    floor_s: float,
+) -> None:
+    """Whoever does not read what it makes us say is ended, or waits; others have their turns."""
+    attack = f"TLS flood: {flood.__name__}, {size}"
+    with contextlib.ExitStack() as stack:
+        peers = []
+        for _ in range(size):
+            peer = site.connect("mqtts", site.logging)
+            stack.callback(peer.socket.close)
+            peers.append((peer, flood(peer, site)))
+        with watched(site.gateway, control, attack, figures, floor_s=floor_s, grown_mib=GROWTH_MIB_MAX):
+            for peer, data in peers:
+                peer.socket.settimeout(0.2)
+                with contextlib.suppress(OSError):
+                    peer.socket.sendall(data)
+            assert site.health_s() < HEALTH_S_MAX
+            stack.close()
