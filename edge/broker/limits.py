@@ -64,6 +64,12 @@ TRIM_AGAIN_S_MIN: Final = 2.0
 TRIM_AGAIN_S_MAX: Final = 600.0
 """The same while it has nothing to give: what the process takes is in use."""
 
+TRIM_CALM_S: Final = 1.0
+"""How long nobody has left, and nothing has been given up, before the allocator is asked: once for all that go."""
+
+TRIM_LATEST_S: Final = 6.0
+"""How long that is waited for: what was given up is given back within 10 s, whoever comes and goes."""
+
 TRIM_GROWTH_BYTES: Final = 16 * MIB
 """By so much the process has to grow before it is asked again as soon as that."""
 

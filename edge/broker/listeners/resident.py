@@ -10,7 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from edge.broker.limits import TRIM_AGAIN_S_MAX, TRIM_AGAIN_S_MIN, TRIM_GROWTH_BYTES
+from edge.broker.limits import (
+    TRIM_AGAIN_S_MAX,
+    TRIM_AGAIN_S_MIN,
+    TRIM_CALM_S,
+    TRIM_GROWTH_BYTES,
+    TRIM_LATEST_S,
+)
 from edge.broker.listeners.heap import trim_heap
 
 STATM: Final = Path("/proc/self/statm")
@@ -49,21 +55,32 @@ class Resident:
         """Much has been given up since the allocator was asked last."""
         self._left = False
         """Peers have left since then, and what they had is not all counted."""
+        self._freed_since = 0.0
+        """Since when it is known that there is something to give back."""
+        self._busy_at = float("-inf")
+        """When something was given up last, or somebody left."""
 
     def look(self, now: float, *, freed: bool, left: bool = False) -> bool:
         """`freed`: much has been given up since the last look; `left`: peers have left. True when the allocator has
         been asked to give it back.
 
-        Takes some 10 us; up to 0.1 s when there is much to give back to the kernel, so that is asked for seldom, and
-        less and less often while it is in vain.
+        Takes some 10 us. To give back takes 2 to 8 ms as a rule and up to 0.1 s, in which the loop stands: the
+        allocator is locked meanwhile, so another thread would be no help. So it is asked when peers have stopped
+        leaving, at once only where half of what the process may take is taken, and less and less often while it is in
+        vain.
         """
         self.bytes = self._read()
         grown = self.bytes > self._after_trim + TRIM_GROWTH_BYTES
         self._left = self._left or left
-        self._freed = self._freed or freed or (self._left and grown)
+        if freed or left:
+            self._busy_at = now
+        if not self._freed and (freed or (self._left and grown)):
+            self._freed, self._freed_since = True, now
         if freed or grown:
             self._wait_s = TRIM_AGAIN_S_MIN
-        trims = (self._freed or self.bytes > self._bytes_max // 2) and now - self._trimmed_at >= self._wait_s
+        calm = now - self._busy_at >= TRIM_CALM_S or now - self._freed_since >= TRIM_LATEST_S
+        needed = self.bytes > self._bytes_max // 2 or (self._freed and calm)
+        trims = needed and now - self._trimmed_at >= self._wait_s
         if trims:
             self._freed = self._left = False
             before, self._trimmed_at = self.bytes, now

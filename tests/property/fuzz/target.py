@@ -102,9 +102,7 @@ class Target:
 
     def feed(self, protocol: Protocol, pieces: Iterator[bytes]) -> bytes:
         """One connection from beginning to end; what the peer was sent. AssertionError when something does not hold."""
-        if self._streams >= STREAMS_MAX:
-            self._begin()
-        self._streams += 1
+        self._begin_anew()
         driver, transport = self._connect(protocol)
         for piece in pieces:
             if transport.ended:
@@ -128,6 +126,12 @@ class Target:
         self._loop.close()
 
     # --- inside -----------------------------------------------------------------------------------------------
+
+    def _begin_anew(self) -> None:
+        """Another stream, of another broker where this one had its number."""
+        if self._streams >= STREAMS_MAX:
+            self._begin()
+        self._streams += 1
 
     def _begin(self) -> None:
         self._streams = 0

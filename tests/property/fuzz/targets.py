@@ -5,16 +5,20 @@ from __future__ import annotations
 from typing import Final
 
 from tests.property.fuzz import corpus
+from tests.property.fuzz.lanes import LaneTarget, lane_seeds
 from tests.property.fuzz.parser import Parser, reads
 from tests.property.fuzz.parsers import PARSERS
 from tests.property.fuzz.target import Protocol, Target
 
 BROKER: Final[dict[str, Protocol]] = {"mqtt": "mqtt", "amqp": "amqp"}
-NAMES: Final = (*BROKER, *PARSERS)
+LANES: Final[dict[str, Protocol]] = {"mqtt-lanes": "mqtt", "amqp-lanes": "amqp"}
+NAMES: Final = (*BROKER, *LANES, *PARSERS)
 
 
 def target_of(name: str) -> Parser:
     """Raises `KeyError` for a name there is not."""
+    if name in LANES:
+        return Parser(LaneTarget(LANES[name]).take, (), lane_seeds(LANES[name]))
     return _broker(BROKER[name]) if name in BROKER else PARSERS[name]
 
 

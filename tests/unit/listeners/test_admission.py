@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from edge.broker.limits import MIB, STRAINED_LOOK_S, TRIM_GROWTH_BYTES, Limits
+from edge.broker.limits import MIB, STRAINED_LOOK_S, TRIM_CALM_S, TRIM_GROWTH_BYTES, TRIM_LATEST_S, Limits
 from edge.broker.listeners import admission as admission_module
 from edge.broker.listeners.admission import Admission, Counted
 from edge.broker.listeners.resident import Resident
@@ -319,14 +319,43 @@ def test_the_allocator_is_asked_seldom_while_it_has_nothing() -> None:
 def test_what_peers_had_is_given_back_when_they_leave_by_themselves() -> None:
     taken, asked = [40 * MIB], list[float]()
     resident = Resident(256 * MIB, read=lambda: taken[0], trim=lambda: asked.append(taken[0]))
-    assert resident.look(0.0, freed=False, left=True)
+    assert not resident.look(0.0, freed=False, left=True), "others may leave too"
+    assert resident.look(TRIM_CALM_S, freed=False)
     taken[0] += TRIM_GROWTH_BYTES + MIB
     assert not resident.look(10.0, freed=False), "those who have it may be there"
-    assert resident.look(11.0, freed=False, left=True)
+    assert not resident.look(11.0, freed=False, left=True)
+    assert resident.look(11.0 + TRIM_CALM_S, freed=False)
     assert not resident.look(20.0, freed=False, left=True), "it has not grown since"
-    taken[0] += TRIM_GROWTH_BYTES + MIB
-    assert resident.look(30.0, freed=False, left=True)
-    assert not resident.look(30.5, freed=False, left=True), "not again that soon"
+    assert not resident.look(20.0 + TRIM_CALM_S, freed=False)
+
+
+@pytest.mark.parametrize("share", [4, 2])
+def test_while_peers_leave_the_allocator_is_asked_seldom(share: int) -> None:
+    """Each time the loop stands for milliseconds. Where the process has taken much it does not wait."""
+    bytes_max, now = 1_024 * MIB, 0.0
+    taken, asked = [bytes_max // share], list[float]()
+
+    def look(**what: bool) -> None:
+        taken[0] += MIB
+        resident.look(now, freed=True, **what)
+
+    resident = Resident(bytes_max, read=lambda: taken[0], trim=lambda: asked.append(now))
+    for step in range(4 * 30):
+        now = step / 4
+        look(left=True)
+    assert len(asked) == (4 if share == 4 else 15)
+    assert TRIM_LATEST_S <= 10, "what was given up is given back within 10 s"
+
+
+def test_what_is_left_of_an_attack_is_given_back_soon() -> None:
+    asked: list[float] = []
+    now = 0.0
+    resident = Resident(1_024 * MIB, read=lambda: 100 * MIB, trim=lambda: asked.append(now))
+    for step in range(4 * 20):
+        now = step / 4
+        resident.look(now, freed=step < 4 * 5, left=step < 4 * 5)
+    assert asked
+    assert asked[0] - 5 <= TRIM_CALM_S + 0.25
 
 
 def test_connections_that_end_by_themselves_are_told_to_who_looks_at_memory() -> None:
@@ -338,6 +367,7 @@ def test_connections_that_end_by_themselves_are_told_to_who_looks_at_memory() ->
         assert not asked
         rig.counted.ended(connection)  # type: ignore[arg-type]
         rig.admission.tick(lambda: ())
+        rig.admission.resident.look(asyncio.get_running_loop().time() + TRIM_CALM_S, freed=False)
         assert asked
 
     run(case)
