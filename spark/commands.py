@@ -211,7 +211,7 @@ def replay(lake: Place, reason: str | None, address: str | None, master: str | N
     from spark.jobs.replay import replay as read_again
 
     settings = {UMASK_SETTING: f"{as_private_as(lake):03o}"}
-    options = session.Options(master=master, quick=runner.is_small(lake), settings=settings, log=runner.log_of(lake))
+    options = session.Options(master=master, load=runner.load(lake), settings=settings, log=runner.log_of(lake))
     try:
         with runner.opened(lake, options) as opened:
             outcome = read_again(opened.pin(), Chosen(reason, address))

@@ -266,7 +266,7 @@ DETECTOR_STATES = _table(
     keys=("tenant", "gateway", "device", "address", "metric"),
 )
 """Where the detector of each series is: after the value of `last_at`. `judged` and `late` count values; those that came
-after a later one are not judged, as a detector goes forward only."""
+after a later one are not judged, as a detector goes forward only, nor are those that only number readings."""
 
 
 def _rollup(name: str, *partition_by: str) -> Table:

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from spark import archive, connector, java
 
@@ -29,10 +29,20 @@ STOP_SECONDS_MAX = 120.0
 """Patience for the JVM to exit; writing a class archive on the way out takes 5 to 20 s."""
 
 _QUIET_JVM = ("-Xlog:disable", "-Xlog:all=off")
+Load = Literal["large", "small", "tiny"]
+"""How much a session has to do: minutes of work; seconds; or so few rows that making plans ready is all it does."""
+
 _QUICK_JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=256m")
 """For runs of seconds: no second compiler, one collector thread. Costs throughput once a run lasts minutes."""
 _QUICK_SETTINGS = {"spark.sql.shuffle.partitions": "1", "spark.databricks.delta.snapshotPartitions": "1"}
 """For small lakes: every stage less costs 20 ms or more of pure planning; a quarter less processor time was seen."""
+_TINY_SETTINGS = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+}
+"""Expressions are interpreted and a plan is made once: compiling each plan's code, and planning it again after every
+stage, took half of the processor time of a pass with some thousand rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +50,14 @@ class Options:
     """How to start.
 
     `master`    Spark's master URL; None: WAYPOST_SPARK_MASTER, else every core of this machine.
-    `quick`     tuned for runs of seconds on small lakes instead of for throughput.
+    `load`      what it is tuned for.
     `settings`  further `spark.*` settings; they win over what is set here.
     `jvm`       further options of the driver's JVM.
     `log`       file that takes what the JVM and its workers write to standard error; None: this process's own.
     """
 
     master: str | None = None
-    quick: bool = False
+    load: Load = "large"
     settings: Mapping[str, str] = field(default_factory=dict)
     jvm: tuple[str, ...] = ()
     log: Path | None = None
@@ -66,8 +76,10 @@ def start(name: str, options: Options = Options()) -> SparkSession:
 
     builder = SparkSession.builder.appName(name).master(master)
     settings = _settings(master, jars, _jvm_options(home, options))
-    if options.quick:
+    if options.load != "large":
         settings |= _QUICK_SETTINGS
+    if options.load == "tiny":
+        settings |= _TINY_SETTINGS
     for key, value in {**settings, **options.settings}.items():
         builder = builder.config(key, value)
     # What a job raises is reported by whoever runs the job; the bridge to the JVM would print it a second time.
@@ -128,7 +140,7 @@ def _prepare_environment(home: Path) -> None:
 def _jvm_options(home: java.Java, options: Options) -> str:
     # By option and not by a folder on the class path: a class archive allows jars there only.
     flags = [*_QUIET_JVM, "-Duser.timezone=UTC", f"-Dlog4j2.configurationFile={LOGGING.as_uri()}"]
-    if options.quick:
+    if options.load != "large":
         flags += _QUICK_JVM
     flags += options.jvm or archive.jvm_options(home)
     # Spark takes the line apart as a shell would: a checkout may lie in a folder with a space in its name.

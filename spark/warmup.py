@@ -38,7 +38,7 @@ def main(arguments: Sequence[str]) -> None:
     """Make the lake, run every job once, and leave by the JVM's front door so that it writes its archive."""
     root = Path(arguments[0])
     write_lake(root)
-    started = session.start("waypost-warmup", session.Options(quick=True, jvm=tuple(arguments[1:])))
+    started = session.start("waypost-warmup", session.Options(load="small", jvm=tuple(arguments[1:])))
     lake = Lake(started, root)
     for job in JOBS:
         job.run(lake.for_job())

@@ -43,3 +43,9 @@ BINS: Final = 12
 """Classes of size in which values are counted to compare what is common now with what was."""
 BIN_VALUES: Final = 150
 """Values from which the classes are made, with as many in each."""
+
+NUMBERING_STEPS: Final = 32
+"""Values before it is said of a series named as if it numbered readings that it does not."""
+
+NUMBERING_FALL_EACH: Final = 32
+"""Steps of which one may go down in such a series: a counter of a byte starts over each 256, a device now and then."""

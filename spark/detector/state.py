@@ -1,4 +1,4 @@
-"""The state of a detector as bytes and back, so that the next value may be judged by another process.
+"""The state of a series, as a rule its detector, as bytes and back: another process may judge the next value.
 
 CBOR under zlib, not a pickle: what comes out of a table may build these classes and nothing else.
 """
@@ -13,8 +13,9 @@ from typing import Any, Final
 import cbor2
 import numpy as np
 
-from spark.detector import detector, history, measures, record
+from spark.detector import detector, history, measures, numbering, record
 from spark.detector.detector import Detector
+from spark.detector.numbering import Numbering
 
 FORMAT: Final = 1
 """Raised with every change of what a detector keeps: older states are not read."""
@@ -23,7 +24,7 @@ STATE_BYTES_MAX: Final = 4 * 1024 * 1024
 
 _CLASSES: Final[dict[str, type]] = {
     each.__name__: each
-    for module in (detector, history, measures, record)
+    for module in (detector, history, measures, numbering, record)
     for each in vars(module).values()
     if isinstance(each, type) and each.__module__ == module.__name__ and not issubclass(each, tuple)
 }
@@ -33,13 +34,13 @@ class StateError(Exception):
     """The bytes are no state of this version of the detector."""
 
 
-def dumps(state: Detector) -> bytes:
-    """The detector as bytes."""
+def dumps(state: Detector | Numbering) -> bytes:
+    """The state as bytes."""
     return zlib.compress(cbor2.dumps([FORMAT, _plain(state)]), level=1)
 
 
-def loads(data: bytes) -> Detector:
-    """The detector of `dumps`. Raises `StateError`."""
+def loads(data: bytes) -> Detector | Numbering:
+    """The state of `dumps`. Raises `StateError`."""
     try:
         unpacker = zlib.decompressobj()
         format_, document = cbor2.loads(unpacker.decompress(data, STATE_BYTES_MAX))
@@ -48,7 +49,7 @@ def loads(data: bytes) -> Detector:
         found = _object(document)
     except (zlib.error, cbor2.CBORDecodeError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise StateError(f"no state of a detector: {type(error).__name__}") from None
-    if not isinstance(found, Detector):
+    if not isinstance(found, Detector | Numbering):
         raise StateError("no state of a detector")
     return found
 

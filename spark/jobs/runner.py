@@ -26,8 +26,10 @@ from spark.jobs.outcome import Job
 from spark.jobs.progress import SourceLost
 from spark.tables import FormatUnknown, Lake, SchemaMismatch, TableUnreadable
 
-QUICK_BYTES_MAX = 64 * 1024 * 1024
+SMALL_BYTES_MAX = 64 * 1024 * 1024
 """Up to this much telemetry a pass lasts seconds, and the JVM's second compiler costs more than it gives."""
+TINY_BYTES_MAX = 4 * 1024 * 1024
+"""Up to this much telemetry, some 100,000 messages, compiling a plan takes longer than interpreting it."""
 LOG = Path("_logs") / "spark.log"
 """In a lake that is a folder."""
 
@@ -60,15 +62,15 @@ def opened(lake: Somewhere, options: session.Options) -> Iterator[Lake]:
         session.stop(started)
 
 
-def is_small(lake: Somewhere) -> bool:
-    """Whether a pass over the lake is a matter of seconds."""
+def load(lake: Somewhere) -> session.Load:
+    """How much a pass over the lake has to do."""
     telemetry = place_of(lake).at("telemetry")
     try:
         sizes = pa.table(telemetry.delta().get_add_actions(flatten=True))["size_bytes"]
     except TableNotFoundError:
-        return True
+        return "tiny"
     total: int = sum(sizes.to_pylist())
-    return total <= QUICK_BYTES_MAX
+    return "tiny" if total <= TINY_BYTES_MAX else "small" if total <= SMALL_BYTES_MAX else "large"
 
 
 def log_of(lake: Place) -> Path:

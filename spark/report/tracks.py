@@ -9,15 +9,13 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark.detector import numbering
 from spark.report import limits
 from spark.report.tables import Filter, Gateway, Tables, by_gateway, unix_seconds
 
 Series = tuple[str, str, str, str, str]
 """Tenant, gateway, device, address, metric."""
 _SERIES = ("tenant", "gateway", "device", "address", "metric")
-ENVELOPE = frozenset({"at", "boot", "seq", "sequence", "time", "timestamp", "ts"})
-"""Last names of metrics that say which reading it is and not what was measured: in the tables, and not worth a
-chart."""
 _DAY_S = 86_400.0
 
 
@@ -138,7 +136,9 @@ def _windows(table: pa.Table, width: float, found: Sequence[Anomaly]) -> dict[Se
     table = table.filter(pc.not_equal(table["suspect"], table["count"]))
     found_names = table.group_by(list(_SERIES)).aggregate([])
     names: list[Series] = list(zip(*(found_names[name].to_pylist() for name in _SERIES), strict=True))
-    worth = [series for series in names if series[4].rpartition(".")[2] not in ENVELOPE]
+    marked = {anomaly.series for anomaly in found}
+    # What only numbers readings is in the tables, and not worth a chart; what was judged is.
+    worth = [series for series in names if series in marked or not numbering.by_name(series[4])]
     tracks = {series: _track(series, width) for series in worth}
     drawn = set(_order(worth, found))
     columns = ("window_start", "min", "max", "mean", "last")

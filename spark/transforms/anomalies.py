@@ -10,7 +10,9 @@ import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark import schemas
+from spark.detector import numbering
 from spark.detector.detector import REPORTED, Detector
+from spark.detector.numbering import Numbering
 from spark.detector.state import StateError, dumps, loads
 from spark.transforms.times import kept_under
 
@@ -49,7 +51,8 @@ _SQL = ", ".join(f"{name} {kind}" for name, kind, _ in _FIELDS)
 def judged(readings: DataFrame, states: DataFrame) -> DataFrame:
     """Anomalies of `readings`, and one more row a series with the state after them; `score` is null in that.
 
-    Readings without a number, and those whose event time is not to be believed, are not judged.
+    Readings without a number, those whose event time is not to be believed, and numbers that only say which reading it
+    is (`spark.detector.numbering`) are not judged.
     """
     values = readings.where(F.col("value").isNotNull() & ~F.col("suspect")).select(*SERIES, *_VALUES)
     return values.groupBy(*SERIES).cogroup(states.groupBy(*SERIES)).applyInArrow(_judge, _SQL)
@@ -69,27 +72,36 @@ def states(judged_: DataFrame) -> DataFrame:
 def _judge(series: tuple[pa.Scalar[Any], ...], readings: pa.Table, states_: pa.Table) -> pa.Table:
     if not readings.num_rows:
         return _SCHEMA.empty_table()
-    detector, last = _known(states_.to_pylist())
+    names = {name: part.as_py() for name, part in zip(SERIES, series, strict=True)}
+    state, last = _known(names["metric"], states_.to_pylist())
     found: list[dict[str, Any]] = []
-    late = 0
+    judged_, late = 0, 0
     for row in readings.sort_by([("event_time", "ascending"), ("sequence", "ascending")]).to_pylist():
         if last is not None and row["event_time"] < last:
             late += 1
             continue
         last = row["event_time"]
-        finding = detector.add(last.timestamp(), row["value"])
+        if isinstance(state, Numbering):
+            if state.add(row["value"]):
+                continue
+            state = Detector()
+        judged_ += 1
+        finding = state.add(last.timestamp(), row["value"])
         if finding.score >= REPORTED:
             found.append(row | finding._asdict())
-    after = {"state": dumps(detector), "last_at": last, "judged": readings.num_rows - late, "late": late}
-    names = {name: part.as_py() for name, part in zip(SERIES, series, strict=True)}
+    after = {"state": dumps(state), "last_at": last, "judged": judged_, "late": late}
     return pa.Table.from_pylist([row | names for row in [*found, after]], _SCHEMA)
 
 
-def _known(states_: Sequence[dict[str, Any]]) -> tuple[Detector, datetime | None]:
-    """The detector of a series where it stopped; a new one where there is none of this format."""
+def _known(metric: str, states_: Sequence[dict[str, Any]]) -> tuple[Detector | Numbering, datetime | None]:
+    """The state of a series where it stopped; a new one where there is none of this format."""
     for row in states_:
         try:
             return loads(row["state"]), row["last_at"]
         except StateError:
-            return Detector(), row["last_at"]
-    return Detector(), None
+            return _new(metric), row["last_at"]
+    return _new(metric), None
+
+
+def _new(metric: str) -> Detector | Numbering:
+    return Numbering() if numbering.by_name(metric) else Detector()

@@ -26,7 +26,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     except (connector.ConnectorMissing, java.JavaMissing) as missing:
         pytest.skip(str(missing))
     log = tmp_path_factory.mktemp("log") / "spark.log"
-    started = session.start("tests", session.Options(master="local[2]", quick=True, log=log))
+    started = session.start("tests", session.Options(master="local[2]", load="tiny", log=log))
     yield started
     session.stop(started)
 

@@ -31,7 +31,7 @@ def value(i: int) -> float:
 def land(lake: Lake, begin: int, end: int, **override: Any) -> None:
     """Land readings `begin` to `end`, ingested as they came."""
     rows = [
-        message(i, at=START + i * STEP, body=json.dumps({"t": value(i)}).encode(), **override)
+        message(i, at=START + i * STEP, body=json.dumps({"t": value(i), "seq": i % 256}).encode(), **override)
         for i in range(begin, end)
     ]
     lakes.write(lake.place.path, "telemetry", rows)
@@ -63,9 +63,14 @@ def test_passes_find_what_the_detector_finds_and_late_values_are_counted(lake: L
         for i in range(COUNT)
         if (finding := detector.add((START + i * STEP).timestamp(), value(i))).score >= REPORTED
     ]
-    found = sorted((row["sequence"], row["score"], row["rule"]) for row in rows(lake, "anomalies"))
+    anomalies = rows(lake, "anomalies")
+    assert {row["metric"] for row in anomalies} == {"t"}, "a counter that starts over is no anomaly"
+    found = sorted((row["sequence"], row["score"], row["rule"]) for row in anomalies)
     assert SPIKE in [sequence for sequence, _, _ in found]
     assert found == expected
-    (state,) = rows(lake, "detector_states")
-    assert (state["judged"], state["late"]) == (COUNT, 10)
-    assert state["last_at"] == START + (COUNT - 1) * STEP
+    states = {row["metric"]: row for row in rows(lake, "detector_states")}
+    assert {metric: (row["judged"], row["late"]) for metric, row in states.items()} == {
+        "t": (COUNT, 10),
+        "seq": (0, 10),
+    }
+    assert {row["last_at"] for row in states.values()} == {START + (COUNT - 1) * STEP}

@@ -229,6 +229,7 @@ def test_what_lands_during_a_pass_is_for_the_next_and_a_wrong_clock_counts(
     """Three totals of one gateway were seen on one page: each job read its own version of telemetry."""
     land(lake, *(message(n) for n in range(5)), message(5, received_at=datetime(1970, 1, 1, tzinfo=UTC)))
     landed = iter(range(6, 40))
+    drawn_of = ("freshness", "gaps", "throughput", "rollups")
 
     def lands_meanwhile(name: str) -> Callable[..., None]:
         write = getattr(Lake, name)
@@ -242,13 +243,13 @@ def test_what_lands_during_a_pass_is_for_the_next_and_a_wrong_clock_counts(
     with monkeypatch.context() as patch:
         for name in ("append", "fold", "overwrite"):
             patch.setattr(Lake, name, lands_meanwhile(name))
-        run(lake)
+        run(lake, *drawn_of)
     assert (drawn(lake), sources(lake)) == ({6}, {0})
     there = deltalake.DeltaTable(lake.path("telemetry")).count()
     assert there > 10
     # A message that is no reading, and maintenance: the same rows in other files, the former ones gone.
     land(lake, message(next(landed), body=b"out of order"))
-    run(lake)
+    run(lake, *drawn_of)
     assert (drawn(lake), sources(lake)) == ({there + 1}, {there - 5})
     for name in ("telemetry", "readings", "reject", "rollup_1m"):
         kept = deltalake.DeltaTable(lake.path(name))
