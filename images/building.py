@@ -7,7 +7,7 @@ from pathlib import Path
 
 from images.debian import Mirror
 from images.disk import building as disk
-from images.disk import signing
+from images.disk import bundle, signing
 from images.errors import USAGE, ImageError
 from images.frozen import foreign
 from images.package import deb
@@ -25,12 +25,26 @@ def build_image(
     fresh: bool = False,
 ) -> Path:
     """The folder with all of an image; `pair`: key and certificate to sign with, or neither. Raises ImageError."""
+    archive, package = _parts(steps, mirror, fresh=fresh)
+    return disk.build(steps, board, archive=archive, package=package, keys=signing.keys(cache, *pair))
+
+
+def build_bundle(
+    steps: Steps, cache: Path, mirror: str | None, pair: tuple[Path | None, Path | None], *, fresh: bool = False
+) -> Path:
+    """The file of an update, for all boards. Raises ImageError."""
+    archive, package = _parts(steps, mirror, fresh=fresh)
+    keys = signing.keys(cache, *pair)
+    made = disk.system(steps, archive=archive, package=package, keys=keys)
+    return bundle.build(steps, made, keys)
+
+
+def _parts(steps: Steps, mirror: str | None, *, fresh: bool) -> tuple[Path, Path]:
+    """Debian's part of a root, and the gateway's package."""
     if os.geteuid() != 0:
         raise ImageError(
-            "an image holds files of several owners, which takes root", hint="sudo waypost image build …", code=USAGE
+            "an image holds files of several owners, which takes root", hint="sudo waypost image …", code=USAGE
         )
     packages = Mirror(mirror)
     archive = rootfs.base(steps, packages, fresh=fresh)
-    package = deb.package(steps, foreign.freeze(steps, packages), "aarch64")
-    keys = signing.keys(cache, *pair)
-    return disk.build(steps, board, archive=archive, package=package, keys=keys)
+    return archive, deb.package(steps, foreign.freeze(steps, packages), "aarch64")

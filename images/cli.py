@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from images.card.cli import configure
-from images.errors import USAGE, ImageError
+from images.container.cli import container
 
 if TYPE_CHECKING:
     from images.steps import Steps
@@ -123,7 +123,38 @@ def build(
         click.echo(copy_file(file, out))
 
 
+@image.command()
+@cache_option
+@mirror_option
+@click.option(
+    "--key", type=click.Path(path_type=Path, exists=True), help="Sign with this key (PEM), with --certificate."
+)
+@click.option("--certificate", type=click.Path(path_type=Path, exists=True), help="Of that key; gateways have it.")
+@click.option("--fresh", is_flag=True, help="Take Debian's newest packages, not those of the last build.")
+@click.option(
+    "--out", type=click.Path(path_type=Path, file_okay=False), default=Path(), help="Folder.  [default: this one]"
+)
+def bundle(
+    cache: Path | None, mirror: str | None, key: Path | None, certificate: Path | None, fresh: bool, out: Path
+) -> None:
+    """Make the file of an update, for gateways whose images are signed with the same key.
+
+    Needs root. A bundle fits all boards; it has no firmware and no boot loader.
+
+    \b
+    On a gateway:
+      waypost edge update install waypost-*.raucb
+    """
+    from images.building import build_bundle
+    from images.output import copy_file
+    from images.steps import Steps, default_cache
+
+    folder = cache or default_cache()
+    click.echo(copy_file(build_bundle(Steps(folder), folder, mirror, (key, certificate), fresh=fresh), out))
+
+
 image.add_command(configure)
+image.add_command(container)
 
 
 @image.command("run")
@@ -156,11 +187,7 @@ def _frozen(steps: Steps, machine: str | None, mirror: str | None) -> tuple[Path
     import platform
 
     from images.debian import Mirror
-    from images.frozen import foreign, freezing
+    from images.frozen import made
 
-    here = platform.machine()
-    if machine in (None, here):
-        return freezing.freeze(steps), here
-    if machine == "x86_64":
-        raise ImageError(f"a gateway for x86_64 is made on such a machine; this is {here}", code=USAGE)
-    return foreign.freeze(steps, Mirror(mirror)), "aarch64"
+    machine = machine or platform.machine()
+    return made.frozen(steps, machine, Mirror(mirror)), machine

@@ -1,4 +1,4 @@
-"""Debian packages for arm64, from where this machine's apt gets its own: no place is written down here."""
+"""Debian packages, as a rule for arm64, from where this machine's apt gets its own: no place is written down here."""
 
 from __future__ import annotations
 
@@ -48,8 +48,23 @@ class Mirror:
         """Make a root file system, as an archive where the name of `target` ends with .tar."""
         self._run(target, packages, "main non-free-firmware", ("--variant=apt", *options), log)
 
-    def _run(self, target: Path, packages: Sequence[str], components: str, options: Sequence[str], log: Path) -> None:
-        common = ("--architectures=arm64", "--mode=root", *APT, f"--include={','.join(packages)}")
+    def small(self, target: Path, architecture: str, packages: Sequence[str], *, log: Path) -> None:
+        """The same for a container: what is essential, these packages, and no documentation."""
+        leave = [f"--dpkgopt=path-exclude=/usr/share/{each}/*" for each in ("doc", "info", "locale", "man")]
+        options = ("--variant=essential", *leave, "--dpkgopt=path-include=/usr/share/doc/*/copyright")
+        self._run(target, packages, "main", options, log, architecture=architecture)
+
+    def _run(
+        self,
+        target: Path,
+        packages: Sequence[str],
+        components: str,
+        options: Sequence[str],
+        log: Path,
+        *,
+        architecture: str = "arm64",
+    ) -> None:
+        common = (f"--architectures={architecture}", "--mode=root", *APT, f"--include={','.join(packages)}")
         words: list[str | Path] = ["mmdebstrap", *common, *options, SUITE, target, "-"]
         environment = {"SOURCE_DATE_EPOCH": str(DATE)}
         run(*words, log=log, environment=environment, given=self.sources(components))

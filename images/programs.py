@@ -16,6 +16,7 @@ DEBIAN: Final = {
     "aarch64-linux-gnu-gcc": "gcc-aarch64-linux-gnu",
     "aarch64-linux-gnu-strip": "binutils-aarch64-linux-gnu",
     "arch-test": "arch-test",
+    "buildah": "buildah",
     "cc": "gcc libc6-dev",
     "chroot": "coreutils",
     "systemctl": "systemd",

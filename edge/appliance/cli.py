@@ -26,6 +26,7 @@ from edge.appliance.identity.commands import enrol
 from edge.appliance.initial.cli import init
 from edge.appliance.program import log_to_stderr
 from edge.appliance.running import ask, console, data_option, http_option, token_of
+from edge.appliance.update.cli import update
 from edge.broker.http.limits import HTTP_POLLS_MAX, HTTP_STRANGERS_MAX, HTTP_USERS_MAX, HTTPS_STRANGERS_MAX
 from edge.output.terminal import say_json, styled
 
@@ -242,6 +243,7 @@ def _joined(host: str, port: int) -> str:
 edge.add_command(init)
 edge.add_command(enrol)
 edge.add_command(first_boot)
+edge.add_command(update)
 
 
 @edge.command()

@@ -46,21 +46,26 @@ def name(board: str) -> str:
 
 def build(steps: Steps, board: str, *, archive: Path, package: Path, keys: Keys) -> Path:
     """The folder with an image for such a board, and all that belongs to it. Needs root. Raises ImageError."""
-    require(
-        "genimage", "mcopy", "mkfs.vfat", "mke2fs", "debugfs", "mkimage", "mkenvimage", "openssl", "systemctl", "zstd"
+    require("genimage", "mcopy", "mkfs.vfat", "mkimage", "mkenvimage", "openssl", "zstd")
+    made = system(steps, archive=archive, package=package, keys=keys)
+    return steps.result(
+        f"image-{board}",
+        f"image for {NAMES[board]}",
+        [made.name, board, key([keys.certificate]), HERE, text_of(None), str(source.date())],
+        lambda folder, log: make_image(folder, board, made, keys, log),
     )
+
+
+def system(steps: Steps, *, archive: Path, package: Path, keys: Keys) -> Path:
+    """The folder with what every board has: the root's and the data partition's file systems, and the firmware. Needs
+    root. Raises ImageError."""
+    require("mke2fs", "debugfs", "systemctl")
     parts: list[Input] = [HERE, rootfs.OVERLAY, rootfs.UNITS, Path(rootfs.__file__), str(source.date())]
-    system = steps.result(
+    return steps.result(
         "root-arm64",
         "root file system",
         [archive.parent.name, package.parent.name, keys.certificate.read_bytes(), *parts],
         lambda folder, log: _root(folder, archive, package, keys, log),
-    )
-    return steps.result(
-        f"image-{board}",
-        f"image for {NAMES[board]}",
-        [system.name, board, key([keys.certificate]), HERE, text_of(None), *parts],
-        lambda folder, log: make_image(folder, board, system, keys, log),
     )
 
 

@@ -84,7 +84,11 @@ def lay_out(root: Path, archive: Path, package: Path, keyring: Path, log: Path) 
     shutil.copytree(OVERLAY, root, dirs_exist_ok=True, symlinks=True)
     shutil.copy(keyring, root / "etc/rauc/keyring.pem")
     (root / "etc/machine-id").touch()
+    # Made here: a link that leads nowhere would keep these sources from being packed into a wheel.
     (root / "etc/resolv.conf").symlink_to("/run/systemd/resolve/stub-resolv.conf")
+    issue = root / "etc/issue.d/waypost.issue"
+    issue.parent.mkdir(exist_ok=True)
+    issue.symlink_to("/run/waypost/issue")
     (root / "data").mkdir()
     # Until a time service has answered, the clock is no earlier than this image (systemd takes this file's date).
     epoch = root / "usr/lib/clock-epoch"

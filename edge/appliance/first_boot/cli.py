@@ -45,6 +45,35 @@ def settings(root: Path) -> None:
         raise CommandError(f"the settings on the card were not taken up:\n{found.trouble}", hint=step, code=Exit.USAGE)
 
 
+@first_boot.command()
+@click.option(
+    "--data", type=click.Path(path_type=Path, file_okay=False, exists=True), required=True, help="Data directory."
+)
+def environment(data: Path) -> None:
+    """Take up the settings of a container: WAYPOST_NAME, _HUB, _TOKEN, _FORWARD, _KEEP_FREE.
+
+    As the gateway's user. What was taken up before stays where they say nothing, or nothing that can be.
+    """
+    import os
+
+    from bridge.resources.errors import ConfigurationRejected
+    from edge.appliance.first_boot.environment import card_of
+    from edge.appliance.first_boot.settings import tell_gateway
+
+    try:
+        card = card_of(os.environ)
+        if card is not None:
+            tell_gateway(data, card)
+    except OSError as error:
+        raise CommandError(f"{error.filename or data}: {error.strerror}") from None
+    except ConfigurationRejected as rejected:
+        words = "\n".join(str(error) for error in rejected.errors)
+        step = "correct the container's variables: WAYPOST_HUB, WAYPOST_TOKEN and WAYPOST_FORWARD are spec.hub"
+        raise CommandError(
+            f"the settings of the environment were not taken up:\n{words}", hint=step, code=Exit.USAGE
+        ) from None
+
+
 @first_boot.command("enrol")
 @click.option(
     "--data", type=click.Path(path_type=Path, file_okay=False, exists=True), required=True, help="Data directory."

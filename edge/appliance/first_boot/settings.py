@@ -97,6 +97,17 @@ def _make(places: Places, card: Card) -> None:
     else:
         places.ssh_keys.unlink(missing_ok=True)
     _name_machine(places, card.hostname)
+    tell_gateway(places.data, card)
+
+
+def _name_machine(places: Places, name: str) -> None:
+    if places.root == Path("/"):
+        socket.sethostname(name)
+    write_whole(places.root / "run/waypost-settings/hostname", f"{name}\n".encode(), mode=0o644)
+
+
+def tell_gateway(data: Path, card: Card) -> None:
+    """Its part of the settings, in its data directory, for the user it belongs to. Raises OSError."""
     hub = card.spec.hub
     wanted = Wanted(
         settings=digest(card),
@@ -106,17 +117,6 @@ def _make(places: Places, card: Card) -> None:
         forward=() if hub is None else hub.forward,
         keep_free=card.spec.data.keep_free,
     )
-    _tell_gateway(places.data, wanted)
-
-
-def _name_machine(places: Places, name: str) -> None:
-    if places.root == Path("/"):
-        socket.sethostname(name)
-    write_whole(places.root / "run/waypost-settings/hostname", f"{name}\n".encode(), mode=0o644)
-
-
-def _tell_gateway(data: Path, wanted: Wanted) -> None:
-    """In its data directory, for the user it belongs to."""
     data.mkdir(parents=True, exist_ok=True, mode=0o700)
     folder = data / FOLDER
     owner = data.stat().st_uid, data.stat().st_gid

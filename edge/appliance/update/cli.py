@@ -1,0 +1,189 @@
+"""`waypost edge update`: the system of a gateway from a card."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from edge.appliance.errors import CommandError, Exit
+from edge.appliance.running import data_option, http_option
+from edge.output.terminal import say, say_json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from edge.appliance.update.gate import Seen
+    from edge.appliance.update.updating import Updating
+
+root_option = click.option(
+    "--root", type=click.Path(path_type=Path, file_okay=False), default=Path("/"), help="Of the machine.  [default: /]"
+)
+restart_option = click.option("--restart/--no-restart", default=True, help="Start the machine anew when it is done.")
+
+
+@click.group()
+def update() -> None:
+    """Install, watch and take back updates of a gateway from a card; as root.
+
+    A bundle (.raucb) is signed by who made the image. It goes into the slot that does not run, and is kept once the
+    gateway has been as well as before for a minute; else the old system comes back by itself.
+    """
+
+
+@update.command()
+@click.argument("bundle", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@data_option
+@http_option
+@root_option
+@restart_option
+@click.option("--again/--not-again", default=True, help="Also a bundle that is there, or was given up.")
+def install(bundle: Path, data: Path | None, http: str | None, root: Path, restart: bool, again: bool) -> None:
+    """Install a bundle, and start it.
+
+    \b
+    From a laptop:
+      scp waypost-0.2.0-arm64.raucb root@hall:/data/update/
+      ssh root@hall waypost edge update install /data/update/waypost-0.2.0-arm64.raucb
+    """
+    with _said_plainly():
+        say(f"{bundle.name}: its signature is looked at, then it is written; that takes minutes")
+        made = _updating(data, http, root).install(str(bundle.resolve()), again=again)
+    say(f"{made.version} is installed, and is tried at the next start")
+    if restart:
+        _start_anew()
+
+
+@update.command()
+@root_option
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def status(root: Path, as_json: bool) -> None:
+    """Show both slots, and the last update."""
+    import msgspec
+
+    from edge.appliance.update.record import Record
+    from edge.appliance.update.slots import Rauc
+
+    with _said_plainly():
+        slots, last = Rauc().slots(), Record(root).last()
+    if as_json:
+        shown = {"booted": slots.booted._asdict(), "other": slots.other._asdict(), "first": slots.first}
+        say_json({**shown, "last": None if last is None else msgspec.to_builtins(last)})
+        return
+    for slot, what in ((slots.booted, "runs"), (slots.other, "does not run")):
+        good = "can be started" if slot.good and slot.holds_a_system else "cannot be started"
+        holds = slot.version or ("as the card was made" if slot.holds_a_system else "empty")
+        say(f"slot {slot.letter}: {what}, {good}, {holds}")
+    if last is not None:
+        say(f"last update: {last.version} in slot {last.slot}: {last.state}{f' ({last.why})' if last.why else ''}")
+
+
+@update.command()
+@root_option
+def confirm(root: Path) -> None:
+    """Keep the update that is being tried, without waiting."""
+    with _said_plainly():
+        kept = _updating(None, None, root).confirm()
+    say(f"{kept.version} is kept")
+
+
+@update.command()
+@root_option
+@restart_option
+def rollback(root: Path, restart: bool) -> None:
+    """Go back to the system of the other slot."""
+    with _said_plainly():
+        slots = _updating(None, None, root).rollback()
+    say(f"slot {slots.other.letter} is started next")
+    if restart:
+        _start_anew()
+
+
+@update.command()
+@data_option
+@http_option
+@root_option
+@restart_option
+def watch(data: Path | None, http: str | None, root: Path, restart: bool) -> None:
+    """Give the slot that runs its tries back once its gateway serves; one with an update, once that has shown itself.
+
+    For the service of an image. It ends when that is decided.
+    """
+    import time
+
+    from edge.appliance.update.gate import Verdict
+    from edge.appliance.update.limits import LOOK_S
+    from edge.appliance.update.slots import Rauc
+
+    with _said_plainly():
+        updating = _updating(data, http, root)
+        tried = updating.started()
+        if tried is None:
+            while _seen(data, http) is None:
+                time.sleep(LOOK_S)
+            Rauc().mark_good()
+            return
+        say(f"Waypost: {tried.version} is being tried in slot {tried.slot}")
+        gate, said = updating.gate(tried, time.monotonic()), ""
+        while (verdict := updating.step(gate, time.monotonic())) is Verdict.WAIT:
+            if gate.lacking != said:
+                said = gate.lacking
+                say(f"Waypost: {said or 'it is well, and has to be for a minute'}")
+            time.sleep(LOOK_S)
+    if verdict is Verdict.KEEP:
+        say(f"Waypost: {tried.version} is kept")
+        return
+    say(f"Waypost: {tried.version} is given up: {gate.lacking}")
+    if restart:
+        _start_anew()
+
+
+def _updating(data: Path | None, http: str | None, root: Path) -> Updating:
+    from functools import partial
+
+    from edge.appliance.update.record import Record
+    from edge.appliance.update.slots import Rauc
+    from edge.appliance.update.updating import Updating
+
+    return Updating(Rauc(), Record(root), partial(_seen, data, http))
+
+
+def _seen(data: Path | None, http: str | None) -> Seen | None:
+    """How the gateway is that runs here."""
+    from edge.appliance.running import ask, console, token_of
+    from edge.appliance.update.gate import Seen
+    from edge.health.problems import Severity
+
+    try:
+        told = ask(f"http://{console(data, http)}/api/v1/status", token_of(data))
+        problems = told.get("problems") or ()
+        errors = frozenset(each["name"] for each in problems if each["severity"] == Severity.ERROR.value)
+        return Seen(errors, (told.get("uplink") or {}).get("state") == "connected")
+    except (CommandError, AttributeError, KeyError, TypeError):
+        return None
+
+
+def _start_anew() -> None:
+    import os
+    import subprocess
+
+    os.sync()
+    if subprocess.run(["systemctl", "reboot"], check=False).returncode:  # noqa: S607 - systemd's, of the machine
+        raise CommandError("the machine could not be started anew", hint="start it by hand: reboot")
+
+
+@contextlib.contextmanager
+def _said_plainly() -> Iterator[None]:
+    from edge.appliance.update.slots import SlotsError
+    from edge.appliance.update.updating import UpdateRefused
+
+    try:
+        yield
+    except UpdateRefused as refused:
+        raise CommandError(str(refused), hint=refused.hint, code=Exit.USAGE) from None
+    except SlotsError as error:
+        raise CommandError(f"RAUC: {error}", hint="as root, on a gateway from a card") from None
+    except OSError as error:
+        raise CommandError(f"{error.filename or 'the data partition'}: {error.strerror}", hint="as root") from None

@@ -1,0 +1,139 @@
+"""An update from its file to a decision, across starts; each step is on disk before it counts.
+
+Installing ends with the new slot first in U-Boot's order, so from then on every start is one of the new system until
+it is kept or given up. A power cut before that leaves the old system; one after it begins the trial. A new system
+that does not come up uses its tries, and U-Boot starts the old one, which finds that out here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from bridge.version import VERSION
+from edge.appliance.update.gate import Gate, Seen, Verdict
+from edge.appliance.update.record import Record, Update
+from edge.appliance.update.slots import Bundle, Rauc, Slots
+
+Look = Callable[[], Seen | None]
+"""At the gateway that runs here."""
+
+NOT_STARTED: Final = "it did not start: the boot loader went back by itself"
+BY_HAND: Final = "by hand"
+
+
+class UpdateRefused(Exception):
+    """It is not done; `hint` says what would help."""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+class Updating:
+    """Of one machine. Each method raises SlotsError and OSError."""
+
+    def __init__(self, rauc: Rauc, record: Record, look: Look) -> None:
+        self._rauc = rauc
+        self._record = record
+        self._look = look
+
+    def install(self, file: str, *, again: bool = True) -> Bundle:
+        """Write a bundle into the other slot, which is then the one to start. `again`: also one that is there, or was
+        given up. Raises UpdateRefused."""
+        slots, last = self._rauc.slots(), self._record.last()
+        if last is not None and last.state == "trial" and last.slot == slots.booted.letter:
+            raise UpdateRefused(f"{last.version} is being tried", "waypost edge update confirm, or rollback")
+        bundle = self._rauc.look(file)
+        if not again:
+            if bundle.build and bundle.build == slots.booted.build:
+                raise UpdateRefused(f"{bundle.version} is what runs")
+            if last is not None and last.state == "given up" and last.build == bundle.build:
+                raise UpdateRefused(f"{bundle.version} was given up before: {last.why}")
+        seen = self._look()
+        update = Update(
+            slot=slots.other.letter,
+            version=bundle.version,
+            build=bundle.build,
+            before=slots.booted.version or VERSION,
+            state="installing",
+            errors=() if seen is None else tuple(sorted(seen.errors)),
+            connected=seen is not None and seen.connected,
+        )
+        self._record.write(update)
+        self._rauc.install(file)
+        self._record.write(msgspec.structs.replace(update, state="trial"))
+        return bundle
+
+    def started(self) -> Update | None:
+        """What the system that has started is to show; None: nothing, no update is being tried in it.
+
+        Of one that did not come up is noted that it was given up."""
+        slots, last = self._rauc.slots(), self._record.last()
+        if last is None or not last.undecided:
+            return None
+        if last.slot == slots.booted.letter:
+            if last.state == "installing":  # the power went after RAUC had switched, before that was noted
+                last = msgspec.structs.replace(last, state="trial")
+                self._record.write(last)
+            return last
+        if last.state == "trial" or slots.first == slots.other.name:
+            self._rauc.start_first("booted")
+            self._give_up(last, NOT_STARTED)
+        else:
+            self._give_up(last, "it was not installed whole")
+        return None
+
+    def gate(self, update: Update, began: float) -> Gate:
+        """For `step`. `began`: when this system was started, of a clock that does not jump."""
+        return Gate(began, errors=update.errors, connected=update.connected)
+
+    def step(self, gate: Gate, now: float) -> Verdict:
+        """Look, and do what that decides; after GO_BACK the machine has to be started anew."""
+        update = self._record.last()
+        if update is None or update.state != "trial":  # somebody has decided meanwhile
+            return Verdict.KEEP
+        verdict = gate.see(now, self._look())
+        if verdict is Verdict.KEEP:
+            self._keep(update)
+        elif verdict is Verdict.GO_BACK:
+            self._go_back(update, gate.lacking)
+        return verdict
+
+    def confirm(self) -> Update:
+        """Keep what is being tried. Raises UpdateRefused."""
+        slots, last = self._rauc.slots(), self._record.last()
+        if last is None or last.state != "trial" or last.slot != slots.booted.letter:
+            raise UpdateRefused("no update is being tried")
+        return self._keep(last)
+
+    def rollback(self, why: str = BY_HAND) -> Slots:
+        """Let the other slot be the one to start; the machine has to be started anew. Raises UpdateRefused."""
+        slots, last = self._rauc.slots(), self._record.last()
+        if not (slots.other.good and slots.other.holds_a_system):
+            raise UpdateRefused(
+                f"slot {slots.other.letter} holds nothing that starts", "install a bundle: waypost edge update install"
+            )
+        if last is not None and last.slot == slots.booted.letter:
+            self._go_back(last, why)
+        else:
+            self._rauc.start_first("other")
+        return slots
+
+    def _keep(self, update: Update) -> Update:
+        """The tries first: a record that says `kept` of a slot without tries would be wrong."""
+        self._rauc.mark_good()
+        kept = msgspec.structs.replace(update, state="kept")
+        self._record.write(kept)
+        return kept
+
+    def _go_back(self, update: Update, why: str) -> None:
+        """The order of slots first: cut off after it, the old system starts, and finds an update that did not stay."""
+        self._rauc.start_first("other")
+        self._rauc.mark_bad("booted")
+        self._give_up(update, why)
+
+    def _give_up(self, update: Update, why: str) -> None:
+        self._record.write(msgspec.structs.replace(update, state="given up", why=why))

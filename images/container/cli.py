@@ -1,0 +1,106 @@
+"""`waypost image container`: a gateway or a hub in a container."""
+
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from images.errors import USAGE, ImageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from images.debian import Mirror
+    from images.steps import Steps
+
+cache_option = click.option(
+    "--cache",
+    type=click.Path(path_type=Path, file_okay=False),
+    envvar="WAYPOST_IMAGE_CACHE",
+    help="Where the results of steps are kept.  [default: waypost/images in your cache directory]",
+)
+
+
+@click.command()
+@click.argument("role", type=click.Choice(["gateway", "hub"]))
+@cache_option
+@click.option("--mirror", metavar="URL", help="Debian's packages from here, not from where apt has its own.")
+@click.option(
+    "--machine",
+    "machines",
+    type=click.Choice(["x86_64", "aarch64"]),
+    multiple=True,
+    help="For machines of this kind; repeatable.  [default: the one it is made on]",
+)
+@click.option(
+    "--oci", is_flag=True, help="Build it, too, without Docker: an OCI archive beside the folder. Needs root."
+)
+@click.option("--fresh", is_flag=True, help="With --oci: take Debian's newest packages, not those of the last build.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), required=True, help="Folder to make; what is in it is replaced."
+)
+def container(
+    role: str, cache: Path | None, mirror: str | None, machines: tuple[str, ...], oci: bool, fresh: bool, out: Path
+) -> None:
+    """Make what a container is built from: a folder with a Dockerfile and a docker-compose.yml.
+
+    \b
+    A fleet of balena, or a machine with Docker:
+      waypost image container gateway --machine aarch64 --out ./gateway && (cd gateway && balena push acme/gateways)
+      waypost image container hub --out ./hub && (cd hub && HUB_NAME=hub.example docker compose up --build)
+    """
+    from images.debian import Mirror
+    from images.output import copy_tree
+    from images.steps import Steps, default_cache
+
+    steps, packages = Steps(cache or default_cache()), Mirror(mirror)
+    wanted = machines or (platform.machine(),)
+    context = _gateway(steps, packages, wanted) if role == "gateway" else _hub(steps, wanted)
+    copy_tree(context, out, holding="Dockerfile")
+    click.echo(out)
+    if oci:
+        for machine in wanted:
+            click.echo(_built(steps, packages, role, machine, out, fresh=fresh))
+
+
+def _gateway(steps: Steps, mirror: Mirror, machines: tuple[str, ...]) -> Path:
+    from images.container import building
+    from images.frozen import made
+    from images.package import deb
+
+    packages: Mapping[str, Path] = {
+        deb.ARCHITECTURES[machine]: deb.package(steps, made.frozen(steps, machine, mirror), machine)
+        for machine in machines
+    }
+    return building.gateway(steps, packages)
+
+
+def _hub(steps: Steps, machines: tuple[str, ...]) -> Path:
+    from images.container import building
+
+    if machines != (platform.machine(),):
+        raise ImageError(
+            f"a hub's container is made on a machine of its kind; this is {platform.machine()}",
+            hint="leave --machine out",
+            code=USAGE,
+        )
+    return building.hub(steps)
+
+
+def _built(steps: Steps, mirror: Mirror, role: str, machine: str, context: Path, *, fresh: bool) -> Path:
+    from images import source
+    from images.container import oci
+    from images.package import deb
+
+    architecture = deb.ARCHITECTURES[machine]
+    packages = oci.GATEWAY_PACKAGES if role == "gateway" else oci.HUB_PACKAGES
+    archive = oci.base(steps, mirror, architecture, packages, fresh=fresh)
+    target = context.with_name(f"waypost-{role}-{source.version()}-{architecture}.oci.tar")
+    log = target.with_suffix(".log")
+    log.unlink(missing_ok=True)
+    oci.build(context, archive, architecture, f"waypost-{role}:{source.version()}", target, log)
+    log.unlink()
+    return target

@@ -1,0 +1,171 @@
+"""A bundle as it is built here, and RAUC itself with a card's system.conf: verified, written into the other slot.
+
+The kernel here may have no dm-verity: what is installed is a bundle of the format `plain`; of `verity` the signature is
+looked at.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from edge.appliance.update.record import Record
+from edge.appliance.update.slots import Bundle, Rauc, SlotsError
+from edge.appliance.update.updating import Updating
+from images.disk import bundle, filesystem, signing
+from images.rootfs.building import OVERLAY
+from tests.support.processes import wait_until
+
+pytestmark = [
+    pytest.mark.images,
+    pytest.mark.skipif(os.geteuid() != 0, reason="not root"),
+    pytest.mark.skipif(shutil.which("rauc") is None, reason="rauc is not installed"),
+    pytest.mark.skipif(shutil.which("dbus-daemon") is None, reason="dbus is not installed"),
+]
+
+MIB = 8
+VARIABLES = """#!/bin/sh
+case $0 in
+*fw_printenv) for last; do :; done; grep "^$last=" "$ENVIRONMENT" ;;
+*) sed -i "/^$1=/d" "$ENVIRONMENT"; echo "$1=$2" >> "$ENVIRONMENT" ;;
+esac
+"""
+"""U-Boot's tools, on a file."""
+
+
+class Slotted:
+    """RAUC's service on two files, with a bus of its own."""
+
+    def __init__(self, folder: Path, keys: signing.Keys, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder = folder
+        self.slot = {letter: folder / f"{letter}.img" for letter in "AB"}
+        for path in self.slot.values():
+            path.write_bytes(bytes(MIB << 20))
+        self.environment = folder / "environment"
+        self.environment.write_text("BOOT_ORDER=A B\nBOOT_A_LEFT=3\nBOOT_B_LEFT=3\n")
+        for name in ("fw_printenv", "fw_setenv"):
+            (folder / "bin").mkdir(exist_ok=True)
+            (folder / "bin" / name).write_text(VARIABLES)
+            (folder / "bin" / name).chmod(0o755)
+        for name in ("run", "data"):
+            (folder / name).mkdir()
+        text = (OVERLAY / "etc/rauc/system.conf").read_text().replace("bundle-formats=-plain\n", "")
+        places = {
+            "/dev/disk/by-partuuid/67617465-02": self.slot["A"],
+            "/dev/disk/by-partuuid/67617465-03": self.slot["B"],
+            "/etc/rauc/keyring.pem": keys.certificate,
+            "/data/rauc": folder / "data",
+            "/run/rauc": folder / "run",
+        }
+        for there, here in places.items():
+            assert there in text
+            text = text.replace(there, str(here))
+        self.configuration = folder / "system.conf"
+        self.configuration.write_text(text)
+        monkeypatch.setenv("PATH", f"{folder / 'bin'}:{os.environ['PATH']}")
+        monkeypatch.setenv("ENVIRONMENT", str(self.environment))
+        monkeypatch.setenv("DBUS_STARTER_BUS_TYPE", "session")
+        monkeypatch.setenv("DBUS_SESSION_BUS_ADDRESS", f"unix:path={folder / 'bus'}")
+        self.rauc = Rauc(("rauc", f"--conf={self.configuration}"))
+        self._running: list[subprocess.Popen[bytes]] = []
+
+    def start(self) -> None:
+        with (self.folder / "log").open("ab") as log:
+            address = os.environ["DBUS_SESSION_BUS_ADDRESS"]
+            self._begin("dbus-daemon", "--session", "--nofork", f"--address={address}", log=log)
+            wait_until((self.folder / "bus").exists, timeout_s=60, what="a bus")
+            self._begin("rauc", f"--conf={self.configuration}", "--override-boot-slot=A", "service", log=log)
+        wait_until(self._answers, timeout_s=60, what="RAUC's service", every_s=0.3)
+
+    def _begin(self, *words: str, log: object) -> None:
+        self._running.append(subprocess.Popen(words, stdout=log, stderr=log))  # type: ignore[call-overload]
+
+    def _answers(self) -> bool:
+        try:
+            self.rauc.slots()
+        except SlotsError:
+            return False
+        return True
+
+    def stop(self) -> None:
+        for process in reversed(self._running):
+            process.kill()
+            process.wait(60)
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> signing.Keys:
+    return signing.keys(tmp_path / "keys", None, None)
+
+
+@pytest.fixture
+def slotted(tmp_path: Path, keys: signing.Keys, monkeypatch: pytest.MonkeyPatch) -> Iterator[Slotted]:
+    made = Slotted(tmp_path, keys, monkeypatch)
+    try:
+        made.start()
+        yield made
+    finally:
+        made.stop()
+
+
+@pytest.fixture
+def system(tmp_path: Path) -> Path:
+    """A root file system, as `images.disk.building.system` leaves it."""
+    folder = tmp_path / "system"
+    (folder / "root").mkdir(parents=True)
+    (folder / "root" / "content").write_bytes(os.urandom(3 << 20))
+    filesystem.make(
+        folder / "root.ext4", folder / "root", mebibytes=MIB, label="waypost-root", date=0, journal=False,
+        log=folder / "log",
+    )  # fmt: skip
+    (folder / "root.sha256").write_text(filesystem.digest(folder / "root.ext4") + "\n")
+    return folder
+
+
+def packed(system: Path, keys: signing.Keys, version: str) -> Path:
+    target = system / f"{version}.raucb"
+    build_id = (system / "root.sha256").read_text().strip()
+    bundle.make(target, system / "root.ext4", build_id, keys, system / "log", version=version)
+    return target
+
+
+def test_it_is_written_whole_and_is_what_starts_next(
+    slotted: Slotted, system: Path, keys: signing.Keys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signed = packed(system, keys, "0.2.0")
+    build_id = (system / "root.sha256").read_text().strip()
+    assert slotted.rauc.look(str(signed)) == Bundle("0.2.0", build_id)
+    monkeypatch.setattr(bundle, "MANIFEST", bundle.MANIFEST.replace("verity", "plain"))
+    updating = Updating(slotted.rauc, Record(tmp_path / "machine"), lambda: None)
+    updating.install(str(packed(system, keys, "0.3.0")))
+    found = slotted.rauc.slots()
+    assert (found.other.version, found.other.build, found.first) == ("0.3.0", build_id, "rootfs.1")
+    assert filesystem.digest(slotted.slot["B"]) == build_id
+    assert not any(slotted.slot["A"].read_bytes())
+    assert "BOOT_ORDER=B A" in slotted.environment.read_text()
+    assert f"sha256={build_id}" in (tmp_path / "data/central.raucs").read_text()
+    slotted.rauc.start_first("booted")
+    slotted.rauc.mark_bad("other")
+    assert (slotted.rauc.slots().other.good, slotted.rauc.slots().first) == (False, "rootfs.0")
+
+
+def test_what_somebody_else_signed_or_changed_is_refused(
+    slotted: Slotted, system: Path, keys: signing.Keys, tmp_path: Path
+) -> None:
+    forged = packed(system, signing.keys(tmp_path / "others", None, None), "6.6.6")
+    changed = packed(system, keys, "0.2.0")
+    with changed.open("r+b") as file:
+        file.seek(-100, os.SEEK_END)
+        file.write(bytes(20))
+    for each in (forged, changed):
+        with pytest.raises(SlotsError, match=r"(?i)signature|verif|parse|manifest"):
+            slotted.rauc.look(str(each))
+        with pytest.raises(SlotsError):
+            slotted.rauc.install(str(each))
+    assert not any(slotted.slot["B"].read_bytes())
+    assert "BOOT_ORDER=A B" in slotted.environment.read_text()

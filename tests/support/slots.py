@@ -1,0 +1,89 @@
+"""A card with two slots as U-Boot and RAUC treat them, in memory: what `rauc` does is done here, and starts are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from edge.appliance.update.slots import Bundle, Rauc, Slot, Slots, SlotsError
+
+TRIES = 3
+NAMES = {"A": "rootfs.0", "B": "rootfs.1"}
+
+
+class PowerCut(Exception):
+    """Nothing more is done."""
+
+
+class Card(Rauc):
+    """`before_change` is called before every change of what lasts."""
+
+    def __init__(self, before_change: Callable[[], None] = lambda: None) -> None:
+        super().__init__(("false",))
+        self._before_change = before_change
+        self.order = ["A", "B"]
+        self.tries = {"A": TRIES, "B": TRIES}
+        self.holds: dict[str, Bundle | None] = {"A": Bundle("1", "one"), "B": None}
+        """None: nothing that starts."""
+        self.starts: Callable[[Bundle], bool] = lambda _: True
+        """Whether a system comes up."""
+        self.booted = "A"
+        self.offered = Bundle("2", "two")
+
+    def power_on(self) -> None:
+        """What boot.cmd does, until something has come up."""
+        for _ in range(20):
+            able = [letter for letter in self.order if self.tries[letter] > 0]
+            if not able:
+                self.tries = {"A": TRIES, "B": TRIES}
+                continue
+            self.tries[able[0]] -= 1
+            held = self.holds[able[0]]
+            if held is not None and self.starts(held):
+                self.booted = able[0]
+                return
+        raise AssertionError("this card starts nothing")
+
+    def slots(self) -> Slots:
+        own, other = self._slot(self.booted), self._slot(self._beside())
+        return Slots(own, other, NAMES[self.order[0]])
+
+    def look(self, file: str) -> Bundle:
+        if file == "forged":
+            raise SlotsError("signature verification failed")
+        return self.offered
+
+    def install(self, file: str) -> None:
+        there = self._beside()
+        self._change(lambda: self.tries.update({there: 0}))
+        self._change(lambda: self.holds.update({there: None}))
+        self._change(lambda: self.holds.update({there: self.offered}))
+        self.start_first("other")
+
+    def mark_good(self) -> None:
+        self._change(lambda: self.tries.update({self.booted: TRIES}))
+
+    def mark_bad(self, which: str) -> None:
+        self._change(lambda: self.tries.update({self._named(which): 0}))
+
+    def start_first(self, which: str) -> None:
+        def change() -> None:
+            letter = self._named(which)
+            self.order = [letter, *(each for each in "AB" if each != letter)]
+            self.tries[letter] = TRIES
+
+        self._change(change)
+
+    def _change(self, change: Callable[[], object]) -> None:
+        self._before_change()
+        change()
+
+    def _beside(self) -> str:
+        return "B" if self.booted == "A" else "A"
+
+    def _named(self, which: str) -> str:
+        return self.booted if which == "booted" else self._beside()
+
+    def _slot(self, letter: str) -> Slot:
+        held = self.holds[letter]
+        version, build = ("", "") if held is None else held
+        return Slot(NAMES[letter], letter, self.tries[letter] > 0, version, build)

@@ -1,0 +1,60 @@
+"""A container's variables are settings under the same rules as a card's file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bridge.enrolment import Token
+from bridge.resources.errors import ConfigurationRejected
+from edge.appliance.first_boot.environment import card_of
+from edge.appliance.first_boot.journal import Journal
+from edge.appliance.first_boot.settings import digest, tell_gateway
+
+TOKEN = Token.make(bytes(32)).text
+VARIABLES = {"WAYPOST_NAME": "hall", "WAYPOST_HUB": "amqps://hub.example:5671", "WAYPOST_TOKEN": TOKEN}
+
+
+def refused(**variables: str) -> str:
+    with pytest.raises(ConfigurationRejected) as caught:
+        card_of({**VARIABLES, **variables})
+    return "\n".join(map(str, caught.value.errors))
+
+
+def test_they_say_what_a_gateway_is_to_be(tmp_path: Path) -> None:
+    card = card_of({**VARIABLES, "WAYPOST_FORWARD": "plant/# alarm/#", "WAYPOST_KEEP_FREE": "1Gi", "PATH": "/bin"})
+    assert card is not None
+    tell_gateway(tmp_path, card)
+    wanted = Journal(tmp_path).wanted()
+    assert wanted is not None
+    assert (wanted.name, wanted.url, wanted.token) == ("hall", "amqps://hub.example:5671", TOKEN)
+    assert (wanted.forward, wanted.keep_free, wanted.settings) == (("plant/#", "alarm/#"), 1 << 30, digest(card))
+    assert (tmp_path / "first-boot/wanted.json").stat().st_mode & 0o777 == 0o600
+
+
+def test_the_same_variables_are_the_same_settings() -> None:
+    first, again, other = (card_of({**VARIABLES, "WAYPOST_FORWARD": each}) for each in ("#", "#", "a/#"))
+    assert first is not None
+    assert again is not None
+    assert other is not None
+    assert digest(first) == digest(again) != digest(other)
+
+
+def test_without_a_hub_it_keeps_its_messages() -> None:
+    card = card_of({"WAYPOST_NAME": "hall", "WAYPOST_HUB": "", "WAYPOST_TOKEN": ""})
+    assert card is not None
+    assert card.spec.hub is None
+
+
+def test_nothing_is_said_without_a_name() -> None:
+    assert card_of({**VARIABLES, "WAYPOST_NAME": ""}) is None
+
+
+def test_what_cannot_be_is_refused_without_its_secret() -> None:
+    assert "token" in refused(WAYPOST_TOKEN="")
+    assert "url" in refused(WAYPOST_HUB="hub.example")
+    said = refused(WAYPOST_TOKEN=TOKEN[:-3])
+    assert "token" in said
+    assert TOKEN[:-3] not in said
+    assert "keepFree" in refused(WAYPOST_KEEP_FREE="much")

@@ -1,0 +1,192 @@
+"""An update on a card whose power may go before any change: it ends with a system that was kept, never with none."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import pytest
+
+from edge.appliance.update.gate import Seen, Verdict
+from edge.appliance.update.limits import FILE_BYTES_MAX, HEALTHY_S, LOOK_S, TRIAL_S
+from edge.appliance.update.record import FILE, ON_TRIAL, Record, Update
+from edge.appliance.update.slots import Bundle, SlotsError
+from edge.appliance.update.updating import UpdateRefused, Updating
+from tests.support.slots import Card, PowerCut
+
+WELL = Seen(frozenset(), connected=True)
+ALONE = Seen(frozenset(), connected=False)
+
+
+class Machine:
+    """A gateway: its card, and how it is with each system."""
+
+    def __init__(self, root: Path, *, cut_before: int = 0) -> None:
+        """`cut_before`: the change the power goes before, counted from 1; 0: it stays."""
+        self._until_cut = cut_before
+        self.card = Card(self._count)
+        self.record = Counted(root, self)
+        self.health: dict[str, Seen | None] = {"1": WELL, "2": WELL}
+        self.cuts = 0
+
+    def _count(self) -> None:
+        self._until_cut -= 1
+        if self._until_cut == 0:
+            self.cuts += 1
+            raise PowerCut
+
+    def counted(self) -> None:
+        self._count()
+
+    @property
+    def runs(self) -> str:
+        held = self.card.holds[self.card.booted]
+        assert held is not None
+        return held.version
+
+    def updating(self) -> Updating:
+        return Updating(self.card, self.record, lambda: self.health[self.runs])
+
+    def install(self, file: str = "bundle", *, again: bool = True) -> None:
+        self.updating().install(file, again=again)
+
+    def start(self) -> Verdict | None:
+        """Power on, and decide; None: there was nothing to decide."""
+        self.card.power_on()
+        updating = self.updating()
+        tried = updating.started()
+        if tried is None:
+            self.card.mark_good()
+            return None
+        gate, now = updating.gate(tried, 0.0), 0.0
+        while (verdict := updating.step(gate, now)) is Verdict.WAIT:
+            now += LOOK_S
+            assert now <= TRIAL_S
+        return verdict
+
+    def live(self) -> None:
+        """Starts until nothing is left to decide, whatever the power does."""
+        for _ in range(10):
+            try:
+                if self.start() is not Verdict.GO_BACK:
+                    return
+            except PowerCut:
+                continue
+        raise AssertionError("it never comes to rest")
+
+
+class Counted(Record):
+    """Writing is a change the power may go before."""
+
+    def __init__(self, root: Path, machine: Machine) -> None:
+        super().__init__(root)
+        self._machine = machine
+
+    def write(self, update: Update) -> None:
+        self._machine.counted()
+        super().write(update)
+
+
+def last(machine: Machine) -> Update:
+    update = machine.record.last()
+    assert update is not None
+    return update
+
+
+def test_a_good_one_is_kept(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    machine.install()
+    assert (tmp_path / ON_TRIAL).read_text() == "B\n"
+    assert (machine.start(), machine.runs, last(machine).state) == (Verdict.KEEP, "2", "kept")
+    assert not (tmp_path / ON_TRIAL).exists()
+    assert machine.card.tries["B"] == 3
+    assert (machine.start(), machine.runs) == (None, "2")
+
+
+@pytest.mark.parametrize("health", [None, ALONE, Seen(frozenset({"store"}), connected=True)])
+def test_one_that_is_not_well_is_taken_back(tmp_path: Path, health: Seen | None) -> None:
+    machine = Machine(tmp_path)
+    machine.health["2"] = health
+    machine.install()
+    assert machine.start() is Verdict.GO_BACK
+    assert (machine.start(), machine.runs, last(machine).state) == (None, "1", "given up")
+    assert last(machine).why
+    assert not (tmp_path / ON_TRIAL).exists()
+    with pytest.raises(UpdateRefused, match="given up before"):
+        machine.install(again=False)
+
+
+def test_one_that_does_not_start_is_noticed_by_the_old_one(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    machine.card.starts = lambda bundle: bundle.version == "1"
+    machine.install()
+    assert (machine.start(), machine.runs) == (None, "1")
+    assert "did not start" in last(machine).why
+    assert machine.card.order == ["A", "B"]
+
+
+@pytest.mark.parametrize(
+    ("cut_before", "good"), [*((cut, True) for cut in range(1, 9)), *((cut, False) for cut in range(1, 11))]
+)
+def test_the_power_goes_before_any_change(tmp_path: Path, cut_before: int, good: bool) -> None:
+    machine = Machine(tmp_path, cut_before=cut_before)
+    machine.health["2"] = WELL if good else None
+    with contextlib.suppress(PowerCut):
+        machine.install()
+    machine.live()
+    assert machine.cuts == 1
+    update = machine.record.last()
+    assert update is None or not update.undecided
+    if not good:
+        assert machine.runs == "1"
+    assert machine.card.tries[machine.card.booted] == 3
+    assert not (tmp_path / ON_TRIAL).exists()
+
+
+def test_by_hand(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    with pytest.raises(UpdateRefused, match="no update is being tried"):
+        machine.updating().confirm()
+    machine.install()
+    machine.card.power_on()
+    machine.updating().started()
+    with pytest.raises(UpdateRefused, match="is being tried"):
+        machine.install()
+    assert machine.updating().confirm().state == "kept"
+    with pytest.raises(UpdateRefused, match="is what runs"):
+        machine.install(again=False)
+    machine.updating().rollback()
+    assert (machine.start(), machine.runs, last(machine).why) == (None, "1", "by hand")
+
+
+def test_what_is_not_signed_or_has_nowhere_to_go_back_to_is_refused(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    machine.card.tries["B"] = 0
+    with pytest.raises(UpdateRefused, match="nothing that starts"):
+        machine.updating().rollback()
+    with pytest.raises(SlotsError, match="signature"):
+        machine.install("forged")
+    assert machine.record.last() is None
+    assert machine.card.order == ["A", "B"]
+
+
+def test_another_one_after_one_that_was_given_up(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    machine.health["2"] = None
+    machine.install()
+    machine.live()
+    machine.card.offered, machine.health["3"] = Bundle("3", "three"), WELL
+    machine.install(again=False)
+    assert (machine.start(), machine.runs) == (Verdict.KEEP, "3")
+
+
+def test_a_record_that_cannot_be_read_is_none(tmp_path: Path) -> None:
+    (tmp_path / FILE).parent.mkdir(parents=True)
+    (tmp_path / FILE).write_bytes(b'{"slot": "B"')
+    assert Record(tmp_path).last() is None
+    (tmp_path / FILE).write_bytes(b" " * FILE_BYTES_MAX + b"{}")
+    assert Record(tmp_path).last() is None
+
+
+def test_it_is_looked_at_often_enough() -> None:
+    assert LOOK_S * 2 < HEALTHY_S < TRIAL_S
