@@ -81,7 +81,8 @@ def compiled(source: Path = SOURCE) -> Path:
 
 
 def fast_folder() -> str | None:
-    """A folder in memory, where there is one: what is durable is decided by the trace, not by the machine's disk."""
+    """A folder in memory, where there is one, for tests that ask nothing of the machine's disk: they close and copy, or
+    a trace decides what is durable."""
     memory = Path("/dev/shm")
     return str(memory) if os.access(memory, os.W_OK) else None
 

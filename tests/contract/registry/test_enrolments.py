@@ -25,6 +25,7 @@ from cloud.hub.registry.enrolments import (
 )
 from cloud.hub.registry.location import sqlite_file
 from tests.contract.registry.conftest import Place
+from tests.support.medium import fast_folder
 
 DAY = 86_400_000_000
 LIFE = 90 * DAY
@@ -217,7 +218,7 @@ class SingleUse(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.folder = tempfile.TemporaryDirectory()
+        self.folder = tempfile.TemporaryDirectory(dir=fast_folder())
         self.enrolments = Enrolments(sqlite_file(Path(self.folder.name, "registry.db")))
         self.now = 1
         self.given: dict[str, set[bytes]] = {}

@@ -24,6 +24,7 @@ from cloud.lake.landing import Landing, LedgerRange
 from cloud.lake.parts import parts_of
 from cloud.lake.rows import ReceivedBatch
 from cloud.lake.sequences import SequenceSet
+from tests.support.medium import fast_folder
 
 EPOCH = "e" * 32
 NOW_US = 1_795_250_665_237_000
@@ -122,7 +123,7 @@ def test_what_is_acknowledged_is_in_the_lake_once(
     rows = distinct = acknowledged."""
     acknowledged: set[tuple[object, ...]] = set()
     sent: set[tuple[object, ...]] = set()
-    with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
+    with tempfile.TemporaryDirectory(dir=fast_folder()) as directory, pytest.MonkeyPatch.context() as patch:
         if rows_max is not None:
             patch.setattr(parts, "PART_ROWS_MAX", rows_max)
             patch.setattr(landing, "SLICE_BYTES_MAX", 1)
@@ -156,7 +157,7 @@ def test_what_is_acknowledged_is_in_the_lake_once(
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.tuples(st.integers(0, 5), st.sampled_from([None, *FAILPOINTS])), min_size=1, max_size=5))
 def test_a_ledger_range_lands_once(script: list[tuple[int, str | None]]) -> None:
-    with tempfile.TemporaryDirectory() as directory:
+    with tempfile.TemporaryDirectory(dir=fast_folder()) as directory:
         hub = Hub(Path(directory))
         sent = set()
         for first, crash_at in script:

@@ -17,6 +17,7 @@ from bridge.resources.parse import parse
 from edge.appliance.configuration.hub_versions import STARTS_MAX, NotTaken
 from edge.appliance.configuration.repository import Repository
 from edge.configuration.kinds import KINDS
+from tests.support.medium import fast_folder
 
 AUTHORITY = "ab" * 32
 OWN = """
@@ -60,7 +61,7 @@ class CommitConfirm(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self._folder = tempfile.TemporaryDirectory()
+        self._folder = tempfile.TemporaryDirectory(dir=fast_folder())
         self._data = Path(self._folder.name)
         self._repository = Repository(self._data)
         self._repository.apply(parse(KINDS, OWN, "own.yaml"))

@@ -16,6 +16,7 @@ from edge.appliance.configuration.effective import effective
 from edge.appliance.configuration.repository import Repository
 from edge.broker.model.addresses import AddressType
 from edge.configuration.kinds import KINDS
+from tests.support.medium import fast_folder
 
 names = st.from_regex(r"\A[a-z0-9]([a-z0-9._-]{0,8}[a-z0-9])?\Z")
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20)
@@ -93,7 +94,7 @@ def test_what_is_applied_comes_back_and_means_the_same(
     first: list[dict[str, Any]], second: list[dict[str, Any]]
 ) -> None:
     model = {document["metadata"]["name"]: document for document in [*first, *second]}
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=fast_folder()) as folder:
         store = Repository(Path(folder))
         for documents in (first, second):
             resources = parse.parse(KINDS, "---\n".join(map(parse.to_yaml, documents)), "x.yaml")

@@ -19,6 +19,7 @@ from edge.broker.store.reservation import MEMORY
 from edge.broker.store.sqlite import FILE_NAME
 from edge.broker.store.sqlite_medium import SqliteMedium
 from tests.contract.store.rig import Rig, flat, run_of, sqlite_rig
+from tests.support.medium import fast_folder
 from tests.support.writer_thread import execute_on
 
 LIMITS = Limits(
@@ -50,7 +51,7 @@ class MemoryMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.directory = Path(tempfile.mkdtemp())
+        self.directory = Path(tempfile.mkdtemp(dir=fast_folder()))
         self.rig: Rig
         self.promised: dict[str, dict[int, tuple[Name, bytes]]] = {"a": {}, "b": {}}
         self.given: set[Name] = set()

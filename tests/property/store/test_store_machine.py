@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from edge.broker.store.limits import Limits
 from edge.broker.store.sqlite_medium import SqliteMedium
 from tests.contract.store.rig import Rig, run_of, sqlite_rig
+from tests.support.medium import fast_folder
 from tests.support.writer_thread import execute_on
 
 LIMITS = Limits(
@@ -42,7 +43,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.directory = Path(tempfile.mkdtemp())
+        self.directory = Path(tempfile.mkdtemp(dir=fast_folder()))
         self.rig: Rig
         self.messages: dict[str, list[Message]] = {}
         self.sequences: dict[str, int] = {}
