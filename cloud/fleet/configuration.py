@@ -75,7 +75,7 @@ def apply(
     A running hub sends it within a second, and to a gateway that is away when it comes. Messages are never touched.
     """
     from bridge.resources.parse import read
-    from cloud.hub.desired.making import checked, confirm_fault, named
+    from cloud.hub.desired.making import checked, confirm_fault, named, want
     from cloud.hub.registry.configurations import Wanted
     from edge.configuration.kinds import KINDS
 
@@ -89,7 +89,7 @@ def apply(
         if dry_run:
             _say_made([(name, None) for name in chosen], as_json)
             return
-        made = place.configurations.want(wanted, time.time_ns() // 1_000, place.sign)
+        made = want(place.configurations, wanted, time.time_ns() // 1_000, place.sign)
     _say_made([(each.gateway, each.version) for each in made], as_json)
 
 
@@ -111,13 +111,13 @@ def rollback(
     gateways: Sequence[str],
 ) -> None:
     """Send what an earlier version said, as a new one."""
-    from cloud.hub.desired.making import again, earlier, named
+    from cloud.hub.desired.making import again, earlier, named, want
 
     with configured(data, config) as place:
         known = place.configurations
         found = [earlier(known, tenant, name, number) for name in named(known, tenant, gateways)]
         wanted = [again(each, who(), note) for each in found]
-        made = known.want(wanted, time.time_ns() // 1_000, place.sign)
+        made = want(known, wanted, time.time_ns() // 1_000, place.sign)
     _say_made([(each.gateway, each.version) for each in made], as_json)
 
 

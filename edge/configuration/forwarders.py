@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
-from bridge.forwarders.mapping import MappingError, as_pattern, fits, is_template
+from bridge.forwarders.mapping import MappingError, fits, is_template
 from bridge.resources import schema
 from bridge.resources.errors import Path
 from bridge.resources.resource import Check, Errors, Resource, error_at, of_kind
-from edge.broker.configuration import Connector, ConnectorType, Direction, ForwarderPart
+from edge.broker.configuration import ConnectorType, Direction, ForwarderPart
 from edge.broker.message.json_condition import JsonConditionError
 from edge.broker.message.selector import SelectorError
-from edge.broker.model.topics import filter_fault, is_filter, overlaps
+from edge.broker.model.topics import filter_fault, is_filter
 from edge.broker.router.forwarder_filter import wanted_by
+from edge.configuration.loops import HUB, connectors_of, remote_of, rings, ways
 from edge.configuration.resources import AddressSpaceSpec, AddressSpec, GatewaySpec
 
-HUB_CONNECTOR: Final = "hub"
+HUB_CONNECTOR: Final = HUB
 """Name of the connector that `Gateway` `spec.hub` makes."""
 
 
@@ -27,15 +28,9 @@ def connector_names(resources: Sequence[Resource]) -> list[str]:
     return names + hubs
 
 
-def remote_of(forwarder: ForwarderPart, address: str) -> tuple[str, str]:
-    """(connector, remote address) of a forwarder of `address`; without a remote address names stay as they are."""
-    connector, _, remote = forwarder.remote_address.partition("/")
-    return connector, remote or address
-
-
 def forwarder_notices(resources: Sequence[Resource]) -> Iterator[tuple[Resource, str]]:
     """What forwarders ask for that is kept, and not done."""
-    connectors = _connectors(resources)
+    connectors = connectors_of(resources)
     for resource, spec in of_kind(resources, AddressSpec):
         for forwarder in spec.forwarders:
             connector = connectors.get(remote_of(forwarder, spec.address)[0])
@@ -48,13 +43,8 @@ def forwarder_notices(resources: Sequence[Resource]) -> Iterator[tuple[Resource,
                 )
 
 
-def _connectors(resources: Sequence[Resource]) -> dict[str, Connector]:
-    spaces = of_kind(resources, AddressSpaceSpec)
-    return {connector.name: connector for _, space in spaces for connector in space.connectors}
-
-
 def _forwarders(resources: Sequence[Resource]) -> Errors:
-    known, connectors = connector_names(resources), _connectors(resources)
+    known, connectors = connector_names(resources), connectors_of(resources)
     for resource, spec in of_kind(resources, AddressSpec):
         names: set[str] = set()
         for i, forwarder in enumerate(spec.forwarders):
@@ -132,74 +122,12 @@ def _to_a_hub(resource: Resource, path: Path, address: str, remote: str, forward
 # --- loops ------------------------------------------------------------------------------------------------------------
 
 
-class _Way(NamedTuple):
-    """One forwarder as an edge of the graph: from where to where, patterns of names at one peer each."""
-
-    resource: Resource
-    path: Path
-    name: str
-    direction: Direction
-    here: str
-    there: str
-    peers: frozenset[tuple[str, int]]
-    """Endpoints of its connector: two connectors to the same one lead to the same addresses."""
-
-    def feeds(self, other: _Way) -> bool:
-        """What this one brings, the other one takes away again."""
-        if self.direction is other.direction:
-            return False
-        if self.direction is Direction.IN:
-            return overlaps(self.here, other.here)
-        return not self.peers.isdisjoint(other.peers) and overlaps(self.there, other.there)
-
-
 def _loops(resources: Sequence[Resource]) -> Errors:
-    """Messages that go round through the forwarders of this gateway alone. Rings over several gateways are stopped when
-    a message comes back to where it has been."""
-    ways = _ways(resources)
-    following = [[j for j, other in enumerate(ways) if way.feeds(other)] for way in ways]
-    for i, way in enumerate(ways):
-        ring = _ring(i, following)
-        if ring is not None and min(ring) == i:  # said once, at the first of them
-            names = ", then ".join(f'"{ways[j].name}" ({ways[j].direction.value})' for j in ring[1:])
-            message = f"messages would circle: what it carries comes back by {names}"
-            yield error_at(way.resource, way.path, message)
-
-
-def _ways(resources: Sequence[Resource]) -> list[_Way]:
-    ways, connectors = list[_Way](), _connectors(resources)
-    for resource, spec in of_kind(resources, AddressSpec):
-        for i, forwarder in enumerate(spec.forwarders):
-            name, remote = remote_of(forwarder, spec.address)
-            there = as_pattern(remote)
-            if filter_fault(spec.address) or filter_fault(there):
-                continue  # said by another check
-            peers = frozenset({(name, 0)})
-            if name in connectors:
-                peers = frozenset((endpoint.host, endpoint.port) for endpoint in connectors[name].endpoints)
-            path = ("spec", "forwarders", i)
-            ways.append(_Way(resource, path, forwarder.name, forwarder.direction, spec.address, there, peers))
-    return ways
-
-
-def _ring(start: int, following: Sequence[Sequence[int]]) -> list[int] | None:
-    """The shortest way from `start` back to it; None when there is none."""
-    before: dict[int, int] = {}
-    level = [start]
-    while level:
-        reached: list[int] = []
-        for i in level:
-            for j in following[i]:
-                if j == start:
-                    ring = [i]
-                    while ring[-1] != start:
-                        ring.append(before[ring[-1]])
-                    return ring[::-1]
-                if j not in before:
-                    before[j] = i
-                    reached.append(j)
-        level = reached
-    return None
+    """Messages that go round through the forwarders of this gateway alone. Its hub looks at rings over several."""
+    for first, *others in rings(ways(resources)):
+        names = ", then ".join(f'"{way.name}" ({way.direction.value})' for way in others)
+        message = f"messages would circle: what it carries comes back by {names}"
+        yield error_at(first.resource, first.path, message)
 
 
 FORWARDER_CHECKS: Final[Sequence[Check]] = (_forwarders, _loops)

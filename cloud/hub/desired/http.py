@@ -27,7 +27,7 @@ from bridge.resources.diff import masked
 from bridge.resources.document import SOURCE_BYTES_MAX
 from bridge.resources.errors import ConfigurationRejected
 from bridge.resources.parse import parse
-from cloud.hub.desired.making import again, checked, confirm_fault, earlier, rollout
+from cloud.hub.desired.making import again, checked, confirm_fault, earlier, rollout, want
 from cloud.hub.desired.service import DesiredConfigurations, NotReady
 from cloud.hub.desired.shown import gateway_row, member_row, rollout_row, version_row
 from cloud.hub.json_http import body_of, json_answer
@@ -114,7 +114,7 @@ class _DesiredApi:
     async def want(self, request: Request) -> Response:
         wanted = await self._wanted(request, request.path_params["gateway"])
         now_us, sign = self._desired.now_us(), self._desired.sign
-        [made] = await self._desired.ask(lambda known, _: known.want([wanted], now_us, sign))
+        [made] = await self._desired.ask(lambda known, _: want(known, [wanted], now_us, sign))
         return json_answer(version_row(made), 201)
 
     async def roll_back(self, request: Request) -> Response:
@@ -124,7 +124,7 @@ class _DesiredApi:
         now_us, sign, note = self._desired.now_us(), self._desired.sign, query.get("why", "")
 
         def work(known: Configurations, _: Rollouts) -> Any:
-            return known.want([again(earlier(known, tenant, gateway, number), by, note)], now_us, sign)
+            return want(known, [again(earlier(known, tenant, gateway, number), by, note)], now_us, sign)
 
         [made] = await self._desired.ask(work)
         return json_answer(version_row(made), 201)

@@ -6,7 +6,7 @@ own): the gateway does, before it takes anything over, and says why not.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
@@ -16,8 +16,9 @@ from bridge.desired import DesiredError
 from bridge.limits import DESIRED_BYTES_MAX
 from bridge.resources.errors import ConfigurationRejected
 from bridge.resources.resource import Kinds, Resource
+from cloud.hub.desired.loops import Documents, require_no_ring
 from cloud.hub.limits import CONFIRM_S_RANGE, GATEWAYS_AT_ONCE_MAX
-from cloud.hub.registry.configurations import Configurations, UnknownGateway, VersionRecord, Wanted
+from cloud.hub.registry.configurations import Configurations, Sign, UnknownGateway, VersionRecord, Wanted
 from cloud.hub.registry.rollouts import RolloutError, RolloutRecord, Rollouts, new_id
 from cloud.hub.rollout import Pace, RolloutState, members, waves
 from edge.configuration.from_hub import hub_faults
@@ -58,6 +59,18 @@ def named(known: Configurations, tenant: str, patterns: Sequence[str]) -> list[s
     return [name for _, name in sorted(found)]
 
 
+def want(known: Configurations, wanted: Sequence[Wanted], now_us: int, sign: Sign) -> list[VersionRecord]:
+    """Make the next version of each of these gateways of one tenant. Raises `UnknownGateway`, `DesiredError`, also
+    where messages would circle over the fleet; then none is made."""
+    _require_no_ring(known, wanted[0].tenant, {each.gateway: each.resources for each in wanted})
+    return known.want(wanted, now_us, sign)
+
+
+def _require_no_ring(known: Configurations, tenant: str, wanted: Mapping[str, Documents]) -> None:
+    """Raises `FleetLoop`."""
+    require_no_ring(wanted, known.contents(tenant, wanted.keys()))
+
+
 def earlier(known: Configurations, tenant: str, gateway: str, number: int | None) -> VersionRecord:
     """The version to go back to: the one of this number, or the last that was confirmed before the newest. Raises
     `UnknownGateway`."""
@@ -90,8 +103,9 @@ def rollout(
     now_us: int,
 ) -> RolloutRecord:
     """Begin one; `wanted` names no gateway, `text` is its waves. Raises `UnknownGateway`, `WavesError`,
-    `RolloutError`."""
+    `RolloutError`, and `FleetLoop` where messages would circle once all have it."""
     names = named(known, wanted.tenant, patterns)
+    _require_no_ring(known, wanted.tenant, dict.fromkeys(names, wanted.resources))
     busy = next((each for each in rollouts.all(wanted.tenant) if each.state in _ON), None)
     if busy is not None:
         raise RolloutError(f"roll-out {busy.id} is {busy.state.value}: abort it, or wait until it is over")

@@ -6,7 +6,7 @@ For the hub, in a thread of its own, and for commands beside it, as `enrolments`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -122,6 +122,10 @@ class GatewayRecord(NamedTuple):
         return "" if failure is None else f"{failure.outcome.value}: {failure.why}"
 
 
+class _Content(msgspec.Struct):
+    resources: msgspec.Raw
+
+
 @hides("signed")
 class Offer(NamedTuple):
     """A version a gateway is to take next."""
@@ -169,6 +173,23 @@ class Configurations:
         if since_us is not None:
             query = query.where(configured.c.changed_at >= since_us - TIES_US)
         return [_gateway(row) for row in self._database.transaction(lambda tx: tx.execute(query).all())]
+
+    def contents(self, tenant: str, but: Collection[str] = ()) -> dict[str, list[dict[str, Any]]]:
+        """What is wanted of a tenant's gateways but of these: of those with the same resources, of the first by
+        name."""
+        newest = (configurations.c.gateway == configured.c.gateway, configurations.c.version == configured.c.wanted)
+        query = (
+            sa.select(configurations.c.gateway, configurations.c.content)
+            .join(configured, sa.and_(configurations.c.tenant == configured.c.tenant, *newest))
+            .where(configured.c.tenant == tenant)
+            .order_by(configurations.c.gateway)
+        )
+        rows = self._database.transaction(lambda tx: tx.execute(query).all())
+        found: dict[bytes, str] = {}
+        for gateway, content in rows:
+            if gateway not in but:
+                found.setdefault(bytes(msgspec.json.decode(content, type=_Content).resources), gateway)
+        return {gateway: msgspec.json.decode(resources) for resources, gateway in found.items()}
 
     def changed_last(self) -> int:
         """The newest `GatewayRecord.changed_at`; 0: nobody has wanted anything."""

@@ -33,7 +33,8 @@ from edge.broker.model.addresses import AddressRule, AddressType
 from edge.broker.model.authorization import EVERYTHING, Rule
 from edge.broker.model.topics import filter_fault
 from edge.broker.store.limits import Limits as StoreLimits
-from edge.configuration.forwarders import HUB_CONNECTOR, forwarder_notices, remote_of
+from edge.configuration.forwarders import HUB_CONNECTOR, forwarder_notices
+from edge.configuration.loops import remote_of
 from edge.configuration.resources import (
     SHORT_FORMS,
     AddressSpaceSpec,

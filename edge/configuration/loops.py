@@ -1,0 +1,135 @@
+"""Messages that go round: forwarders as ways between addresses, and the rings they make.
+
+A way leads from addresses at one place to addresses at another. A place is a gateway, or a peer by its endpoints: two
+connectors to the same endpoint lead to the same addresses. What is configured is looked at here; what it does not show
+(a broker of somebody else's that hands messages on) is stopped when a message comes back to where it has been.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from bridge.forwarders.mapping import as_pattern
+from bridge.resources import values
+from bridge.resources.errors import Path
+from bridge.resources.resource import Resource, of_kind
+from edge.broker.configuration import Connector, Direction, ForwarderPart
+from edge.broker.model.topics import filter_fault, overlaps
+from edge.configuration.resources import AddressSpaceSpec, AddressSpec, GatewaySpec
+
+Peers = frozenset[tuple[str, int]]
+"""Endpoints of one connector."""
+HUB: Final = "hub"
+"""The connector to the hub, whose addresses are the same for every gateway of a tenant."""
+
+
+class Way(NamedTuple):
+    """One forwarder: from where to where, patterns of names at one place each."""
+
+    gateway: str
+    """Whose it is."""
+    resource: Resource
+    path: Path
+    name: str
+    direction: Direction
+    here: str
+    there: str
+    peers: Peers
+
+    def feeds(self, other: Way) -> bool:
+        """What this one brings, the other one takes away again."""
+        if self.direction is other.direction:
+            return False
+        if self.direction is Direction.IN:
+            return self.gateway == other.gateway and overlaps(self.here, other.here)
+        return not self.peers.isdisjoint(other.peers) and overlaps(self.there, other.there)
+
+    @property
+    def words(self) -> str:
+        """For people."""
+        arrow = "to" if self.direction is Direction.OUT else "from"
+        return f'"{self.name}" ({self.here} {arrow} {self.there})'
+
+
+def connectors_of(resources: Sequence[Resource]) -> dict[str, Connector]:
+    """By name."""
+    spaces = of_kind(resources, AddressSpaceSpec)
+    return {connector.name: connector for _, space in spaces for connector in space.connectors}
+
+
+def remote_of(forwarder: ForwarderPart, address: str) -> tuple[str, str]:
+    """(connector, remote address) of a forwarder of `address`; without a remote address names stay as they are."""
+    connector, _, remote = forwarder.remote_address.partition("/")
+    return connector, remote or address
+
+
+def ways(resources: Sequence[Resource], gateway: str = "") -> list[Way]:
+    """Those of one gateway."""
+    found, connectors, hubs = list[Way](), connectors_of(resources), _hubs(resources)
+    for resource, spec in of_kind(resources, AddressSpec):
+        for i, forwarder in enumerate(spec.forwarders):
+            name, remote = remote_of(forwarder, spec.address)
+            there = as_pattern(remote)
+            if filter_fault(spec.address) or filter_fault(there):
+                continue  # said by another check
+            peers = _peers(name, connectors, gateway, hubs)
+            path = ("spec", "forwarders", i)
+            found.append(Way(gateway, resource, path, forwarder.name, forwarder.direction, spec.address, there, peers))
+    return found
+
+
+def _hubs(resources: Sequence[Resource]) -> Peers:
+    """Where the hub is, which other connectors may name too."""
+    found: set[tuple[str, int]] = set()
+    urls = [url for _, spec in of_kind(resources, GatewaySpec) if spec.hub is not None for url in spec.hub.urls]
+    for url in urls:
+        with contextlib.suppress(ValueError):  # said by another check
+            endpoint = values.HubUrl.parse(url).endpoint
+            found.add((endpoint.host, endpoint.port))
+    return frozenset(found)
+
+
+def _peers(name: str, connectors: Mapping[str, Connector], gateway: str, hubs: Peers) -> Peers:
+    if name in connectors:
+        return frozenset((endpoint.host, endpoint.port) for endpoint in connectors[name].endpoints)
+    if name == HUB:
+        return hubs | {(HUB, 0)}
+    return frozenset({(f"{gateway}/{name}", 0)})
+
+
+def rings(found: Sequence[Way]) -> Iterator[list[Way]]:
+    """Every ring, the shortest through its first way; each is given once."""
+    following = _following(found)
+    for i in range(len(found)):
+        ring = _ring(i, following)
+        if ring is not None and min(ring) == i:
+            yield [found[j] for j in ring]
+
+
+def _following(found: Sequence[Way]) -> list[list[int]]:
+    """By way, those it feeds. What goes out is compared with what comes in, which is little in most fleets."""
+    by_direction = {side: [j for j, way in enumerate(found) if way.direction is side] for side in Direction}
+    others = {Direction.IN: by_direction[Direction.OUT], Direction.OUT: by_direction[Direction.IN]}
+    return [[j for j in others[way.direction] if way.feeds(found[j])] for way in found]
+
+
+def _ring(start: int, following: Sequence[Sequence[int]]) -> list[int] | None:
+    """The shortest way from `start` back to it; None when there is none."""
+    before: dict[int, int] = {}
+    level = [start]
+    while level:
+        reached: list[int] = []
+        for i in level:
+            for j in following[i]:
+                if j == start:
+                    ring = [i]
+                    while ring[-1] != start:
+                        ring.append(before[ring[-1]])
+                    return ring[::-1]
+                if j not in before:
+                    before[j] = i
+                    reached.append(j)
+        level = reached
+    return None
