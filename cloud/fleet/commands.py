@@ -19,6 +19,7 @@ from cloud.fleet.place import (
     opened_commands,
     seconds,
     tenant_option,
+    who,
 )
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 LOOK_S = 0.2
 """How often it is looked what has become of a command: one row by its key."""
-STATES = ("waiting", "sent", "queued", "delivered", "expired", "rejected")
+STATES = ("waiting", "sent", "queued", "delivered", "expired", "rejected", "cancelling", "cancelled")
 
 wait_option = click.option(
     "--wait", metavar="TIME", help="Wait so long for what becomes of it: 30s, 5m. Exit code 1 when it is not delivered."
@@ -35,7 +36,7 @@ wait_option = click.option(
 
 @click.group()
 def command() -> None:
-    """Commands to devices: send one, see what became of it.
+    """Commands to devices: send one, see what became of it, cancel one.
 
     They are put into the hub's registry, and go down within a second while the hub runs; else when it does.
     """
@@ -53,6 +54,7 @@ def command() -> None:
 @click.option("--ttl", default="1h", show_default=True, metavar="TIME", help="Worth nothing after: 30s, 10m, 24h, 7d.")
 @click.option("--response", is_flag=True, help="Ask the device for a response.")
 @click.option("--correlation-id", help="A name of your own, which comes back with it.")
+@click.option("--idempotency-key", help="Sent again with the same key, it is one command: for scripts that try again.")
 @wait_option
 @json_option
 def send(
@@ -67,6 +69,7 @@ def send(
     ttl: str,
     response: bool,
     correlation_id: str | None,
+    idempotency_key: str | None,
     wait: str | None,
     as_json: bool,
 ) -> None:
@@ -77,7 +80,6 @@ def send(
     """
     from cloud.hub.commands.documents import CommandDocument, NoCommand, draft
     from cloud.hub.commands.limits import GATEWAY_COMMANDS_MAX
-    from cloud.hub.limits import TENANT_COMMANDS_MAX
     from cloud.hub.registry.commands import CommandRefused
 
     own, at, gateway = device.rpartition("@")
@@ -96,13 +98,13 @@ def send(
         correlation_id=correlation_id,
     )
     try:
-        made = draft(document, tenant, sent_by="")
+        made = draft(document, tenant, sent_by="", key=idempotency_key)
     except NoCommand as error:
         raise FleetError(str(error), code=2) from None
-    with opened_commands(data, config) as commands:
-        new = made.record(time.time_ns() // 1_000)
+    with opened_commands(data, config) as (commands, quotas):
+        new, bound = made.record(time.time_ns() // 1_000), quotas.of(tenant).commands
         try:
-            sent = commands.add(new, gateway_max=GATEWAY_COMMANDS_MAX, tenant_max=TENANT_COMMANDS_MAX)
+            sent = commands.add(new, gateway_max=GATEWAY_COMMANDS_MAX, tenant_max=bound, key=made.key)
         except CommandRefused as refused:
             raise FleetError(str(refused)) from None
         _tell(commands, sent, wait_s, as_json=as_json)
@@ -132,7 +134,7 @@ def list_commands(
     from cloud.hub.registry.commands import Wanted
     from edge.output.terminal import say, say_json
 
-    with opened_commands(data, config) as commands:
+    with opened_commands(data, config) as (commands, _):
         found = commands.page(Wanted(tenant, gateway, device, state), limit)
     if as_json:
         say_json([shown(each) for each in found])
@@ -152,11 +154,34 @@ def list_commands(
 def status(data: Path, config: Path | None, identifier: str, wait: str | None, as_json: bool) -> None:
     """What became of a command. ID: as `send` and `list` show it."""
     wait_s = seconds(wait) if wait is not None else None
-    with opened_commands(data, config) as commands:
+    with opened_commands(data, config) as (commands, _):
         found = commands.get(identifier)
         if found is None:
             raise FleetError(f"there is no command {identifier}", f"see them: waypost fleet command list --data {data}")
         _tell(commands, found, wait_s, as_json=as_json)
+
+
+@command.command()
+@data_option
+@config_option
+@click.argument("identifier", metavar="ID")
+@json_option
+def cancel(data: Path, config: Path | None, identifier: str, as_json: bool) -> None:
+    """Keep a command from its gateway, while that has not been sent it.
+
+    Exit code 1 when it is too late: the gateway may have it then (`sent`, `queued`), or it is over. ID: as `send` and
+    `list` show it. A hub that runs tells who waits for it within a second.
+    """
+    from cloud.hub.registry.commands import TooLate
+
+    with opened_commands(data, config) as (commands, _):
+        try:
+            found = commands.cancel(identifier, who(), time.time_ns() // 1_000)
+        except TooLate as late:
+            raise FleetError(str(late), "what is at a gateway is over with its time to live") from None
+        if found is None:
+            raise FleetError(f"there is no command {identifier}", f"see them: waypost fleet command list --data {data}")
+        _tell(commands, found, None, as_json=as_json)
 
 
 def _base64(file: BinaryIO) -> str:

@@ -25,12 +25,15 @@ if TYPE_CHECKING:
     from cloud.hub.registry.configurations import Configurations, Sign
     from cloud.hub.registry.enrolments import Enrolments
     from cloud.hub.registry.rollouts import Rollouts
+    from cloud.hub.tenants import Tenants
 
 data_option = click.option(
     "--data", type=click.Path(path_type=Path, file_okay=False), required=True, help="The hub's data directory."
 )
 config_option = click.option(
-    "--config", type=click.Path(path_type=Path), help="The hub's configuration, where it names a registry or authority."
+    "--config",
+    type=click.Path(path_type=Path),
+    help="The hub's configuration, where it names a registry, an authority or quotas.",
 )
 tenant_option = click.option("--tenant", default="default", show_default=True, help="Whose gateway.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -53,6 +56,13 @@ class Place(NamedTuple):
     enrolments: Enrolments
     authority: OwnAuthority
     registry: sa.URL
+
+
+class Sending(NamedTuple):
+    """Commands at an open one."""
+
+    commands: Commands
+    quotas: Tenants
 
 
 class Configured(NamedTuple):
@@ -79,12 +89,12 @@ def opened(data: Path, config: Path | None) -> Iterator[Place]:
 
 
 @contextlib.contextmanager
-def opened_commands(data: Path, config: Path | None) -> Iterator[Commands]:
+def opened_commands(data: Path, config: Path | None) -> Iterator[Sending]:
     """Open the commands of a hub that has run at least once. Raises FleetError."""
     from cloud.hub.registry.commands import Commands
 
-    with _hub_of(data, config) as (_, registry), contextlib.closing(Commands(registry)) as commands:
-        yield commands
+    with _hub_of(data, config) as (settings, registry), contextlib.closing(Commands(registry)) as commands:
+        yield Sending(commands, settings.quotas)
 
 
 @contextlib.contextmanager

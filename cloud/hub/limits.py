@@ -33,6 +33,12 @@ TENANT_GATEWAYS_MAX = 75_000
 TENANT_STORED_BYTES_MAX = 1024 * 1024 * 1024
 """Bytes one tenant's applications keep unless configured otherwise: they share the medium with registry and lake."""
 
+COMMAND_KEYS_KEPT_S = 86_400.0
+"""How long an idempotency key of a command is kept at least: 0.3 KiB each, and as many as commands were sent."""
+
+COMMAND_KEYS_FORGOTTEN_MAX = 500
+"""Idempotency keys deleted in one transaction."""
+
 TENANT_COMMANDS_MAX = 100_000
 """Commands of one tenant that are not over, unless configured otherwise: with payloads of 1 KiB 100 MiB of the
 registry."""

@@ -36,9 +36,10 @@ class Fleet:
         self._http = http
         self.data = folder / "hub"
 
-    def ask(self, method: str, path: str, document: dict[str, Any] | None = None) -> Any:
+    def ask(self, method: str, path: str, document: dict[str, Any] | None = None, **headers: str) -> Any:
         body = json.dumps(document).encode() if document is not None else None
-        request = urllib.request.Request(f"http://127.0.0.1:{self._http}/api/v1/{path}", body, method=method)
+        url, said = f"http://127.0.0.1:{self._http}/api/v1/{path}", {k.replace("_", "-"): v for k, v in headers.items()}
+        request = urllib.request.Request(url, body, said, method=method)
         with urllib.request.urlopen(request, timeout=WAIT_S + 10) as answer:
             return json.loads(answer.read())
 
@@ -176,6 +177,28 @@ def test_who_sends_hears_what_cannot_be_a_command(fleet: Fleet) -> None:
         assert answer.code == 404
 
 
+def test_a_request_that_is_made_again_is_one_command(fleet: Fleet) -> None:
+    document = {"gateway": "gw1", "device": "away", "name": "on", "payload": "a"}
+    first = fleet.ask("POST", "commands", document, idempotency_key="k1")
+    assert fleet.ask("POST", "commands", document, idempotency_key="k1")["id"] == first["id"]
+    assert fleet.ask("POST", "commands", document, idempotency_key="k2")["id"] != first["id"]
+    with pytest.raises(urllib.error.HTTPError) as error:
+        fleet.ask("POST", "commands", {**document, "payload": "b"}, idempotency_key="k1")
+    with error.value as answer:
+        assert answer.code == 422
+
+
+def test_what_is_at_its_gateway_is_not_cancelled(fleet: Fleet) -> None:
+    identifier = fleet.send("asleep")
+    fleet.wait(identifier, "queued")
+    with pytest.raises(urllib.error.HTTPError) as error:
+        fleet.ask("DELETE", f"commands/{identifier}")
+    with error.value as answer:
+        assert (answer.code, json.loads(answer.read())["command"]["state"]) == (409, "queued")
+    assert "cannot be cancelled any more" in command(fleet, "cancel", identifier, code=1)
+    assert "there is no command nonesuch" in command(fleet, "cancel", "nonesuch", code=1)
+
+
 def hub_killed(fleet: Fleet) -> None:
     fleet.hub.kill()
     fleet.hub.start()
@@ -250,6 +273,14 @@ class TestApplications:
             assert every.receive(timeout=WAIT_S).subject == "delivered"
             every.accept()
 
+    def test_a_message_that_is_sent_again_is_one_command(self, fleet: Fleet) -> None:
+        with application(fleet) as connection:
+            sender = connection.create_sender("command/gw1/twice")
+            for identifier, key in (("m1", None), ("m1", None), ("m2", "m1"), ("m2", None)):
+                own = {"idempotency-key": key} if key is not None else None
+                sender.send(Message(body=b"{}", inferred=True, subject="spin", id=identifier, properties=own))
+        assert len(fleet.ask("GET", "commands?device=twice")["commands"]) == 2
+
     @pytest.mark.parametrize(
         ("address", "subject", "reply_to", "condition"),
         [
@@ -270,6 +301,14 @@ class TestApplications:
     def test_nobody_takes_commands_but_their_devices(self, fleet: Fleet) -> None:
         with application(fleet) as connection, pytest.raises(LinkDetached, match="amqp:not-allowed"):
             connection.create_receiver("command/#")
+
+
+QUOTAS = """
+apiVersion: waypost/v1
+kind: Hub
+metadata: {name: hub}
+spec: {tenantQuota: {commands: 1}}
+"""
 
 
 @contextlib.contextmanager
@@ -298,5 +337,11 @@ def test_on_the_command_line(fleet: Fleet) -> None:
     assert (over["state"], over["response"]["payload"], over["response"]["status"]) == ("delivered", "it is", 204)
     assert command(fleet, "list", "--device", "lamp")[0]["correlation_id"] == "c1"
     assert command(fleet, "send", "absent@gw1", "on", "--ttl", "1s", "--wait", "30s", code=1)["state"] == "expired"
+    twice = [command(fleet, "send", "absent@gw1", "on", "--idempotency-key", "k")["id"] for _ in range(2)]
+    assert twice[0] == twice[1]
+    assert "a key of its own" in command(fleet, "send", "absent@gw1", "off", "--idempotency-key", "k", code=1)
+    configured = fleet.data.parent / "quotas.yaml"
+    configured.write_text(QUOTAS)
+    assert "`commands`" in command(fleet, "send", "absent@gw1", "on", "--config", str(configured), code=1)
     assert "absent names no gateway" in command(fleet, "send", "absent", "on", code=2)
     assert "has no gateway gw9" in command(fleet, "send", "lamp@gw9", "on", code=1)

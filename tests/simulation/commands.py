@@ -91,7 +91,7 @@ class SimulatedCommands:
         self._database.end(self._database.transaction())
         return {}
 
-    def forget(self, before_us: int, limit: int) -> int:
+    def forget(self, before_us: int, limit: int, now_us: int) -> int:
         self._database.end(self._database.transaction())
         return 0
 

@@ -1,6 +1,7 @@
 """Commands over AMQP: applications send them to addresses of their tenant's space, and hear there what became of them.
 
-``command/<gateway>/<device>``  to be sent to; `accepted` when the command is on disk
+``command/<gateway>/<device>``  to be sent to; `accepted` when the command is on disk. A message-id is an idempotency
+                               key: what is sent again is the command that is there
 ``command-receipt/<gateway>/<device>``, ``command-response/<gateway>/<device>``  topics of what became of all of them
 ``command-reply/...``, or a dynamic node  of an application that gives it as `reply-to`: kept for a day
 
@@ -41,7 +42,9 @@ from edge.broker.model.interfaces import Consumer, Origin, Outcome, Refusal, Sub
 log = logging.getLogger(__name__)
 
 Send = Callable[[Draft], Awaitable[CommandRecord]]
-_SUBJECT, _REPLY_TO, _CORRELATION, _CONTENT_TYPE = 3, 4, 5, 6
+_MESSAGE_ID, _SUBJECT, _REPLY_TO, _CORRELATION, _CONTENT_TYPE = 0, 3, 4, 5, 6
+KEY: Final = "idempotency-key"
+"""Application property, for senders whose message-ids begin anew with each program."""
 _MS: Final = 1000
 
 
@@ -68,7 +71,15 @@ def command_of(tenant: str, address: str, header: bytes, body: bytes, sent_by: s
         correlation_id=str(correlation) if correlation is not None else None,
         reply_to=str(reply_to) if reply_to is not None else None,
     )
-    return draft(document, tenant, sent_by, found.body)
+    key = found.application.get(KEY, fields[_MESSAGE_ID])
+    return draft(document, tenant, sent_by, found.body, _text(key))
+
+
+def _text(key: Any) -> str | None:
+    """A message-id is a text, a number, bytes or a UUID (AMQP 1.0 section 3.2.4): none is another one's text."""
+    if key is None or isinstance(key, str):
+        return key
+    return f"{type(key).__name__}:{key.hex() if isinstance(key, bytes) else key}"
 
 
 class _Relay:

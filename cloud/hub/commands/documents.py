@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from bridge.command import fault
-from cloud.hub.commands.limits import CORRELATION_CHARACTERS_MAX, TTL_S_DEFAULT
+from cloud.hub.commands.limits import CORRELATION_CHARACTERS_MAX, KEY_CHARACTERS_MAX, TTL_S_DEFAULT
 from cloud.hub.commands.service import Draft
 from cloud.hub.peers import gateway_fault, tenant_fault
 from cloud.hub.registry.commands import CommandRecord
@@ -45,8 +45,10 @@ class CommandDocument(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """Address of the tenant's space, to hear there what becomes of it."""
 
 
-def draft(document: CommandDocument, tenant: str, sent_by: str, body: bytes | None = None) -> Draft:
-    """`body`: the payload where the document has none. Raises `NoCommand`."""
+def draft(
+    document: CommandDocument, tenant: str, sent_by: str, body: bytes | None = None, key: str | None = None
+) -> Draft:
+    """`body`: the payload where the document has none; `key`: the sender's idempotency key. Raises `NoCommand`."""
     payload, content_type = _payload(document) if body is None else (body, document.content_type)
     why = (
         tenant_fault(tenant)
@@ -58,6 +60,8 @@ def draft(document: CommandDocument, tenant: str, sent_by: str, body: bytes | No
     for said in (document.correlation_id, document.reply_to):
         if said is not None and not 0 < len(said) <= CORRELATION_CHARACTERS_MAX:
             why = why or f"correlation_id and reply_to have 1 to {CORRELATION_CHARACTERS_MAX} characters"
+    if key is not None and not 0 < len(key) <= KEY_CHARACTERS_MAX:
+        why = why or f"an idempotency key has 1 to {KEY_CHARACTERS_MAX} characters"
     if why:
         raise NoCommand(why)
     return Draft(
@@ -72,6 +76,7 @@ def draft(document: CommandDocument, tenant: str, sent_by: str, body: bytes | No
         document.correlation_id,
         document.reply_to,
         sent_by,
+        key,
     )
 
 

@@ -1,8 +1,11 @@
 """Commands over HTTP.
 
-``POST /api/v1/commands``       send one (`documents.CommandDocument`): 202 when it is on disk
+``POST /api/v1/commands``       send one (`documents.CommandDocument`): 202 when it is on disk; with a header
+                                ``Idempotency-Key`` the same request is one command however often it comes, and another
+                                one with that key is refused (422)
 ``GET  /api/v1/commands``       the newest, ``?gateway= &device= &state= &limit= &before=``
 ``GET  /api/v1/commands/<id>``  one; ``?wait=SECONDS`` answers when it is over, or the time is
+``DELETE /api/v1/commands/<id>`` keep it from its gateway; 409 where that may have it, or it is over
 
 Who sends needs the right ``send:command/<gateway>/<device>``, or ``manage:$fleet`` for every tenant (``?tenant=``); who
 looks, the right to view.
@@ -23,7 +26,7 @@ from cloud.hub.commands.limits import DOCUMENT_BYTES_MAX, PAGE_MAX, WAIT_S_MAX
 from cloud.hub.commands.service import HubCommands, TooBusy
 from cloud.hub.json_http import body_of, json_answer
 from cloud.hub.peers import DEFAULT_TENANT, Kind, NotAPeer, user
-from cloud.hub.registry.commands import CommandRefused, CommandState, Wanted
+from cloud.hub.registry.commands import CommandRefused, CommandState, TooLate, Wanted
 from cloud.hub.registry.commands import Refused as Why
 from cloud.hub.scope import FLEET, scope_of
 from cloud.lake.faults import RegistryError
@@ -32,7 +35,8 @@ from edge.broker.http.refusal import Refused
 from edge.broker.model.authorization import Grant, Operation
 
 PATH: Final = "/api/v1/commands"
-_STATUS: Final = {Why.NO_GATEWAY: 404, Why.FULL: 429, Why.TENANT_FULL: 429}
+IDEMPOTENCY_KEY: Final = "idempotency-key"
+_STATUS: Final = {Why.NO_GATEWAY: 404, Why.FULL: 429, Why.TENANT_FULL: 429, Why.OTHER_CONTENT: 422}
 _STATES: Final = [state.value for state in CommandState]
 
 
@@ -48,6 +52,7 @@ def routes(commands: HubCommands, access: Access) -> list[Route]:
         Route(PATH, _answered(api.send), methods=["POST"]),
         Route(PATH, _answered(api.page)),
         Route(PATH + "/{id}", _answered(api.one)),
+        Route(PATH + "/{id}", _answered(api.cancel), methods=["DELETE"]),
     ]
 
 
@@ -75,11 +80,28 @@ class _CommandApi:
         async with self._access.admitted(request) as (grant, _):
             document = await _document(request)
             tenant = _tenant_of(grant, request, address_of(document.gateway, document.device))
+            key = request.headers.get(IDEMPOTENCY_KEY)
             try:
-                sent = await self._commands.send(draft(document, tenant, grant.user if grant is not None else ""))
+                made = draft(document, tenant, grant.user if grant is not None else "", key=key)
+                sent = await self._commands.send(made)
             except NoCommand as error:
                 raise Refused(400, str(error)) from None
         return json_answer(shown(sent), 202)
+
+    async def cancel(self, request: Request) -> Response:
+        """Raises Refused, `TooBusy`, `RegistryError`."""
+        scope, identifier = await scope_of(self._access, request), request.path_params["id"]
+        found = await self._commands.get(identifier)
+        if found is None or not scope.covers(found.tenant):
+            raise Refused(404, f"there is no command {identifier[:64]}")
+        async with self._access.admitted(request) as (grant, _):
+            if found.tenant != _tenant_of(grant, request, address_of(found.gateway, found.device), found.tenant):
+                raise Refused(403, "it is a command of another tenant")
+            try:
+                cancelled = await self._commands.cancel(identifier, grant.user if grant is not None else "")
+            except TooLate as late:
+                return json_answer({"error": str(late), "command": shown(late.command)}, 409)
+        return json_answer(shown(cancelled or found))
 
     async def page(self, request: Request) -> Response:
         """Raises Refused, `TooBusy`, `RegistryError`."""
@@ -107,9 +129,9 @@ class _CommandApi:
         return json_answer(shown(found))
 
 
-def _tenant_of(grant: Grant | None, request: Request, address: str) -> str:
-    """For whose gateways somebody may send this. Raises Refused."""
-    wanted = request.query_params.get("tenant")
+def _tenant_of(grant: Grant | None, request: Request, address: str, whose: str | None = None) -> str:
+    """For whose gateways somebody may send this, which is `whose` where that is known. Raises Refused."""
+    wanted = whose or request.query_params.get("tenant")
     if grant is None:
         return wanted or DEFAULT_TENANT
     if grant.may(Operation.MANAGE, FLEET):

@@ -52,5 +52,8 @@ DOCUMENT_BYTES_MAX: Final = 256 * 1024
 RESPONSE_BYTES_MAX: Final = 64 * 1024
 """Of a device's response what the registry keeps; the lake has all of it."""
 
+KEY_CHARACTERS_MAX: Final = 255
+"""An idempotency key: a UUID has 36."""
+
 CORRELATION_CHARACTERS_MAX: Final = 255
 """A correlation id, and a reply address, of an application."""

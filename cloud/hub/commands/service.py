@@ -71,6 +71,8 @@ class Draft(NamedTuple):
     correlation_id: str | None = None
     reply_to: str | None = None
     sent_by: str = ""
+    key: str | None = None
+    """Idempotency key; None: each is a command of its own."""
 
     def record(self, now_us: int) -> CommandRecord:
         """As it is kept."""
@@ -172,7 +174,7 @@ class HubCommands:
         tenant_max = self._tenants.of(draft.tenant).commands
         bounds = {"gateway_max": GATEWAY_COMMANDS_MAX, "tenant_max": tenant_max}
         try:
-            kept = await self._ask(lambda registry: registry.add(command, **bounds, known=known))
+            kept = await self._ask(lambda registry: registry.add(command, **bounds, known=known, key=draft.key))
         except CommandRefused as refused:
             if refused.why is Refused.TENANT_FULL:
                 self._tenants.at_its_bound(draft.tenant, "commands")
@@ -180,6 +182,18 @@ class HubCommands:
         log.info("command %s of tenant %s to %s at %s", kept.id, kept.tenant, kept.device, kept.gateway)
         self.dispatch.look(kept.key)
         return kept
+
+    async def cancel(self, identifier: str, by: str) -> CommandRecord | None:
+        """Keep a command from its gateway, and tell who waits for it. None: there is none. Raises `TooLate`, `TooBusy`,
+        `RegistryError`."""
+        now_us = self._now_us()
+        found = await self._ask(lambda registry: registry.cancel(identifier, by, now_us))
+        if found is None or found.state != CommandState.CANCELLING.value:
+            return found
+        told: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self.hear([_over(found, now_us)], lambda kept: None if told.done() else told.set_result(kept))
+        await told
+        return await self.get(identifier)
 
     async def get(self, identifier: str) -> CommandRecord | None:
         """Raises `TooBusy`, `RegistryError`."""
@@ -345,16 +359,21 @@ class HubCommands:
         self.dispatch.look_again()
         over = await self._in_thread(lambda registry: registry.over(now_us, AT_ONCE_MAX))
         if over:
-            why = "its gateway did not come in time"
-            news = [
-                News(each.id, *each.key, each.device, now_us, CommandState.EXPIRED, why, waiting=True) for each in over
-            ]
-            self.hear(news, lambda _kept: None)
+            self.hear([_over(each, now_us) for each in over], lambda _kept: None)
 
     async def _keep_house(self) -> None:
-        before_us = self._now_us() - int(KEPT_S * 1e6)
-        await self._in_thread(lambda registry: registry.forget(before_us, AT_ONCE_MAX))
+        now_us = self._now_us()
+        before_us = now_us - int(KEPT_S * 1e6)
+        await self._in_thread(lambda registry: registry.forget(before_us, AT_ONCE_MAX, now_us))
         self._counts = await self._in_thread(Commands.counts)
+
+
+def _over(command: CommandRecord, now_us: int) -> News:
+    """Of a command that goes to no gateway."""
+    if command.state == CommandState.CANCELLING.value:
+        return News(command.id, *command.key, command.device, now_us, CommandState.CANCELLED, command.reason)
+    why = "its gateway did not come in time"
+    return News(command.id, *command.key, command.device, now_us, CommandState.EXPIRED, why, waiting=True)
 
 
 def is_over(command: CommandRecord) -> bool:

@@ -6,8 +6,9 @@ microseconds since 1970. A command is one row; its state goes one way:
 ``waiting``  on disk here
 ``sent``     on its way: whether its gateway has it nobody knows
 ``queued``   on disk at its gateway
-``delivered``, ``expired``, ``rejected``  for good: the first receipt counts. What is ``sent`` does not expire here, as
-its gateway may have it: it is sent again, and the gateway says what became of it.
+``cancelling``  somebody has cancelled what no gateway has: it goes nowhere, and who waits for it is told
+``delivered``, ``expired``, ``rejected``, ``cancelled``  for good: the first receipt counts. What is ``sent`` does
+not expire here, as its gateway may have it: it is sent again, and the gateway says what became of it.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from bridge.hidden import hides
+from cloud.hub.registry import command_keys
+from cloud.hub.registry.command_keys import OtherContent, content_digest
 from cloud.hub.registry.database import Database
 from cloud.hub.registry.schema import certificates, commands, gateways, open_schema
 from cloud.hub.tenants import full
@@ -30,15 +33,18 @@ class CommandState(enum.Enum):
     WAITING = "waiting"
     SENT = "sent"
     QUEUED = "queued"
+    CANCELLING = "cancelling"
     DELIVERED = "delivered"
     EXPIRED = "expired"
     REJECTED = "rejected"
+    CANCELLED = "cancelled"
 
     @property
     def final(self) -> bool:
-        return self in (CommandState.DELIVERED, CommandState.EXPIRED, CommandState.REJECTED)
+        return self in _FINAL
 
 
+_FINAL = (CommandState.DELIVERED, CommandState.EXPIRED, CommandState.REJECTED, CommandState.CANCELLED)
 OPEN = tuple(state.value for state in CommandState if not state.final)
 LATE_NUMBERS = 1_000
 """On PostgreSQL a number is given before the transaction ends: others that are larger may be seen before it."""
@@ -81,6 +87,12 @@ class CommandRecord(NamedTuple):
         """Tenant and gateway."""
         return self.tenant, self.gateway
 
+    @property
+    def digest(self) -> str:
+        """Of what it says. Where its sender listens is no part of that: a dynamic node ends with its connection."""
+        payload, response = self.payload.hex(), self.wants_response
+        return content_digest(*self.key, self.device, self.name, self.content_type, payload, response)
+
 
 class News(NamedTuple):
     """What a gateway says of a command, or the hub."""
@@ -107,6 +119,8 @@ class Refused(enum.Enum):
     NO_GATEWAY = "no gateway"
     FULL = "full"
     TENANT_FULL = "tenant full"
+    OTHER_CONTENT = "other content"
+    """Its key is that of another command."""
 
 
 class CommandRefused(Exception):
@@ -115,6 +129,16 @@ class CommandRefused(Exception):
     def __init__(self, why: Refused, words: str) -> None:
         super().__init__(words)
         self.why = why
+
+
+class TooLate(Exception):
+    """A command is not cancelled; the message tells a person why."""
+
+    def __init__(self, command: CommandRecord) -> None:
+        place = "its gateway has it" if command.state == CommandState.QUEUED.value else "it may be at its gateway"
+        words = place if not CommandState(command.state).final else "it is over"
+        super().__init__(f"command {command.id} is {command.state}: {words}, and it cannot be cancelled any more")
+        self.command = command
 
 
 class Wanted(NamedTuple):
@@ -143,18 +167,50 @@ class Commands:
     def close(self) -> None:
         self._database.close()
 
-    def add(self, command: CommandRecord, *, gateway_max: int, tenant_max: int, known: bool = False) -> CommandRecord:
+    def add(
+        self,
+        command: CommandRecord,
+        *,
+        gateway_max: int,
+        tenant_max: int,
+        known: bool = False,
+        key: str | None = None,
+    ) -> CommandRecord:
         """Keep a new one; `gateway_max`, `tenant_max`: how many may be open; `known`: its gateway is known to be there,
-        whatever the registry says yet. Raises `CommandRefused`."""
+        whatever the registry says yet; `key`: its sender's idempotency key, under which it is one command however often
+        it is sent: then returns the one that is there. Raises `CommandRefused`."""
 
         def work(tx: sa.Connection) -> CommandRecord:
+            if key is not None and (there := _sent_before(tx, command, key)) is not None:
+                return there
             if not known:
                 _require_gateway(tx, command)
             _require_room(tx, command, gateway_max, tenant_max)
             values = command._asdict()
             del values["number"]
             number = tx.execute(commands.insert().values(**values)).inserted_primary_key
+            if key is not None:
+                times = (command.created_at, command.expires_at)
+                command_keys.keep(tx, (command.tenant, command.sent_by), key, command.digest, command.id, times)
             return command._replace(number=int(number[0]) if number is not None else 0)
+
+        return self._database.transaction(work)
+
+    def cancel(self, identifier: str, by: str, now_us: int) -> CommandRecord | None:
+        """Keep a command from its gateway; one that is cancelled already is as it was. None: there is none. Raises
+        `TooLate` where its gateway may have it, or it is over."""
+
+        def work(tx: sa.Connection) -> CommandRecord | None:
+            found = _one(tx, identifier)
+            if found is None or found.state in (CommandState.CANCELLING.value, CommandState.CANCELLED.value):
+                return found
+            if found.state != CommandState.WAITING.value:
+                raise TooLate(found)
+            reason = f"cancelled by {by}" if by else "cancelled"
+            after = found._replace(state=CommandState.CANCELLING.value, reason=reason, changed_at=now_us)
+            values = {"state": after.state, "reason": reason, "changed_at": now_us}
+            tx.execute(commands.update().where(commands.c.id == identifier).values(**values))
+            return after
 
         return self._database.transaction(work)
 
@@ -199,9 +255,10 @@ class Commands:
         return self._database.transaction(lambda tx: [found for each in news if (found := _take(tx, each))])
 
     def over(self, now_us: int, limit: int) -> list[CommandRecord]:
-        """What no gateway has and whose time is over."""
-        here = (commands.c.state == CommandState.WAITING.value, commands.c.expires_at <= now_us)
-        return self._rows(sa.select(*_COMMAND).where(*here).limit(limit))
+        """What no gateway has or gets: its time is over, or somebody has cancelled it."""
+        late = sa.and_(commands.c.state == CommandState.WAITING.value, commands.c.expires_at <= now_us)
+        cancelled = commands.c.state == CommandState.CANCELLING.value
+        return self._rows(sa.select(*_COMMAND).where(sa.or_(late, cancelled)).limit(limit))
 
     def get(self, identifier: str) -> CommandRecord | None:
         """One command."""
@@ -224,13 +281,15 @@ class Commands:
         query = sa.select(commands.c.state, sa.func.count()).group_by(commands.c.state)
         return {str(row[0]): int(row[1]) for row in self._database.transaction(lambda tx: tx.execute(query).all())}
 
-    def forget(self, before_us: int, limit: int) -> int:
-        """Delete what has not changed since, and what it may still become is over; returns how many."""
+    def forget(self, before_us: int, limit: int, now_us: int) -> int:
+        """Delete what has not changed since, and what it may still become is over, and keys that are kept no longer;
+        returns how many commands."""
         old = sa.select(commands.c.number).where(commands.c.changed_at < before_us, commands.c.expires_at < before_us)
 
         def work(tx: sa.Connection) -> int:
             numbers = [row[0] for row in tx.execute(old.limit(limit))]
             tx.execute(commands.delete().where(commands.c.number.in_(numbers)))
+            command_keys.forget(tx, now_us)
             return len(numbers)
 
         return self._database.transaction(work)
@@ -240,6 +299,25 @@ class Commands:
 
 
 _COMMAND = [commands.c[name] for name in CommandRecord._fields]
+
+
+def _one(tx: sa.Connection, identifier: str) -> CommandRecord | None:
+    row = tx.execute(sa.select(*_COMMAND).where(commands.c.id == identifier)).first()
+    return CommandRecord(*row) if row is not None else None
+
+
+def _sent_before(tx: sa.Connection, command: CommandRecord, key: str) -> CommandRecord | None:
+    """The command of this key. Raises `CommandRefused`."""
+    try:
+        identifier = command_keys.known(tx, (command.tenant, command.sent_by), key, command.digest, command.created_at)
+    except OtherContent:
+        words = f"another command was sent with the idempotency key {key[:64]!r}: each command has a key of its own"
+        raise CommandRefused(Refused.OTHER_CONTENT, words) from None
+    there = _one(tx, identifier) if identifier is not None else None
+    if there is None or there.reply_to == command.reply_to:
+        return there
+    tx.execute(commands.update().where(commands.c.id == there.id).values(reply_to=command.reply_to))
+    return there._replace(reply_to=command.reply_to)
 
 
 def _require_gateway(tx: sa.Connection, command: CommandRecord) -> None:
@@ -271,8 +349,7 @@ def _take(tx: sa.Connection, news: News) -> CommandRecord | None:
 
 def _changed(tx: sa.Connection, news: News) -> tuple[CommandRecord | None, dict[str, Any]]:
     """The command as it is then, and what of it is new."""
-    row = tx.execute(sa.select(*_COMMAND).where(commands.c.id == news.id)).first()
-    found = CommandRecord(*row) if row is not None else None
+    found = _one(tx, news.id)
     if found is None or found.key != (news.tenant, news.gateway) or found.device != news.device:
         return None, {}
     values = _response(found, news) if news.response is not None else _receipt(found, news)

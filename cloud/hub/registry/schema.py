@@ -10,7 +10,7 @@ from sqlalchemy.schema import CreateColumn
 
 from cloud.hub.registry.faults import RegistryForeign, RegistryTooNew
 
-SCHEMA_VERSION = 7
+SCHEMA_VERSION = 8
 """Raised with every change of the tables below."""
 
 PARAMETERS_MAX = 900
@@ -227,6 +227,16 @@ commands = sa.Table(
     sa.Column("responded_at", sa.BigInteger, nullable=True),
     sa.Index("commands_open", "state", "tenant", "gateway"),
     sa.Index("commands_changed", "changed_at"),
+)
+command_keys = sa.Table(
+    "command_keys",
+    metadata,
+    sa.Column("tenant", sa.String(255), primary_key=True),
+    sa.Column("sent_by", sa.String(255), primary_key=True),
+    sa.Column("key", Name, primary_key=True),
+    sa.Column("digest", sa.String(64), nullable=False),
+    sa.Column("command", sa.String(32), nullable=False),
+    sa.Column("kept_until", sa.BigInteger, nullable=False, index=True),
 )
 
 

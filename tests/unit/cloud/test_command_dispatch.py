@@ -296,6 +296,6 @@ def test_one_response_is_kept_whatever_became_of_the_command(registry: Commands)
 def test_old_commands_are_forgotten_a_few_at_a_time(registry: Commands) -> None:
     for _ in range(3):
         registry.keep([receipt(add(registry), CommandState.DELIVERED)])
-    assert registry.forget(int(60e6), 10) == 0, "its time is not over"
-    assert registry.forget(int(61e6), 2) == 2
+    assert registry.forget(int(60e6), 10, 0) == 0, "its time is not over"
+    assert registry.forget(int(61e6), 2, 0) == 2
     assert len(states(registry)) == 1

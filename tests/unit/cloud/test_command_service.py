@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from cloud.hub.commands.documents import CommandDocument, NoCommand, draft
 from cloud.hub.commands.limits import CORRELATION_CHARACTERS_MAX, REQUESTS_MAX, WAITING_MAX
 from cloud.hub.commands.service import Draft, HubCommands, NotTold, TooBusy
-from cloud.hub.registry.commands import CommandRecord, Commands, CommandState, News
+from cloud.hub.registry.commands import CommandRecord, Commands, CommandState, News, TooLate
 from cloud.hub.registry.location import sqlite_file
 from tests.unit.cloud.test_command_dispatch import FakeLine
 
@@ -68,7 +69,7 @@ def test_who_waits_hears_what_becomes_of_it(tmp_path: Path) -> None:
         assert hub.told == [(sent.id, "delivered")]
         assert await hub.hear(sent, CommandState.EXPIRED)
         assert len(hub.told) == 1, "the first receipt counts"
-        assert hub.commands.figures.over == {"delivered": 1, "expired": 0, "rejected": 0}
+        assert hub.commands.figures.over == {"delivered": 1, "expired": 0, "rejected": 0, "cancelled": 0}
 
     run(tmp_path, work)
 
@@ -112,6 +113,42 @@ def test_what_no_gateway_comes_for_expires_here(tmp_path: Path) -> None:
     async def work(hub: Hub) -> None:
         sent = await hub.commands.send(DRAFT._replace(ttl_s=0.01))
         await until(lambda: hub.told == [(sent.id, "expired")])
+
+    run(tmp_path, work)
+
+
+def test_what_is_cancelled_goes_nowhere_and_who_waits_hears_it(tmp_path: Path) -> None:
+    async def work(hub: Hub) -> None:
+        sent = await hub.commands.send(DRAFT)
+        waits = asyncio.ensure_future(hub.commands.wait(sent.id, WAIT_S))
+        cancelled = await hub.commands.cancel(sent.id, "ann@acme")
+        assert cancelled is not None
+        assert (cancelled.state, cancelled.reason) == ("cancelled", "cancelled by ann@acme")
+        assert await waits == cancelled
+        assert hub.told == [(sent.id, "cancelled")]
+        assert await hub.commands.cancel(sent.id, "bob@acme") == cancelled
+        line = FakeLine({})
+        hub.commands.dispatch.ready(line)
+        after = await hub.commands.send(DRAFT)
+        await until(lambda: bool(line.sent))
+        assert len(line.sent) == 1, "the other one only"
+        with pytest.raises(TooLate):
+            await hub.commands.cancel(after.id, "ann@acme")
+
+    run(tmp_path, work)
+
+
+def test_what_others_cancel_is_told(tmp_path: Path) -> None:
+    """`waypost fleet command cancel`, beside the hub."""
+
+    async def work(hub: Hub) -> None:
+        sent = await hub.commands.send(DRAFT)
+        with contextlib.closing(Commands(hub.url)) as others:
+            others.cancel(sent.id, "ann", 9)
+        found = await hub.commands.wait(sent.id, WAIT_S)
+        assert found is not None
+        assert found.state == "cancelled"
+        assert hub.told == [(sent.id, "cancelled")]
 
     run(tmp_path, work)
 

@@ -1,0 +1,130 @@
+"""Commands in the registry, on SQLite and on PostgreSQL: keys under which one is sent once, and cancelling."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from cloud.hub.commands.service import Draft
+from cloud.hub.limits import COMMAND_KEYS_KEPT_S
+from cloud.hub.registry.commands import (
+    CommandRecord,
+    CommandRefused,
+    Commands,
+    CommandState,
+    News,
+    Refused,
+    TooLate,
+    Wanted,
+)
+from tests.contract.registry.conftest import Place
+
+SECOND = 1_000_000
+DRAFT = Draft("acme", "hall", "pump7", "on", b"{}", None, 60.0, sent_by="ann@acme", reply_to="command-reply/1")
+
+
+@pytest.fixture
+def known(place: Place) -> Iterator[Commands]:
+    place.open().close()
+    opened = Commands(place.url)
+    yield opened
+    opened.close()
+
+
+def send(known: Commands, draft: Draft, key: str | None, now_us: int, tenant_max: int = 100) -> CommandRecord:
+    return known.add(draft.record(now_us), gateway_max=100, tenant_max=tenant_max, known=True, key=key)
+
+
+class TestKeys:
+    def test_what_is_sent_again_is_the_command_that_is_there(self, known: Commands) -> None:
+        first = send(known, DRAFT, "k", 1)
+        known.take(first.key, (), 9, 2)
+        again = send(known, DRAFT, "k", 3, tenant_max=1)
+        assert (again.id, again.number, again.state) == (first.id, first.number, "sent"), "as it is by then"
+        assert len(known.page(Wanted(), 10)) == 1
+        assert send(known, DRAFT, None, 3).id != first.id
+
+    def test_who_listens_elsewhere_by_now_hears_of_it_there(self, known: Commands) -> None:
+        first = send(known, DRAFT, "k", 1)
+        assert send(known, DRAFT._replace(reply_to="command-reply/2"), "k", 2).id == first.id
+        found = known.get(first.id)
+        assert found is not None
+        assert found.reply_to == "command-reply/2"
+
+    @pytest.mark.parametrize(
+        "other",
+        [
+            DRAFT._replace(payload=b"[]"),
+            DRAFT._replace(gateway="yard"),
+            DRAFT._replace(device="pump8"),
+            DRAFT._replace(name="off"),
+            DRAFT._replace(content_type="application/json"),
+            DRAFT._replace(wants_response=True),
+        ],
+    )
+    def test_another_command_has_another_key(self, known: Commands, other: Draft) -> None:
+        send(known, DRAFT, "k", 1)
+        with pytest.raises(CommandRefused, match="a key of its own") as refused:
+            send(known, other, "k", 2)
+        assert refused.value.why is Refused.OTHER_CONTENT
+
+    def test_a_key_is_its_senders(self, known: Commands) -> None:
+        found = {send(known, DRAFT._replace(sent_by=by), "k", 1).id for by in ("ann@acme", "bob@acme", "")}
+        assert len(found) == 3
+
+    def test_one_that_is_refused_keeps_no_key(self, known: Commands) -> None:
+        with pytest.raises(CommandRefused):
+            send(known, DRAFT, "k", 1, tenant_max=0)
+        assert send(known, DRAFT, "k", 2).created_at == 2
+
+    @pytest.mark.parametrize(("ttl_s", "kept_s"), [(60.0, COMMAND_KEYS_KEPT_S), (9e5, 9e5)])
+    def test_a_key_is_forgotten(self, known: Commands, ttl_s: float, kept_s: float) -> None:
+        end = int(kept_s * SECOND)
+        first = send(known, DRAFT._replace(ttl_s=ttl_s), "k", 0)
+        known.forget(0, 100, end - 1)
+        assert send(known, DRAFT, "k", end - 1).id == first.id
+        known.forget(0, 100, end)
+        assert send(known, DRAFT._replace(payload=b"other"), "k", end).id != first.id
+
+    def test_one_that_nobody_has_deleted_yet_counts_no_more(self, known: Commands) -> None:
+        first = send(known, DRAFT, "k", 0)
+        assert send(known, DRAFT, "k", int(COMMAND_KEYS_KEPT_S * SECOND)).id != first.id
+
+
+class TestCancelling:
+    def test_what_waits_goes_to_no_gateway(self, known: Commands) -> None:
+        sent = send(known, DRAFT, None, 1)
+        for _ in range(2):
+            cancelled = known.cancel(sent.id, "ann", 2)
+            assert cancelled is not None
+            assert (cancelled.state, cancelled.reason, cancelled.changed_at) == ("cancelling", "cancelled by ann", 2)
+        assert known.take(sent.key, (), 9, 3) == []
+        [over] = known.over(3, 9)
+        assert over.id == sent.id
+        [final] = known.keep([News(sent.id, *sent.key, sent.device, 4, CommandState.CANCELLED, over.reason)])
+        assert (final.state, final.reason) == ("cancelled", "cancelled by ann")
+        assert known.over(5, 9) == []
+        assert known.cancel(sent.id, "bob", 6) == final
+
+    @pytest.mark.parametrize("state", [CommandState.QUEUED, CommandState.DELIVERED, CommandState.EXPIRED])
+    def test_too_late(self, known: Commands, state: CommandState) -> None:
+        sent = send(known, DRAFT, None, 1)
+        known.take(sent.key, (), 9, 2)
+        with pytest.raises(TooLate, match=r"is sent: it may be at its gateway"):
+            known.cancel(sent.id, "ann", 3)
+        known.keep([News(sent.id, *sent.key, sent.device, 4, state)])
+        with pytest.raises(TooLate, match=f"is {state.value}") as late:
+            known.cancel(sent.id, "ann", 5)
+        assert late.value.command.state == state.value
+
+    def test_there_is_none(self, known: Commands) -> None:
+        assert known.cancel("nothing", "ann", 1) is None
+
+    def test_it_is_open_until_who_waits_is_told(self, known: Commands) -> None:
+        sent = send(known, DRAFT, None, 1, tenant_max=1)
+        known.cancel(sent.id, "", 2)
+        with pytest.raises(CommandRefused):
+            send(known, DRAFT, None, 3, tenant_max=1)
+        known.keep([News(sent.id, *sent.key, sent.device, 4, CommandState.CANCELLED)])
+        assert send(known, DRAFT, None, 5, tenant_max=1).state == "waiting"
