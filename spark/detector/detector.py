@@ -23,7 +23,7 @@ from spark.detector.limits import (
     WARM_UP_VALUES,
 )
 from spark.detector.measures import Moment, UnusualValue, families
-from spark.detector.record import Record
+from spark.detector.record import Records
 
 REPORTED = 0.5
 """The score from which a value is an anomaly."""
@@ -48,7 +48,7 @@ class Detector:
 
     def __init__(self) -> None:
         self._history = History()
-        self._families = [(family, [Record() for _ in range(family.count)]) for family in families()]
+        self._families = [(family, Records(family.count)) for family in families()]
         self._overall = 0.0
         self._intervals: list[float] = []
         self._last_s: float | None = None
@@ -70,9 +70,7 @@ class Detector:
         votes, best, rule, expected = 0.0, 0.0, None, None
         for family, records in self._families:
             measured = family.measure(moment)
-            of_family = 0.0
-            for record, amount in zip(records, measured.amounts, strict=True):
-                of_family += record.vote(amount)
+            of_family = records.votes(measured.amounts)
             votes += of_family
             if of_family > best * family.count:
                 best, rule, expected = of_family / family.count, family.rule, measured.expected

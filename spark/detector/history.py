@@ -44,9 +44,11 @@ class History:
     def mean(self, size: int, back: int = 0) -> float:
         """The mean of `size` values, the newest of which came `back` values ago."""
         count = self.count
-        upto = max(1, count - back)
-        size = min(size, upto, HISTORY_VALUES - back)
-        at = self._at - (count - upto)
+        at = self._at - back
+        if size + back > count or size + back > HISTORY_VALUES:  # as a rule not, and this is asked most of all
+            upto = max(1, count - back)
+            size = min(size, upto, HISTORY_VALUES - back)
+            at = self._at - (count - upto)
         # Negative places of a list count from its end: the ring needs no other rule.
         return (self._sums[at] - self._sums[at - size]) / size + self._origin
 

@@ -95,8 +95,9 @@ class LevelShift:
     def measure(self, moment: Moment) -> Measured:
         """One distance a window."""
         mean = moment.history.mean
-        amounts = tuple(abs(mean(window) - mean(6 * window, window)) for window in self._WINDOWS)
-        return Measured(amounts, mean(72, 12))
+        before = [mean(6 * window, window) for window in self._WINDOWS]
+        amounts = tuple([abs(mean(window) - each) for window, each in zip(self._WINDOWS, before, strict=True)])
+        return Measured(amounts, before[1])
 
 
 class Spike:
@@ -136,7 +137,7 @@ class Season:
         now = moment.history.mean(max(1, moment.day // _HOURS))
         slot = int(moment.time_s // _SLOT_S)
         self._slots[slot % len(self._slots)] = (slot, now)
-        one, two, three, week = (self._at(slot - SLOTS * days) for days in self._DAYS_AGO)
+        one, two, three, week = [self._at(slot - SLOTS * days) for days in self._DAYS_AGO]
         if one is None:
             return Measured((0.0,) * self.count)
         first = abs(now - one)
@@ -216,7 +217,7 @@ class Pattern:
             self._courses = [
                 _Courses(points, day // part, kept, newest, scale) for points, part, kept, newest in self._SHAPES
             ]
-        return Measured(tuple(courses.add(moment) for courses in self._courses))
+        return Measured(tuple([courses.add(moment) for courses in self._courses]))
 
 
 Family = UnusualValue | LevelShift | Spike | Season | Variability | Pattern
@@ -317,6 +318,7 @@ class _Common:
         self._first: list[float] = []
         self._edges: list[float] | None = None
         self._before = [1] * BINS
+        self._before_in_all = BINS
         self._now = [0] * BINS
         self._window: deque[int] = deque()
 
@@ -333,11 +335,13 @@ class _Common:
             old = self._window.popleft()
             self._now[old] -= 1
             self._before[old] += 1
-        total_now, total_before = len(self._window) + self._ADDED * BINS, sum(self._before)
+            self._before_in_all += 1
+        added, log = self._ADDED, math.log
+        total_now, total_before = len(self._window) + added * BINS, self._before_in_all
         entropy = 0.0
         for now, before in zip(self._now, self._before, strict=True):
-            share = (now + self._ADDED) / total_now
-            entropy += share * math.log(share * total_before / before)
+            share = (now + added) / total_now
+            entropy += share * log(share * total_before / before)
         return entropy
 
 
@@ -349,7 +353,8 @@ class Scale(NamedTuple):
 
     def of(self, value: float) -> float:
         """The value on this scale, which ends where squares would have no single precision."""
-        return max(-_SCALE_END, min((value - self.origin) / self.unit, _SCALE_END))
+        scaled = (value - self.origin) / self.unit
+        return scaled if -_SCALE_END <= scaled <= _SCALE_END else math.copysign(_SCALE_END, scaled)
 
 
 _SCALE_END = 1e15
@@ -375,19 +380,19 @@ class _Courses:
     def add(self, moment: Moment) -> float:
         self._means.append(self._scale.of(moment.history.mean(self._stride)))
         self._values += 1
-        if len(self._means) < (self._points - 1) * self._stride + 1 or self._values % self._every:
+        if self._values % self._every or len(self._means) < (self._points - 1) * self._stride + 1:
             return self._distance
-        course = np.array([self._means[i] for i in range(0, len(self._means), self._stride)])
+        course = np.array(list(self._means)[:: self._stride])
         filled = min(self._count, len(self._courses))
         if filled:
-            square = float(course @ course)
-            nearest = float((self._squares[:filled] - 2 * (self._courses[:filled] @ course)).min()) + square
+            square = float(course.dot(course))
+            nearest = float((self._squares[:filled] - 2 * self._courses[:filled].dot(course)).min()) + square
             self._distance = math.sqrt(max(0.0, nearest))
         self._newest.append(course)
         if len(self._newest) > self._newest_max:
             place = self._count % len(self._courses)
             oldest = self._newest.popleft()
             self._courses[place] = oldest
-            self._squares[place] = oldest @ oldest
+            self._squares[place] = oldest.dot(oldest)
             self._count += 1
         return self._distance

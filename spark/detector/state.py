@@ -17,7 +17,7 @@ from spark.detector import detector, history, measures, numbering, record
 from spark.detector.detector import Detector
 from spark.detector.numbering import Numbering
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 """Raised with every change of what a detector keeps: older states are not read."""
 STATE_BYTES_MAX: Final = 4 * 1024 * 1024
 """Bytes of a state that is unpacked; one has some 150 KB. A table somebody else wrote may hold anything."""
