@@ -25,8 +25,10 @@ from tests.support.processes import Waypost, wait_until
 from tests.support.tls_peer import ClientKeys, TlsPeer
 
 FLOOR_S: Final = 0.2
-FULL_SIZE_FLOOR_S: Final = 0.02
-"""As in `test_budgets`."""
+"""As in `test_budgets`; for floods also at full size: of two cores the attacker has one, and writes all the time."""
+FULL_SIZE_FLOOR_S: Final = 0.1
+"""A handshake takes 2 ms of a processor at each end, one of 3 000 after the other: beside 10 other programs 21 to 70 ms
+were seen in the one round there is."""
 WAIT_S: Final = 20.0
 HEALTH_TRIES: Final = 5
 FLOODS: Final = 40
@@ -134,7 +136,7 @@ def new_keys(peer: TlsPeer, site: Site) -> bytes:
     ("size", "floor_s"),
     [
         (2, FLOOR_S),
-        pytest.param(FLOODS, FULL_SIZE_FLOOR_S, marks=[pytest.mark.slow, pytest.mark.timeout(300)]),
+        pytest.param(FLOODS, FLOOR_S, marks=[pytest.mark.slow, pytest.mark.timeout(300)]),
     ],
 )
 def test_floods(
