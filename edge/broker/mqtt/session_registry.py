@@ -323,9 +323,10 @@ class SessionRegistry:
                 session.journal.restore(journal, _pending(session, cursors))
             for request, _ in record.subscriptions:
                 self._enter_group(request.filter)
-        for name in [name for name in self._router.durable_subscriptions if name.startswith(GROUP_PREFIX)]:
-            if name not in self._groups:  # its members had no sessions that outlive the broker
-                self._router.forget(name)
+        durable = self._router.durable_subscriptions
+        for name in [name for name in durable if name.startswith(GROUP_PREFIX) and name not in self._groups]:
+            if not durable[name].declaration.lapses:  # else it is one of AMQP, ``share/topic::name``
+                self._router.forget(name)  # its members had no sessions that outlive the broker
 
     def _join(self, subscriber: Subscriber) -> None:
         """Join what the request asks for: a durable subscription where messages are kept, a live one for the rest."""

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.message import Run
+from edge.broker.delivery.durable import Declaration
 from edge.broker.limits import SESSION_REST_S, Limits
 from edge.broker.message.mqtt_properties import Properties
 from edge.broker.message.mqtt_reason_codes import ReasonCode as R
@@ -185,6 +186,16 @@ def test_after_a_restart() -> None:
     assert site.sessions._table.opened["c"].state.incoming == {5}
     away(site, 1_051.0)
     assert len(site.sessions) == len(site.router.durable_subscriptions) == 0
+
+
+def test_a_subscription_of_amqp_that_is_called_like_a_shared_one_outlives_a_restart() -> None:
+    """Nobody has ended ``share/news::mine``; the shared subscription nobody has a session for did end."""
+    site = Site()
+    for name, all_qos in (("share/news::mine", True), ("share/g/news", False)):
+        site.router.declare(Declaration(name=name, pattern="share/news", all_qos=all_qos))
+    site.settle()
+    site.start()
+    assert list(site.router.durable_subscriptions) == ["share/news::mine"]
 
 
 def test_a_takeover_of_a_packed_session() -> None:
