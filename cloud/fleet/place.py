@@ -130,10 +130,11 @@ def configured(data: Path, config: Path | None) -> Iterator[Configured]:
     from bridge.resources.errors import ConfigurationRejected
     from cloud.hub.desired.service import signing
     from cloud.hub.registry.configurations import Configurations, UnknownGateway
+    from cloud.hub.registry.opening import opened as opened_registry
     from cloud.hub.registry.rollouts import RolloutError, Rollouts
     from cloud.hub.rollout import WavesError
 
-    with opened(data, config) as place, contextlib.closing(Configurations.at(place.registry)) as database:
+    with opened(data, config) as place, contextlib.closing(opened_registry(place.registry).database) as database:
         try:
             yield Configured(Configurations(database), Rollouts(database), signing(place.authority))
         except ConfigurationRejected as rejected:

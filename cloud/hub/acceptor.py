@@ -114,6 +114,10 @@ class Acceptor:
             if not self._of_gateway[peer]:
                 del self._of_gateway[peer]
 
+    def tick(self) -> None:
+        """End what has expired of who was let in."""
+        self.gate.expire()
+
     def applications(self, tenant: str) -> list[Driver]:
         """Of the connections of a tenant's applications."""
         wanted = (tenant, Kind.APPLICATION)

@@ -112,10 +112,11 @@ def run(
         enroller = None
         if not dev and tls is None:
             life_s = settings.certificate_days * 86_400.0
-            enroller = Enroller(settings.authority_files, [*given, *own_names()], life_s)
+            enroller = Enroller(settings.authority_files, [*given, *own_names()], life_s, settings.ocsp_url)
         gather_ms, registry = settings.gather_milliseconds, settings.registry
+        quotas, oidc = settings.quotas, settings.oidc
         configuration = HubConfiguration(
-            data, amqp_endpoint, http_endpoint, dev, gather_ms, registry, tls, enroller, settings.quotas, lake
+            data, amqp_endpoint, http_endpoint, dev, gather_ms, registry, tls, enroller, quotas, lake, oidc
         )
         serve(configuration, partial(_ready, "" if dev else "s"))
     except HubError as error:

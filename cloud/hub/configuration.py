@@ -34,7 +34,8 @@ from cloud.hub.peers import tenant_fault
 from cloud.hub.registry import location
 from cloud.hub.tenants import USUAL, Quota, Tenants
 from cloud.lake.limits import GATHER_MS_DEFAULT, GATHER_MS_MAX
-from edge.broker.configuration import TlsListener
+from edge.broker.configuration import TlsListener, TokenIssuer
+from edge.configuration.issuer import issuer_faults
 
 RegistryUrl = Annotated[sa.URL, read_by(location.parse, str)]
 
@@ -75,6 +76,12 @@ class Settings(Part, frozen=True, kw_only=True):
     """Life of a gateway's certificate."""
     names: Restart[tuple[str, ...]] = ()
     """Names and addresses gateways reach the hub under, beside this machine's own."""
+    ocsp_url: Restart[Annotated[str, msgspec.Meta(pattern=r"^https?://[!-~]+$")] | None] = None
+    """Where programs that do not have the list of what was revoked can ask about a certificate of the hub's authority
+    (OCSP), written into each that it makes: ``http://HOST/enrolment/ocsp``."""
+    oidc: Restart[TokenIssuer | None] = None
+    """Whose bearer tokens say who an application or a person is (``<name>@<tenant>``) and what it may do; without it
+    they have passwords (``waypost hub user``)."""
     tenant_quota: Restart[Quota] = USUAL
     """What each tenant may take."""
     tenants: Restart[tuple[Tenant, ...]] = ()
@@ -116,8 +123,14 @@ def _tenants(resources: Sequence[Resource]) -> Errors:
                     yield error_at(resource, path_, "0 bytes would stop the tenant; revoke its gateways to do that")
 
 
+def _oidc(resources: Sequence[Resource]) -> Errors:
+    for resource, spec in of_kind(resources, Settings):
+        if spec.oidc is not None:
+            yield from issuer_faults(resource, ("spec", "oidc"), spec.oidc)
+
+
 HUB: Final = Kind("Hub", Settings, ("hub",), single=True, default_name="hub", renamed=Effect.RESTART)
-KINDS: Final = Kinds((HUB,), (_tenants,))
+KINDS: Final = Kinds((HUB,), (_tenants, _oidc))
 
 
 def load(path: Path) -> Settings:

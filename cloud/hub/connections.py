@@ -70,6 +70,10 @@ class Acceptor(Protocol):
         """A connection is over."""
         ...
 
+    def tick(self) -> None:
+        """Called every `TICK_S`: end what has expired."""
+        ...
+
 
 class Connections:
     """Everything that is connected to one hub. Made inside a running loop."""
@@ -120,6 +124,7 @@ class Connections:
     def _tick(self) -> None:
         self._ticker = self._loop.call_later(TICK_S, self._tick)
         self.admission.tick(lambda: self.listener.drivers)
+        self._acceptor.tick()
 
     def _driver(
         self,

@@ -51,8 +51,8 @@ class HubHealth:
         tenants: Tenants | None = None,
         data: Path,
     ) -> None:
-        """`users`: why changes of users are not followed; `certificates`: those of the listener, once it listens with
-        TLS; `commands`: why they wait."""
+        """`users`: why users, or changes of them, do not count; `certificates`: those of the listener, once it listens
+        with TLS; `commands`: why they wait."""
         self.lag = LoopLag()
         self._fleet = fleet
         self._committer = committer
@@ -141,7 +141,7 @@ class HubHealth:
     def applications(self) -> Iterator[Found]:
         """Tenants whose applications are not served as they should be."""
         if (why := self._users()) is not None:
-            yield Found("users", f"changes of users are not followed: {why}", "see the hub's data directory")
+            yield Found("users", why, "see the hub's log, and its data directory or the token issuer")
         if (why := self._commands()) is not None:
             yield Found(
                 "commands", f"commands, and what became of them, wait: {why}", "see registry and log of the hub"

@@ -63,7 +63,7 @@ from cloud.lake.landing import Landing
 from cloud.lake.limits import GATHER_MS_DEFAULT
 from cloud.place.place import Place
 from edge.broker.amqp.session import AmqpSession
-from edge.broker.configuration import Authentication, TlsListener
+from edge.broker.configuration import Authentication, TlsListener, TokenIssuer
 from edge.broker.http.access import Access
 from edge.broker.http.guard import Guard
 from edge.broker.http.peer import Peer as HttpPeer
@@ -78,6 +78,7 @@ from edge.broker.listeners.web.server import ServeError, WebServer
 from edge.broker.security.authenticator import Gate
 from edge.broker.security.credentials import CredentialsError, Snapshot
 from edge.broker.security.followed_users import FollowedUsers
+from edge.broker.security.issuer import Issuer
 from edge.broker.security.sasl_credentials import SaslCredentials
 from edge.broker.security.site import Site
 from edge.broker.security.verification_threads import VerificationThreads
@@ -126,6 +127,8 @@ class HubConfiguration:
     """Their quotas."""
     lake: Place | None = None
     """None: a folder of the data directory."""
+    oidc: TokenIssuer | None = None
+    """Whose tokens users show; None: they have passwords."""
 
 
 class Opened(NamedTuple):
@@ -167,15 +170,14 @@ class Hub:
             gather_ms=configuration.gather_ms,
         )
         self._threads = VerificationThreads()
-        self._gate = Gate(
-            Authentication.NONE if configuration.dev else Authentication.STANDARD, worker=self._threads, clock=loop.time
-        )
+        self._issuer: Issuer | None = None
+        self._gate = self._make_gate()
         serve: dict[Kind, Serve] = {Kind.GATEWAY: self._intake, Kind.APPLICATION: self._session}
         self.acceptor = Acceptor(self._gate, serve, dev=configuration.dev, tenants=configuration.tenants)
         """Who decides about each connection."""
         self._spaces = Spaces(configuration.data, self.acceptor.applications, self._opened_space, configuration.tenants)
         self._copies = Copies(self._spaces, clock=loop.time, later=loop.call_later)
-        self._users = None if configuration.dev else self._follow_users()
+        self._users = self._follow_users() if self._gate.passwords else None
         self._connections = Connections(self.acceptor)
         registry = configuration.registry or sqlite_file(configuration.data / REGISTRY)
         self._enrolment: Enrolment | None = None
@@ -220,6 +222,17 @@ class Hub:
             later=loop.call_later,
         )
 
+    def _make_gate(self) -> Gate:
+        """Which knows users by their passwords, or by the tokens of an issuer."""
+        configuration, mode = self._configuration, Authentication.STANDARD
+        if configuration.dev:
+            mode = Authentication.NONE
+        elif configuration.oidc is not None:
+            mode, self._issuer = Authentication.EXTERNAL, Issuer(configuration.oidc, configuration.data)
+        gate = Gate(mode, worker=self._threads, clock=asyncio.get_running_loop().time)
+        gate.bearer = self._issuer
+        return gate
+
     def _watched(self) -> HubHealth:
         """Who tells of problems."""
         return HubHealth(
@@ -228,7 +241,7 @@ class Hub:
             connections=self._connections,
             spaces=self._spaces,
             copies=self._copies,
-            users=lambda: self._users.trouble if self._users is not None else None,
+            users=self._trouble_of_users,
             certificates=lambda: self._certificates,
             tls=self._tls,
             enrolment=self._enrolment,
@@ -237,6 +250,13 @@ class Hub:
             tenants=self._configuration.tenants,
             data=self._configuration.data,
         )
+
+    def _trouble_of_users(self) -> str | None:
+        """Why users, or changes of them, are not let in; None: they are."""
+        if self._issuer is not None:
+            return self._issuer.overdue
+        why = self._users.trouble if self._users is not None else None
+        return f"changes of users are not followed: {why}" if why is not None else None
 
     def _make_commands(self) -> HubCommands:
         """With who sends them, and what goes down."""
@@ -262,8 +282,10 @@ class Hub:
 
     async def _start_users(self) -> None:
         """Take over users, and open the spaces of their tenants. Raises `HubError`."""
+        if self._issuer is not None:
+            self._issuer.start()
         if self._users is None:
-            self._spaces.follow((DEFAULT_TENANT,))
+            self._spaces.follow((DEFAULT_TENANT, *self._configuration.tenants.named))
         else:
             self._gate.look_again = self._users.look_again
             try:
@@ -301,6 +323,7 @@ class Hub:
                 self._certificates = Certificates(self._tls, protocols=() if configuration.dev else (ALPN,))
             if self._enrolment is not None:
                 await self._enrolment.open()
+                await self._tell_own(self._enrolment)
             if self._desired is not None:
                 await self._desired.open()
             await self._commands.open()
@@ -332,6 +355,8 @@ class Hub:
                 await self._enrolment.close()
             if self._users is not None:
                 await self._users.stop()
+            if self._issuer is not None:
+                await self._issuer.stop()
             await self._spaces.stop()
             self._threads.stop()
             self._executor.submit(self._registry.close)
@@ -344,20 +369,31 @@ class Hub:
             now = asyncio.get_running_loop().time()
             if self._certificates is not None and now - checked_at >= CERTIFICATES_CHECK_S:
                 checked_at = now
-                self._keep_certificate()
+                await self._keep_certificate()
                 self._certificates.check()
             self._health.problems()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(HEALTH_EVERY_S):
                     await stop.wait()
 
-    def _keep_certificate(self) -> None:
+    async def _keep_certificate(self) -> None:
         """Renew the hub's own certificate when it is time."""
         try:
             if self._server_certificate is not None and self._server_certificate.keep(time.time()):
                 log.info("the hub's own certificate is renewed")
+                if self._enrolment is not None:
+                    await self._tell_own(self._enrolment)
         except AuthorityFileError as error:
             log.warning("the hub's own certificate cannot be renewed: %s", error)
+
+    async def _tell_own(self, enrolment: Enrolment) -> None:
+        """The registry knows what the hub shows: who asks about it gets an answer."""
+        own = self._server_certificate.shown() if self._server_certificate is not None else None
+        try:
+            if own is not None:
+                await enrolment.keep_own(own)
+        except RegistryError as error:
+            log.warning("the hub's own certificate is not in the registry, so nobody learns by OCSP of it: %s", error)
 
     async def _finish(self) -> None:
         """Land what has been gathered, acknowledge it, say good-bye."""
@@ -389,6 +425,8 @@ class Hub:
         """Of an application at its tenant's space. Raises `NotServed`."""
         space = self._spaces.get(peer.tenant)
         if space is None:
+            if self._issuer is not None:
+                self._spaces.follow((peer.tenant,))  # nobody knew of it before its first user came
             raise NotServed(f"the address space of tenant {peer.tenant} is not open yet; try again")
         return AmqpSession(
             driver,
@@ -433,6 +471,7 @@ def open_data(configuration: HubConfiguration) -> Opened:
 def own_credentials(data: Path, enroller: Enroller) -> tuple[OwnAuthority, ServerCertificate]:
     """The authority, and the hub's own certificate of it, made where there is none. Raises `AuthorityFileError`."""
     authority = authority_of(data, enroller.authority_files, time.time())
+    authority.ocsp_url = enroller.ocsp_url
     server = ServerCertificate(data, authority, enroller.names)
     server.keep(time.time())
     return authority, server

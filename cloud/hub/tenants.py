@@ -57,6 +57,11 @@ class Tenants:
         self._usual = usual
         self._own = dict(own or {})
 
+    @property
+    def named(self) -> tuple[str, ...]:
+        """Tenants that have a quota of their own."""
+        return tuple(self._own)
+
     def of(self, tenant: str) -> Quota:
         """What this tenant may take."""
         return self._own.get(tenant, self._usual)

@@ -10,7 +10,6 @@ import binascii
 import re
 from collections.abc import Sequence
 from typing import Final
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -24,7 +23,6 @@ from edge.broker.configuration import (
     Authentication,
     Connector,
     TlsFiles,
-    TokenIssuer,
 )
 from edge.broker.hono.limits import ACTS_FOR_MAX
 from edge.broker.hono.tenant import ALL, IDENTIFIER
@@ -36,6 +34,7 @@ from edge.broker.security.limits import PASSWORD_BYTES_MAX, RULES_PER_USER_MAX, 
 from edge.broker.security.site import host_name
 from edge.configuration.connectors import connector_directions, connector_faults
 from edge.configuration.forwarders import FORWARDER_CHECKS, HUB_CONNECTOR
+from edge.configuration.issuer import LOOPBACK, issuer_faults
 from edge.configuration.resources import (
     SHORT_FORMS,
     AddressSpaceSpec,
@@ -58,9 +57,6 @@ ORIGIN: Final = re.compile(r"https?://([A-Za-z0-9.-]+|\[[0-9a-fA-F:.]+\])(:\d{1,
 IDENTIFIER_WORDS: Final = "letters, digits and . _ : = -"
 """What Hono's identifiers are made of."""
 
-LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
-"""Hosts a password may go to without TLS: it does not leave this machine."""
-
 _CAMEL: Final = {field.attribute: field.path[-1] for field in fields_of(Listeners)}
 """What a listener is called in YAML."""
 
@@ -80,37 +76,15 @@ def _insecure(resources: Sequence[Resource]) -> Errors:
             message = "external authentication is by token or certificate: give oidc here, or listeners.tls.clientCa"
             yield error_at(resource, ("spec", "authenticationService", "name"), message)
         if service is not None and service.oidc is not None:
-            yield from _oidc(resource, service.name, service.oidc)
+            path: Path = ("spec", "authenticationService", "oidc")
+            if service.name is not Authentication.EXTERNAL:
+                yield error_at(resource, path, "tokens are of external authentication: name: external")
+            yield from issuer_faults(resource, path, service.oidc)
         for i, connector in enumerate(spec.connectors):
             local = all(host.host in LOOPBACK for host in connector.hosts)
             if connector.credentials is not None and connector.tls is None and not local:
                 message = "a password would cross the network in the clear; give the connector tls (tls: {} will do)"
                 yield error_at(resource, ("spec", "connectors", i, "credentials"), message)
-
-
-def _oidc(resource: Resource, name: Authentication, oidc: TokenIssuer) -> Errors:
-    path = ("spec", "authenticationService", "oidc")
-    if name is not Authentication.EXTERNAL:
-        yield error_at(resource, path, "tokens are of external authentication: name: external")
-    for i, key_host in enumerate(oidc.key_hosts):
-        if host_name(key_host) is None:
-            yield error_at(resource, (*path, "keyHosts", i), f'"{key_host}" is not a host, or host:port')
-    try:
-        url = urlsplit(oidc.issuer)
-        host, _ = url.hostname, url.port
-    except ValueError:
-        host, url = None, urlsplit("")
-    if not host or url.scheme not in ("http", "https") or url.query or url.fragment or url.username is not None:
-        yield error_at(
-            resource,
-            (*path, "issuer"),
-            f'"{oidc.issuer}" is not an issuer; expected https://host/path, exactly as in the token claim `iss`',
-        )
-    elif url.scheme == "http" and host not in LOOPBACK:
-        message = (
-            "use https://: over http:// anyone on the network could replace its keys (allowed on this machine only)"
-        )
-        yield error_at(resource, (*path, "issuer"), message)
 
 
 def _gateway(resources: Sequence[Resource]) -> Errors:

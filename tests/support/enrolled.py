@@ -9,6 +9,7 @@ from typing import Any, Self
 from cloud.hub.desired.shown import gateway_row
 from cloud.hub.registry.configurations import Configurations
 from cloud.hub.registry.location import sqlite_file
+from cloud.hub.registry.opening import opened
 from tests.support import forked
 from tests.support.processes import Waypost, free_port, wait_until
 
@@ -71,7 +72,7 @@ class EnrolledFleet:
 
     def states(self) -> dict[str, dict[str, Any]]:
         """What `fleet config list` says, by gateway, without a process for each look."""
-        with contextlib.closing(Configurations.at(sqlite_file(self.folder / "hub" / "registry.db"))) as database:
+        with contextlib.closing(opened(sqlite_file(self.folder / "hub" / "registry.db")).database) as database:
             return {each.gateway: gateway_row(each) for each in Configurations(database).gateways()}
 
     def wait_for(self, name: str, state: str, wanted: int) -> dict[str, Any]:

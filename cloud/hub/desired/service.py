@@ -28,6 +28,7 @@ from cloud.hub.groups import Key
 from cloud.hub.limits import CONFIGURATIONS_LOOKED_AT_S, FAILED_SHOWN_MAX, REPORTS_AT_ONCE_MAX
 from cloud.hub.registry.configurations import Configurations, GatewayRecord, Offer, Sign
 from cloud.hub.registry.database import Database
+from cloud.hub.registry.opening import opened
 from cloud.hub.registry.rollouts import RolloutRecord, Rollouts
 from cloud.hub.rollout import RolloutState
 from cloud.lake.faults import RegistryError
@@ -253,5 +254,5 @@ class DesiredConfigurations:
 
 
 def _open(url: sa.URL) -> _Registry:
-    database = Configurations.at(url)
+    database = opened(url).database
     return _Registry(database, Configurations(database), Rollouts(database))

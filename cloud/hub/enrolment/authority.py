@@ -16,7 +16,8 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from cryptography.x509 import ocsp
+from cryptography.x509.oid import AuthorityInformationAccessOID, ExtendedKeyUsageOID, NameOID
 
 from cloud.hub.enrolment.limits import (
     AUTHORITY_BACKDATED_S,
@@ -83,6 +84,15 @@ class Authority(Protocol):
         """The list of these revoked certificates (RFC 5280 section 5), DER. `number` never gets smaller."""
         ...
 
+    @property
+    def certificate(self) -> x509.Certificate:
+        """The same, to be looked into."""
+        ...
+
+    def sign_answer(self, answer: ocsp.OCSPResponseBuilder) -> bytes:
+        """An answer to who asks about a certificate (RFC 6960), DER."""
+        ...
+
     def sign(self, statement: bytes) -> bytes:
         """Its signature: ECDSA, or RSA with PKCS #1 v1.5, over SHA-256. Only over statements no certificate begins
         like (`bridge.desired.SIGNED_PREFIX`)."""
@@ -93,8 +103,10 @@ class OwnAuthority:
     """An authority whose key the hub holds. One it makes itself is of elliptic curve P-256 and signs itself."""
 
     def __init__(self, certificate: x509.Certificate, key: PrivateKey) -> None:
-        self.certificate = certificate
+        self._certificate = certificate
         self._key = key
+        self.ocsp_url: str | None = None
+        """Where others can ask about its certificates, as it writes into them (RFC 5280 section 4.2.2.1)."""
 
     @classmethod
     def make(cls, name: str, now: float) -> OwnAuthority:
@@ -107,6 +119,10 @@ class OwnAuthority:
             .add_extension(_usage(signs=True), critical=True)
         )
         return cls(builder.sign(key, hashes.SHA256()), key)
+
+    @property
+    def certificate(self) -> x509.Certificate:
+        return self._certificate
 
     @property
     def pem(self) -> str:
@@ -150,6 +166,9 @@ class OwnAuthority:
             builder = builder.add_revoked_certificate(entry.build())
         return builder.sign(self._key, hashes.SHA256()).public_bytes(Encoding.DER)
 
+    def sign_answer(self, answer: ocsp.OCSPResponseBuilder) -> bytes:
+        return answer.sign(self._key, hashes.SHA256()).public_bytes(Encoding.DER)
+
     def sign(self, statement: bytes) -> bytes:
         if isinstance(self._key, ec.EllipticCurvePrivateKey):
             return self._key.sign(statement, ec.ECDSA(hashes.SHA256()))
@@ -166,13 +185,18 @@ class OwnAuthority:
         backdated_s: float,
         purpose: x509.ObjectIdentifier,
     ) -> x509.CertificateBuilder:
-        return (
+        builder = (
             _builder(subject, self.certificate.subject, key, now, life_s, backdated_s)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_usage(signs=False), critical=True)
             .add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
             .add_extension(self._key_identifier(), critical=False)
         )
+        if self.ocsp_url is None:
+            return builder
+        place = x509.UniformResourceIdentifier(self.ocsp_url)
+        asked = x509.AuthorityInformationAccess([x509.AccessDescription(AuthorityInformationAccessOID.OCSP, place)])
+        return builder.add_extension(asked, critical=False)
 
     def _key_identifier(self) -> x509.AuthorityKeyIdentifier:
         return x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())

@@ -107,6 +107,8 @@ class Enroller(NamedTuple):
     """Names and addresses gateways reach the hub under."""
     life_s: float
     """Of a gateway's certificate."""
+    ocsp_url: str | None = None
+    """Where others can ask about certificates, as it is written into them; None: nowhere."""
 
 
 def own_names() -> list[str]:
@@ -150,6 +152,10 @@ class ServerCertificate:
         self._due_at = now + (made.ends_at - now) * 2 / 3
         return True
 
+    def shown(self) -> Signed | None:
+        """What is there; None: nothing of its authority."""
+        return _shown(self.file, self._authority)
+
     def _read(self) -> x509.Certificate | None:
         """None where it is of no use any more."""
         try:
@@ -163,8 +169,12 @@ class ServerCertificate:
 
 def shown_certificate(data: Path, authority: OwnAuthority) -> Signed | None:
     """The hub's own, which its authority has made; None where there is none."""
+    return _shown(data / FOLDER / SERVER, authority)
+
+
+def _shown(file: Path, authority: OwnAuthority) -> Signed | None:
     try:
-        found = x509.load_pem_x509_certificate((data / FOLDER / SERVER).read_bytes())
+        found = x509.load_pem_x509_certificate(file.read_bytes())
         found.verify_directly_issued_by(authority.certificate)
         key = found.public_key()
     except (OSError, ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm, x509.InvalidVersion):

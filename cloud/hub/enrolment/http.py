@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
@@ -24,6 +25,8 @@ from bridge.enrolment import (
     Refusal,
     RenewalRequest,
 )
+from cloud.hub.enrolment import ocsp
+from cloud.hub.enrolment.limits import OCSP_REQUEST_BYTES_MAX, OCSP_VALID_S
 from cloud.hub.enrolment.service import Enrolment
 from cloud.hub.json_http import NOT_KEPT, body_of, json_answer
 from cloud.hub.registry.enrolments import EnrolmentRefused
@@ -33,6 +36,9 @@ from edge.broker.http.refusal import Refused
 
 Document = TypeVar("Document", EnrolmentRequest, RenewalRequest, Attestation)
 Answer = TypeVar("Answer")
+
+OCSP_PATH: Final = "/enrolment/ocsp"
+"""POST, or GET with the question in Base64 behind a slash: whether a certificate of the authority counts (RFC 6960)."""
 
 STATUS: Final = {
     Reason.MALFORMED: 400,
@@ -58,6 +64,14 @@ def routes(enrolment: Enrolment, now: Callable[[], float]) -> list[Route]:
     async def revoked(_request: Request) -> Response:
         return Response(enrolment.revocations(), media_type="application/pkix-crl", headers=NOT_KEPT)
 
+    async def status(request: Request) -> Response:
+        try:
+            asked = await _asked_about(request)
+        except Refused as refused:
+            return Response(str(refused), refused.status, media_type="text/plain")
+        kept = NOT_KEPT if request.method == "POST" else {"cache-control": f"public, max-age={int(OCSP_VALID_S / 2)}"}
+        return Response(await enrolment.status_of(asked), media_type=ocsp.MEDIA_TYPE, headers=kept)
+
     async def certificate(request: Request) -> Response:
         return await answered(_enrolled(request), now)
 
@@ -80,10 +94,25 @@ def routes(enrolment: Enrolment, now: Callable[[], float]) -> list[Route]:
     return [
         Route(AUTHORITY_PATH, authority),
         Route(REVOKED_PATH, revoked),
+        Route(OCSP_PATH, status, methods=["POST"]),
+        Route(OCSP_PATH + "/{question:path}", status, methods=["GET"]),
         Route(CERTIFICATE_PATH, certificate, methods=["POST"]),
         Route(RENEWAL_PATH, renewal, methods=["POST"]),
         Route(ATTESTATION_PATH, attestation, methods=["POST"]),
     ]
+
+
+async def _asked_about(request: Request) -> bytes:
+    """A question about a certificate, DER, as RFC 6960 appendix A.1 has it in HTTP. Raises `Refused`."""
+    if request.method == "POST":
+        return await body_of(request, OCSP_REQUEST_BYTES_MAX, "a question about a certificate")
+    text: str = request.path_params["question"]
+    if len(text) > 2 * OCSP_REQUEST_BYTES_MAX:
+        raise Refused(414, f"a question about a certificate has {OCSP_REQUEST_BYTES_MAX} bytes at most")
+    try:
+        return base64.b64decode(text, validate=True)
+    except ValueError:
+        return b""  # answered as what is no question
 
 
 async def answered(asked: Awaitable[Answer], now: Callable[[], float]) -> Response:

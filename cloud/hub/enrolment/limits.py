@@ -30,6 +30,19 @@ clocks that may be off."""
 REVOCATIONS_VALID_S: Final = 7 * 86_400.0
 """The list of revoked certificates is made anew often; who has it may go by it for so long without the hub."""
 
+OCSP_VALID_S: Final = 3_600.0
+"""An answer about one certificate counts so long: who looks is beside a hub, and asks again."""
+
+OCSP_BACKDATED_S: Final = 300.0
+"""An answer begins to count so long before it is given: clocks of machines with a time service differ by seconds, of
+some by minutes."""
+
+OCSP_REQUEST_BYTES_MAX: Final = 2_048
+"""Of a question about one certificate: it has 120 bytes, with a nonce and who asks some hundreds."""
+
+OCSP_NONCE_BYTES_MAX: Final = 128
+"""What a client may have an answer repeat (RFC 9654 section 2.1)."""
+
 TOKEN_EXPIRES_S: Final = 86_400.0
 """Life of a token unless somebody says otherwise: time to carry it to a gateway, and little to lose it."""
 

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
+from cryptography.x509.ocsp import OCSPResponseStatus
 
 from bridge.enrolment import (
     Attestation,
@@ -27,7 +28,8 @@ from bridge.enrolment import (
     digest,
     secret_of,
 )
-from cloud.hub.enrolment.authority import Authority, PublicKey, RequestError, Revoked, key_id, read_request
+from cloud.hub.enrolment import ocsp
+from cloud.hub.enrolment.authority import Authority, PublicKey, RequestError, Revoked, Signed, key_id, read_request
 from cloud.hub.enrolment.limits import CERTIFICATES_A_GATEWAY_MAX, REQUESTS_MAX, REVOCATIONS_LOOKED_AT_S
 from cloud.hub.peers import Peer, gateway_fault
 from cloud.hub.registry.enrolments import Asked, CertificateRecord, EnrolmentRefused, Enrolments, TenantFull
@@ -153,7 +155,32 @@ class Enrolment:
             self._list = now, count, self.authority.revocations(entries, int(now * 1_000), now)
         return self._list[2]
 
+    async def keep_own(self, shown: Signed) -> None:
+        """The hub shows this certificate now. Raises `RegistryError`."""
+        begins_at, ends_at = (int(at * 1_000_000) for at in (shown.begins_at, shown.ends_at))
+        keep = (shown.serial, shown.key_id, begins_at, ends_at, shown.pem)
+        await self._in_thread(lambda registry: registry.keep_other(*keep))
+
+    async def status_of(self, request: bytes) -> bytes:
+        """The answer to a question about a certificate of the authority (RFC 6960); both DER."""
+        question = ocsp.read(request)
+        if question is None:
+            return ocsp.unanswered(OCSPResponseStatus.MALFORMED_REQUEST)
+        if not ocsp.is_about(question, self.authority):
+            return ocsp.unanswered(OCSPResponseStatus.UNAUTHORIZED)  # RFC 5019 section 2.2.3
+        try:
+            return await self._asked(partial(self._status, question))
+        except (EnrolmentRefused, RegistryError):
+            return ocsp.unanswered(OCSPResponseStatus.TRY_LATER)
+
     # --- inside -----------------------------------------------------------------------------------------------------
+
+    def _status(self, question: ocsp.Question, registry: Enrolments) -> bytes:
+        """In the registry's thread."""
+        record = registry.certificate(f"{question.serial:x}")
+        at = None if record is None or record.revoked_at is None else record.revoked_at / 1e6
+        standing = ocsp.Standing(at) if record is not None else None
+        return ocsp.answer(self.authority, question, standing, self._now())
 
     def _now_us(self) -> int:
         return int(self._now() * 1_000_000)

@@ -22,8 +22,8 @@ import sqlalchemy as sa
 from bridge.hidden import hides
 from cloud.hub.registry import command_keys
 from cloud.hub.registry.command_keys import OtherContent, content_digest
-from cloud.hub.registry.database import Database
-from cloud.hub.registry.schema import certificates, commands, gateways, open_schema
+from cloud.hub.registry.opening import opened
+from cloud.hub.registry.schema import certificates, commands, gateways
 from cloud.hub.tenants import full
 
 
@@ -157,12 +157,7 @@ class Commands:
 
     def __init__(self, url: sa.URL) -> None:
         """Opens the registry, and makes it where there is none."""
-        self._database = Database(url)
-        try:
-            self._database.open(open_schema)
-        except BaseException:
-            self._database.close()
-            raise
+        self._database = opened(url).database
 
     def close(self) -> None:
         self._database.close()

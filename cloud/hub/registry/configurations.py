@@ -22,7 +22,6 @@ from cloud.hub.registry.schema import (
     configurations,
     configured,
     gateways,
-    open_schema,
     rollouts,
 )
 from cloud.hub.rollout import RolloutState
@@ -139,17 +138,6 @@ class Configurations:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-
-    @classmethod
-    def at(cls, url: sa.URL) -> Database:
-        """Open a registry for it, and make it where there is none."""
-        database = Database(url)
-        try:
-            database.open(open_schema)
-        except BaseException:
-            database.close()
-            raise
-        return database
 
     def want(self, wanted: Sequence[Wanted], now_us: int, sign: Sign) -> list[VersionRecord]:
         """Make the next version of each of these gateways' configurations. Raises `UnknownGateway`, `DesiredError`;

@@ -15,8 +15,8 @@ import sqlalchemy as sa
 
 from bridge.enrolment import Reason, same
 from bridge.hidden import hides
-from cloud.hub.registry.database import Database
-from cloud.hub.registry.schema import attestations, certificates, gateways, open_schema, tokens
+from cloud.hub.registry.opening import opened
+from cloud.hub.registry.schema import attestations, certificates, gateways, tokens
 from cloud.hub.tenants import full
 
 TIES_US = 10_000_000
@@ -107,12 +107,7 @@ class Enrolments:
 
     def __init__(self, url: sa.URL) -> None:
         """Opens the registry, and makes it where there is none."""
-        self._database = Database(url)
-        try:
-            self._database.open(open_schema)
-        except BaseException:
-            self._database.close()
-            raise
+        self._database = opened(url).database
 
     def close(self) -> None:
         self._database.close()
@@ -156,15 +151,26 @@ class Enrolments:
         """No certificate of this gateway counts any more; returns how many did."""
         return self._database.transaction(lambda tx: _revoke(tx, tenant, gateway, now_us))
 
+    def keep_other(self, serial: str, key_id: bytes, begins_at: int, ends_at: int, pem: str) -> None:
+        """There is a certificate of the authority that is no gateway's: the hub's own."""
+        record = CertificateRecord(serial, NO_TENANT, "", key_id, begins_at, ends_at, None, pem)
+        self._database.transaction(lambda tx: _keep_other(tx, record))
+
     def revoke_other(self, serial: str, key_id: bytes, begins_at: int, ends_at: int, now_us: int, pem: str) -> None:
         """A certificate of the authority that is no gateway's, the hub's own, counts no more."""
-        record = CertificateRecord(serial, NO_TENANT, "", key_id, begins_at, ends_at, now_us, pem)
+        record = CertificateRecord(serial, NO_TENANT, "", key_id, begins_at, ends_at, None, pem)
 
         def work(tx: sa.Connection) -> None:
-            if _certificate(tx, serial) is None:
-                tx.execute(certificates.insert().values(**record._asdict()))
+            _keep_other(tx, record)
+            found = _certificate(tx, serial)
+            if found is not None and found.revoked_at is None:
+                _set_revoked(tx, (serial,), now_us)
 
         self._database.transaction(work)
+
+    def certificate(self, serial: str) -> CertificateRecord | None:
+        """The one of this serial number, a gateway's or the hub's own; None: the authority has made none."""
+        return self._database.transaction(lambda tx: _certificate(tx, serial))
 
     def revoked(self, since_us: int = 0) -> list[CertificateRecord]:
         """Those revoked, from then on."""
@@ -202,6 +208,11 @@ def _token(tx: sa.Connection, token_id: str) -> TokenRecord | None:
 def _certificate(tx: sa.Connection, serial: str | None) -> CertificateRecord | None:
     row = tx.execute(sa.select(*_CERTIFICATE).where(certificates.c.serial == serial)).first()
     return None if row is None else CertificateRecord(*row)
+
+
+def _keep_other(tx: sa.Connection, record: CertificateRecord) -> None:
+    if _certificate(tx, record.serial) is None:
+        tx.execute(certificates.insert().values(**record._asdict()))
 
 
 def _of_gateway(tx: sa.Connection, tenant: str, gateway: str) -> list[CertificateRecord]:

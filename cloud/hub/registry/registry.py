@@ -5,11 +5,10 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 from cloud.hub.registry.commits import Commits
-from cloud.hub.registry.database import Database
 from cloud.hub.registry.directory import Directory
 from cloud.hub.registry.generations import Generations
 from cloud.hub.registry.lineages import Lineages
-from cloud.hub.registry.schema import open_schema
+from cloud.hub.registry.opening import opened
 from cloud.hub.registry.writer import Writer
 
 
@@ -21,16 +20,9 @@ class Registry:
 
         Raises `RegistryError`, whose message says what to do next.
         """
-        self._database = Database(url)
         writer, generations = Writer(writer_id), Generations()
-
-        def work(tx: sa.Connection) -> str:
-            registry_id = open_schema(tx)
-            writer.start(tx)
-            return registry_id
-
+        self._database, self.registry_id = opened(url, writer.start)
         try:
-            self.registry_id = self._database.open(work)
             self.directory = Directory(self._database, writer, generations)
             self.lineages = Lineages(self._database)
             self.commits = Commits(self._database, self.registry_id, writer, generations, self.lineages)

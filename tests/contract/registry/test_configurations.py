@@ -12,6 +12,7 @@ from cloud.hub.groups import Presence
 from cloud.hub.limits import ROLLOUTS_KEPT, VERSIONS_KEPT, WHY_CHARACTERS_MAX
 from cloud.hub.registry.configurations import Configurations, Offer, UnknownGateway, Wanted
 from cloud.hub.registry.database import Database
+from cloud.hub.registry.opening import opened as open_registry
 from cloud.hub.registry.rollouts import RolloutError, RolloutRecord, Rollouts
 from cloud.hub.rollout import Phase, RolloutState, members
 from tests.contract.registry.conftest import Place
@@ -38,7 +39,7 @@ def database(place: Place) -> Iterator[Database]:
     registry = place.open()
     registry.directory.presence({("acme", name): Presence("here", True, 1, 1) for name in GATEWAYS})
     registry.close()
-    opened = Configurations.at(place.url)
+    opened = open_registry(place.url).database
     yield opened
     opened.close()
 
@@ -199,7 +200,7 @@ class TestRollouts:
         assert say(known, ("acme", "g2"), DesiredReport(), SECOND) is None
         say(known, ("acme", "g1"), DesiredReport(version=1, newest=1), SECOND)
         rollouts.look(2 * SECOND, sign)
-        another = Configurations.at(place.url)  # the hub, started again
+        another = open_registry(place.url).database  # the hub, started again
         [moved] = Rollouts(another).look(13 * SECOND, sign)
         assert (moved.wave, moved.state) == (1, RolloutState.RUNNING)
         for name in ("g2", "g3"):

@@ -36,6 +36,9 @@ class Visitor:
 
 
 class Acceptor:
+    def tick(self) -> None:
+        pass
+
     def visitor(self) -> Visitor:
         return Visitor()
 

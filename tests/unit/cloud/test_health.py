@@ -80,7 +80,7 @@ def holds(hub: Hub) -> None:
         (lambda hub: setattr(hub.totals, "holes_closed", 1), "sequences", "were given up", Severity.WARNING),
         (lambda hub: setattr(hub.listener, "refused", 1), "connections", "turned away", Severity.ERROR),
         (lambda hub: setattr(hub.shed, "shed", 1), "memory", "held most", Severity.WARNING),
-        (lambda hub: setattr(hub, "users", "locked"), "users", "not followed: locked", Severity.ERROR),
+        (lambda hub: setattr(hub, "users", "the file is locked"), "users", "the file is locked", Severity.ERROR),
         (lambda hub: hub.spaces.troubles.update(acme="full"), "tenant acme", "is not open: full", Severity.ERROR),
         (lambda hub: setattr(hub, "missed", 1), "tenant acme", "live copies were missed", Severity.WARNING),
         (lambda hub: setattr(hub, "trouble", "no PEM"), "certificate", "no PEM", Severity.ERROR),

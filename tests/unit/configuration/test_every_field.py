@@ -129,7 +129,8 @@ def test_what_a_part_hides_nobody_is_shown(pki: Path) -> None:
 
 
 def test_a_hub_reads_its_file_once() -> None:
-    assert {place.field.effect for place in places(HUB_KINDS)} == {Effect.RESTART}
+    own = [place for place in places(HUB_KINDS) if place.steps[0] != "oidc" or len(place.steps) == 1]
+    assert {place.field.effect for place in own} == {Effect.RESTART}  # what is in `oidc` is a gateway's part, too
 
 
 Edit = dict[tuple[str, str], Any]

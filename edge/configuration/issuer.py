@@ -1,0 +1,37 @@
+"""What is said of an issuer of bearer tokens, at a gateway or a hub."""
+
+from __future__ import annotations
+
+from typing import Final
+from urllib.parse import urlsplit
+
+from bridge.resources.errors import Path
+from bridge.resources.resource import Errors, Resource, error_at
+from edge.broker.configuration import TokenIssuer
+from edge.broker.security.site import host_name
+
+LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
+"""Hosts a password may go to without TLS: it does not leave this machine."""
+
+
+def issuer_faults(resource: Resource, path: Path, oidc: TokenIssuer) -> Errors:
+    """What is wrong with the part at this path of the resource."""
+    for i, key_host in enumerate(oidc.key_hosts):
+        if host_name(key_host) is None:
+            yield error_at(resource, (*path, "keyHosts", i), f'"{key_host}" is not a host, or host:port')
+    try:
+        url = urlsplit(oidc.issuer)
+        host, _ = url.hostname, url.port
+    except ValueError:
+        host, url = None, urlsplit("")
+    if not host or url.scheme not in ("http", "https") or url.query or url.fragment or url.username is not None:
+        yield error_at(
+            resource,
+            (*path, "issuer"),
+            f'"{oidc.issuer}" is not an issuer; expected https://host/path, exactly as in the token claim `iss`',
+        )
+    elif url.scheme == "http" and host not in LOOPBACK:
+        message = (
+            "use https://: over http:// anyone on the network could replace its keys (allowed on this machine only)"
+        )
+        yield error_at(resource, (*path, "issuer"), message)

@@ -1,0 +1,144 @@
+"""A hub whose applications and people have bearer tokens of an issuer, as a gateway's clients may."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from proton import ConnectionException, Message, SSLDomain
+from proton.utils import BlockingConnection, LinkDetached
+
+from bridge.engine import Closed, Engine, Opened
+from tests.integration.test_enrolment import hub
+from tests.integration.test_tokens import BearerClient
+from tests.support.issuer import AUDIENCE, TestIssuer
+from tests.support.machines import take_all
+from tests.support.processes import Waypost, wait_until
+
+WAIT_S = 30.0
+SCOPE = "openid send:app/# recv:app/# view:#"
+
+
+class Site:
+    """A hub and the issuer it trusts."""
+
+    def __init__(self, folder: Path, issuer: TestIssuer) -> None:
+        self.issuer = issuer
+        self.authority = folder / "hub" / "authority" / "ca.pem"
+        file = folder / "hub.yaml"
+        oidc = f"{{issuer: '{issuer.url}', audience: {AUDIENCE}}}"
+        tenants = "[{name: acme, quota: {connections: 100}}]"
+        file.write_text(f"{{apiVersion: waypost/v1, kind: Hub, spec: {{oidc: {oidc}, tenants: {tenants}}}}}")
+        self.hub: Waypost = hub(folder, "--config", str(file))
+
+    @property
+    def context(self) -> ssl.SSLContext:
+        return ssl.create_default_context(cafile=str(self.authority))
+
+    def connect(self, token: str) -> BlockingConnection:
+        """Proton's client, with the token as its password."""
+        domain = SSLDomain(SSLDomain.MODE_CLIENT)
+        domain.set_trusted_ca_db(str(self.authority))
+        domain.set_peer_authentication(SSLDomain.VERIFY_PEER)
+        url = f"amqps://localhost:{self.hub.port('amqps')}"
+        return BlockingConnection(
+            url, timeout=WAIT_S, ssl_domain=domain, user="token", password=token, allowed_mechs="PLAIN", reconnect=False
+        )
+
+    def ask(self, token: str) -> int:
+        """The status of the list of gateways."""
+        request = urllib.request.Request(f"https://localhost:{self.hub.port('https')}/api/v1/gateways")
+        request.add_header("Authorization", f"Bearer {token}")
+        try:
+            with urllib.request.urlopen(request, timeout=WAIT_S, context=self.context) as answer:
+                return int(answer.status)
+        except urllib.error.HTTPError as refused:
+            with refused:
+                return refused.code
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    with TestIssuer() as issuer:
+        made = Site(tmp_path_factory.mktemp("tokens"), issuer)
+        with made.hub:
+            yield made
+
+
+def test_an_application_sends_and_receives(site: Site) -> None:
+    connection = site.connect(site.issuer.token("app@acme", SCOPE))
+    receiver = connection.create_receiver("app/a", credit=1)
+    connection.create_sender("app/a").send(Message(body="one"))
+    assert receiver.receive(WAIT_S).body == "one"
+    receiver.accept()
+    with pytest.raises(LinkDetached, match="unauthorized-access"):
+        connection.create_sender("other")
+    connection.close()
+
+
+def test_a_tenant_whose_first_user_comes(site: Site) -> None:
+    """Its space is opened then; until it is, who comes is told to come again."""
+
+    def let_in() -> bool:
+        try:
+            site.connect(site.issuer.token("app@beta", SCOPE)).close()
+        except ConnectionException:
+            return False
+        return True
+
+    wait_until(let_in, timeout_s=WAIT_S, what="the space of a tenant nobody named")
+
+
+@pytest.mark.parametrize("user", ["app", "app@Acme"])
+def test_who_is_of_no_tenant_is_not_let_in(site: Site, user: str) -> None:
+    with pytest.raises(ConnectionException):
+        site.connect(site.issuer.token(user, SCOPE))
+
+
+def opened(site: Site, token: str) -> tuple[list[Any], str | None]:
+    """Connect with OAUTHBEARER; what happened until the connection was closed, and why there was none."""
+    sasl = BearerClient(token)
+    engine = Engine(container_id="c", server=False, hostname="localhost", sasl=sasl, now=time.monotonic())
+    engine.open()
+    found: list[Any] = []
+    with (
+        socket.create_connection(("localhost", site.hub.port("amqps")), WAIT_S) as plain,
+        site.context.wrap_socket(plain, server_hostname="localhost") as connection,
+    ):
+        while not any(isinstance(event, Closed) for event in found):
+            data = engine.data_to_send()
+            if data:
+                connection.sendall(data)
+            read = connection.recv(65_536)
+            found += take_all(engine, read, time.monotonic()) if read else engine.receive_eof(time.monotonic())
+    return found, sasl.failure
+
+
+def test_oauthbearer_until_it_expires(site: Site) -> None:
+    for life_s in (2.0, 8.0, 30.0):  # on a busy machine it may be over before it is shown
+        found, failure = opened(site, site.issuer.token("app@acme", SCOPE, life_s))
+        if failure is None:
+            break
+    assert failure is None
+    assert any(isinstance(event, Opened) for event in found)
+    (closed,) = [event for event in found if isinstance(event, Closed)]
+    assert "the token has expired" in closed.condition.description
+
+
+def test_a_token_for_somebody_else(site: Site) -> None:
+    found, failure = opened(site, site.issuer.token("app@acme", SCOPE, aud="other"))
+    assert "refused our credentials" in str(failure)
+    assert not any(isinstance(event, Opened) for event in found)
+
+
+def test_over_http(site: Site) -> None:
+    assert site.ask(site.issuer.token("ann@acme", SCOPE)) == 200
+    assert site.ask(site.issuer.token("ann@acme", "send:app/#")) == 403
+    assert site.ask("x") == 401
