@@ -11,7 +11,6 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,9 +30,8 @@ from edge.broker.http.limits import HTTP_POLLS_MAX, HTTP_STRANGERS_MAX, HTTP_USE
 from edge.output.terminal import say_json, styled
 
 if TYPE_CHECKING:
-    from bridge.resources.resource import Resource
     from edge.appliance.configuration.management import AddressAdministration
-    from edge.appliance.following import Following
+    from edge.appliance.following import Applied, Following
     from edge.appliance.gateway import Gateway
     from edge.appliance.options import RunOptions
     from edge.broker.configuration import BrokerConfiguration
@@ -118,20 +116,21 @@ def run(
     sys.exit(int(Exit.DONE))
 
 
-def _prepared(options: RunOptions) -> tuple[BrokerConfiguration, Sequence[Resource]]:
+def _prepared(options: RunOptions) -> tuple[BrokerConfiguration, Applied]:
     """What to serve. A version of the hub's configuration that is tried and cannot be served is rolled back. Raises
     CommandError."""
     from bridge.resources.errors import ConfigurationRejected
     from edge.appliance.configuration.repository import RepositoryError
     from edge.appliance.desired.starts import begin, give_up
-    from edge.appliance.options import OptionsRefused, configuration_of, resources_of
+    from edge.appliance.following import Applied
+    from edge.appliance.options import OptionsRefused, configuration_of
 
     try:
         begin(options)
         while True:
             try:
-                resources = resources_of(options)
-                return configuration_of(options, resources), resources
+                applied = Applied.read(options)
+                return configuration_of(options, applied.resources), applied
             except (OptionsRefused, ConfigurationRejected) as error:
                 if not give_up(options, str(error)):
                     raise
@@ -144,7 +143,7 @@ def _prepared(options: RunOptions) -> tuple[BrokerConfiguration, Sequence[Resour
         raise CommandError(str(error)) from None
 
 
-def _serve(options: RunOptions, configuration: BrokerConfiguration, resources: Sequence[Resource]) -> bool:
+def _serve(options: RunOptions, configuration: BrokerConfiguration, applied: Applied) -> bool:
     """Serve until the end; False: to start again. Raises CommandError."""
     import uvloop
 
@@ -160,7 +159,7 @@ def _serve(options: RunOptions, configuration: BrokerConfiguration, resources: S
         for listener in configuration.listeners:
             if not is_held(options.data):  # else the other gateway there is what is wrong
                 require_free(listener.name, listener.endpoint.host, listener.endpoint.port)
-        return bool(uvloop.run(_run(configuration, options, resources)))
+        return bool(uvloop.run(_run(configuration, options, applied)))
     except ListenError as error:
         if give_up(options, str(error)):
             return False
@@ -180,7 +179,7 @@ def _allow_files(wanted: int) -> None:
         log.warning("at most %d files can be open, %d connections may be: raise the limit (ulimit -n)", allowed, wanted)
 
 
-async def _run(configuration: BrokerConfiguration, options: RunOptions, resources: Sequence[Resource]) -> bool:
+async def _run(configuration: BrokerConfiguration, options: RunOptions, applied: Applied) -> bool:
     """Serve until SIGTERM; False: to start again."""
     from edge.appliance.desired.trials import Trials
     from edge.appliance.following import Following
@@ -204,7 +203,7 @@ async def _run(configuration: BrokerConfiguration, options: RunOptions, resource
     gc.freeze()  # modules stay: going through them again and again cost 10 ms each time
     gc.set_threshold(*COLLECTED)
     gc.disable()  # until the store is read: a third of a start with 100 000 names
-    following = Following(options, resources)
+    following = Following(options, applied)
     trials = Trials(options.data, following, restart=ended.set)
     administration = partial(_administration, options, following) if options.config is None else None
     gateway = Gateway(configuration, options.data, administration, development=options.dev, trials=trials)

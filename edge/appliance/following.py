@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from bridge.resources.effects import in_force, restarts
 from bridge.resources.errors import ConfigurationRejected
@@ -21,16 +21,30 @@ WATCH_S: Final = 1.0
 """How often it is looked whether something was applied: one stat(2)."""
 
 
+class Applied(NamedTuple):
+    """What is applied."""
+
+    resources: Sequence[Resource]
+    mark: object
+    """The repository's from before they were read: what is applied later has another."""
+
+    @classmethod
+    def read(cls, options: RunOptions) -> Applied:
+        """Raises OptionsRefused, `ConfigurationRejected`, `RepositoryError`."""
+        mark = Repository(options.data).mark
+        return cls(resources_of(options), mark)
+
+
 class Following:
     """What a gateway was started with, and what it has heard of since."""
 
-    def __init__(self, options: RunOptions, started: Sequence[Resource]) -> None:
-        """`started`: the resources the gateway was started with."""
+    def __init__(self, options: RunOptions, started: Applied) -> None:
+        """`started`: what the gateway was started with."""
         self._options = options
-        self._started = self._heard = started
+        self._started = self._heard = started.resources
         self._one_at_a_time = asyncio.Lock()
         self._repository = Repository(options.data)
-        self._mark = self._repository.mark
+        self._mark = started.mark
         self.followed: Callable[[], None] = _nobody
         """Called when something that was applied has been taken over."""
 

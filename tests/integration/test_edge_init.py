@@ -101,6 +101,7 @@ def test_by_options_with_a_hub(tmp_path: Path) -> None:
         (["--mqtt", "nowhere"], "--mqtt nowhere"),
         (["--hub", "amqp://hub.example"], "--forward"),
         (["--forward", "plant/#"], "--hub"),
+        (["--token", "wpt1.abcd.abcd.abcd"], "--hub"),
         (["--hub", "hub.example", "--forward", "plant/#"], "hub.example"),
         (["--name", "two words"], "two words"),
         (["--hub", "amqp://hub.example", "--forward", "plant/#/x"], "plant/#/x"),

@@ -16,11 +16,11 @@ from edge.appliance.configuration.effective import effective
 from edge.appliance.configuration.repository import RepositoryError
 from edge.appliance.desired.starts import begin, give_up
 from edge.appliance.desired.trials import Trials
-from edge.appliance.following import Following
+from edge.appliance.following import Applied, Following
 from edge.appliance.gateway import Gateway as Appliance
 from edge.appliance.identity.location import identity_file
 from edge.appliance.identity.renewal import Renewal
-from edge.appliance.options import RunOptions, resources_of
+from edge.appliance.options import RunOptions
 from edge.broker.configuration import (
     AddressConfiguration,
     BrokerConfiguration,
@@ -199,7 +199,8 @@ class Gateway:
         self._history.record("start", NAME)
         try:
             begin(OPTIONS)
-            resources = resources_of(OPTIONS)
+            applied = Applied.read(OPTIONS)
+            resources = applied.resources
             self._managed = managed(resources)
             if self._managed.endpoint("http") is not None and give_up(OPTIONS, "the port is in use"):
                 self._end_process()
@@ -211,7 +212,7 @@ class Gateway:
         self._history.record("followed", self.mark)
         self.store = open_store(self.medium, self.process, loop.call_soon_threadsafe)
         self.broker = Broker(self._in_force, self.store, resident=lambda: 0)
-        following = Following(OPTIONS, resources)
+        following = Following(OPTIONS, applied)
         trials = Trials(OPTIONS.data, following, restart=partial(loop.call_soon, self._again))
         self.uplinks = Uplinks(self.broker.router, self.store, NoKey(), made=trials.bind)
         self.uplinks.configure(self._in_force)

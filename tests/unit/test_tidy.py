@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import os
 import re
 import subprocess
@@ -286,17 +287,27 @@ class TestPackaging:
 
 def third_party_imports(folders: tuple[str, ...], but: tuple[str, ...] = ()) -> set[str]:
     """Distributions whose packages the modules below these folders import, `but` those below these."""
-    distributions = packages_distributions()
     found: set[str] = set()
-    for path, text in modules(*PACKAGES):
+    for path, needed in imports_of_modules().items():
         if not path.startswith(tuple(f"{folder}/" for folder in folders)):
             continue
         if path.startswith(tuple(f"{folder}/" for folder in but)):
             continue
+        found |= needed
+    return found
+
+
+@functools.cache
+def imports_of_modules() -> dict[str, set[str]]:
+    """By path of the module: distributions whose packages it imports."""
+    distributions = packages_distributions()
+    found: dict[str, set[str]] = {}
+    for path, text in modules(*PACKAGES):
+        needed = found.setdefault(path, set())
         for node in ast.walk(ast.parse(text)):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
                 names = [node.module]
             tops = {name.split(".")[0] for name in names} - set(PACKAGES) - set(sys.stdlib_module_names)
-            found |= {requirement_name(distributions[top][0]) for top in tops}
+            needed |= {requirement_name(distributions[top][0]) for top in tops}
     return found

@@ -35,6 +35,7 @@ from edge.output.terminal import say
 
 FILE_NAME: Final = "gateway.yaml"
 FILE_MODE: Final = 0o600
+HUB_EXAMPLE: Final = "for example --hub amqps://hub.example:5671 --forward 'plant/#'"
 NOTHING_MADE: Final = "nothing was made; do it again when that is mended"
 
 
@@ -78,6 +79,8 @@ def make(data: Path, told: Told, *, systemd: bool) -> None:
         with contextlib.ExitStack() as undo:
             undo.callback(_remove_empty, [folder for folder in (data, *data.parents) if not folder.exists()])
             if wanted is not None and told.token is not None:
+                if not wanted.hub:
+                    raise CommandError("--token is for a hub", hint=f"name it, {HUB_EXAMPLE}", code=Exit.USAGE)
                 _check(wanted, file)
                 make_directory(data)
                 wanted = msgspec.structs.replace(
@@ -194,7 +197,7 @@ def _check(wanted: FirstGateway, file: Path) -> tuple[str, list[Resource]]:
     if bool(wanted.hub) != bool(wanted.forward):
         raise CommandError(
             "--hub and --forward go together",
-            hint="for example --hub amqps://hub.example:5671 --forward 'plant/#'",
+            hint=HUB_EXAMPLE,
             code=Exit.USAGE,
         )
     text = yaml_of(wanted)

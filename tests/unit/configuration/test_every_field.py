@@ -35,7 +35,8 @@ from bridge.resources.values import duration, size
 from bridge.sasl.scram import derive
 from cloud.hub.configuration import KINDS as HUB_KINDS
 from edge.appliance.configuration.commands import apply
-from edge.appliance.following import Following
+from edge.appliance.configuration.repository import Repository
+from edge.appliance.following import Applied, Following
 from edge.appliance.gateway import Gateway
 from edge.appliance.options import RunOptions, configuration_of, resources_of
 from edge.broker.hono.errors import DeviceError
@@ -424,7 +425,7 @@ async def started(data: Path, resources: Sequence[Resource]) -> AsyncIterator[tu
     gateway = Gateway(configuration_of(options, resources), data)
     await gateway.start()
     try:
-        yield gateway, Following(options, resources)
+        yield gateway, Following(options, Applied(resources, Repository(data).mark))
     finally:
         await gateway.stop()
 

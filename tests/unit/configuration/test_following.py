@@ -1,0 +1,65 @@
+"""A gateway takes over what is applied, whenever that is."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import cast
+
+from click.testing import CliRunner
+
+from edge.appliance.configuration.commands import apply
+from edge.appliance.following import Applied, Following
+from edge.appliance.gateway import Gateway
+from edge.appliance.options import RunOptions, configuration_of
+from edge.broker.configuration import BrokerConfiguration
+
+GATEWAY = """
+apiVersion: waypost/v1
+kind: Gateway
+metadata: {name: gw1}
+spec: {listeners: {mqtt: "127.0.0.1:0"}}
+"""
+ADDRESS = """
+apiVersion: enmasse.io/v1beta1
+kind: Address
+metadata: {name: default.late}
+spec: {address: late, type: queue}
+"""
+
+
+class Reconfigured:
+    """In place of the gateway."""
+
+    def __init__(self) -> None:
+        self.configuration: BrokerConfiguration | None = None
+
+    async def reconfigure(self, configuration: BrokerConfiguration) -> None:
+        self.configuration = configuration
+
+
+def applied(data: Path, text: str) -> None:
+    done = CliRunner().invoke(apply, ["--data", str(data), "-f", "-"], input=text)
+    assert done.exit_code == 0, done.output
+
+
+def test_what_is_applied_between_the_reading_and_the_watch_is_taken_over(tmp_path: Path) -> None:
+    async def scenario() -> BrokerConfiguration | None:
+        options = RunOptions(data=tmp_path)
+        applied(tmp_path, GATEWAY)
+        started = Applied.read(options)
+        assert "late" not in repr(configuration_of(options, started.resources).addresses)
+        applied(tmp_path, ADDRESS)
+        gateway, taken_over = Reconfigured(), asyncio.Event()
+        following = Following(options, started)
+        following.followed = taken_over.set
+        watching = asyncio.create_task(following.watch(cast(Gateway, gateway)))
+        async with asyncio.timeout(20):
+            await taken_over.wait()
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+        return gateway.configuration
+
+    configuration = asyncio.run(scenario())
+    assert configuration is not None
+    assert "late" in repr(configuration.addresses)
