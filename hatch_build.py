@@ -12,6 +12,7 @@ import ast
 import fcntl
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -100,7 +101,10 @@ def compiler() -> list[str]:
 def library_path(source: Path) -> Path:
     """As `bridge.libraries.library_path`, which looks for what this names (a test holds them together): what is not
     installed yet cannot be imported."""
-    return source.with_name(f"_{source.stem}_{sha256(source.read_bytes()).hexdigest()[:16]}.so")
+    text = source.read_bytes()
+    included = [source.parent / name.decode() for name in re.findall(rb'^#include "(.+)"$', text, re.MULTILINE)]
+    digest = sha256(text + b"".join(path.read_bytes() for path in included))
+    return source.with_name(f"_{source.stem}_{digest.hexdigest()[:16]}.so")
 
 
 def compile_loops(root: Path, folder: Path | None = None) -> list[Path]:

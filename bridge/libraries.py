@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
@@ -12,11 +13,15 @@ SETTING: Final = "WAYPOST_ENGINE"
 
 
 def library_path(source: Path) -> Path:
-    """What was made of a source: its name holds the hash of the source, so an old one is never loaded.
+    """What was made of a source: its name holds the hash of the source and what it includes of ours, so an old one is
+    never loaded.
 
-    Raises OSError when the source is not there.
+    Raises OSError when a file of it is not there.
     """
-    return source.with_name(f"_{source.stem}_{sha256(source.read_bytes()).hexdigest()[:16]}.so")
+    text = source.read_bytes()
+    included = [source.parent / name.decode() for name in re.findall(rb'^#include "(.+)"$', text, re.MULTILINE)]
+    digest = sha256(text + b"".join(path.read_bytes() for path in included))
+    return source.with_name(f"_{source.stem}_{digest.hexdigest()[:16]}.so")
 
 
 def entry_of(library: Path, name: str) -> Any:

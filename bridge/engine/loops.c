@@ -1,10 +1,9 @@
 /*
  * The inner loops of the AMQP machine over Qpid Proton's engine: one call a batch where Python makes five a message.
  *
- * Proton's functions come as pointers, out of the one copy of Proton that the process has. Python's are of its stable
- * interface (PEP 384) and declared here: so this file is compiled by itself, without any headers but the compiler's, and
- * what is compiled serves every Python. `compiled.py` is the other side: it decides about everything that is not plain
- * (other outcomes than accepted and released).
+ * Proton's functions come as pointers, out of the one copy of Proton that the process has, and Python's are those of
+ * `stable_interface.h`. `compiled.py` is the other side: it decides about everything that is not plain (other outcomes
+ * than accepted and released).
  *
  * The interpreter lock is held, but where bytes of the peer are many (LONG_BYTES): to let it go costs more than most
  * calls take, and whoever gets it meanwhile makes us wait. A delivery is only valid until it is settled: Proton makes new
@@ -17,6 +16,8 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/types.h>
+
+#include "../stable_interface.h"
 
 typedef struct pn_transport_t pn_transport_t;
 typedef struct pn_collector_t pn_collector_t;
@@ -65,51 +66,6 @@ static struct proton {
     uintptr_t types_told;    /* a bit for each type of event that Python handles; the others are nobody's */
     uintptr_t rows_max;      /* of one `collect`; more take another call */
 } pn;
-
-/* --- the stable interface of Python ------------------------------------------------------------------------------ */
-
-typedef struct _object PyObject;
-typedef ssize_t Py_ssize_t;
-typedef PyObject *(*PyCFunctionFast)(PyObject *, PyObject *const *, Py_ssize_t);
-typedef struct PyMethodDef {
-    const char *name;
-    PyCFunctionFast function;
-    int flags;
-    const char *documentation;
-} PyMethodDef;
-enum { METH_FASTCALL = 0x80 };
-
-extern PyObject _Py_NoneStruct, *PyExc_ValueError;
-void Py_IncRef(PyObject *);
-void Py_DecRef(PyObject *);
-PyObject *Py_BuildValue(const char *, ...);
-PyObject *PyErr_Occurred(void);
-void PyErr_SetString(PyObject *, const char *);
-void *PyEval_SaveThread(void);
-void PyEval_RestoreThread(void *);
-void *PyLong_AsVoidPtr(PyObject *);
-PyObject *PyLong_FromVoidPtr(void *);
-long PyLong_AsLong(PyObject *);
-PyObject *PyLong_FromSsize_t(Py_ssize_t);
-unsigned long long PyLong_AsUnsignedLongLong(PyObject *);
-PyObject *PyLong_FromUnsignedLongLong(unsigned long long);
-PyObject *PyBool_FromLong(long);
-PyObject *PyBytes_FromStringAndSize(const char *, Py_ssize_t);
-char *PyBytes_AsString(PyObject *);
-int PyBytes_AsStringAndSize(PyObject *, char **, Py_ssize_t *);
-PyObject *PyList_New(Py_ssize_t);
-int PyList_Append(PyObject *, PyObject *);
-PyObject *PyTuple_New(Py_ssize_t);
-PyObject *PyTuple_GetItem(PyObject *, Py_ssize_t);
-Py_ssize_t PyList_Size(PyObject *);
-PyObject *PyList_GetItem(PyObject *, Py_ssize_t);
-int PyTuple_SetItem(PyObject *, Py_ssize_t, PyObject *);
-PyObject *PyDict_GetItemWithError(PyObject *, PyObject *);
-int PyDict_SetItem(PyObject *, PyObject *, PyObject *);
-int PyDict_DelItem(PyObject *, PyObject *);
-PyObject *PyObject_GetIter(PyObject *);
-PyObject *PyIter_Next(PyObject *);
-PyObject *PyCFunction_NewEx(PyMethodDef *, PyObject *, PyObject *);
 
 enum {
     STATE_ACCEPTED = 0x24, /* AMQP 1.0 section 3.4.2 */

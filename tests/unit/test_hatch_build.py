@@ -19,6 +19,7 @@ from edge.broker.store import loops as store_loops
 from tests.conftest import ROOT
 from tests.support.loops import LOOPS
 
+INCLUDED = Path("bridge", "stable_interface.h")
 needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="no compiler")
 
 
@@ -35,7 +36,7 @@ class Application:
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """A project that holds the loops and nothing else."""
-    for path in hatch_build.SOURCES:
+    for path in (*hatch_build.SOURCES, INCLUDED):
         source = tmp_path / path
         source.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / path, source)

@@ -10,9 +10,6 @@
  * Where a lane knows the socket of its connection, all that are ready are received from in one call, and answers are sent
  * in one: the interpreter lock is let go for both, and held for everything else. The connection's transport does whatever
  * is not that: it sends what a socket does not take at once, and is told of the peer's end and of errors.
- *
- * Python's functions are of its stable interface (PEP 384) and declared here: so this file is compiled by itself, without
- * any headers but the C library's, and what is compiled serves every Python.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -24,61 +21,7 @@
 #include <sys/types.h>
 #include <unistd.h>
 
-/* --- the stable interface of Python ------------------------------------------------------------------------------ */
-
-typedef struct _object PyObject;
-typedef struct _ts PyThreadState;
-typedef ssize_t Py_ssize_t;
-typedef PyObject *(*PyCFunctionFast)(PyObject *, PyObject *const *, Py_ssize_t);
-typedef struct PyMethodDef {
-    const char *name;
-    PyCFunctionFast function;
-    int flags;
-    const char *documentation;
-} PyMethodDef;
-enum { METH_FASTCALL = 0x80 };
-typedef void (*PyCapsule_Destructor)(PyObject *);
-
-extern PyObject _Py_NoneStruct, _Py_FalseStruct, *PyExc_OSError;
-PyThreadState *PyEval_SaveThread(void);
-void PyEval_RestoreThread(PyThreadState *);
-PyObject *PyErr_SetFromErrno(PyObject *);
-void Py_IncRef(PyObject *);
-void Py_DecRef(PyObject *);
-PyObject *Py_BuildValue(const char *, ...);
-PyObject *PyErr_Occurred(void);
-void PyErr_Clear(void);
-PyObject *PyErr_NoMemory(void);
-void *PyMem_Malloc(size_t);
-void *PyMem_Calloc(size_t, size_t);
-void *PyMem_Realloc(void *, size_t);
-void PyMem_Free(void *);
-long PyLong_AsLong(PyObject *);
-PyObject *PyLong_FromLong(long);
-PyObject *PyFloat_FromDouble(double);
-double PyFloat_AsDouble(PyObject *);
-int PyObject_IsTrue(PyObject *);
-PyObject *PyBool_FromLong(long);
-PyObject *PyBytes_FromStringAndSize(const char *, Py_ssize_t);
-int PyBytes_AsStringAndSize(PyObject *, char **, Py_ssize_t *);
-PyObject *PyList_New(Py_ssize_t);
-int PyList_Append(PyObject *, PyObject *);
-Py_ssize_t PyList_Size(PyObject *);
-PyObject *PyList_GetItem(PyObject *, Py_ssize_t);
-PyObject *PyTuple_New(Py_ssize_t);
-int PyTuple_SetItem(PyObject *, Py_ssize_t, PyObject *);
-PyObject *PyDict_GetItemWithError(PyObject *, PyObject *);
-int PyDict_SetItem(PyObject *, PyObject *, PyObject *);
-int PyDict_DelItem(PyObject *, PyObject *);
-PyObject *PyObject_CallNoArgs(PyObject *);
-PyObject *PyObject_CallFunctionObjArgs(PyObject *, ...);
-PyObject *PyObject_GetAttr(PyObject *, PyObject *);
-int PyObject_SetAttr(PyObject *, PyObject *, PyObject *);
-PyObject *PyUnicode_InternFromString(const char *);
-PyObject *PyUnicode_FromStringAndSize(const char *, Py_ssize_t);
-PyObject *PyCapsule_New(void *, const char *, PyCapsule_Destructor);
-void *PyCapsule_GetPointer(PyObject *, const char *);
-PyObject *PyCFunction_NewEx(PyMethodDef *, PyObject *, PyObject *);
+#include "../../../bridge/stable_interface.h"
 
 static PyObject *none(void)
 {

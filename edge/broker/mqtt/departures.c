@@ -2,44 +2,14 @@
  * What many messages are to one subscriber: PUBLISH packets of QoS 0 and 1 behind each other, and what is in flight by
  * their packet identifiers. `departures.py` says what is given; `outbound.py` does the same message by message.
  *
- * Python's functions are of its stable interface (PEP 384) and declared here: so this file is compiled by itself, without
- * any headers but the compiler's, and what is compiled serves every Python. The interpreter lock is held throughout.
+ * The interpreter lock is held throughout.
  */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
 
-/* --- the stable interface of Python ------------------------------------------------------------------------------ */
-
-typedef struct _object PyObject;
-typedef ssize_t Py_ssize_t;
-typedef PyObject *(*PyCFunctionFast)(PyObject *, PyObject *const *, Py_ssize_t);
-typedef struct PyMethodDef {
-    const char *name;
-    PyCFunctionFast function;
-    int flags;
-    const char *documentation;
-} PyMethodDef;
-enum { METH_FASTCALL = 0x80 };
-
-extern PyObject _Py_FalseStruct;
-void Py_DecRef(PyObject *);
-PyObject *Py_BuildValue(const char *, ...);
-PyObject *PyErr_Occurred(void);
-long PyLong_AsLong(PyObject *);
-PyObject *PyLong_FromLong(long);
-PyObject *PyBytes_FromStringAndSize(const char *, Py_ssize_t);
-char *PyBytes_AsString(PyObject *);
-int PyBytes_AsStringAndSize(PyObject *, char **, Py_ssize_t *);
-const char *PyUnicode_AsUTF8AndSize(PyObject *, Py_ssize_t *);
-Py_ssize_t PyList_Size(PyObject *);
-PyObject *PyList_GetItem(PyObject *, Py_ssize_t);
-int PyDict_SetItem(PyObject *, PyObject *, PyObject *);
-PyObject *PyObject_CallFunctionObjArgs(PyObject *, ...);
-PyObject *PyObject_GetAttr(PyObject *, PyObject *);
-PyObject *PyUnicode_InternFromString(const char *);
-PyObject *PyCFunction_NewEx(PyMethodDef *, PyObject *, PyObject *);
+#include "../../../bridge/stable_interface.h"
 
 static PyObject *ADDRESS, *FLAGS, *PROPERTIES, *BODIES, *ONE;
 

@@ -2,57 +2,14 @@
  * The loops over the messages of a commit: numbering them, packing them into a segment, and passing over what nobody has
  * to be told of. `loops.py` has the same in Python, and says what each of them does.
  *
- * Python's functions are of its stable interface (PEP 384) and declared here: so this file is compiled by itself, without
- * any headers but the compiler's, and what is compiled serves every Python. The interpreter lock is held throughout.
+ * The interpreter lock is held throughout.
  */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
 
-/* --- the stable interface of Python ------------------------------------------------------------------------------ */
-
-typedef struct _object PyObject;
-typedef struct _typeobject PyTypeObject;
-typedef ssize_t Py_ssize_t;
-typedef PyObject *(*PyCFunctionFast)(PyObject *, PyObject *const *, Py_ssize_t);
-typedef struct PyMethodDef {
-    const char *name;
-    PyCFunctionFast function;
-    int flags;
-    const char *documentation;
-} PyMethodDef;
-enum { METH_FASTCALL = 0x80 };
-
-extern PyObject *PyExc_OverflowError;
-void Py_IncRef(PyObject *);
-void Py_DecRef(PyObject *);
-PyObject *Py_BuildValue(const char *, ...);
-PyObject *PyErr_Occurred(void);
-void PyErr_SetString(PyObject *, const char *);
-PyObject *PyErr_NoMemory(void);
-void *PyMem_Malloc(size_t);
-void PyMem_Free(void *);
-PyObject *PyLong_FromSsize_t(Py_ssize_t);
-PyObject *PyLong_FromLongLong(long long);
-long long PyLong_AsLongLong(PyObject *);
-unsigned long long PyLong_AsUnsignedLongLong(PyObject *);
-PyObject *PyBytes_FromStringAndSize(const char *, Py_ssize_t);
-char *PyBytes_AsString(PyObject *);
-int PyBytes_AsStringAndSize(PyObject *, char **, Py_ssize_t *);
-const char *PyUnicode_AsUTF8AndSize(PyObject *, Py_ssize_t *);
-int PyList_Append(PyObject *, PyObject *);
-Py_ssize_t PyList_Size(PyObject *);
-PyObject *PyList_GetItem(PyObject *, Py_ssize_t);
-PyObject *PyTuple_New(Py_ssize_t);
-PyObject *PyTuple_GetItem(PyObject *, Py_ssize_t);
-int PyTuple_SetItem(PyObject *, Py_ssize_t, PyObject *);
-PyObject *PyDict_GetItemWithError(PyObject *, PyObject *);
-int PyDict_SetItem(PyObject *, PyObject *, PyObject *);
-PyObject *PyObject_GetAttr(PyObject *, PyObject *);
-PyObject *PyUnicode_InternFromString(const char *);
-PyObject *PyType_GenericAlloc(PyTypeObject *, Py_ssize_t);
-PyObject *PyCFunction_NewEx(PyMethodDef *, PyObject *, PyObject *);
+#include "../../../bridge/stable_interface.h"
 
 static PyObject *ADDRESS, *DEVICE, *FLAGS, *PROPERTIES, *BODIES, *RECEIVED_AT;
 
