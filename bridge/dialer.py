@@ -1,4 +1,5 @@
-"""The asyncio shell that keeps a connector's connection up: endpoints in order of preference, for ever, with backoff.
+"""The asyncio shell that keeps a connector's connection up: endpoints in order of preference
+(`bridge.endpoint_order`), for ever, with backoff.
 
 It knows time and when to try again; what one attempt is, is its `Attempt`'s: a socket with a machine of ours behind it
 (`bridge.socket_attempt`), or a library's client (`bridge.client_attempt`).
@@ -18,6 +19,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from bridge.backoff import Backoff
+from bridge.endpoint_order import EndpointOrder
 from bridge.tls_refusal import refusal
 
 log = logging.getLogger(__name__)
@@ -120,10 +122,9 @@ class Dialer:
         backoff: Backoff,
         changed: Callable[[LinkState], None] | None = None,
     ) -> None:
-        """`attempt` makes the next attempt, at an endpoint. `changed` is told every new state."""
-        if not endpoints:
-            raise ValueError("a connector needs an endpoint")
-        self._endpoints = list(endpoints)
+        """`endpoints`: the first is preferred. `attempt` makes the next attempt, at an endpoint. `changed` is told
+        every new state."""
+        self._endpoints = EndpointOrder(endpoints)
         self._make_attempt = attempt
         self._backoff = backoff
         self._changed = changed
@@ -156,6 +157,7 @@ class Dialer:
     def resume(self) -> None:
         """Try again, now."""
         self._backoff.reset()
+        self._endpoints.reset()
         self._update(paused=False)
         self._wanted.set()
         self._nudge.set()
@@ -200,10 +202,13 @@ class Dialer:
             await self._wanted.wait()
             self._nudge.clear()
             self._asked_s = 0.0
-            for endpoint in self._endpoints:
+            for endpoint in self._endpoints.order(loop.time()):
                 stood = await self._try(endpoint)
+                if stood:
+                    self._endpoints.connected(endpoint)
                 if stood or not self._wanted.is_set():
                     break
+                self._endpoints.failed(endpoint, loop.time())
             if self._wanted.is_set():
                 wait_s = max(self._backoff.failed(loop.time()), self._asked_s)
                 log.info("not connected: %s; next attempt in %.1f s", self._state.last_error, wait_s)

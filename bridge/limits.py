@@ -157,3 +157,8 @@ COMMAND_TTL_S_MAX: Final = 30 * 86_400.0
 
 PROXY_ANSWER_BYTES_MAX: Final = 16 << 10
 """Of an HTTP proxy's answer to CONNECT: a status and some fields; whoever says more is none."""
+
+PREFERRED_ENDPOINT_AGAIN_S: Final = 900.0
+"""Between two attempts at a peer's first endpoint while links come from a further one: where nobody answers at the
+first, an attempt takes 10 s, so that reconnects lose 1 % of the time to it at most; and who opens a firewall sees the
+first used again at the next reconnect after a quarter of an hour."""

@@ -200,7 +200,8 @@ class Connector(Part, frozen=True, kw_only=True):
     name: Live[Name]
     """What forwarders call it."""
     hosts: Live[Annotated[tuple[EndpointHost, ...], msgspec.Meta(min_length=1)]] = msgspec.field(name="endpointHosts")
-    """Where it is; tried in order, the first being preferred."""
+    """Where it is; tried in order, the first being preferred. While links come from a further one, a reconnect begins
+    with that, and the first is tried again a quarter of an hour after it has failed."""
     type: Live[ConnectorType] = ConnectorType.WAYPOST
     """What it speaks."""
     container: Live[str] = ""

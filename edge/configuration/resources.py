@@ -206,7 +206,8 @@ class HubPart(Part, frozen=True, kw_only=True):
     """``amqps://host:port``, or over WebSocket, which looks like HTTPS on the way, ``wss://host:port``; `amqp` and `ws`
     without TLS."""
     failover: Live[tuple[str, ...]] = ()
-    """Further URLs of the same hub, tried in order where the one before gives no link."""
+    """Further URLs of the same hub, tried in order where the one before gives no link. While links come from one of
+    them, a reconnect begins with it, and `url` is tried again a quarter of an hour after it has failed."""
     proxy: Live[Proxy | None] = None
     """HTTP proxy through which the hub is reached; the gateway enrols and renews its certificate through it, too."""
     gateway: Live[Name | None] = None

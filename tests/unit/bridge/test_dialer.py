@@ -59,3 +59,70 @@ def test_a_peer_that_asks_to_be_left_alone_is(caplog: pytest.LogCaptureFixture) 
     with caplog.at_level("INFO", "bridge.dialer"):
         asyncio.run(dial())
     assert "not connected: http://h:1: busy; next attempt in 50.0 s" in caplog.text
+
+
+class _Peers:
+    """Attempts at ports, of which some answer and then drop the link at once."""
+
+    def __init__(self, dials: int, answering: set[int]) -> None:
+        self.dialled: list[int] = []
+        self.enough = asyncio.Event()
+        self._dials, self._answering = dials, answering
+
+    def attempt(self, dialer: Dialer, endpoint: Endpoint) -> _Answering:
+        self.dialled.append(endpoint.port)
+        if len(self.dialled) >= self._dials:
+            self.enough.set()
+        return _Answering(dialer, endpoint.port in self._answering)
+
+
+class _Answering:
+    """An attempt that comes up and ends, or nobody answers."""
+
+    def __init__(self, dialer: Dialer, answers: bool) -> None:
+        self.up = False
+        self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._dialer, self._answers = dialer, answers
+
+    async def run(self) -> None:
+        if not self._answers:
+            raise TimeoutError
+        self.up = True
+        self._dialer.up("peer")
+        self._dialer.down("cut")
+
+    def end(self, reason: str) -> None: ...
+
+    def abort(self) -> None: ...
+
+
+def dialled(dials: int, *, answering: set[int], resumed: bool = False) -> list[int]:
+    """The ports of the first attempts, of a peer with the endpoints 1, 2 and 3."""
+
+    async def dial() -> list[int]:
+        peers = _Peers(dials, answering)
+        wait_s = 60.0 if resumed else 0.001  # who resumes does not wait
+        backoff = Backoff(BackoffPolicy(first_s=wait_s, limit_s=wait_s), lambda: 0.5)
+        dialer = Dialer([Endpoint("h", port) for port in (1, 2, 3)], peers.attempt, backoff=backoff)
+        dialer.start()
+        async with asyncio.timeout(10):
+            await peers.enough.wait()
+            if resumed:
+                peers.enough.clear()
+                dialer.pause()
+                dialer.resume()
+                await peers.enough.wait()
+        await dialer.close()
+        return peers.dialled[: dials + resumed]
+
+    return asyncio.run(dial())
+
+
+def test_a_reconnect_begins_with_the_endpoint_that_gave_the_last_link() -> None:
+    assert dialled(6, answering={2}) == [1, 2, 2, 2, 2, 2]
+    assert dialled(4, answering={1, 2}) == [1, 1, 1, 1]
+    assert dialled(6, answering=set()) == [1, 2, 3, 1, 2, 3]
+
+
+def test_who_resumes_gets_the_preferred_endpoint() -> None:
+    assert dialled(3, answering={3}, resumed=True) == [1, 2, 3, 1]
