@@ -31,7 +31,7 @@ CSV = ".csv"
     "--base", type=click.Path(path_type=Path), help="With a CSV: what its rows do not say is as in this file."
 )
 @click.option("--only", "names", metavar="NAME", multiple=True, help="Of a CSV these gateways, in this order.")
-@click.option("--labels", type=click.Path(path_type=Path), help="Write a page of labels to print (HTML).")
+@click.option("--labels", type=click.Path(path_type=Path), help="Write labels with QR codes to print (HTML).")
 @click.option(
     "--certificate",
     envvar="WAYPOST_CERTIFICATE",
@@ -71,6 +71,8 @@ def flash(
         return
     if base is not None and (config is None or config.suffix != CSV):
         raise ImageError("--base goes with a CSV", code=USAGE)
+    if labels is not None:
+        _check_labels()
     settings = _cards(config, base)
     handed = image.look_at(img, certificate or _own_certificate(), signed=not unsigned)
     jobs = several.jobs([(each, _disk(each, handed, loop=allow_loop)) for each in targets], settings, names)
@@ -177,10 +179,19 @@ def _write(handed: Handed, jobs: Sequence[Job]) -> Sequence[Outcome]:
         return several.write(handed, jobs, progress)
 
 
+def _check_labels() -> None:
+    """Before a card is touched. Raises ImageError."""
+    try:
+        import segno  # noqa: F401
+    except ModuleNotFoundError as why:
+        words = "labels need the Python package segno, which is not installed"
+        raise ImageError(words, hint="pip install 'waypost[images]', or leave out --labels", code=USAGE) from why
+
+
 def _write_labels(target: Path, labels: Sequence[Label]) -> None:
     import time
 
-    from images.flashing.labels import page
+    from images.flashing.page import page
 
     try:
         target.write_text(page(labels, time.time()))

@@ -249,6 +249,7 @@ class TestWriting:
         assert "<b>north</b>n1<br>" in labels
         assert "<b>west</b>" in labels
         assert "south" not in labels
+        assert labels.count("<svg ") == 2
         for target, name in ((targets[0], "north"), (targets[2], "west")):
             text = partition.get(Path(target), made.BEGIN, FILE)
             assert text is not None

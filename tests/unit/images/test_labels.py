@@ -1,0 +1,118 @@
+"""Labels: what is on the page, and what a scanner reads from its codes."""
+
+from __future__ import annotations
+
+import re
+import sys
+import xml.etree.ElementTree as Xml
+from pathlib import Path
+
+import pytest
+import segno
+
+from edge.appliance.main import run
+from images.flashing.labels import Label
+from images.flashing.page import CODE_BYTES_MAX, MODULE_MM, QUIET_MODULES, page
+
+NOW = 1_790_000_000.0
+DATE = "2026-09-21"
+HALL = Label("hall", "hall-1", "amqps://hub.example:5671", "10.1.2.20/24", "waypost-0.1.0-pi4.img.zst", "000000001206")
+SVG = "{http://www.w3.org/2000/svg}"
+Modules = list[list[bool]]
+
+
+def drawn(shown: str) -> list[tuple[float, Modules]]:
+    """The codes of a page: width in mm, and which modules are dark, row by row, the quiet zone with them."""
+    found = []
+    for text in re.findall(r"<svg.*?</svg>", shown, re.DOTALL):
+        svg = Xml.fromstring(text if "xmlns" in text else text.replace("<svg", f'<svg xmlns="{SVG[1:-1]}"', 1))
+        _, _, side, height = (int(word) for word in svg.attrib["viewBox"].split())
+        assert side == height
+        assert svg.attrib["width"] == svg.attrib["height"]
+        light, dark = svg.findall(f"{SVG}path")
+        assert (light.attrib["fill"], light.attrib["d"]) == ("#fff", f"M0 0h{side}v{side}h-{side}z")
+        assert dark.attrib["stroke"] == "#000"
+        found.append((float(svg.attrib["width"].removesuffix("mm")), painted(dark.attrib["d"], side)))
+    return found
+
+
+def painted(path: str, side: int) -> Modules:
+    """Lines of width 1: `M` and `m` move, to a place and by a distance, `h` draws to the right."""
+    modules = [[False] * side for _ in range(side)]
+    column, row = 0.0, 0.0
+    for command, words in re.findall(r"([A-Za-z])([-\d. ]+)", path):
+        numbers = [float(word) for word in words.split()]
+        if command == "h":
+            for each in range(int(column), int(column + numbers[0])):
+                modules[int(row)][each] = True
+            column += numbers[0]
+        elif command == "m":
+            column, row = column + numbers[0], row + numbers[1]
+        else:
+            assert command == "M"
+            column, row = numbers
+    return modules
+
+
+def expected(text: str) -> tuple[segno.QRCode, Modules]:
+    code = segno.make_qr(text, error="m", encoding="utf-8")
+    return code, [[module == 1 for module in row] for row in code.matrix_iter(border=QUIET_MODULES)]
+
+
+def test_the_code_holds_what_the_label_says() -> None:
+    ((width, modules),) = drawn(page([HALL], NOW))
+    code, matrix = expected(
+        "name: hall\nhostname: hall-1\nhub: amqps://hub.example:5671\naddress: 10.1.2.20/24\n"
+        f"image: waypost-0.1.0-pi4.img.zst\ncard: 000000001206\ndate: {DATE}"
+    )
+    assert modules == matrix
+    assert code.error in ("M", "Q", "H")
+    assert width == round(len(modules) * MODULE_MM, 1)
+    assert width <= 26, "a usual label keeps its height"
+
+
+def test_a_quiet_zone_is_around_it() -> None:
+    ((_, modules),) = drawn(page([HALL], NOW))
+    inner = [row[QUIET_MODULES:-QUIET_MODULES] for row in modules[QUIET_MODULES:-QUIET_MODULES]]
+    assert sum(map(sum, modules)) == sum(map(sum, inner))
+    for corner in (inner[0][:7], inner[0][-7:], inner[-1][:7]):
+        assert all(corner), "the finder patterns touch the edge"
+
+
+def test_each_label_has_its_own() -> None:
+    west = HALL._replace(name="west", hostname="west", address="DHCP")
+    assert [modules for _, modules in drawn(page([HALL, west], NOW))] == [
+        expected(HALL.scanned(DATE))[1], expected(west.scanned(DATE))[1],
+    ]  # fmt: skip
+
+
+def test_a_card_without_settings_has_no_empty_lines() -> None:
+    plain = Label("Waypost", "", "", "", "waypost.img.zst", "sdb")
+    assert plain.scanned(DATE) == f"name: Waypost\nimage: waypost.img.zst\ncard: sdb\ndate: {DATE}"
+    assert len(drawn(page([plain], NOW))) == 1
+
+
+def test_names_are_text_on_the_page_and_in_the_code() -> None:
+    odd = HALL._replace(name="<b>Höhe & 高</b>")
+    shown = page([odd], NOW)
+    assert "&lt;b&gt;Höhe &amp; 高&lt;/b&gt;" in shown
+    ((_, modules),) = drawn(shown)
+    assert modules == expected(odd.scanned(DATE))[1]
+
+
+def test_a_text_that_no_code_of_the_label_holds() -> None:
+    room = CODE_BYTES_MAX - len(HALL._replace(name="").scanned(DATE)) - len("name: \n")
+    ((width, _),) = drawn(page([HALL._replace(name="n" * room)], NOW))
+    assert width < 36
+    longer = page([HALL._replace(name="n" * (room + 1))], NOW)
+    assert not drawn(longer)
+    assert "too long for a code" in longer
+
+
+def test_what_is_missing_is_said_before_a_card_is_written(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "segno", None)
+    assert run(["flash", str(tmp_path / "img"), str(tmp_path / "card"), "--labels", str(tmp_path / "labels")]) == 2
+    assert "segno, which is not installed" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
