@@ -110,9 +110,9 @@ class LogFeeds:
 
     def __init__(self, store: MessageLog) -> None:
         self._store = store
-        self.unattended: Callable[[Stored], bool] = lambda _stored: True
-        """Hears of what was committed to a log that has no subscription here; True where it need not hear of those
-        behind it with the same address and properties."""
+        self.unattended: Callable[[int, Stored], bool] = lambda _log, _stored: True
+        """Hears of a log that has no subscription here, and what was committed to it; True where it need not hear of
+        those behind it with the same address and properties."""
         self.taken: list[tuple[int, Stored]] = []
         """(log, run) taken in memory, and not handed on yet."""
         self._feeds: dict[int, Feed] = {}
@@ -188,7 +188,7 @@ class LogFeeds:
         """Nobody follows the log of this run, as far as is known. Returns where the runs begin that are to be looked at
         next."""
         log, stored = runs[at]
-        known = self.unattended(stored)
+        known = self.unattended(log, stored)
         feed = self._feeds.get(log)
         if feed is not None:  # a subscription was opened for it: what follows is handed on
             feed.watermark = stored.position + len(stored.run.bodies)

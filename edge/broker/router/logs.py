@@ -20,6 +20,8 @@ logger = logging.getLogger(__name__)
 
 QUEUE_CURSOR = "queue"
 """Name of the one cursor a queue has; its consumers share it."""
+QUEUE_LOG = "queue "
+"""Begins the name of a queue's log; its address follows."""
 
 
 class Logs:
@@ -56,18 +58,26 @@ class Logs:
 
     def of_queue(self, address: str) -> int:
         """The log of a queue, with its cursor; made when it is new."""
-        log = self._store.log(f"queue {address}")
+        log = self._store.log(f"{QUEUE_LOG}{address}")
         self._store.open_cursor(QUEUE_CURSOR, log, 0)
         return log
 
+    def find_queue(self, address: str) -> int | None:
+        """The log of a queue; None when there is none."""
+        return self._store.find_log(f"{QUEUE_LOG}{address}")
+
+    def address(self, log: int) -> str:
+        """Address of the queue a log is for."""
+        return self._store.log_name(log)[len(QUEUE_LOG) :]
+
     def backlog(self, address: str) -> int:
         """Messages of a queue that are not acknowledged."""
-        log = self._store.log(f"queue {address}")
+        log = self._store.log(f"{QUEUE_LOG}{address}")
         return self._store.backlog(self._store.open_cursor(QUEUE_CURSOR, log, 0))
 
     def forget_queue(self, address: str) -> bool:
         """Give the log of a queue back. False when something is in it, on its way to it, or reads it."""
-        log = self._store.log(f"queue {address}")
+        log = self._store.log(f"{QUEUE_LOG}{address}")
         return not self._feeds.serves(log) and self._store.free_log(log)
 
     def is_alone(self, queue: LogSubscription) -> bool:
@@ -76,7 +86,7 @@ class Logs:
 
     def open_queue(self, address: str) -> LogSubscription:
         """The queue of an address; made when it is new."""
-        log = self._store.log(f"queue {address}")
+        log = self._store.log(f"{QUEUE_LOG}{address}")
         record = self._store.cursor(self._store.open_cursor(QUEUE_CURSOR, log, 0))
         queue = queue_subscription(self._store, record, address, deadletters=self._deadletters, feeds=self._feeds)
         self._recall_attempts(queue)

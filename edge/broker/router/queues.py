@@ -26,6 +26,7 @@ from edge.broker.model.topics import FilterTree
 from edge.broker.retention.names import NameKind, NameQuotas
 from edge.broker.router.configured import ConfiguredAddresses
 from edge.broker.router.logs import Logs
+from edge.broker.router.queue_names import QueueNames
 from edge.broker.store.contract import Store
 
 KIND = "queue"
@@ -56,41 +57,38 @@ class Queues(Mapping[str, LogSubscription]):
         self.consumers: FilterTree[Consumer] = FilterTree()
         """Who consumes from all a filter matches: joined to each that is opened."""
         self._watcher: Callable[[str, LogSubscription], Watcher | None] = _nobody
-        self._users: dict[str, str | None] = {}
-        """Who made each; None: its name is the configuration's."""
+        self._known = QueueNames(logs)
         self.opened: dict[str, LogSubscription] = {}
         """Those that are open, by address (outside only to be looked at)."""
         self._idle: dict[str, float] = {}
         """Open ones nobody consumes from, and since when (monotonic seconds)."""
-        self._unused: dict[str, float] = {}
-        """Closed ones that were empty then, and since when they are; the oldest first."""
         self._due: dict[str, int] = {}
         """Closed ones in which something may expire, and when (UTC nanoseconds)."""
         self._due_order: list[tuple[int, str]] = []
         """Heap of `_due`, with entries that count no more."""
         self._looking: Iterator[str] = iter(())
-        for address, user in store.items(KIND):
-            self._enter(address, user.decode())
+        self._restore()
         self._now_s = 0.0
-        self._unknown = list(self._users)
+        self._unknown = self._known.all()
         """Nobody has looked whether there is something in them, since the start."""
 
     def __getitem__(self, address: str) -> LogSubscription:
         queue = self.opened.get(address)
         if queue is None:
-            if address not in self._users:
+            log = self._known.log(address)
+            if log is None:
                 raise KeyError(address)
-            queue = self._open(address)
+            queue = self._open(address, log)
         return queue
 
     def __contains__(self, address: object) -> bool:
-        return address in self._users
+        return isinstance(address, str) and (address in self.opened or self._known.log(address) is not None)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(list(self._users))
+        return (self._known.address(log) for log in self._known.all())
 
     def __len__(self) -> int:
-        return len(self._users)
+        return len(self._known)
 
     def watched_by(self, watcher: Callable[[str, LogSubscription], Watcher | None]) -> None:
         """From now on `watcher` says who hears what becomes of the messages of a queue."""
@@ -100,12 +98,14 @@ class Queues(Mapping[str, LogSubscription]):
 
     def make(self, address: str, user: str) -> int:
         """The log of a queue, made for this user when it is new. Raises AddressError when there are too many."""
-        if address not in self._users:
+        if self._known.log(address) is None:
             if not self._is_configured(address) and not self._names.has_room(NameKind.QUEUE, user, len(address)):
                 raise AddressError(Refusal.NAMES, self._names.why(NameKind.QUEUE, user))
-            self._enter(address, user)
+            log = self._logs.of_queue(address)
+            self._enter(address, log, user)
             self._store.put(KIND, address, user.encode())
-            self._unused[address] = self._now_s  # as what is about to be stored in it may not be
+            self._known.unused_since(log, self._now_s)  # as what is about to be stored in it may not be
+            return log
         return self._logs.of_queue(address)
 
     def backlog(self, address: str) -> int:
@@ -113,7 +113,7 @@ class Queues(Mapping[str, LogSubscription]):
         queue = self.opened.get(address)
         if queue is not None:
             return queue.backlog + queue.outstanding
-        if address not in self._users:
+        if self._known.log(address) is None:
             raise KeyError(address)
         return self._logs.backlog(address)
 
@@ -121,7 +121,7 @@ class Queues(Mapping[str, LogSubscription]):
         """Rules or policies have changed."""
         for address, queue in self.opened.items():
             queue.policy = self._addresses.policy(address)
-        self._unknown = list(self._users)  # what expires now may not have before
+        self._unknown = self._known.all()  # what expires now may not have before
 
     # --- opened and closed ------------------------------------------------------------------------------------
 
@@ -133,29 +133,32 @@ class Queues(Mapping[str, LogSubscription]):
         self._close_unused(now_ns)
         self._forget_unused()
 
-    def unattended(self, stored: Stored) -> bool:
+    def unattended(self, log: int, stored: Stored) -> bool:
         """A run was committed to a log that has no open subscription. True: those behind it with the same address and
         properties are none that anything is done about."""
         run = stored.run
-        if self.consumers and run.address in self._users and self.consumers.match(run.address):
-            self[run.address].pump()
+        if not (self.consumers or run.properties or self._addresses.expires) or log not in self._known:
+            return True
+        address = self._known.address(log)
+        if self.consumers and self.consumers.match(address):
+            self[address].pump()
             return False
-        if not (run.properties or self._addresses.expires) or run.address not in self._users:
+        if not (run.properties or self._addresses.expires):
             return True
         if priority_of(run) != NORMAL:
-            self[run.address].arrived(stored)
+            self[address].arrived(stored)
             return False
-        ttl = ttl_ns(run, self._addresses.policy(run.address))
+        ttl = ttl_ns(run, self._addresses.policy(address))
         if ttl is None:
             return True
-        self._expires_at(run.address, run.received_at + min(ttl, SWEEP_AGAIN_NS))
+        self._expires_at(address, run.received_at + min(ttl, SWEEP_AGAIN_NS))
         return False
 
-    def _open(self, address: str) -> LogSubscription:
+    def _open(self, address: str, log: int) -> LogSubscription:
         queue = self.opened[address] = self._logs.open_queue(address)
         queue.policy = self._addresses.policy(address)
         queue.watcher = self._watcher(address, queue)
-        self._unused.pop(address, None)
+        self._known.used(log)
         self._due.pop(address, None)
         if self.consumers:
             for consumer in self.consumers.match(address):
@@ -175,22 +178,25 @@ class Queues(Mapping[str, LogSubscription]):
                 return  # what is further off was noted before the clock was set back
             due_ns, address = heapq.heappop(order)
             if self._due.get(address) == due_ns:
-                self._open(address)
+                del self._due[address]
+                log = self._known.log(address)
+                if log is not None:
+                    self._open(address, log)
 
     def _look_at_unknown(self) -> None:
         """What was there at the start: open what has messages, as some may have expired; the others are unused."""
         opened = 0
         for _ in range(min(QUEUES_LOOKED_AT_MAX, len(self._unknown))):
-            address = self._unknown.pop()
-            if address in self.opened or address not in self._users:
+            log = self._unknown.pop()
+            if log not in self._known or (address := self._known.address(log)) in self.opened:
                 continue
             if self._logs.backlog(address):
-                self._open(address)
+                self._open(address, log)
                 opened += 1
                 if opened >= QUEUES_OPENED_MAX:
                     return
-            else:
-                self._unused.setdefault(address, self._now_s)
+            elif not self._known.is_unused(log):
+                self._known.unused_since(log, self._now_s)
 
     def _close_unused(self, now_ns: int) -> None:
         began = False
@@ -212,41 +218,47 @@ class Queues(Mapping[str, LogSubscription]):
         self._idle.pop(address, None)
         queue.retire()
         if not self._logs.backlog(address):
-            self._unused[address] = self._now_s
+            self._known.unused_since(queue.log, self._now_s)
         elif queue.expiry.due_ns is not None:
             self._expires_at(address, min(queue.expiry.due_ns, now_ns + SWEEP_AGAIN_NS))
 
     # --- made and forgotten -----------------------------------------------------------------------------------
 
-    def _enter(self, address: str, user: str) -> None:
-        counted = not self._is_configured(address)
-        self._users[address] = user if counted else None
-        if counted:
+    def _restore(self) -> None:
+        """Bring back what the store kept."""
+        for address, user in self._store.items(KIND):
+            log = self._logs.find_queue(address)
+            if log is None:
+                self._store.delete(KIND, address)  # there was no room for its log
+            else:
+                self._enter(address, log, user.decode())
+
+    def _enter(self, address: str, log: int, user: str) -> None:
+        configured = self._is_configured(address)
+        self._known.add(log, user, configured=configured)
+        if not configured:
             self._names.made(NameKind.QUEUE, user, len(address))
 
     def _is_configured(self, address: str) -> bool:
         return address in self._addresses.table.patterns
 
     def _forget_unused(self) -> None:
-        for _ in range(QUEUES_LOOKED_AT_MAX):
-            address = next(iter(self._unused), None)
-            if address is None or self._now_s - self._unused[address] < self._unused_s:
-                return
-            del self._unused[address]
-            user = self._users.get(address)
+        for log in self._known.unused_until(self._now_s - self._unused_s, QUEUES_LOOKED_AT_MAX):
+            self._known.used(log)
+            user, address = self._known.user(log), self._known.address(log)
             if user is not None and address not in self.opened and not self._is_configured(address):
-                self._forget(address, user)
+                self._forget(address, log, user)
 
-    def _forget(self, address: str, user: str) -> None:
+    def _forget(self, address: str, log: int, user: str) -> None:
         if self._logs.backlog(address):
             return  # it comes again when that has been consumed
-        self._forgotten(address, self._logs.of_queue(address))
+        self._forgotten(address, log)
         if self._logs.forget_queue(address):
-            del self._users[address]
+            self._known.remove(log)
             self._names.gone(NameKind.QUEUE, user, len(address))
             self._store.delete(KIND, address)
         else:
-            self._unused[address] = self._now_s  # something is on its way to it, or it is browsed
+            self._known.unused_since(log, self._now_s)  # something is on its way to it, or it is browsed
 
 
 def _nobody(_address: str, _queue: LogSubscription) -> None:

@@ -44,6 +44,14 @@ class MessageLog(Protocol):
         """
         ...
 
+    def find_log(self, name: str) -> int | None:
+        """The number of the log called `name`; None when there is none."""
+        ...
+
+    def log_name(self, log: int) -> str:
+        """What a log is called. Raises IndexError when there is none of this number."""
+        ...
+
     def free_log(self, log: int) -> bool:
         """Drop the cursors of an empty log and give its number to the next log that is made; positions go on there, so
         none comes twice. False, and nothing happens, while something is in it or on its way to it.

@@ -71,6 +71,12 @@ class StoreEngine(Generic[M]):
             self._gatherer.open.urgent = True
         return number
 
+    def find_log(self, name: str) -> int | None:
+        return self._logs.number(name)
+
+    def log_name(self, log: int) -> str:
+        return self._logs.name(log)
+
     def free_log(self, log: int) -> bool:
         state, gatherer = self._logs[log], self._gatherer
         cursors = self._cursors.of(state)

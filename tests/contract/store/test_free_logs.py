@@ -54,6 +54,17 @@ def test_its_name_may_be_anothers_in_the_same_commit(rig: Rig) -> None:
     assert {info.name: info.log for info in rig.store.info().logs} == {"queue a": second, "queue b": first}
 
 
+def test_it_is_found_by_its_name_as_long_as_that_is_its_own(rig: Rig) -> None:
+    assert rig.store.find_log("queue a") is None
+    log = emptied(rig, "queue a")
+    assert rig.store.find_log("queue a") == log
+    assert rig.store.log_name(log) == "queue a"
+    assert rig.store.free_log(log)
+    assert rig.store.find_log("queue a") is None
+    with pytest.raises(IndexError):
+        rig.store.log_name(log + 1000)
+
+
 def test_not_while_something_is_in_it_or_on_its_way(rig: Rig) -> None:
     log = emptied(rig, "queue a")
     append(rig, log, b"")

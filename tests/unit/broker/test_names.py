@@ -15,6 +15,7 @@ from edge.broker.model import interfaces
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.model.interfaces import AddressError, Outcome, Refusal, SubscribeOptions, Subscription
 from edge.broker.retention.names import NameKind, NameQuotas
+from edge.broker.router import queues
 from edge.broker.router.router import Router
 from tests.support.memory_store import MemoryStore
 
@@ -205,6 +206,38 @@ class TestQueues:
         assert not site.router.queues.opened
         assert site.router.queues.backlog("queue/a") == 1
         assert site.take("queue/a").got == [b"m"]
+
+    def test_a_name_without_a_log_is_no_queue_after_a_start(self) -> None:
+        site = Site()
+        site.send(Device("greedy"), "queue/a")
+        site.store.put(queues.KIND, "queue/b", b"greedy")  # as where there was no room for its log
+        site.settle()
+        for _ in range(2):
+            site.boot()
+            assert list(site.router.queues) == ["queue/a"]
+            assert site.count(NameKind.QUEUE) == 1
+            site.settle()
+        assert dict(site.store.items(queues.KIND)) == {"queue/a": b"greedy"}
+        with pytest.raises(KeyError):
+            site.router.queues["queue/b"]
+        assert site.send(Device("greedy"), "queue/b") == "accepted"
+        assert site.take("queue/b").got == [b"m"]
+
+    def test_the_log_of_a_forgotten_one_is_another_ones(self) -> None:
+        site = Site()
+        site.send(Device("first"), "queue/a")
+        log = site.store.find_log("queue queue/a")
+        site.take("queue/a")
+        site.settle(QUEUE_REST_S)
+        site.settle(QUEUE_REST_S)
+        site.settle(SMALL.queue_unused_s)
+        site.settle()
+        assert list(site.router.queues) == []
+        site.send(Device("second"), "queue/b", b"2")
+        assert site.store.find_log("queue queue/b") == log
+        assert list(site.router.queues) == ["queue/b"]
+        assert "queue/a" not in site.router.queues
+        assert site.take("queue/b").got == [b"2"]
 
     def test_closed_when_its_consumers_have_left(self) -> None:
         site = Site()

@@ -24,9 +24,9 @@ from tests.contract.store.rig import Rig, sqlite_rig
 
 QUEUES = 4_000
 GROUP = 500
-SENT_TO_BYTES_MAX = 550
+SENT_TO_BYTES_MAX = 500
 """A queue with what is known of its address when it was sent to once: its counter, and that it came."""
-BYTES_MAX = 350
+BYTES_MAX = 220
 """A queue and its log."""
 FILTERS = 2_000
 FILTER_BYTES_MAX = 300
