@@ -57,6 +57,17 @@ def test_the_previous_program_opens_what_its_successor_migrated_compatibly(conne
     assert schema.prepare(connection) == epoch
 
 
+def test_programs_from_the_version_that_is_named_open_the_newest_store_and_none_before(
+    connection: sqlite3.Connection,
+) -> None:
+    epoch = schema.prepare(connection)
+    assert schema.prepare(connection, schema.MIGRATIONS[: schema.COMPATIBLE_FROM]) == epoch
+    ours = schema.COMPATIBLE_FROM - 1
+    words = f"the store has schema {len(schema.MIGRATIONS)}, this program knows {ours}: start the newer program again"
+    with pytest.raises(StoreTooNew, match=words):
+        schema.prepare(connection, schema.MIGRATIONS[:ours])
+
+
 def test_what_the_previous_program_cannot_work_with_is_refused(connection: sqlite3.Connection) -> None:
     schema.prepare(connection, NEXT, compatible_from=len(NEXT))
     with pytest.raises(StoreTooNew, match="start the newer program"):

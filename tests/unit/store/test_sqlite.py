@@ -46,6 +46,30 @@ def change(directory: Path, statement: str, *parameters: object) -> int:
     return changed
 
 
+NEXT = (*schema.MIGRATIONS, "ALTER TABLE log ADD COLUMN quota INTEGER NOT NULL DEFAULT 0;\n")
+"""What the next program may add: columns with defaults, tables."""
+
+
+def with_messages(directory: Path) -> tuple[Rig, int]:
+    """A store that was closed, with three messages in log `a`, the first of them acknowledged at the cursor."""
+    rig = sqlite_rig(directory)
+    log = rig.store.log("a")
+    cursor = rig.store.open_cursor("c", log, 0)
+    rig.store.append(log, run_of(b"a", b"b", b"c"))
+    rig.commit()
+    rig.store.acknowledge(cursor, 0, 0)
+    rig.commit()
+    rig.store.close()
+    return rig, cursor
+
+
+def migrate(directory: Path, *, compatible_from: int) -> None:
+    """As the next program does when it opens the store."""
+    connection = sqlite3.connect(directory / FILE_NAME, isolation_level=None)
+    schema.prepare(connection, NEXT, compatible_from)
+    connection.close()
+
+
 class TestOpen:
     def test_everything_comes_back(self, rig: Rig) -> None:
         epoch, log = rig.store.epoch, rig.store.log("a")
@@ -267,6 +291,35 @@ class TestRefused:
             sqlite_rig(tmp_path)
         change(tmp_path, f"PRAGMA user_version = {len(schema.MIGRATIONS)}")
         sqlite_rig(tmp_path).store.close()  # the refusal left nothing locked
+
+    def test_the_previous_program_serves_what_its_successor_migrated(self, tmp_path: Path) -> None:
+        rig, cursor = with_messages(tmp_path)
+        epoch = rig.store.epoch
+        migrate(tmp_path, compatible_from=len(schema.MIGRATIONS))
+        went_back = sqlite_rig(tmp_path)
+        assert went_back.store.epoch == epoch
+        log = went_back.store.log("a")
+        assert went_back.store.open_cursor("c", log, 0) == cursor
+        went_back.store.append(log, run_of(b"d", b"e"))
+        went_back.store.acknowledge(cursor, 1, 1)
+        went_back.commit()
+        went_back.store.close()
+        with sqlite3.connect(tmp_path / FILE_NAME) as connection:
+            assert schema.prepare(connection, NEXT, len(schema.MIGRATIONS)) == epoch
+            shown = connection.execute("SELECT name, next_position, quota FROM logs JOIN log USING (name)").fetchall()
+            assert shown == [("a", 5, 0)]
+        connection.close()
+        again = sqlite_rig(tmp_path)
+        assert [body for *_, body in again.read_all(log)] == [b"a", b"b", b"c", b"d", b"e"]
+        again.store.close()
+
+    def test_a_store_the_previous_program_cannot_read_is_refused_and_left_as_it_is(self, tmp_path: Path) -> None:
+        with_messages(tmp_path)
+        migrate(tmp_path, compatible_from=len(NEXT))
+        before = (tmp_path / FILE_NAME).read_bytes()
+        with pytest.raises(StoreTooNew, match="start the newer program again, or export the store with it"):
+            sqlite_rig(tmp_path)
+        assert (tmp_path / FILE_NAME).read_bytes() == before
 
     def test_a_file_that_is_no_database(self, tmp_path: Path) -> None:
         (tmp_path / FILE_NAME).write_bytes(b"not a database, not at all" * 100)
