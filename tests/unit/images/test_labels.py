@@ -10,11 +10,15 @@ from pathlib import Path
 import pytest
 import segno
 
+from bridge.enrolment import Token
 from edge.appliance.main import run
+from images.card.settings import of_arguments
+from images.flashing import cards
 from images.flashing.labels import Label
 from images.flashing.page import CODE_BYTES_MAX, MODULE_MM, QUIET_MODULES, page
 
 NOW = 1_790_000_000.0
+TOKEN = Token.make(bytes(32)).text
 DATE = "2026-09-21"
 HALL = Label("hall", "hall-1", "amqps://hub.example:5671", "10.1.2.20/24", "waypost-0.1.0-pi4.img.zst", "000000001206")
 SVG = "{http://www.w3.org/2000/svg}"
@@ -107,6 +111,18 @@ def test_a_text_that_no_code_of_the_label_holds() -> None:
     longer = page([HALL._replace(name="n" * (room + 1))], NOW)
     assert not drawn(longer)
     assert "too long for a code" in longer
+
+
+def test_no_secret_of_the_card_is_on_it() -> None:
+    secrets = {"hub.token": TOKEN, "wifi.password": "not for everybody", "lte.password": "apn-word", "lte.pin": "4711"}
+    others = {"name": "hall", "hub.url": "amqps://hub.example:5671", "wifi.ssid": "plant", "wifi.country": "DE",
+              "lte.apn": "web", "lte.user": "u"}  # fmt: skip
+    card = of_arguments([f"{name}={value}" for name, value in (secrets | others).items()], None).card
+    label = cards.label(cards.Outcome(cards.Job(Path("sdb"), None, card), None, None), "waypost.img.zst")
+    assert label == Label("hall", "hall", "amqps://hub.example:5671", "DHCP", "waypost.img.zst", "sdb")
+    for secret in secrets.values():
+        assert secret not in page([label], NOW)
+        assert secret not in label.scanned(DATE)
 
 
 def test_what_is_missing_is_said_before_a_card_is_written(
