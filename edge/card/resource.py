@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from bridge.hidden import hides
+from bridge.proxy import Proxy, proxy_fault
 from bridge.resources import parse as language
 from bridge.resources.errors import ConfigurationError, ConfigurationRejected
 from bridge.resources.fields import Bytes, Live, Part, read_by
@@ -67,6 +68,10 @@ class Hub(Part, frozen=True, kw_only=True):
 
     url: Live[Annotated[str, read_by(fields.hub_url, str)]]
     """amqps://HOST:PORT, or over WebSocket wss://HOST:PORT."""
+    failover: Live[tuple[Annotated[str, read_by(fields.hub_url, str)], ...]] = ()
+    """Further URLs of the same hub, tried in order where the one before does not answer."""
+    proxy: Live[Proxy | None] = None
+    """HTTP proxy through which the hub is reached, also to enrol."""
     token: Live[Annotated[str, read_by(fields.token, str)]]
     """Good once, for this gateway: `waypost fleet token create`, at the hub."""
     forward: Live[Annotated[tuple[Filter, ...], msgspec.Meta(min_length=1)]] = ("#",)
@@ -135,11 +140,24 @@ def _check(resource: Resource, spec: CardSpec) -> Iterator[ConfigurationError]:
         if router not in own.network or router == own.ip:
             words = f"{router} is no other machine of the network {own.network}"
             yield error_at(resource, ("spec", "cable", "gateway"), words)
+    if spec.hub is not None and spec.hub.proxy is not None:
+        yield from _check_proxy(resource, spec.hub.proxy)
     if spec.lte is not None and (spec.lte.user is None) != (spec.lte.password is None):
         yield error_at(resource, ("spec", "lte"), "user and password go together")
     for name, values in (("sshKeys", spec.ssh_keys), ("timeServers", spec.time_servers)):
         if len(values) > KEYS_MAX:
             yield error_at(resource, ("spec", name), f"{KEYS_MAX} at most")
+
+
+def _check_proxy(resource: Resource, proxy: Proxy) -> Iterator[ConfigurationError]:
+    path = ("spec", "hub", "proxy")
+    if fault := proxy_fault(proxy):
+        yield error_at(resource, path, fault)
+    if proxy.password is not None:
+        try:
+            fields.secret(proxy.password)
+        except ValueError as error:
+            yield error_at(resource, (*path, "password"), str(error))
 
 
 KINDS: Final = Kinds((Kind(KIND, CardSpec, ("card",), single=True),), (_checks,))

@@ -11,12 +11,14 @@ from bridge.resources.resource import OWN_VERSION
 from edge.card.fields import PLACEHOLDER
 from edge.card.resource import KIND, Plain
 
-SECRETS: Final[Sequence[tuple[str, str]]] = (
+SECRETS: Final[Sequence[Sequence[str]]] = (
     ("wifi", "password"),
     ("lte", "password"),
     ("lte", "pin"),
     ("hub", "token"),
+    ("hub", "proxy", "password"),
 )
+"""Ways to them in `spec`."""
 
 _HEAD: Final = """\
 # Settings of a Waypost gateway. It reads this file when it starts, once; then only a copy without secrets stays here.
@@ -47,7 +49,9 @@ _SECTIONS: Final = (
     ),
     _Section(
         "hub",
-        "Where messages go, and the token that lets this gateway in there once (waypost fleet token create)",
+        "Where messages go, and the token that lets this gateway in there once (waypost fleet token create)\n"
+        "  # Where only HTTPS is let out, also failover: [wss://hub.example:443]\n"
+        "  # Through a proxy, also proxy: {host: proxy.example, port: 3128, username: ..., password: '...'}",
         "hub:\n  url: amqps://hub.example:5671\n  token: wpt1...\n  forward: ['plant/#']",
     ),
     _Section("timeServers", "Who knows the time, in place of Debian's servers", "timeServers: [192.168.1.1]"),
@@ -77,8 +81,10 @@ def text_of(wanted: Plain | None) -> str:
 def without_secrets(given: Plain) -> Plain:
     """The same with `PLACEHOLDER` for each secret."""
     shown = copy.deepcopy(given)
-    for section, key in SECRETS:
-        part = shown.get("spec", {}).get(section)
+    for *outer, key in SECRETS:
+        part = shown.get("spec")
+        for name in outer:
+            part = part.get(name) if isinstance(part, dict) else None
         if isinstance(part, dict) and key in part:
             part[key] = PLACEHOLDER
     return shown

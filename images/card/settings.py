@@ -22,11 +22,12 @@ from edge.card.text import document, text_of
 from images.errors import USAGE, ImageError
 
 NAME: Final = "name"
-LISTS: Final = {"cable.dns": None, "hub.forward": None, "timeServers": None, "sshKeys": "\n"}
+LISTS: Final = {"cable.dns": None, "hub.failover": None, "hub.forward": None, "timeServers": None, "sshKeys": "\n"}
 """Those with several values, and what is between them (None: spaces)."""
 NAMES: Final = (
     NAME, "hostname", "cable.address", "cable.gateway", "cable.dns", "wifi.ssid", "wifi.password", "wifi.country",
-    "lte.apn", "lte.user", "lte.password", "lte.pin", "sshKeys", "hub.url", "hub.token", "hub.forward", "timeServers",
+    "lte.apn", "lte.user", "lte.password", "lte.pin", "sshKeys", "hub.url", "hub.failover", "hub.proxy.host",
+    "hub.proxy.port", "hub.proxy.username", "hub.proxy.password", "hub.token", "hub.forward", "timeServers",
     "data.keepFree",
 )  # fmt: skip
 CARDS_MAX: Final = 10_000

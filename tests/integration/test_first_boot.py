@@ -19,7 +19,8 @@ from edge.appliance.first_boot.places import Places
 from edge.card.text import document, text_of
 from tests.support import forked
 from tests.support.enrolled import EnrolledFleet
-from tests.support.processes import Waypost, wait_until
+from tests.support.http_proxy import HttpProxy
+from tests.support.processes import Waypost, free_port, wait_until
 from tests.support.seeds import chosen_seed
 
 WAIT_S = 60.0
@@ -102,6 +103,32 @@ def test_it_enrols_while_it_serves_and_attests_everywhere(fleet: EnrolledFleet) 
     assert "settings as before" in machine.run(*machine.settings())
     machine.run(*machine.enrol())
     assert certificates(fleet, "hall") == [serial], "what is done is not done again"
+
+
+def test_through_a_proxy_at_the_url_that_is_let_out(fleet: EnrolledFleet) -> None:
+    """The first URL's port is not let out; the password of the proxy is where it is needed, and nowhere people look."""
+    with HttpProxy([fleet.hub_port], "plant:hidden") as proxy:
+        machine = Machine(fleet, "behind")
+        own = {"host": "127.0.0.1", "port": proxy.port}
+        urls = {"url": f"wss://localhost:{free_port()}", "failover": [fleet.url]}
+        made = token(fleet)
+        machine.write(**urls, proxy=own, token=made)
+        machine.run(*machine.settings())
+        machine.make()
+        assert "it asks for a name and a password" in machine.run(*machine.enrol("--once"), code=1)
+        machine.write(**urls, proxy={**own, "username": "plant", "password": "hidden"}, token=made)
+        machine.run(*machine.settings())
+        said = machine.run(*machine.enrol("--once"))
+        assert "enrolled, certificate" in said
+        assert proxy.asked[-1] == f"CONNECT localhost:{fleet.hub_port} HTTP/1.1"
+        assert proxy.refused[-1] == 403, "the first URL's port"
+        with Waypost(fleet.folder / "behind.log", "edge", "run", "--data", str(machine.data)) as running:
+            wait_until(
+                lambda: "connected" in str(machine.status(running.port("http"))["uplink"]),
+                timeout_s=WAIT_S, what="its uplink", every_s=0.3,
+            )  # fmt: skip
+    assert len(certificates(fleet, "behind")) == 1
+    assert "hidden" not in said + machine.places.applied.read_text() + (fleet.folder / "behind.log").read_text()
 
 
 def test_what_keeps_it_from_enrolling_is_said_in_the_same_places(fleet: EnrolledFleet) -> None:

@@ -23,7 +23,7 @@ from bridge.resources.resource import Resource
 from bridge.resources.values import HubUrl
 from edge.appliance.configuration.repository import Repository, RepositoryError
 from edge.appliance.first_boot.journal import Journal, Wanted, moment
-from edge.appliance.identity.enrolling import enrol
+from edge.appliance.identity.enrolling import at_first, enrol
 from edge.appliance.identity.exchange import AnswerLost, Exchange, HubUnreachable, NotIssued, WrongHub, trusting
 from edge.appliance.identity.files import Identity
 from edge.appliance.identity.request import NotWhatWasAskedFor
@@ -68,8 +68,8 @@ class FirstBoot:
         self.journal.begin(wanted)
         state = self.journal.state
         if not state.configured:
-            if wanted.token is not None and wanted.url is not None:
-                self._enrol(wanted, wanted.url, Token.parse(wanted.token))
+            if wanted.token is not None and wanted.urls:
+                self._enrol(wanted, Token.parse(wanted.token))
             self._configure(wanted)
             self.journal.note(configured=True)
         if not state.attested:
@@ -83,7 +83,7 @@ class FirstBoot:
 
     # --- inside -----------------------------------------------------------------------------------------------------
 
-    def _enrol(self, wanted: Wanted, url: str, token: Token) -> None:
+    def _enrol(self, wanted: Wanted, token: Token) -> None:
         """The key is noted before it is sent: a certificate of it that is there is this token's."""
         state = self.journal.state
         if state.used == token.id and state.key and state.key == self._key_there():
@@ -91,11 +91,12 @@ class FirstBoot:
         key = self._identity.key_to_send()
         self.journal.note(used=token.id, key=key_id(key.public_key()))
         try:
-            enrol(self._data, Exchange(HubUrl.parse(url).endpoint), token, wanted.name)
+            at_first(wanted.urls, lambda url: enrol(self._data, _exchange(wanted, url), token, wanted.name))
         except AnswerLost as error:
             raise Stopped(str(error), "nothing: it asks again by itself, with the same key") from None
         except HubUnreachable as error:
-            step = f"is there a network, and does the hub run at {url}? It asks again by itself"
+            places = ", ".join(wanted.urls)
+            step = f"is there a network, and does the hub run at {places}? It asks again by itself"
             raise Stopped(str(error), step) from None
         except WrongHub as error:
             step = "compare hub.url with the hub's address and names (hub run --name); is this machine's clock right?"
@@ -129,8 +130,8 @@ class FirstBoot:
     def _resources(self, wanted: Wanted, found: Resource) -> list[Resource]:
         document: dict[str, Any] = dict(found.document)
         spec = dict(document.get("spec") or {})
-        if wanted.url is not None:
-            spec["hub"] = {**hub_of([wanted.url], self._identity.file), "gateway": wanted.name}
+        if wanted.urls:
+            spec["hub"] = {**hub_of(wanted.urls, self._identity.file, wanted.proxy), "gateway": wanted.name}
         if wanted.keep_free is not None:
             spec["limits"] = {**(spec.get("limits") or {}), "freeFloorBytes": wanted.keep_free}
         document["spec"] = spec
@@ -140,24 +141,32 @@ class FirstBoot:
     def _attested(self, wanted: Wanted) -> None:
         """It is known here what the machine is, and at the hub where there is one."""
         try:
-            own = self._identity.certificate() if wanted.url is not None else None
+            own = self._identity.certificate() if wanted.urls else None
             said = self._attest(wanted, own)
             self.journal.note(attestation=msgspec.to_builtins(said))
-            if wanted.url is not None:
-                self._tell(said, wanted.url, self._identity.authority())
+            if wanted.urls:
+                self._tell(said, wanted, self._identity.authority())
         except ValueError as error:
             raise Stopped(f"the gateway's identity cannot be read: {error}", ANOTHER) from None
 
-    def _tell(self, said: Attestation, url: str, authority: str) -> None:
+    def _tell(self, said: Attestation, wanted: Wanted, authority: str) -> None:
         """With the certificate the hub gave."""
-        try:
+
+        def tell(url: str) -> None:
             context = trusting(authority)
             context.load_cert_chain(self._identity.file, self._identity.file)
-            Exchange(HubUrl.parse(url).endpoint).tell(ATTESTATION_PATH, said, context)
+            _exchange(wanted, url).tell(ATTESTATION_PATH, said, context)
+
+        try:
+            at_first(wanted.urls, tell)
         except (HubUnreachable, WrongHub) as error:
             raise Stopped(str(error), "nothing, if the hub is away: it tells it later by itself") from None
         except NotIssued as error:
             raise Stopped(f"the hub does not take what the gateway says of itself: {error}", ANOTHER) from None
+
+
+def _exchange(wanted: Wanted, url: str) -> Exchange:
+    return Exchange(HubUrl.parse(url).endpoint, proxy=wanted.proxy)
 
 
 def key_id(key: PublicKey) -> str:

@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 from bridge.hidden import hides
+from bridge.proxy import Proxy
 from edge.appliance.first_boot.places import FOLDER, STATE, WANTED, write_whole
 
 FILE_BYTES_MAX: Final = 1 << 20
@@ -27,9 +28,19 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     """SHA-256 of the file."""
     name: str
     url: str | None
+    """Of the hub; None: messages stay here."""
+    failover: tuple[str, ...] = ()
+    """Further URLs of it, in the order they are tried."""
+    proxy: Proxy | None = None
+    """What it is reached through."""
     token: str | None
     forward: tuple[str, ...]
     keep_free: int | None
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """Of the hub, in order; none where messages stay here."""
+        return () if self.url is None else (self.url, *self.failover)
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True):

@@ -113,6 +113,8 @@ def tell_gateway(data: Path, card: Card) -> None:
         settings=digest(card),
         name=card.name,
         url=None if hub is None else hub.url,
+        failover=() if hub is None else hub.failover,
+        proxy=None if hub is None else hub.proxy,
         token=None if hub is None else hub.token,
         forward=() if hub is None else hub.forward,
         keep_free=card.spec.data.keep_free,

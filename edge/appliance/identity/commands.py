@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -91,6 +90,7 @@ def enrolled_at(urls: Sequence[str], token_text: str, data: Path, gateway: str, 
     """Enrol at the first of a hub's URLs that answers, and say so; the file with the identity. Raises CommandError."""
     from bridge.enrolment import Token, TokenError
     from bridge.resources.values import HubUrl
+    from edge.appliance.identity.enrolling import at_first
 
     try:
         token = Token.parse(token_text)
@@ -103,24 +103,9 @@ def enrolled_at(urls: Sequence[str], token_text: str, data: Path, gateway: str, 
         if not place.secure:
             raise CommandError(f"{url} is without TLS: nobody enrols there", hint=SECURE_HINT, code=Exit.USAGE)
     with _explained(", ".join(urls)):
-        url, enrolled = _at_first(places, partial(_enrol, data, token, gateway, proxy))
+        url, enrolled = at_first(places, lambda url: _enrol(data, token, gateway, proxy, places[url]))
     _say(enrolled, url)
     return enrolled.file
-
-
-def _at_first(places: Mapping[str, HubUrl], ask: Callable[[HubUrl], Enrolled]) -> tuple[str, Enrolled]:
-    """At the first that answers: its URL, and what came of it. Raises what `edge.appliance.identity.enrolling.enrol`
-    does."""
-    from edge.appliance.identity.exchange import AnswerLost, HubUnreachable
-
-    unreached: HubUnreachable | None = None
-    for url, place in places.items():
-        try:
-            return url, ask(place)
-        except HubUnreachable as error:
-            if not isinstance(unreached, AnswerLost):
-                unreached = error
-    raise unreached if unreached is not None else ValueError("no URL of a hub")
 
 
 def _enrol(data: Path, token: Token, gateway: str, proxy: Proxy | None, place: HubUrl) -> Enrolled:

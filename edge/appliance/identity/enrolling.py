@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 from cryptography import x509
@@ -25,6 +25,8 @@ from edge.appliance.identity.exchange import AnswerLost, Exchange, HubUnreachabl
 from edge.appliance.identity.files import Identity
 from edge.appliance.identity.request import fingerprint, require_ours, signing_request
 from edge.appliance.identity.revocation_list import ListUnusable, fetch
+
+A = TypeVar("A")
 
 AGAIN_S: Final = (1.0, 2.0, 4.0)
 """Pauses before the next try where an answer was lost or the hub has too much to do."""
@@ -78,6 +80,19 @@ def enrol(
     with contextlib.suppress(HubUnreachable, WrongHub, NotIssued, ListUnusable, OSError):
         fetch(data, exchange)  # a gateway that runs tries again
     return Enrolled(own.file, issued, now() - issued.now)
+
+
+def at_first(urls: Iterable[str], ask: Callable[[str], A]) -> tuple[str, A]:
+    """Ask at the first of a hub's URLs that answers: that URL, and what came of it. Raises what `ask` does;
+    `AnswerLost` where that came of one of them and none answered."""
+    unreached: HubUnreachable | None = None
+    for url in urls:
+        try:
+            return url, ask(url)
+        except HubUnreachable as error:
+            if not isinstance(unreached, AnswerLost):
+                unreached = error
+    raise unreached if unreached is not None else ValueError("no URL of a hub")
 
 
 def renew(data: Path, exchange: Exchange) -> Issued:

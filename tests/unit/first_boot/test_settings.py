@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from bridge.enrolment import Token
+from bridge.proxy import Proxy
 from edge.appliance.first_boot import rendering
 from edge.appliance.first_boot.journal import Journal, State, state_of
 from edge.appliance.first_boot.places import Places
@@ -23,7 +24,13 @@ SPEC = {
     "wifi": {"ssid": 'a"b', "password": "hidden-wifi", "country": "DE"},
     "lte": {"apn": "internet", "user": "u", "password": "hidden\\lte", "pin": "0123"},
     "sshKeys": ["ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ3cQ2p2d0pXyJfYf0W2l1X9c1u2kq8YwJ3gq0Y2m7aB ann"],
-    "hub": {"url": "amqps://hub.example", "token": TOKEN, "forward": ["plant/#"]},
+    "hub": {
+        "url": "amqps://hub.example",
+        "failover": ["wss://hub.example"],
+        "proxy": {"host": "proxy.example", "username": "plant", "password": "hidden-proxy"},
+        "token": TOKEN,
+        "forward": ["plant/#"],
+    },
     "timeServers": ["192.168.1.1", "time.example"],
     "data": {"keepFree": "1Gi"},
 }
@@ -56,6 +63,9 @@ class TestTakingUp:
         wanted = Journal(places.data).wanted()
         assert wanted is not None
         assert (wanted.name, wanted.token, wanted.keep_free) == ("hall", TOKEN, 1 << 30)
+        assert wanted.urls == ("amqps://hub.example", "wss://hub.example")
+        assert wanted.proxy == Proxy(host="proxy.example", username="plant", password="hidden-proxy")
+        assert "hidden-proxy" not in repr(wanted)
         secret = [rendering.WIFI, rendering.LTE, "data/settings/waypost.yaml", "var/lib/waypost/first-boot/wanted.json"]
         assert {name: (tmp_path / name).stat().st_mode & 0o777 for name in secret} == dict.fromkeys(secret, 0o600)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from bridge.enrolment import Token
+from bridge.proxy import Proxy
 from edge.appliance.main import run
 from edge.card.fields import PLACEHOLDER
 from edge.card.location import FILE
@@ -25,7 +26,9 @@ EVERYTHING = {
     "name": "hall", "hostname": "hall-1", "cable.address": "192.168.1.20/24", "cable.gateway": "192.168.1.1",
     "cable.dns": "192.168.1.1 9.9.9.9", "wifi.ssid": "plant", "wifi.password": "a: 'secret' #1", "wifi.country": "DE",
     "lte.apn": "internet", "lte.user": "u", "lte.password": "hidden-lte", "lte.pin": "0123", "sshKeys": f"{SSH}\n{SSH}",
-    "hub.url": "amqps://hub.example:5671", "hub.token": TOKEN, "hub.forward": "plant/# alarm/+",
+    "hub.url": "amqps://hub.example:5671", "hub.failover": "wss://hub.example:443 wss://hub.example:8443",
+    "hub.proxy.host": "proxy.example", "hub.proxy.port": "8080", "hub.proxy.username": "plant",
+    "hub.proxy.password": "hidden-proxy", "hub.token": TOKEN, "hub.forward": "plant/# alarm/+",
     "timeServers": "192.168.1.1 time.example", "data.keepFree": "1Gi",
 }  # fmt: skip
 
@@ -50,6 +53,8 @@ class TestTheFile:
         assert spec.lte.pin == "0123"
         assert spec.hub is not None
         assert (spec.hub.token, spec.hub.forward) == (TOKEN, ("plant/#", "alarm/+"))
+        assert spec.hub.failover == ("wss://hub.example:443", "wss://hub.example:8443")
+        assert spec.hub.proxy == Proxy(host="proxy.example", port=8080, username="plant", password="hidden-proxy")
         assert (len(spec.ssh_keys), spec.data.keep_free) == (2, 1 << 30)
         assert spec.time_servers == ("192.168.1.1", "time.example")
         again = of_text(made.card.text, "again")
@@ -77,6 +82,9 @@ class TestTheFile:
         ("lte.pin=12", "4 to 8 digits"),
         ("lte.user=", "1 to 64"), ("sshKeys=-----BEGIN OPENSSH PRIVATE KEY-----", "private key"),
         ("sshKeys=ssh-ed25519 AAAA", "no public key"), ("hub.url=amqp://hub.example", "without TLS"),
+        ("hub.failover=amqps://hub.example ws://hub.example", "without TLS"), ("hub.failover=hub", "is not a hub URL"),
+        ("hub.proxy.host=a/b", "no host"), ("hub.proxy.port=http", "port"), ("hub.proxy.username=a:b", "with a colon"),
+        (f"hub.proxy.password={PLACEHOLDER}", "write the secret itself"), ("hub.proxy=x", "no setting is called"),
         ("hub.token=wpt1.x.y.z", "token"), ("hub.forward=", "forward"), ("timeServers=a/b", "no host"),
         ("data.keepFree=a lot", "is not a size"), (f"hub.token={PLACEHOLDER}", "write the secret itself"),
         (f"wifi.password={PLACEHOLDER}", "write the secret itself"), ("wifi.pasword=x", "did you mean wifi.password?"),
@@ -89,6 +97,16 @@ class TestTheFile:
         assert "hidden" not in refused.value.message
         assert refused.value.exit_code == 2
 
+    def test_name_and_password_for_a_proxy_go_together(self) -> None:
+        hub = ("name=hall", "hub.url=amqps://hub.example", f"hub.token={TOKEN}", "hub.proxy.host=proxy.example")
+        spec = of_arguments(hub, None).card.spec
+        assert spec.hub is not None
+        assert spec.hub.proxy == Proxy(host="proxy.example")
+        for word in ("hub.proxy.username=plant", "hub.proxy.password=hidden-proxy"):
+            with pytest.raises(ImageError, match=r"hub\.proxy: username and password go together") as refused:
+                of_arguments([*hub, word], None)
+            assert "hidden" not in refused.value.message
+
     def test_a_large_file_is_none(self) -> None:
         with pytest.raises(ImageError, match="larger than"):
             of_text(b"#" * (FILE_BYTES_MAX + 1), FILE)
@@ -96,7 +114,7 @@ class TestTheFile:
     def test_representations_hide_secrets(self) -> None:
         made = of_arguments(words(), None)
         shown = repr(made.card) + repr(made.card.spec)
-        assert not [secret for secret in ("'secret'", "hidden-lte", "0123", TOKEN) if secret in shown]
+        assert not [secret for secret in ("'secret'", "hidden-lte", "hidden-proxy", "0123", TOKEN) if secret in shown]
 
 
 def mistaken(folder: Path, text: str) -> str:
@@ -152,7 +170,7 @@ class TestTheCommand:
         out = capsys.readouterr().out
         assert "hostname: other" in out
         assert out.count(PLACEHOLDER) == len(SECRETS)
-        assert not [secret for secret in ("'secret'", "hidden-lte", "0123", TOKEN) if secret in out]
+        assert not [secret for secret in ("'secret'", "hidden-lte", "hidden-proxy", "0123", TOKEN) if secret in out]
         text = partition.get(Path(image), BEGIN, FILE)
         assert text is not None
         assert TOKEN.encode() in text
