@@ -118,7 +118,7 @@ class PeerLink:
                 self._received(event, now)
             elif isinstance(event, Opened):
                 told.append(LinkUp(event.container_id, False))
-                self._claims.begin(self._engine, self._cut)
+                self._claims.begin(self._engine, self._cut, now)
                 self._senders.begin(self._engine, self._woken, self._cut)
                 self._receivers.begin(self._engine, self._woken, self._cut)
             elif isinstance(event, Attached):

@@ -1,7 +1,8 @@
 """The right to use a peer's addresses, put to its `$cbs` node as tokens (AMQP's claims-based security).
 
 A token is put for an address before a link to it is attached, and put anew before it expires: a peer ends the links of
-an address whose token has. What is refused is asked for again after a while; the other addresses go on.
+an address whose token has. What is refused is asked for again after a while; the other addresses go on. A peer that
+answers nothing is no peer for tokens: the connection ends, and the next endpoint is tried.
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ RETRY_S: Final = 10.0
 """How long a peer that has refused a token is left alone with it."""
 RENEWED_AT: Final = 0.75
 """Of its life: what is refused then is tried again before it ends."""
+ANSWER_TIMEOUT_S: Final = 30.0
+"""How long a peer may leave every question unanswered, seconds; it is found out within twice as long. An answer takes
+a round trip and a look at a key: this is a poor cellular link with a busy peer behind it."""
 ANSWERS: Final = 64
 """Credit for answers; each is to one question."""
 _SUCCESS: Final = range(200, 300)
@@ -40,7 +44,7 @@ class Claims(Protocol):
         """When a token is to be put again."""
         ...
 
-    def begin(self, engine: Engine, cut: Callable[[str], None]) -> None:
+    def begin(self, engine: Engine, cut: Callable[[str], None], now: float) -> None:
         """The connection is open."""
         ...
 
@@ -57,7 +61,7 @@ class Claims(Protocol):
         ...
 
     def retry(self, now: float) -> None:
-        """Put what is due."""
+        """Put what is due, and end the connection where nothing is answered."""
         ...
 
     def attached(self, link: Link) -> bool:
@@ -82,7 +86,7 @@ class NoClaims:
 
     deadline: float | None = None
 
-    def begin(self, engine: Engine, cut: Callable[[str], None]) -> None:
+    def begin(self, engine: Engine, cut: Callable[[str], None], now: float) -> None:
         """Nothing to do."""
 
     def end(self) -> None:
@@ -130,13 +134,19 @@ class SharedAccess:
         self._due: dict[str, float] = {}
         """When the token of an address is to be put again."""
         self._granted: set[str] = set()
+        self._look_at: float | None = None
+        """When it is looked next whether the peer answers; None: the connection is not open."""
+        self._silent = False
+        """Something waited for an answer when it was last looked, and none has come since."""
 
     @property
     def deadline(self) -> float | None:
-        return min(self._due.values(), default=None)
+        due = min(self._due.values(), default=None)
+        return due if self._look_at is None or (due is not None and due < self._look_at) else self._look_at
 
-    def begin(self, engine: Engine, cut: Callable[[str], None]) -> None:
+    def begin(self, engine: Engine, cut: Callable[[str], None], now: float) -> None:
         self._engine, self._cut = engine, cut
+        self._look_at = now + ANSWER_TIMEOUT_S
         self._sender = engine.attach_sender(f"{engine.container_id}>{NODE}", target(NODE))
         self._receiver = engine.attach_receiver(
             f"{engine.container_id}<{NODE}", source(NODE), target=target(self._reply_to), snd_settle_mode=1
@@ -144,7 +154,7 @@ class SharedAccess:
         self._sender.context = self._receiver.context = self
 
     def end(self) -> None:
-        self._engine = self._cut = None
+        self._engine = self._cut = self._look_at = None
 
     def granted(self, address: str) -> bool:
         known = address in self._wanted or address in self._due or address in self._asked.values()
@@ -167,6 +177,8 @@ class SharedAccess:
             del self._due[address]
             self._wanted[address] = None
         self.flush()
+        if self._look_at is not None and self._look_at <= now:
+            self._look(now)
 
     def attached(self, link: Link) -> bool:
         if link.context is not self:
@@ -203,6 +215,13 @@ class SharedAccess:
 
     # --- inside -----------------------------------------------------------------------------------------------
 
+    def _look(self, now: float) -> None:
+        if self._silent and self._cut is not None:
+            self._cut(f"the peer has answered no token at {NODE} for {ANSWER_TIMEOUT_S:g} s")
+            return
+        self._silent = bool(self._wanted or self._asked)
+        self._look_at = now + ANSWER_TIMEOUT_S
+
     @property
     def _reply_to(self) -> str:
         return "claims"
@@ -229,6 +248,7 @@ class SharedAccess:
         address = self._asked.pop(str(correlation), None)
         if address is None:
             return
+        self._silent = False
         status, why = _status(said)
         if status in _SUCCESS:
             self._granted.add(address)

@@ -10,7 +10,7 @@ import pytest
 from bridge import plain
 from bridge import sections as s
 from bridge.engine import Attached, Condition, Engine, Link, Opened, State, Transfers
-from bridge.forwarders.claims import RETRY_S, SharedAccess
+from bridge.forwarders.claims import ANSWER_TIMEOUT_S, RETRY_S, SharedAccess
 from bridge.forwarders.conditions import BUSY_S, passes, wait_s
 from bridge.forwarders.outbox import Outbox, Words
 from bridge.forwarders.receivers import Receivers
@@ -28,8 +28,8 @@ STARTED_AT_S = 1_800_000_000.0
 class Pair:
     """A connection of ours, and a peer that answers each token as it is told."""
 
-    def __init__(self, *, refuses: bool = False) -> None:
-        """`refuses`: it has no `$cbs`."""
+    def __init__(self, *, refuses: bool = False, credit: int = 1) -> None:
+        """`refuses`: it has no `$cbs`; `credit`: for tokens."""
         self.now = 0.0
         self.status: int | None = 202
         """None: no answer."""
@@ -37,6 +37,7 @@ class Pair:
         """Resource of each token that came, and how long after the start it ends, seconds; -1: it is not signed."""
         self.told: list[Any] = []
         self._refuses = refuses
+        self._credit = credit
         self._answers: Link | None = None
         self._peer = Engine(container_id="peer", server=True, idle_timeout_s=0)
         engine = Engine(container_id="gw1", server=False, idle_timeout_s=0)
@@ -77,7 +78,7 @@ class Pair:
             if event.link.is_sender:
                 self._answers = event.link
             else:
-                self._peer.grant(event.link, 1)
+                self._peer.grant(event.link, self._credit)
         elif isinstance(event, Transfers):
             self._peer.settle(event.link, event.deliveries, State.ACCEPTED)
             self._peer.grant(event.link, 1)
@@ -130,6 +131,41 @@ def test_without_an_answer_there_is_no_right() -> None:
     assert not pair.granted("readings")
     assert not pair.granted("readings")
     assert len(pair.put) == 1
+
+
+def test_a_peer_that_answers_nothing_is_left() -> None:
+    pair = Pair()
+    pair.later(ANSWER_TIMEOUT_S * 2)
+    assert pair.granted("readings"), "nothing was asked: there is nothing to answer"
+    pair.status = None
+    assert not pair.granted("alarms")
+    pair.later(ANSWER_TIMEOUT_S)
+    pair.later(ANSWER_TIMEOUT_S - 1)
+    assert not any(isinstance(each, LinkDown) for each in pair.told)
+    pair.later(1)
+    down = pair.told[-1]
+    assert isinstance(down, LinkDown)
+    assert down.reason == "the peer has answered no token at $cbs for 30 s"
+
+
+def test_a_peer_without_credit_for_tokens_is_left_too() -> None:
+    pair = Pair(credit=0)
+    assert not pair.granted("readings")
+    pair.later(ANSWER_TIMEOUT_S)
+    assert pair.claims.deadline == ANSWER_TIMEOUT_S * 2
+    pair.later(ANSWER_TIMEOUT_S)
+    assert isinstance(pair.told[-1], LinkDown)
+    assert pair.put == []
+
+
+def test_a_peer_that_refuses_for_long_answers() -> None:
+    pair = Pair()
+    pair.status = 401
+    assert not pair.granted("readings")
+    for _ in range(20):
+        pair.later(RETRY_S)
+    assert not any(isinstance(each, LinkDown) for each in pair.told)
+    assert len(pair.put) == 21
 
 
 def test_a_peer_that_takes_no_tokens_is_no_peer_for_them() -> None:
