@@ -71,6 +71,7 @@ def run(
       freshness   last data and lag of each gateway and device
       gaps        missing, explained and duplicate sequences of each address
       throughput  rows received and landed over time
+      outages     when messages waited at their gateway, and how they came
       health      battery, silence, reboots, clock and radio of each device
       slo         delivery time and share within target, by hour and day
     """

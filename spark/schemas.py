@@ -434,6 +434,23 @@ THROUGHPUT = _table(
     """,
     keys=("tenant", "gateway", "lane", "bucket"),
 )
+OUTAGES = _table(
+    "outages",
+    (),
+    """
+    tenant      string
+    gateway     string
+    began       timestamp
+    until       timestamp
+    drain_began timestamp
+    drained     timestamp
+    messages    bigint
+    lag_max_s   double?
+    """,
+    keys=("tenant", "gateway", "began"),
+)
+"""Of the messages that came over the backlog lane: received from `began` to `until`, landed from `drain_began` to
+`drained`; `lag_max_s`, how long the slowest was under way, null where no clock says so."""
 DELIVERY_SLO = _table(
     "delivery_slo",
     ("event_date",),
@@ -565,6 +582,7 @@ DERIVED: dict[str, Table] = {
         COMPLETENESS,
         COMPLETENESS_HOURLY,
         THROUGHPUT,
+        OUTAGES,
         DELIVERY_SLO,
         DEVICE_DAYS,
         DEVICE_HEALTH,

@@ -5,11 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from graphlib import TopologicalSorter
 
-from spark.jobs import anomalies, freshness, gaps, health, readings, rollups, slo, throughput
+from spark.jobs import anomalies, freshness, gaps, health, outages, readings, rollups, slo, throughput
 from spark.jobs.following import Following
 from spark.jobs.outcome import Job
 
-_ALL = (readings.JOB, rollups.JOB, anomalies.JOB, freshness.JOB, gaps.JOB, throughput.JOB, health.JOB, slo.JOB)
+_ALL = (
+    readings.JOB,
+    rollups.JOB,
+    anomalies.JOB,
+    freshness.JOB,
+    gaps.JOB,
+    throughput.JOB,
+    outages.JOB,
+    health.JOB,
+    slo.JOB,
+)
 
 
 def graph(jobs: Iterable[Job]) -> dict[str, set[str]]:

@@ -214,9 +214,8 @@ class MessageSections:
         ]
         about = (
             "Stretches in which messages waited at their gateway and came over the backlog lane, those with the "
-            "longest delay "
-            f"first; to {formatting.duration(found[0].width_s)}. What still waits is in the column waiting of the "
-            f"fleet."
+            "longest delay first; with less than a minute between them they are one. What still waits is in the column "
+            "waiting of the fleet."
         )
         return Section(
             "outages", "Outages and drains", about, tables=[Table("Outages and drains", columns, rows, len(found))]

@@ -19,7 +19,7 @@ from cloud.place.place import Place, Somewhere, of_table, place_of
 from spark import delta_log, provenance
 from spark.provenance import TELEMETRY, Provenance, State
 
-DESCRIPTIONS = ("gateway_freshness", "throughput", "gaps", "completeness")
+DESCRIPTIONS = ("gateway_freshness", "throughput", "outages", "gaps", "completeness")
 """Tables with totals of messages."""
 _PAIR = ("gaps", "completeness")
 """Made by one job of several landed tables: these two have to agree in all of them."""

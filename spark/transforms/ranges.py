@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark import schemas
+from spark.transforms import islands
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -71,10 +71,5 @@ def _named(ranges: DataFrame) -> DataFrame:
 
 def _merged(ranges: DataFrame, key: Sequence[str], *others: Column) -> DataFrame:
     """Ranges that touch or overlap as one; `others`: what becomes of their further columns."""
-    order = Window.partitionBy(*key).orderBy("first", "last")
-    before = F.max("last").over(order.rowsBetween(Window.unboundedPreceding, -1))
-    apart = F.col("first") > F.coalesce(before, F.lit(-2)) + 1
-    islands = ranges.withColumn("starts", F.when(apart, 1).otherwise(0))
-    islands = islands.withColumn("island", F.sum("starts").over(order.rowsBetween(Window.unboundedPreceding, 0)))
     ends = (F.min("first").alias("first"), F.max("last").alias("last"))
-    return islands.groupBy(*key, "island").agg(*ends, *others).drop("island")
+    return islands.joined(ranges, key, ("first", "last"), F.lit(1), *ends, *others)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark import schemas
-from spark.transforms.times import kept_under, seconds_between, with_trusted_times
+from spark.transforms.times import kept_under, seconds_between, with_trusted_reception
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -94,13 +94,8 @@ def _finished(summed: DataFrame, width_s: int) -> DataFrame:
 
 
 def _trusted(telemetry: DataFrame) -> DataFrame:
-    """All rows; where the gateway's clock was wrong, reception is when they landed, and how long that took is unknown.
-
-    A clock at 1970 would stretch the axis over half a century, and rows left out would be missing in the totals.
-    """
-    rows = with_trusted_times(telemetry.select(*_KEYS, "ingested_at", F.col("received_at").alias("event_time")))
-    received_at = F.when(F.col("suspect"), F.col("ingested_at")).otherwise(F.col("event_time"))
-    return rows.select(*_KEYS, received_at.alias("received_at"), "ingested_at", "suspect")
+    """All rows: those left out would be missing in the totals."""
+    return with_trusted_reception(telemetry.select(*_KEYS, "received_at", "ingested_at"))
 
 
 def _sums() -> tuple[Column, ...]:

@@ -30,6 +30,14 @@ def with_trusted_times(rows: DataFrame) -> DataFrame:
     return rows.withColumns({"suspect": suspect, "event_time": F.least(F.col("event_time"), latest)})
 
 
+def with_trusted_reception(rows: DataFrame) -> DataFrame:
+    """`rows` with `received_at` as it can be believed, and `suspect` (boolean) added: where the gateway's clock was
+    wrong, reception is when they landed. A clock at 1970 would stretch every axis over half a century."""
+    trusted = with_trusted_times(rows.withColumn("event_time", F.col("received_at")))
+    received_at = F.when(F.col("suspect"), F.col("ingested_at")).otherwise(F.col("event_time"))
+    return trusted.withColumn("received_at", received_at).drop("event_time")
+
+
 def with_measured_times(rows: DataFrame, told: Column) -> DataFrame:
     """`rows` with `event_time`, `suspect` (boolean) and `time_source` for values that may have a time of their own.
 

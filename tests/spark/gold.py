@@ -76,6 +76,13 @@ def bucket(second: int, received: int, ingested: int, **override: Any) -> dict[s
     return row | {"received": received, "ingested": ingested, "lag_max_s": 1.0} | override
 
 
+def outage(began: float, until: float, drained: float, **override: Any) -> dict[str, Any]:
+    """A row of `outages`; seconds after START. Its drain begins with `until`."""
+    times = {"began": began, "until": until, "drain_began": until, "drained": drained}
+    row: dict[str, Any] = {name: START + timedelta(seconds=second) for name, second in times.items()}
+    return {"tenant": "default", "gateway": "gw1", "messages": 1, "lag_max_s": drained - began} | row | override
+
+
 def window(minute: int, low: float, high: float, **override: Any) -> dict[str, Any]:
     """A row of a rollup."""
     at = START + timedelta(minutes=minute)
@@ -249,6 +256,20 @@ def _over_time(names: list[str]) -> dict[str, pa.Table]:
         lag_max_s=np.where(drained > 0, 10_900.0, 0.0),
         event_date=dates[back],
     )
+    cut_off = [name for place, name in enumerate(names) if place % 10 == 3]
+    began, until = (np.full(len(cut_off), start + hours * np.timedelta64(1, "h")) for hours in (8, 11))
+    outages = _columns(
+        "outages",
+        len(cut_off),
+        tenant="default",
+        gateway=cut_off,
+        began=began,
+        until=until,
+        drain_began=until,
+        drained=until + np.timedelta64(100, "s"),
+        messages=120,
+        lag_max_s=10_900.0,
+    )
     within = np.where(cut, 0, 40)
     hours = _columns(
         "delivery_slo",
@@ -286,7 +307,8 @@ def _over_time(names: list[str]) -> dict[str, pa.Table]:
         revised_at=at[day],
         event_date=dates[day],
     )
-    return {"throughput": pa.concat_tables([live, late]), "delivery_slo": pa.concat_tables([hours, days])}
+    flows, slos = pa.concat_tables([live, late]), pa.concat_tables([hours, days])
+    return {"throughput": flows, "outages": outages, "delivery_slo": slos}
 
 
 def _of_devices(names: list[str]) -> dict[str, pa.Table]:

@@ -19,10 +19,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark import provenance, schemas
-from spark.report import facts, formatting, limits, notices, outages, page, queries, snapshot, storage, table
+from spark.report import facts, formatting, limits, notices, page, queries, snapshot, storage, table
 from spark.report.tables import Tables
 from tests.spark import gold, lakes
-from tests.spark.gold import address, anomaly, bucket, device, fresh, put, slo, window
+from tests.spark.gold import address, anomaly, bucket, device, fresh, outage, put, slo, window
 from tests.spark.lakes import START, message
 from tests.support.names import HOSTILE
 
@@ -57,6 +57,7 @@ def whole_pass(root: Path, telemetry: int, rows: int, *, following_too: bool = T
     put(root, "gaps", made_of=telemetry)
     put(root, "completeness", address(rows=rows, distinct_sequences=rows), made_of=telemetry)
     put(root, "throughput", bucket(0, rows, rows), made_of=telemetry)
+    put(root, "outages", outage(30, 31, 50), made_of=telemetry)
 
 
 @pytest.fixture
@@ -74,6 +75,7 @@ def lake(tmp_path: Path) -> Path:
         bucket(40, 0, 1, lane="backlog"),
         made_of=0,
     )
+    put(root, "outages", outage(30, 31, 50), made_of=0)
     put(root, "gateway_freshness", fresh(None), fresh("dev1"), made_of=0)
     put(root, "completeness", address(), made_of=0)
     put(root, "gaps", made_of=0)
@@ -156,6 +158,7 @@ class TestPage:
         put(lake, "completeness", address(address=evil, unexplained=1, **mine), made_of=0)
         put(lake, "gaps", address(address=evil, missing=1, explained=True, reason=evil, **mine), made_of=0)
         put(lake, "throughput", bucket(0, 2, 2, **mine), bucket(30, 1, 1, lane="backlog", **mine), made_of=0)
+        put(lake, "outages", outage(30, 31, 50, **mine), made_of=0)
         series = mine | {"device": evil, "metric": evil, "address": evil}
         put(lake, "rollup_1m", window(0, 1.0, 3.0, **series), made_of=0)
         put(lake, "anomalies", anomaly(0, 9.0, rule=evil, **series))
@@ -348,40 +351,18 @@ class TestContent:
 
 
 class TestOutages:
-    @staticmethod
-    def found(*buckets: tuple[int, int, int]) -> list[tuple[float, float, float, float, int]]:
-        rows = [(float(at), received, landed, float(landed)) for at, received, landed in buckets]
-        made = outages.outages(("t", "g"), rows, 10.0)
-        return [(each.began, each.until, each.drain_began, each.drained, each.messages) for each in made]
+    def test_the_longest_delay_comes_first(self, lake: Path) -> None:
+        rows = (outage(0, 10, 20), outage(100, 200, 300, messages=7), outage(400, 400, 400, lag_max_s=None))
+        put(lake, "outages", *rows, made_of=0)
+        found = queries.read(lake).outages
+        seen = [(one.lag_max_s, one.messages, one.drain_s) for one in found]
+        assert seen == [(200, 7, 100), (20, 1, 10), (None, 1, 0)]
+        assert [one.began - START.timestamp() for one in found] == [100, 0, 400]
+        assert "Outages and drains" in read(page.render(queries.read(lake), facts.Facts()))[1]
 
-    @pytest.mark.parametrize(
-        ("buckets", "expected"),
-        [
-            ([], []),
-            ([(0, 5, 0), (10, 5, 0), (30, 0, 10)], [(0, 20, 30, 40, 10)]),
-            # One that sends once in a while is cut off once, not at each message.
-            ([(0, 1, 0), (300, 1, 0), (600, 0, 2)], [(0, 310, 600, 610, 2)]),
-            # Cut off and back within a bucket, twice in a row, and again later.
-            ([(0, 3, 3), (10, 2, 2), (500, 1, 1)], [(0, 20, 0, 20, 5), (500, 510, 500, 510, 1)]),
-            # A second outage begins while the first one drains.
-            ([(0, 4, 0), (10, 0, 2), (20, 3, 2), (30, 0, 3)], [(0, 30, 10, 40, 7)]),
-        ],
-    )
-    def test_they_last_until_all_has_landed(self, buckets: Any, expected: Any) -> None:
-        assert self.found(*buckets) == expected
-
-    @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=30))
-    @settings(max_examples=100, deadline=None)
-    def test_every_message_is_in_one_of_them(self, counts: list[tuple[int, int]]) -> None:
-        buckets = [(10 * place, *pair) for place, pair in enumerate(counts) if any(pair)]
-        found = self.found(*buckets)
-        assert sum(each[4] for each in found) == sum(received for _, received, _ in buckets)
-        assert [each[0] for each in found] == sorted(each[0] for each in found)
-
-    def test_those_of_the_lake(self, lake: Path) -> None:
-        (one,) = queries.read(lake).outages
-        assert (one.began - START.timestamp(), one.drained - START.timestamp(), one.messages) == (30.0, 50.0, 1)
-        assert one.lag_max_s == 21.0
+    def test_those_of_a_lake_whose_job_has_not_run(self, lake: Path) -> None:
+        shutil.rmtree(lake / "outages")
+        assert queries.read(lake).outages == []
 
 
 class TestFleet:
@@ -507,6 +488,7 @@ class TestOneState:
         put(lake, "completeness", address(rows=7, distinct_sequences=7), made_of=1)
         assert self.totals(queries.read(lake)) == {4}
         put(lake, "throughput", bucket(0, 7, 7), made_of=1)
+        put(lake, "outages", made_of=1)
         put(lake, "rollup_1m", window(0, 1.0, 3.0), made_of=1)
         known = queries.read(lake)
         assert self.totals(known) == {7}
@@ -520,7 +502,7 @@ class TestOneState:
         deltalake.write_deltalake(lake / "completeness", rows, mode="overwrite", commit_properties=properties)
         assert queries.read(lake).versions["completeness"] == 0
 
-    @pytest.mark.parametrize("before", range(11))
+    @pytest.mark.parametrize("before", range(12))
     def test_data_lands_and_jobs_run_between_the_reads(
         self, lake: Path, monkeypatch: pytest.MonkeyPatch, before: int
     ) -> None:

@@ -1,0 +1,60 @@
+"""telemetry -> outages: when messages waited at their gateway, and when they came.
+
+Each message of the backlog lane is a stretch of time, from its reception to its landing; an outage is the stretches
+that overlap, or are a pause apart. Its drain is the part of it in which they landed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F  # noqa: N812
+
+from spark import schemas
+from spark.transforms import islands
+from spark.transforms.times import seconds_between, with_trusted_reception
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+PAUSE_SECONDS = 60
+"""Up to so long after all has landed a message that waited belongs to the same outage: links come and go."""
+_KEY = ("tenant", "gateway")
+
+
+def outages(telemetry: DataFrame) -> DataFrame:
+    """Those of these rows, as table `outages` has them.
+
+    Where a gateway's clock was wrong, reception is when the message landed, and how long it took is unknown.
+    """
+    waited = telemetry.where(F.col("lane") == "backlog").select(*_KEY, "received_at", "ingested_at")
+    rows = with_trusted_reception(waited)
+    lag = F.when(~F.col("suspect"), seconds_between("received_at", "ingested_at"))
+    # What was received within a pause belongs together whatever else there is: few rows are left to be sorted.
+    together = F.floor(F.unix_seconds("received_at") / PAUSE_SECONDS).alias("together")
+    stretches = rows.groupBy(*_KEY, together).agg(
+        F.min("received_at").alias("began"),
+        F.max("received_at").alias("until"),
+        F.min("ingested_at").alias("drain_began"),
+        F.max("ingested_at").alias("drained"),
+        F.count(F.lit(1)).alias("messages"),
+        F.max(lag).alias("lag_max_s"),
+    )
+    return joined(stretches.drop("together"))
+
+
+def joined(stretches: DataFrame) -> DataFrame:
+    """Rows as in table `outages`, some of which may belong to one outage, as one row each outage."""
+    whole = islands.joined(
+        stretches.withColumn("over", F.greatest("until", "drained")),
+        _KEY,
+        ("began", "over"),
+        F.expr(f"INTERVAL {PAUSE_SECONDS} SECONDS"),
+        F.min("began").alias("began"),
+        F.max("until").alias("until"),
+        F.min("drain_began").alias("drain_began"),
+        F.max("drained").alias("drained"),
+        F.sum("messages").alias("messages"),
+        F.max("lag_max_s").alias("lag_max_s"),
+    )
+    return whole.select(*schemas.OUTAGES.columns.names)
