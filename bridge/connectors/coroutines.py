@@ -7,6 +7,13 @@ from collections.abc import Coroutine
 from typing import Any
 
 
+async def all_to_end(*coroutines: Coroutine[Any, Any, None]) -> None:
+    """Run them beside each other until all have ended, and raise what the first of them raised."""
+    for ended in await asyncio.gather(*coroutines, return_exceptions=True):
+        if ended is not None:
+            raise ended
+
+
 async def first_to_end(*coroutines: Coroutine[Any, Any, None]) -> None:
     """Run them beside each other until one raises, and end the others."""
     tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]

@@ -5,10 +5,9 @@ from __future__ import annotations
 import logging
 import ssl
 from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack
 
 from bridge.client_attempt import Carriage
-from bridge.connectors.coroutines import first_to_end
+from bridge.connectors.coroutines import all_to_end, first_to_end
 from bridge.connectors.kafka.cluster import Cluster
 from bridge.connectors.kafka.consumer import Consumer
 from bridge.connectors.kafka.producer import Producer
@@ -38,10 +37,12 @@ class KafkaClient:
     async def run(self, endpoint: Endpoint, carriage: Carriage) -> None:
         """From the first connection until producer or consumer fails: ConnectorError or OSError."""
         reached = await self._cluster.reach(endpoint)
-        async with AsyncExitStack() as stack:
-            consumers = [
-                await stack.enter_async_context(Consumer(self._cluster, inbox, carriage, reached).started())
-                for inbox in carriage.inboxes
-            ]
+        consumers: list[Consumer] = []
+        try:
+            for inbox in carriage.inboxes:
+                consumers.append(Consumer(self._cluster, inbox, carriage, reached))
+                await consumers[-1].start()
             carriage.up("a Kafka cluster")
             await first_to_end(self._producer.run(reached, carriage), *(consumer.run() for consumer in consumers))
+        finally:  # together: brokers that are gone are waited for once, which the attempt has the time for
+            await all_to_end(*(consumer.end() for consumer in consumers))

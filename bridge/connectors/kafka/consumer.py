@@ -11,10 +11,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import count
-from typing import Any, Self
+from typing import Any
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.abc import ConsumerRebalanceListener
@@ -68,18 +68,13 @@ class Consumer(ConsumerRebalanceListener):  # type: ignore[misc]
         self._committing = asyncio.Lock()
         self._failed: asyncio.Future[None] = self._loop.create_future()
 
-    @contextlib.asynccontextmanager
-    async def started(self) -> AsyncIterator[Self]:
-        """From its first connection to its good-bye. Raises ConnectorError."""
+    async def start(self) -> None:
+        """Connect; whatever comes of it, `end` it. Raises ConnectorError, TimeoutError."""
         try:
-            try:
-                async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                    await self._consumer.start()
-            except KafkaError as error:
-                raise ConnectorError(words(error)) from None
-            yield self
-        finally:
-            await self._end()
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                await self._consumer.start()
+        except KafkaError as error:
+            raise ConnectorError(words(error)) from None
 
     async def run(self) -> None:
         """Join the group, and take what comes until the consumer fails: ConnectorError."""
@@ -192,7 +187,7 @@ class Consumer(ConsumerRebalanceListener):  # type: ignore[misc]
     async def _fail(self) -> None:
         await self._failed
 
-    async def _end(self) -> None:
+    async def end(self) -> None:
         """Commit what is answered and leave the group; brokers that are gone are not waited for."""
         with contextlib.suppress(TimeoutError, KafkaError):
             async with asyncio.timeout(KAFKA_CLOSE_TIMEOUT_S):
