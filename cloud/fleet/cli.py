@@ -137,13 +137,14 @@ def revoke_token(data: Path, config: Path | None, token_id: str) -> None:
 @fleet.command("list")
 @data_option
 @config_option
+@click.option("--all", "everyone", is_flag=True, help="Also those that were forgotten.")
 @json_option
-def list_gateways(data: Path, config: Path | None, as_json: bool) -> None:
+def list_gateways(data: Path, config: Path | None, everyone: bool, as_json: bool) -> None:
     """List gateways that have enrolled, each with the certificate that lasts longest."""
     from edge.output.terminal import say, say_json
 
     with opened(data, config) as place:
-        found = place.enrolments.certificates()
+        found, forgotten = place.enrolments.certificates(), place.enrolments.forgotten()
     now_us = time.time_ns() // 1_000
     last: dict[tuple[str, str], CertificateRecord] = {}
     for each in found:
@@ -154,11 +155,12 @@ def list_gateways(data: Path, config: Path | None, as_json: bool) -> None:
         {
             "tenant": each.tenant,
             "gateway": each.gateway,
-            "state": "good" if each.good(now_us) else "ended" if each.revoked_at is None else "revoked",
+            "state": "forgotten" if key in forgotten else _standing(each, now_us),
             "ends_at": moment(each.ends_at),
             "serial": each.serial,
         }
-        for each in last.values()
+        for key, each in last.items()
+        if everyone or key not in forgotten
     ]
     if as_json:
         say_json(rows)
@@ -197,7 +199,7 @@ def show(data: Path, config: Path | None, tenant: str, as_json: bool, gateway: s
     document: dict[str, Any] = {
         "tenant": tenant,
         "gateway": gateway,
-        "state": "good" if last.good(now_us) else "ended" if last.revoked_at is None else "revoked",
+        "state": _standing(last, now_us),
         "ends_at": moment(last.ends_at),
         "attested_at": moment(told[0]) if told is not None else None,
         "attestation": json.loads(told[1]) if told is not None else None,
@@ -236,6 +238,39 @@ def revoke(data: Path, config: Path | None, tenant: str, gateway: str) -> None:
     say(f"{gateway}: {count} {'certificate' if count == 1 else 'certificates'} revoked")
 
 
+@fleet.command()
+@data_option
+@config_option
+@tenant_option
+@json_option
+@click.argument("gateway")
+def forget(data: Path, config: Path | None, tenant: str, as_json: bool, gateway: str) -> None:
+    """Give back the name of a gateway that is gone: it counts for its tenant's quota no more.
+
+    It must have been shut out (`fleet revoke`), or its certificates must have ended. What it sent stays, and so does
+    what the hub knows of that: when it enrols again nothing of it lands twice. The name is free then: any token lets a
+    new gateway have it, where the quota has room.
+    """
+    from cloud.hub.registry.enrolments import NotForgotten, StillThere
+    from edge.output.terminal import say, say_json
+
+    here = f"--data {data} --tenant {tenant} {gateway}"
+    steps = {
+        StillThere.UNKNOWN: f"see them: waypost fleet list --data {data}",
+        StillThere.GOOD_CERTIFICATE: f"shut it out first: waypost fleet revoke {here}",
+        StillThere.CONNECTED: "a hub that runs cuts off within seconds who was shut out: see that it runs, try again",
+    }
+    with opened(data, config) as place:
+        try:
+            at_us = place.enrolments.forget(tenant, gateway, time.time_ns() // 1_000)
+        except NotForgotten as kept:
+            raise FleetError(str(kept), steps[kept.why]) from None
+    if as_json:
+        say_json({"tenant": tenant, "gateway": gateway, "forgotten_at": moment(at_us)})
+        return
+    say(f"{gateway}: forgotten")
+
+
 @fleet.command("revoke-hub")
 @data_option
 @config_option
@@ -268,6 +303,13 @@ def revoke_hub(data: Path, config: Path | None) -> None:
 
 fleet.add_command(config)
 fleet.add_command(rollout)
+
+
+def _standing(certificate: CertificateRecord, now_us: int) -> str:
+    """``good``, ``ended`` or ``revoked``."""
+    if certificate.good(now_us):
+        return "good"
+    return "ended" if certificate.revoked_at is None else "revoked"
 
 
 def state_of(token: TokenRecord, now_us: int) -> str:

@@ -152,6 +152,14 @@ class Fleet:
         gateway.connected, gateway.session, gateway.last_seen = False, None, now_us
         return True
 
+    def forget(self, key: Key, at_us: int) -> None:
+        """A gateway was forgotten then, and counts for its tenant no more, unless it has been there since."""
+        gateway = self.gateways.get(key)
+        if gateway is None or gateway.session is not None or gateway.last_seen >= at_us:
+            return
+        del self.gateways[key]
+        self.tenants[gateway.tenant].known -= 1
+
     def connection_line(self, key: Key, now_s: float, every_s: float) -> int:
         """How many connections of a gateway the log has to tell of now; 0: another line is too early."""
         gateway = self.gateways[key]

@@ -191,6 +191,7 @@ class Hub:
                 registry,
                 life_s=configuration.enroller.life_s,
                 revoked=self.acceptor.review,
+                forgotten=self._fleet.forget,
                 tenants=configuration.tenants,
             )
         self._desired: DesiredConfigurations | None = None

@@ -30,8 +30,8 @@ class Quota(Part, frozen=True, kw_only=True):
     applications: Restart[Count] = TENANT_APPLICATIONS_MAX
     """Connections of its applications."""
     gateways: Restart[Count] = TENANT_GATEWAYS_MAX
-    """Names of gateways that ever enrolled or connected: rows of the registry, with certificates, marks and versions of
-    configuration."""
+    """Names of gateways that enrolled or connected and were not forgotten since: rows of the registry, with
+    certificates, marks and versions of configuration."""
     waiting_bytes: Restart[Bytes] = TENANT_WAITING_BYTES_MAX
     """Of what its gateways have sent and has not landed; its gateways are not read while it is more."""
     bytes_per_second: Restart[Bytes | None] = None

@@ -127,6 +127,73 @@ def test_in_and_out_and_in_again(tmp_path: Path) -> None:
     assert [(each["gateway"], each["state"]) for each in listed] == [("hall", "good")]
 
 
+QUOTA = """
+apiVersion: waypost/v1
+kind: Hub
+metadata: {name: hub}
+spec: {tenantQuota: {gateways: 1}}
+"""
+
+
+def fails(folder: Path, *words: str) -> str:
+    """What a `waypost fleet` command says that does not do it."""
+    done = forked.waypost("fleet", *words, "--data", str(folder / "hub"))
+    assert done.returncode == 1, done.stdout
+    return done.stderr
+
+
+def forgotten(folder: Path, name: str) -> bool:
+    """It is now; false while the hub has it connected."""
+    done = forked.waypost("fleet", "forget", name, "--json", "--data", str(folder / "hub"))
+    assert done.returncode == 0 or "is connected" in done.stderr, done.stderr
+    return done.returncode == 0 and json.loads(done.stdout)["gateway"] == name
+
+
+def test_forgotten_and_back_in(tmp_path: Path) -> None:
+    """The place of a gateway goes to another and comes back; what it sent before is not taken for new."""
+    port = free_port()
+    (tmp_path / "hub.yaml").write_text(QUOTA)
+    data = tmp_path / "hall"
+    near = Waypost(tmp_path / "hall.log", "edge", "run", "--data", str(data))
+    other = Waypost(tmp_path / "yard.log", "edge", "run", "--data", str(tmp_path / "yard"))
+    with hub(tmp_path, "--config", str(tmp_path / "hub.yaml"), amqps=port) as far:
+        url = f"amqps://localhost:{port}"
+        assert init(tmp_path, url, fleet(tmp_path, "token", "create"))[0] == 0
+        with near:
+            device = Device(data, near.port("mqtt"))
+            device.publish(0, 20)
+            wait_until(lambda: len(landed(tmp_path)) == 20, timeout_s=WAIT_S, what="20 in the lake")
+            assert "fleet revoke" in fails(tmp_path, "forget", "hall")
+            fleet(tmp_path, "revoke", "hall")
+            wait_until(lambda: forgotten(tmp_path, "hall"), timeout_s=WAIT_S, what="hall is forgotten")
+            device.publish(20, 40)
+            device.stop()
+            assert near.stop() == 0
+        [shown] = json.loads(fleet(tmp_path, "list", "--all", "--json"))
+        assert (shown["gateway"], shown["state"]) == ("hall", "forgotten")
+        assert init(tmp_path, url, fleet(tmp_path, "token", "create"), name="yard")[0] == 0
+        with other:
+            there = "gateway yard connected from"
+            wait_until(lambda: there in (tmp_path / "hub.log").read_text(), timeout_s=WAIT_S, what="yard is there")
+            assert other.stop() == 0
+        assert [each["gateway"] for each in json.loads(fleet(tmp_path, "list", "--json"))] == ["yard"]
+        token = fleet(tmp_path, "token", "create", "--gateway", "hall")
+        again = ("edge", "enrol", "--data", str(data), "--token", token)
+        full = forked.waypost(*again)
+        assert (full.returncode, "fleet forget" in full.stderr) == (1, True), full.stderr
+        fleet(tmp_path, "revoke", "yard")
+        wait_until(lambda: forgotten(tmp_path, "yard"), timeout_s=WAIT_S, what="yard is forgotten")
+        back = forked.waypost(*again)
+        assert back.returncode == 0, back.stderr
+        with near:
+            wait_until(lambda: len(landed(tmp_path)) == 40, timeout_s=WAIT_S, what="40 in the lake")
+            assert near.stop() == 0
+        assert far.stop() == 0
+    found = landed(tmp_path)
+    assert len({epoch for _, epoch, _ in found}) == 1
+    assert [sequence for _, _, sequence in found] == list(range(40))
+
+
 def test_what_a_person_gets_wrong(tmp_path: Path) -> None:
     """Each time one clear line, the exit code, and nothing that is made by halves."""
     with hub(tmp_path, "--amqp=0.0.0.0:0") as far:

@@ -18,6 +18,7 @@ from bridge.enrolment import Reason
 from bridge.resources.endpoint import Endpoint
 from cloud.hub.enrolment import service
 from cloud.hub.enrolment.limits import CERTIFICATES_A_GATEWAY_MAX
+from cloud.hub.groups import Key
 from cloud.hub.peers import DEFAULT_TENANT, gateway_uri
 from cloud.hub.registry.enrolments import CertificateRecord, EnrolmentRefused
 from cloud.lake.faults import RegistryError
@@ -69,6 +70,10 @@ class SimulatedEnrolments:
         self._database.end(self._database.transaction())
         every = self._database.certificates.values()
         return [each for each in every if each.revoked_at is not None and each.revoked_at >= since_us]
+
+    def forgotten(self, since_us: int = 0) -> dict[Key, int]:
+        """Nobody forgets the only gateway."""
+        return {}
 
 
 class Admission:

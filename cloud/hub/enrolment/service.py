@@ -31,6 +31,7 @@ from bridge.enrolment import (
 from cloud.hub.enrolment import ocsp
 from cloud.hub.enrolment.authority import Authority, PublicKey, RequestError, Revoked, Signed, key_id, read_request
 from cloud.hub.enrolment.limits import CERTIFICATES_A_GATEWAY_MAX, REQUESTS_MAX, REVOCATIONS_LOOKED_AT_S
+from cloud.hub.groups import Key
 from cloud.hub.peers import Peer, gateway_fault
 from cloud.hub.registry.enrolments import Asked, CertificateRecord, EnrolmentRefused, Enrolments, TenantFull
 from cloud.hub.tenants import Tenants
@@ -58,9 +59,11 @@ class Enrolment:
         revoked: Callable[[], None],
         now: Callable[[], float] = time.time,
         tenants: Tenants | None = None,
+        forgotten: Callable[[Key, int], None] = lambda _key, _at_us: None,
     ) -> None:
         """`life_s`: of a gateway's certificate. `revoked` is called when certificates have been revoked, on the
-        loop's thread. `now`: UTC seconds since 1970. `tenants`: their quotas."""
+        loop's thread. `now`: UTC seconds since 1970. `tenants`: their quotas. `forgotten` is called on the
+        loop's thread with each gateway that was forgotten, and when; more than once for some."""
         self.authority = authority
         self.trouble: str | None = None
         """Why revocations cannot be looked for; None: they can."""
@@ -69,6 +72,8 @@ class Enrolment:
         self._url = registry
         self._life_s = life_s
         self._told = revoked
+        self._forgotten = forgotten
+        self._forgotten_until = 0
         self._now = now
         self._tenants = tenants or Tenants()
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="enrolment")
@@ -231,13 +236,17 @@ class Enrolment:
                 self.trouble = None
 
     async def _look(self) -> None:
-        """Take up what was revoked since the last look, here or elsewhere."""
+        """Take up what was revoked and who was forgotten since the last look, here or elsewhere."""
         since = max((each.revoked_at or 0 for each in self._revoked.values()), default=0)
-        found = await self._in_thread(lambda registry: registry.revoked(since))
+        until = self._forgotten_until
+        found, names = await self._in_thread(lambda registry: (registry.revoked(since), registry.forgotten(until)))
         new = [each for each in found if each.serial not in self._revoked]
         self._revoked.update({each.serial: each for each in new})
         if new:
             self._told()
+        self._forgotten_until = min(max(names.values(), default=until), self._now_us())
+        for key, at_us in names.items():
+            self._forgotten(key, at_us)
 
 
 def serial_of(certificate: Mapping[str, Any] | None) -> str | None:

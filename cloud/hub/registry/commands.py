@@ -22,8 +22,9 @@ import sqlalchemy as sa
 from bridge.hidden import hides
 from cloud.hub.registry import command_keys
 from cloud.hub.registry.command_keys import OtherContent, content_digest
+from cloud.hub.registry.names import is_known
 from cloud.hub.registry.opening import opened
-from cloud.hub.registry.schema import certificates, commands, gateways
+from cloud.hub.registry.schema import commands
 from cloud.hub.tenants import full
 
 
@@ -316,10 +317,8 @@ def _sent_before(tx: sa.Connection, command: CommandRecord, key: str) -> Command
 
 
 def _require_gateway(tx: sa.Connection, command: CommandRecord) -> None:
-    for table, name in ((gateways, gateways.c.name), (certificates, certificates.c.gateway)):
-        known = sa.select(sa.literal(1)).where(table.c.tenant == command.tenant, name == command.gateway).limit(1)
-        if tx.execute(known).first() is not None:
-            return
+    if is_known(tx, command.tenant, command.gateway):
+        return
     words = f"tenant {command.tenant} has no gateway {command.gateway}"
     raise CommandRefused(Refused.NO_GATEWAY, f"{words}: waypost fleet list shows those that have enrolled")
 

@@ -17,11 +17,10 @@ from bridge.hidden import hides
 from cloud.hub.groups import Key
 from cloud.hub.limits import VERSIONS_KEPT, WHY_CHARACTERS_MAX
 from cloud.hub.registry.database import Database
+from cloud.hub.registry.names import is_known, known
 from cloud.hub.registry.schema import (
-    certificates,
     configurations,
     configured,
-    gateways,
     rollouts,
 )
 from cloud.hub.rollout import RolloutState
@@ -185,7 +184,7 @@ class Configurations:
 
     def known(self, tenant: str) -> list[tuple[str, bool]]:
         """(name, connected) of every gateway of a tenant, by name."""
-        return self._database.transaction(lambda tx: _known(tx, tenant))
+        return self._database.transaction(lambda tx: list(known(tx, tenant).items()))
 
     def reported(self, reports: Sequence[tuple[Key, DesiredReport]], now_us: int) -> list[Offer | None]:
         """Keep what gateways say; returns the version each is to take next, if any."""
@@ -205,7 +204,7 @@ def make_versions(tx: sa.Connection, wanted: Sequence[Wanted], now_us: int, sign
     made = []
     for each in wanted:
         before = gateway_in(tx, each.tenant, each.gateway)
-        if before is None and not _is_known(tx, each.tenant, each.gateway):
+        if before is None and not is_known(tx, each.tenant, each.gateway):
             raise UnknownGateway(f"there is no gateway {each.gateway} of tenant {each.tenant}")
         seen = before.report.newest if before is not None and before.report is not None else 0
         number = max(before.wanted if before is not None else 0, seen) + 1
@@ -258,21 +257,6 @@ def _changed_at(tx: sa.Connection, now_us: int) -> int:
 def _changed_last(tx: sa.Connection) -> int:
     last: int | None = tx.execute(sa.select(sa.func.max(configured.c.changed_at))).scalar()
     return last or 0
-
-
-def _known(tx: sa.Connection, tenant: str) -> list[tuple[str, bool]]:
-    seen = sa.select(gateways.c.name, gateways.c.connected).where(gateways.c.tenant == tenant)
-    enrolled = sa.select(certificates.c.gateway).where(certificates.c.tenant == tenant).distinct()
-    found = dict.fromkeys(tx.execute(enrolled).scalars(), False)
-    found.update({row.name: bool(row.connected) for row in tx.execute(seen)})
-    return sorted(found.items())
-
-
-def _is_known(tx: sa.Connection, tenant: str, gateway: str) -> bool:
-    seen = sa.select(gateways.c.name).where(gateways.c.tenant == tenant, gateways.c.name == gateway)
-    mine = (certificates.c.tenant == tenant, certificates.c.gateway == gateway)
-    enrolled = sa.select(certificates.c.serial).where(*mine).limit(1)
-    return tx.execute(seen).first() is not None or tx.execute(enrolled).first() is not None
 
 
 def _gateway(row: Any) -> GatewayRecord:

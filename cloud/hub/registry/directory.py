@@ -29,6 +29,8 @@ class GatewayRecord(NamedTuple):
 
 
 RECORD = [gateways.c[name] for name in GatewayRecord._fields]
+_ONLY_LEFT = sa.bindparam("at_connects", type_=sa.BigInteger) == 0
+"""No connection came: what is written is the end of one."""
 
 
 class Directory:
@@ -40,7 +42,8 @@ class Directory:
         self._generations = generations
 
     def presence(self, changes: Mapping[Key, Presence]) -> None:
-        """Connections of gateways that came and went; each one that came is a generation, and fences those before."""
+        """Connections of gateways that came and went; each one that came is a generation, and fences those before. A
+        gateway that was forgotten is known again once it has connected."""
         if not changes:
             return
         known = self._database.transaction(lambda tx: self._write_presence(tx, changes))
@@ -58,7 +61,10 @@ class Directory:
         here = (gateways.c.tenant == sa.bindparam("at_tenant"), gateways.c.name == sa.bindparam("at_name"))
         columns = ("last_seen", "connected", "remote", "generation", "writer")
         tx.execute(
-            gateways.update().where(*here).values({name: sa.bindparam(f"at_{name}") for name in columns}),
+            gateways.update()
+            .where(*here)
+            .values({name: sa.bindparam(f"at_{name}") for name in columns})
+            .values(forgotten_at=sa.case((_ONLY_LEFT, gateways.c.forgotten_at), else_=sa.null())),
             [self._presence_row(key, presence, known[key]) for key, presence in changes.items()],
         )
         return known
@@ -72,6 +78,7 @@ class Directory:
             "at_remote": presence.remote,
             "at_generation": generation + presence.connects,
             "at_writer": self._writer.id,
+            "at_connects": presence.connects,
         }
 
     def seen(self, when: Mapping[Key, int]) -> None:
@@ -90,8 +97,8 @@ class Directory:
         self._database.transaction(lambda tx: tx.execute(statement))
 
     def gateways(self) -> list[GatewayRecord]:
-        """Every gateway, by name."""
-        query = sa.select(*RECORD).order_by(gateways.c.tenant, gateways.c.name)
+        """Every gateway that has connected and was not forgotten since, by name."""
+        query = sa.select(*RECORD).where(gateways.c.forgotten_at.is_(None)).order_by(gateways.c.tenant, gateways.c.name)
         return [GatewayRecord(*row) for row in self._database.transaction(lambda tx: tx.execute(query).all())]
 
     def fenced(self, who: Iterable[Key]) -> set[Key]:

@@ -7,6 +7,7 @@ again with the same key gets that certificate, whatever became of the answer, an
 
 from __future__ import annotations
 
+import enum
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, TypeAlias
@@ -15,8 +16,10 @@ import sqlalchemy as sa
 
 from bridge.enrolment import Reason, same
 from bridge.hidden import hides
+from cloud.hub.groups import Key
+from cloud.hub.registry import names
 from cloud.hub.registry.opening import opened
-from cloud.hub.registry.schema import attestations, certificates, gateways, tokens
+from cloud.hub.registry.schema import attestations, certificates, tokens
 from cloud.hub.tenants import full
 
 TIES_US = 10_000_000
@@ -93,9 +96,25 @@ class TenantFull(EnrolmentRefused):
 
     def __init__(self, tenant: str, gateways_max: int) -> None:
         words = f"{full(tenant, 'gateways')}: {gateways_max} names are known"
-        step = "or give this one the name of one that is gone, with a token made for that name"
+        step = "or give back the name of one that is gone (waypost fleet forget), or enrol with a token made for it"
         super().__init__(Reason.TENANT_FULL, f"{words}; {step}")
         self.tenant = tenant
+
+
+class StillThere(enum.Enum):
+    """Why a gateway is not forgotten."""
+
+    UNKNOWN = enum.auto()
+    GOOD_CERTIFICATE = enum.auto()
+    CONNECTED = enum.auto()
+
+
+class NotForgotten(Exception):
+    """A gateway is not forgotten; the message tells a person why."""
+
+    def __init__(self, why: StillThere, words: str) -> None:
+        super().__init__(words)
+        self.why = why
 
 
 GatewaysMax: TypeAlias = Callable[[str], int]
@@ -150,6 +169,15 @@ class Enrolments:
     def revoke(self, tenant: str, gateway: str, now_us: int) -> int:
         """No certificate of this gateway counts any more; returns how many did."""
         return self._database.transaction(lambda tx: _revoke(tx, tenant, gateway, now_us))
+
+    def forget(self, tenant: str, gateway: str, now_us: int) -> int:
+        """Give a gateway's name back, until it enrols or connects again; returns when it was forgotten. Raises
+        `NotForgotten`."""
+        return self._database.transaction(lambda tx: _forget(tx, tenant, gateway, now_us))
+
+    def forgotten(self, since_us: int = 0) -> dict[Key, int]:
+        """When each gateway was forgotten, of those that were from then on and have not come back."""
+        return self._database.transaction(lambda tx: names.forgotten(tx, since_us - TIES_US))
 
     def keep_other(self, serial: str, key_id: bytes, begins_at: int, ends_at: int, pem: str) -> None:
         """There is a certificate of the authority that is no gateway's: the hub's own."""
@@ -233,13 +261,14 @@ def _enrol(tx: sa.Connection, asked: Asked, now_us: int, sign: Sign, gateways_ma
         raise EnrolmentRefused(Reason.REVOKED, "the token was revoked; ask for a new one")
     if token.expires_at <= now_us:
         raise EnrolmentRefused(Reason.EXPIRED, "the token has expired; ask for a new one")
-    known = _known(tx, token.tenant, asked.gateway)
+    known = names.is_known(tx, token.tenant, asked.gateway)
     if token.gateway is None and known:
         words = f"there is a gateway {asked.gateway} already: choose another name, or, where this is to take its place"
         raise EnrolmentRefused(Reason.NAME_TAKEN, f"{words}, ask for a token made with --gateway {asked.gateway}")
-    if not known and _gateways(tx, token.tenant) >= (most := gateways_max(token.tenant)):
+    if not known and names.count(tx, token.tenant) >= (most := gateways_max(token.tenant)):
         raise TenantFull(token.tenant, most)
     _revoke(tx, token.tenant, asked.gateway, now_us)  # it is replaced: one name, one key
+    names.remember(tx, token.tenant, asked.gateway)
     made = sign(token.tenant, asked.gateway)
     tx.execute(certificates.insert().values(**made._asdict()))
     tx.execute(tokens.update().where(tokens.c.id == token.id).values(spent_at=now_us, serial=made.serial))
@@ -293,20 +322,17 @@ def _revoke(tx: sa.Connection, tenant: str, gateway: str, now_us: int) -> int:
     return len(good)
 
 
+def _forget(tx: sa.Connection, tenant: str, gateway: str, now_us: int) -> int:
+    who = f"gateway {gateway} of tenant {tenant}"
+    if not names.is_known(tx, tenant, gateway):
+        raise NotForgotten(StillThere.UNKNOWN, f"there is no {who}")
+    if any(each.good(now_us) for each in _of_gateway(tx, tenant, gateway)):
+        raise NotForgotten(StillThere.GOOD_CERTIFICATE, f"{who} has a certificate that is good")
+    if names.is_connected(tx, tenant, gateway):
+        raise NotForgotten(StillThere.CONNECTED, f"{who} is connected")
+    return names.forget(tx, tenant, gateway, now_us)
+
+
 def _set_revoked(tx: sa.Connection, serials: Iterable[str], now_us: int) -> None:
     for serial in serials:
         tx.execute(certificates.update().where(certificates.c.serial == serial).values(revoked_at=now_us))
-
-
-def _known(tx: sa.Connection, tenant: str, gateway: str) -> bool:
-    """It has had a certificate, or has connected."""
-    seen = sa.select(gateways.c.name).where(gateways.c.tenant == tenant, gateways.c.name == gateway)
-    return tx.execute(seen).first() is not None or bool(_of_gateway(tx, tenant, gateway))
-
-
-def _gateways(tx: sa.Connection, tenant: str) -> int:
-    """How many names of a tenant are known: have had a certificate, or have connected."""
-    enrolled = sa.select(certificates.c.gateway).where(certificates.c.tenant == tenant)
-    seen = sa.select(gateways.c.name).where(gateways.c.tenant == tenant)
-    names = sa.union(enrolled, seen).subquery()
-    return tx.execute(sa.select(sa.func.count()).select_from(names)).scalar() or 0

@@ -10,7 +10,7 @@ from sqlalchemy.schema import CreateColumn
 
 from cloud.hub.registry.faults import RegistryForeign, RegistryTooNew
 
-SCHEMA_VERSION = 8
+SCHEMA_VERSION = 9
 """Raised with every change of the tables below."""
 
 PARAMETERS_MAX = 900
@@ -71,6 +71,7 @@ gateways = sa.Table(
     sa.Column("generation", sa.BigInteger, nullable=False),
     sa.Column("landed", sa.BigInteger, nullable=False),
     sa.Column("writer", sa.String(32), nullable=True),
+    sa.Column("forgotten_at", sa.BigInteger, nullable=True, index=True),
 )
 marks = sa.Table(
     "marks",
@@ -304,7 +305,8 @@ def _foreign(tables: list[str]) -> RegistryForeign:
 
 
 def _migrate(tx: sa.Connection, version: int) -> None:
-    """Add the tables and columns an older version did not have; version 4 has put a writer into the key of commits."""
+    """Add the tables, columns and indexes an older version did not have; version 4 has put a writer into the key of
+    commits."""
     before = [table for table in metadata.sorted_tables if sa.inspect(tx).has_table(table.name)]
     if version < 4:
         tx.execute(sa.text("ALTER TABLE commits RENAME TO commits_before"))
@@ -315,6 +317,8 @@ def _migrate(tx: sa.Connection, version: int) -> None:
         for column in table.columns:
             if column.name not in there:
                 tx.execute(sa.text(f"ALTER TABLE {table.name} ADD COLUMN {CreateColumn(column).compile(tx.engine)}"))
+        for index in table.indexes:
+            index.create(tx, checkfirst=True)
     if version < 4:
         _copy_commits(tx)
 

@@ -55,3 +55,20 @@ def test_a_tenant_has_so_many_gateways() -> None:
     fleet.connect(Session("acme", "gone", "a"), 1)
     fleet.connect(Session("other", "gw2", "a"), 1)
     assert fleet.tenant("acme").known == 2
+
+
+def test_a_forgotten_gateway_gives_its_place_back() -> None:
+    fleet = Fleet(quotas=Tenants(own={"acme": Quota(gateways=1)}))
+    first = Session("acme", "gw1", "a")
+    fleet.connect(first, 1)
+    fleet.forget(first.key, 5)
+    assert fleet.tenant("acme").known == 1, "it is there"
+    fleet.disconnect(first, 5)
+    fleet.forget(first.key, 5)
+    assert fleet.tenant("acme").known == 1, "it was there since"
+    for _ in range(2):
+        fleet.forget(first.key, 6)
+    assert fleet.tenant("acme").known == 0
+    fleet.connect(Session("acme", "gw2", "a"), 7)
+    with pytest.raises(FleetFull, match="tenant acme is at its quota `gateways`"):
+        fleet.connect(first, 8)

@@ -1,0 +1,86 @@
+"""The names of gateways that are known: each has enrolled or connected, and was not forgotten since.
+
+A forgotten gateway keeps its row, with the generation in it: that of its next connection is higher than any a hub may
+still hold. Its marks, lineages and ledger stay too, so what it sends again lands once whenever it comes back.
+"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+from cloud.hub.groups import Key
+from cloud.hub.registry.schema import certificates, gateways, tenants
+
+
+def known(tx: sa.Connection, tenant: str) -> dict[str, bool]:
+    """Those of a tenant by name, each with whether it is connected."""
+    connected = sa.select(gateways.c.name).where(gateways.c.tenant == tenant, gateways.c.connected.is_(True))
+    there = set(tx.execute(connected).scalars())
+    return {name: name in there for name in sorted(str(row.name) for row in tx.execute(_known(tenant)))}
+
+
+def is_known(tx: sa.Connection, tenant: str, gateway: str) -> bool:
+    """It has enrolled or connected, and was not forgotten since."""
+    row = tx.execute(sa.select(gateways.c.forgotten_at).where(*_row_of(tenant, gateway))).first()
+    if row is not None:
+        return row.forgotten_at is None
+    mine = (certificates.c.tenant == tenant, certificates.c.gateway == gateway)
+    return tx.execute(sa.select(certificates.c.serial).where(*mine).limit(1)).first() is not None
+
+
+def count(tx: sa.Connection, tenant: str) -> int:
+    """How many of a tenant are known."""
+    return tx.execute(sa.select(sa.func.count()).select_from(_known(tenant).subquery())).scalar() or 0
+
+
+def is_connected(tx: sa.Connection, tenant: str, gateway: str) -> bool:
+    """To any hub, as far as the registry has been told."""
+    return bool(tx.execute(sa.select(gateways.c.connected).where(*_row_of(tenant, gateway))).scalar())
+
+
+def forgotten(tx: sa.Connection, since_us: int) -> dict[Key, int]:
+    """When each was forgotten, of those forgotten since then."""
+    query = sa.select(gateways.c.tenant, gateways.c.name, gateways.c.forgotten_at)
+    rows = tx.execute(query.where(gateways.c.forgotten_at >= since_us))
+    return {(row.tenant, row.name): row.forgotten_at for row in rows}
+
+
+def forget(tx: sa.Connection, tenant: str, gateway: str, now_us: int) -> int:
+    """It is not known any more; returns when that was: later than it was last seen, whatever the clock says."""
+    mine = _row_of(tenant, gateway)
+    seen = tx.execute(sa.select(gateways.c.last_seen).where(*mine)).scalar_one_or_none()
+    at_us = now_us if seen is None else max(now_us, seen + 1)
+    if seen is None:  # it has enrolled and never connected
+        _add(tx, tenant, gateway, now_us)
+    tx.execute(gateways.update().where(*mine).values(forgotten_at=at_us))
+    return at_us
+
+
+def remember(tx: sa.Connection, tenant: str, gateway: str) -> None:
+    """It is known again, where it was forgotten."""
+    tx.execute(gateways.update().where(*_row_of(tenant, gateway)).values(forgotten_at=None))
+
+
+def _row_of(tenant: str, gateway: str) -> tuple[sa.ColumnElement[bool], sa.ColumnElement[bool]]:
+    return gateways.c.tenant == tenant, gateways.c.name == gateway
+
+
+def _known(tenant: str) -> sa.CompoundSelect[tuple[str]]:
+    mine = gateways.c.tenant == tenant
+    gone = sa.select(gateways.c.name).where(mine, gateways.c.forgotten_at.is_not(None))
+    enrolled = sa.select(certificates.c.gateway.label("name")).where(
+        certificates.c.tenant == tenant, certificates.c.gateway.not_in(gone)
+    )
+    return sa.union(enrolled, sa.select(gateways.c.name).where(mine, gateways.c.forgotten_at.is_(None)))
+
+
+def _add(tx: sa.Connection, tenant: str, gateway: str, now_us: int) -> None:
+    """The row of one that has never connected."""
+    if tx.execute(sa.select(tenants.c.name).where(tenants.c.name == tenant)).first() is None:
+        tx.execute(tenants.insert().values(name=tenant, created_at=now_us))
+    times = {"first_seen": now_us, "last_seen": now_us}
+    tx.execute(
+        gateways.insert().values(
+            tenant=tenant, name=gateway, **times, connected=False, remote="", generation=0, landed=0
+        )
+    )
