@@ -9,17 +9,10 @@ import click
 
 from images.card.cli import configure
 from images.container.cli import container
+from images.options import cache_option, out_option
 
 if TYPE_CHECKING:
     from images.steps import Steps
-
-cache_option = click.option(
-    "--cache",
-    type=click.Path(path_type=Path, file_okay=False),
-    envvar="WAYPOST_IMAGE_CACHE",
-    help="Where the results of steps are kept.  [default: waypost/images in your cache directory]",
-)
-
 
 machine_option = click.option(
     "--machine",
@@ -28,6 +21,13 @@ machine_option = click.option(
 )
 mirror_option = click.option(
     "--mirror", metavar="URL", help="Debian's packages for arm64 from here, not from where apt has its own."
+)
+key_option = click.option(
+    "--key", type=click.Path(path_type=Path, exists=True), help="Sign with this key (PEM), with --certificate."
+)
+fresh_option = click.option("--fresh", is_flag=True, help="Take Debian's newest packages, not those of the last build.")
+into_option = click.option(
+    "--out", type=click.Path(path_type=Path, file_okay=False), default=Path(), help="Folder.  [default: this one]"
 )
 
 
@@ -43,9 +43,7 @@ def image() -> None:
 @cache_option
 @mirror_option
 @machine_option
-@click.option(
-    "--out", type=click.Path(path_type=Path), required=True, help="Folder to make; what is in it is replaced."
-)
+@out_option
 def freeze(cache: Path | None, mirror: str | None, machine: str | None, out: Path) -> None:
     """Make a folder with a gateway and the Python it runs on.
 
@@ -66,9 +64,7 @@ def freeze(cache: Path | None, mirror: str | None, machine: str | None, out: Pat
 @cache_option
 @mirror_option
 @machine_option
-@click.option(
-    "--out", type=click.Path(path_type=Path, file_okay=False), default=Path(), help="Folder.  [default: this one]"
-)
+@into_option
 def package(cache: Path | None, mirror: str | None, machine: str | None, out: Path) -> None:
     """Make a Debian package of a gateway, for Debian 12 or newer and Raspberry Pi OS.
 
@@ -88,14 +84,10 @@ def package(cache: Path | None, mirror: str | None, machine: str | None, out: Pa
 @cache_option
 @mirror_option
 @click.option("--board", type=click.Choice(["pi4", "pi3", "qemu"]), required=True, help="What it is to run on.")
-@click.option(
-    "--key", type=click.Path(path_type=Path, exists=True), help="Sign with this key (PEM), with --certificate."
-)
+@key_option
 @click.option("--certificate", type=click.Path(path_type=Path, exists=True), help="Of that key; gateways keep it.")
-@click.option("--fresh", is_flag=True, help="Take Debian's newest packages, not those of the last build.")
-@click.option(
-    "--out", type=click.Path(path_type=Path, file_okay=False), default=Path(), help="Folder.  [default: this one]"
-)
+@fresh_option
+@into_option
 def build(
     cache: Path | None,
     mirror: str | None,
@@ -126,14 +118,10 @@ def build(
 @image.command()
 @cache_option
 @mirror_option
-@click.option(
-    "--key", type=click.Path(path_type=Path, exists=True), help="Sign with this key (PEM), with --certificate."
-)
+@key_option
 @click.option("--certificate", type=click.Path(path_type=Path, exists=True), help="Of that key; gateways have it.")
-@click.option("--fresh", is_flag=True, help="Take Debian's newest packages, not those of the last build.")
-@click.option(
-    "--out", type=click.Path(path_type=Path, file_okay=False), default=Path(), help="Folder.  [default: this one]"
-)
+@fresh_option
+@into_option
 def bundle(
     cache: Path | None, mirror: str | None, key: Path | None, certificate: Path | None, fresh: bool, out: Path
 ) -> None:

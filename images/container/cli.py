@@ -9,19 +9,13 @@ from typing import TYPE_CHECKING
 import click
 
 from images.errors import USAGE, ImageError
+from images.options import cache_option, out_option
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from images.debian import Mirror
     from images.steps import Steps
-
-cache_option = click.option(
-    "--cache",
-    type=click.Path(path_type=Path, file_okay=False),
-    envvar="WAYPOST_IMAGE_CACHE",
-    help="Where the results of steps are kept.  [default: waypost/images in your cache directory]",
-)
 
 
 @click.command()
@@ -39,9 +33,7 @@ cache_option = click.option(
     "--oci", is_flag=True, help="Build it, too, without Docker: an OCI archive beside the folder. Needs root."
 )
 @click.option("--fresh", is_flag=True, help="With --oci: take Debian's newest packages, not those of the last build.")
-@click.option(
-    "--out", type=click.Path(path_type=Path), required=True, help="Folder to make; what is in it is replaced."
-)
+@out_option
 def container(
     role: str, cache: Path | None, mirror: str | None, machines: tuple[str, ...], oci: bool, fresh: bool, out: Path
 ) -> None:

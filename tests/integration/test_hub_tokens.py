@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import ssl
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -15,11 +14,10 @@ import pytest
 from proton import ConnectionException, Message, SSLDomain
 from proton.utils import BlockingConnection, LinkDetached
 
-from bridge.engine import Closed, Engine, Opened
+from bridge.engine import Closed, Opened
 from tests.integration.test_enrolment import hub
-from tests.integration.test_tokens import BearerClient
+from tests.integration.test_tokens import until_closed
 from tests.support.issuer import AUDIENCE, TestIssuer
-from tests.support.machines import take_all
 from tests.support.processes import Waypost, wait_until
 
 WAIT_S = 30.0
@@ -104,21 +102,11 @@ def test_who_is_of_no_tenant_is_not_let_in(site: Site, user: str) -> None:
 
 def opened(site: Site, token: str) -> tuple[list[Any], str | None]:
     """Connect with OAUTHBEARER; what happened until the connection was closed, and why there was none."""
-    sasl = BearerClient(token)
-    engine = Engine(container_id="c", server=False, hostname="localhost", sasl=sasl, now=time.monotonic())
-    engine.open()
-    found: list[Any] = []
     with (
         socket.create_connection(("localhost", site.hub.port("amqps")), WAIT_S) as plain,
         site.context.wrap_socket(plain, server_hostname="localhost") as connection,
     ):
-        while not any(isinstance(event, Closed) for event in found):
-            data = engine.data_to_send()
-            if data:
-                connection.sendall(data)
-            read = connection.recv(65_536)
-            found += take_all(engine, read, time.monotonic()) if read else engine.receive_eof(time.monotonic())
-    return found, sasl.failure
+        return until_closed(connection, token, "localhost")
 
 
 def test_oauthbearer_until_it_expires(site: Site) -> None:

@@ -153,18 +153,23 @@ class BearerClient(SaslClient):
 
 
 def opened(site: Site, token: str) -> tuple[list[Any], str | None]:
-    """Connect with OAUTHBEARER; the events until it is open, and until it is closed when it expires soon."""
+    """See `until_closed`."""
+    with socket.create_connection(("127.0.0.1", site.gateway.port("amqp")), WAIT_S) as connection:
+        return until_closed(connection, token)
+
+
+def until_closed(connection: socket.socket, token: str, hostname: str | None = None) -> tuple[list[Any], str | None]:
+    """Open with OAUTHBEARER; the events until it is closed, which it is when it expires, and why it was not let in."""
     sasl = BearerClient(token)
-    engine = Engine(container_id="c", server=False, sasl=sasl, now=time.monotonic())
+    engine = Engine(container_id="c", server=False, hostname=hostname, sasl=sasl, now=time.monotonic())
     engine.open()
     found: list[Any] = []
-    with socket.create_connection(("127.0.0.1", site.gateway.port("amqp")), WAIT_S) as connection:
-        while not any(isinstance(event, Closed) for event in found):
-            data = engine.data_to_send()
-            if data:
-                connection.sendall(data)
-            read = connection.recv(65_536)
-            found += take_all(engine, read, time.monotonic()) if read else engine.receive_eof(time.monotonic())
+    while not any(isinstance(event, Closed) for event in found):
+        data = engine.data_to_send()
+        if data:
+            connection.sendall(data)
+        read = connection.recv(65_536)
+        found += take_all(engine, read, time.monotonic()) if read else engine.receive_eof(time.monotonic())
     return found, sasl.failure
 
 

@@ -23,6 +23,7 @@ from bridge.transport.tls import OWED_BYTES_MAX, RECORD_BYTES, TlsTransport
 from bridge.transport.tls_records import PIECE_BYTES_MAX, RECORDS_AT_ONCE, Records
 from tests.support.certificates import Authority
 from tests.support.tls_peer import ClientKeys
+from tests.unit.bridge.test_tcp import until
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
 WAIT_S = 20.0
@@ -192,12 +193,6 @@ class Site:
         await client.run(client.tls.do_handshake)
         await until(lambda: len(self.made) > count)
         return client, self.made[-1]
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(WAIT_S):
-        while not condition():
-            await asyncio.sleep(0.001)
 
 
 def record(size: int) -> bytes:
