@@ -20,6 +20,7 @@ import msgspec
 
 from bridge.backoff import Backoff
 from bridge.endpoint_order import EndpointOrder
+from bridge.resources.endpoint import authority
 from bridge.tls_refusal import refusal
 
 log = logging.getLogger(__name__)
@@ -46,7 +47,7 @@ class Endpoint(NamedTuple):
     @property
     def authority(self) -> str:
         """``host:port``, an IPv6 address in brackets."""
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return authority(self.host, self.port)
 
     @classmethod
     def parse(cls, url: str) -> Endpoint:

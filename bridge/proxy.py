@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 from bridge.hidden import hides
 from bridge.limits import PROXY_ANSWER_BYTES_MAX
-from bridge.resources.endpoint import Endpoint, valid_host
+from bridge.resources.endpoint import Endpoint, authority, valid_host
 from bridge.resources.fields import Host, Live, Part, Port
 
 PORT: Final = 3128
@@ -101,11 +101,6 @@ class Tunnel:
             step = "it takes another name or password" if self._proxy.username else "it asks for a name and a password"
             return f"{said}; {step} (proxy: {{username, password}})"
         return said
-
-
-def authority(host: str, port: int) -> str:
-    """``host:port``, an IPv6 address in brackets (RFC 3986 section 3.2)."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def parse_proxy(url: str) -> Proxy:

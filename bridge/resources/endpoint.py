@@ -46,7 +46,12 @@ class Endpoint(msgspec.Struct, frozen=True):
         return Endpoint(_ANY_ADDRESS.get(self.host, self.host), self.port)
 
     def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return authority(self.host, self.port)
+
+
+def authority(host: str, port: int) -> str:
+    """``host:port``, an IPv6 address in brackets (RFC 3986 section 3.2)."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def valid_host(value: str) -> str:

@@ -19,6 +19,7 @@ import click
 import msgspec
 
 from bridge import native
+from bridge.resources.endpoint import authority
 from edge.appliance.errors import CommandError, Exit
 from edge.appliance.first_boot.cli import first_boot
 from edge.appliance.identity.commands import enrol
@@ -214,7 +215,7 @@ async def _run(configuration: BrokerConfiguration, options: RunOptions, applied:
     trials.start(gateway)
     first = [name for name in ("mqtt", "amqp", "http") if name in bound]
     names = [*first, *(name for name in bound if name not in first)]
-    places = (f"{name}={_joined(*bound[name])}" for name in names)
+    places = (f"{name}={authority(*bound[name])}" for name in names)
     with contextlib.suppress(BrokenPipeError):  # after a restart: whoever read the first line may have gone
         print("ready", *places, flush=True)  # the interface: one line on stdout
     manager.serves(gateway.works)
@@ -233,10 +234,6 @@ def _administration(options: RunOptions, following: Following, gateway: Gateway)
     from edge.appliance.configuration.repository import Repository
 
     return AddressAdministration(Repository(options.data), partial(following.follow, gateway))
-
-
-def _joined(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 edge.add_command(init)

@@ -230,8 +230,7 @@ async def _reach(endpoint: Endpoint, context: ssl.SSLContext | None) -> None:
 
 
 def _url(endpoint: Endpoint, path: str) -> str:
-    host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
-    return f"{'https' if endpoint.tls else 'http'}://{host}:{endpoint.port}{path}"
+    return f"{'https' if endpoint.tls else 'http'}://{endpoint.authority}{path}"
 
 
 def _authentication(identity: Identity) -> httpx.BasicAuth | None:
