@@ -36,6 +36,9 @@ ALPN: Final = "http/1.1"
 DOCUMENT_BYTES_MAX: Final = 64 << 10
 """Of each document: a certificate with its chain is 2 KiB, an RSA one of 4 096 bits 8 KiB."""
 
+COMMON_NAME_CHARACTERS_MAX: Final = 64
+"""RFC 5280, ub-common-name. It is for people: programs go by the URI, which has all of a gateway's name."""
+
 _PREFIX: Final = "wpt1"
 _ID_BYTES: Final = 6
 _SECRET_BYTES: Final = 20
@@ -102,6 +105,9 @@ class Reason(enum.Enum):
 
     MALFORMED = "malformed"
     """The request cannot be read, or its key is of no use."""
+    NAMELESS = "request-without-name"
+    """Another authority makes the certificates, by what a request says: it has to name the gateway as
+    `Refusal.gateway_uri` does. The token stays good."""
     UNKNOWN = "token-unknown"
     EXPIRED = "token-expired"
     REVOKED = "token-revoked"
@@ -147,6 +153,8 @@ class Issued(msgspec.Struct, frozen=True):
     """PEM: what the hub's certificate is of."""
     now: float
     """The hub's time, UTC seconds since 1970: a gateway's clock may not be set yet."""
+    issuer: str = ""
+    """PEM: the authority of `certificate` where that is not the hub's; it says nothing about the hub's certificate."""
 
 
 class Attestation(msgspec.Struct, frozen=True):
@@ -177,6 +185,8 @@ class Refusal(msgspec.Struct, frozen=True):
     """For a person: what is wrong, and what to do."""
     reason: str = Reason.UNAVAILABLE.value
     now: float = 0.0
+    gateway_uri: str = ""
+    """With `Reason.NAMELESS`: what the request has to have as its subjectAltName."""
 
 
 def enrolment_request(token: Token, gateway: str, request: str) -> EnrolmentRequest:

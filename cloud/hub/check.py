@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from bridge.resources.errors import ConfigurationError, ConfigurationRejected
 from bridge.resources.resource import Resource, error_at
 from cloud.hub.configuration import Settings
+from cloud.hub.enrolment.est import EstClient, EstError
 from cloud.hub.registry.database import Database
 from cloud.hub.registry.faults import RegistryUnreachable
 from cloud.hub.registry.location import SQLITE, shown
@@ -35,7 +36,7 @@ def check(resource: Resource) -> list[str]:
     lines: list[str] = []
     errors: list[ConfigurationError] = []
     registry, lake = _registry(resource, settings.registry), _lake(resource, settings)
-    for found in chain(_certificates(resource, settings.tls), registry, lake):
+    for found in chain(_certificates(resource, settings.tls), _est(resource, settings), registry, lake):
         if isinstance(found, ConfigurationError):
             errors.append(found)
         else:
@@ -54,6 +55,17 @@ def _certificates(resource: Resource, files: TlsListener | None) -> Iterator[str
         yield error_at(resource, ("spec", "tls"), str(why))
     else:
         yield f"tls: {files.certificate} and its key fit"
+
+
+def _est(resource: Resource, settings: Settings) -> Iterator[str | ConfigurationError]:
+    try:
+        server = settings.est_server
+        authorities = EstClient(server).authorities() if server is not None else []
+    except (EstError, OSError) as why:
+        yield error_at(resource, ("spec", "est"), str(why))
+    else:
+        if server is not None:
+            yield f"est: {server.url} answers, and names {len(authorities)} certificates of authorities"
 
 
 def _registry(resource: Resource, url: sa.URL | None) -> Iterator[str | ConfigurationError]:

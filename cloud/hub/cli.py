@@ -18,6 +18,8 @@ from cloud.place.place import Place, parse
 
 if TYPE_CHECKING:
     from bridge.resources.endpoint import Endpoint
+    from cloud.hub.configuration import Settings
+    from cloud.hub.enrolment.est import EstServer
 
 AMQP_DEFAULT, HTTP_DEFAULT = "127.0.0.1:5673", "127.0.0.1:8081"
 """One above the gateway's own ports, so that both run on one machine."""
@@ -112,7 +114,8 @@ def run(
         enroller = None
         if not dev and tls is None:
             life_s = settings.certificate_days * 86_400.0
-            enroller = Enroller(settings.authority_files, [*given, *own_names()], life_s, settings.ocsp_url)
+            own, est = [*given, *own_names()], _est_server(settings)
+            enroller = Enroller(settings.authority_files, own, life_s, settings.ocsp_url, est)
         gather_ms, registry = settings.gather_milliseconds, settings.registry
         quotas, oidc = settings.quotas, settings.oidc
         configuration = HubConfiguration(
@@ -123,6 +126,13 @@ def run(
         problem = UsageProblem(str(error))
         problem.exit_code = UNREACHABLE if error.unreachable else problem.exit_code  # type: ignore[misc]
         raise problem from error
+
+
+def _est_server(settings: Settings) -> EstServer | None:
+    try:
+        return settings.est_server
+    except OSError as error:
+        raise UsageProblem(f"est: passwordFile {error.filename}: {error.strerror}") from error
 
 
 @hub.command()

@@ -29,12 +29,13 @@ from bridge.resources import parse as language
 from bridge.resources.errors import ConfigurationError, ConfigurationRejected
 from bridge.resources.fields import Effect, HostPort, Part, Restart, Text, read_by
 from bridge.resources.resource import Errors, Kind, Kinds, Resource, error_at, of_kind
+from cloud.hub.enrolment.est import EstServer
 from cloud.hub.enrolment.limits import GATEWAY_DAYS, GATEWAY_DAYS_MAX, GATEWAY_DAYS_MIN
 from cloud.hub.peers import tenant_fault
 from cloud.hub.registry import location
 from cloud.hub.tenants import USUAL, Quota, Tenants
 from cloud.lake.limits import GATHER_MS_DEFAULT, GATHER_MS_MAX
-from edge.broker.configuration import TlsListener, TokenIssuer
+from edge.broker.configuration import TlsFiles, TlsListener, TokenIssuer
 from edge.configuration.issuer import issuer_faults
 
 RegistryUrl = Annotated[sa.URL, read_by(location.parse, str)]
@@ -47,6 +48,24 @@ class AuthorityFiles(Part, frozen=True, kw_only=True):
     """Its certificate."""
     key: Restart[str]
     """Its key, without a passphrase."""
+
+
+class EstAuthority(Part, frozen=True, kw_only=True):
+    """Another authority that makes the gateways' certificates, asked over Enrollment over Secure Transport (RFC 7030).
+    The hub is its registration authority: it shows a certificate, or a name and a password."""
+
+    url: Restart[Annotated[str, msgspec.Meta(pattern=r"^https://[^/?#@\s]+/[^?#\s]*$")]]
+    """``https://HOST[:PORT]/.well-known/est``, with ``/LABEL`` behind it where the server has several authorities."""
+    ca: Restart[str | None] = msgspec.field(default=None, name="caCert")
+    """PEM file of the authority of its server's certificate; without it the system's authorities count."""
+    certificate: Restart[str | None] = msgspec.field(default=None, name="clientCert")
+    """PEM file of the certificate the hub shows; it needs `clientKey`."""
+    key: Restart[str | None] = msgspec.field(default=None, name="clientKey")
+    """Its key, without a passphrase."""
+    user: Restart[str] = ""
+    """For HTTP Basic; it needs `passwordFile`."""
+    password_file: Restart[str | None] = None
+    """A file with the password in its first line."""
 
 
 class Tenant(Part, frozen=True, kw_only=True):
@@ -72,6 +91,8 @@ class Settings(Part, frozen=True, kw_only=True):
     """Certificate and key of the AMQP listener, and the authority of the gateways' certificates."""
     authority: Restart[AuthorityFiles | None] = None
     """Without it the hub makes an authority of its own, in the data directory."""
+    est: Restart[EstAuthority | None] = None
+    """Another authority that makes the gateways' certificates; without it the hub's does."""
     certificate_days: Restart[Annotated[float, msgspec.Meta(ge=GATEWAY_DAYS_MIN, le=GATEWAY_DAYS_MAX)]] = GATEWAY_DAYS
     """Life of a gateway's certificate."""
     names: Restart[tuple[str, ...]] = ()
@@ -97,6 +118,15 @@ class Settings(Part, frozen=True, kw_only=True):
     def quotas(self) -> Tenants:
         """Of all tenants."""
         return Tenants(self.tenant_quota, {tenant.name: tenant.quota for tenant in self.tenants})
+
+    @property
+    def est_server(self) -> EstServer | None:
+        """That of `est`. Raises OSError: its password cannot be read."""
+        if (est := self.est) is None:
+            return None
+        given = Path(est.password_file).read_text("utf-8").splitlines() if est.password_file is not None else []
+        tls = TlsFiles(ca=est.ca, certificate=est.certificate, key=est.key)
+        return EstServer(est.url, tls, est.user, given[0] if given else "")
 
     @property
     def authority_files(self) -> tuple[Path, Path] | None:
@@ -129,8 +159,24 @@ def _oidc(resources: Sequence[Resource]) -> Errors:
             yield from issuer_faults(resource, ("spec", "oidc"), spec.oidc)
 
 
+def _est(resources: Sequence[Resource]) -> Errors:
+    """Half of what says who the hub is."""
+    for resource, spec in of_kind(resources, Settings):
+        est, path = spec.est, ("spec", "est")
+        if est is None:
+            continue
+        if (est.certificate is None) != (est.key is None):
+            yield error_at(resource, path, "clientCert and clientKey belong together")
+        if bool(est.user) != (est.password_file is not None):
+            yield error_at(resource, path, "user and passwordFile belong together")
+        if est.certificate is None and not est.user:
+            yield error_at(resource, path, "say who the hub is: clientCert and clientKey, or user and passwordFile")
+        if spec.tls is not None:
+            yield error_at(resource, path, "with `tls` others make all certificates and nobody enrols; leave one out")
+
+
 HUB: Final = Kind("Hub", Settings, ("hub",), single=True, default_name="hub", renamed=Effect.RESTART)
-KINDS: Final = Kinds((HUB,), (_tenants, _oidc))
+KINDS: Final = Kinds((HUB,), (_tenants, _oidc, _est))
 
 
 def load(path: Path) -> Settings:

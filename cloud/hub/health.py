@@ -161,6 +161,9 @@ class HubHealth:
         if self._enrolment is not None and self._enrolment.trouble is not None:
             what = f"certificates revoked elsewhere are not noticed: {self._enrolment.trouble}"
             yield Found("enrolment", what, "see the registry and the hub's log")
+        if self._enrolment is not None and (why := self._enrolment.registration_trouble) is not None:
+            what = f"gateways get no certificates: {why}"
+            yield Found("enrolment", what, "see the server of `est`; who has a certificate goes on until it ends")
 
     def configurations(self) -> Iterator[Found]:
         """Gateways that are not configured as somebody wants them, and roll-outs that stand."""

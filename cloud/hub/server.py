@@ -40,8 +40,9 @@ from cloud.hub.data import DataError, data_directory, require_unheld, writer_id
 from cloud.hub.desired.http import routes as desired_routes
 from cloud.hub.desired.service import DesiredConfigurations
 from cloud.hub.enrolment.authority import OwnAuthority
-from cloud.hub.enrolment.files import AuthorityFileError, Enroller, ServerCertificate, authority_of
+from cloud.hub.enrolment.files import AuthorityFileError, Enroller, ServerCertificate, authority_of, registration_of
 from cloud.hub.enrolment.http import routes as enrolment_routes
+from cloud.hub.enrolment.registration import Registration
 from cloud.hub.enrolment.service import Enrolment
 from cloud.hub.fleet import Fleet
 from cloud.hub.health import HubHealth
@@ -131,6 +132,15 @@ class HubConfiguration:
     """Whose tokens users show; None: they have passwords."""
 
 
+class Credentials(NamedTuple):
+    """What a hub shows, and who makes the gateways' certificates."""
+
+    authority: OwnAuthority
+    server: ServerCertificate
+    registration: Registration | None
+    """None: the hub's own authority makes them."""
+
+
 class Opened(NamedTuple):
     """A data directory in use. Registry and landing are for the thread that opened them."""
 
@@ -138,7 +148,7 @@ class Opened(NamedTuple):
     landing: Landing
     gateways: Sequence[GatewayRecord]
     """Those known when it was opened."""
-    own: tuple[OwnAuthority, ServerCertificate] | None = None
+    own: Credentials | None = None
     """Where gateways enrol."""
 
 
@@ -184,7 +194,7 @@ class Hub:
         self._server_certificate: ServerCertificate | None = None
         self._tls = configuration.tls
         if opened.own is not None and configuration.enroller is not None:
-            authority, self._server_certificate = opened.own
+            authority, self._server_certificate, registration = opened.own
             self._tls = self._server_certificate.listener
             self.acceptor.authority = self._enrolment = Enrolment(
                 authority,
@@ -193,6 +203,7 @@ class Hub:
                 revoked=self.acceptor.review,
                 forgotten=self._fleet.forget,
                 tenants=configuration.tenants,
+                registration=registration,
             )
         self._desired: DesiredConfigurations | None = None
         if self._enrolment is not None:
@@ -469,13 +480,15 @@ def open_data(configuration: HubConfiguration) -> Opened:
         raise HubError(f"{data}: {error}", unreachable=isinstance(error, RegistryUnreachable)) from error
 
 
-def own_credentials(data: Path, enroller: Enroller) -> tuple[OwnAuthority, ServerCertificate]:
+def own_credentials(data: Path, enroller: Enroller) -> Credentials:
     """The authority, and the hub's own certificate of it, made where there is none. Raises `AuthorityFileError`."""
     authority = authority_of(data, enroller.authority_files, time.time())
     authority.ocsp_url = enroller.ocsp_url
-    server = ServerCertificate(data, authority, enroller.names)
+    registration = registration_of(data, authority, enroller.est) if enroller.est is not None else None
+    clients = registration.file if registration is not None else None
+    server = ServerCertificate(data, authority, enroller.names, clients)
     server.keep(time.time())
-    return authority, server
+    return Credentials(authority, server, registration)
 
 
 @contextlib.asynccontextmanager

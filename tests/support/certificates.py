@@ -29,6 +29,18 @@ class Authority:
             "-addext", "keyUsage=critical,keyCertSign,cRLSign",
         )  # fmt: skip
 
+    def subordinate(self, folder: Path, name: str) -> Authority:
+        """An authority whose certificate is of this one."""
+        made = Authority(folder, name)
+        request = str(folder / "ca.csr")
+        _openssl("x509", "-x509toreq", "-in", made.certificate, "-signkey", made.key, "-out", request)
+        (folder / "ca.cnf").write_text("basicConstraints=critical,CA:true\nkeyUsage=critical,keyCertSign,cRLSign\n")
+        _openssl(
+            "x509", "-req", "-in", request, "-CA", self.certificate, "-CAkey", self.key, "-CAcreateserial",
+            "-days", "2", "-out", made.certificate, "-extfile", str(folder / "ca.cnf"),
+        )  # fmt: skip
+        return made
+
     def issue(
         self, name: str, *, file: str | None = None, days: int = 2, usage: str | None = None, uri: str | None = None
     ) -> Issued:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime
 import ipaddress
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509 import ocsp
 from cryptography.x509.oid import AuthorityInformationAccessOID, ExtendedKeyUsageOID, NameOID
 
+from bridge.enrolment import COMMON_NAME_CHARACTERS_MAX
 from cloud.hub.enrolment.limits import (
     AUTHORITY_BACKDATED_S,
     AUTHORITY_DAYS,
@@ -28,9 +29,6 @@ from cloud.hub.enrolment.limits import (
     RSA_BITS,
 )
 from cloud.hub.peers import gateway_uri
-
-COMMON_NAME_CHARACTERS_MAX: Final = 64
-"""RFC 5280, ub-common-name. It is for people: programs go by the URI, which has all of a gateway's name."""
 
 PublicKey: TypeAlias = ec.EllipticCurvePublicKey | rsa.RSAPublicKey
 PrivateKey: TypeAlias = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey

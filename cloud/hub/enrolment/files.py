@@ -20,15 +20,17 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 
+from bridge.enrolment import COMMON_NAME_CHARACTERS_MAX
 from cloud.hub.enrolment.authority import (
-    COMMON_NAME_CHARACTERS_MAX,
     OwnAuthority,
     Signed,
     key_id,
     key_pem,
     new_key,
 )
+from cloud.hub.enrolment.est import EstClient, EstError, EstServer
 from cloud.hub.enrolment.limits import SERVER_DAYS
+from cloud.hub.enrolment.registration import Registration
 from edge.broker.configuration import TlsListener
 from edge.broker.security.private_file import FILE_MODE, FOLDER_MODE, write_private
 
@@ -98,6 +100,22 @@ def read_authority(certificate: Path, key: Path) -> OwnAuthority:
     return OwnAuthority(own, private)
 
 
+def registration_of(data: Path, authority: OwnAuthority, server: EstServer) -> Registration:
+    """With the authority of this server, whose certificates are known: of now, or of the last time where it is away.
+    Raises `AuthorityFileError`. Blocks."""
+    made = Registration(EstClient(server), data / FOLDER, authority.certificate)
+    try:
+        made.fetch()
+    except EstError as error:
+        if not made.recall():
+            step = "the hub needs its certificates once before it starts; see `est` of the configuration"
+            raise AuthorityFileError(f"{error}; {step}") from error
+        made.trouble = str(error)
+    except OSError as error:
+        raise AuthorityFileError(_unusable(made.file, error)) from error
+    return made
+
+
 class Enroller(NamedTuple):
     """What a hub needs to let gateways enrol."""
 
@@ -109,6 +127,8 @@ class Enroller(NamedTuple):
     """Of a gateway's certificate."""
     ocsp_url: str | None = None
     """Where others can ask about certificates, as it is written into them; None: nowhere."""
+    est: EstServer | None = None
+    """Of another authority, which makes the gateways' certificates; None: the hub's does."""
 
 
 def own_names() -> list[str]:
@@ -120,10 +140,11 @@ def own_names() -> list[str]:
 class ServerCertificate:
     """The certificate of the hub's own listeners: made, and renewed in time, by its own authority."""
 
-    def __init__(self, data: Path, authority: OwnAuthority, names: Sequence[str]) -> None:
-        """`names` and addresses gateways reach the hub under, that of the subject first."""
+    def __init__(self, data: Path, authority: OwnAuthority, names: Sequence[str], clients: Path | None = None) -> None:
+        """`names` and addresses gateways reach the hub under, that of the subject first. `clients`: who certifies
+        gateways; None: this authority alone."""
         self.file = data / FOLDER / SERVER
-        self.authority_file = data / FOLDER / PUBLIC
+        self._clients = clients or data / FOLDER / PUBLIC
         self._authority = authority
         self._names = list(dict.fromkeys(str(name).lower() for name in names))
         self._due_at = float("-inf")
@@ -132,7 +153,7 @@ class ServerCertificate:
     def listener(self) -> TlsListener:
         """What listens with it. A client may come without a certificate: to enrol, or with a password."""
         own = str(self.file)
-        return TlsListener(certificate=own, key=own, client_ca=str(self.authority_file))
+        return TlsListener(certificate=own, key=own, client_ca=str(self._clients))
 
     def keep(self, now: float) -> bool:
         """Make it where there is none, where it has other names or another authority, and at two thirds of its life;

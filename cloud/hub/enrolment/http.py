@@ -29,7 +29,7 @@ from cloud.hub.enrolment import ocsp
 from cloud.hub.enrolment.limits import OCSP_REQUEST_BYTES_MAX, OCSP_VALID_S
 from cloud.hub.enrolment.service import Enrolment
 from cloud.hub.json_http import NOT_KEPT, body_of, json_answer
-from cloud.hub.registry.enrolments import EnrolmentRefused
+from cloud.hub.registry.enrolments import EnrolmentRefused, Nameless
 from cloud.lake.faults import RegistryError
 from edge.broker.http.peer import peer_of
 from edge.broker.http.refusal import Refused
@@ -42,6 +42,7 @@ OCSP_PATH: Final = "/enrolment/ocsp"
 
 STATUS: Final = {
     Reason.MALFORMED: 400,
+    Reason.NAMELESS: 409,
     Reason.UNKNOWN: 401,
     Reason.NO_CERTIFICATE: 401,
     Reason.EXPIRED: 403,
@@ -121,7 +122,8 @@ async def answered(asked: Awaitable[Answer], now: Callable[[], float]) -> Respon
     try:
         document, status = await asked, 200
     except EnrolmentRefused as refused:
-        document, status = Refusal(str(refused), refused.reason.value, now()), STATUS[refused.reason]
+        named = refused.gateway_uri if isinstance(refused, Nameless) else ""
+        document, status = Refusal(str(refused), refused.reason.value, now(), named), STATUS[refused.reason]
     except RegistryError as error:
         document, status = Refusal(str(error), Reason.UNAVAILABLE.value, now()), 503
     return json_answer(document, status)

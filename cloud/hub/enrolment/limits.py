@@ -64,6 +64,18 @@ REQUESTS_MAX: Final = 256
 """Requests for a certificate that wait for the one thread that answers them, a few milliseconds each; more are told to
 come again."""
 
+EST_TIMEOUT_S: Final = 15.0
+"""For a connection to another authority's server, and for its answer: a gateway that waits gives up after as long."""
+
+EST_ANSWER_BYTES_MAX: Final = 256 << 10
+"""Of such an answer: certificates have 1 to 2 KiB each, and an authority some of them between."""
+
+EST_AT_ONCE_MAX: Final = 4
+"""Requests another authority gets from us at a time; the others wait their turn."""
+
+AUTHORITIES_FETCHED_S: Final = 3_600.0
+"""How often the hub asks which certificates another authority has: it says weeks before that it takes a new one."""
+
 KEY_CURVES: Final = ("secp256r1", "secp384r1")
 """Elliptic curves a gateway's key may be of."""
 

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -31,9 +31,10 @@ from bridge.enrolment import (
 from cloud.hub.enrolment import ocsp
 from cloud.hub.enrolment.authority import Authority, PublicKey, RequestError, Revoked, Signed, key_id, read_request
 from cloud.hub.enrolment.limits import CERTIFICATES_A_GATEWAY_MAX, REQUESTS_MAX, REVOCATIONS_LOOKED_AT_S
+from cloud.hub.enrolment.registration import Registration
 from cloud.hub.groups import Key
 from cloud.hub.peers import Peer, gateway_fault
-from cloud.hub.registry.enrolments import Asked, CertificateRecord, EnrolmentRefused, Enrolments, TenantFull
+from cloud.hub.registry.enrolments import Asked, CertificateRecord, EnrolmentRefused, Enrolments, Sign, TenantFull
 from cloud.hub.tenants import Tenants
 from cloud.lake.faults import RegistryError
 from edge.output.document import json
@@ -60,15 +61,18 @@ class Enrolment:
         now: Callable[[], float] = time.time,
         tenants: Tenants | None = None,
         forgotten: Callable[[Key, int], None] = lambda _key, _at_us: None,
+        registration: Registration | None = None,
     ) -> None:
         """`life_s`: of a gateway's certificate. `revoked` is called when certificates have been revoked, on the
         loop's thread. `now`: UTC seconds since 1970. `tenants`: their quotas. `forgotten` is called on the
-        loop's thread with each gateway that was forgotten, and when; more than once for some."""
+        loop's thread with each gateway that was forgotten, and when; more than once for some. `registration`:
+        with another authority, which makes the gateways' certificates; None: `authority` does."""
         self.authority = authority
         self.trouble: str | None = None
         """Why revocations cannot be looked for; None: they can."""
         self.refused = 0
         """Times a certificate that was revoked was not let in, or had to leave."""
+        self._registration = registration
         self._url = registry
         self._life_s = life_s
         self._told = revoked
@@ -84,12 +88,19 @@ class Enrolment:
         """When it was made, of how many, and the list."""
         self._watching: asyncio.Task[None] | None = None
 
+    @property
+    def registration_trouble(self) -> str | None:
+        """Why another authority makes no certificates; None: it does, or there is none."""
+        return self._registration.trouble if self._registration is not None else None
+
     async def open(self) -> None:
         """Open the registry and read what was revoked. Raises `RegistryError`."""
         loop = asyncio.get_running_loop()
         self._registry = await loop.run_in_executor(self._executor, Enrolments, self._url)
         await self._look()
         self._watching = loop.create_task(self._watch(), name="revocations")
+        if self._registration is not None:
+            self._registration.start()
 
     async def close(self) -> None:
         """Idempotent."""
@@ -98,6 +109,8 @@ class Enrolment:
             watching.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await watching
+        if self._registration is not None:
+            await self._registration.stop()
         registry, self._registry = self._registry, None
         if registry is not None:
             await asyncio.get_running_loop().run_in_executor(self._executor, registry.close)
@@ -124,9 +137,12 @@ class Enrolment:
         except TokenError as error:
             raise EnrolmentRefused(Reason.MALFORMED, str(error)) from error
         asked = Asked(request.token_id[:32], secret, request.gateway, key_id(key))
-        sign = partial(self._sign, key)
+
+        def keep(sign: Sign) -> Awaitable[CertificateRecord]:
+            return self._asked(lambda registry: registry.enrol(asked, self._now_us(), sign, self._gateways_max))
+
         try:
-            made = await self._asked(lambda registry: registry.enrol(asked, self._now_us(), sign, self._gateways_max))
+            made = await self._made(key, request.request, keep)
         except TenantFull as refused:
             self._tenants.at_its_bound(refused.tenant, "gateways")
             raise
@@ -139,8 +155,12 @@ class Enrolment:
         serial = serial_of(shown)
         if serial is None:
             raise EnrolmentRefused(Reason.NO_CERTIFICATE, "a certificate is renewed by who shows the one it has")
-        sign, maximum = partial(self._sign, key), CERTIFICATES_A_GATEWAY_MAX
-        made = await self._asked(lambda registry: registry.renew(serial, key_id(key), self._now_us(), maximum, sign))
+        shown_before, most = serial, CERTIFICATES_A_GATEWAY_MAX
+
+        def keep(sign: Sign) -> Awaitable[CertificateRecord]:
+            return self._asked(lambda registry: registry.renew(shown_before, key_id(key), self._now_us(), most, sign))
+
+        made = await self._made(key, request.request, keep)
         log.info("gateway %s of tenant %s has renewed its certificate", made.gateway, made.tenant)
         return self._issued(made)
 
@@ -194,6 +214,22 @@ class Enrolment:
         """In the registry's thread."""
         return self._tenants.of(tenant).gateways
 
+    async def _made(
+        self, key: PublicKey, request: str, keep: Callable[[Sign], Awaitable[CertificateRecord]]
+    ) -> CertificateRecord:
+        """A certificate that is kept, for who may have one. Ours is made in the transaction that keeps it. Another
+        authority is asked between two transactions, so that nobody waits for it who wants the registry; what it has
+        made for nothing, as the second one does not come about, nobody has but who holds the key and asks again."""
+        if self._registration is None:
+            return await keep(partial(self._sign, key))
+        try:
+            return await keep(_somebody_elses)
+        except _Wanted as wanted:
+            tenant, gateway = wanted.tenant, wanted.gateway
+        with self._one_more():
+            made = await self._registration.certificate(request, tenant, gateway)
+        return await keep(lambda *who: made if who == (tenant, gateway) else _somebody_elses(*who))
+
     def _sign(self, key: PublicKey, tenant: str, gateway: str) -> CertificateRecord:
         """In the registry's thread."""
         made = self.authority.gateway_certificate(key, tenant, gateway, self._now(), self._life_s)
@@ -201,15 +237,22 @@ class Enrolment:
         return CertificateRecord(made.serial, tenant, gateway, made.key_id, begins_at, ends_at, None, made.pem)
 
     def _issued(self, made: CertificateRecord) -> Issued:
-        return Issued(made.tenant, made.gateway, made.pem, self.authority.pem, self._now())
+        issuer = self._registration.issuer_of(made.pem) if self._registration is not None else ""
+        return Issued(made.tenant, made.gateway, made.pem, self.authority.pem, self._now(), issuer)
 
     async def _asked(self, work: Callable[[Enrolments], T]) -> T:
         """Ask the registry for a gateway, and for not too many of them at once."""
+        with self._one_more():
+            return await self._in_thread(work)
+
+    @contextlib.contextmanager
+    def _one_more(self) -> Iterator[None]:
+        """A request is under way. Raises `EnrolmentRefused`."""
         if self._waiting >= REQUESTS_MAX:
             raise EnrolmentRefused(Reason.UNAVAILABLE, "the hub has too much to do; ask again in some seconds")
         self._waiting += 1
         try:
-            return await self._in_thread(work)
+            yield
         finally:
             self._waiting -= 1
 
@@ -247,6 +290,19 @@ class Enrolment:
         self._forgotten_until = min(max(names.values(), default=until), self._now_us())
         for key, at_us in names.items():
             self._forgotten(key, at_us)
+
+
+class _Wanted(Exception):
+    """A transaction has come to where a certificate is made, which another authority does."""
+
+    def __init__(self, tenant: str, gateway: str) -> None:
+        super().__init__(tenant, gateway)
+        self.tenant, self.gateway = tenant, gateway
+
+
+def _somebody_elses(tenant: str, gateway: str) -> CertificateRecord:
+    """Implements `Sign`."""
+    raise _Wanted(tenant, gateway)
 
 
 def serial_of(certificate: Mapping[str, Any] | None) -> str | None:

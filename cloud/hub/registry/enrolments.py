@@ -91,6 +91,15 @@ class EnrolmentRefused(Exception):
         self.reason = reason
 
 
+class Nameless(EnrolmentRefused):
+    """A request does not say who its gateway is, and has to."""
+
+    def __init__(self, gateway_uri: str) -> None:
+        words = f"another authority makes the certificates: the request has to name {gateway_uri}, and nothing else"
+        super().__init__(Reason.NAMELESS, f"{words}. Gateways of this version do; update those that do not")
+        self.gateway_uri = gateway_uri
+
+
 class TenantFull(EnrolmentRefused):
     """The tenant of a token has as many gateways as it may."""
 

@@ -23,7 +23,7 @@ from bridge.enrolment import (
 )
 from edge.appliance.identity.exchange import AnswerLost, Exchange, HubUnreachable, NotIssued, WrongHub, trusting
 from edge.appliance.identity.files import Identity
-from edge.appliance.identity.request import fingerprint, require_ours, signing_request
+from edge.appliance.identity.request import fingerprint, named_in, require_ours, signing_request
 from edge.appliance.identity.revocation_list import ListUnusable, fetch
 
 A = TypeVar("A")
@@ -64,9 +64,12 @@ def enrol(
     own = Identity(data)
     first = not own.key_was_sent
     key = own.key_to_send()
-    request = enrolment_request(token, gateway, signing_request(key))
     try:
-        issued = _issued(exchange, request, authority, now, pause)
+        issued = _named(
+            lambda uri: _issued(
+                exchange, enrolment_request(token, gateway, signing_request(key, uri)), authority, now, pause
+            )
+        )
     except AnswerLost:
         raise
     except Exception:
@@ -106,10 +109,22 @@ def renew(data: Path, exchange: Exchange) -> Issued:
     context = trusting(authority)
     context.load_cert_chain(own.file, own.file)
     key = own.key_to_send()
-    issued = exchange.ask(RENEWAL_PATH, RenewalRequest(signing_request(key)), context)
+    request = RenewalRequest(signing_request(key, named_in(own.certificate())))
+    issued = exchange.ask(RENEWAL_PATH, request, context)
     require_ours(msgspec.structs.replace(issued, authority=authority), key)
     own.become(key, issued.certificate, authority)
     return issued
+
+
+def _named(ask: Callable[[str], Issued]) -> Issued:
+    """Ask without a name, and by the name the hub gives where an authority behind it goes by the request: which tenant
+    a token is for only the hub knows. Raises what `ask` does."""
+    try:
+        return ask("")
+    except NotIssued as error:
+        if error.reason != Reason.NAMELESS.value or not error.gateway_uri:
+            raise
+        return ask(error.gateway_uri)
 
 
 def _issued(

@@ -37,10 +37,11 @@ class WrongHub(Exception):
 class NotIssued(Exception):
     """The hub gives no certificate; the message is the hub's."""
 
-    def __init__(self, reason: str, words: str) -> None:
-        """`reason`: a value of `Reason`, or another hub's word."""
+    def __init__(self, reason: str, words: str, gateway_uri: str = "") -> None:
+        """`reason`: a value of `Reason`, or another hub's word. `gateway_uri`: see `Refusal`."""
         super().__init__(words)
         self.reason = reason
+        self.gateway_uri = gateway_uri
 
 
 class Exchange:
@@ -77,7 +78,7 @@ class Exchange:
             refused = msgspec.json.decode(body, type=Refusal)
         except (msgspec.DecodeError, UnicodeDecodeError):
             raise NotIssued(Reason.UNAVAILABLE.value, f"{self.endpoint} answers with HTTP status {status}") from None
-        raise NotIssued(refused.reason, refused.error)
+        raise NotIssued(refused.reason, refused.error, refused.gateway_uri)
 
     def tell(self, path: str, document: Any, context: ssl.SSLContext) -> None:
         """Hand over a document. Raises `HubUnreachable`, `WrongHub`, `NotIssued`."""
@@ -175,6 +176,7 @@ def trusting(authority: str, *, check_time: bool = True) -> ssl.SSLContext:
     """A context for the hub of this authority (PEM). `check_time`: this machine's clock may judge whether certificates
     have begun or ended."""
     context = ssl.create_default_context(cadata=authority)
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # it may be subordinate to another, which we do not know
     context.minimum_version = ssl.TLSVersion.TLSv1_2  # what is older is broken (RFC 8996)
     if not check_time:
         context.verify_flags |= NO_CHECK_TIME

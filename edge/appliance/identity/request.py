@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import ssl
+from urllib.parse import unquote
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
 
-from bridge.enrolment import Issued
+from bridge.enrolment import COMMON_NAME_CHARACTERS_MAX, Issued
 
 
 class NotWhatWasAskedFor(ValueError):
@@ -28,10 +30,26 @@ def key_pem(key: ec.EllipticCurvePrivateKey) -> str:
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
 
 
-def signing_request(key: ec.EllipticCurvePrivateKey) -> str:
-    """A request (PKCS #10, PEM) that proves who sends it to hold the key. Who that is the hub decides."""
-    request = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([])).sign(key, hashes.SHA256())
-    return request.public_bytes(Encoding.PEM).decode()
+def signing_request(key: ec.EllipticCurvePrivateKey, gateway_uri: str = "") -> str:
+    """A request (PKCS #10, PEM) that proves who sends it to hold the key. Who that is the hub decides; `gateway_uri`
+    says it where an authority behind the hub goes by the request."""
+    common_name = unquote(gateway_uri.rpartition("/")[2])[:COMMON_NAME_CHARACTERS_MAX]
+    subject = [x509.NameAttribute(NameOID.COMMON_NAME, common_name)] if common_name else []
+    request = x509.CertificateSigningRequestBuilder().subject_name(x509.Name(subject))
+    if gateway_uri:
+        named = x509.SubjectAlternativeName([x509.UniformResourceIdentifier(gateway_uri)])
+        request = request.add_extension(named, critical=False)
+    return request.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM).decode()
+
+
+def named_in(certificate: x509.Certificate) -> str:
+    """The URI that names the gateway in its certificate; empty where none or more does."""
+    try:
+        found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (x509.ExtensionNotFound, ValueError):
+        return ""
+    uris = found.get_values_for_type(x509.UniformResourceIdentifier)
+    return uris[0] if len(uris) == 1 else ""
 
 
 def fingerprint(pem: str) -> bytes:
@@ -40,11 +58,11 @@ def fingerprint(pem: str) -> bytes:
 
 
 def require_ours(issued: Issued, key: ec.EllipticCurvePrivateKey) -> None:
-    """What the hub issued is a certificate of its authority for this key, and good at the hub's time. Raises
-    `NotWhatWasAskedFor`."""
+    """What the hub issued is a certificate of its authority, or of the one it names, for this key, and good at the
+    hub's time. Raises `NotWhatWasAskedFor`."""
     try:
         own, *between = x509.load_pem_x509_certificates(issued.certificate.encode("ascii"))
-        authority = x509.load_pem_x509_certificate(issued.authority.encode("ascii"))
+        authority = x509.load_pem_x509_certificate((issued.issuer or issued.authority).encode("ascii"))
         (between[-1] if between else own).verify_directly_issued_by(authority)
     except (ValueError, TypeError, InvalidSignature, x509.InvalidVersion) as error:
         raise NotWhatWasAskedFor("the hub sent a certificate that is none of its authority") from error

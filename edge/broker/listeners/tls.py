@@ -72,6 +72,7 @@ def make_context(files: TlsListener, protocols: Sequence[str] = ()) -> ssl.SSLCo
             context.load_verify_locations(files.client_ca)
         except (OSError, ValueError) as error:
             raise TlsError(f"client authority {files.client_ca}: {tls_reason(error)}") from error
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # who is named is trusted, whomever it is subordinate to
         context.verify_mode = ssl.CERT_REQUIRED if files.client_required else ssl.CERT_OPTIONAL
     return context
 

@@ -30,6 +30,8 @@ def peer_context(files: TlsFiles) -> ssl.SSLContext:
         context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=files.ca)
     except OSError as error:
         raise PeerTlsError(f"authority {files.ca}: {tls_reason(error)}") from error
+    if files.ca is not None:
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # who is named is trusted, whomever it is subordinate to
     if files.crl is not None:
         try:
             context.load_verify_locations(files.crl)

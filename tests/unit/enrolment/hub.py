@@ -11,7 +11,7 @@ from bridge.enrolment import EnrolmentRequest, Issued, RenewalRequest, Token
 from bridge.resources.endpoint import Endpoint
 from cloud.hub.enrolment.authority import OwnAuthority
 from cloud.hub.enrolment.service import Enrolment
-from cloud.hub.registry.enrolments import EnrolmentRefused, Enrolments, TokenRecord
+from cloud.hub.registry.enrolments import EnrolmentRefused, Enrolments, Nameless, TokenRecord
 from cloud.hub.registry.location import sqlite_file
 from edge.appliance.identity.exchange import AnswerLost, Exchange, HubUnreachable, NotIssued
 
@@ -61,7 +61,8 @@ class Hub(Exchange):
         try:
             issued = asyncio.run(self._answer(document))
         except EnrolmentRefused as refused:
-            raise NotIssued(refused.reason.value, str(refused)) from refused
+            named = refused.gateway_uri if isinstance(refused, Nameless) else ""
+            raise NotIssued(refused.reason.value, str(refused), named) from refused
         if self.lost:
             self.lost -= 1
             raise AnswerLost("hub:5671: the connection broke")
@@ -77,9 +78,14 @@ class Hub(Exchange):
         registry.close()
         return count
 
+    def enrolment(self, **more: Any) -> Enrolment:
+        """That of a process of the hub."""
+        told = {"life_s": self._life_s, "revoked": lambda: None, "now": lambda: self.now}
+        return Enrolment(self.own, self._url, **told, **more)
+
     async def _answer(self, document: EnrolmentRequest | RenewalRequest) -> Issued:
         """One process of the hub, from its start to its end."""
-        enrolment = Enrolment(self.own, self._url, life_s=self._life_s, revoked=lambda: None, now=lambda: self.now)
+        enrolment = self.enrolment()
         await enrolment.open()
         try:
             if isinstance(document, RenewalRequest):

@@ -1,0 +1,140 @@
+"""Another authority makes the gateways' certificates, asked over Enrollment over Secure Transport (RFC 7030).
+
+The hub is its registration authority: it decides who a gateway is, and hands on requests that name just that. Blocks:
+for threads.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import http.client
+import socket
+import ssl
+from typing import Final, NamedTuple
+from urllib.parse import urlsplit
+
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.hazmat.primitives.serialization.pkcs7 import load_der_pkcs7_certificates
+
+from bridge.hidden import hides
+from bridge.tls_refusal import reason_of, refusal
+from cloud.hub.enrolment.limits import EST_ANSWER_BYTES_MAX, EST_TIMEOUT_S
+from edge.broker.configuration import TlsFiles
+from edge.broker.security.peer_tls import PeerTlsError, peer_context
+from edge.output.text import line
+
+AUTHORITIES: Final = "/cacerts"
+"""RFC 7030 section 4.1."""
+ENROLLED: Final = "/simpleenroll"
+"""RFC 7030 section 4.2.1. A registration authority uses it for renewals, too: it has none of its clients' keys."""
+
+HTTP_OK: Final = 200
+HTTP_LATER: Final = 202
+"""RFC 7030 section 4.2.3: a person decides, for example."""
+HTTP_TOO_MANY: Final = 429
+HTTP_SERVER_ERROR: Final = 500
+
+
+class EstError(Exception):
+    """There is no certificate; the message names the authority's server and says why."""
+
+
+class EstUnavailable(EstError):
+    """It may be there later: nobody answers, or the server asks for patience."""
+
+
+@hides("password")
+class EstServer(NamedTuple):
+    """Where the authority is asked, and by whom."""
+
+    url: str
+    """``https://HOST[:PORT]/.well-known/est``, with a label behind it where the server has several authorities."""
+    tls: TlsFiles
+    """Whom we trust to be the server, and what we show of ourselves."""
+    user: str = ""
+    """For HTTP Basic; empty: the client certificate says who we are."""
+    password: str = ""
+
+
+class EstClient:
+    """Asks one server."""
+
+    def __init__(self, server: EstServer, timeout_s: float = EST_TIMEOUT_S) -> None:
+        self._server = server
+        self._timeout_s = timeout_s
+        parts = urlsplit(server.url)
+        self._host, self._port, self._path = parts.hostname or "", parts.port or 443, parts.path.rstrip("/")
+
+    def authorities(self) -> list[x509.Certificate]:
+        """The authority, those between it and the certificates it makes, and, while it changes its key, the next ones
+        (section 4.1.3). Raises `EstError`."""
+        found = self._certificates("GET", AUTHORITIES, None)
+        if not found:
+            raise EstError(f"{self._server.url} names no authority")
+        return found
+
+    def enrol(self, request: x509.CertificateSigningRequest) -> x509.Certificate:
+        """The certificate for this request. Raises `EstError`."""
+        body = base64.encodebytes(request.public_bytes(Encoding.DER))
+        for each in self._certificates("POST", ENROLLED, body):
+            if each.public_key() == request.public_key():
+                return each
+        raise EstError(f"{self._server.url} answers with no certificate for the key it was asked for")
+
+    # --- inside -----------------------------------------------------------------------------------------------------
+
+    def _certificates(self, method: str, path: str, body: bytes | None) -> list[x509.Certificate]:
+        status, headers, answer = self._asked(method, path, body)
+        if status == HTTP_LATER:
+            wait = headers.get("Retry-After", "")
+            raise EstUnavailable(f"{self._server.url} has not decided yet{f', and says {wait} s' if wait else ''}")
+        if status != HTTP_OK:
+            said = _words(answer) if headers.get_content_type() == "text/plain" else ""
+            words = f"{self._server.url} answers with HTTP status {status}{f': {said}' if said else ''}"
+            raise (EstUnavailable if status >= HTTP_SERVER_ERROR or status == HTTP_TOO_MANY else EstError)(words)
+        try:
+            return list(load_der_pkcs7_certificates(base64.b64decode(b"".join(answer.split()), validate=True)))
+        except (ValueError, TypeError, UnsupportedAlgorithm, x509.InvalidVersion) as error:
+            raise EstError(f"{self._server.url} answers with no certificates (PKCS #7, RFC 8951)") from error
+
+    def _asked(self, method: str, path: str, body: bytes | None) -> tuple[int, http.client.HTTPMessage, bytes]:
+        headers = {"Accept": "application/pkcs7-mime"}
+        if body is not None:
+            headers |= {"Content-Type": "application/pkcs10", "Content-Transfer-Encoding": "base64"}
+        if self._server.user:
+            given = f"{self._server.user}:{self._server.password}".encode()
+            headers["Authorization"] = f"Basic {base64.b64encode(given).decode()}"
+        try:
+            context = peer_context(self._server.tls)
+            connection = http.client.HTTPSConnection(self._host, self._port, timeout=self._timeout_s, context=context)
+            with contextlib.closing(connection):
+                connection.request(method, self._path + path, body, headers)
+                answer = connection.getresponse()
+                content = answer.read(EST_ANSWER_BYTES_MAX + 1)
+        except (PeerTlsError, ssl.SSLError, socket.gaierror, OSError, http.client.HTTPException) as error:
+            raise EstUnavailable(f"{self._server.url}: {_why(error)}") from error
+        if len(content) > EST_ANSWER_BYTES_MAX:
+            raise EstError(f"{self._server.url} answers with more than {EST_ANSWER_BYTES_MAX} bytes")
+        return answer.status, answer.headers, content
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, PeerTlsError):
+        return str(error)
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"it does not show the certificate of this server: {error.verify_message}"
+    if isinstance(error, ssl.SSLError):
+        return refusal(error) or f"it does not speak TLS with us: {reason_of(error) or error}"
+    if isinstance(error, socket.gaierror):
+        return "the host name is not known"
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
+
+
+def _words(body: bytes) -> str:
+    """What the server says for a person, one line."""
+    return line(" ".join(body[:200].decode("utf-8", "replace").split()))

@@ -1,0 +1,147 @@
+"""Certificates of a company's own authorities: one the hub's is subordinate to, and one it asks over EST (RFC 7030)."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+
+from bridge.resources.endpoint import Endpoint
+from cloud.hub.enrolment.est import EstServer
+from edge.appliance.identity.enrolling import renew
+from edge.appliance.identity.exchange import Exchange
+from edge.appliance.identity.files import Identity
+from edge.appliance.identity.location import identity_file
+from edge.appliance.identity.request import named_in
+from edge.broker.configuration import TlsFiles
+from tests.integration.test_enrolment import Device, fleet, hub, init, landed, uplink
+from tests.support import forked
+from tests.support.certificates import Authority
+from tests.support.est import EstStub
+from tests.support.processes import Waypost, free_port, wait_until
+
+WAIT_S = 60.0
+CONFIGURATION = """
+apiVersion: waypost/v1
+kind: Hub
+metadata: {{name: hub}}
+spec: {{{spec}}}
+"""
+
+
+def written(folder: Path, spec: str) -> str:
+    file = folder / "hub.yaml"
+    file.write_text(CONFIGURATION.format(spec=spec))
+    return f"--config={file}"
+
+
+def asking(server: EstServer) -> str:
+    """`est` of a configuration."""
+    tls = server.tls
+    return f"est: {{url: {server.url}, caCert: {tls.ca}, clientCert: {tls.certificate}, clientKey: {tls.key}}}"
+
+
+def token(folder: Path, config: str) -> str:
+    return fleet(folder, "token", "create", config)
+
+
+def sends(folder: Path, url: str, config: str, count: int = 20) -> None:
+    """A gateway enrols, and what its device sends is in the lake."""
+    data = folder / "hall"
+    done = init(folder, url, token(folder, config))
+    assert done[0] == 0, done[1]
+    with Waypost(folder / "hall.log", "edge", "run", "--data", str(data)) as near:
+        device = Device(data, near.port("mqtt"))
+        device.publish(0, count)
+        wait_until(lambda: len(landed(folder)) == count, timeout_s=WAIT_S, what=f"{count} in the lake")
+        device.stop()
+        assert uplink(data, near)["last_error"] is None
+        assert near.stop() == 0
+
+
+def test_an_authority_subordinate_to_another(tmp_path: Path) -> None:
+    """The gateways know the one the token names, and not the company's root above it."""
+    root = Authority(tmp_path / "company")
+    own = root.subordinate(tmp_path / "fleet", "fleet authority")
+    port = free_port()
+    config = written(tmp_path, f"authority: {{certificate: {own.certificate}, key: {own.key}}}")
+    with hub(tmp_path, config, amqps=port) as far:
+        sends(tmp_path, f"amqps://localhost:{port}", config)
+        shown = x509.load_pem_x509_certificate(identity_file(tmp_path / "hall").read_bytes())
+        assert shown.issuer.rfc4514_string() == "CN=fleet authority"
+        assert far.stop() == 0
+
+
+def goes_through(folder: Path, server: EstServer, issuer: str) -> None:
+    """Enrolled, renewed, and shut out by the hub, with certificates of another authority."""
+    port, data = free_port(), folder / "hall"
+    config = written(folder, asking(server))
+    checked = forked.waypost("hub", "check", config)
+    assert checked.returncode == 0, checked.stderr
+    assert "est: https://localhost:" in checked.stdout
+    with hub(folder, config, amqps=port) as far:
+        sends(folder, f"amqps://localhost:{port}", config)
+        first = Identity(data).certificate()
+        assert (first.issuer.rfc4514_string(), named_in(first)) == (issuer, "waypost://default/hall")
+        renew(data, Exchange(Endpoint("localhost", port)))
+        assert (second := Identity(data).certificate()).serial_number != first.serial_number
+        assert second.issuer == first.issuer
+        fleet(folder, "revoke", "hall", config)
+        with Waypost(folder / "hall.log", "edge", "run", "--data", str(data)) as near:
+            wait_until(
+                lambda: "was revoked" in (uplink(data, near)["last_error"] or ""), timeout_s=WAIT_S, what="shut out"
+            )
+            assert near.stop() == 0
+        assert far.stop() == 0
+
+
+def test_a_server_of_ours(tmp_path: Path) -> None:
+    with EstStub(tmp_path / "company") as est:
+        goes_through(tmp_path, est.server(), "CN=company authority")
+
+
+@contextmanager
+def globalsign(folder: Path, program: str) -> Iterator[EstServer]:
+    """GlobalSign's server, with the authority for trying things out that it has."""
+    authority = Authority(folder, "company authority")
+    shown, mine = authority.issue("localhost", usage="serverAuth"), authority.issue("hub", usage="clientAuth")
+    port = free_port()
+    settings = {
+        "mock_ca": {"certificates": authority.certificate, "private_key": authority.key},
+        "tls": {
+            "listen_address": f"localhost:{port}",
+            "certificates": shown.certificate,
+            "private_key": shown.key,
+            "client_cas": [authority.certificate],
+        },
+        "allowed_hosts": [f"localhost:{port}", "localhost"],
+        "healthcheck_password": "tests",
+        "rate_limit": 150,
+        "timeout": 30,
+    }
+    (folder / "est.json").write_text(json.dumps(settings))
+    with (folder / "est.log").open("w") as log:
+        running = subprocess.Popen([program, "-config", str(folder / "est.json")], stdout=log, stderr=log)
+    try:
+        server = EstServer(
+            f"https://localhost:{port}/.well-known/est",
+            TlsFiles(ca=authority.certificate, certificate=mine.certificate, key=mine.key),
+        )
+        yield server
+    finally:
+        running.terminate()
+        running.wait(30)
+
+
+def test_globalsigns_server(tmp_path: Path) -> None:
+    """`go install github.com/globalsign/est/cmd/estserver@v1.0.6`."""
+    if (program := shutil.which("estserver")) is None:
+        pytest.skip("estserver is not installed")
+    with globalsign(tmp_path / "company", program) as server:
+        goes_through(tmp_path, server, "CN=company authority")

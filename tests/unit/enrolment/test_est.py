@@ -1,0 +1,263 @@
+"""Another authority makes the certificates: what is handed on to it, what comes back, and what goes wrong between."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from bridge.enrolment import Reason, enrolment_request
+from cloud.hub.enrolment.est import EstClient, EstError, EstServer, EstUnavailable
+from cloud.hub.enrolment.files import AuthorityFileError, own_authority, registration_of
+from cloud.hub.enrolment.limits import EST_ANSWER_BYTES_MAX
+from cloud.hub.enrolment.registration import CLIENTS, Registration
+from cloud.hub.enrolment.service import Enrolment
+from cloud.hub.registry.enrolments import EnrolmentRefused, Nameless
+from edge.appliance.identity.enrolling import enrol
+from edge.appliance.identity.files import Identity
+from edge.appliance.identity.request import named_in, new_key, signing_request
+from tests.support.est import Answer, EstStub
+from tests.unit.enrolment.hub import Hub
+
+URI = "waypost://acme/hall%207"
+NAME = "hall 7"
+
+
+@pytest.fixture
+def est(tmp_path: Path) -> Iterator[EstStub]:
+    with EstStub(tmp_path / "company") as stub:
+        yield stub
+
+
+class Behind(Hub):
+    """A hub whose gateways get certificates of the stub's authority, by the clock of this machine."""
+
+    def __init__(self, folder: Path, est: EstStub) -> None:
+        super().__init__(folder)
+        self.now = time.time()
+        self.own = own_authority(folder, self.now, "hub")
+        self.shown = self.own.pem
+        self._folder, self._est = folder, est
+
+    def enrolment(self, **more: Any) -> Enrolment:
+        return super().enrolment(registration=registration_of(self._folder, self.own, self._est.server()), **more)
+
+
+def request(uri: str = URI, key: Any = None) -> str:
+    return signing_request(key or new_key(), uri)
+
+
+def registered(folder: Path, est: EstStub) -> Registration:
+    return registration_of(folder, own_authority(folder, time.time(), "hub"), est.server())
+
+
+def certificate(registration: Registration, text: str) -> Any:
+    async def main() -> Any:
+        try:
+            return await registration.certificate(text, "acme", NAME)
+        finally:
+            await registration.stop()
+
+    return asyncio.run(main())
+
+
+def _unnamed(est: EstStub) -> None:
+    """Its certificates are of an authority it does not speak of."""
+    est.names_itself = False
+    est.new_authority(Path(est.authority.certificate).parent / "next")
+
+
+class TestGateways:
+    def test_enrolled_and_renewed(self, tmp_path: Path, est: EstStub) -> None:
+        """The gateway learns from the hub which name its request has to have, and the token stays good for that."""
+        hub, data = Behind(tmp_path, est), tmp_path / "gw"
+        data.mkdir()
+        done = enrol(data, hub, hub.token(), NAME, now=time.time)
+        own = Identity(data)
+        first = own.certificate()
+        first.verify_directly_issued_by(x509.load_pem_x509_certificate(Path(est.authority.certificate).read_bytes()))
+        assert named_in(first) == URI
+        assert first.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value == NAME
+        assert own.authority() == hub.own.pem, "the hub itself is known by its own authority, as the token says"
+        assert (done.issued.tenant, est.asked, hub.asked) == ("acme", 1, 2)
+
+    def test_an_answer_that_was_lost(self, tmp_path: Path, est: EstStub) -> None:
+        hub, data = Behind(tmp_path, est), tmp_path / "gw"
+        data.mkdir()
+        hub.lost = 1
+        enrol(data, hub, hub.token(), NAME, now=time.time, pause=lambda _s: None)
+        assert est.asked == 1, "the registry has it: nobody makes another"
+
+    def test_an_authority_that_is_away_spends_no_token(self, tmp_path: Path, est: EstStub) -> None:
+        hub, data = Behind(tmp_path, est), tmp_path / "gw"
+        data.mkdir()
+        hub.enrolment()  # the hub knows the authority from before
+        token = hub.token()
+        est.refuses = Answer(503)
+        made = hub.enrolment()
+        assert "HTTP status 503" in (made.registration_trouble or ""), "it starts, and says what is wrong"
+
+        async def main() -> None:
+            await made.open()
+            try:
+                with pytest.raises(EnrolmentRefused, match="HTTP status 503") as refused:
+                    await made.enrol(enrolment_request(token, NAME, request()))
+                assert refused.value.reason is Reason.UNAVAILABLE
+            finally:
+                await made.close()
+
+        asyncio.run(main())
+        est.refuses = None
+        enrol(data, hub, token, NAME, now=time.time)
+        assert named_in(Identity(data).certificate()) == URI
+
+
+class TestRequests:
+    @pytest.mark.parametrize(
+        "kind", ["no name", "another", "another tenant's", "two", "a host", "an authority", "subject"]
+    )
+    def test_what_names_anything_else_is_not_handed_on(self, tmp_path: Path, est: EstStub, kind: str) -> None:
+        uri = x509.UniformResourceIdentifier
+        subject, names, more = "", [uri(URI)], []
+        match kind:
+            case "no name":
+                names = []
+            case "another":
+                names = [uri("waypost://acme/other")]
+            case "another tenant's":
+                names = [uri("waypost://other/hall%207")]
+            case "two":
+                names = [uri(URI), uri("waypost://acme/other")]
+            case "a host":
+                names = [uri(URI), x509.DNSName("hub.example")]  # type: ignore[list-item]
+            case "an authority":
+                more = [x509.BasicConstraints(ca=True, path_length=None)]
+            case _:
+                subject = "hub.example"
+        attributes = [x509.NameAttribute(NameOID.COMMON_NAME, subject)] if subject else []
+        builder = x509.CertificateSigningRequestBuilder().subject_name(x509.Name(attributes))
+        for each in [*([x509.SubjectAlternativeName(names)] if names else []), *more]:
+            builder = builder.add_extension(each, critical=False)
+        text = builder.sign(new_key(), hashes.SHA256()).public_bytes(Encoding.PEM).decode()
+        with pytest.raises(Nameless) as refused:
+            certificate(registered(tmp_path, est), text)
+        assert refused.value.gateway_uri == URI
+        assert est.asked == 0
+
+
+class TestCertificates:
+    """What an authority makes that the hub would not let in, or nobody asked for, is not given to a gateway."""
+
+    @pytest.mark.parametrize(
+        ("spoilt", "words"),
+        [
+            (lambda est: setattr(est, "copies_names", False), "URI"),
+            (lambda est: setattr(est, "profile", _for_a_server), "clientAuth"),
+            (lambda est: setattr(est, "profile", _an_authority), "authority's"),
+            (lambda est: setattr(est, "profile", _later), "not good now"),
+            (lambda est: setattr(est, "profile", _another_key), "no certificate for the key"),
+            (_unnamed, "does not name"),
+        ],
+        ids=["name", "purpose", "authority", "time", "key", "issuer"],
+    )
+    def test_of_no_use(self, tmp_path: Path, est: EstStub, spoilt: Callable[[EstStub], None], words: str) -> None:
+        spoilt(est)
+        registration = registered(tmp_path, est)
+        with pytest.raises(EnrolmentRefused, match=words) as refused:
+            certificate(registration, request())
+        assert refused.value.reason is Reason.UNAVAILABLE
+        assert words in (registration.trouble or "")
+
+    def test_an_authority_that_has_changed_its_key(self, tmp_path: Path, est: EstStub) -> None:
+        registration = registered(tmp_path, est)
+        before = (tmp_path / "authority" / CLIENTS).read_text()
+        est.new_authority(tmp_path / "next")
+        made = certificate(registration, request())
+        assert registration.issuer_of(made.pem) == Path(est.authority.certificate).read_text()
+        after = (tmp_path / "authority" / CLIENTS).read_text()
+        assert after != before
+        assert registration.issuer_of(made.pem) in after, "listeners let in who it certifies"
+
+
+class TestServers:
+    def test_by_name_and_password(self, est: EstStub) -> None:
+        csr = x509.load_pem_x509_csr(request().encode())
+        assert EstClient(est.server(certificate=False)).enrol(csr).public_key() == csr.public_key()
+
+    def test_strangers(self, est: EstStub) -> None:
+        with pytest.raises(EstError, match="HTTP status 401: who are you") as refused:
+            EstClient(est.server(certificate=False)._replace(password="guessed")).enrol(
+                x509.load_pem_x509_csr(request().encode())
+            )
+        assert not isinstance(refused.value, EstUnavailable)
+
+    @pytest.mark.parametrize(
+        ("answer", "later", "words"),
+        [
+            (Answer(202, headers={"Retry-After": "600"}), True, "says 600 s"),
+            (Answer(500), True, "500"),
+            (Answer(429), True, "429"),
+            (Answer(404), False, "404"),
+            (Answer(400, b"bad\x1b[2J\nprofile", {"Content-Type": "text/plain"}), False, "bad"),
+            (Answer(200, b"AAAA", {"Content-Type": "application/pkcs7-mime"}), False, "no certificates"),
+            (Answer(200, b"-----", {"Content-Type": "application/pkcs7-mime"}), False, "no certificates"),
+            (Answer(200, b"A" * (EST_ANSWER_BYTES_MAX + 1)), False, "more than"),
+        ],
+    )
+    def test_other_answers(self, est: EstStub, answer: Answer, later: bool, words: str) -> None:
+        est.refuses = answer
+        with pytest.raises(EstError, match=words) as refused:
+            EstClient(est.server()).authorities()
+        assert isinstance(refused.value, EstUnavailable) is later
+        assert str(refused.value).isprintable()
+
+    def test_nobody(self, tmp_path: Path, est: EstStub) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            url = f"https://localhost:{silent.getsockname()[1]}/.well-known/est"
+            with pytest.raises(EstUnavailable, match="no answer in time"):
+                EstClient(est.server()._replace(url=url), timeout_s=0.2).authorities()
+        with pytest.raises(EstUnavailable, match="refused"):
+            EstClient(est.server()._replace(url=url)).authorities()
+        away, own = EstServer(url, est.server().tls), own_authority(tmp_path, time.time(), "hub")
+        with pytest.raises(AuthorityFileError, match="once before it starts"):
+            registration_of(tmp_path, own, away)
+
+    def test_somebody_else(self, tmp_path: Path, est: EstStub) -> None:
+        with EstStub(tmp_path / "other") as other:
+            stranger = est.server()._replace(tls=other.server().tls)
+            with pytest.raises(EstUnavailable, match="does not show the certificate of this server"):
+                EstClient(stranger).authorities()
+
+
+def _for_a_server(builder: x509.CertificateBuilder) -> x509.CertificateBuilder:
+    return _but(builder, x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]))
+
+
+def _an_authority(builder: x509.CertificateBuilder) -> x509.CertificateBuilder:
+    return builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+
+
+def _later(builder: x509.CertificateBuilder) -> x509.CertificateBuilder:
+    builder._not_valid_before = builder._not_valid_after  # type: ignore[attr-defined]
+    builder._not_valid_after = builder._not_valid_after.replace(year=2100)  # type: ignore[attr-defined, union-attr]
+    return builder
+
+
+def _another_key(builder: x509.CertificateBuilder) -> x509.CertificateBuilder:
+    builder._public_key = new_key().public_key()  # type: ignore[attr-defined]
+    return builder
+
+
+def _but(builder: x509.CertificateBuilder, value: x509.ExtensionType) -> x509.CertificateBuilder:
+    kept = [each for each in builder._extensions if each.oid != value.oid]  # type: ignore[attr-defined]
+    builder._extensions = [*kept, x509.Extension(value.oid, False, value)]  # type: ignore[attr-defined]
+    return builder
