@@ -3,7 +3,8 @@
 A result stands beside its source, in a checkout (an editable installation) as in a wheel, under a name with the
 source's hash. Without a compiler the installation succeeds all the same: the loops then run in Python, and the log and
 `waypost doctor` say so. By hand: `python hatch_build.py`. The hot modules (`bridge/native.py`) are compiled too by
-`python hatch_build.py native`, which installing leaves out for now: it takes a minute or more.
+`python hatch_build.py native`, which is a step of set-up; pip, which has no mypy where it builds, leaves them out, and
+wheels that are built where mypy is carry them.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import time
 import tomllib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -45,7 +47,11 @@ RECORD = Path("bridge", "_native.json")
 """See `bridge.native`, which reads it."""
 NATIVE_FLAGS = ("-O2", "-fPIC", "-w", "-DNDEBUG")
 NATIVE_S = 1800
-"""A Raspberry Pi takes some minutes for the modules."""
+"""For all of it: a Raspberry Pi takes some minutes for the modules."""
+COMPILER_BYTES = 150_000_000
+"""Memory a compiler takes for one of them: 105 MB for the largest (mypyc before them: 270 MB)."""
+WHY_MAX = 300
+"""Characters of what a compiler said that are recorded."""
 LIMITS = "limits.py"
 """Bounds are looked up when the code runs, as in Python: mypyc would write their values into the code."""
 
@@ -188,29 +194,37 @@ def native_record(root: Path) -> dict[str, Any]:
 
 def compile_native(root: Path) -> list[Path]:
     """Make the library of the hot modules unless it is there; its record and itself. Who imports meanwhile finds what
-    was there before: the record comes last. Raises CompileError."""
+    was there before: the record comes last. Raises CompileError; where it is the compiler's, the record says why."""
     root = root.resolve()
     record = root / RECORD
     with _alone(record.parent):
         said = native_record(root)
         library = record.with_name(said["library"])
         if not library.exists():
-            with tempfile.TemporaryDirectory(prefix="_native_", dir=record.parent) as folder:  # of its own file system
-                fresh = _build(root, Path(folder), said["modules"])
-                if native_record(root) != said:
-                    raise CompileError("sources changed while they were compiled")
-                fresh.replace(library)
-        text = json.dumps(said, indent=1)
-        if not record.exists() or record.read_text() != text:
-            fresh = record.with_name(f"{record.name}.{os.getpid()}")
-            fresh.write_text(text)
-            fresh.replace(record)
+            try:
+                _make(library, root, said)
+            except CompileError as error:
+                _write(record, {"why": str(error)[:WHY_MAX], **said})
+                raise
+            if native_record(root) != said:
+                library.unlink()
+                raise CompileError("sources changed while they were compiled")
+        _write(record, said)
         for old in record.parent.glob("_native_*"):
             if old.is_dir():  # of one that was killed
                 shutil.rmtree(old)
             elif old != library:
                 old.unlink()
     return [record, library]
+
+
+def _write(record: Path, said: dict[str, Any]) -> None:
+    """Unless it says so."""
+    text = json.dumps(said, indent=1)
+    if not record.exists() or record.read_text() != text:
+        fresh = record.with_name(f"{record.name}.{os.getpid()}")
+        fresh.write_text(text)
+        fresh.replace(record)
 
 
 @contextmanager
@@ -229,23 +243,40 @@ def _alone(folder: Path) -> Iterator[None]:
         os.close(lock)
 
 
+def _make(library: Path, root: Path, said: dict[str, Any]) -> None:
+    with tempfile.TemporaryDirectory(prefix="_native_", dir=library.parent) as folder:  # of its own file system
+        _build(root, Path(folder), said["modules"]).replace(library)
+
+
 def _build(root: Path, folder: Path, modules: Sequence[str]) -> Path:
     """The library, in `folder`."""
+    ends = time.monotonic() + NATIVE_S
+
+    def run_in_time(*command: str) -> None:
+        run(command, max(1, int(ends - time.monotonic())), root)
+
     (folder / "mypy.ini").write_text(MYPY)
     sources = [f"{name.replace('.', '/')}.py" for name in modules]
-    run([sys.executable, "-P", "-c", TRANSLATE, str(folder), *sources], NATIVE_S, root)
+    run_in_time(sys.executable, "-P", "-c", TRANSLATE, str(folder), *sources)
     runtime, files = json.loads((folder / "files.json").read_text())
     includes = [f"-I{each}" for each in (runtime, str(folder), sysconfig.get_path("include"))]
     objects = [str(folder / f"{number}.o") for number in range(len(files))]
 
     def compile_one(number: int) -> None:
-        run([*compiler(), "-c", *NATIVE_FLAGS, *includes, files[number], "-o", objects[number]], NATIVE_S)
+        run_in_time(*compiler(), "-c", *NATIVE_FLAGS, *includes, files[number], "-o", objects[number])
 
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(_compilers_at_once()) as pool:
         list(pool.map(compile_one, sorted(range(len(files)), key=lambda n: -Path(files[n]).stat().st_size)))
     library = folder / "library.so"
-    run([*compiler(), "-shared", "-o", str(library), *objects], NATIVE_S)
+    run_in_time(*compiler(), "-shared", "-o", str(library), *objects)
     return library
+
+
+def _compilers_at_once() -> int:
+    """One a processor, as far as there is memory."""
+    told = re.search(r"^MemAvailable: +(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE)
+    room = int(told[1]) * 1024 // COMPILER_BYTES if told else 1
+    return max(1, min(room, os.cpu_count() or 1))
 
 
 # --- installing ----------------------------------------------------------------------------------------------------
@@ -255,7 +286,8 @@ class LoopsHook(BuildHookInterface[Any]):
     """Called by hatchling for every wheel, editable ones among them."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Compile; a wheel that holds a result is one for this kind of machine."""
+        """Compile; a wheel that holds a result is one for this kind of machine. Set-up compiles the hot modules of a
+        checkout by itself, beside other steps."""
         root = Path(self.root)
         try:
             libraries = compile_loops(root)
@@ -263,6 +295,10 @@ class LoopsHook(BuildHookInterface[Any]):
             self.app.display_warning(f"the inner loops will run in Python, at half the speed: {error}")
             return
         if version != "editable":
+            try:
+                libraries += compile_native(root)
+            except CompileError as error:
+                self.app.display_warning(f"the hot modules will run in Python, at two thirds of the speed: {error}")
             build_data["artifacts"] += [f"/{library.relative_to(root).as_posix()}" for library in libraries]
             build_data["pure_python"] = False
             build_data["infer_tag"] = True

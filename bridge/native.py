@@ -1,9 +1,9 @@
 """The modules a gateway spends its time in, as a native library: found, checked against their sources, imported.
 
-`python hatch_build.py native` has mypyc translate what pyproject.toml lists to C, where somebody asks. The library
-stands beside this file, under a name with a hash of all it was made of; `_native.json` says what that was. Python's own
-search knows nothing of it: `NativeFinder` stands before that, and gives modules of the library only while every source
-is, byte for byte, what it was then. Where one is not, or nothing was compiled, Python imports the sources.
+Set-up (`python hatch_build.py native`) has mypyc translate what pyproject.toml lists to C. The library stands beside
+this file, under a name with a hash of all it was made of; `_native.json` says what that was. Python's own search knows
+nothing of it: `NativeFinder` stands before that, and gives modules of the library only while every source is, byte for
+byte, what it was then. Where one is not, or nothing was compiled, Python imports the sources.
 
 A package whose modules may be in the library imports this module first.
 """
@@ -60,6 +60,8 @@ def look(record: Path, root: Path, setting: str) -> Native:
     try:
         said: dict[str, Any] = json.loads(record.read_bytes())
         why = _changed(said, root)
+        if not why and "why" in said:
+            why = f"they could not be compiled: {said['why']}"
         if why:
             return Native(why=why)
         path = record.with_name(said["library"])

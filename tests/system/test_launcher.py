@@ -1,10 +1,13 @@
-"""The launcher's first start, where it cannot succeed: what it says, and that it can be started again."""
+"""The launcher: what it says where set-up cannot succeed, and when it compiles the hot modules."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
+import time
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -67,3 +70,122 @@ def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "is not empty and not a Python environment" in done.stderr
     assert (tmp_path / "env" / "thesis.txt").read_text() == "mine"
+
+
+SOURCE = Path("bridge", "near.py")
+STUB = """#!/bin/sh
+# Stands for the environment's Python, and notes what it is asked.
+printf '%s\\n' "$*" >> "${0%/*}/asked"
+case "$*" in *"hatch_build.py native") exec sh "${0%/*}/compile" ;; esac
+"""
+
+
+@pytest.mark.skipif(shutil.which("flock") is None, reason="no flock here")
+class TestHotModules:
+    """Of a checkout with one source, in an environment whose Python does nothing: a record is all that is compiled."""
+
+    @pytest.fixture
+    def checkout(self, tmp_path: Path) -> Path:
+        root = tmp_path / "checkout"
+        for name in ("waypost", "requirements.lock", "pyproject.toml", "hatch_build.py"):
+            root.mkdir(exist_ok=True)
+            shutil.copy(ROOT / name, root)
+        for path in (*ROOT.glob("bridge/*.h"), *ROOT.glob("bridge/engine/*.c"), *ROOT.glob("edge/broker/*/*.c")):
+            (root / path.relative_to(ROOT)).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, root / path.relative_to(ROOT))
+        (root / SOURCE).write_text("NEAR = 1\n")
+        programs = root / ".venv" / "bin"
+        programs.mkdir(parents=True)
+        (programs / "python").write_text(STUB)
+        (programs / "python").chmod(0o755)
+        self.compiles(root)
+        return root
+
+    @staticmethod
+    def compiles(root: Path, **said: str) -> None:
+        """What compiling records from now on."""
+        digest = sha256((root / SOURCE).read_bytes()).hexdigest()
+        record = root / "record.json"
+        record.write_text(json.dumps({**said, "sources": {str(SOURCE): digest}}, indent=1))
+        (root / ".venv/bin/compile").write_text(f"cp {record} {root}/bridge/_native.json\n")
+
+    @staticmethod
+    def start(root: Path, command: str = "edge") -> tuple[list[str], str]:
+        """What Python was asked, and what the launcher said."""
+        asked = root / ".venv/bin/asked"
+        asked.write_text("")
+        environment = {**os.environ, "WAYPOST_APT": "never"}
+        environment.pop("WAYPOST_VENV", None)
+        done = subprocess.run(
+            [str(root / "waypost"), command], env=environment, capture_output=True, text=True, timeout=100, check=False
+        )
+        if done.returncode == 2 and "missing packages" in done.stderr:
+            pytest.skip("no compiler, or what it needs, here")
+        assert done.returncode == 0, done.stderr
+        return asked.read_text().splitlines(), done.stderr
+
+    @staticmethod
+    def compiled(asked: list[str]) -> int:
+        return sum(line.endswith("hatch_build.py native") for line in asked)
+
+    def test_set_up_compiles_them_and_a_later_start_does_not(self, checkout: Path) -> None:
+        asked, said = self.start(checkout)
+        assert self.compiled(asked) >= 1
+        assert "  Hot modules, compiled" in said
+        assert "not compiled" not in said
+        assert asked[-1] == "-P -m edge.appliance.main edge"
+        asked, said = self.start(checkout)
+        assert (asked, said) == (["-P -m edge.appliance.main edge"], "")
+
+    def test_set_up_without_a_compiler_says_it_once_and_goes_on(self, checkout: Path) -> None:
+        self.compiles(checkout, why="cc: not found")
+        _, said = self.start(checkout)
+        assert said.count("were not compiled and run in Python") == 1
+        assert "Ready after" in said
+        assert self.start(checkout) == (["-P -m edge.appliance.main edge"], "")
+
+    def test_after_a_pull_nobody_waits(self, checkout: Path) -> None:
+        self.start(checkout)
+        (checkout / SOURCE).write_text("NEAR = 2\n")
+        self.compiles(checkout)
+        assert self.start(checkout)[1] == ""
+        ends = time.monotonic() + 60
+        while (checkout / "bridge/_native.json").read_bytes() != (checkout / "record.json").read_bytes():
+            assert time.monotonic() < ends
+            time.sleep(0.01)
+        assert self.compiled(self.start(checkout)[0]) == 0
+
+    @pytest.mark.parametrize("command", ["test", "bench"])
+    def test_after_a_pull_who_tests_or_measures_waits(self, checkout: Path, command: str) -> None:
+        self.start(checkout)
+        (checkout / SOURCE).write_text("NEAR = 2\n")
+        self.compiles(checkout)
+        first, last = self.start(checkout, command)[0]
+        assert (first.endswith("hatch_build.py native"), command in last) == (True, True)
+
+    def test_one_at_a_time(self, checkout: Path) -> None:
+        """Who finds another at work does not wait for it."""
+        self.start(checkout)
+        (checkout / SOURCE).write_text("NEAR = 2\n")
+        with subprocess.Popen(
+            ["flock", str(checkout / "bridge"), "sh", "-c", "echo; cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        ) as other:
+            assert other.stdout is not None
+            other.stdout.readline()
+            assert self.compiled(self.start(checkout)[0]) == 0
+            other.communicate()
+
+    @pytest.mark.skipif(shutil.which("git") is None, reason="no git here")
+    def test_what_somebody_edits_is_not_compiled(self, checkout: Path) -> None:
+        def git(*words: str) -> None:
+            name = ("-c", "user.name=t", "-c", "user.email=t@example.org")
+            subprocess.run(["git", "-C", str(checkout), *name, *words], check=True, capture_output=True)
+
+        git("init")
+        git("add", "bridge", "edge")
+        git("commit", "-m", "first")
+        self.start(checkout)
+        (checkout / SOURCE).write_text("NEAR = 2\n")
+        assert self.compiled(self.start(checkout, "test")[0]) == 0
+        git("commit", "-am", "second")
+        assert self.compiled(self.start(checkout, "test")[0]) == 1

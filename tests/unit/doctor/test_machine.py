@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 import pytest
@@ -217,6 +219,11 @@ class TestMachine:
         [result] = checks.modules(machine(tmp_path))
         assert (result.level, "cannot be read" in result.seen) == (Level.WARN, True)
         assert "hatch_build.py native" in result.next_step
+        (tmp_path / "_native.json").write_text(
+            json.dumps({"python": EXTENSION_SUFFIXES[0], "sources": {}, "why": "no cc"})
+        )
+        [result] = checks.modules(machine(tmp_path))
+        assert (result.level, "could not be compiled: no cc" in result.seen) == (Level.WARN, True)
 
 
 def test_a_check_that_fails_itself_is_a_result_and_stops_no_other(tmp_path: Path) -> None:
