@@ -179,7 +179,7 @@ def _imported(tree: ast.Module) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def native_record(root: Path) -> dict[str, Any]:
+def native_record(root: Path, suffix: str) -> dict[str, Any]:
     """What the library is to be made of. Raises CompileError when there is no mypyc."""
     try:
         mypyc = version("mypy")
@@ -187,18 +187,19 @@ def native_record(root: Path) -> dict[str, Any]:
         raise CompileError("mypy is not installed") from None
     modules = native_modules(root)
     sources = {path: sha256((root / path).read_bytes()).hexdigest() for path in native_sources(root, modules)}
-    made_of = {"python": EXTENSION_SUFFIXES[0], "mypyc": mypyc, "modules": modules, "sources": sources}
+    made_of = {"python": suffix, "mypyc": mypyc, "modules": modules, "sources": sources}
     recipe = json.dumps([made_of, NATIVE_FLAGS, TRANSLATE, MYPY])
-    return {"library": f"_native_{sha256(recipe.encode()).hexdigest()[:16]}{EXTENSION_SUFFIXES[0]}", **made_of}
+    return {"library": f"_native_{sha256(recipe.encode()).hexdigest()[:16]}{suffix}", **made_of}
 
 
-def compile_native(root: Path) -> list[Path]:
+def compile_native(root: Path, suffix: str = EXTENSION_SUFFIXES[0]) -> list[Path]:
     """Make the library of the hot modules unless it is there; its record and itself. Who imports meanwhile finds what
-    was there before: the record comes last. Raises CompileError; where it is the compiler's, the record says why."""
+    was there before: the record comes last. Another suffix is that of this Python on another kind of machine, which
+    ``CC`` compiles for. Raises CompileError; where it is the compiler's, the record says why."""
     root = root.resolve()
     record = root / RECORD
     with _alone(record.parent):
-        said = native_record(root)
+        said = native_record(root, suffix)
         library = record.with_name(said["library"])
         if not library.exists():
             try:
@@ -206,7 +207,7 @@ def compile_native(root: Path) -> list[Path]:
             except CompileError as error:
                 _write(record, {"why": str(error)[:WHY_MAX], **said})
                 raise
-            if native_record(root) != said:
+            if native_record(root, suffix) != said:
                 library.unlink()
                 raise CompileError("sources changed while they were compiled")
         _write(record, said)
@@ -307,7 +308,7 @@ class LoopsHook(BuildHookInterface[Any]):
 if __name__ == "__main__":
     here = Path(__file__).parent
     try:
-        made = [*compile_loops(here), *(compile_native(here) if sys.argv[1:] == ["native"] else ())]
+        made = [*compile_loops(here), *(compile_native(here, *sys.argv[2:]) if sys.argv[1:2] == ["native"] else ())]
         sys.stdout.write("".join(f"{path}\n" for path in made))
     except CompileError as failure:
         sys.exit(f"hatch_build: {failure}")

@@ -11,6 +11,9 @@ from typing import Any, Final
 SETTING: Final = "WAYPOST_ENGINE"
 """Environment variable: ``python`` runs Python whatever is there; ``c`` or nothing is the usual."""
 
+ROOT: Final = Path(__file__).parent.parent
+"""Of our packages. A module that may be in the library of hot modules does not know where its own source is."""
+
 
 def library_path(source: Path) -> Path:
     """What was made of a source: its name holds the hash of the source and what it includes of ours, so an old one is

@@ -122,7 +122,7 @@ def tree_hash(folder: Path) -> str:
     """A hash of the sources below a folder: names, contents, links, and whether they are executable."""
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*")):
-        if "__pycache__" in path.parts or path.suffix == ".so":  # made from the rest
+        if "__pycache__" in path.parts or path.suffix == ".so" or path.name == "_native.json":  # made from the rest
             continue
         name = path.relative_to(folder).as_posix()
         if path.is_symlink():

@@ -4,6 +4,7 @@
 `edge/broker/amqp` for what Proton's engine leaves out of the standard and how that is met.
 """
 
+import bridge.native  # noqa: F401 - modules below may be in the library
 from bridge.engine.events import Attached, Closed, Detached, Dispositions, Event, Flow, Opened, SessionEnded, Transfers
 from bridge.engine.link import Link
 from bridge.engine.machine import Engine

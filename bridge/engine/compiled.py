@@ -20,7 +20,7 @@ from bridge.engine.proton import read_remote_state, write_local_state
 from bridge.engine.states import Condition, State
 from bridge.engine.transport import Transport
 
-SOURCE = Path(__file__).with_name("loops.c")
+SOURCE = libraries.ROOT / "bridge/engine/loops.c"
 
 FUNCTIONS = (
     "pn_collector_peek", "pn_collector_pop", "pn_event_type", "pn_event_link", "pn_event_delivery",

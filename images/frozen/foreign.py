@@ -33,6 +33,8 @@ RECIPE: Final = "1"
 BINFMT: Final = Path("/proc/sys/fs/binfmt_misc")
 """Where the kernel says which kinds of programs it has an interpreter for."""
 TRIPLET: Final = "aarch64-linux-gnu"
+SUFFIX: Final = f".cpython-311-{TRIPLET}.so"
+"""Of extension modules of that Python."""
 TAGS: Final = (
     "manylinux_2_36",
     "manylinux_2_34",
@@ -129,7 +131,7 @@ def _compile_proton(folder: Path, lock: str, root: Path, log: Path) -> None:
     (folder / "lock").write_text(lock)
     answers = f"_sysconfigdata__{TRIPLET}"
     shutil.copy(root / f"usr/lib/python{PYTHON}/{answers}.py", folder)
-    includes = [f"-I{root}/usr/include/{name}" for name in (f"python{PYTHON}", TRIPLET)] + [f"-I{root}/usr/include"]
+    includes = _headers(root)
     gcc = shlex.join([f"{TRIPLET}-gcc", f"--sysroot={root}"])
     environment = {
         "_PYTHON_HOST_PLATFORM": "linux-aarch64",
@@ -150,6 +152,11 @@ def _compile_proton(folder: Path, lock: str, root: Path, log: Path) -> None:
     run(*_pip("install", *target, *python, *wheels), log=log)
 
 
+def _headers(root: Path) -> list[str]:
+    """Options of a compiler for those of Python and C there."""
+    return [f"-I{root}/usr/include/{name}" for name in (f"python{PYTHON}", TRIPLET, "")]
+
+
 def _freeze(folder: Path, root: Path, libraries: list[Path], log: Path) -> None:
     """In a copy of the root: PyInstaller runs there, by the emulator that the kernel starts for programs of arm64."""
     place = folder / "root"
@@ -161,9 +168,11 @@ def _freeze(folder: Path, root: Path, libraries: list[Path], log: Path) -> None:
     spec = freezing.SPEC.relative_to(source.ROOT)
     (build / "source" / spec).parent.mkdir(parents=True)
     shutil.copy(freezing.SPEC, build / "source" / spec)
-    shutil.copy(source.ROOT / "hatch_build.py", build / "source")
-    compiler = {"CC": f"{TRIPLET}-gcc"}
-    run(sys.executable, build / "source" / "hatch_build.py", log=log, environment=compiler)
+    for name in ("hatch_build.py", "pyproject.toml"):
+        shutil.copy(source.ROOT / name, build / "source")
+    compiler = {"CC": shlex.join([f"{TRIPLET}-gcc", f"--sysroot={root}", *_headers(root)])}
+    hot = ("native", SUFFIX) if sys.version_info[:2] == (3, 11) else ()  # what mypyc makes is for the Python it runs in
+    run(sys.executable, build / "source" / "hatch_build.py", *hot, log=log, environment=compiler)
     for each in libraries:
         shutil.copytree(each / "packages", build / "packages", dirs_exist_ok=True)
     entry = freezing.prepare(build / "work")

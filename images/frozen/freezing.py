@@ -34,13 +34,14 @@ def freeze(steps: Steps) -> Path:
 
 def inputs() -> list[Input]:
     """What a frozen gateway is made of, the Python apart."""
-    return [*(source.ROOT / package for package in source.GATEWAY), SPEC, ENTRY, source.LOCK]
+    builds = (source.ROOT / name for name in ("hatch_build.py", "pyproject.toml"))
+    return [*(source.ROOT / package for package in source.GATEWAY), SPEC, ENTRY, source.LOCK, *builds]
 
 
 def _here(folder: Path, log: Path) -> None:
     work = folder / "work"
     entry = prepare(work)
-    run(sys.executable, source.ROOT / "hatch_build.py", log=log)
+    run(sys.executable, source.ROOT / "hatch_build.py", "native", log=log)
     run(
         *command(sys.executable, root=str(source.ROOT), work=str(work), target=str(folder)),
         log=log,

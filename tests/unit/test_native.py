@@ -192,7 +192,7 @@ class TestImport:
 def test_what_may_be_compiled_can_be_found() -> None:
     """Their packages import the finder before them."""
     for name in NAMES:
-        assert name.startswith(("bridge.transport.", "edge.broker.")), name
+        assert name.startswith(("bridge.engine.", "bridge.transport.", "edge.broker.")), name
         assert (ROOT / f"{name.replace('.', '/')}.py").exists(), name
 
 

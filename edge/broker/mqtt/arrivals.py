@@ -31,7 +31,7 @@ from edge.broker.router.router import Router
 
 log = logging.getLogger(__name__)
 
-SOURCE: Final = Path(__file__).with_name("arrivals.c")
+SOURCE: Final = libraries.ROOT / "edge/broker/mqtt/arrivals.c"
 ENTRY: Final = "waypost_arrivals"
 
 LONG, LATE, OVER = 1, 2, 3
@@ -275,8 +275,8 @@ class Loop(Protocol):
         """Call this while the descriptor is readable."""
         ...
 
-    def remove_reader(self, descriptor: int, /) -> bool:
-        """Call it no more."""
+    def remove_reader(self, descriptor: int, /) -> object:
+        """Call it no more. (uvloop answers nothing, asyncio whether it was called: compiled code minds.)"""
         ...
 
 

@@ -112,12 +112,16 @@ class Counters:
 
     def _next_part(self, group: Group) -> dict[str, int]:
         """Counters of some that wait, with what the group makes of them."""
-        waiting = {**self.uncounted, **group.sequences}
+        fresh, before = group.sequences, self.uncounted
         if not self._sweep:
-            self._sweep = sorted(waiting, reverse=True)
-        size = max(self._limits.counted_at_once, len(group.sequences))
-        part, self._sweep = self._sweep[-size:], self._sweep[:-size]
-        return {address: waiting[address] for address in reversed(part) if address in waiting}
+            self._sweep = sorted({*before, *fresh}, reverse=True)
+        size = max(self._limits.counted_at_once, len(fresh))
+        part = self._sweep[-size:]
+        del self._sweep[-size:]
+        part.reverse()
+        counters = {address: before[address] for address in part if address in before}
+        counters.update({address: fresh[address] for address in part if address in fresh})
+        return counters
 
     def committed(self, group: Group, reserved: Container[str]) -> None:
         """The group is on disk. Counters of `reserved` addresses never leave memory."""

@@ -111,12 +111,12 @@ class Writer:
         self._checkpointer = checkpointer
         self.durations = Durations()
         """Of every commit, failed ones too: from taking the job to the medium's answer."""
-        self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
-        self._thread.start()
+        self._writing = threading.Thread(target=self._run, name="store-writer", daemon=True)
+        self._writing.start()
 
     def submit(self, job: Job) -> None:
         """Raises StoreError where the thread has ended: a job that nobody takes would never be over."""
-        if not self._thread.is_alive():
+        if not self._writing.is_alive():
             raise StoreError("the thread that commits has ended; start the gateway again")
         _share_interpreter(job.group.size)
         self._busy.acquire()
@@ -130,12 +130,12 @@ class Writer:
     @property
     def alive(self) -> bool:
         """False: its thread has ended, nothing is committed any more."""
-        return self._thread.is_alive()
+        return self._writing.is_alive()
 
     def stop(self) -> None:
         """Finish what was submitted, then end the thread and close the connection. Blocks."""
         self._jobs.put(None)
-        self._thread.join()
+        self._writing.join()
         self._checkpointer.stop()
         self._connection.close()
         self._checkpointer.close()

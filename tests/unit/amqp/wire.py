@@ -34,6 +34,8 @@ class Pipe:
         client_sasl, server_sasl = sasl if sasl is not None else (SaslClient(), None)
         self.client = Engine(container_id="client", server=False, sasl=client_sasl, **(client or {}))
         self.server = Engine(container_id="server", server=True, sasl=server_sasl, **(server or {}))
+        self.sent: list[bytes] = []
+        """What the client sent, turn by turn."""
         self.at_client: list[Event] = []
         self.at_server: list[Event] = []
         self.client.open()
@@ -47,6 +49,7 @@ class Pipe:
     def turn(self, now: float = NOW, chunk: int = 1 << 20) -> None:
         for _ in range(100):
             up, down = self.client.data_to_send(), self.server.data_to_send()
+            self.sent.append(up)
             if not up and not down:
                 return
             for i in range(0, len(up), chunk):

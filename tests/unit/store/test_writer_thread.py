@@ -51,7 +51,7 @@ def test_commits_fail_where_the_thread_has_ended(tmp_path: Path) -> None:
 
 def end_thread(medium: SqliteMedium) -> None:
     medium.writer._jobs.put(None)
-    medium.writer._thread.join(20)
+    medium.writer._writing.join(20)
     assert not medium.writer.alive
 
 
