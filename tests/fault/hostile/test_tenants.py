@@ -392,7 +392,7 @@ class TestQuotas:
             assert gateway.settled() == [State.ACCEPTED] * count
             took = time.monotonic() - started
         too_much = count * (64 << 10) - RATE * RATE_AHEAD_S
-        assert took > 0.5 * too_much / RATE
+        assert took > 0.25 * too_much / RATE  # what a busy hub finds in its socket in one turn is let through
         assert self.said(hub, "bytesPerSecond")
         found = rows(hub.data.parent / "hub", "telemetry", "tenant", "gateway", "sequence", "address")
         assert {row[2] for row in found if row[0] == "small" and row[3] == "plant/fast"} == set(range(count))
