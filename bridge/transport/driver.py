@@ -254,7 +254,6 @@ class Driver(asyncio.Protocol):
             return False
         now = self._loop.time()
         data, self._put_off = self._put_off, b""
-        self._turn.unhurried = True
         try:
             if data:
                 self._dispatch(self.connection.receive_data(data, now))
@@ -262,8 +261,6 @@ class Driver(asyncio.Protocol):
         except Exception as error:
             self._fail(error)
             return False
-        finally:
-            self._turn.unhurried = False
         self.count()
         if not more:
             self.resume_reading(MORE_TO_TAKE)

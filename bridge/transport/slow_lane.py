@@ -13,6 +13,8 @@ from collections import deque
 from typing import Final, Protocol
 from weakref import WeakKeyDictionary
 
+from bridge.transport.turn import turn_of
+
 SLICE_S: Final = 0.002
 """How long one connection may keep the loop before others have their turn, and how long all those that wait for theirs:
 a turn without anything to do takes 0.05 ms, a usual round trip of a message with its commit 1 ms. The call that crosses
@@ -35,12 +37,14 @@ class Sliced(Protocol):
 
 
 class SlowLane:
-    """Drivers that have more to take than a slice, served in turns."""
+    """Drivers that have more to take than a slice, served in turns. What they have to write then is written after the
+    others' (`bridge.transport.turn`)."""
 
-    __slots__ = ("_loop", "_scheduled", "_spent_s", "_waiting")
+    __slots__ = ("_loop", "_scheduled", "_spent_s", "_turn", "_waiting")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
+        self._turn = turn_of(loop)
         self._waiting: deque[Sliced] = deque()
         self._scheduled = False
         self._spent_s = 0.0
@@ -75,12 +79,16 @@ class SlowLane:
         self._scheduled = False
         until = self._loop.time() + SLICE_S
         waiting = self._waiting
-        for _ in range(len(waiting)):
-            driver = waiting.popleft()
-            if driver.take_slice():
-                waiting.append(driver)
-            if self._loop.time() > until:
-                break
+        self._turn.unhurried = True
+        try:
+            for _ in range(len(waiting)):
+                driver = waiting.popleft()
+                if driver.take_slice():
+                    waiting.append(driver)
+                if self._loop.time() > until:
+                    break
+        finally:
+            self._turn.unhurried = False
         if waiting:
             self._schedule()
 

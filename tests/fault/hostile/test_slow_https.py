@@ -17,6 +17,7 @@ import pytest
 from edge.broker.mqtt import packets
 from tests.bench.idle import SPARE_FILES, raise_file_limit
 from tests.fault.hostile.figures import Figures
+from tests.fault.hostile.test_budgets import FULL_SIZE_FLOOR_S
 from tests.fault.hostile.test_slow_http import GIVEN_BACK_S, GROWTH_MIB_MAX, HEALTH_S_MAX, OPENINGS, sockets_of
 from tests.fault.hostile.watch import watched
 from tests.fault.hostile.web import gateway_of, gateway_with
@@ -25,8 +26,8 @@ from tests.support.processes import Waypost, wait_until
 from tests.support.tls_peer import ClientKeys, TlsPeer
 
 FLOOR_S: Final = 0.2
-"""As in `test_budgets`; for floods also at full size: of two cores the attacker has one, and writes all the time."""
-FULL_SIZE_FLOOR_S: Final = 0.1
+"""As in `test_budgets`."""
+CROWD_FLOOR_S: Final = 0.1
 """A handshake takes 2 ms of a processor at each end, one of 3 000 after the other: beside 10 other programs 21 to 70 ms
 were seen in the one round there is."""
 WAIT_S: Final = 20.0
@@ -101,7 +102,7 @@ def crowd(site: Site, opening: bytes, size: int) -> Iterator[None]:
 
 def sizes(name: str) -> list[object]:
     """In each run a few of the usual ones; all of them at full size by themselves."""
-    slow = pytest.param(name, 3_000, FULL_SIZE_FLOOR_S, marks=[pytest.mark.slow, pytest.mark.timeout(300)])
+    slow = pytest.param(name, 3_000, CROWD_FLOOR_S, marks=[pytest.mark.slow, pytest.mark.timeout(300)])
     return [slow, (name, 200, FLOOR_S)] if name == "half a head" else [slow]
 
 
@@ -136,7 +137,7 @@ def new_keys(peer: TlsPeer, site: Site) -> bytes:
     ("size", "floor_s"),
     [
         (2, FLOOR_S),
-        pytest.param(FLOODS, FLOOR_S, marks=[pytest.mark.slow, pytest.mark.timeout(300)]),
+        pytest.param(FLOODS, FULL_SIZE_FLOOR_S, marks=[pytest.mark.slow, pytest.mark.timeout(300)]),
     ],
 )
 def test_floods(
