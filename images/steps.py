@@ -55,11 +55,10 @@ class Steps:
         except OSError as error:
             raise ImageError(f"{self._cache}: {error.strerror}", hint="choose another place with --cache") from None
         place = self._cache / f"{name}-{key(inputs)}"
+        if not again and self._unchanged(place, name, title):  # without waiting for who makes another of this step
+            return place
         with self._alone(name):
-            if place.is_dir() and not again:
-                os.utime(place)
-                self.seconds[name] = 0.0
-                self._say(f"  {title:<52} unchanged")
+            if not again and self._unchanged(place, name, title):
                 return place
             part = place.with_name(f"{place.name}.part")
             remove(part)
@@ -75,6 +74,16 @@ class Steps:
             self._say(f"  {title:<52} {self.seconds[name]:5.0f} s")
             self._forget(name)
         return place
+
+    def _unchanged(self, place: Path, name: str, title: str) -> bool:
+        """The result is there; its date says that somebody wants it."""
+        try:
+            os.utime(place)
+        except FileNotFoundError:
+            return False
+        self.seconds[name] = 0.0
+        self._say(f"  {title:<52} unchanged")
+        return True
 
     def _forget(self, name: str) -> None:
         """Keep the newest results of a step."""
