@@ -151,7 +151,11 @@ image.add_command(container)
 @click.option(
     "--disk", type=click.Path(path_type=Path), help="Keep the card in this file, and go on with it next time."
 )
-def run_image(img: Path, ports: tuple[str, ...], disk: Path | None) -> None:
+@click.option(
+    "--screenshot", type=click.Path(path_type=Path, dir_okay=False), help="Draw its screen (SVG) when it serves; end."
+)
+@click.option("--until", metavar="TEXT", help="With --screenshot: once its console has shown this.")
+def run_image(img: Path, ports: tuple[str, ...], disk: Path | None, screenshot: Path | None, until: str | None) -> None:
     """Boot an image in an emulated machine (QEMU), with the gateway's ports at 20000 and more here.
 
     The console is this terminal; Ctrl-A X ends the machine.
@@ -162,12 +166,19 @@ def run_image(img: Path, ports: tuple[str, ...], disk: Path | None) -> None:
     """
     import tempfile
 
-    from images.emulator import machine
+    from images.emulator import machine, screen
 
+    if until is not None and screenshot is None:
+        raise click.UsageError("--until goes with --screenshot")
     forwarded = machine.forwarded(ports)
     with tempfile.TemporaryDirectory(prefix="waypost-image-") as folder:
         card = machine.disk(img, Path(folder), Path(folder) / "log", kept=disk)
-        raise SystemExit(machine.boot(machine.command(card, forwarded)))
+        words = machine.command(card, forwarded)
+        if screenshot is None:
+            raise SystemExit(machine.boot(words))
+        said = machine.watched(words, until or machine.SERVES, machine.SERVES_S)
+        screenshot.write_text(screen.picture(said, img.name), encoding="utf-8")
+        click.echo(screenshot)
 
 
 def _frozen(steps: Steps, machine: str | None, mirror: str | None) -> tuple[Path, str]:

@@ -5,7 +5,9 @@ The image itself is left as it is: what the machine writes goes to a disk of its
 
 from __future__ import annotations
 
+import selectors
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -21,6 +23,12 @@ PORTS: Final = {"mqtt": 1883, "mqtts": 8883, "amqp": 5672, "amqps": 5671, "https
 """Of the gateway, by what is spoken there: those its firewall lets in."""
 
 
+SERVES: Final = "marked slot"
+"""What its console shows once its gateway serves (`waypost-mark-good.service`)."""
+SERVES_S: Final = 1200.0
+"""Until then, on a machine that is busy with others: ten times what it takes alone."""
+LAST_LINES: Final = 15
+"""Of a console, how much an error shows."""
 HIGHER: Final = 20_000
 """So much higher a gateway's port is here: nothing else is there, as a rule."""
 
@@ -77,3 +85,29 @@ def command(drive: Path, ports: Mapping[int, int]) -> Sequence[str]:
 def boot(words: Sequence[str]) -> int:
     """Run until it is powered off (on its console: Ctrl-A X); the exit code."""
     return subprocess.run(words, check=False).returncode  # noqa: S603 - QEMU, as `command` has it
+
+
+def watched(words: Sequence[str], until: str, limit_s: float) -> str:
+    """Run until its console has shown a text, then cut its power; what the console has shown. Raises ImageError."""
+    said, deadline = b"", time.monotonic() + limit_s
+    with (
+        subprocess.Popen(  # noqa: S603 - as above
+            words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, bufsize=0
+        ) as process,
+        selectors.DefaultSelector() as selector,
+    ):
+        try:
+            assert process.stdout is not None  # noqa: S101 - for the type
+            selector.register(process.stdout, selectors.EVENT_READ)
+            while until.encode() not in said:
+                left = deadline - time.monotonic()
+                more = process.stdout.read(1 << 16) if left > 0 and selector.select(left) else b""
+                if not more:
+                    raise ImageError(
+                        f"the machine did not show {until!r} within {limit_s:.0f} s; its last lines:\n"
+                        + "\n".join(said.decode(errors="replace").splitlines()[-LAST_LINES:])
+                    )
+                said += more
+        finally:
+            process.kill()
+    return said.decode(errors="replace")

@@ -1,0 +1,50 @@
+"""What a terminal shows of a console: lines with their colours, as U-Boot, Linux and systemd write them (ECMA-48).
+
+They erase lines (EL) and go up one (RI); anything else that moves the cursor is left out.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from typing import Final
+
+from rich.console import Console
+from rich.text import Text
+
+WIDTH: Final = 110
+HEIGHT: Final = 34
+_PIECES: Final = re.compile(r"\r|\n|\x1bM|\x1b\[[0-?]*[ -/]*[@-~]|\x1b[@-Z\\-_]|[^\r\n\x1b]+|\x1b")
+_COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def shown(said: str) -> list[str]:
+    """Lines on a terminal without end, colours as escape sequences (SGR) in them."""
+    lines, row, at_start = [""], 0, False
+    for piece in _PIECES.findall(said):
+        if piece == "\n":
+            row += 1
+            if row == len(lines):
+                lines.append("")
+        elif piece == "\r":
+            at_start = True
+            continue
+        elif piece == "\x1bM":
+            row = max(row - 1, 0)
+        elif piece == "\x1b[K":
+            lines[row] = "" if at_start else lines[row]
+        elif _COLOUR.fullmatch(piece):
+            lines[row] += piece
+            continue
+        elif not piece.startswith("\x1b"):
+            lines[row] = piece if at_start else lines[row] + piece
+        at_start = False
+    return lines
+
+
+def picture(said: str, title: str) -> str:
+    """An SVG of what stands on a terminal's screen in the end."""
+    console = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True, color_system="standard")
+    for line in shown(said.rstrip())[-HEIGHT:]:
+        console.print(Text.from_ansi(line), overflow="fold", highlight=False)
+    return console.export_svg(title=title)

@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import sys
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+
+from images.emulator.machine import watched
+from images.emulator.screen import HEIGHT, picture, shown
+from images.errors import ImageError
+
+OK = "[\x1b[0;32m  OK  \x1b[0m] "
+
+
+def test_what_systemd_draws_over_is_not_shown() -> None:
+    said = (
+        f"{OK}Mounted /var.\r\n"
+        "[ ***  ] Job data.mount running (1s)\r\n\x1bM\r\x1b[K[  *** ] Job data.mount running (2s)\r\n"
+        f"\x1bM\r\x1b[K{OK}Mounted /data.\r\n\x1b[Khall login: "
+    )
+    assert shown(said)[1:] == [f"{OK}Mounted /data.", "hall login: "]
+
+
+def test_a_picture_has_the_last_lines_and_is_xml() -> None:
+    svg = picture("".join(f"line<{number}>\r\n" for number in range(100)), "waypost.img")
+    text = "".join(ElementTree.fromstring(svg).itertext()).replace("\xa0", " ")
+    assert "waypost.img" in text
+    assert "line<99>" in text
+    assert f"line<{99 - HEIGHT}>" not in text
+
+
+def test_it_is_watched_until_it_has_said_something() -> None:
+    said = watched(
+        [sys.executable, "-c", "print('be'); print('good', flush=True); import time; time.sleep(60)"], "good", 60
+    )
+    assert said.split() == ["be", "good"]
+
+
+@pytest.mark.parametrize(("code", "limit_s"), [("print('broken')", 60.0), ("import time; time.sleep(60)", 0.2)])
+def test_what_never_says_it_is_an_error_with_its_last_lines(code: str, limit_s: float) -> None:
+    with pytest.raises(ImageError, match=r"did not show 'good' within .* s; its last lines:\n(broken)?"):
+        watched([sys.executable, "-c", code], "good", limit_s)
