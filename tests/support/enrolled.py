@@ -19,11 +19,12 @@ WAIT_S = 60.0
 class EnrolledFleet:
     """One hub, and gateways by name, below one folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *options: str) -> None:
+        """`options`: of the hub, more of them."""
         self.folder = folder
         self.hub_port = free_port()
         places = (f"--amqp=127.0.0.1:{self.hub_port}", "--http=127.0.0.1:0")
-        self.hub = Waypost(folder / "hub.log", "hub", "run", "--data", str(folder / "hub"), *places)
+        self.hub = Waypost(folder / "hub.log", "hub", "run", "--data", str(folder / "hub"), *places, *options)
         self.gateways: dict[str, Waypost] = {}
 
     def __enter__(self) -> Self:

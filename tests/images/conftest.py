@@ -1,0 +1,15 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from images.building import build_image
+from images.steps import Steps, default_cache
+
+
+@pytest.fixture(scope="session")
+def image() -> Path:
+    """The folder with all of an image for the emulator."""
+    cache = default_cache()
+    return build_image(Steps(cache), cache, "qemu", None, (None, None))

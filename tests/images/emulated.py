@@ -1,0 +1,166 @@
+"""Emulated machines for tests: a card's disk, the machine it is in, and a shell there over SSH."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from images.emulator import machine
+from tests.support import forked
+from tests.support.enrolled import EnrolledFleet
+from tests.support.processes import free_port, wait_until
+
+MARKS = (
+    pytest.mark.images,
+    pytest.mark.timeout(5400),
+    pytest.mark.skipif(os.geteuid() != 0, reason="not root"),
+    pytest.mark.skipif(shutil.which("mmdebstrap") is None, reason="mmdebstrap is not installed"),
+    pytest.mark.skipif(shutil.which("qemu-system-aarch64") is None, reason="qemu-system-arm is not installed"),
+)
+"""Of tests that build an image and start it."""
+BOOT_S = 1200.0
+"""A machine emulated beside others takes up to ten times what it takes alone (100 s)."""
+COMMAND_S = 300.0
+DATA = "/var/lib/waypost"
+AS_GATEWAY = ("runuser", "-u", "waypost", "--", "waypost")
+HOST = "10.0.2.2"
+"""What the emulator's network calls the machine it runs on (QEMU, user mode networking)."""
+
+
+def decompressed(image: Path, folder: Path) -> Path:
+    """The card's image out of the folder with all of an image."""
+    [compressed] = image.glob("*.img.zst")
+    plain = folder / "card.img"
+    subprocess.run(["zstd", "-q", "-d", "--sparse", str(compressed), "-o", str(plain)], check=True)
+    return plain
+
+
+def free_ports() -> Mapping[str, int]:
+    """Of this machine, for what is spoken at a gateway's."""
+    return {name: free_port() for name in ("mqtt", "mqtts", "ssh")}
+
+
+class Emulated:
+    """A machine with a card in it, from power-on to a power cut."""
+
+    def __init__(self, drive: Path, console: Path, ports: Mapping[str, int]) -> None:
+        """`console`: file for what it says, behind what is in it. `ports`: see `free_ports`."""
+        self.ports = ports
+        self._console = console
+        self._began = console.stat().st_size if console.exists() else 0
+        forwarded = {here: machine.PORTS[name] for name, here in ports.items()}
+        with console.open("ab") as said:
+            self._process = subprocess.Popen(
+                machine.command(drive, forwarded), stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT
+            )
+
+    @property
+    def told(self) -> str:
+        """On its console, since power-on."""
+        return self._console.read_bytes()[self._began :].decode(errors="replace")
+
+    def wait_for(self, text: str, *, times: int = 1, timeout_s: float = BOOT_S) -> None:
+        """Until its console has shown this so often."""
+
+        def there() -> bool:
+            assert self._process.poll() is None, self.told[-2000:]
+            return self.told.count(text) >= times
+
+        wait_until(there, timeout_s=timeout_s, what=f"{text!r} on the console", every_s=1)
+
+    def cut_off(self) -> None:
+        """The power (SIGKILL)."""
+        self._process.kill()
+        self._process.wait(60)
+
+
+class Shell:
+    """Of root on an emulated machine, by a key that its settings let in."""
+
+    def __init__(self, folder: Path) -> None:
+        self._key = folder / "key"
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self._key)], check=True)
+
+    @property
+    def public(self) -> Path:
+        return self._key.with_suffix(".pub")
+
+    def run(self, there: Emulated, *words: str, given: Path | None = None, timeout_s: float = COMMAND_S) -> str:
+        """What a command prints; AssertionError when it fails. `given`: its input."""
+        done = self._done(there, words, given, timeout_s)
+        assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
+        return done.stdout
+
+    def answers(self, there: Emulated) -> bool:
+        try:
+            return self._done(there, ("true",), None, 60.0).returncode == 0
+        except subprocess.TimeoutExpired:
+            return False
+
+    def _done(
+        self, there: Emulated, words: Sequence[str], given: Path | None, timeout_s: float
+    ) -> subprocess.CompletedProcess[str]:
+        told = ("StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null", "LogLevel=ERROR", "BatchMode=yes")
+        options = [word for each in told for word in ("-o", each)]
+        place = ["-i", str(self._key), "-p", str(there.ports["ssh"]), "root@127.0.0.1"]
+        with (given or Path("/dev/null")).open("rb") as source:
+            return subprocess.run(
+                ["ssh", *options, *place, *words],
+                stdin=source, capture_output=True, text=True, check=False, timeout=timeout_s,
+            )  # fmt: skip
+
+
+class Gateway:
+    """What its card makes of it: the settings of a hub on this machine, and SSH."""
+
+    def __init__(self, folder: Path, image: Path, fleet: EnrolledFleet) -> None:
+        self.name = "hall"
+        self.machine: Emulated | None = None
+        self.ports = free_ports()
+        self._folder = folder
+        self._fleet = fleet
+        self._shell = Shell(folder)
+        card = decompressed(image, folder)
+        (folder / "token").write_text(fleet.fleet("token", "create"))
+        hub = (f"hub.url=amqps://{HOST}:{fleet.hub_port}", f"hub.token=@{folder / 'token'}", "hub.forward=plant/#")
+        done = forked.waypost(
+            "image", "configure", str(card), f"name={self.name}", *hub, f"sshKeys=@{self._shell.public}"
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        self._drive = machine.disk(card, folder, folder / "log")
+
+    def start(self) -> Emulated:
+        """The power is back."""
+        self.machine = Emulated(self._drive, self._folder / "console", self.ports)
+        return self.machine
+
+    def cut_off(self) -> None:
+        assert self.machine is not None
+        self.machine.cut_off()
+
+    def shell(self, *words: str, given: Path | None = None, timeout_s: float = COMMAND_S) -> str:
+        """What a command there prints."""
+        assert self.machine is not None
+        return self._shell.run(self.machine, *words, given=given, timeout_s=timeout_s)
+
+    def wait_for_shell(self) -> None:
+        emulated = self.machine
+        assert emulated is not None
+        wait_until(lambda: self._shell.answers(emulated), timeout_s=BOOT_S, what="SSH", every_s=2)
+
+    def attested(self) -> dict[str, Any]:
+        """What the hub has been told it is; empty before."""
+        done = forked.waypost("fleet", "show", self.name, "--json", "--data", str(self._fleet.folder / "hub"))
+        return dict(json.loads(done.stdout).get("attestation") or {}) if done.returncode == 0 else {}
+
+    def add_device(self, name: str) -> str:
+        """Its password."""
+        added = self.shell(*AS_GATEWAY, "device", "add", name, "--data", DATA, "--profile", "sensor")
+        return added.partition("password: ")[2].split()[0]
