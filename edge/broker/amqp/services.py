@@ -7,8 +7,10 @@ to the service (as AMQP Management, working draft 9, section 3.3 and Claims-base
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain, islice
 from typing import Any, Final, NamedTuple, Protocol
 
 from bridge import sections as s
@@ -216,25 +218,42 @@ def manage(router: Router, values: Mapping[str, Any], body: bytes) -> Answer:
 
 def _read(router: Router, values: Mapping[str, Any]) -> Answer:
     name = values.get("name", values.get("identity"))
-    found = next((entry for entry in entries(router) if entry["name"] == name), None)
-    if found is None or values.get("type") not in (None, ADDRESS_TYPE):
-        return Answer(404, f"there is no address {name!r}")
-    return Answer(200, "OK", found)
+    if values.get("type") in (None, ADDRESS_TYPE) and isinstance(name, str):
+        if name in router.queues:
+            return Answer(200, "OK", _of_queue(router, name))
+        there = (entry() for entry in chain(_rules(router), _durable_subscriptions(router)))
+        if (found := next((entry for entry in there if entry["name"] == name), None)) is not None:
+            return Answer(200, "OK", found)
+    return Answer(404, f"there is no address {name!r}")
 
 
-def entries(router: Router) -> list[dict[str, Any]]:
-    """Every address there is something to say of: the rules that are names, queues in use, durable subscriptions."""
-    found: dict[str, dict[str, Any]] = {}
+def entries(router: Router) -> Iterator[Callable[[], dict[str, Any]]]:
+    """What makes the entry of each address there is something to say of: the rules that are names, queues, durable
+    subscriptions.
+
+    In an order that stays as long as none comes or goes, and no queue is opened for it: clients make them by the
+    thousands, and a client is told of a part of them at a time.
+    """
+    queues = (partial(_of_queue, router, address) for address in router.queues)
+    return chain(_rules(router), queues, _durable_subscriptions(router))
+
+
+def _rules(router: Router) -> Iterator[Callable[[], dict[str, Any]]]:
     for rule in router.table.rules:
         if rule.pattern not in router.queues:
-            found[rule.pattern] = _entry(rule.pattern, rule.type, 0, 0, 0)
-    for address, queue in router.queues.items():
-        kind = router.address_type(address)
-        found[address] = _entry(address, kind, queue.backlog, queue.outstanding, len(queue.group.consumers))
+            yield partial(_entry, rule.pattern, rule.type, 0, 0, 0)
+
+
+def _of_queue(router: Router, address: str) -> dict[str, Any]:
+    kind, queue = router.address_type(address), router.queues.opened.get(address)
+    if queue is None:
+        return _entry(address, kind, router.queues.backlog(address), 0, 0)
+    return _entry(address, kind, queue.backlog, queue.outstanding, len(queue.group.consumers))
+
+
+def _durable_subscriptions(router: Router) -> Iterator[Callable[[], dict[str, Any]]]:
     for each in router.durable_subscriptions.figures():
-        figures = each.backlog, each.outstanding, each.consumers
-        found[each.name] = _entry(each.name, AddressType.SUBSCRIPTION, *figures)
-    return [found[name] for name in sorted(found)]
+        yield partial(_entry, each.name, AddressType.SUBSCRIPTION, each.backlog, each.outstanding, each.consumers)
 
 
 def _entry(name: str, kind: AddressType, messages: int, unsettled: int, consumers: int) -> dict[str, Any]:
@@ -253,8 +272,9 @@ def _query(router: Router, values: Mapping[str, Any], body: bytes) -> Answer:
     offset, count = values.get("offset", 0), values.get("count", MANAGEMENT_RESULTS_MAX)
     if not isinstance(offset, int) or not isinstance(count, int) or offset < 0 or count < 0:
         return Answer(400, "offset and count are numbers from 0 on")
-    found = entries(router) if values.get("entityType") in (None, ADDRESS_TYPE) else []
-    part = found[offset : offset + min(count, MANAGEMENT_RESULTS_MAX)]
+    found = entries(router) if values.get("entityType") in (None, ADDRESS_TYPE) else iter(())
+    first = min(offset, sys.maxsize - MANAGEMENT_RESULTS_MAX)
+    part = (entry() for entry in islice(found, first, first + min(count, MANAGEMENT_RESULTS_MAX)))
     results = [[entry[name] for name in names] for entry in part]
     return Answer(200, "OK", {"attributeNames": names, "results": results}, len(results))
 

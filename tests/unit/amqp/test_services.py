@@ -423,6 +423,24 @@ class TestManagement:
         names = {row[0] for row in body["results"] + rest["results"]}
         assert {f"queue/{i}" for i in range(MANAGEMENT_RESULTS_MAX + 1)} <= names
 
+    def test_no_queue_is_opened_for_an_answer(self) -> None:
+        """A user may have made 100 000 of them."""
+        site = Site()
+        for i in range(50):
+            site.router.publish(MqttDevice(), Run(f"queue/{i}", "m", 1, b"", [b"", b""]), ())
+        site.settle_down()
+        assert not site.router.queues.opened
+        client = site.client()
+        _, body = ask(client, "$management", {"operation": "QUERY"}, {"attributeNames": ["name", "messages"]})
+        assert [each for each in body["results"] if each[0].startswith("queue/") and each[1]] == [
+            [f"queue/{i}", 2] for i in range(50)
+        ]
+        _, found = ask(client, "$management", {"operation": "READ", "name": "queue/7"})
+        assert (found["messages"], found["unsettled"], found["consumers"]) == (2, 0, 0)
+        _, none = ask(client, "$management", {"operation": "QUERY", "offset": 2**63})
+        assert none["results"] == []
+        assert not site.router.queues.opened
+
     def test_a_request_nobody_waits_for_is_rejected(self) -> None:
         client = Site().client()
         link = client.sender("$management")
