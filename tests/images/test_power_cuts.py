@@ -15,7 +15,7 @@ from tests.support.processes import wait_until
 from tests.support.publisher import Publisher
 from tests.support.seeds import chosen_seed
 
-pytestmark = MARKS
+pytestmark = [*MARKS]
 
 CUTS = 10
 ACKED_BEFORE_A_CUT = 300
