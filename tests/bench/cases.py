@@ -6,7 +6,7 @@ from functools import partial
 from itertools import count
 from typing import Final
 
-from tests.bench import alone, backlog, crossing, figures, latency, pace, retained, unlike, writes
+from tests.bench import alone, analytics, backlog, crossing, figures, latency, pace, retained, unlike, writes
 from tests.bench.brokers import Broker, Mosquitto, WaypostEveryTransport
 from tests.bench.comparison import Benchmark, Comparison
 from tests.bench.idle import connections_resident_mib, tls_connection_kib
@@ -198,5 +198,6 @@ CASES: Final[dict[str, Benchmark]] = {
         *crossing.CASES,
         writes.BENCHMARK,
         figures.BENCHMARK,
+        analytics.BENCHMARK,
     )
 }  # fmt: skip
