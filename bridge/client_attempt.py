@@ -8,14 +8,14 @@ taken and not settled goes again, in order, over the next one.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from bridge.dialer import Attempt, AttemptError, Dialer, Endpoint
-from bridge.forwarders.inbox import Inbox, Incoming
+from bridge.forwarders.inbox import Inbox, Incoming, leave_all
 from bridge.forwarders.outbox import Outbox, Outgoing
 from bridge.forwarders.outcome import Outcome
+from bridge.limits import LEAVE_TIMEOUT_S
 
 
 class ConnectorError(AttemptError):
@@ -27,40 +27,51 @@ class Client(Protocol):
 
     async def run(self, endpoint: Endpoint, carriage: Carriage) -> None:
         """One connection: connect, say `carriage.up`, carry both ways until it ends. It is cancelled where it has to
-        end sooner, and says good-bye then. Raises `ConnectorError` or OSError."""
+        end sooner, and then tells the far side what was answered here and says good-bye. Raises `ConnectorError` or
+        OSError."""
         ...
+
+
+Answered = Callable[[Outcome], None]
+"""What may be said of a message to the far side: called once it is on disk, or is never going to be; not at all where
+the connection ended before."""
 
 
 class Carriage:
     """What one connection carries, for its client."""
 
-    def __init__(self, outbox: Outbox, inboxes: Sequence[Inbox], up: asyncio.Future[str]) -> None:
-        """`up` is given the peer's name."""
-        self.inboxes = inboxes
-        self.ended: str | None = None
-        """Why the connection has to end, once it has to."""
+    def __init__(
+        self,
+        outbox: Outbox,
+        inboxes: Sequence[Inbox],
+        up: asyncio.Future[str],
+        cut: Callable[[str], None],
+    ) -> None:
+        """`up` is given the peer's name; `cut` ends the connection, for a reason."""
+        self.inboxes = tuple(inboxes)
         self._outbox = outbox
         self._up = up
+        self._cut = cut
         self._changed = asyncio.Event()
-        self._task = asyncio.current_task()
-        self._answers: dict[int, dict[int, asyncio.Future[Outcome]]] = {}
+        self._answers: dict[int, dict[int, Answered]] = {}
+        self._leaving = False
 
     def up(self, peer: str) -> None:
         """The peer is there, and takes messages; `peer` is its name, as people know it."""
         if self._up.done():
             return
-        self._outbox.attached(self._changed.set, self.cut)
+        self._outbox.attached(self._changed.set, self._cut)
         for inbox in self.inboxes:
             answers = self._answers[id(inbox)] = {}
             inbox.attached(_Answering(answers), self._changed.set)
         self._up.set_result(peer)
 
-    def cut(self, reason: str) -> None:
-        """End the connection; it is made anew after the backoff."""
-        if self.ended is None:
-            self.ended = reason
-            if self._task is not None:
-                self._task.cancel()
+    async def leave(self) -> None:
+        """Give the client nothing more, nor take anything of it; return when what was taken is answered."""
+        self._leaving = True
+        left = asyncio.Event()
+        leave_all(self.inboxes, left.set)
+        await left.wait()
 
     async def outgoing(self, messages_max: int, bytes_max: int) -> list[Outgoing]:
         """What is next, in order: one run at least, and no more than so many messages and, beside the first, bytes."""
@@ -68,7 +79,7 @@ class Carriage:
             self._changed.clear()
             taken: list[Outgoing] = []
             messages, size = messages_max, bytes_max
-            while messages > 0 and (size > 0 or not taken):
+            while messages > 0 and (size > 0 or not taken) and not self._leaving:
                 following = self._outbox.take(messages, size)
                 if following is None:
                     break
@@ -89,21 +100,18 @@ class Carriage:
             self._changed.clear()
             await self._changed.wait()
 
-    def give(self, inbox: Inbox, message: Incoming) -> asyncio.Future[Outcome]:
-        """Give what arrived to its forwarder, which has room. The future is done when it may be answered: once it is on
-        disk, or is never going to be."""
-        answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+    def give(self, inbox: Inbox, message: Incoming, answered: Answered) -> None:
+        """Give what arrived to its forwarder, which has room."""
         if message.token is None:
-            answer.set_result(Outcome.ACCEPTED)
+            answered(Outcome.ACCEPTED)
         else:
-            self._answers[id(inbox)][message.token] = answer
+            self._answers[id(inbox)][message.token] = answered
         inbox.receive([message])
-        return answer
 
-    async def receive(self, inbox: Inbox, message: Incoming) -> asyncio.Future[Outcome]:
+    async def receive(self, inbox: Inbox, message: Incoming, answered: Answered) -> None:
         """`give` as soon as there is `room`."""
         await self.room(inbox)
-        return self.give(inbox, message)
+        self.give(inbox, message, answered)
 
     def close(self) -> None:
         """The connection is over."""
@@ -112,23 +120,20 @@ class Carriage:
         self._outbox.detached()
         for inbox in self.inboxes:
             inbox.detached()
-        for answers in self._answers.values():
-            for answer in answers.values():
-                answer.cancel()
         self._answers.clear()
 
 
 class _Answering:
     """Gives the answers of an inbox to who waits for them."""
 
-    def __init__(self, answers: dict[int, asyncio.Future[Outcome]]) -> None:
+    def __init__(self, answers: dict[int, Answered]) -> None:
         self._answers = answers
 
     def __call__(self, tokens: Sequence[int], outcome: Outcome, _why: str) -> None:
         for token in tokens:
-            answer = self._answers.pop(token, None)
-            if answer is not None and not answer.done():
-                answer.set_result(outcome)
+            answered = self._answers.pop(token, None)
+            if answered is not None:
+                answered(outcome)
 
 
 class ClientAttempt(Attempt):
@@ -157,6 +162,7 @@ class ClientAttempt(Attempt):
         self._timeout_s = timeout_s
         self._close_timeout_s = close_timeout_s
         self._reason: str | None = None
+        self._ending: asyncio.Future[None] = loop.create_future()
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -165,28 +171,36 @@ class ClientAttempt(Attempt):
 
     async def run(self) -> None:
         up: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self._task = task = asyncio.get_running_loop().create_task(self._carry(up), name=f"connector {self._endpoint}")
+        carriage = Carriage(self._outbox, self._inboxes, up, self.end)
+        self._task = task = asyncio.get_running_loop().create_task(
+            self._carry(carriage), name=f"connector {self._endpoint}"
+        )
         try:
-            await asyncio.wait((task, up), timeout=self._timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((task, up, self._ending), timeout=self._timeout_s, return_when=asyncio.FIRST_COMPLETED)
             if up.done():
                 self.up = True
                 self._dialer.up(up.result())
-            elif not task.done():
-                task.cancel()
-                await self._ended(task)
+                await asyncio.wait((task, self._ending), return_when=asyncio.FIRST_COMPLETED)
+                if not task.done():
+                    await self._leave(carriage, task)
+            in_time = task.done() or self._ending.done()
+            task.cancel()
+            await self._ended(task)
+            if not in_time:
                 raise TimeoutError(f"no answer in {self._timeout_s:g} s")
-            await asyncio.wait((task,))
             self._tell(task)
         finally:
             task.cancel()
-            await self._ended(task)
-            if not self._gone.done():
-                self._gone.set_result(None)
+            try:
+                await self._ended(task)
+            finally:
+                if not self._gone.done():
+                    self._gone.set_result(None)
 
     def end(self, reason: str) -> None:
         self._reason = self._reason or reason
-        if self._task is not None:
-            self._task.cancel()
+        if not self._ending.done():
+            self._ending.set_result(None)
 
     def abort(self) -> None:
         if self._task is not None:
@@ -194,25 +208,27 @@ class ClientAttempt(Attempt):
 
     # --- inside -----------------------------------------------------------------------------------------------
 
-    async def _carry(self, up: asyncio.Future[str]) -> None:
-        carriage = Carriage(self._outbox, self._inboxes, up)
+    async def _carry(self, carriage: Carriage) -> None:
         try:
             await self._client.run(self._endpoint, carriage)
-        except asyncio.CancelledError:
-            if carriage.ended is None:
-                raise
-            self._reason = self._reason or carriage.ended
         finally:
             carriage.close()
 
+    async def _leave(self, carriage: Carriage, task: asyncio.Task[None]) -> None:
+        """What was taken is answered, or that takes too long, or the connection ends by itself."""
+        leaving = asyncio.ensure_future(carriage.leave())
+        try:
+            await asyncio.wait((task, leaving), timeout=LEAVE_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            leaving.cancel()
+
     async def _ended(self, task: asyncio.Task[None]) -> None:
-        """Its good-bye is over, or took too long."""
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.wait((task,), timeout=self._close_timeout_s)
+        """Its good-bye is over, or took too long, or the dialer does not wait for it: it is cancelled then."""
+        await asyncio.wait((task,), timeout=self._close_timeout_s)
 
     def _tell(self, task: asyncio.Task[None]) -> None:
         """Why the connection is over, to the dialer. Raises what kept it from coming up."""
-        error = None if task.cancelled() else task.exception()
+        error = None if task.cancelled() or not task.done() else task.exception()
         if error is not None and not self.up and isinstance(error, OSError | AttemptError):
             raise error
         if error is not None and not isinstance(error, OSError | AttemptError):

@@ -26,7 +26,8 @@ from bridge.tls_refusal import refusal
 log = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT_S: Final = 5.0
-"""How long `close` waits for a peer's good-bye before it drops the socket."""
+"""How long `close` waits for a peer's good-bye before it drops the socket: after `LEAVE_TIMEOUT_S`, for the peer's
+part."""
 
 
 class Endpoint(NamedTuple):
@@ -104,7 +105,8 @@ class Attempt(Protocol):
         ...
 
     def end(self, reason: str) -> None:
-        """Say good-bye; an attempt that is not connected yet ends as soon as it is."""
+        """Leave as `bridge.forwarders.inbox` says, and say good-bye; an attempt that is not connected yet ends as soon
+        as it is."""
         ...
 
     def abort(self) -> None:
@@ -134,6 +136,8 @@ class Dialer:
         self._nudge = asyncio.Event()
         self._attempt: Attempt | None = None
         self._task: asyncio.Task[None] | None = None
+        self._predecessor: Dialer | None = None
+        self._over = False
         self._asked_s = 0.0
         """How long peers asked to be left alone, in this round of attempts."""
         self._state = LinkState(False, False, None, None, False, time.time(), None, 0)
@@ -142,9 +146,16 @@ class Dialer:
     def state(self) -> LinkState:
         return self._state
 
-    def start(self) -> None:
-        """Begin; idempotent."""
+    @property
+    def closed(self) -> bool:
+        """It was started, and is over."""
+        return self._over
+
+    def start(self, predecessor: Dialer | None = None) -> None:
+        """Begin; idempotent. `predecessor`: the same connector as it was configured before; it is closed before there
+        is a connection of this one."""
         if self._task is None:
+            self._predecessor = predecessor
             self._task = asyncio.get_running_loop().create_task(self._run(), name="dialer")
 
     def pause(self) -> None:
@@ -163,11 +174,15 @@ class Dialer:
         self._wanted.set()
         self._nudge.set()
 
+    def renew(self, reason: str) -> None:
+        """End the connection there is, or the attempt at one, in good order; the next comes after the backoff."""
+        if self._attempt is not None:
+            self._attempt.end(reason)
+
     async def close(self) -> None:
-        """End the connection in good order and stop."""
+        """End the connection in good order and stop. It may be called more than once."""
         self._wanted.clear()
         self._nudge.set()
-        task, self._task = self._task, None
         if self._attempt is not None:
             self._attempt.end("shutting down")
             with contextlib.suppress(TimeoutError):
@@ -175,10 +190,11 @@ class Dialer:
                     await asyncio.shield(self._attempt.gone)
             if self._attempt is not None:
                 self._attempt.abort()
-        if task is not None:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait((self._task,))  # who is cancelled here goes no further; the next call waits for it again
+        await self._close_predecessor()
+        self._over = True
 
     # --- from the attempt -------------------------------------------------------------------------------------
 
@@ -199,6 +215,7 @@ class Dialer:
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
+        await self._close_predecessor()
         while True:
             await self._wanted.wait()
             self._nudge.clear()
@@ -216,6 +233,11 @@ class Dialer:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(wait_s):  # not wait_for, which in Python 3.11 can swallow a cancellation
                         await self._nudge.wait()
+
+    async def _close_predecessor(self) -> None:
+        if self._predecessor is not None:
+            await self._predecessor.close()
+            self._predecessor = None
 
     async def _try(self, endpoint: Endpoint) -> bool:
         """One attempt, to its end; returns whether the connection came up in it."""

@@ -80,6 +80,8 @@ class GatewayLink:
         self._waiting: Link | None = None
         """The telemetry link, while the hub compares lineages."""
         self._reason: str | None = None
+        """Why the connection is to end; it ends when the receivers have left."""
+        self._condition: Condition | None = None
         self._down = False
         engine.open()
 
@@ -91,8 +93,8 @@ class GatewayLink:
 
     @property
     def deadline(self) -> float | None:
-        engine, uplink = self._engine.deadline, self._uplink.due_at
-        return uplink if engine is None else engine if uplink is None else min(engine, uplink)
+        every = (self._engine.deadline, self._uplink.due_at, self._receivers.deadline)
+        return min((each for each in every if each is not None), default=None)
 
     @property
     def held_bytes(self) -> int:
@@ -113,7 +115,10 @@ class GatewayLink:
         return self._take(self._engine.receive_eof(now), now)
 
     def handle_timeout(self, now: float) -> Sequence[LinkUp | LinkDown]:
-        return self._take(self._engine.handle_timeout(now), now)
+        told = self._take(self._engine.handle_timeout(now), now)
+        if self._reason is not None and not self._down:
+            self._receivers.handle_timeout(now)
+        return told
 
     @property
     def has_output(self) -> bool:
@@ -131,11 +136,12 @@ class GatewayLink:
     # --- commands ---------------------------------------------------------------------------------------------
 
     def close(self, reason: str, condition: Condition | None = None) -> None:
-        """End the connection in good order. What is unsettled stays with the uplink."""
+        """End the connection in good order: what was taken of the peer is answered first. What is unsettled stays with
+        the uplink."""
         if self._reason is None and not self._down:
-            self._reason = reason
-            self._release()
-            self._engine.close(condition)
+            self._reason, self._condition = reason, condition
+            self._detach()
+            self._receivers.leave(self._end)
 
     # --- inside -----------------------------------------------------------------------------------------------
 
@@ -144,8 +150,9 @@ class GatewayLink:
         for event in events:
             if isinstance(event, Closed):
                 self._on_closed(event, told)
-            elif self._reason is not None:
-                continue  # closing: whatever else arrives comes again over the next connection
+            elif self._reason is not None:  # whatever else arrives comes again over the next connection
+                if isinstance(event, Transfers):
+                    self._receivers.received(event)
             elif isinstance(event, Dispositions):
                 self._on_dispositions(event, now, told)
             elif isinstance(event, Opened):
@@ -224,7 +231,8 @@ class GatewayLink:
         if not self._down:
             self._down = True
             if self._reason is None:
-                self._release()
+                self._detach()
+            self._receivers.end()
             told.append(LinkDown(self._reason or words(event.condition)))
 
     def _wake(self) -> None:
@@ -233,9 +241,13 @@ class GatewayLink:
     def _cut(self, reason: str) -> None:
         self.close(reason, Condition("amqp:connection:forced", reason))
 
-    def _release(self) -> None:
-        self._uplink.detached()
+    def _end(self) -> None:
         self._receivers.end()
+        self._engine.close(self._condition)
+        self._wake()
+
+    def _detach(self) -> None:
+        self._uplink.detached()
         if self._reports is not None:
             self._reports.detached()
 

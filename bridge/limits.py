@@ -129,6 +129,10 @@ INBOX_BYTES_MAX: Final = 8 * MIB
 """Bytes of what one incoming forwarder holds while there is no room in the store; no credit is given beyond it. With
 the messages that are on their way then it is at most `INBOX_WINDOW` messages more."""
 
+LEAVE_TIMEOUT_S: Final = 2.0
+"""How long a connection that ends in good order waits until what its incoming forwarders took is on disk and answered:
+a hundred commits of a good card, and one of a card that stalls. What has no answer by then comes again."""
+
 INBOX_NAMES_MAX: Final = 40_960
 """Names of messages an incoming forwarder remembers, on disk too: more than a killed RabbitMQ sends again, which
 writes down up to 32 768 of the answers it got with some delay. Some 200 bytes of memory each, and 16 on disk."""

@@ -39,6 +39,9 @@ class PeerLink:
         self._claims = claims or NoClaims()
         self._wake: Callable[[], None] = _ignore
         self._reason: str | None = None
+        """Why the connection is to end; it ends when the receivers have left."""
+        self._condition: Condition | None = None
+        self._ended = False
         self._down = False
         engine.open()
 
@@ -79,7 +82,7 @@ class PeerLink:
         if not self._down:
             self._claims.retry(now)
             self._senders.retry(now)
-            self._receivers.retry(now)
+            self._receivers.handle_timeout(now)
         return told
 
     @property
@@ -95,11 +98,11 @@ class PeerLink:
     # --- commands ---------------------------------------------------------------------------------------------
 
     def close(self, reason: str, condition: Condition | None = None) -> None:
-        """End the connection in good order. What is unsettled stays with the outbox, and with the peer."""
+        """End the connection in good order: what was taken of the peer is answered first. What else is unsettled stays
+        with the outbox, and with the peer."""
         if self._reason is None and not self._down:
-            self._reason = reason
-            self._release()
-            self._engine.close(condition)
+            self._reason, self._condition = reason, condition
+            self._receivers.leave(self._end)
             self._wake()
 
     # --- inside -----------------------------------------------------------------------------------------------
@@ -109,28 +112,32 @@ class PeerLink:
         for event in events:
             if isinstance(event, Closed):
                 self._on_closed(event, told)
-            elif self._reason is not None:
-                continue  # closing: whatever else arrives comes again over the next connection
+            elif self._ended:
+                continue  # whatever else arrives comes again over the next connection
             elif isinstance(event, Dispositions):
                 if not self._claims.settled(event):
                     self._senders.settled(event)
             elif isinstance(event, Transfers):
                 self._received(event, now)
-            elif isinstance(event, Opened):
-                told.append(LinkUp(event.container_id, False))
-                self._claims.begin(self._engine, self._cut, now)
-                self._senders.begin(self._engine, self._woken, self._cut)
-                self._receivers.begin(self._engine, self._woken, self._cut)
-            elif isinstance(event, Attached):
-                halves = (self._claims, self._senders, self._receivers)
-                if not any(each.attached(event.link) for each in halves):
-                    self._engine.refuse(event.link, Condition("amqp:not-found", "a gateway serves no links here"))
-            elif isinstance(event, Detached):
-                if not self._claims.detached(event):
-                    _ = self._senders.detached(event, now) or self._receivers.detached(event, now)
-            elif isinstance(event, SessionEnded):
-                self._cut(f"the peer ended the session: {words(event.condition)}")
+            elif self._reason is None:  # else nothing new begins
+                self._on_links(event, now, told)
         return told
+
+    def _on_links(self, event: Event, now: float, told: list[LinkUp | LinkDown]) -> None:
+        if isinstance(event, Opened):
+            told.append(LinkUp(event.container_id, False))
+            self._claims.begin(self._engine, self._cut, now)
+            self._senders.begin(self._engine, self._woken, self._cut)
+            self._receivers.begin(self._engine, self._woken, self._cut)
+        elif isinstance(event, Attached):
+            halves = (self._claims, self._senders, self._receivers)
+            if not any(each.attached(event.link) for each in halves):
+                self._engine.refuse(event.link, Condition("amqp:not-found", "a gateway serves no links here"))
+        elif isinstance(event, Detached):
+            if not self._claims.detached(event):
+                _ = self._senders.detached(event, now) or self._receivers.detached(event, now)
+        elif isinstance(event, SessionEnded):
+            self._cut(f"the peer ended the session: {words(event.condition)}")
 
     def _received(self, event: Transfers, now: float) -> None:
         if self._claims.received(event, now):
@@ -141,8 +148,7 @@ class PeerLink:
     def _on_closed(self, event: Closed, told: list[LinkUp | LinkDown]) -> None:
         if not self._down:
             self._down = True
-            if self._reason is None:
-                self._release()
+            self._release()
             asked_s = max(self._senders.wait_s, self._receivers.wait_s, wait_s(event.condition))
             told.append(LinkDown(self._reason or words(event.condition), asked_s))
 
@@ -152,10 +158,18 @@ class PeerLink:
     def _cut(self, reason: str) -> None:
         self.close(reason, Condition("amqp:connection:forced", reason))
 
+    def _end(self) -> None:
+        if not self._ended:
+            self._release()
+            self._engine.close(self._condition)
+            self._wake()
+
     def _release(self) -> None:
-        self._claims.end()
-        self._senders.end()
-        self._receivers.end()
+        if not self._ended:
+            self._ended = True
+            self._claims.end()
+            self._senders.end()
+            self._receivers.end()
 
 
 def _ignore() -> None:

@@ -2,6 +2,10 @@
 
 The far side is answered with what `attached` was given, after the commit: whoever has put a message into a store may
 forget it, and nobody else. The gateway's half is `edge.broker.router.inbound`.
+
+A connection that ends in good order (a connector is removed, changed or paused, the gateway stops) leaves in this
+order, so that nobody gets twice what was taken: nothing more is taken; what was taken is on disk and answered, or
+`bridge.limits.LEAVE_TIMEOUT_S` is over; the answers leave, as the protocol has them; the connection ends.
 """
 
 from __future__ import annotations
@@ -47,6 +51,12 @@ class Inbox(Protocol):
         """A connection is there. `credit_changed` is called when `credit` was too little and may be more."""
         ...
 
+    def leave(self, left: Callable[[], None]) -> None:
+        """The connection is about to end in good order: take nothing more, `credit` is 0 until it is `detached`. `left`
+        is called, once, when nothing that was taken waits for its answer: at once, or right after the last answer. What
+        there is no room for is answered as released."""
+        ...
+
     def detached(self) -> None:
         """It is over: what has no answer yet comes again over the next one. No answer of before is given any more."""
         ...
@@ -59,3 +69,19 @@ class Inbox(Protocol):
     def receive(self, messages: Sequence[Incoming]) -> None:
         """Take messages in the order they came. More than `credit` is held, in order, and not refused."""
         ...
+
+
+def leave_all(inboxes: Sequence[Inbox], left: Callable[[], None]) -> None:
+    """`Inbox.leave` of several; `left` is called when all of them have left."""
+    staying = len(inboxes)
+
+    def one_left() -> None:
+        nonlocal staying
+        staying -= 1
+        if not staying:
+            left()
+
+    if not inboxes:
+        left()
+    for inbox in inboxes:
+        inbox.leave(one_left)

@@ -16,9 +16,10 @@ from bridge.engine import Condition, Detached, Engine, Link, State, Transfers, w
 from bridge.engine.terminus import source
 from bridge.forwarders.claims import Claims, NoClaims
 from bridge.forwarders.conditions import wait_s
-from bridge.forwarders.inbox import Inbox, Incoming
+from bridge.forwarders.inbox import Inbox, Incoming, leave_all
 from bridge.forwarders.outcome import Outcome
 from bridge.forwarders.senders import DURABLE, RETRY_S
+from bridge.limits import LEAVE_TIMEOUT_S
 from bridge.plain import MessageError
 
 log = logging.getLogger(__name__)
@@ -56,6 +57,9 @@ class Receivers:
         self._engine: Engine | None = None
         self._wake: Callable[[], None] = _ignore
         self._cut: Callable[[str], None] = _ignore
+        self._leaving = False
+        self._left: Callable[[], None] | None = None
+        self._leave_by: float | None = None
 
     def begin(self, engine: Engine, wake: Callable[[], None], cut: Callable[[str], None]) -> None:
         """The connection is open."""
@@ -67,18 +71,26 @@ class Receivers:
         """Ask for the links that there is a right to and no reason to wait with."""
         for receiver in self._receivers:
             idle = receiver.link is None and receiver.retry_at is None
-            if self._engine is not None and idle and self._claims.granted(receiver.inbox.remote):
+            if self._engine is not None and idle and not self._leaving and self._claims.granted(receiver.inbox.remote):
                 self._attach(self._engine, receiver)
+
+    def leave(self, left: Callable[[], None]) -> None:
+        """Take nothing more, and call `left` when what was taken is answered, or `LEAVE_TIMEOUT_S` is over."""
+        self._leaving, self._left = True, left
+        leave_all([one.inbox for one in self._receivers if one.up and one.link is not None], self._tell_left)
 
     def end(self) -> None:
         """It is over: what has no answer comes again over the next one."""
+        self._left = None
         self._engine, self._wake, self._cut = None, _ignore, _ignore
         for receiver in self._receivers:
-            self._leave(receiver)
+            self._detach(receiver)
 
     @property
     def deadline(self) -> float | None:
-        """When a link is to be asked for again."""
+        """When a link is to be asked for again, or it is to be left."""
+        if self._leaving:
+            return None if self._left is None else self._leave_by or 0.0  # 0: as soon as anybody says what time it is
         return min((one.retry_at for one in self._receivers if one.retry_at is not None), default=None)
 
     def attached(self, link: Link) -> bool:
@@ -113,8 +125,14 @@ class Receivers:
         receiver.retry_at = now + after_s
         return True
 
-    def retry(self, now: float) -> None:
-        """Links that were refused are asked for again when it is time."""
+    def handle_timeout(self, now: float) -> None:
+        """Links that were refused are asked for again when it is time, and answers are not waited for any longer."""
+        if self._leaving:
+            if self._leave_by is None:
+                self._leave_by = now + LEAVE_TIMEOUT_S
+            elif self._leave_by <= now:
+                self._tell_left()
+            return
         for receiver in self._receivers:
             if receiver.retry_at is not None and receiver.retry_at <= now:
                 receiver.retry_at = None
@@ -125,6 +143,9 @@ class Receivers:
         receiver = event.link.context
         if not isinstance(receiver, _Receiver) or not receiver.up:
             return False
+        if self._leaving and not event.settled and self._engine is not None:
+            self._engine.settle(event.link, event.deliveries, State.RELEASED)  # somebody else may have it at once
+            return True
         arrived: list[Incoming] = []
         for i, message in enumerate(event.messages):
             token = None if event.settled else event.deliveries[i]
@@ -151,7 +172,12 @@ class Receivers:
         receiver.link = engine.attach_receiver(f"{engine.container_id}<{inbox.name}", terminus, snd_settle_mode=mode)
         receiver.link.context = receiver
 
-    def _leave(self, receiver: _Receiver) -> None:
+    def _tell_left(self) -> None:
+        left, self._left = self._left, None
+        if left is not None:
+            left()
+
+    def _detach(self, receiver: _Receiver) -> None:
         if receiver.up:
             receiver.up = False
             receiver.inbox.detached()

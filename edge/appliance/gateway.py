@@ -212,8 +212,7 @@ class Gateway:
         if before.issuer != configuration.issuer:
             await self._follow_issuer(configuration.issuer)
         self.broker.reconfigure(configuration)
-        for uplink in self.uplinks.configure(configuration):
-            await uplink.dialer.close()
+        await asyncio.gather(*(uplink.dialer.close() for uplink in self.uplinks.configure(configuration)))
         log.info("configuration applied")
 
     def _knows_device(self, device: str) -> bool:

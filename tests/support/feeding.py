@@ -88,7 +88,10 @@ class Bench:
 
     async def connect(self, client: Client, port: int, *, tls: bool = False) -> None:
         """One connection, to its end; its error is kept in `errors`."""
-        carriage = Carriage(self.outbox, self.inboxes, asyncio.get_running_loop().create_future())
+        task = asyncio.current_task()
+        assert task is not None
+        up = asyncio.get_running_loop().create_future()
+        carriage = Carriage(self.outbox, self.inboxes, up, lambda _reason: task.cancel())
         try:
             await client.run(Endpoint("127.0.0.1", port, tls), carriage)
         except asyncio.CancelledError:

@@ -124,13 +124,11 @@ class Consumer(ConsumerRebalanceListener):  # type: ignore[misc]
             if self._revoking or self._partitions.get(partition) is not offsets:
                 return
             offsets.taken(record.offset)
-            answer = self._carriage.give(self._inbox, arrival(next(self._tokens), record))
-            answer.add_done_callback(partial(self._on_answer, offsets, record.offset))
+            arrived = arrival(next(self._tokens), record)
+            self._carriage.give(self._inbox, arrived, partial(self._on_answer, offsets, record.offset))
 
-    def _on_answer(self, offsets: Offsets, offset: int, answer: asyncio.Future[Outcome]) -> None:
-        if answer.cancelled():
-            return
-        if answer.result() is not Outcome.RELEASED:
+    def _on_answer(self, offsets: Offsets, offset: int, outcome: Outcome) -> None:
+        if outcome is not Outcome.RELEASED:
             offsets.answered(offset)
             self._answered.set()
         elif not self._failed.done():

@@ -67,12 +67,13 @@ class MqttClient:
         context = self._tls() if endpoint.tls and self._tls is not None else None
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             reader, writer = await self._open(endpoint, context)
+        connection = _Connection(
+            self._identity, self._settings, self._publishes, self._matches, carriage, reader, writer
+        )
         try:
-            connection = _Connection(
-                self._identity, self._settings, self._publishes, self._matches, carriage, reader, writer
-            )
             await connection.serve()
         finally:
+            connection.write_answers()
             self._publishes.disconnected()
             if not writer.transport.is_closing():
                 writer.write(packets.disconnect())
@@ -208,13 +209,10 @@ class _Connection:
         flags = publication.qos | (RETAIN if publication.retain else 0)
         run = Run(publication.topic, "", flags, b"", [publication.payload])
         incoming = Incoming(token, (publication.topic,), b"", (), run)
-        answer = await self._carriage.receive(inbox, incoming)
-        answer.add_done_callback(partial(self._committed, token))
+        await self._carriage.receive(inbox, incoming, partial(self._committed, token))
 
-    def _committed(self, token: int | None, answer: asyncio.Future[Outcome]) -> None:
-        if answer.cancelled():
-            return
-        if answer.result() is not Outcome.RELEASED:
+    def _committed(self, token: int | None, outcome: Outcome) -> None:
+        if outcome is not Outcome.RELEASED:
             self._answer(token)
         elif not self._failed.done():  # it comes again over the next connection
             self._failed.set_exception(ConnectorError("a message was not taken here; it will be sent again"))
@@ -224,10 +222,11 @@ class _Connection:
         if token is None:
             return
         if not self._answered:
-            self._loop.call_soon(self._write_answers)
+            self._loop.call_soon(self.write_answers)
         self._answered.append(token)
 
-    def _write_answers(self) -> None:
+    def write_answers(self) -> None:
+        """Acknowledge what is here for good."""
         answered, self._answered = self._answered, []
         if not self._writer.transport.is_closing():
             self._writer.write(self._owed.committed(answered))

@@ -33,6 +33,10 @@ class DesiredInbox:
     def attached(self, settle: Settle, credit_changed: Callable[[], None]) -> None:
         self._settle, self._credit_changed, self._open = settle, credit_changed, 0
 
+    def leave(self, left: Callable[[], None]) -> None:
+        """At once: what decides about a document may end this connection, and wait for its end."""
+        left()
+
     def detached(self) -> None:
         self._settle = self._credit_changed = None
 

@@ -108,6 +108,10 @@ class Inbound(Origin):
         self._publishing = False
         self._settle: Settle | None = None
         self._credit_changed: Callable[[], None] = _ignore
+        self._leaving = False
+        """The connection is about to end, or the configuration of this forwarder has."""
+        self._left: Callable[[], None] = _ignore
+        self._ended: Callable[[], None] = _ignore
 
     # --- Inbox ------------------------------------------------------------------------------------------------
 
@@ -115,18 +119,25 @@ class Inbound(Origin):
         self._settle, self._credit_changed = settle, credit_changed
         self._names.connection_lost()
 
+    def leave(self, left: Callable[[], None]) -> None:
+        self._leaving, self._left = True, left
+        self._look_whether_left()
+
     def detached(self) -> None:
         """What is published goes on, and is known when it comes again; what only waits is the far side's still."""
         self._settle, self._credit_changed = None, _ignore
+        self._leaving, self._left = False, _ignore
         kept = [entry for entry in self._waiting if entry.ours]
         self._held_bytes -= sum(entry.size for entry in self._waiting if not entry.ours)
         self._waiting = deque(kept)
         for entry in self._published.values():
             entry.token = None
+        ended, self._ended = self._ended, _ignore
+        ended()
 
     @property
     def credit(self) -> int:
-        if self._blocked or self._held_bytes >= INBOX_BYTES_MAX:
+        if self._leaving or self._blocked or self._held_bytes >= INBOX_BYTES_MAX:
             return 0
         return max(0, INBOX_WINDOW - len(self._waiting) - len(self._published))
 
@@ -138,6 +149,15 @@ class Inbound(Origin):
                 self._waiting.append(entry)
                 self._held_bytes += entry.size
         self._publish()
+
+    def end(self, ended: Callable[[], None]) -> None:
+        """The configuration has it no more: `ended` is called when its connection is over, at once where there is none.
+        Whoever has the connection ends it."""
+        self._leaving = True
+        if self._settle is None:
+            ended()
+        else:
+            self._ended = ended
 
     # --- Origin -----------------------------------------------------------------------------------------------
 
@@ -238,6 +258,18 @@ class Inbound(Origin):
             self._watch()  # else the next tick
         else:
             self._credit_changed()
+        self._look_whether_left()
+
+    def _look_whether_left(self) -> None:
+        """Say so once nothing waits for an answer that will come."""
+        if self._left is _ignore or self._published or (self._waiting and not self._blocked):
+            return
+        theirs = [entry for entry in self._waiting if not entry.ours]
+        self._waiting = deque(entry for entry in self._waiting if entry.ours)
+        self._held_bytes -= sum(entry.size for entry in theirs)
+        self._answer(theirs, Outcome.RELEASED)
+        left, self._left = self._left, _ignore
+        left()
 
     def _new(self) -> list[_Entry]:
         """The first of what waits, without what is here already."""

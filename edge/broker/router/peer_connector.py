@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -115,10 +116,10 @@ class PeerConnector:
         for outgoing in self._outgoing.values():
             self._follow(outgoing)
         if ended or begun:
-            self.outbox.cut("the incoming forwarders have changed")
+            self.dialer.renew("the incoming forwarders have changed")
 
     def release(self) -> None:
-        """Bind nothing any more."""
+        """Bind nothing any more. What came in and is not answered is when the dialer closes."""
         self.forward(())
         self._router.tick_listeners.remove(self._tick)
 
@@ -199,8 +200,7 @@ class PeerConnector:
 
     def _end(self, inbound: Inbound) -> None:
         self.inboxes.remove(inbound)
-        inbound.detached()
-        self._router.forget_origin(inbound)
+        inbound.end(partial(self._router.forget_origin, inbound))
 
     def _tick(self) -> None:
         for inbound in self.inboxes:

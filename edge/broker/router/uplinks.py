@@ -6,6 +6,7 @@ the store, redelivery after a break) is what a forwarder does.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -373,6 +374,8 @@ class Uplinks:
         self._router = router
         self._store = store
         self._by_name: dict[str, AnyConnector] = {}
+        self._leaving: dict[str, Dialer] = {}
+        """Of the connectors that were configured before, the newest by name: the next of that name dials after it."""
         self._dialling = False
         self._names = NamesByForwarder(store)
         router.participate(self._names)
@@ -382,11 +385,14 @@ class Uplinks:
 
     def configure(self, configuration: BrokerConfiguration) -> list[AnyConnector]:
         """Make what the configuration asks for and is not there; returns what it does not ask for any more, for the
-        caller to stop. The subscription of a forwarder that is gone stays: configuration never touches messages."""
+        caller to close: a connector of the same name dials when that is over. The subscription of a forwarder that is
+        gone stays: configuration never touches messages."""
         wanted = {connector.name: connector for connector in configuration.connectors}
+        self._leaving = {name: dialer for name, dialer in self._leaving.items() if not dialer.closed}
         gone = [uplink for uplink in self if wanted.get(uplink.connector.name) != uplink.connector]
         for uplink in gone:
             uplink.release()
+            self._leaving[uplink.connector.name] = uplink.dialer
             del self._by_name[uplink.connector.name]
         for connector in configuration.connectors:
             uplink = self._by_name.get(connector.name) or self._make(connector, configuration)
@@ -395,7 +401,7 @@ class Uplinks:
             uplink.forward(sorted(mine, key=lambda forwarder: -forwarder.priority))
             uplink.explain()
             if self._dialling:
-                uplink.dialer.start()
+                uplink.dialer.start(self._leaving.pop(connector.name, None))
         incoming = (forwarder for forwarder in configuration.forwarders if forwarder.direction is Direction.IN)
         known = {f"{forwarder.connector}/{forwarder.name}" for forwarder in incoming}
         self._names.forget_all_but(known | {_commands_of(connector) for connector in wanted})
@@ -409,8 +415,9 @@ class Uplinks:
 
     async def stop(self) -> None:
         """Say good-bye to every peer."""
+        dialers = (*(uplink.dialer for uplink in self), *self._leaving.values())
+        await asyncio.gather(*(dialer.close() for dialer in dialers))
         for uplink in self:
-            await uplink.dialer.close()
             if isinstance(uplink, ConnectorUplink):
                 uplink.keep_spent()
 

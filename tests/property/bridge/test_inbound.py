@@ -95,7 +95,7 @@ class Crossing:
         self.under_way: list[int] = []
         self.tokens: dict[int, int] = {}
         self.generation = 0
-        self.connected = False
+        self.connected = self.leaving = False
         self.do: dict[str, Callable[..., None]] = {
             "arrive": self.arrive,
             "commit": self.commit,
@@ -103,6 +103,7 @@ class Crossing:
             "tick": self.tick,
             "seal": self.seal,
             "breaks": self.breaks,
+            "leaves": self.leaves,
             "reconfigured": self.reconfigured,
             "killed": self.killed,
         }
@@ -113,7 +114,7 @@ class Crossing:
         self.inbound = Inbound(self.router, FORWARDER, self.router.names, "gw1")  # type: ignore[arg-type]
 
     def _lost(self) -> None:
-        self.connected = False
+        self.connected = self.leaving = False
         self.generation += 1
         self.under_way, self.tokens = [], {}
 
@@ -128,11 +129,13 @@ class Crossing:
         generation = self.generation
 
         def settle(tokens: Sequence[int], outcome: Outcome, _why: str) -> None:
-            assert outcome is Outcome.ACCEPTED
+            assert outcome is Outcome.ACCEPTED or (outcome is Outcome.RELEASED and self.leaving)
             if generation != self.generation:
                 return
             for token in tokens:
                 number = self.tokens.pop(token)
+                if outcome is Outcome.RELEASED:
+                    continue
                 assert b"%d" % number in self.disk.bodies, "answered before it was on disk"
                 self.queue.remove(number)
                 self.forgotten.add(number)
@@ -159,6 +162,17 @@ class Crossing:
         if self.connected:
             self._lost()
             self.inbound.detached()
+
+    def leaves(self) -> None:
+        """The connection ends in good order."""
+
+        def left() -> None:
+            assert not self.tokens, "left before all that was taken is answered"
+            self.breaks()
+
+        if self.connected and not self.leaving:
+            self.leaving = True
+            self.inbound.leave(left)
 
     def seal(self) -> None:
         self.router.seal()
@@ -211,7 +225,7 @@ STEPS = st.one_of(
     st.tuples(st.just("arrive"), st.integers(1, 7)),
     st.tuples(st.just("commit"), st.booleans(), st.booleans()),
     st.tuples(st.just("room"), st.booleans()),
-    st.tuples(st.sampled_from(("arrive", "tick", "seal", "breaks", "reconfigured", "killed", "tick"))),
+    st.tuples(st.sampled_from(("arrive", "tick", "seal", "breaks", "leaves", "reconfigured", "killed"))),
 )
 
 

@@ -19,6 +19,7 @@ from bridge.limits import (
     COMMAND_PAYLOAD_BYTES_MAX,
     COMMAND_TTL_S_MAX,
     DEVICE_CHARACTERS_MAX,
+    LEAVE_TIMEOUT_S,
 )
 from bridge.plain import MessageError, data_section
 from tests.support.machines import take_all
@@ -53,9 +54,13 @@ class Taker:
         self.room = 2
         self.messages: list[Incoming] = []
         self.settle: Settle | None = None
+        self.left: Callable[[], None] | None = None
 
     def attached(self, settle: Settle, credit_changed: Callable[[], None]) -> None:
         self.settle = settle
+
+    def leave(self, left: Callable[[], None]) -> None:
+        self.room, self.left = 0, left
 
     def detached(self) -> None:
         self.settle = None
@@ -138,6 +143,42 @@ def test_a_hub_that_knows_no_such_word_refuses_and_the_link_stays() -> None:
     assert not pair.taker.settle
     assert not pair.cut
     assert not pair.client.closed
+
+
+def test_who_leaves_waits_so_long_for_answers() -> None:
+    pair = Pair()
+    pair.source.lines[0].send(1, data_section(b"one"))
+    pair.settle()
+    left: list[float] = []
+    pair.receivers.leave(lambda: left.append(0.0))
+    assert pair.receivers.deadline == 0.0, "it does not know what time it is"
+    pair.receivers.handle_timeout(100.0)
+    assert pair.receivers.deadline == 100.0 + LEAVE_TIMEOUT_S
+    pair.receivers.handle_timeout(100.0 + LEAVE_TIMEOUT_S - 0.1)
+    assert not left
+    pair.receivers.handle_timeout(100.0 + LEAVE_TIMEOUT_S)
+    assert pair.receivers.deadline is None
+    assert pair.taker.left is not None
+    pair.taker.left()
+    assert len(left) == 1
+
+
+def test_who_leaves_gives_back_what_comes_now_and_answers_what_came() -> None:
+    pair = Pair()
+    (line,) = pair.source.lines
+    line.send(1, data_section(b"one"))
+    pair.settle()
+    left: list[bool] = []
+    pair.receivers.leave(lambda: left.append(True))
+    line.send(2, data_section(b"two"))
+    pair.settle()
+    assert pair.source.settlements == [(2, Outcome.RELEASED, "")]
+    pair.answer(Outcome.ACCEPTED)
+    assert pair.source.settlements[1:] == [(1, Outcome.ACCEPTED, "")]
+    assert not left
+    assert pair.taker.left is not None
+    pair.taker.left()
+    assert left == [True]
 
 
 def test_a_line_ends_with_its_connection() -> None:

@@ -6,6 +6,7 @@ What cannot be a command here the hub is told at once: it is rejected, and nothi
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from bridge.command import Command, queued, read
@@ -46,6 +47,9 @@ class CommandInbox:
         self._settle = settle
         self.inbound.attached(settle, credit_changed)
 
+    def leave(self, left: Callable[[], None]) -> None:
+        self.inbound.leave(left)
+
     def detached(self) -> None:
         self._settle = None
         self.inbound.detached()
@@ -60,9 +64,8 @@ class CommandInbox:
             self.inbound.receive(taken)
 
     def release(self) -> None:
-        """The connector is configured no more."""
-        self.inbound.detached()
-        self._router.forget_origin(self.inbound)
+        """The connector is configured no more; what was taken is answered before its connection ends."""
+        self.inbound.end(partial(self._router.forget_origin, self.inbound))
 
     def _taken(self, message: Incoming) -> Incoming | None:
         """As it goes into the queue; None when it was rejected."""

@@ -1,0 +1,124 @@
+"""Connectors that are taken away, changed, paused and given back while messages come in: each arrives once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+
+import msgspec
+import pytest
+
+from bridge import plain
+from bridge.connectors.settings import MqttSettings
+from bridge.message import AMQP
+from edge.broker.configuration import Connector, Forwarder
+from tests.integration.forwarders.gateways import Gateway, Receiver, Sender, amqp_to, eventually, gateways
+from tests.integration.forwarders.test_amqp import into, scenario
+from tests.integration.forwarders.test_mqtt import mqtt_to
+
+ROUNDS = 3
+RUN = 200
+WAITING_MAX = 2_000
+"""Messages at the peer that nobody has taken: no more are published meanwhile."""
+
+Leave = Callable[[Gateway, Connector, Forwarder], Awaitable[None]]
+
+
+async def removed(near: Gateway, peer: Connector, forwarder: Forwarder) -> None:
+    await near.configure(None)
+    await near.configure(peer, forwarder)
+
+
+async def changed(near: Gateway, peer: Connector, forwarder: Forwarder) -> None:
+    """The connector; the next one dials at once."""
+    now = next(one.connector for one in near.uplinks)
+    await near.configure(msgspec.structs.replace(peer, container=None if now.container else "other"), forwarder)
+
+
+async def changed_settings(near: Gateway, peer: Connector, forwarder: Forwarder) -> None:
+    """As `changed`, for a connector that has to keep its name at the peer."""
+    now = next(one.connector for one in near.uplinks)
+    mqtt = MqttSettings(keep_alive_s=30.0 if now.mqtt else 20.0)
+    await near.configure(msgspec.structs.replace(peer, mqtt=None if now.mqtt else mqtt), forwarder)
+
+
+async def another_forwarder(near: Gateway, peer: Connector, forwarder: Forwarder) -> None:
+    """Its forwarder; the connector stays, and makes its connection anew."""
+    (now,) = near.connector().inboxes
+    await near.configure(peer, msgspec.structs.replace(forwarder, qos=None if now.forwarder.qos else 1))
+    near.connector().dialer.resume()
+
+
+async def paused(near: Gateway, peer: Connector, forwarder: Forwarder) -> None:
+    near.connector().dialer.pause()
+    await eventually(lambda: not near.connector().dialer.state.connected)
+    near.connector().dialer.resume()
+
+
+async def each_once(
+    far: Gateway,
+    members: list[Gateway],
+    publish_to: str,
+    peer: Connector,
+    forwarder: Forwarder,
+    leave: Leave,
+) -> None:
+    """The first of `members` leaves and comes back in the midst of messages, again and again."""
+    readers = [Receiver(member.broker, forwarder.filter) for member in members]
+    for member in members:
+        await member.configure(peer, forwarder)
+        await eventually(lambda member=member: member.connector().dialer.state.connected)
+    sent: list[bytes] = []
+
+    def got() -> list[bytes]:
+        runs = [run for reader in readers for run in reader.runs]
+        return [plain.body_of(body) if run.flags & AMQP else body for run in runs for body in run.bodies]
+
+    async def publish() -> None:
+        sender = Sender(far.broker)
+        while True:
+            if len(sent) - len(got()) < WAITING_MAX:
+                more = [b"%d" % i for i in range(len(sent), len(sent) + RUN)]
+                sent.extend(more)
+                sender.publish(publish_to, *more)
+            await asyncio.sleep(0.001)
+
+    load = asyncio.ensure_future(publish())
+    try:
+        for _ in range(ROUNDS):
+            before = len(got())
+            await eventually(lambda before=before: len(got()) > before, "they come")
+            await leave(members[0], peer, forwarder)
+            await eventually(lambda: members[0].connector().dialer.state.connected, "it is back")
+    finally:
+        load.cancel()
+        await asyncio.gather(load, return_exceptions=True)
+    await eventually(lambda: len(got()) >= len(sent) and set(got()) == set(sent), "each of them is there")
+    await eventually(lambda: far.store.info().messages == 0, "the peer has heard so")
+    twice = {body: count for body, count in Counter(got()).items() if count > 1}
+    assert not twice
+
+
+@pytest.mark.parametrize("leave", [removed, changed, another_forwarder, paused])
+def test_a_queue_over_amqp_that_two_gateways_share(leave: Leave) -> None:
+    @scenario
+    async def run() -> None:
+        async with gateways("far", "gw1", "gw2") as (far, one, two):
+            peer, forwarder = amqp_to(far.port), into("f", "queue/here", "queue/all")
+            await each_once(far, [one, two], "queue/all", peer, forwarder, leave)
+
+    run()
+
+
+@pytest.mark.parametrize("leave", [removed, changed_settings, another_forwarder, paused])
+def test_a_session_over_mqtt(leave: Leave) -> None:
+    """Its messages have no names: what comes again is kept twice."""
+
+    @scenario
+    async def run() -> None:
+        async with gateways("far", "gw1") as (far, near):
+            peer, forwarder = mqtt_to(far.mqtt_port), into("f", "queue/here", "plant/#")
+            await each_once(far, [near], "plant/7", peer, forwarder, leave)
+
+    run()
