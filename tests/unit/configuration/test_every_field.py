@@ -501,7 +501,7 @@ def _served(gateway: Gateway, device: str) -> bool:
 @pytest.fixture(autouse=True)
 def nothing_is_dialled(monkeypatch: pytest.MonkeyPatch) -> None:
     """What peers say is not looked at here."""
-    monkeypatch.setattr(Dialer, "start", lambda _dialer: None)
+    monkeypatch.setattr(Dialer, "start", lambda _dialer, _predecessor=None: None)
 
 
 @pytest.fixture(scope="module")
