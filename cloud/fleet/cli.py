@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from cloud.fleet.commands import command
-from cloud.fleet.configuration import config
+from cloud.fleet.configuration import config, selector_option
+from cloud.fleet.labels import label
 from cloud.fleet.place import (
     FleetError,
     config_option,
@@ -46,9 +48,17 @@ def token() -> None:
 @click.option("--gateway", help="Only for the gateway of this name, which it may replace; else for any new name.")
 @click.option("--expires", default="24h", show_default=True, metavar="TIME", help="How long it is good: 30m, 24h, 7d.")
 @click.option("--count", default=1, show_default=True, type=click.IntRange(min=1), help="How many.")
+@click.option("--label", "words", multiple=True, metavar="KEY=VALUE", help="A label its gateway gets; several times.")
 @json_option
 def create(
-    data: Path, config: Path | None, tenant: str, gateway: str | None, expires: str, count: int, as_json: bool
+    data: Path,
+    config: Path | None,
+    tenant: str,
+    gateway: str | None,
+    expires: str,
+    count: int,
+    words: Sequence[str],
+    as_json: bool,
 ) -> None:
     """Make tokens; each lets one gateway enrol, once. It is shown now and never again: what is kept is its hash.
 
@@ -58,8 +68,10 @@ def create(
     """
     from bridge.enrolment import Token
     from cloud.hub.enrolment.limits import TOKEN_EXPIRES_S_MAX, TOKENS_AT_ONCE_MAX
+    from cloud.hub.labels import LabelError, changed, changes
     from cloud.hub.peers import gateway_fault, tenant_fault
     from cloud.hub.registry.enrolments import TokenRecord
+    from cloud.hub.registry.labels import written
     from edge.output.terminal import say, say_json
 
     life_s = seconds(expires)
@@ -72,11 +84,16 @@ def create(
         raise FleetError(f"--count {count}: {most}", code=2)
     if fault := tenant_fault(tenant) or (gateway is not None and gateway_fault(gateway)):
         raise FleetError(fault, code=2)
+    try:
+        labels = written(changed({}, changes(words)))
+    except LabelError as error:
+        raise FleetError(f"--label: {error}", code=2) from None
     with opened(data, config) as place:
         now_us = time.time_ns() // 1_000
         made = [Token.make(place.authority.fingerprint) for _ in range(count)]
         ends_us = now_us + int(life_s * 1e6)
-        place.enrolments.add([TokenRecord(each.id, each.digest, tenant, gateway, now_us, ends_us) for each in made])
+        records = [TokenRecord(each.id, each.digest, tenant, gateway, now_us, ends_us) for each in made]
+        place.enrolments.add([each._replace(labels=labels) for each in records])
     if as_json:
         common = {"tenant": tenant, "gateway": gateway, "expires_at": moment(ends_us)}
         say_json([{"id": each.id, "token": each.text, **common} for each in made])
@@ -138,35 +155,45 @@ def revoke_token(data: Path, config: Path | None, token_id: str) -> None:
 @data_option
 @config_option
 @click.option("--all", "everyone", is_flag=True, help="Also those that were forgotten.")
+@selector_option
 @json_option
-def list_gateways(data: Path, config: Path | None, everyone: bool, as_json: bool) -> None:
-    """List gateways that have enrolled, each with the certificate that lasts longest."""
+def list_gateways(data: Path, config: Path | None, everyone: bool, selector: str | None, as_json: bool) -> None:
+    """List gateways that have enrolled, each with its labels and the certificate that lasts longest."""
+    from cloud.hub.labels import LabelError, shown
+    from cloud.hub.labels import selector as selector_of
     from edge.output.terminal import say, say_json
 
+    try:
+        chosen = selector_of(selector) if selector is not None else None
+    except LabelError as error:
+        raise FleetError(f"--selector: {error}", code=2) from None
     with opened(data, config) as place:
         found, forgotten = place.enrolments.certificates(), place.enrolments.forgotten()
+        labels = place.enrolments.labels()
     now_us = time.time_ns() // 1_000
     last: dict[tuple[str, str], CertificateRecord] = {}
     for each in found:
         known = last.get((each.tenant, each.gateway))
         if known is None or (each.good(now_us), each.ends_at) >= (known.good(now_us), known.ends_at):
             last[each.tenant, each.gateway] = each
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "tenant": each.tenant,
             "gateway": each.gateway,
             "state": "forgotten" if key in forgotten else _standing(each, now_us),
             "ends_at": moment(each.ends_at),
             "serial": each.serial,
+            "labels": labels.get(key, {}),
         }
         for key, each in last.items()
-        if everyone or key not in forgotten
+        if (everyone or key not in forgotten) and (chosen is None or chosen.matches(labels.get(key, {})))
     ]
     if as_json:
         say_json(rows)
         return
     for row in rows:
-        say("  ".join(f"{row[name]}" for name in ("tenant", "gateway", "state", "ends_at")))
+        words = [str(row[name]) for name in ("tenant", "gateway", "state", "ends_at")]
+        say("  ".join([*words, shown(row["labels"])]).rstrip())
     if not rows:
         say("no gateway has enrolled")
 
@@ -302,6 +329,7 @@ def revoke_hub(data: Path, config: Path | None) -> None:
 
 
 fleet.add_command(config)
+fleet.add_command(label)
 fleet.add_command(rollout)
 
 

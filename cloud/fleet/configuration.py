@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from cloud.fleet.place import (
+    Configured,
     FleetError,
     config_option,
     configured,
@@ -27,6 +28,10 @@ files_option = click.option(
     "-f", "--filename", "names", multiple=True, required=True, metavar="FILE|DIR|-", help="YAML to read; - is stdin."
 )
 gateways_argument = click.argument("gateways", nargs=-1, required=True, metavar="GATEWAY...")
+gateways_or_selector = click.argument("gateways", nargs=-1, metavar="[GATEWAY...]")
+selector_option = click.option(
+    "-l", "--selector", metavar="SELECTOR", help="In place of names: those with these labels, site=berlin,ring!=canary."
+)
 note_option = click.option("--why", "note", default="", help="Why, for the history.")
 confirm_option = click.option(
     "--confirm",
@@ -55,9 +60,10 @@ def config() -> None:
 @note_option
 @confirm_option
 @restart_option
+@selector_option
 @click.option("--dry-run", is_flag=True, help="Check everything and say whom it is for; send nothing.")
 @json_option
-@gateways_argument
+@gateways_or_selector
 def apply(
     data: Path,
     config: Path | None,
@@ -66,6 +72,7 @@ def apply(
     note: str,
     confirm: str,
     restart: bool,
+    selector: str | None,
     dry_run: bool,
     as_json: bool,
     gateways: Sequence[str],
@@ -73,9 +80,11 @@ def apply(
     """Make the next version for these gateways: all of them at once, or none when anything is wrong.
 
     A running hub sends it within a second, and to a gateway that is away when it comes. Messages are never touched.
+    With --selector it is also for gateways that get such labels later; of all that was said for a gateway, by name or
+    for selectors that choose it, what was said last counts.
     """
     from bridge.resources.parse import read
-    from cloud.hub.desired.making import checked, confirm_fault, named, want
+    from cloud.hub.desired.making import checked, confirm_fault, want, want_of
     from cloud.hub.registry.configurations import Wanted
     from edge.configuration.kinds import KINDS
 
@@ -84,12 +93,56 @@ def apply(
         raise FleetError(f"--confirm {confirm}: {fault}", code=2)
     with configured(data, config) as place:
         documents = checked(read(KINDS, names))
-        chosen = named(place.configurations, tenant, gateways)
-        wanted = [Wanted(tenant, name, documents, confirm_s, restart, who(), note) for name in chosen]
+        chosen = whom(place, tenant, gateways, selector)
         if dry_run:
             _say_made([(name, None) for name in chosen], as_json)
             return
-        made = want(place.configurations, wanted, time.time_ns() // 1_000, place.sign)
+        now_us = time.time_ns() // 1_000
+        one = Wanted(tenant, "", documents, confirm_s, restart, who(), note, selector=selector)
+        if selector is not None:
+            made = want_of(place.selectors, one, now_us, place.sign)
+        else:
+            wanted = [one._replace(gateway=name) for name in chosen]
+            made = want(place.configurations, wanted, now_us, place.sign)
+    _say_made([(each.gateway, each.version) for each in made], as_json)
+
+
+@config.command()
+@data_option
+@config_option
+@tenant_option
+@json_option
+def selectors(data: Path, config: Path | None, tenant: str, as_json: bool) -> None:
+    """List the selectors that have a configuration, what was said last first."""
+    from cloud.hub.desired.shown import selector_row
+    from edge.output.terminal import say, say_json
+
+    with configured(data, config) as place:
+        rows = [selector_row(each) for each in place.selectors.all(tenant)]
+    if as_json:
+        say_json(rows)
+        return
+    for row in rows:
+        rollout = f"roll-out {row['rollout']}" if row["rollout"] else ""
+        say("  ".join(word for word in (row["selector"], row["said_at"], row["made_by"], row["note"], rollout) if word))
+    if not rows:
+        say("no selector has a configuration")
+
+
+@config.command()
+@data_option
+@config_option
+@tenant_option
+@json_option
+@click.argument("selector")
+def delete(data: Path, config: Path | None, tenant: str, as_json: bool, selector: str) -> None:
+    """Say nothing for a selector any more: its gateways get what was said last for others that choose them."""
+    from cloud.hub.desired.making import making_of
+    from cloud.hub.labels import selector as selector_of
+
+    with configured(data, config) as place:
+        how = making_of(time.time_ns() // 1_000, place.sign)
+        made = place.selectors.delete(tenant, str(selector_of(selector)), how)
     _say_made([(each.gateway, each.version) for each in made], as_json)
 
 
@@ -240,6 +293,23 @@ def diff(
             say(unified(KINDS, change), nl=False)
     if exit_code and differing:
         click.get_current_context().exit(1)
+
+
+def whom(place: Configured, tenant: str, gateways: Sequence[str], selector: str | None) -> list[str]:
+    """The gateways names or a selector stand for. Raises FleetError where both are given, or none."""
+    from cloud.hub.desired.making import chosen, named
+    from cloud.hub.labels import selector as selector_of
+
+    require_one(gateways, selector)
+    if selector is None:
+        return named(place.configurations, tenant, gateways)
+    return chosen(place.configurations, place.selectors.labels(tenant), tenant, selector_of(selector))
+
+
+def require_one(gateways: Sequence[str], selector: str | None) -> None:
+    """Raises FleetError."""
+    if bool(gateways) is (selector is not None):
+        raise FleetError("name gateways, or choose them with --selector", code=2)
 
 
 def _version(known: Configurations, tenant: str, gateway: str, number: int | None) -> VersionRecord:

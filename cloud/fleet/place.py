@@ -20,11 +20,13 @@ if TYPE_CHECKING:
     import sqlalchemy as sa
 
     from cloud.hub.configuration import Settings
+    from cloud.hub.desired.making import Tables
     from cloud.hub.enrolment.authority import OwnAuthority
     from cloud.hub.registry.commands import Commands
     from cloud.hub.registry.configurations import Configurations, Sign
     from cloud.hub.registry.enrolments import Enrolments
     from cloud.hub.registry.rollouts import Rollouts
+    from cloud.hub.registry.selectors import Selectors
     from cloud.hub.tenants import Tenants
 
 data_option = click.option(
@@ -68,9 +70,20 @@ class Sending(NamedTuple):
 class Configured(NamedTuple):
     """What gateways are to be configured with, at an open one."""
 
-    configurations: Configurations
-    rollouts: Rollouts
+    tables: Tables
     sign: Sign
+
+    @property
+    def configurations(self) -> Configurations:
+        return self.tables.configurations
+
+    @property
+    def rollouts(self) -> Rollouts:
+        return self.tables.rollouts
+
+    @property
+    def selectors(self) -> Selectors:
+        return self.tables.selectors
 
 
 @contextlib.contextmanager
@@ -128,20 +141,22 @@ def configured(data: Path, config: Path | None) -> Iterator[Configured]:
     """Open what gateways are to be configured with. Raises FleetError, also for what is refused meanwhile."""
     from bridge.desired import DesiredError
     from bridge.resources.errors import ConfigurationRejected
+    from cloud.hub.desired.making import Tables
     from cloud.hub.desired.service import signing
-    from cloud.hub.registry.configurations import Configurations, UnknownGateway
+    from cloud.hub.labels import LabelError
+    from cloud.hub.registry.configurations import UnknownGateway
     from cloud.hub.registry.opening import opened as opened_registry
-    from cloud.hub.registry.rollouts import RolloutError, Rollouts
+    from cloud.hub.registry.rollouts import RolloutError
     from cloud.hub.rollout import WavesError
 
     with opened(data, config) as place, contextlib.closing(opened_registry(place.registry).database) as database:
         try:
-            yield Configured(Configurations(database), Rollouts(database), signing(place.authority))
+            yield Configured(Tables.of(database), signing(place.authority))
         except ConfigurationRejected as rejected:
             count = len(rejected.errors)
             hint = f"{count} {'problem' if count == 1 else 'problems'}; nothing was sent to anybody"
             raise FleetError(str(rejected), hint, code=2) from None
-        except (DesiredError, WavesError) as error:
+        except (DesiredError, WavesError, LabelError) as error:
             raise FleetError(str(error), code=2) from None
         except UnknownGateway as error:
             raise FleetError(str(error), f"see them: waypost fleet list --data {data}") from None

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cloud.fleet.configuration import confirm_option, files_option, gateways_argument, note_option, restart_option
+from cloud.fleet.configuration import (
+    confirm_option,
+    files_option,
+    gateways_or_selector,
+    note_option,
+    require_one,
+    restart_option,
+    selector_option,
+)
 from cloud.fleet.place import (
     FleetError,
     config_option,
@@ -41,14 +49,20 @@ def rollout() -> None:
 @note_option
 @confirm_option
 @restart_option
-@click.option("--waves", default="1,10%,100%", show_default=True, help="How many gateways have it after each wave.")
+@selector_option
+@click.option(
+    "--waves",
+    default="1,10%,100%",
+    show_default=True,
+    help="How many gateways have it after each wave, or a label: ring=canary,10%,100%.",
+)
 @click.option("--soak", default="10m", show_default=True, metavar="TIME", help="How long a wave is watched.")
 @click.option(
     "--away", default="1h", show_default=True, metavar="TIME", help="Who is away for so long is not waited for."
 )
 @click.option("--failures", default=0, show_default=True, type=click.IntRange(min=0), help="More of them halt it.")
 @json_option
-@gateways_argument
+@gateways_or_selector
 def start(
     data: Path,
     config: Path | None,
@@ -57,6 +71,7 @@ def start(
     note: str,
     confirm: str,
     restart: bool,
+    selector: str | None,
     waves: str,
     soak: str,
     away: str,
@@ -66,24 +81,30 @@ def start(
 ) -> None:
     """Begin one; the hub goes on with it, also after it was started again. Gateways that are connected go first.
 
+    With --selector, gateways that get such labels later have the same from when it is done.
+
     \b
     waypost fleet rollout start --data HUBDIR -f forwarders.yaml --waves 1,10%,100% --soak 10m 'store-*'
+    waypost fleet rollout start --data HUBDIR -f forwarders.yaml --waves ring=canary,100% -l site=berlin
     """
     from bridge.resources.parse import read
-    from cloud.hub.desired.making import checked, confirm_fault
+    from cloud.hub.desired.making import Whom, checked, confirm_fault
     from cloud.hub.desired.making import rollout as begin
+    from cloud.hub.labels import selector as selector_of
     from cloud.hub.registry.configurations import Wanted
     from cloud.hub.rollout import Pace
     from edge.configuration.kinds import KINDS
 
+    require_one(gateways, selector)
     confirm_s = seconds(confirm)
     if fault := confirm_fault(confirm_s):
         raise FleetError(f"--confirm {confirm}: {fault}", code=2)
     pace = Pace(seconds(soak), seconds(away), failures)
     with configured(data, config) as place:
         wanted = Wanted(tenant, "", checked(read(KINDS, names)), confirm_s, restart, who(), note)
+        chosen = Whom(gateways, selector_of(selector) if selector is not None else None)
         now_us = time.time_ns() // 1_000
-        record = begin(place.configurations, place.rollouts, wanted, gateways, waves, pace, now_us)
+        record = begin(place.tables, wanted, chosen, waves, pace, now_us)
         members = place.rollouts.members(record.id)
     _say([(record, members)], as_json)
 
@@ -152,7 +173,8 @@ def _say(shown: Sequence[tuple[RolloutRecord, Sequence[Member]]], as_json: bool,
     for row in rows:
         counts = ", ".join(f"{count} {phase}" for phase, count in row["gateways"].items())
         why = f": {row['why']}" if row["why"] else ""
-        say(f"{row['id']}  {row['state']}  wave {row['wave']} of {row['waves']}  {counts}{why}")
+        chosen = f"  {row['selector']}" if row["selector"] else ""
+        say(f"{row['id']}  {row['state']}{chosen}  wave {row['wave']} of {row['waves']}  {counts}{why}")
     for _, members in shown if each_gateway else ():
         for each in members:
             version = f"version {each.version}" if each.version is not None else ""

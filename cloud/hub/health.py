@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 import os
 import resource
 import time
@@ -16,7 +17,7 @@ from cloud.hub.copies import Copies
 from cloud.hub.desired.service import DesiredConfigurations
 from cloud.hub.enrolment.service import Enrolment
 from cloud.hub.fleet import Fleet
-from cloud.hub.limits import HELD_SHOWN_MAX
+from cloud.hub.limits import FAILED_SHOWN_MAX, HELD_SHOWN_MAX
 from cloud.hub.peers import DEFAULT_TENANT
 from cloud.hub.spaces import Spaces
 from cloud.hub.tenants import Tenants
@@ -174,6 +175,10 @@ class HubHealth:
         for rollout in self._desired.figures.halted:
             step = f"waypost fleet rollout status {rollout.id}, then resume or abort it"
             yield Found(f"roll-out {rollout.id}", f"it is halted: {rollout.why}", step, Severity.WARNING)
+        for (_, gateway), why in itertools.islice(self._desired.refused.items(), FAILED_SHOWN_MAX):
+            what = f"it cannot have what its selector has: {why}"
+            step = "change its labels, or what the selector has (waypost fleet config selectors)"
+            yield Found(f"gateway {gateway}", what, step, Severity.WARNING)
         for each in self._desired.figures.failed:
             what = f"version {each.wanted} of its configuration is not in force: {each.why or each.state}"
             step = f"waypost fleet config history {each.gateway}; send a corrected version, or config rollback"

@@ -164,6 +164,24 @@ COPIED_AT_ONCE = 32
 VERSIONS_KEPT = 20
 """Versions of a gateway's configuration the registry keeps: with 5 KiB each 100 KiB a gateway."""
 
+LABELS_MAX = 32
+"""Labels of a gateway: some rows each."""
+
+LABELS_BYTES_MAX = 16 * 1024
+"""Of a request that changes labels: several times as many as a gateway may have."""
+
+SELECTOR_CHARACTERS_MAX = 255
+"""Characters of a selector: it is part of a key of the registry, and four requirements of usual length."""
+
+SELECTORS_MAX = 500
+"""Selectors of a tenant that have a configuration: each gateway is held against all of them."""
+
+FALLING_AT_ONCE_MAX = 200
+"""Gateways that are sent what their selector has in one transaction of a running hub: about 0.2 s."""
+
+FALLING_REST = 20.0
+"""For how many times as long as a look took it is not looked again who falls under which selector."""
+
 GATEWAYS_AT_ONCE_MAX = 10_000
 """Gateways of one roll-out, or sent a version by one command: each is a signature (0.1 ms) and a row."""
 

@@ -27,6 +27,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
+from cloud.hub.labels import LabelError, Labels, selector
+
 MICROSECONDS: Final = 1_000_000
 
 
@@ -57,6 +59,10 @@ class RolloutState(enum.Enum):
     HALTED = "halted"
     DONE = "done"
     ABORTED = "aborted"
+
+
+GOING: Final = frozenset((RolloutState.RUNNING, RolloutState.PAUSED, RolloutState.HALTED))
+"""States of those that are not over."""
 
 
 class Pace(NamedTuple):
@@ -105,31 +111,59 @@ class Step(NamedTuple):
     """These are to be sent it now."""
 
 
+class Wave(NamedTuple):
+    """Gateways that are sent a version together."""
+
+    words: str
+    """As somebody wrote it; empty: who was left."""
+    gateways: list[str]
+
+
 class WavesError(ValueError):
     """A text does not say waves; the message says why."""
 
 
-def waves(text: str, total: int) -> list[int]:
-    """``1,10%,100%``: how many gateways are in each wave, of `total`. Each is a number or a share of all that have the
-    version after that wave; what is left is one more wave. Raises `WavesError`."""
-    sizes: list[int] = []
-    reached = 0
-    for word in text.split(","):
-        found = re.fullmatch(r"\s*([1-9]\d{0,6})(%?)\s*", word)
-        if found is None or (found[2] and int(found[1]) > 100):
-            raise WavesError(f'"{word.strip()}" is no wave; expected a number of gateways or a share, as in 1,10%,100%')
-        until = math.ceil(total * int(found[1]) / 100) if found[2] else int(found[1])
-        size = min(until, total) - reached
-        if size > 0:
-            sizes.append(size)
-            reached += size
-    return [*sizes, total - reached] if reached < total else sizes
+def waves(text: str, gateways: Sequence[str], labels: Mapping[str, Labels]) -> list[Wave]:
+    """``ring=canary,10%,100%``: who of these gateways is in each wave, in their order.
+
+    Each word is a number or a share of all that have the version after that wave, or a label: those that have it (``+``
+    between several, as in ``site=berlin+ring!=canary``), but for those of earlier waves. Numbers and shares that bring
+    nobody are no wave; who is left is one more. Raises `WavesError`, also for a label that nobody is left for.
+    """
+    found: list[Wave] = []
+    left = list(gateways)
+    for word in (each.strip() for each in text.split(",")):
+        mine = _of_wave(word, left, len(gateways), labels)
+        if mine:
+            found.append(Wave(word, mine))
+        taken = set(mine)
+        left = [each for each in left if each not in taken]
+    return [*found, Wave("", left)] if left else found
 
 
-def members(gateways: Sequence[str], sizes: Sequence[int], now_us: int) -> list[Member]:
+def _of_wave(word: str, left: Sequence[str], total: int, labels: Mapping[str, Labels]) -> list[str]:
+    counted = re.fullmatch(r"([1-9]\d{0,6})(%?)", word)
+    if counted is not None and (not counted[2] or int(counted[1]) <= 100):
+        until = math.ceil(total * int(counted[1]) / 100) if counted[2] else int(counted[1])
+        return list(left[: max(0, until - (total - len(left)))])
+    if "=" not in word:
+        words = "expected a number of gateways, a share, or a label, as in ring=canary,10%,100%"
+        raise WavesError(f'"{word}" is no wave; {words}')
+    try:
+        chosen = selector(word.replace("+", ","))
+    except LabelError as error:
+        raise WavesError(f'"{word}" is no wave: {error}') from None
+    mine = [each for each in left if chosen.matches(labels.get(each, {}))]
+    if not mine:
+        raise WavesError(f'wave "{word}": no gateway of the roll-out has that, but those of the waves before')
+    return mine
+
+
+def members(found: Sequence[Wave], now_us: int) -> list[Member]:
     """Those of a new roll-out, in this order."""
-    numbers = [wave for wave, size in enumerate(sizes) for _ in range(size)]
-    return [Member(gateway, wave, Phase.WAITING, now_us) for gateway, wave in zip(gateways, numbers, strict=True)]
+    return [
+        Member(gateway, number, Phase.WAITING, now_us) for number, wave in enumerate(found) for gateway in wave.gateways
+    ]
 
 
 def look(

@@ -205,8 +205,8 @@ def test_a_roll_out_halts_at_the_gateway_it_does_not_fit(fleet: EnrolledFleet) -
 
 
 def test_over_http(fleet: EnrolledFleet) -> None:
-    """Who may; what is said of mistakes; a version as YAML."""
-    fleet.enrol("hall").start()
+    """Who may; what is said of mistakes; a version as YAML; labels and selectors."""
+    fleet.enrol("hall", "site=berlin", "ring=canary").start()
     users = {"ops": "manage:#", "eve": "view:#"}
     passwords = {}
     for name, right in users.items():
@@ -241,13 +241,52 @@ def test_over_http(fleet: EnrolledFleet) -> None:
     assert ask(fleet, "/api/v1/rollouts?gateways=hall&waves=none", ops, good)[0] == 400
     assert ask(fleet, "/api/v1/rollouts?gateways=hall&soak=0", ops, good)[0] == 201
     assert ask(fleet, "/api/v1/rollouts", eve)[1] == {"rollouts": []}
+    selectors_over_http(fleet, ops, eve)
 
 
-def ask(fleet: EnrolledFleet, path: str, user: str | None, body: str | None = None) -> tuple[int, dict[str, Any]]:
+def selectors_over_http(fleet: EnrolledFleet, ops: str, eve: str) -> None:
+    """The hub's roll-out to `hall` is on its way: it is over when its gateway has confirmed version 2."""
+    labels, configurations = "/api/v1/labels", "/api/v1/configurations"
+    shown = {"tenant": "default", "gateway": "hall", "labels": {"ring": "canary", "site": "berlin"}}
+    assert ask(fleet, labels, ops)[1] == {"gateways": [shown]}
+    assert ask(fleet, labels + "?selector=site!%3Dberlin", ops)[1] == {"gateways": []}
+    assert ask(fleet, labels + "?tenant=default", eve)[0] == 403
+    assert ask(fleet, labels + "/hall", eve, "{}", "PATCH")[0] == 403
+    assert ask(fleet, labels + "/other", ops, '{"a": "b"}', "PATCH")[0] == 404
+    for wrong in ("[]", '{"a": 1}', '{"a b": "c"}'):
+        assert ask(fleet, labels + "/hall", ops, wrong, "PATCH")[0] == 400, wrong
+    good = ADDRESS.format(name="two", address="two", connector="hub")
+    two = configurations + "?selector=site%3Dberlin,ring!%3Dcanary"
+    assert ask(fleet, configurations, ops, good)[0] == 400
+    assert ask(fleet, two, eve, good)[0] == 403
+    fleet.wait_for("hall", "confirmed", 2)
+    wait_until(lambda: rollout_states(fleet, ops) == ["done"], timeout_s=WAIT_S, what="it is over", every_s=0.2)
+    assert ask(fleet, two, ops, good) == (201, {"selector": "ring!=canary,site=berlin", "gateways": []})
+    [row] = json.loads(fleet.fleet("label", "hall", "ring-", "--json"))
+    assert row == {"gateway": "hall", "labels": {"site": "berlin"}, "version": 3}
+    fleet.wait_for("hall", "confirmed", 3)
+    [listed] = json.loads(fleet.fleet("list", "-l", "site=berlin", "--json"))
+    assert listed["labels"] == {"site": "berlin"}
+    assert json.loads(fleet.fleet("list", "-l", "ring", "--json")) == []
+    [standing] = json.loads(fleet.fleet("config", "selectors", "--json"))
+    assert (standing["selector"], standing["made_by"]) == ("ring!=canary,site=berlin", "ops@default")
+    path = two + "&tenant=default"
+    assert ask(fleet, path, eve, method="DELETE")[0] == 403
+    assert ask(fleet, path, ops, method="DELETE")[1]["gateways"][0]["version"] == 4
+    assert ask(fleet, path, ops, method="DELETE")[0] == 404
+
+
+def rollout_states(fleet: EnrolledFleet, ops: str) -> list[str]:
+    return [each["state"] for each in ask(fleet, "/api/v1/rollouts", ops)[1]["rollouts"]]
+
+
+def ask(
+    fleet: EnrolledFleet, path: str, user: str | None, body: str | None = None, method: str | None = None
+) -> tuple[int, dict[str, Any]]:
     """(status, document) of the hub's HTTPS."""
     context = ssl.create_default_context(cafile=str(fleet.folder / "hub" / "authority" / "ca.pem"))
     url = f"https://localhost:{fleet.hub.port('https')}{path}"
-    request = urllib.request.Request(url, data=body.encode() if body is not None else None)
+    request = urllib.request.Request(url, data=body.encode() if body is not None else None, method=method)
     if user is not None:
         request.add_header("Authorization", f"Basic {base64.b64encode(user.encode()).decode()}")
     try:

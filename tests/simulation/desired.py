@@ -23,12 +23,14 @@ from sqlalchemy.pool import StaticPool
 
 from bridge.desired import DesiredError, DesiredReport, Signed, read
 from cloud.hub.desired import service
+from cloud.hub.desired.making import Tables
 from cloud.hub.desired.service import DesiredConfigurations, signing
 from cloud.hub.enrolment.authority import Authority
 from cloud.hub.groups import Key
 from cloud.hub.registry.configurations import Configurations, GatewayRecord, Offer, VersionRecord, Wanted, gateway_in
 from cloud.hub.registry.rollouts import Rollouts
 from cloud.hub.registry.schema import gateways, open_schema
+from cloud.hub.registry.selectors import Selectors
 from cloud.lake.faults import RegistryError
 from edge.appliance import following
 from edge.appliance.configuration import repository
@@ -310,9 +312,9 @@ def simulated_configurations(card: Card, database: VersionsDatabase, history: Hi
 
     def opened(_url: sa.URL) -> Any:
         database.transaction(lambda _tx: None)
-        return service._Registry(
-            cast(Any, database), RecordedConfigurations(database, history), Rollouts(cast(Any, database))
-        )
+        kept = cast(Any, database)
+        tables = Tables(RecordedConfigurations(database, history), Rollouts(kept), Selectors(kept))
+        return service._Registry(kept, tables)
 
     def configuration_of(_options: RunOptions, resources: Sequence[Resource]) -> BrokerConfiguration:
         return managed(resources)

@@ -55,9 +55,9 @@ class EnrolledFleet:
         assert done.returncode == code, done.stdout + done.stderr
         return str(done.stdout + done.stderr)
 
-    def enrol(self, name: str) -> Waypost:
-        """A gateway that has enrolled, and is not started yet."""
-        token = self.fleet("token", "create").strip()
+    def enrol(self, name: str, *labels: str) -> Waypost:
+        """A gateway that has enrolled, with a token that carries labels, and is not started yet."""
+        token = self.fleet("token", "create", *(f"--label={each}" for each in labels)).strip()
         places = ("--mqtt", "127.0.0.1:0", "--amqp", "none", "--http", "127.0.0.1:0")
         told = ("--name", name, "--hub", self.url, "--token", token, "--forward", "plant/#")
         self.here(name, "edge", "init", *told, *places)

@@ -1,13 +1,18 @@
 """How gateways are configured, over HTTP.
 
-``GET  /api/v1/configurations``                         gateways: what is wanted, what is in force, why not
+``GET  /api/v1/configurations``                         gateways: what is wanted, what is in force, why not; selectors
+``POST /api/v1/configurations?selector=SELECTOR``       YAML: what gateways with these labels have, now and later
+``DELETE /api/v1/configurations?selector=SELECTOR``     that no more
 ``GET  /api/v1/configurations/<gateway>``               one, with its versions; without secrets
 ``POST /api/v1/configurations/<gateway>``               YAML: the next version; ``?why= &confirm=SECONDS &restart=1``
 ``POST /api/v1/configurations/<gateway>/rollback``      an earlier version as a new one; ``?to=VERSION``
 ``GET  /api/v1/rollouts``, ``/api/v1/rollouts/<id>``    roll-outs, the newest first; one with each of its gateways
-``POST /api/v1/rollouts``                               YAML: begin one; ``?gateways=PATTERN,… &waves= &soak=SECONDS``
-                                                        ``&away=SECONDS &failures= `` and as for one gateway
+``POST /api/v1/rollouts``                               YAML: begin one; ``?gateways=PATTERN,…`` or
+                                                        ``?selector=``, ``&waves= &soak=SECONDS &away=SECONDS
+                                                        &failures=`` and as for one gateway
 ``POST /api/v1/rollouts/<id>/pause|resume|abort``
+``GET  /api/v1/labels``                                 gateways and their labels; ``?selector=``
+``PATCH /api/v1/labels/<gateway>``                      ``{"site": "berlin", "ring": null}``: null takes one away
 
 Who changes something needs ``manage:#`` for its tenant's gateways, or ``manage:$fleet`` for every tenant's
 (``?tenant=``); who looks, the right to view.
@@ -18,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -27,12 +33,25 @@ from bridge.resources.diff import masked
 from bridge.resources.document import SOURCE_BYTES_MAX
 from bridge.resources.errors import ConfigurationRejected
 from bridge.resources.parse import parse
-from cloud.hub.desired.making import again, checked, confirm_fault, earlier, rollout, want
+from cloud.hub.desired.making import (
+    Tables,
+    Whom,
+    again,
+    checked,
+    confirm_fault,
+    earlier,
+    making_of,
+    rollout,
+    want,
+    want_of,
+)
 from cloud.hub.desired.service import DesiredConfigurations, NotReady
-from cloud.hub.desired.shown import gateway_row, member_row, rollout_row, version_row
+from cloud.hub.desired.shown import gateway_row, member_row, rollout_row, selector_row, version_row
 from cloud.hub.json_http import body_of, json_answer
+from cloud.hub.labels import Changes, LabelError, Selector, require_sound, selector
+from cloud.hub.limits import LABELS_BYTES_MAX
 from cloud.hub.peers import DEFAULT_TENANT
-from cloud.hub.registry.configurations import Configurations, UnknownGateway, Wanted
+from cloud.hub.registry.configurations import UnknownGateway, Wanted
 from cloud.hub.registry.rollouts import RolloutError, Rollouts
 from cloud.hub.rollout import Pace, WavesError
 from cloud.hub.scope import scope_of
@@ -44,9 +63,11 @@ from edge.configuration.kinds import KINDS
 
 CONFIGURATIONS: Final = "/api/v1/configurations"
 ROLLOUTS: Final = "/api/v1/rollouts"
+LABELS: Final = "/api/v1/labels"
 _STATUS: Final[dict[type[Exception], int]] = {
     DesiredError: 400,
     WavesError: 400,
+    LabelError: 400,
     UnknownGateway: 404,
     RolloutError: 409,
     NotReady: 503,
@@ -58,6 +79,8 @@ def routes(desired: DesiredConfigurations, access: Access) -> list[Route]:
     api = _DesiredApi(desired, access)
     return [
         Route(CONFIGURATIONS, _answered(api.gateways)),
+        Route(CONFIGURATIONS, _answered(api.want_of_selector), methods=["POST"]),
+        Route(CONFIGURATIONS, _answered(api.delete_of_selector), methods=["DELETE"]),
         Route(CONFIGURATIONS + "/{gateway}", _answered(api.gateway)),
         Route(CONFIGURATIONS + "/{gateway}", _answered(api.want), methods=["POST"]),
         Route(CONFIGURATIONS + "/{gateway}/rollback", _answered(api.roll_back), methods=["POST"]),
@@ -65,6 +88,8 @@ def routes(desired: DesiredConfigurations, access: Access) -> list[Route]:
         Route(ROLLOUTS, _answered(api.begin), methods=["POST"]),
         Route(ROLLOUTS + "/{id}", _answered(api.rollout)),
         Route(ROLLOUTS + "/{id}/{step}", _answered(api.step), methods=["POST"]),
+        Route(LABELS, _answered(api.labels)),
+        Route(LABELS + "/{gateway}", _answered(api.label), methods=["PATCH"]),
     ]
 
 
@@ -95,14 +120,16 @@ class _DesiredApi:
     async def gateways(self, request: Request) -> Response:
         scope = await scope_of(self._access, request)
         tenant = scope.tenant or request.query_params.get("tenant")
-        found = await self._desired.ask(lambda known, _: known.gateways(tenant))
-        return json_answer({"gateways": [gateway_row(each) for each in found]})
+        found = await self._desired.ask(lambda tables: tables.configurations.gateways(tenant))
+        standing = await self._desired.ask(lambda tables: tables.selectors.all(tenant))
+        rows = [selector_row(each) for each in standing]
+        return json_answer({"gateways": [gateway_row(each) for each in found], "selectors": rows})
 
     async def gateway(self, request: Request) -> Response:
         tenant, _ = await self._whose(request, Operation.VIEW)
         name = request.path_params["gateway"]
-        versions = await self._desired.ask(lambda known, _: known.versions(tenant, name))
-        found = await self._desired.ask(lambda known, _: known.gateways(tenant))
+        versions = await self._desired.ask(lambda tables: tables.configurations.versions(tenant, name))
+        found = await self._desired.ask(lambda tables: tables.configurations.gateways(tenant))
         state = next((each for each in found if each.gateway == name), None)
         if state is None:
             raise Refused(404, f"nothing is wanted of a gateway {name} of tenant {tenant}")
@@ -114,8 +141,40 @@ class _DesiredApi:
     async def want(self, request: Request) -> Response:
         wanted = await self._wanted(request, request.path_params["gateway"])
         now_us, sign = self._desired.now_us(), self._desired.sign
-        [made] = await self._desired.ask(lambda known, _: want(known, [wanted], now_us, sign))
+        [made] = await self._desired.ask(lambda tables: want(tables.configurations, [wanted], now_us, sign))
         return json_answer(version_row(made), 201)
+
+    async def want_of_selector(self, request: Request) -> Response:
+        wanted = (await self._wanted(request, ""))._replace(selector=str(_selector(request)))
+        now_us, sign = self._desired.now_us(), self._desired.sign
+        made = await self._desired.ask(lambda tables: want_of(tables.selectors, wanted, now_us, sign))
+        return json_answer({"selector": wanted.selector, "gateways": [version_row(each) for each in made]}, 201)
+
+    async def delete_of_selector(self, request: Request) -> Response:
+        tenant, _ = await self._whose(request, Operation.MANAGE)
+        text, how = str(_selector(request)), making_of(self._desired.now_us(), self._desired.sign)
+        made = await self._desired.ask(lambda tables: tables.selectors.delete(tenant, text, how))
+        return json_answer({"selector": text, "gateways": [version_row(each) for each in made]})
+
+    async def labels(self, request: Request) -> Response:
+        tenant, _ = await self._whose(request, Operation.VIEW)
+        chosen = _selector(request) if "selector" in request.query_params else None
+        found = await self._desired.ask(lambda tables: tables.selectors.labels(tenant))
+        mine = {name: labels for name, labels in found.items() if chosen is None or chosen.matches(labels)}
+        rows = [{"tenant": tenant, "gateway": name, "labels": labels} for name, labels in mine.items()]
+        return json_answer({"gateways": rows})
+
+    async def label(self, request: Request) -> Response:
+        tenant, _ = await self._whose(request, Operation.MANAGE)
+        name, changes = request.path_params["gateway"], _changes(await body_of(request, LABELS_BYTES_MAX, "labels"))
+        how = making_of(self._desired.now_us(), self._desired.sign)
+
+        def work(tables: Tables) -> dict[str, Any]:
+            made = tables.selectors.label(tenant, (name,), changes, how)
+            labels = tables.selectors.labels(tenant)[name]
+            return {"gateway": name, "labels": labels, "version": made[0].version if made else None}
+
+        return json_answer(await self._desired.ask(work))
 
     async def roll_back(self, request: Request) -> Response:
         tenant, by = await self._whose(request, Operation.MANAGE)
@@ -123,7 +182,8 @@ class _DesiredApi:
         number = int(_number(query["to"], "to")) if "to" in query else None
         now_us, sign, note = self._desired.now_us(), self._desired.sign, query.get("why", "")
 
-        def work(known: Configurations, _: Rollouts) -> Any:
+        def work(tables: Tables) -> Any:
+            known = tables.configurations
             return want(known, [again(earlier(known, tenant, gateway, number), by, note)], now_us, sign)
 
         [made] = await self._desired.ask(work)
@@ -133,8 +193,8 @@ class _DesiredApi:
         scope = await scope_of(self._access, request)
         tenant = scope.tenant or request.query_params.get("tenant")
 
-        def work(_: Configurations, rollouts: Rollouts) -> list[dict[str, Any]]:
-            return [rollout_row(each, rollouts.members(each.id)) for each in rollouts.all(tenant)]
+        def work(tables: Tables) -> list[dict[str, Any]]:
+            return [rollout_row(each, tables.rollouts.members(each.id)) for each in tables.rollouts.all(tenant)]
 
         return json_answer({"rollouts": await self._desired.ask(work)})
 
@@ -145,14 +205,13 @@ class _DesiredApi:
     async def begin(self, request: Request) -> Response:
         wanted, query = await self._wanted(request, ""), request.query_params
         patterns = [each for each in query.get("gateways", "").split(",") if each]
-        if not patterns:
-            raise Refused(400, "gateways=PATTERN,… says which gateways it is for")
+        if bool(patterns) is ("selector" in query):
+            raise Refused(400, "gateways=PATTERN,… or selector=SELECTOR says which gateways it is for")
+        whom = Whom(patterns, None if patterns else _selector(request))
         seconds = [_number(query.get(name, default), name) for name, default in (("soak", "600"), ("away", "3600"))]
         pace = Pace(seconds[0], seconds[1], int(_number(query.get("failures", "0"), "failures")))
         waves, now_us = query.get("waves", "1,10%,100%"), self._desired.now_us()
-        begun = await self._desired.ask(
-            lambda known, rollouts: rollout(known, rollouts, wanted, patterns, waves, pace, now_us)
-        )
+        begun = await self._desired.ask(lambda tables: rollout(tables, wanted, whom, waves, pace, now_us))
         return await self._shown(wanted.tenant, begun.id, 201)
 
     async def step(self, request: Request) -> Response:
@@ -166,13 +225,14 @@ class _DesiredApi:
         }
         if step not in steps:
             raise Refused(404, f"a roll-out can be told to {', '.join(steps)}")
-        await self._desired.ask(lambda _, rollouts: steps[step](rollouts))
+        await self._desired.ask(lambda tables: steps[step](tables.rollouts))
         return await self._shown(scope.tenant, identifier, 200)
 
     # --- inside -----------------------------------------------------------------------------------------------------
 
     async def _shown(self, tenant: str | None, identifier: str, status: int) -> Response:
-        def work(_: Configurations, rollouts: Rollouts) -> dict[str, Any] | None:
+        def work(tables: Tables) -> dict[str, Any] | None:
+            rollouts = tables.rollouts
             for each in rollouts.all(tenant):
                 if each.id == identifier:
                     members = rollouts.members(identifier)
@@ -202,6 +262,21 @@ class _DesiredApi:
             raise Refused(400, fault)
         documents = checked(parse(KINDS, await body_of(request, SOURCE_BYTES_MAX, "a configuration"), "the request"))
         return Wanted(tenant, gateway, documents, confirm_s, query.get("restart") == "1", by, query.get("why", ""))
+
+
+def _selector(request: Request) -> Selector:
+    """Raises `LabelError`."""
+    return selector(request.query_params.get("selector", ""))
+
+
+def _changes(body: bytes) -> Changes:
+    """Of a JSON merge patch (RFC 7396). Raises Refused, `LabelError`."""
+    try:
+        found = msgspec.json.decode(body, type=dict[str, str | None])
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise Refused(400, f'expected labels, as in {{"site": "berlin", "ring": null}}: {error}') from None
+    require_sound(found)
+    return found
 
 
 def _number(text: str, name: str) -> float:

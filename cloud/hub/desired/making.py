@@ -1,4 +1,4 @@
-"""What somebody wants gateways to be configured with, checked before anything of it is kept.
+"""What somebody wants gateways to be configured with, checked before anything of it is tables.
 
 What a hub cannot judge is whether it fits what a gateway has itself (a forwarder may name a connector of the gateway's
 own): the gateway does, before it takes anything over, and says why not.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -17,12 +17,28 @@ from bridge.limits import DESIRED_BYTES_MAX
 from bridge.resources.errors import ConfigurationRejected
 from bridge.resources.resource import Kinds, Resource
 from cloud.hub.desired.loops import Documents, require_no_ring
+from cloud.hub.labels import Labels, Selector, selector
 from cloud.hub.limits import CONFIRM_S_RANGE, GATEWAYS_AT_ONCE_MAX
 from cloud.hub.registry.configurations import Configurations, Sign, UnknownGateway, VersionRecord, Wanted
+from cloud.hub.registry.database import Database
 from cloud.hub.registry.rollouts import RolloutError, RolloutRecord, Rollouts, new_id
-from cloud.hub.rollout import Pace, RolloutState, members, waves
+from cloud.hub.registry.selectors import Making, SelectorRecord, Selectors
+from cloud.hub.rollout import GOING, Pace, RolloutState, members, waves
 from edge.configuration.from_hub import hub_faults
 from edge.configuration.kinds import KINDS
+
+
+class Tables(NamedTuple):
+    """What the registry has of how gateways are to be configured, over one connection."""
+
+    configurations: Configurations
+    rollouts: Rollouts
+    selectors: Selectors
+
+    @classmethod
+    def of(cls, database: Database) -> Tables:
+        return cls(Configurations(database), Rollouts(database), Selectors(database))
+
 
 HEAD_BYTES: Final = 4_096
 """What a document has beside its resources, at most."""
@@ -47,6 +63,24 @@ def confirm_fault(confirm_s: float) -> str | None:
     return None if least <= confirm_s <= most else f"a version is tried for {least:.0f} s to {most / 3_600:.0f} h"
 
 
+class Whom(NamedTuple):
+    """Whom a roll-out is for."""
+
+    patterns: Sequence[str]
+    """Names of gateways (``store-*``)."""
+    selector: Selector | None = None
+    """In their place: those it chooses."""
+
+
+def chosen(known: Configurations, labelled: Mapping[str, Labels], tenant: str, wanted: Selector) -> list[str]:
+    """The gateways a selector chooses now, those that are connected first. Raises `UnknownGateway`: none, or too
+    many."""
+    found = [(not up, name) for name, up in known.known(tenant) if wanted.matches(labelled.get(name, {}))]
+    if not found:
+        raise UnknownGateway(f"there is no gateway {wanted} of tenant {tenant}")
+    return _bounded(found)
+
+
 def named(known: Configurations, tenant: str, patterns: Sequence[str]) -> list[str]:
     """The gateways patterns (``store-*``) stand for, those that are connected first. Raises `UnknownGateway`."""
     there = known.known(tenant)
@@ -54,9 +88,38 @@ def named(known: Configurations, tenant: str, patterns: Sequence[str]) -> list[s
         if not any(fnmatchcase(name, pattern) for name, _ in there):
             raise UnknownGateway(f"there is no gateway {pattern} of tenant {tenant}")
     found = [(not up, name) for name, up in there if any(fnmatchcase(name, pattern) for pattern in patterns)]
+    return _bounded(found)
+
+
+def _bounded(found: Sequence[tuple[bool, str]]) -> list[str]:
     if len(found) > GATEWAYS_AT_ONCE_MAX:
         raise UnknownGateway(f"{len(found)} gateways are more than {GATEWAYS_AT_ONCE_MAX} at once")
     return [name for _, name in sorted(found)]
+
+
+def want_of(selectors: Selectors, wanted: Wanted, now_us: int, sign: Sign) -> list[VersionRecord]:
+    """Say what the gateways of `wanted.selector` are to have from now on; `wanted` names none. Returns the versions
+    made. Raises `LabelError`, `UnknownGateway` where those are too many, and as `want`."""
+    choice = selector(wanted.selector or "")
+    labelled = selectors.labels(wanted.tenant)
+    if sum(choice.matches(each) for each in labelled.values()) > GATEWAYS_AT_ONCE_MAX:
+        raise UnknownGateway(f"{choice} chooses more than {GATEWAYS_AT_ONCE_MAX} gateways at once: say it for parts")
+    record = SelectorRecord(
+        tenant=wanted.tenant,
+        selector=str(choice),
+        decided_at=0,
+        made_by=wanted.made_by,
+        note=wanted.note,
+        resources=wanted.resources,
+        confirm_s=wanted.confirm_s,
+        restart=wanted.restart,
+    )
+    return selectors.want(record, making_of(now_us, sign))
+
+
+def making_of(now_us: int, sign: Sign) -> Making:
+    """How versions are made that follow from labels: messages must not circle over the fleet."""
+    return Making(now_us, sign, require_no_ring)
 
 
 def want(known: Configurations, wanted: Sequence[Wanted], now_us: int, sign: Sign) -> list[VersionRecord]:
@@ -93,20 +156,18 @@ def again(record: VersionRecord, by: str, note: str) -> Wanted:
     return Wanted(record.tenant, record.gateway, old.resources, old.confirm_s, old.restart, by, words)
 
 
-def rollout(
-    known: Configurations,
-    rollouts: Rollouts,
-    wanted: Wanted,
-    patterns: Sequence[str],
-    text: str,
-    pace: Pace,
-    now_us: int,
-) -> RolloutRecord:
+def rollout(tables: Tables, wanted: Wanted, whom: Whom, text: str, pace: Pace, now_us: int) -> RolloutRecord:
     """Begin one; `wanted` names no gateway, `text` is its waves. Raises `UnknownGateway`, `WavesError`,
-    `RolloutError`, and `FleetLoop` where messages would circle once all have it."""
-    names = named(known, wanted.tenant, patterns)
+    `RolloutError`, `LabelError`, and `FleetLoop` where messages would circle once all have it."""
+    known, rollouts = tables.configurations, tables.rollouts
+    labelled = tables.selectors.labels(wanted.tenant)
+    if whom.selector is not None:
+        names = chosen(known, labelled, wanted.tenant, whom.selector)
+    else:
+        names = named(known, wanted.tenant, whom.patterns)
     _require_no_ring(known, wanted.tenant, dict.fromkeys(names, wanted.resources))
-    busy = next((each for each in rollouts.all(wanted.tenant) if each.state in _ON), None)
+    found = waves(text, names, labelled)
+    busy = next((each for each in rollouts.all(wanted.tenant) if each.state in GOING), None)
     if busy is not None:
         raise RolloutError(f"roll-out {busy.id} is {busy.state.value}: abort it, or wait until it is over")
     record = RolloutRecord(
@@ -124,9 +185,8 @@ def rollout(
         wave=0,
         state=RolloutState.RUNNING,
         why="",
+        selector=str(whom.selector) if whom.selector is not None else None,
+        stages=[each.words for each in found],
     )
-    rollouts.add(record, members(names, waves(text, len(names)), now_us))
+    rollouts.add(record, members(found, now_us))
     return record
-
-
-_ON: Final = (RolloutState.RUNNING, RolloutState.PAUSED, RolloutState.HALTED)

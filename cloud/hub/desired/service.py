@@ -14,22 +14,31 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 import msgspec
 import sqlalchemy as sa
 
 from bridge import plain
-from bridge.desired import DesiredReport, signed_text, to_sign
+from bridge.desired import DesiredError, DesiredReport, signed_text, to_sign
 from bridge.downlink import Line
 from bridge.forwarders.outcome import Outcome
+from cloud.hub.desired.making import Tables, making_of
 from cloud.hub.enrolment.authority import Authority
 from cloud.hub.groups import Key
-from cloud.hub.limits import CONFIGURATIONS_LOOKED_AT_S, FAILED_SHOWN_MAX, REPORTS_AT_ONCE_MAX
-from cloud.hub.registry.configurations import Configurations, GatewayRecord, Offer, Sign
+from cloud.hub.limits import (
+    CONFIGURATIONS_LOOKED_AT_S,
+    FAILED_SHOWN_MAX,
+    FALLING_AT_ONCE_MAX,
+    FALLING_REST,
+    REPORTS_AT_ONCE_MAX,
+)
+from cloud.hub.registry.configurations import GatewayRecord, Offer, Sign
 from cloud.hub.registry.database import Database
 from cloud.hub.registry.opening import opened
-from cloud.hub.registry.rollouts import RolloutRecord, Rollouts
+from cloud.hub.registry.rollouts import RolloutRecord
+from cloud.hub.registry.selectors import Making
 from cloud.hub.rollout import RolloutState
 from cloud.lake.faults import RegistryError
 
@@ -65,8 +74,7 @@ class Figures(NamedTuple):
 
 class _Registry(NamedTuple):
     database: Database
-    configurations: Configurations
-    rollouts: Rollouts
+    tables: Tables
 
 
 def signing(authority: Authority) -> Sign:
@@ -82,6 +90,8 @@ class DesiredConfigurations:
         self.figures = Figures(Counter(), Counter(), (), ())
         self.trouble: str | None = None
         """Why the registry is not asked; None: it is."""
+        self.refused: dict[Key, str] = {}
+        """Gateways that cannot have what their selector has, and why."""
         self.sign: Sign = signing(authority)
         self._url = registry
         self._now = now
@@ -96,6 +106,8 @@ class DesiredConfigurations:
         self._seen: dict[Key, int] = {}
         """When what is wanted of a gateway was changed, as far as it was looked at."""
         self._since = 0
+        self._falls_at = 0.0
+        """When it is looked again who is to have what a selector has, on the loop's clock."""
         self._came = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -103,7 +115,7 @@ class DesiredConfigurations:
         """Raises `RegistryError`."""
         loop = asyncio.get_running_loop()
         self._registry = await loop.run_in_executor(self._executor, _open, self._url)
-        self._since = await self.ask(lambda known, _: known.changed_last())
+        self._since = await self.ask(lambda tables: tables.configurations.changed_last())
         await self._count()
         self._tasks = [loop.create_task(each) for each in (self._watch(), self._keep())]
 
@@ -123,13 +135,13 @@ class DesiredConfigurations:
         """UTC microseconds since 1970."""
         return int(self._now() * 1_000_000)
 
-    async def ask(self, work: Callable[[Configurations, Rollouts], T]) -> T:
+    async def ask(self, work: Callable[[Tables], T]) -> T:
         """Do this with the registry, in its thread. Raises `NotReady`, `RegistryError`, and what `work` raises."""
         registry = self._registry
         if registry is None:
             raise NotReady("the hub starts or stops; ask again in some seconds")
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._executor, lambda: work(registry.configurations, registry.rollouts))
+        return await loop.run_in_executor(self._executor, lambda: work(registry.tables))
 
     # --- gateways ---------------------------------------------------------------------------------------------------
 
@@ -189,7 +201,7 @@ class DesiredConfigurations:
     async def _kept(self, part: Sequence[_Reported]) -> bool:
         entries = [(each.key, each.report) for each in part]
         try:
-            offers = await self.ask(lambda known, _: known.reported(entries, self.now_us()))
+            offers = await self.ask(lambda tables: tables.configurations.reported(entries, self.now_us()))
         except (RegistryError, NotReady) as error:
             self._failed(error)
             return False
@@ -222,28 +234,58 @@ class DesiredConfigurations:
 
     async def _look(self) -> None:
         """Take the next steps of roll-outs, and send what somebody else has changed."""
-        changed = await self.ask(lambda _, rollouts: rollouts.look(self.now_us(), self.sign))
+        changed = await self.ask(lambda tables: tables.rollouts.look(self.now_us(), self.sign))
         for rollout in changed:
             if rollout.state is RolloutState.HALTED:
                 log.error("roll-out %s is halted: %s", rollout.id, rollout.why)
             else:
                 log.info("roll-out %s: wave %d, %s", rollout.id, rollout.wave + 1, rollout.state.value)
+        await self._fall()
         since = self._since
-        records = await self.ask(lambda known, _: known.gateways(since_us=since))
+        records = await self.ask(lambda tables: tables.configurations.gateways(since_us=since))
         self._since = max((since, *(each.changed_at for each in records)))
         new = [each for each in records if self._seen.get((each.tenant, each.gateway)) != each.changed_at]
         self._seen.update({(each.tenant, each.gateway): each.changed_at for each in new})
         await self._send_due(each for each in new if (each.tenant, each.gateway) in self._lines)
 
+    async def _fall(self) -> None:
+        """Send gateways what their selector has: those that have enrolled since, or whose roll-out is over."""
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        if began < self._falls_at:
+            return
+        refused: dict[Key, str] = {}
+        for tenant in await self.ask(lambda tables: tables.selectors.tenants()):
+            names = await self.ask(partial(_falling, tenant=tenant))
+            for start in range(0, len(names), FALLING_AT_ONCE_MAX):
+                refused |= await self._refused(tenant, names[start : start + FALLING_AT_ONCE_MAX])
+        for key in refused.keys() - self.refused.keys():
+            log.warning("gateway %s cannot have what its selector has: %s", key[1], refused[key])
+        self.refused = refused
+        ended = clock()
+        self._falls_at = ended + FALLING_REST * (ended - began)
+
+    async def _refused(self, tenant: str, names: Sequence[str]) -> dict[Key, str]:
+        """Which of these gateways cannot have what their selector has, and why; the others are sent it."""
+        try:
+            await self.ask(partial(_fallen, tenant=tenant, names=names, how=making_of(self.now_us(), self.sign)))
+        except DesiredError as error:
+            if len(names) == 1:
+                return {(tenant, names[0]): str(error)}
+        else:
+            return {}
+        half = len(names) // 2
+        return {**await self._refused(tenant, names[:half]), **await self._refused(tenant, names[half:])}
+
     async def _send_due(self, records: Iterable[GatewayRecord]) -> None:
         for each in records:
             key, report = (each.tenant, each.gateway), each.report
             if report is not None:
-                self._offer(key, await self.ask(lambda known, _, key=key, report=report: known.due(key, report)))  # type: ignore[misc]
+                self._offer(key, await self.ask(partial(_due, key=key, report=report)))
 
     async def _count(self) -> None:
-        records = await self.ask(lambda known, _: known.gateways())
-        rollouts = await self.ask(lambda _, rollouts: rollouts.all())
+        records = await self.ask(lambda tables: tables.configurations.gateways())
+        rollouts = await self.ask(lambda tables: tables.rollouts.all())
         over = (RolloutState.DONE, RolloutState.ABORTED)
         self.figures = Figures(
             Counter(each.state for each in records if each.wanted),
@@ -253,6 +295,18 @@ class DesiredConfigurations:
         )
 
 
+def _due(tables: Tables, *, key: Key, report: DesiredReport) -> Offer | None:
+    return tables.configurations.due(key, report)
+
+
+def _falling(tables: Tables, *, tenant: str) -> list[str]:
+    return tables.selectors.falling(tenant)
+
+
+def _fallen(tables: Tables, *, tenant: str, names: Sequence[str], how: Making) -> None:
+    tables.selectors.fall(tenant, names, how)
+
+
 def _open(url: sa.URL) -> _Registry:
     database = opened(url).database
-    return _Registry(database, Configurations(database), Rollouts(database))
+    return _Registry(database, Tables.of(database))

@@ -9,6 +9,7 @@ from typing import Any
 
 from cloud.hub.registry.configurations import GatewayRecord, VersionRecord
 from cloud.hub.registry.rollouts import RolloutRecord
+from cloud.hub.registry.selectors import SelectorRecord
 from cloud.hub.rollout import Member
 
 
@@ -37,25 +38,48 @@ def version_row(record: VersionRecord) -> dict[str, Any]:
         "made_by": record.made_by,
         "note": record.note,
         "rollout": record.rollout,
+        "selector": record.selector,
         "confirmed_at": _moment(record.confirmed_at),
         "failure": record.failure,
     }
 
 
+def selector_row(record: SelectorRecord) -> dict[str, Any]:
+    """What a selector has, without what that says."""
+    return {
+        "tenant": record.tenant,
+        "selector": record.selector,
+        "said_at": _moment(record.decided_at),
+        "made_by": record.made_by,
+        "note": record.note,
+        "rollout": record.rollout,
+    }
+
+
 def rollout_row(record: RolloutRecord, members: Sequence[Member]) -> dict[str, Any]:
     """A roll-out."""
+    stages = [_stage_row(record, members, wave) for wave in range(max((each.wave for each in members), default=0) + 1)]
     return {
         "id": record.id,
         "tenant": record.tenant,
         "state": record.state.value,
         "why": record.why,
         "wave": record.wave + 1,
-        "waves": max((each.wave for each in members), default=0) + 1,
+        "waves": len(stages),
+        "selector": record.selector,
+        "stages": stages,
         "gateways": dict(sorted(Counter(each.phase.value for each in members).items())),
         "made_at": _moment(record.made_at),
         "made_by": record.made_by,
         "note": record.note,
     }
+
+
+def _stage_row(record: RolloutRecord, members: Sequence[Member], wave: int) -> dict[str, Any]:
+    """A wave: for whom it is, as somebody wrote it, and how many of them are in each phase."""
+    words = record.stages[wave] if record.stages is not None else ""
+    phases = Counter(each.phase.value for each in members if each.wave == wave)
+    return {"wave": wave + 1, "for": words or None, "gateways": dict(sorted(phases.items()))}
 
 
 def member_row(member: Member) -> dict[str, Any]:

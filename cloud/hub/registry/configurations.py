@@ -22,6 +22,7 @@ from cloud.hub.registry.schema import (
     configurations,
     configured,
     rollouts,
+    selectors,
 )
 from cloud.hub.rollout import RolloutState
 
@@ -52,6 +53,10 @@ class Wanted(NamedTuple):
     made_by: str
     note: str
     rollout: str | None = None
+    selector: str | None = None
+    """The gateway has it as one of those this chooses; None: it was said for the gateway by name."""
+    decided_at: int | None = None
+    """When somebody said so, in the order of `in_order`; None: now."""
 
 
 @hides("content")
@@ -71,6 +76,10 @@ class VersionRecord(NamedTuple):
     """When the gateway first said that it is confirmed there."""
     failure: str | None = None
     """What the gateway said, when it has not taken it."""
+    selector: str | None = None
+    """As in `Wanted`."""
+    decided_at: int | None = None
+    """As in `Wanted`; None: an older program made it, before everything else."""
 
     @property
     def desired(self) -> Desired:
@@ -164,19 +173,7 @@ class Configurations:
     def contents(self, tenant: str, but: Collection[str] = ()) -> dict[str, list[dict[str, Any]]]:
         """What is wanted of a tenant's gateways but of these: of those with the same resources, of the first by
         name."""
-        newest = (configurations.c.gateway == configured.c.gateway, configurations.c.version == configured.c.wanted)
-        query = (
-            sa.select(configurations.c.gateway, configurations.c.content)
-            .join(configured, sa.and_(configurations.c.tenant == configured.c.tenant, *newest))
-            .where(configured.c.tenant == tenant)
-            .order_by(configurations.c.gateway)
-        )
-        rows = self._database.transaction(lambda tx: tx.execute(query).all())
-        found: dict[bytes, str] = {}
-        for gateway, content in rows:
-            if gateway not in but:
-                found.setdefault(bytes(msgspec.json.decode(content, type=_Content).resources), gateway)
-        return {gateway: msgspec.json.decode(resources) for resources, gateway in found.items()}
+        return self._database.transaction(lambda tx: contents_in(tx, tenant, but))
 
     def changed_last(self) -> int:
         """The newest `GatewayRecord.changed_at`; 0: nobody has wanted anything."""
@@ -195,6 +192,13 @@ class Configurations:
         return self._database.transaction(lambda tx: _due(tx, key, report))
 
 
+NEWEST = sa.and_(
+    configurations.c.tenant == configured.c.tenant,
+    configurations.c.gateway == configured.c.gateway,
+    configurations.c.version == configured.c.wanted,
+)
+"""The version that is wanted of a gateway."""
+
 _VERSION = [configurations.c[name] for name in VersionRecord._fields]
 _GATEWAY = [configured.c[name] for name in GatewayRecord._fields]
 
@@ -202,6 +206,7 @@ _GATEWAY = [configured.c[name] for name in GatewayRecord._fields]
 def make_versions(tx: sa.Connection, wanted: Sequence[Wanted], now_us: int, sign: Sign) -> list[VersionRecord]:
     """As `Configurations.want`, within a transaction."""
     made = []
+    at = in_order(tx, now_us)
     for each in wanted:
         before = gateway_in(tx, each.tenant, each.gateway)
         if before is None and not is_known(tx, each.tenant, each.gateway):
@@ -220,9 +225,11 @@ def make_versions(tx: sa.Connection, wanted: Sequence[Wanted], now_us: int, sign
             )
         )
         head = (each.tenant, each.gateway, number, now_us, each.made_by, each.note)
-        record = VersionRecord(*head, content, sign(content), each.rollout)
+        decided_at = at if each.decided_at is None else each.decided_at
+        whence = {"rollout": each.rollout, "selector": each.selector, "decided_at": decided_at}
+        record = VersionRecord(*head, content, sign(content), **whence)  # type: ignore[arg-type]
         tx.execute(configurations.insert().values(**record._asdict()))
-        _set(tx, (each.tenant, each.gateway), before, wanted=number, changed_at=_changed_at(tx, now_us))
+        _set(tx, (each.tenant, each.gateway), before, wanted=number, changed_at=at)
         _forget_old(tx, each.tenant, each.gateway, number)
         made.append(record)
     return made
@@ -246,12 +253,30 @@ def touch(tx: sa.Connection, tenant: str, names: Iterable[str], now_us: int) -> 
     here = (configured.c.tenant == tenant, configured.c.gateway == sa.bindparam("at"))
     rows = [{"at": name} for name in names]
     if rows:
-        tx.execute(configured.update().where(*here).values(changed_at=_changed_at(tx, now_us)), rows)
+        tx.execute(configured.update().where(*here).values(changed_at=in_order(tx, now_us)), rows)
 
 
-def _changed_at(tx: sa.Connection, now_us: int) -> int:
-    """When a change is made that a hub looks for: behind every one before it, whatever the clock of its maker says."""
-    return max(now_us, _changed_last(tx) + 1)
+def contents_in(tx: sa.Connection, tenant: str, but: Collection[str]) -> dict[str, list[dict[str, Any]]]:
+    """As `Configurations.contents`, within a transaction."""
+    query = (
+        sa.select(configurations.c.gateway, configurations.c.content)
+        .join(configured, NEWEST)
+        .where(configured.c.tenant == tenant)
+        .order_by(configurations.c.gateway)
+    )
+    found: dict[bytes, str] = {}
+    for gateway, content in tx.execute(query).all():
+        if gateway not in but:
+            found.setdefault(bytes(msgspec.json.decode(content, type=_Content).resources), gateway)
+    return {gateway: msgspec.json.decode(resources) for resources, gateway in found.items()}
+
+
+def in_order(tx: sa.Connection, now_us: int) -> int:
+    """When something is said of what gateways are to have: behind everything said before it, whatever the clock of
+    who says it shows."""
+    said = (sa.func.max(selectors.c.decided_at), sa.func.max(rollouts.c.made_at))
+    last = [_changed_last(tx), *(tx.execute(sa.select(each)).scalar() or 0 for each in said)]
+    return max(now_us, max(last) + 1)
 
 
 def _changed_last(tx: sa.Connection) -> int:

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from bridge.enrolment import Reason, same
 from bridge.hidden import hides
 from cloud.hub.groups import Key
-from cloud.hub.registry import names
+from cloud.hub.registry import labels, names
 from cloud.hub.registry.opening import opened
 from cloud.hub.registry.schema import attestations, certificates, tokens
 from cloud.hub.tenants import full
@@ -47,6 +47,8 @@ class TokenRecord(NamedTuple):
     spent_at: int | None = None
     serial: str | None = None
     """Of the certificate it was spent for."""
+    labels: str | None = None
+    """Those its gateway gets, as `labels.written` has them."""
 
 
 class CertificateRecord(NamedTuple):
@@ -188,6 +190,10 @@ class Enrolments:
         """When each gateway was forgotten, of those that were from then on and have not come back."""
         return self._database.transaction(lambda tx: names.forgotten(tx, since_us - TIES_US))
 
+    def labels(self) -> dict[Key, dict[str, str]]:
+        """Of each gateway that has some."""
+        return self._database.transaction(labels.everybody)
+
     def keep_other(self, serial: str, key_id: bytes, begins_at: int, ends_at: int, pem: str) -> None:
         """There is a certificate of the authority that is no gateway's: the hub's own."""
         record = CertificateRecord(serial, NO_TENANT, "", key_id, begins_at, ends_at, None, pem)
@@ -278,6 +284,7 @@ def _enrol(tx: sa.Connection, asked: Asked, now_us: int, sign: Sign, gateways_ma
         raise TenantFull(token.tenant, most)
     _revoke(tx, token.tenant, asked.gateway, now_us)  # it is replaced: one name, one key
     names.remember(tx, token.tenant, asked.gateway)
+    labels.put(tx, token.tenant, asked.gateway, labels.read(token.labels))
     made = sign(token.tenant, asked.gateway)
     tx.execute(certificates.insert().values(**made._asdict()))
     tx.execute(tokens.update().where(tokens.c.id == token.id).values(spent_at=now_us, serial=made.serial))
@@ -339,6 +346,7 @@ def _forget(tx: sa.Connection, tenant: str, gateway: str, now_us: int) -> int:
         raise NotForgotten(StillThere.GOOD_CERTIFICATE, f"{who} has a certificate that is good")
     if names.is_connected(tx, tenant, gateway):
         raise NotForgotten(StillThere.CONNECTED, f"{who} is connected")
+    labels.drop(tx, tenant, gateway)
     return names.forget(tx, tenant, gateway, now_us)
 
 

@@ -22,12 +22,14 @@ from cloud.hub.registry.configurations import (
     UnknownGateway,
     Wanted,
     gateways_in,
+    in_order,
     make_versions,
     touch,
 )
 from cloud.hub.registry.database import Database
 from cloud.hub.registry.schema import configurations, gateways, rollout_members, rollouts
-from cloud.hub.rollout import OPEN, Member, Pace, Phase, RolloutState, Seen, Step, look, resumed
+from cloud.hub.registry.selectors import SelectorRecord, keep, require_room
+from cloud.hub.rollout import GOING, OPEN, Member, Pace, Phase, RolloutState, Seen, Step, look, resumed
 
 ENDED = (RolloutState.DONE.value, RolloutState.ABORTED.value)
 
@@ -56,6 +58,10 @@ class RolloutRecord(NamedTuple):
     state: RolloutState
     why: str
     """Why it halted."""
+    selector: str | None = None
+    """What it is for; who this chooses later has the same, from when it is done. None: gateways by name."""
+    stages: Sequence[str] | None = None
+    """The words of each wave; None: an older program did not keep them."""
 
     @property
     def pace(self) -> Pace:
@@ -74,11 +80,15 @@ class Rollouts:
         self._database = database
 
     def add(self, record: RolloutRecord, members: Sequence[Member]) -> None:
-        """Begin one. Its first wave is sent by the hub."""
-        row = {**record._asdict(), "resources": _text(record.resources), "state": record.state.value}
+        """Begin one, made now at the latest. Its first wave is sent by the hub. Raises `LabelError` where its selector
+        is one too many."""
+        stages = msgspec.json.encode(record.stages).decode() if record.stages is not None else None
+        row = {**record._asdict(), "resources": _text(record.resources), "state": record.state.value, "stages": stages}
 
         def work(tx: sa.Connection) -> None:
-            tx.execute(rollouts.insert().values(**row))
+            if record.selector is not None:
+                require_room(tx, record.tenant, record.selector)
+            tx.execute(rollouts.insert().values(**{**row, "made_at": in_order(tx, record.made_at)}))
             tx.execute(rollout_members.insert(), [_member_row(record.id, each) for each in members])
             _forget_old(tx)
 
@@ -104,9 +114,8 @@ class Rollouts:
         return self._changed(rollout, (RolloutState.PAUSED, RolloutState.HALTED), RolloutState.RUNNING, now_us)
 
     def abort(self, rollout: str) -> RolloutRecord:
-        """End it; what gateways have taken stays. Raises `RolloutError`."""
-        known = (RolloutState.RUNNING, RolloutState.PAUSED, RolloutState.HALTED)
-        return self._changed(rollout, known, RolloutState.ABORTED, 0)
+        """End it; what gateways have taken stays, as if it were said for them by name. Raises `RolloutError`."""
+        return self._changed(rollout, tuple(GOING), RolloutState.ABORTED, 0)
 
     def take_back(self, rollout: str, by: str, now_us: int, sign: Sign) -> list[str]:
         """Send who has taken its version, or may have, the last it confirmed before, as a new one; returns whom."""
@@ -138,6 +147,9 @@ class Rollouts:
             if after is RolloutState.RUNNING:
                 _update(tx, rollout, resumed(known, now_us))
                 touch(tx, record.tenant, [each.gateway for each in known if each.phase in OPEN], now_us)
+            if after is RolloutState.ABORTED and record.selector is not None:
+                mine = (configurations.c.tenant == record.tenant, configurations.c.rollout == rollout)
+                tx.execute(configurations.update().where(*mine).values(selector=None))
             tx.execute(rollouts.update().where(rollouts.c.id == rollout).values(state=after.value, why=""))
             return record._replace(state=after, why="")
 
@@ -164,7 +176,8 @@ def _members(tx: sa.Connection, rollout: str) -> list[Member]:
 
 def _rollout(row: Any) -> RolloutRecord:
     record = RolloutRecord(*row)
-    return record._replace(resources=msgspec.json.decode(row.resources), state=RolloutState(row.state))
+    stages = msgspec.json.decode(row.stages) if row.stages is not None else None
+    return record._replace(resources=msgspec.json.decode(row.resources), state=RolloutState(row.state), stages=stages)
 
 
 def _member_row(rollout: str, member: Member) -> dict[str, Any]:
@@ -195,6 +208,8 @@ def _advance(tx: sa.Connection, rollout: str, now_us: int, sign: Sign) -> Rollou
     _update(tx, rollout, [*step.members, *sent])
     if (step.wave, step.state) == (record.wave, record.state):
         return None
+    if step.state is RolloutState.DONE and record.selector is not None:
+        keep(tx, _standing(record))
     values = {"wave": step.wave, "state": step.state.value, "why": step.why}
     tx.execute(rollouts.update().where(rollouts.c.id == rollout).values(**values))
     return record._replace(wave=step.wave, state=step.state, why=step.why)
@@ -212,6 +227,8 @@ def _send(tx: sa.Connection, record: RolloutRecord, step: Step, now_us: int, sig
             made_by=record.made_by,
             note=record.note,
             rollout=record.id,
+            selector=record.selector,
+            decided_at=record.made_at,
         )
         try:
             [made] = make_versions(tx, [wanted], now_us, sign)
@@ -220,6 +237,21 @@ def _send(tx: sa.Connection, record: RolloutRecord, step: Step, now_us: int, sig
         else:
             sent.append(member._replace(phase=Phase.SENT, since=now_us, version=made.version))
     return sent
+
+
+def _standing(record: RolloutRecord) -> SelectorRecord:
+    """What its selector has from now on, said when it began."""
+    return SelectorRecord(
+        tenant=record.tenant,
+        selector=record.selector or "",
+        decided_at=record.made_at,
+        made_by=record.made_by,
+        note=record.note,
+        resources=record.resources,
+        confirm_s=record.confirm_s,
+        restart=record.restart,
+        rollout=record.id,
+    )
 
 
 def _seen(tx: sa.Connection, tenant: str, members: Sequence[Member]) -> dict[str, Seen]:
@@ -242,11 +274,14 @@ def _previous(tx: sa.Connection, record: RolloutRecord, member: Member, by: str)
     """What a gateway confirmed before this roll-out; nothing, where it confirmed nothing."""
     mine = (configurations.c.tenant == record.tenant, configurations.c.gateway == member.gateway)
     before = (configurations.c.version < member.version, configurations.c.confirmed_at.is_not(None))
-    query = sa.select(configurations.c.content).where(*mine, *before).order_by(configurations.c.version.desc()).limit(1)
-    content = tx.execute(query).scalar()
-    resources = msgspec.json.decode(content)["resources"] if content is not None else []
+    columns = (configurations.c.content, configurations.c.selector, configurations.c.decided_at)
+    query = sa.select(*columns).where(*mine, *before).order_by(configurations.c.version.desc()).limit(1)
+    row = tx.execute(query).first()
+    resources = msgspec.json.decode(row.content)["resources"] if row is not None else []
     note = f"takes back roll-out {record.id}"
-    return Wanted(record.tenant, member.gateway, resources, record.confirm_s, record.restart, by, note)
+    wanted = Wanted(record.tenant, member.gateway, resources, record.confirm_s, record.restart, by, note)
+    said_for, decided_at = (row.selector, row.decided_at) if row is not None else (None, None)
+    return wanted._replace(selector=said_for, decided_at=decided_at or 0)
 
 
 def _forget_old(tx: sa.Connection) -> None:

@@ -10,7 +10,7 @@ from sqlalchemy.schema import CreateColumn
 
 from cloud.hub.registry.faults import RegistryForeign, RegistryTooNew
 
-SCHEMA_VERSION = 9
+SCHEMA_VERSION = 10
 """Raised with every change of the tables below."""
 
 PARAMETERS_MAX = 900
@@ -126,6 +126,15 @@ tokens = sa.Table(
     sa.Column("revoked_at", sa.BigInteger, nullable=True),
     sa.Column("spent_at", sa.BigInteger, nullable=True),
     sa.Column("serial", sa.String(40), nullable=True),
+    sa.Column("labels", sa.Text, nullable=True),
+)
+labels = sa.Table(
+    "labels",
+    metadata,
+    sa.Column("tenant", sa.String(255), primary_key=True),
+    sa.Column("gateway", sa.String(255), primary_key=True),
+    sa.Column("key", sa.String(63), primary_key=True),
+    sa.Column("value", sa.String(63), nullable=False),
 )
 certificates = sa.Table(
     "certificates",
@@ -162,6 +171,21 @@ configurations = sa.Table(
     sa.Column("rollout", sa.String(32), nullable=True),
     sa.Column("confirmed_at", sa.BigInteger, nullable=True),
     sa.Column("failure", sa.Text, nullable=True),
+    sa.Column("selector", sa.String(255), nullable=True, index=True),
+    sa.Column("decided_at", sa.BigInteger, nullable=True),
+)
+selectors = sa.Table(
+    "selectors",
+    metadata,
+    sa.Column("tenant", sa.String(255), primary_key=True),
+    sa.Column("selector", sa.String(255), primary_key=True),
+    sa.Column("decided_at", sa.BigInteger, nullable=False),
+    sa.Column("made_by", sa.Text, nullable=False),
+    sa.Column("note", sa.Text, nullable=False),
+    sa.Column("resources", sa.Text, nullable=False),
+    sa.Column("confirm_s", sa.Float, nullable=False),
+    sa.Column("restart", sa.Boolean, nullable=False),
+    sa.Column("rollout", sa.String(32), nullable=True),
 )
 configured = sa.Table(
     "configured",
@@ -190,6 +214,8 @@ rollouts = sa.Table(
     sa.Column("wave", sa.Integer, nullable=False),
     sa.Column("state", sa.String(16), nullable=False, index=True),
     sa.Column("why", sa.Text, nullable=False),
+    sa.Column("selector", sa.String(255), nullable=True),
+    sa.Column("stages", sa.Text, nullable=True),
 )
 rollout_members = sa.Table(
     "rollout_members",

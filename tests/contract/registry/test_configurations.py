@@ -14,7 +14,7 @@ from cloud.hub.registry.configurations import Configurations, Offer, UnknownGate
 from cloud.hub.registry.database import Database
 from cloud.hub.registry.opening import opened as open_registry
 from cloud.hub.registry.rollouts import RolloutError, RolloutRecord, Rollouts
-from cloud.hub.rollout import Phase, RolloutState, members
+from cloud.hub.rollout import Phase, RolloutState, Wave, members
 from tests.contract.registry.conftest import Place
 
 SECOND = 1_000_000
@@ -188,7 +188,9 @@ def begin(rollouts: Rollouts, sizes: list[int], **more: Any) -> str:
         state=RolloutState.RUNNING,
         why="",
     )._replace(**more)
-    rollouts.add(record, members(GATEWAYS, sizes, 1))
+    left = list(GATEWAYS)
+    waves = [Wave("", [left.pop(0) for _ in range(size)]) for size in sizes]
+    rollouts.add(record, members(waves, 1))
     return record.id
 
 

@@ -311,6 +311,16 @@ class TestDesiredConfigurations:
         assert page == [], "nothing is wanted of its own"
         assert hub.ask(f"{self.PATH}/gw1", "narrow@alpha")[0] == 403
 
+    def test_labels_and_selectors(self, hub: TenantHub) -> None:
+        status, made = hub.ask(f"{self.PATH}?selector=nobody", "app@alpha", document=self.WANTED)
+        assert (status, made["gateways"]) == (201, [])
+        assert hub.ask(f"{self.PATH}?selector=nobody&tenant=alpha", "app@beta", document=self.WANTED)[0] == 403
+        assert hub.ask(f"{self.PATH}?tenant=alpha", "app@beta")[1]["selectors"] == []
+        assert hub.ask("/api/v1/labels?tenant=alpha", "app@beta")[0] == 403
+        assert hub.ask("/api/v1/labels", "narrow@alpha")[0] == 403
+        of_beta = {each["gateway"] for each in hub.ask("/api/v1/labels", "app@beta")[1]["gateways"]}
+        assert "gw-paper" not in of_beta
+
     def test_roll_outs(self, hub: TenantHub) -> None:
         rollouts = "/api/v1/rollouts"
         wanted = "?gateways=gw*&waves=1&soak=3600"

@@ -15,6 +15,7 @@ from cloud.hub.rollout import (
     RolloutState,
     Seen,
     Step,
+    Wave,
     WavesError,
     look,
     members,
@@ -31,7 +32,9 @@ class Fleet:
 
     def __init__(self, names: Sequence[str], sizes: Sequence[int], pace: Pace = PACE) -> None:
         self.pace = pace
-        self.known = {each.gateway: each for each in members(names, sizes, 0)}
+        left = list(names)
+        found = [Wave("", [left.pop(0) for _ in range(size)]) for size in sizes]
+        self.known = {each.gateway: each for each in members(found, 0)}
         self.seen = {name: Seen(connected=True, wanted=0, version=0) for name in names}
         self.wave, self.state, self.why, self.now = 0, RolloutState.RUNNING, "", 0
 
@@ -52,6 +55,10 @@ class Fleet:
         return {name: each.phase.value for name, each in self.known.items()}
 
 
+def named(count: int) -> list[str]:
+    return [f"g{number}" for number in range(count)]
+
+
 def sent(step: Step) -> list[str]:
     return [each.gateway for each in step.send]
 
@@ -69,18 +76,34 @@ class TestWaves:
         ],
     )
     def test_sizes(self, text: str, total: int, sizes: list[int]) -> None:
-        assert waves(text, total) == sizes
+        assert [len(each.gateways) for each in waves(text, named(total), {})] == sizes
 
     @pytest.mark.parametrize("text", ["", "0", "ten", "101%", "1;2", "-1"])
     def test_what_is_none(self, text: str) -> None:
         with pytest.raises(WavesError, match="is no wave"):
-            waves(text, 10)
+            waves(text, named(10), {})
 
     @given(st.lists(st.integers(1, 100)), st.integers(1, 500))
     def test_everybody_is_in_one(self, shares: list[int], total: int) -> None:
-        sizes = waves(",".join(f"{share}%" for share in shares) or "100%", total)
-        assert sum(sizes) == total
-        assert min(sizes) > 0
+        found = waves(",".join(f"{share}%" for share in shares) or "100%", named(total), {})
+        assert [name for each in found for name in each.gateways] == named(total)
+        assert all(each.gateways for each in found)
+
+    def test_labels_before_shares(self) -> None:
+        labels = {name: {"ring": "canary", "site": "b" if name == "g8" else "a"} for name in ("g3", "g8")}
+        labels |= {name: {"ring": "early"} for name in ("g0", "g1", "g2")}
+        found = waves("site=b+ring=canary, ring=canary ,30%,ring=early", named(10), labels)
+        assert [(each.words, each.gateways) for each in found] == [
+            ("site=b+ring=canary", ["g8"]),
+            ("ring=canary", ["g3"]),
+            ("30%", ["g0"]),
+            ("ring=early", ["g1", "g2"]),
+            ("", ["g4", "g5", "g6", "g7", "g9"]),
+        ]
+
+    def test_a_label_that_nobody_is_left_for_is_a_mistake(self) -> None:
+        with pytest.raises(WavesError, match='wave "ring=canary": no gateway'):
+            waves("50%,ring=canary,100%", named(4), {"g0": {"ring": "canary"}})
 
 
 class TestLook:

@@ -1,0 +1,57 @@
+"""Labels of gateways: given by who runs the fleet, or with the token a gateway enrols with. They end when the gateway
+is forgotten: who has its name next is another one."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection
+
+import msgspec
+import sqlalchemy as sa
+
+from cloud.hub.groups import Key
+from cloud.hub.labels import Changes, changed
+from cloud.hub.registry.schema import PARAMETERS_MAX, labels
+
+
+def labels_of(tx: sa.Connection, tenant: str, gateways: Collection[str] | None = None) -> dict[str, dict[str, str]]:
+    """Of these gateways of a tenant, of all where None is given; who has none is not there."""
+    query = sa.select(labels.c.gateway, labels.c.key, labels.c.value).where(labels.c.tenant == tenant)
+    if gateways is not None and len(gateways) < PARAMETERS_MAX:
+        query = query.where(labels.c.gateway.in_(gateways))
+    found: defaultdict[str, dict[str, str]] = defaultdict(dict)
+    for gateway, key, value in tx.execute(query.order_by(labels.c.gateway, labels.c.key)):
+        found[gateway][key] = value
+    return dict(found)
+
+
+def everybody(tx: sa.Connection) -> dict[Key, dict[str, str]]:
+    """Of the gateways of every tenant."""
+    tenants = tx.execute(sa.select(labels.c.tenant).distinct()).scalars().all()
+    return {(tenant, name): mine for tenant in tenants for name, mine in labels_of(tx, tenant).items()}
+
+
+def put(tx: sa.Connection, tenant: str, gateway: str, changes: Changes) -> None:
+    """Change those of a gateway. Raises `LabelError` where they would be too many."""
+    before = labels_of(tx, tenant, (gateway,)).get(gateway, {})
+    after = changed(before, changes)
+    if after != before:
+        drop(tx, tenant, gateway)
+    if after != before and after:
+        rows = [{"tenant": tenant, "gateway": gateway, "key": key, "value": value} for key, value in after.items()]
+        tx.execute(labels.insert(), rows)
+
+
+def drop(tx: sa.Connection, tenant: str, gateway: str) -> None:
+    """A gateway has none any more."""
+    tx.execute(labels.delete().where(labels.c.tenant == tenant, labels.c.gateway == gateway))
+
+
+def written(found: Changes) -> str | None:
+    """As a token carries them; None: it carries none."""
+    return msgspec.json.encode(found).decode() if found else None
+
+
+def read(text: str | None) -> dict[str, str]:
+    """What `written` made."""
+    return msgspec.json.decode(text, type=dict[str, str]) if text is not None else {}

@@ -1,0 +1,323 @@
+"""Labels of gateways and what is said for selectors, on SQLite and on PostgreSQL."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from bridge.desired import DesiredError, DesiredReport, Failure, Outcome
+from cloud.hub.desired.making import Tables, Whom, rollout, want_of
+from cloud.hub.groups import Presence
+from cloud.hub.labels import LabelError, selector
+from cloud.hub.limits import LABELS_MAX, SELECTORS_MAX
+from cloud.hub.registry import labels
+from cloud.hub.registry.configurations import UnknownGateway, Wanted
+from cloud.hub.registry.database import Database
+from cloud.hub.registry.enrolments import Asked, CertificateRecord, Enrolments, TokenRecord
+from cloud.hub.registry.opening import opened
+from cloud.hub.registry.schema import SCHEMA_VERSION
+from cloud.hub.registry.selectors import Making
+from cloud.hub.rollout import Pace, Phase, RolloutState
+from tests.contract.registry.conftest import Place
+
+SECOND = 1_000_000
+GATEWAYS = ("g1", "g2", "g3")
+
+
+def sign(content: str) -> str:
+    return f"signed {len(content)}"
+
+
+def judge(wanted: Any, others: Any) -> None:
+    """What names a ring is refused."""
+    named = [each["metadata"]["name"] for mine in (wanted, others) for found in mine.values() for each in found]
+    if named.count("half") > 1:
+        raise DesiredError("messages would circle")
+
+
+def document(name: str) -> dict[str, Any]:
+    spec = {"address": f"{name}/#", "type": "topic"}
+    return {"apiVersion": "waypost/v1", "kind": "Address", "metadata": {"name": name}, "spec": spec}
+
+
+class Person:
+    """Somebody who runs the fleet of tenant acme, with a clock of its own."""
+
+    def __init__(self, database: Database) -> None:
+        self.tables = Tables.of(database)
+        self.now_us = SECOND
+
+    @property
+    def how(self) -> Making:
+        self.now_us += SECOND
+        return Making(self.now_us, sign, judge)
+
+    def label(self, gateway: str, **changes: str | None) -> dict[str, int]:
+        made = self.tables.selectors.label("acme", (gateway,), changes, self.how)
+        return {each.gateway: each.version for each in made}
+
+    def say_for(self, text: str, *names: str, tenant: str = "acme") -> list[str]:
+        """For a selector; returns whom it was made for."""
+        wanted = Wanted(tenant, "", [document(name) for name in names], 60.0, False, "ann", "", selector=text)
+        return [each.gateway for each in want_of(self.tables.selectors, wanted, self.how.now_us, sign)]
+
+    def say_by_name(self, gateway: str, *names: str) -> None:
+        wanted = Wanted("acme", gateway, [document(name) for name in names], 60.0, False, "ann", "")
+        self.tables.configurations.want([wanted], self.how.now_us, sign)
+
+    def begin(self, text: str, name: str, waves: str = "1,100%") -> str:
+        wanted = Wanted("acme", "", [document(name)], 5.0, False, "ann", "")
+        whom = Whom((), selector(text))
+        return rollout(self.tables, wanted, whom, waves, Pace(10.0, 100.0, 0), self.how.now_us).id
+
+    def falls(self) -> list[str]:
+        """As a hub that runs does for everybody."""
+        names = self.tables.selectors.falling("acme")
+        return [each.gateway for each in self.tables.selectors.fall("acme", names, self.how)]
+
+    def has(self, gateway: str) -> list[str] | None:
+        """The names of what is wanted of a gateway; None: nothing was ever."""
+        versions = self.tables.configurations.versions("acme", gateway)
+        return [each["metadata"]["name"] for each in versions[0].desired.resources] if versions else None
+
+    def everybody_takes_it(self) -> None:
+        """Gateways confirm what is wanted of them."""
+        for each in self.tables.configurations.gateways("acme"):
+            report = DesiredReport(version=each.wanted, newest=each.wanted)
+            self.tables.configurations.reported([(("acme", each.gateway), report)], self.now_us)
+
+    def look(self, after_s: float) -> list[RolloutState]:
+        self.now_us += int(after_s * SECOND)
+        return [each.state for each in self.tables.rollouts.look(self.now_us, sign)]
+
+
+@pytest.fixture
+def database(place: Place) -> Iterator[Database]:
+    registry = place.open()
+    there = Presence("here", True, 1, 1)
+    registry.directory.presence({(tenant, name): there for tenant in ("acme", "umbrella") for name in GATEWAYS})
+    registry.close()
+    with contextlib.closing(opened(place.url).database) as found:
+        yield found
+
+
+@pytest.fixture
+def person(database: Database) -> Person:
+    return Person(database)
+
+
+class TestLabels:
+    def test_given_changed_and_taken_away(self, person: Person) -> None:
+        person.label("g1", site="berlin", ring="canary")
+        person.label("g1", site="paris", ring=None, rack="7")
+        assert person.tables.selectors.labels("acme") == {"g1": {"rack": "7", "site": "paris"}, "g2": {}, "g3": {}}
+        assert not any(person.tables.selectors.labels("umbrella").values())
+
+    def test_all_or_none(self, person: Person) -> None:
+        with pytest.raises(UnknownGateway, match="no gateway other of tenant acme"):
+            person.tables.selectors.label("acme", ("g1", "other"), {"a": "b"}, person.how)
+        most = {f"k{number}": "v" for number in range(LABELS_MAX)}
+        person.label("g2", **most)
+        with pytest.raises(LabelError):
+            person.tables.selectors.label("acme", ("g1", "g2"), {"a": "b"}, person.how)
+        assert person.tables.selectors.labels("acme")["g1"] == {}
+        assert person.tables.selectors.labels("acme")["g2"] == most
+
+
+class TestWhatIsSaidForSelectors:
+    def test_it_is_for_who_has_the_labels_now_and_later(self, person: Person) -> None:
+        person.label("g1", site="berlin")
+        assert person.say_for("site=berlin", "one") == ["g1"]
+        assert person.label("g2", site="berlin", ring="canary") == {"g2": 1}
+        assert person.say_for("ring!=canary,site=berlin", "two") == ["g1"]
+        assert (person.has("g1"), person.has("g2"), person.has("g3")) == (["two"], ["one"], None)
+        assert person.tables.configurations.versions("acme", "g2")[0].selector == "site=berlin"
+        assert person.falls() == []
+        assert person.tables.configurations.versions("umbrella", "g1") == []
+
+    def test_what_was_said_last_counts(self, person: Person) -> None:
+        person.label("g1", site="berlin", ring="canary")
+        person.say_for("site=berlin", "site")
+        assert person.say_for("ring=canary", "ring") == ["g1"]
+        assert person.say_for("site=berlin", "newer") == ["g1"]
+        person.say_by_name("g1", "mine")
+        assert person.falls() == []
+        assert person.label("g1", rack="7") == {}, "by name was later than both"
+        assert person.say_for("ring=canary", "last") == ["g1"]
+        assert person.has("g1") == ["last"]
+
+    def test_who_is_chosen_no_more_gets_what_others_have_or_nothing(self, person: Person) -> None:
+        person.label("g1", site="berlin", ring="canary")
+        person.say_for("ring", "older")
+        person.say_for("site=berlin", "newer")
+        assert person.label("g1", site="paris") == {"g1": 3}
+        assert person.has("g1") == ["older"]
+        person.label("g1", ring=None)
+        assert person.has("g1") == []
+        assert person.label("g1", ring="early") == {"g1": 5}, "an empty version keeps nothing away"
+        assert person.has("g1") == ["older"]
+
+    def test_deleted(self, person: Person) -> None:
+        person.label("g1", site="berlin")
+        person.say_for("site", "any")
+        person.say_for("site=berlin", "one")
+        made = person.tables.selectors.delete("acme", "site=berlin", person.how)
+        assert [each.gateway for each in made] == ["g1"]
+        assert person.has("g1") == ["any"]
+        person.tables.selectors.delete("acme", "site", person.how)
+        assert person.has("g1") == []
+        with pytest.raises(UnknownGateway, match="selector site of tenant acme has no configuration"):
+            person.tables.selectors.delete("acme", "site", person.how)
+
+    def test_what_must_not_be_changes_nothing(self, person: Person) -> None:
+        person.label("g1", site="berlin")
+        wanted = Wanted("acme", "g3", [document("half")], 60.0, False, "ann", "")
+        person.tables.configurations.want([wanted], 1, sign)
+        person.say_for("site=paris", "half")
+        with pytest.raises(DesiredError, match="would circle"):
+            person.label("g1", site="paris")
+        assert person.tables.selectors.labels("acme")["g1"] == {"site": "berlin"}
+        assert person.has("g1") is None
+
+    def test_the_clock_of_who_says_it_counts_for_nothing(self, person: Person) -> None:
+        person.label("g1", site="berlin")
+        person.say_for("site=berlin", "first")
+        person.now_us = 0
+        person.say_by_name("g1", "second")
+        assert person.falls() == []
+        person.now_us = 0
+        assert person.say_for("site=berlin", "third") == ["g1"]
+
+    def test_so_many_selectors(self, person: Person, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert SELECTORS_MAX >= 100
+        monkeypatch.setattr("cloud.hub.registry.selectors.SELECTORS_MAX", 2)
+        person.say_for("a", "one")
+        person.say_for("b", "one")
+        with pytest.raises(LabelError, match="have a configuration at most"):
+            person.say_for("c", "one")
+        person.label("g1", d="1")
+        with pytest.raises(LabelError, match="have a configuration at most"):
+            person.begin("d", "one")
+        person.say_for("a", "again")
+        person.say_for("c", "one", tenant="umbrella")
+
+
+class TestRolloutsToSelectors:
+    def test_who_gets_the_label_later_has_it_when_it_is_done(self, person: Person) -> None:
+        for name in ("g1", "g2"):
+            person.label(name, site="berlin")
+        person.say_for("site=berlin", "old")
+        identifier = person.begin("site=berlin", "new")
+        person.look(1)
+        person.everybody_takes_it()
+        assert person.label("g3", site="berlin") == {"g3": 1}
+        assert (person.has("g1"), person.has("g2"), person.has("g3")) == (["new"], ["old"], ["old"])
+        assert person.falls() == [], "those of a roll-out are the roll-out's"
+        person.look(1)
+        person.look(11)
+        person.everybody_takes_it()
+        person.look(1)
+        assert person.look(11) == [RolloutState.DONE]
+        assert {each.phase for each in person.tables.rollouts.members(identifier)} == {Phase.DONE}
+        assert person.falls() == ["g3"]
+        assert person.has("g3") == ["new"]
+        [standing] = person.tables.selectors.all("acme")
+        assert (standing.selector, standing.rollout) == ("site=berlin", identifier)
+
+    def test_what_was_said_since_it_began_counts(self, person: Person) -> None:
+        for name in ("g1", "g2", "g3"):
+            person.label(name, site="berlin")
+        person.begin("site=berlin", "new", "100%")
+        person.look(1)
+        person.say_by_name("g1", "mine")
+        person.say_for("site=berlin", "newer")
+        person.everybody_takes_it()
+        person.look(1)
+        assert person.look(11) == [RolloutState.DONE]
+        assert person.falls() == ["g1", "g2", "g3"]
+        assert person.has("g1") == ["newer"]
+        [standing] = person.tables.selectors.all("acme")
+        assert standing.rollout is None
+
+    def test_aborted_it_stays_where_it_is_and_nowhere_else(self, person: Person) -> None:
+        for name in ("g1", "g2"):
+            person.label(name, site="berlin")
+        person.say_for("site=berlin", "old")
+        person.everybody_takes_it()
+        identifier = person.begin("site=berlin", "new")
+        person.look(1)
+        person.everybody_takes_it()
+        person.tables.rollouts.abort(identifier)
+        assert person.falls() == []
+        assert (person.has("g1"), person.has("g2")) == (["new"], ["old"])
+        person.tables.rollouts.take_back(identifier, "bob", person.how.now_us, sign)
+        assert person.has("g1") == ["old"]
+        assert person.falls() == []
+        assert person.say_for("site=berlin", "newer") == ["g1", "g2"]
+
+    def test_a_stage_is_a_label(self, person: Person) -> None:
+        for name in GATEWAYS:
+            person.label(name, site="berlin", ring="canary" if name == "g3" else None)
+        identifier = person.begin("site=berlin", "new", "ring=canary,100%")
+        [record] = person.tables.rollouts.all("acme")
+        assert (record.selector, record.stages) == ("site=berlin", ["ring=canary", "100%"])
+        person.look(1)
+        assert (person.has("g1"), person.has("g3")) == (None, ["new"])
+        failure = Failure(1, Outcome.ROLLED_BACK, "no hub")
+        report = DesiredReport(newest=1, failure=failure)
+        person.tables.configurations.reported([(("acme", "g3"), report)], person.now_us)
+        assert person.look(1) == [RolloutState.HALTED]
+        assert person.has("g1") is None
+        assert identifier == record.id
+
+
+class TestEnrolment:
+    TOKEN = TokenRecord("t1", b"digest", "acme", None, 0, 10_000 * SECOND, labels=labels.written({"site": "berlin"}))
+
+    def enrol(self, place: Place, token: TokenRecord, gateway: str) -> None:
+        certificate = CertificateRecord(token.id, "acme", gateway, b"key", 0, 10_000 * SECOND, None, "pem")
+        with contextlib.closing(Enrolments(place.url)) as enrolments:
+            enrolments.add([token])
+            enrolments.enrol(Asked(token.id, token.secret, gateway, b"key"), SECOND, lambda *_: certificate)
+
+    def test_labels_of_a_token(self, place: Place, person: Person) -> None:
+        person.say_for("site=berlin", "one")
+        self.enrol(place, self.TOKEN, "new")
+        assert person.tables.selectors.labels("acme")["new"] == {"site": "berlin"}
+        assert person.falls() == ["new"]
+        assert person.has("new") == ["one"]
+
+    def test_who_has_a_forgotten_name_next_has_no_labels(self, place: Place, person: Person) -> None:
+        self.enrol(place, self.TOKEN, "new")
+        with contextlib.closing(Enrolments(place.url)) as enrolments:
+            enrolments.revoke("acme", "new", 2 * SECOND)
+            enrolments.forget("acme", "new", 3 * SECOND)
+            assert enrolments.labels() == {}
+        self.enrol(place, self.TOKEN._replace(id="t2", labels=None), "new")
+        assert person.tables.selectors.labels("acme")["new"] == {}
+
+
+def test_a_registry_of_the_schema_before_gets_tables_and_columns(place: Place) -> None:
+    place.open().directory.presence({("acme", "g1"): Presence("here", True, 1, 1)})
+    with contextlib.closing(opened(place.url).database) as database:
+        Person(database).say_by_name("g1", "before")
+    place.execute("DROP TABLE labels")
+    place.execute("DROP TABLE selectors")
+    place.execute("DROP INDEX ix_configurations_selector")
+    columns = {"configurations": ("selector", "decided_at"), "rollouts": ("selector", "stages"), "tokens": ("labels",)}
+    for table, names in columns.items():
+        for name in names:
+            place.execute(f"ALTER TABLE {table} DROP COLUMN {name}")
+    place.execute("UPDATE schema_version SET version = 9")
+    with contextlib.closing(opened(place.url).database) as database:
+        person = Person(database)
+        assert person.has("g1") == ["before"]
+        person.label("g1", site="berlin")
+        assert person.falls() == []
+        assert person.say_for("site=berlin", "one") == ["g1"], "what an older program was told was said before"
+        assert person.begin("site=berlin", "two")
+    assert place.execute("SELECT version FROM schema_version") == [(SCHEMA_VERSION,)]
+    place.execute("DROP INDEX ix_configurations_selector")

@@ -1,0 +1,83 @@
+"""Labels of gateways, and which of them a selector chooses."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloud.hub.labels import LabelError, Selector, changed, changes, require_sound, selector, shown
+from cloud.hub.limits import LABELS_MAX, SELECTOR_CHARACTERS_MAX
+
+BERLIN = {"site": "berlin", "ring": "canary", "example.org/floor": "2"}
+
+
+class TestSelectors:
+    @pytest.mark.parametrize(
+        ("text", "expected"),
+        [
+            ("site=berlin", True),
+            ("site=paris", False),
+            ("site=berlin,ring!=canary", False),
+            ("site=berlin,ring!=early", True),
+            ("rack!=7", True),
+            ("ring", True),
+            ("rack", False),
+            ("!rack", True),
+            ("!ring", False),
+            ("example.org/floor=2, site", True),
+        ],
+    )
+    def test_who_is_chosen(self, text: str, expected: bool) -> None:
+        assert selector(text).matches(BERLIN) is expected
+
+    @pytest.mark.parametrize(
+        "text",
+        ["", ",", "=", "a=", "=b", "a==b", "!a=b", "!!a", "a!", "a b", "a=b c", "a=b/c", "-a", "a=b,,c", "ä", "*"],
+    )
+    def test_what_is_none(self, text: str) -> None:
+        with pytest.raises(LabelError):
+            selector(text)
+
+    def test_one_text_whatever_the_order(self) -> None:
+        assert str(selector("site=berlin, ring!=canary,!x")) == str(selector("!x,ring!=canary,site=berlin,!x"))
+
+    @given(st.text())
+    def test_any_text_is_one_or_is_refused(self, text: str) -> None:
+        try:
+            found = selector(text)
+        except LabelError:
+            return
+        assert isinstance(found, Selector)
+        assert selector(str(found)) == found
+
+    def test_length(self) -> None:
+        text = ",".join(f"k{number}" for number in range(100))[: SELECTOR_CHARACTERS_MAX - 1].rstrip(",")
+        selector(text)
+        with pytest.raises(LabelError, match="255 characters at most"):
+            selector(text + "," + "x" * SELECTOR_CHARACTERS_MAX)
+
+
+class TestChanges:
+    def test_set_and_taken_away(self) -> None:
+        after = changed(BERLIN, changes(["site=paris", "ring-", "rack=7", "none-"]))
+        assert shown(after) == "example.org/floor=2,rack=7,site=paris"
+
+    @pytest.mark.parametrize(
+        "word", ["site", "=x", "-", "site=", "s ite=x", "site=x/y", "x" * 64 + "=a", "a=" + "x" * 64]
+    )
+    def test_what_is_none(self, word: str) -> None:
+        with pytest.raises(LabelError):
+            changes([word])
+
+    def test_of_a_request(self) -> None:
+        require_sound({"site": None, "ring": "a.b-c_d"})
+        with pytest.raises(LabelError):
+            require_sound({"site": ""})
+
+    def test_so_many(self) -> None:
+        most = {f"k{number}": "v" for number in range(LABELS_MAX)}
+        assert changed(most, {"k0": "w"})["k0"] == "w"
+        assert len(changed(most, {"k0": None, "other": "v"})) == LABELS_MAX
+        with pytest.raises(LabelError, match="32 labels at most"):
+            changed(most, {"other": "v"})
