@@ -11,7 +11,7 @@ becomes of each gateway of a wave:
 | confirmed | it has taken the version, and soaks | done; failed, when it goes and does not come back |
 | done | it counts | |
 | failed | it refused the version, rolled it back, never answered, or went after it had taken it | left-out, by resume |
-| superseded | somebody has sent it another version since | |
+| superseded | somebody has said something else for it since the roll-out began | |
 | left-out | it failed, and somebody let the roll-out go on | |
 
 More failures than allowed halt the roll-out; so does a wave of which nobody has taken the version. A roll-out that does

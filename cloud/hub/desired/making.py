@@ -1,4 +1,4 @@
-"""What somebody wants gateways to be configured with, checked before anything of it is tables.
+"""What somebody wants gateways to be configured with, checked before anything of it is kept.
 
 What a hub cannot judge is whether it fits what a gateway has itself (a forwarder may name a connector of the gateway's
 own): the gateway does, before it takes anything over, and says why not.

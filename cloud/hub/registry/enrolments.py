@@ -17,6 +17,7 @@ import sqlalchemy as sa
 from bridge.enrolment import Reason, same
 from bridge.hidden import hides
 from cloud.hub.groups import Key
+from cloud.hub.labels import LabelError
 from cloud.hub.registry import labels, names
 from cloud.hub.registry.opening import opened
 from cloud.hub.registry.schema import attestations, certificates, tokens
@@ -284,11 +285,20 @@ def _enrol(tx: sa.Connection, asked: Asked, now_us: int, sign: Sign, gateways_ma
         raise TenantFull(token.tenant, most)
     _revoke(tx, token.tenant, asked.gateway, now_us)  # it is replaced: one name, one key
     names.remember(tx, token.tenant, asked.gateway)
-    labels.put(tx, token.tenant, asked.gateway, labels.read(token.labels))
+    _label(tx, token, asked.gateway)
     made = sign(token.tenant, asked.gateway)
     tx.execute(certificates.insert().values(**made._asdict()))
     tx.execute(tokens.update().where(tokens.c.id == token.id).values(spent_at=now_us, serial=made.serial))
     return made
+
+
+def _label(tx: sa.Connection, token: TokenRecord, gateway: str) -> None:
+    """Raises `EnrolmentRefused` where a gateway that is replaced would have too many; the token stays good."""
+    try:
+        labels.put(tx, token.tenant, gateway, labels.read(token.labels))
+    except LabelError as error:
+        words = f"{error}, and with those of its token {gateway} would have more: take some away (waypost fleet label)"
+        raise EnrolmentRefused(Reason.UNAVAILABLE, words) from None
 
 
 def _again(tx: sa.Connection, token: TokenRecord, asked: Asked, now_us: int) -> CertificateRecord:

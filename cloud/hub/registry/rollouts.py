@@ -28,7 +28,7 @@ from cloud.hub.registry.configurations import (
 )
 from cloud.hub.registry.database import Database
 from cloud.hub.registry.schema import configurations, gateways, rollout_members, rollouts
-from cloud.hub.registry.selectors import SelectorRecord, keep, require_room
+from cloud.hub.registry.selectors import SelectorRecord, held_in, keep, require_room
 from cloud.hub.rollout import GOING, OPEN, Member, Pace, Phase, RolloutState, Seen, Step, look, resumed
 
 ENDED = (RolloutState.DONE.value, RolloutState.ABORTED.value)
@@ -217,7 +217,13 @@ def _advance(tx: sa.Connection, rollout: str, now_us: int, sign: Sign) -> Rollou
 
 def _send(tx: sa.Connection, record: RolloutRecord, step: Step, now_us: int, sign: Sign) -> list[Member]:
     sent: list[Member] = []
+    held = held_in(tx, record.tenant) if step.send else {}
     for member in step.send:
+        _, decided_at = held.get(member.gateway, (None, 0))
+        if decided_at > record.made_at:
+            why = "something else was said for it since the roll-out began"
+            sent.append(member._replace(phase=Phase.SUPERSEDED, since=now_us, why=why))
+            continue
         wanted = Wanted(
             tenant=record.tenant,
             gateway=member.gateway,

@@ -5,8 +5,10 @@ for a selector, or by a roll-out. Each version knows what it was said for, and w
 
 - that was said for a selector stays while the selector has this configuration, chooses the gateway, and is the one said
   last of those that do. Else the gateway gets what was said last of those that choose it; where none does, nothing: all
-  is its own again.
+  is its own again; what a selector's has replaced does not come back.
 - that was said by name stays until something is said for a selector that chooses the gateway.
+
+Selectors choose no gateway that was forgotten: who has its name next begins with nothing.
 
 A gateway of a roll-out that is not over is the roll-out's. Versions are made in the transaction that changes labels or
 what a selector has, and, for who has enrolled and whose roll-out is over, by a hub that runs.
@@ -169,7 +171,7 @@ class _Choice(NamedTuple):
 
 
 def _all(tx: sa.Connection, tenant: str | None) -> list[SelectorRecord]:
-    query = sa.select(*_SELECTOR).order_by(selectors.c.decided_at.desc())
+    query = sa.select(*_SELECTOR).order_by(selectors.c.decided_at.desc(), selectors.c.selector)
     if tenant is not None:
         query = query.where(selectors.c.tenant == tenant)
     rows = [SelectorRecord(*row) for row in tx.execute(query)]
@@ -188,15 +190,16 @@ def _fall(tx: sa.Connection, tenant: str, gateways: Collection[str] | None, maki
 def _falling(tx: sa.Connection, tenant: str, gateways: Collection[str] | None) -> list[Wanted]:
     """What is to be wanted of those of these gateways (None: of all of the tenant) that are to have something else."""
     choices = [_Choice(selector(each.selector), each) for each in _all(tx, tenant)]
-    held = _held(tx, tenant)
-    candidates = names.known(tx, tenant) if choices else [name for name, (by, _) in held.items() if by is not None]
+    held = held_in(tx, tenant)
+    known = names.known(tx, tenant).keys() if choices else set()
+    candidates = {*known, *(name for name, (said_for, _) in held.items() if said_for is not None)}
+    if gateways is not None:
+        candidates &= set(gateways)
     labelled = labels.labels_of(tx, tenant) if candidates else {}
     wanted: list[Wanted] = []
     going = _going(tx, tenant) if candidates else set()
-    for name in candidates:
-        if name in going or (gateways is not None and name not in gateways):
-            continue
-        best = _best(choices, labelled.get(name, {}))
+    for name in sorted(candidates - going):
+        best = _best(choices, labelled.get(name, {})) if name in known else None
         if not _stays(*held.get(name, (None, 0)), best):
             wanted.append(_nothing(tx, tenant, name) if best is None else _as_chosen(best, name))
     return wanted
@@ -213,7 +216,7 @@ def _stays(said_for: str | None, decided_at: int, best: SelectorRecord | None) -
     return best is None or decided_at >= best.decided_at
 
 
-def _held(tx: sa.Connection, tenant: str) -> dict[str, tuple[str | None, int]]:
+def held_in(tx: sa.Connection, tenant: str) -> dict[str, tuple[str | None, int]]:
     """(the selector, when it was said) of what is wanted of gateways."""
     columns = (configurations.c.gateway, configurations.c.selector, configurations.c.decided_at)
     query = sa.select(*columns).join(configured, NEWEST).where(configured.c.tenant == tenant)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from bridge.desired import DesiredError, DesiredReport, Failure, Outcome
+from bridge.enrolment import Reason
 from cloud.hub.desired.making import Tables, Whom, rollout, want_of
 from cloud.hub.groups import Presence
 from cloud.hub.labels import LabelError, selector
@@ -16,7 +17,7 @@ from cloud.hub.limits import LABELS_MAX, SELECTORS_MAX
 from cloud.hub.registry import labels
 from cloud.hub.registry.configurations import UnknownGateway, Wanted
 from cloud.hub.registry.database import Database
-from cloud.hub.registry.enrolments import Asked, CertificateRecord, Enrolments, TokenRecord
+from cloud.hub.registry.enrolments import Asked, CertificateRecord, EnrolmentRefused, Enrolments, TokenRecord
 from cloud.hub.registry.opening import opened
 from cloud.hub.registry.schema import SCHEMA_VERSION
 from cloud.hub.registry.selectors import Making
@@ -258,6 +259,22 @@ class TestRolloutsToSelectors:
         assert person.falls() == []
         assert person.say_for("site=berlin", "newer") == ["g1", "g2"]
 
+    def test_a_wave_leaves_out_who_was_told_something_else_by_name_meanwhile(self, person: Person) -> None:
+        for name in ("g1", "g2"):
+            person.label(name, site="berlin")
+        identifier = person.begin("site=berlin", "new")
+        person.look(1)
+        person.say_by_name("g2", "mine")
+        person.everybody_takes_it()
+        person.look(1)
+        person.look(11)
+        person.look(1)
+        assert [each.state for each in person.tables.rollouts.all("acme")] == [RolloutState.DONE]
+        phases = {each.gateway: each.phase for each in person.tables.rollouts.members(identifier)}
+        assert phases == {"g1": Phase.DONE, "g2": Phase.SUPERSEDED}
+        assert person.falls() == []
+        assert (person.has("g1"), person.has("g2")) == (["new"], ["mine"])
+
     def test_a_stage_is_a_label(self, person: Person) -> None:
         for name in GATEWAYS:
             person.label(name, site="berlin", ring="canary" if name == "g3" else None)
@@ -298,6 +315,36 @@ class TestEnrolment:
             assert enrolments.labels() == {}
         self.enrol(place, self.TOKEN._replace(id="t2", labels=None), "new")
         assert person.tables.selectors.labels("acme")["new"] == {}
+
+    @pytest.mark.parametrize("others", [True, False], ids=["other selectors stay", "none"])
+    def test_a_forgotten_gateway_is_chosen_no_more(self, place: Place, person: Person, others: bool) -> None:
+        person.say_for("site=berlin", "one")
+        if others:
+            person.say_for("site!=berlin", "two")
+        self.enrol(place, self.TOKEN, "new")
+        person.falls()
+        assert person.has("new") == ["one"]
+        with contextlib.closing(Enrolments(place.url)) as enrolments:
+            enrolments.revoke("acme", "new", 2 * SECOND)
+            enrolments.forget("acme", "new", 3 * SECOND)
+        if not others:
+            person.tables.selectors.delete("acme", "site=berlin", person.how)
+        assert "new" in person.falls() or not others
+        assert person.has("new") == []
+        assert person.falls() == []
+
+    def test_who_would_have_too_many_is_refused_and_the_token_stays_good(self, place: Place, person: Person) -> None:
+        self.enrol(place, self.TOKEN._replace(labels=None), "new")
+        person.label("new", **{f"k{number}": "v" for number in range(LABELS_MAX)})
+        again = self.TOKEN._replace(id="t2", gateway="new")
+        with pytest.raises(EnrolmentRefused, match="take some away") as refused:
+            self.enrol(place, again, "new")
+        assert refused.value.reason is Reason.UNAVAILABLE
+        person.label("new", k0=None)
+        certificate = CertificateRecord("t2", "acme", "new", b"key", 0, 10_000 * SECOND, None, "pem")
+        with contextlib.closing(Enrolments(place.url)) as enrolments:
+            enrolments.enrol(Asked("t2", again.secret, "new", b"key"), SECOND, lambda *_: certificate)
+        assert person.tables.selectors.labels("acme")["new"]["site"] == "berlin"
 
 
 def test_a_registry_of_the_schema_before_gets_tables_and_columns(place: Place) -> None:
