@@ -327,5 +327,7 @@ def _say_made(made: Sequence[tuple[str, int | None]], as_json: bool) -> None:
     if as_json:
         say_json([{"gateway": name, "version": version} for name, version in made])
         return
+    if not made:
+        say("nothing is sent to any gateway now")
     for name, version in made:
         say(f"{name}: {f'version {version}' if version is not None else 'valid (dry run)'}")

@@ -206,6 +206,8 @@ def test_a_roll_out_halts_at_the_gateway_it_does_not_fit(fleet: EnrolledFleet) -
 
 def test_over_http(fleet: EnrolledFleet) -> None:
     """Who may; what is said of mistakes; a version as YAML; labels and selectors."""
+    nobody = ("config", "apply", "-l", "site=nowhere", "-f", address(fleet, "nobody"), "--json")
+    assert json.loads(fleet.fleet(*nobody)) == [], "it is for who gets the label later"
     fleet.enrol("hall", "site=berlin", "ring=canary").start()
     users = {"ops": "manage:#", "eve": "view:#"}
     passwords = {}
@@ -268,8 +270,9 @@ def selectors_over_http(fleet: EnrolledFleet, ops: str, eve: str) -> None:
     [listed] = json.loads(fleet.fleet("list", "-l", "site=berlin", "--json"))
     assert listed["labels"] == {"site": "berlin"}
     assert json.loads(fleet.fleet("list", "-l", "ring", "--json")) == []
-    [standing] = json.loads(fleet.fleet("config", "selectors", "--json"))
+    standing, first = json.loads(fleet.fleet("config", "selectors", "--json"))
     assert (standing["selector"], standing["made_by"]) == ("ring!=canary,site=berlin", "ops@default")
+    assert first["selector"] == "site=nowhere"
     path = two + "&tenant=default"
     assert ask(fleet, path, eve, method="DELETE")[0] == 403
     assert ask(fleet, path, ops, method="DELETE")[1]["gateways"][0]["version"] == 4

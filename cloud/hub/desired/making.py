@@ -73,12 +73,8 @@ class Whom(NamedTuple):
 
 
 def chosen(known: Configurations, labelled: Mapping[str, Labels], tenant: str, wanted: Selector) -> list[str]:
-    """The gateways a selector chooses now, those that are connected first. Raises `UnknownGateway`: none, or too
-    many."""
-    found = [(not up, name) for name, up in known.known(tenant) if wanted.matches(labelled.get(name, {}))]
-    if not found:
-        raise UnknownGateway(f"there is no gateway {wanted} of tenant {tenant}")
-    return _bounded(found)
+    """The gateways a selector chooses now, those that are connected first. Raises `UnknownGateway`: too many."""
+    return _bounded([(not up, name) for name, up in known.known(tenant) if wanted.matches(labelled.get(name, {}))])
 
 
 def named(known: Configurations, tenant: str, patterns: Sequence[str]) -> list[str]:
@@ -163,6 +159,8 @@ def rollout(tables: Tables, wanted: Wanted, whom: Whom, text: str, pace: Pace, n
     labelled = tables.selectors.labels(wanted.tenant)
     if whom.selector is not None:
         names = chosen(known, labelled, wanted.tenant, whom.selector)
+        if not names:
+            raise UnknownGateway(f"{whom.selector} chooses no gateway of tenant {wanted.tenant}")
     else:
         names = named(known, wanted.tenant, whom.patterns)
     _require_no_ring(known, wanted.tenant, dict.fromkeys(names, wanted.resources))
