@@ -29,7 +29,7 @@ from bridge.resources import parse as language
 from bridge.resources.errors import ConfigurationError, ConfigurationRejected
 from bridge.resources.fields import Effect, HostPort, Part, Restart, Text, read_by
 from bridge.resources.resource import Errors, Kind, Kinds, Resource, error_at, of_kind
-from cloud.hub.enrolment.est import EstServer
+from cloud.hub.enrolment.est import EstServer, EstUrl
 from cloud.hub.enrolment.limits import GATEWAY_DAYS, GATEWAY_DAYS_MAX, GATEWAY_DAYS_MIN
 from cloud.hub.peers import tenant_fault
 from cloud.hub.registry import location
@@ -54,7 +54,7 @@ class EstAuthority(Part, frozen=True, kw_only=True):
     """Another authority that makes the gateways' certificates, asked over Enrollment over Secure Transport (RFC 7030).
     The hub is its registration authority: it shows a certificate, or a name and a password."""
 
-    url: Restart[Annotated[str, msgspec.Meta(pattern=r"^https://[^/?#@\s]+/[^?#\s]*$")]]
+    url: Restart[Annotated[EstUrl, read_by(EstUrl.parse, str)]]
     """``https://HOST[:PORT]/.well-known/est``, with ``/LABEL`` behind it where the server has several authorities."""
     ca: Restart[str | None] = msgspec.field(default=None, name="caCert")
     """PEM file of the authority of its server's certificate; without it the system's authorities count."""

@@ -90,9 +90,14 @@ def forget(file: Path) -> None:
 
 def endpoint_of(host: str) -> str:
     """The address of the API: of a host like `balena-cloud.com`, or given whole. Raises ImageError."""
-    url = urlsplit(host if "://" in host or not host else f"https://api.{host}")
+    wrong = ImageError(f"{host}: neither a host nor an https:// address", code=USAGE)
+    try:
+        url = urlsplit(host if "://" in host or not host else f"https://api.{host}")
+        _ = url.port  # read once, as it raises where it is out of range
+    except ValueError:
+        raise wrong from None
     if url.scheme not in {"https", "http"} or not url.hostname or url.query or url.username:
-        raise ImageError(f"{host}: neither a host nor an https:// address", code=USAGE)
+        raise wrong
     if url.scheme == "http" and url.hostname not in {"127.0.0.1", "localhost", "::1"}:
         raise ImageError(f"{host}: the token would cross the network in the open", hint="use https://", code=USAGE)
     return f"{url.scheme}://{url.netloc}/"

@@ -13,7 +13,7 @@ import pytest
 from cryptography import x509
 
 from bridge.resources.endpoint import Endpoint
-from cloud.hub.enrolment.est import EstServer
+from cloud.hub.enrolment.est import EstServer, EstUrl
 from edge.appliance.identity.enrolling import renew
 from edge.appliance.identity.exchange import Exchange
 from edge.appliance.identity.files import Identity
@@ -130,7 +130,7 @@ def globalsign(folder: Path, program: str) -> Iterator[EstServer]:
         running = subprocess.Popen([program, "-config", str(folder / "est.json")], stdout=log, stderr=log)
     try:
         server = EstServer(
-            f"https://localhost:{port}/.well-known/est",
+            EstUrl.parse(f"https://localhost:{port}/.well-known/est"),
             TlsFiles(ca=authority.certificate, certificate=mine.certificate, key=mine.key),
         )
         yield server

@@ -18,7 +18,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, load_pem_priv
 from cryptography.hazmat.primitives.serialization.pkcs7 import serialize_certificates
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from cloud.hub.enrolment.est import EstServer
+from bridge.resources.endpoint import Endpoint
+from cloud.hub.enrolment.est import EstServer, EstUrl
 from edge.broker.configuration import TlsFiles
 from tests.support.certificates import Authority
 
@@ -64,8 +65,8 @@ class EstStub:
         self._named, self.authority = self.authority, Authority(folder, "next company authority")
 
     @property
-    def url(self) -> str:
-        return f"https://localhost:{self.port}{PATH}"
+    def url(self) -> EstUrl:
+        return EstUrl(Endpoint("localhost", self.port), PATH)
 
     def server(self, *, certificate: bool = True) -> EstServer:
         """As the hub knows it: by a certificate, or by name and password."""

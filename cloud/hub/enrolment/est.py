@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.hazmat.primitives.serialization.pkcs7 import load_der_pkcs7_certificates
 
 from bridge.hidden import hides
+from bridge.resources.endpoint import Endpoint, valid_host
 from bridge.tls_refusal import reason_of, refusal
 from cloud.hub.enrolment.limits import EST_ANSWER_BYTES_MAX, EST_TIMEOUT_S
 from edge.broker.configuration import TlsFiles
@@ -31,6 +32,7 @@ AUTHORITIES: Final = "/cacerts"
 ENROLLED: Final = "/simpleenroll"
 """RFC 7030 section 4.2.1. A registration authority uses it for renewals, too: it has none of its clients' keys."""
 
+HTTPS_PORT: Final = 443
 HTTP_OK: Final = 200
 HTTP_LATER: Final = 202
 """RFC 7030 section 4.2.3: a person decides, for example."""
@@ -46,12 +48,34 @@ class EstUnavailable(EstError):
     """It may be there later: nobody answers, or the server asks for patience."""
 
 
+class EstUrl(NamedTuple):
+    """``https://HOST[:PORT]/.well-known/est``, with a label behind it where the server has several authorities."""
+
+    endpoint: Endpoint
+    path: str
+    """Without a slash at its end."""
+
+    @classmethod
+    def parse(cls, text: str) -> EstUrl:
+        """Raises `ValueError`."""
+        try:
+            parts = urlsplit(text)
+            host, port = parts.hostname, parts.port or HTTPS_PORT
+        except ValueError as error:
+            raise ValueError(f'"{text}": {error}') from None
+        if parts.scheme != "https" or not host or parts.username is not None or parts.query or parts.fragment:
+            raise ValueError(f'"{text}" is no server of EST; expected https://host/.well-known/est')
+        return cls(Endpoint(valid_host(host), port), parts.path.rstrip("/"))
+
+    def __str__(self) -> str:
+        return f"https://{self.endpoint}{self.path}"
+
+
 @hides("password")
 class EstServer(NamedTuple):
     """Where the authority is asked, and by whom."""
 
-    url: str
-    """``https://HOST[:PORT]/.well-known/est``, with a label behind it where the server has several authorities."""
+    url: EstUrl
     tls: TlsFiles
     """Whom we trust to be the server, and what we show of ourselves."""
     user: str = ""
@@ -65,8 +89,6 @@ class EstClient:
     def __init__(self, server: EstServer, timeout_s: float = EST_TIMEOUT_S) -> None:
         self._server = server
         self._timeout_s = timeout_s
-        parts = urlsplit(server.url)
-        self._host, self._port, self._path = parts.hostname or "", parts.port or 443, parts.path.rstrip("/")
 
     def authorities(self) -> list[x509.Certificate]:
         """The authority, those between it and the certificates it makes, and, while it changes its key, the next ones
@@ -109,9 +131,10 @@ class EstClient:
             headers["Authorization"] = f"Basic {base64.b64encode(given).decode()}"
         try:
             context = peer_context(self._server.tls)
-            connection = http.client.HTTPSConnection(self._host, self._port, timeout=self._timeout_s, context=context)
+            at, base = self._server.url
+            connection = http.client.HTTPSConnection(at.host, at.port, timeout=self._timeout_s, context=context)
             with contextlib.closing(connection):
-                connection.request(method, self._path + path, body, headers)
+                connection.request(method, base + path, body, headers)
                 answer = connection.getresponse()
                 content = answer.read(EST_ANSWER_BYTES_MAX + 1)
         except (PeerTlsError, ssl.SSLError, socket.gaierror, OSError, http.client.HTTPException) as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +17,8 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from bridge.enrolment import Reason, enrolment_request
-from cloud.hub.enrolment.est import EstClient, EstError, EstServer, EstUnavailable
+from bridge.resources.endpoint import Endpoint
+from cloud.hub.enrolment.est import EstClient, EstError, EstServer, EstUnavailable, EstUrl
 from cloud.hub.enrolment.files import AuthorityFileError, own_authority, registration_of
 from cloud.hub.enrolment.limits import EST_ANSWER_BYTES_MAX
 from cloud.hub.enrolment.registration import CLIENTS, Registration
@@ -188,6 +190,37 @@ class TestCertificates:
         assert registration.issuer_of(made.pem) in after, "listeners let in who it certifies"
 
 
+class TestUrls:
+    @pytest.mark.parametrize(
+        ("text", "host", "port", "path"),
+        [
+            ("https://pki.example/.well-known/est", "pki.example", 443, "/.well-known/est"),
+            ("https://[::1]:8443/.well-known/est/gateways/", "::1", 8443, "/.well-known/est/gateways"),
+            ("https://pki.example:65535", "pki.example", 65535, ""),
+        ],
+    )
+    def test_parts(self, text: str, host: str, port: int, path: str) -> None:
+        assert EstUrl.parse(text) == (Endpoint(host, port), path)
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "",
+            "http://pki.example/",
+            "https://",
+            "https://a@b/",
+            "https://a/?b",
+            "https://a/#b",
+            "https://a:65536/",
+            "https://[a/",
+        ],
+    )
+    def test_none(self, text: str) -> None:
+        """A port out of range ended in a traceback, of the hub and of its check."""
+        with pytest.raises(ValueError, match=f'^"{re.escape(text)}"'):
+            EstUrl.parse(text)
+
+
 class TestServers:
     def test_by_name_and_password(self, est: EstStub) -> None:
         csr = x509.load_pem_x509_csr(request().encode())
@@ -222,7 +255,7 @@ class TestServers:
 
     def test_nobody(self, tmp_path: Path, est: EstStub) -> None:
         with socket.create_server(("127.0.0.1", 0)) as silent:
-            url = f"https://localhost:{silent.getsockname()[1]}/.well-known/est"
+            url = EstUrl.parse(f"https://localhost:{silent.getsockname()[1]}/.well-known/est")
             with pytest.raises(EstUnavailable, match="no answer in time"):
                 EstClient(est.server()._replace(url=url), timeout_s=0.2).authorities()
         with pytest.raises(EstUnavailable, match="refused"):

@@ -105,6 +105,8 @@ class TestLogin:
             ("http://balena.example", "in the open"),
             ("ftp://x", "neither"),
             ("https://a:b@c", "neither"),
+            ("https://a:65536", "neither"),
+            ("https://[a", "neither"),
             ("", "neither"),
         ],
     )
