@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from images.debian import Mirror
@@ -46,5 +47,8 @@ def _parts(steps: Steps, mirror: str | None, *, fresh: bool) -> tuple[Path, Path
             "an image holds files of several owners, which takes root", hint="sudo waypost image …", code=USAGE
         )
     packages = Mirror(mirror)
-    archive = rootfs.base(steps, packages, fresh=fresh)
-    return archive, deb.package(steps, foreign.freeze(steps, packages), "aarch64")
+    with ThreadPoolExecutor(2) as beside:  # each is emulated for minutes on one processor
+        archive = beside.submit(rootfs.base, steps, packages, fresh=fresh)
+        frozen = beside.submit(foreign.freeze, steps, packages)
+        package = deb.package(steps, frozen.result(), "aarch64")
+        return archive.result(), package

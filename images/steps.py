@@ -8,14 +8,18 @@ import hashlib
 import os
 import shutil
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from images.errors import ImageError
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 KEY_DIGITS: Final = 16
 """Of the hash in a result's name: 64 bits tell a few thousand apart."""
@@ -33,6 +37,42 @@ def default_cache() -> Path:
     return Path(base) / "waypost" / "images"
 
 
+class Clocks:
+    """On a terminal: which steps are being done, and for how long. Threads share one."""
+
+    def __init__(self) -> None:
+        self._one_at_a_time = threading.Lock()
+        self._progress: Progress | None = None
+
+    @contextlib.contextmanager
+    def shown(self, title: str) -> Iterator[None]:
+        """While its body runs; nothing where nobody looks."""
+        if not sys.stderr.isatty():
+            yield
+            return
+        with self._one_at_a_time:
+            progress = self._progress = self._progress or _started()
+            task = progress.add_task(title, total=None)
+        try:
+            yield
+        finally:
+            with self._one_at_a_time:
+                progress.remove_task(task)
+                if not progress.tasks:
+                    progress.stop()
+                    self._progress = None
+
+
+def _started() -> Progress:
+    from rich.console import Console  # noqa: PLC0415 - only who looks needs it
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    progress = Progress(*columns, console=Console(stderr=True), transient=True)
+    progress.start()
+    return progress
+
+
 class Steps:
     """The results of steps, one folder each, named by the step and a hash of its inputs."""
 
@@ -42,6 +82,7 @@ class Steps:
         self._say = say or (lambda line: click.echo(line, err=True))
         self.seconds: dict[str, float] = {}
         """How long each step took; 0.0 where its result was there."""
+        self._clocks = Clocks()
 
     def result(
         self, name: str, title: str, inputs: Iterable[Input], make: Callable[[Path, Path], None], *, again: bool = False
@@ -66,7 +107,7 @@ class Steps:
             log = self._cache / f"{name}.log"
             log.unlink(missing_ok=True)
             began = time.monotonic()
-            with self._shown(title):
+            with self._clocks.shown(title):
                 make(part, log)
             remove(place)
             part.rename(place)
@@ -96,20 +137,6 @@ class Steps:
         """One process makes a step at a time; another waits, and finds it done."""
         with (self._cache / f"{name}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
-
-    @contextlib.contextmanager
-    def _shown(self, title: str) -> Iterator[None]:
-        """On a terminal, which step is being done and for how long."""
-        if not sys.stderr.isatty():
-            yield
-            return
-        from rich.console import Console  # noqa: PLC0415 - only who looks needs it
-        from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415
-
-        columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-        with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
-            shown.add_task(title, total=None)
             yield
 
 
