@@ -77,6 +77,7 @@ STUB = """#!/bin/sh
 # Stands for the environment's Python, and notes what it is asked.
 printf '%s\\n' "$*" >> "${0%/*}/asked"
 case "$*" in *"hatch_build.py native") exec sh "${0%/*}/compile" ;; esac
+[ ! -f "${0%/*}/killed" ] || case "$*" in *"$(cat "${0%/*}/killed")"*) kill -9 $$ ;; esac
 """
 
 
@@ -143,6 +144,18 @@ class TestHotModules:
         assert said.count("were not compiled and run in Python") == 1
         assert "Ready after" in said
         assert self.start(checkout) == (["-P -m edge.appliance.main edge"], "")
+
+    @pytest.mark.parametrize(("killed", "kept"), [("spark.setup install", True), ("--editable", False)])
+    def test_only_packages_that_may_be_half_there_are_installed_anew(
+        self, checkout: Path, killed: str, kept: bool
+    ) -> None:
+        (checkout / ".venv/bin/killed").write_text(killed)
+        with pytest.raises(AssertionError, match="set-up failed at"):
+            self.start(checkout)
+        assert (checkout / ".venv/.waypost-step").exists() is not kept
+        if kept:
+            (checkout / ".venv/bin/killed").unlink()
+            assert "Ready after" in self.start(checkout)[1]
 
     def test_after_a_pull_nobody_waits(self, checkout: Path) -> None:
         self.start(checkout)
