@@ -66,7 +66,7 @@ class Checkpointer:
             self._files = undo.pop_all()
 
     def committed(self, log_bytes: int) -> None:
-        """A commit made the log longer by this, and has been answered."""
+        """A commit made the log longer by this, and has been answered; or it failed, and added nothing."""
         self._room.committed(log_bytes)
         self._logged_bytes += log_bytes
         if self._logged_bytes < self._limits.checkpoint_bytes:
@@ -78,7 +78,7 @@ class Checkpointer:
             self._wait()
         if not self._failed:
             left = self._logged_bytes - self._moved_bytes
-            if left > REST * self._limits.checkpoint_bytes and not long and self._begin():
+            if left > REST * self._limits.checkpoint_bytes and not long and self._index.left and self._begin():
                 return
             self._move(self._own)
         # after a failure, too: commits need the log alone, and it is tried again when as much has been written again

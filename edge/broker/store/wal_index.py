@@ -31,6 +31,11 @@ class LogIndex:
         """Frames there are."""
         return int.from_bytes(self._map[FRAMES], sys.byteorder)
 
+    @property
+    def left(self) -> int:
+        """Frames that are not in the file yet."""
+        return self.frames - int.from_bytes(self._map[_MOVED], sys.byteorder)
+
     def none_is_moved(self) -> None:
         """The next checkpoint moves every frame again."""
         self._map[_MOVED] = bytes(4)

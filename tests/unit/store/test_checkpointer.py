@@ -136,6 +136,17 @@ def test_a_pass_begins_with_something_left_to_move(site: Site) -> None:
     assert all(moved < there for moved, there in site.beside.found)
 
 
+def test_commits_that_left_nothing_begin_no_pass(site: Site) -> None:
+    """They failed: the log is as it was, moved to its end, and the next commit begins it anew."""
+    site.commit(5)
+    site.own.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+    for _ in range(3 * LIMITS.checkpoint_bytes // COMMIT_BYTES):
+        site.checkpointer.committed(COMMIT_BYTES)
+    site.wait_for_the_pass()
+    assert not site.beside.found
+    site.commit_until_begun()
+
+
 def test_commits_wait_for_a_pass_when_the_log_is_too_long(site: Site) -> None:
     site.beside.gate.clear()
     site.commit_until_begun()
