@@ -12,7 +12,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from spark import connector, java
+from spark import java
+from spark.connector.jar_set import DELTA, share
 
 MAKE_SECONDS_MAX = 240.0
 
@@ -21,7 +22,7 @@ def path(home: java.Java) -> Path:
     """The archive for this Java, this Spark and these jars, there or not."""
     from importlib.metadata import version  # noqa: PLC0415
 
-    return connector.share() / f"classes-java{home.major}-spark{version('pyspark')}-{connector.pins()}.jsa"
+    return share() / f"classes-java{home.major}-spark{version('pyspark')}-{DELTA.pins()}.jsa"
 
 
 def jvm_options(home: java.Java) -> tuple[str, ...]:
@@ -34,9 +35,9 @@ def make() -> str:
     """Run one small pass of every job in a JVM that archives its classes on exit; returns what to tell the user.
 
     Never raises for a JVM that makes no archive (some runtimes cannot): the message says so. Raises
-    `connector.ConnectorMissing` or `java.JavaMissing` when no pass can be run at all.
+    `ConnectorMissing` or `java.JavaMissing` when no pass can be run at all.
     """
-    connector.jars()
+    DELTA.paths()
     home = java.find()
     target = path(home)
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -174,9 +174,10 @@ class _Passes:
 
 
 def _pass(lake: Place, jobs: list[Job], how: _Passes) -> None:
-    commands.require_folder(lake)
+    commands.require_writable(lake)
     closed = commands.as_private_as(lake)
-    from spark import connector, java, session
+    from spark import java, session
+    from spark.connector.repository import ConnectorMissing
     from spark.jobs import runner
 
     options = session.Options(
@@ -207,7 +208,7 @@ def _pass(lake: Place, jobs: list[Job], how: _Passes) -> None:
             sys.exit(0)
         click.echo("interrupted: the tables are consistent, and the next run continues", err=True)
         sys.exit(FAILED)
-    except (connector.ConnectorMissing, java.JavaMissing) as error:
+    except (ConnectorMissing, java.JavaMissing) as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(USAGE)
     _conclude(steps, runner.log_of(lake))

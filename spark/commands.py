@@ -57,12 +57,12 @@ def as_private_as(lake: Place) -> int:
     return closed
 
 
-def require_folder(lake: Place) -> None:
-    """Spark's sessions have no client of object stores. Raises `click.UsageError`."""
-    if not isinstance(lake, Folder):
-        raise click.UsageError(
-            f"{lake.uri}: Spark's jobs need a lake in a folder; report, verify, maintain and schema take this one"
-        )
+def require_writable(lake: Place) -> None:
+    """Raise `click.UsageError` where the store does not see to it that of two who commit at once one does."""
+    try:
+        lake.check()
+    except OSError as error:
+        raise click.UsageError(str(error)) from None
 
 
 def _there(lake: Place) -> Place:
@@ -204,8 +204,9 @@ def replay(lake: Place, reason: str | None, address: str | None, master: str | N
     A pass does this by itself once a schema was registered or a Sparkplug birth has landed. May be killed at any
     moment: what was begun is ended by the next pass.
     """
-    require_folder(lake)
-    from spark import connector, java, session
+    require_writable(lake)
+    from spark import java, session
+    from spark.connector.repository import ConnectorMissing
     from spark.jobs import runner
     from spark.jobs.replay import Chosen
     from spark.jobs.replay import replay as read_again
@@ -215,7 +216,7 @@ def replay(lake: Place, reason: str | None, address: str | None, master: str | N
     try:
         with runner.opened(lake, options) as opened:
             outcome = read_again(opened.pin(), Chosen(reason, address))
-    except (connector.ConnectorMissing, java.JavaMissing) as error:
+    except (ConnectorMissing, java.JavaMissing) as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(USAGE)
     counts: dict[str, Any] = {"messages": outcome.rows_in, "readings": outcome.rows_out}

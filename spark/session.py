@@ -1,7 +1,7 @@
 """Starting Spark: one builder for the command, the jobs and the tests; local by default, a cluster by configuration.
 
-Every start is offline: the connector's jars are local files (`spark.connector`), the interface is the loopback, the
-web UI is off. Nothing here reads or writes a table.
+Every start is offline: jars are local files (`spark.connector`), the interface is the loopback, the web UI is off.
+Nothing here reads or writes a table.
 """
 
 from __future__ import annotations
@@ -17,10 +17,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from spark import archive, connector, java
+from spark import archive, java, object_store
+from spark.connector.jar_set import DELTA, S3
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from cloud.place.bucket import Bucket
 
 LOGGING = Path(__file__).parent / "log4j2.properties"
 DRIVER_MEMORY = "1g"
@@ -54,6 +57,7 @@ class Options:
     `settings`  further `spark.*` settings; they win over what is set here.
     `jvm`       further options of the driver's JVM.
     `log`       file that takes what the JVM and its workers write to standard error; None: this process's own.
+    `bucket`    a place in an object store that is to be reached.
     """
 
     master: str | None = None
@@ -61,31 +65,37 @@ class Options:
     settings: Mapping[str, str] = field(default_factory=dict)
     jvm: tuple[str, ...] = ()
     log: Path | None = None
+    bucket: Bucket | None = None
 
 
 def start(name: str, options: Options = Options()) -> SparkSession:
     """A session named `name`.
 
-    Raises `connector.ConnectorMissing` or `java.JavaMissing`, whose messages say what to install.
+    Raises `ConnectorMissing` or `java.JavaMissing`, whose messages say what to install.
     """
-    jars = connector.jars()
+    client = S3.paths() if options.bucket is not None else []
+    connector = DELTA.paths()
     home = java.find()
     master = options.master or os.environ.get("WAYPOST_SPARK_MASTER") or "local[*]"
     _prepare_environment(home.home)
     from pyspark.sql import SparkSession  # noqa: PLC0415 - half a second that `--help` must not pay
 
     builder = SparkSession.builder.appName(name).master(master)
-    settings = _settings(master, jars, _jvm_options(home, options))
+    settings = _settings(master, connector, client, _jvm_options(home, options))
     if options.load != "large":
         settings |= _QUICK_SETTINGS
     if options.load == "tiny":
         settings |= _TINY_SETTINGS
+    if options.bucket is not None:
+        settings |= object_store.COMMITS
     for key, value in {**settings, **options.settings}.items():
         builder = builder.config(key, value)
     # What a job raises is reported by whoever runs the job; the bridge to the JVM would print it a second time.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     with _standard_error_to(options.log):
         session: SparkSession = builder.getOrCreate()
+    if options.bucket is not None:
+        object_store.reach(session, options.bucket, options.settings)
     return session
 
 
@@ -147,12 +157,13 @@ def _jvm_options(home: java.Java, options: Options) -> str:
     return " ".join(f'"{flag}"' if " " in flag else flag for flag in flags)
 
 
-def _settings(master: str, jars: list[Path], jvm_options: str) -> dict[str, str]:
+def _settings(master: str, connector: list[Path], client: list[Path], jvm_options: str) -> dict[str, str]:
     local = master.startswith("local")
-    class_path = os.pathsep.join(map(str, jars))
     settings = {
         "spark.driver.extraJavaOptions": jvm_options,
-        "spark.driver.extraClassPath": class_path,
+        "spark.driver.extraClassPath": os.pathsep.join(map(str, connector)),
+        # Not on the class path: a class archive fits one only.
+        "spark.jars": ",".join(map(str, client if local else (*connector, *client))),
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.sql.session.timeZone": "UTC",
@@ -177,6 +188,4 @@ def _settings(master: str, jars: list[Path], jvm_options: str) -> dict[str, str]
             # Adaptive execution only ever merges partitions; 200 empty ones cost seconds on a small lake.
             "spark.sql.shuffle.partitions": str(partitions),
         }
-    else:
-        settings["spark.jars"] = ",".join(map(str, jars))
     return settings

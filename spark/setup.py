@@ -1,4 +1,4 @@
-"""What set-up brings once: `python -m spark.setup install` the connector's jars, `… archive` the class archive."""
+"""What set-up brings once: `python -m spark.setup install [s3]` jars, `… archive` the class archive."""
 
 from __future__ import annotations
 
@@ -7,26 +7,32 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from spark import connector, java
+from spark import java
+from spark.connector.jar_set import DELTA, SETS
+from spark.connector.repository import ConnectorMissing
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """`install [--from DIR]` and `archive`; exit codes 0 done, 1 failed."""
+    """`install [SET] [--from DIR]` and `archive`; exit codes 0 done, 1 failed."""
     parser = argparse.ArgumentParser(prog="python -m spark.setup", description="What Spark needs, brought once.")
     verbs = parser.add_subparsers(dest="verb", required=True)
-    bring = verbs.add_parser("install", help="bring the connector's jars into this environment")
+    bring = verbs.add_parser("install", help="bring jars into this environment")
+    bring.add_argument(
+        "set", nargs="?", choices=SETS, default=DELTA.name, help="delta (default), or s3: for a lake in an object store"
+    )
     bring.add_argument("--from", dest="source", type=Path, help="a folder that holds the jars (no network needed)")
     verbs.add_parser("archive", help="make the class archive that shortens every later start (optional)")
     options = parser.parse_args(arguments)
     try:
         if options.verb == "install":
-            said = "installed" if connector.install(options.source) else "already there"
-            print(f"{said}: {connector.folder()}", file=sys.stderr)  # noqa: T201 - this is the command's output
+            jars = SETS[options.set]
+            said = "installed" if jars.install(options.source) else "already there"
+            print(f"{said}: {jars.folder()}", file=sys.stderr)  # noqa: T201 - this is the command's output
         else:
             from spark import archive  # noqa: PLC0415 - pulls in Spark, which `install` must not need
 
             print(archive.make(), file=sys.stderr)  # noqa: T201
-    except (connector.ConnectorMissing, java.JavaMissing) as error:
+    except (ConnectorMissing, java.JavaMissing) as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201
         return 1
     return 0

@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from graphlib import TopologicalSorter
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
 from deltalake.exceptions import TableNotFoundError
@@ -25,6 +25,9 @@ from spark.jobs import catalog
 from spark.jobs.outcome import Job
 from spark.jobs.progress import SourceLost
 from spark.tables import FormatUnknown, Lake, SchemaMismatch, TableUnreadable
+
+if TYPE_CHECKING:
+    from cloud.place.bucket import Bucket
 
 SMALL_BYTES_MAX = 64 * 1024 * 1024
 """Up to this much telemetry a pass lasts seconds, and the JVM's second compiler costs more than it gives."""
@@ -55,11 +58,18 @@ class Step:
 @contextmanager
 def opened(lake: Somewhere, options: session.Options) -> Iterator[Lake]:
     """The lake through a session of its own, which is gone with its JVM afterwards."""
-    started = session.start("waypost-analytics", options)
+    place = place_of(lake)
+    started = session.start("waypost-analytics", replace(options, bucket=_bucket(place)))
     try:
-        yield Lake(started, lake)
+        yield Lake(started, place)
     finally:
         session.stop(started)
+
+
+def _bucket(place: Place) -> Bucket | None:
+    from cloud.place.bucket import Bucket  # noqa: PLC0415 - a folder needs no client of object stores
+
+    return place if isinstance(place, Bucket) else None
 
 
 def load(lake: Somewhere) -> session.Load:

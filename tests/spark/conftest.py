@@ -8,7 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from spark import connector, java, schemas, session
+from cloud.place.bucket import Bucket
+from cloud.place.options import Options as PlaceOptions
+from spark import java, schemas, session
+from spark.connector.jar_set import DELTA, S3
+from spark.connector.repository import ConnectorMissing
 from spark.tables import Lake
 
 if TYPE_CHECKING:
@@ -21,14 +25,24 @@ Make = Callable[..., "DataFrame"]
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A quick local session; skipped where set-up has brought no connector or no Java."""
     try:
-        connector.jars()
+        DELTA.paths()
         java.find()
-    except (connector.ConnectorMissing, java.JavaMissing) as missing:
+    except (ConnectorMissing, java.JavaMissing) as missing:
         pytest.skip(str(missing))
     log = tmp_path_factory.mktemp("log") / "spark.log"
-    started = session.start("tests", session.Options(master="local[2]", load="tiny", log=log))
+    options = session.Options(master="local[2]", load="tiny", log=log, bucket=_bucket())
+    started = session.start("tests", options)
     yield started
     session.stop(started)
+
+
+def _bucket() -> Bucket | None:
+    """Tests of buckets name theirs later; here it makes the session one that can reach them."""
+    try:
+        S3.paths()
+    except ConnectorMissing:
+        return None
+    return Bucket("none", "", PlaceOptions())
 
 
 @pytest.fixture

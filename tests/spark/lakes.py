@@ -19,6 +19,7 @@ from typing import Any
 import deltalake
 import pyarrow as pa
 
+from cloud.place.place import Somewhere, place_of
 from spark import schemas
 
 START = datetime(2026, 3, 14, 9, 26, 0, tzinfo=UTC)
@@ -28,13 +29,16 @@ DRAIN_ROWS_PER_S = 120.0
 Row = dict[str, Any]
 
 
-def write(root: Path, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
+def write(root: Somewhere, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
     """Append `rows` to landed table `name` in one commit; columns a row does not name are null."""
     table = schemas.LANDED[name]
     columns = pa.schema(deltalake.Schema.from_json(table.columns.json()).to_arrow())
     names = table.columns.names
     data = pa.Table.from_pylist([{name: row.get(name) for name in names} for row in rows], schema=columns)
-    deltalake.write_deltalake(root / name, data, mode="append", partition_by=list(table.partition_by))
+    place, partitions = place_of(root).at(name), list(table.partition_by)
+    deltalake.write_deltalake(
+        place.uri, data, mode="append", partition_by=partitions, storage_options=place.storage_options
+    )
 
 
 def message(sequence: int = 0, **override: Any) -> Row:
@@ -124,7 +128,7 @@ class Plan:
     outages: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
 
-def fleet(root: Path, plan: Plan) -> int:
+def fleet(root: Somewhere, plan: Plan) -> int:
     """Write a lake that `plan` would leave behind; returns the number of telemetry rows."""
     rows: list[Row] = []
     status: list[Row] = []

@@ -2,53 +2,60 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
+import pyspark
 import pytest
 
-from spark import archive, connector, java
-from spark.connector import ConnectorMissing, Jar
+from spark import archive, java, setup
+from spark.connector import pins, repository
+from spark.connector.jar_set import DELTA, S3, SETS, JarSet
+from spark.connector.pins import Jar
+from spark.connector.repository import ConnectorMissing
+
+CONTENT = b"not really a jar"
+THING = JarSet("thing", "the thing", (Jar("org.example", "thing", "1", hashlib.sha256(CONTENT).hexdigest()),))
 
 
 @pytest.fixture
 def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An environment of its own, and one pinned jar whose content is known."""
-    content = b"not really a jar"
+    """An environment of its own, and a folder with the one jar that is wanted."""
     monkeypatch.setattr(sys, "prefix", str(tmp_path / "env"))
-    monkeypatch.setattr(connector, "JARS", (Jar("org.example", "thing", "1", hashlib.sha256(content).hexdigest()),))
     source = tmp_path / "source"
     source.mkdir()
-    (source / "thing-1.jar").write_bytes(content)
+    (source / "thing-1.jar").write_bytes(CONTENT)
     return source
 
 
 class TestInstall:
     def test_from_a_folder_once(self, environment: Path) -> None:
-        with pytest.raises(ConnectorMissing, match=r"spark\.setup install"):
-            connector.jars()
-        assert connector.install(environment) is True
-        assert [jar.name for jar in connector.jars()] == ["thing-1.jar"]
-        assert connector.install(environment) is False
-        assert [path.name for path in connector.folder().parent.iterdir()] == [connector.pins()]
+        with pytest.raises(ConnectorMissing, match=r"spark\.setup install thing"):
+            THING.paths()
+        assert THING.install(environment) is True
+        assert [jar.name for jar in THING.paths()] == ["thing-1.jar"]
+        assert THING.install(environment) is False
+        assert [path.name for path in THING.folder().parent.iterdir()] == [THING.pins()]
 
     def test_a_jar_that_is_not_the_pinned_one_is_refused(self, environment: Path) -> None:
         (environment / "thing-1.jar").write_bytes(b"something else")
         with pytest.raises(ConnectorMissing, match=r"not what was pinned: thing-1\.jar"):
-            connector.install(environment)
-        assert not connector.folder().exists()
+            THING.install(environment)
+        assert not THING.folder().exists()
 
     def test_a_damaged_installation_is_mended(self, environment: Path) -> None:
-        connector.install(environment)
-        (connector.folder() / "thing-1.jar").write_bytes(b"")
-        assert connector.install(environment) is True
-        assert connector.wrong_jars(connector.folder()) == []
+        THING.install(environment)
+        (THING.folder() / "thing-1.jar").write_bytes(b"")
+        assert THING.install(environment) is True
+        assert repository.wrong(THING.jars, THING.folder()) == []
 
     def test_a_folder_without_the_jars_says_which(self, environment: Path, tmp_path: Path) -> None:
         with pytest.raises(ConnectorMissing, match=r"has no thing-1\.jar"):
-            connector.install(tmp_path)
+            THING.install(tmp_path)
 
     def test_an_unreachable_repository_is_one_clear_error(
         self, environment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -56,10 +63,10 @@ class TestInstall:
         monkeypatch.setenv("DEFAULT_ARTIFACT_REPOSITORY", (tmp_path / "nowhere").as_uri() + "/")
         monkeypatch.setenv("PATH", str(tmp_path))
         with pytest.raises(ConnectorMissing, match="--from FOLDER") as refused:
-            connector.install()
+            THING.install()
         assert "java:" in str(refused.value)
         assert "mvn: not installed" in str(refused.value)
-        assert not connector.folder().exists()
+        assert not THING.folder().exists()
 
     def test_a_repository_of_ones_own_is_used(
         self, environment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -72,14 +79,44 @@ class TestInstall:
             "<artifactId>thing</artifactId><version>1</version></project>"
         )
         monkeypatch.setenv("DEFAULT_ARTIFACT_REPOSITORY", (tmp_path / "repository").as_uri() + "/")
-        assert connector.install() is True
-        assert connector.wrong_jars(connector.folder()) == []
+        assert THING.install() is True
+        assert repository.wrong(THING.jars, THING.folder()) == []
 
 
-def test_pins_are_whole() -> None:
-    assert all(len(jar.sha256) == 64 and jar.version for jar in connector.JARS)
-    assert len({jar.file_name for jar in connector.JARS}) == len(connector.JARS)
-    assert connector.pins().startswith("delta-")
+class TestSets:
+    def test_pins_are_whole(self) -> None:
+        for jars in SETS.values():
+            assert all(len(jar.sha256) == 64 and jar.version for jar in jars.jars)
+            assert len({jar.file_name for jar in jars.jars}) == len(jars.jars)
+            assert jars.pins().startswith(f"{jars.name}-")
+
+    def test_the_client_of_object_stores_is_of_sparks_hadoop(self) -> None:
+        shipped = Path(pyspark.__file__).parent / "jars"
+        assert (shipped / f"hadoop-client-api-{pins.HADOOP_VERSION}.jar").is_file()
+
+    def test_what_spark_ships_is_not_brought(self) -> None:
+        shipped = {path.name.rpartition("-")[0] for path in (Path(pyspark.__file__).parent / "jars").glob("*.jar")}
+        assert not {jar.artifact for jars in SETS.values() for jar in jars.jars} & shipped
+
+    def test_a_set_that_needs_another_says_so(self, environment: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert setup.main(["install", "s3", "--from", str(environment)]) == 1
+        assert "spark.setup install delta" in capsys.readouterr().err
+
+    def test_another_source_is_another_set(self, tmp_path: Path) -> None:
+        source = tmp_path / "Other.scala"
+        source.write_text("class Other")
+        assert dataclasses.replace(S3, source=source).pins() != S3.pins()
+
+    @pytest.mark.slow
+    def test_the_class_of_our_own_is_compiled_by_what_spark_ships(self, tmp_path: Path) -> None:
+        assert S3.source is not None
+        repository.compile_scala(S3.source, DELTA.paths(), tmp_path / "made.jar")
+        with zipfile.ZipFile(tmp_path / "made.jar") as made:
+            assert "waypost/ConditionalLogStore.class" in made.namelist()
+        broken = tmp_path / "Broken.scala"
+        broken.write_text("class Broken extends Nothing.there")
+        with pytest.raises(ConnectorMissing, match=r"Broken\.scala was not compiled"):
+            repository.compile_scala(broken, (), tmp_path / "none.jar")
 
 
 class TestJava:

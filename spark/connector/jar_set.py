@@ -1,0 +1,112 @@
+"""Sets of jars in this environment: Delta's connector, and the client of object stores for who has a lake in one.
+
+`python -m spark.setup install` brings a set into `<environment>/share/waypost/jars/<pins>`; the folder appears by one
+rename after every SHA-256 was checked, so a folder that exists is whole. Nothing at run time asks a network: `paths`
+only looks. `--from DIR` takes the jars from a folder, for machines without any network.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shlex
+import shutil
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from spark.connector import pins, repository
+from spark.connector.repository import ConnectorMissing
+
+
+@dataclass(frozen=True, slots=True)
+class JarSet:
+    """Jars that are there together or not at all.
+
+    `title`   what it is, for people.
+    `jars`    what is brought.
+    `source`  a class of our own in Scala, compiled against them at set-up into one jar more.
+    `beside`  another set that the class needs.
+    """
+
+    name: str
+    title: str
+    jars: tuple[pins.Jar, ...]
+    source: Path | None = None
+    beside: JarSet | None = None
+
+    @property
+    def command(self) -> str:
+        """What a person runs to bring it."""
+        return shlex.join([sys.executable, "-P", "-m", "spark.setup", "install", self.name])
+
+    def folder(self) -> Path:
+        """Where the jars of these pins are, once installed."""
+        return share() / "jars" / self.pins()
+
+    def pins(self) -> str:
+        """Short name of the pins: the folder's name."""
+        text = "\n".join(f"{jar.group}:{jar.artifact}:{jar.version}:{jar.sha256}" for jar in self.jars)
+        if self.source is not None:
+            text += self.source.read_text()
+        return f"{self.name}-{self.jars[0].version}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+
+    def paths(self) -> list[Path]:
+        """The installed jars. Raises `ConnectorMissing` when set-up has not brought them."""
+        paths = [self.folder() / jar.file_name for jar in self.jars]
+        if self.source is not None:
+            paths.append(self._compiled(self.folder()))
+        if not all(path.is_file() for path in paths):
+            raise ConnectorMissing(f"{self.title} is not installed in {sys.prefix}: run `{self.command}` once")
+        return paths
+
+    def install(self, source: Path | None = None) -> bool:
+        """Bring the jars, checked, into the environment; False when they were there and whole already.
+
+        `source` is a folder that holds the jars by their Maven names; without it they are resolved.
+        Raises `ConnectorMissing` naming what failed and the next step; the environment is then as it was.
+        """
+        target = self.folder()
+        if target.is_dir() and not repository.wrong(self.jars, target):
+            return False
+        beside = self.beside.paths() if self.beside is not None else []
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".fetch-") as scratch:
+            fresh = Path(scratch) / "jars"
+            fresh.mkdir()
+            if source is not None:
+                repository.copy(self.jars, source, fresh)
+            else:
+                repository.bring(self.jars, fresh, Path(scratch), self.command)
+            wrong = repository.wrong(self.jars, fresh)
+            if wrong:
+                raise ConnectorMissing(
+                    f"jars missing or not what was pinned: {', '.join(wrong)}; nothing was installed. "
+                    "Check the repository or mirror they came from"
+                )
+            if self.source is not None:
+                repository.compile_scala(self.source, beside, self._compiled(fresh))
+            if target.exists():
+                shutil.rmtree(target)
+            fresh.replace(target)
+        return True
+
+    def _compiled(self, folder: Path) -> Path:
+        return folder / f"waypost-{self.name}.jar"
+
+
+def share() -> Path:
+    """The environment's folder of things brought or made at set-up."""
+    return Path(sys.prefix) / "share" / "waypost"
+
+
+DELTA: Final = JarSet("delta", "the Delta connector", pins.DELTA)
+S3: Final = JarSet(
+    "s3",
+    "Spark's client of object stores",
+    pins.S3,
+    source=Path(__file__).parent / "ConditionalLogStore.scala",
+    beside=DELTA,
+)
+SETS: Final = {one.name: one for one in (DELTA, S3)}

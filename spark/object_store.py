@@ -1,0 +1,66 @@
+"""How Spark reaches a lake in a bucket: the settings of Hadoop's client (S3A), and credentials.
+
+All of it is handed to the running JVM and not to its start, as what a JVM is started with stands in a command line that
+everybody on the machine can read. Executors get it as part of the configuration of what they are to read or write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from typing import TYPE_CHECKING, Final
+
+from cloud.place.limits import CONNECT_S, REQUEST_S
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from cloud.place.bucket import Bucket
+    from cloud.place.options import Credentials
+
+COMMITS: Final = {f"spark.delta.logStore.{scheme}.impl": "waypost.ConditionalLogStore" for scheme in ("s3a", "s3")}
+"""For the start: how versions of tables are committed. With Delta's own stores both of two writers of one version
+succeed, and what one of them wrote is lost."""
+RETRIES_MAX: Final = 5
+"""Times S3A sends a request again, each time longer after: a store that does not answer fails a job within minutes."""
+COMMIT_BYTES_MAX: Final = 64 * 1024 * 1024
+"""What is larger is put in parts. A commit of 100,000 files is smaller: one conditional request."""
+
+_ROLE: Final = "software.amazon.awssdk.auth.credentials.DefaultCredentialsProvider"
+"""What the machine has: a role of the instance, the container or the pod."""
+_GIVEN: Final = "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider"
+_LENT: Final = "org.apache.hadoop.fs.s3a.TemporaryAWSCredentialsProvider"
+
+
+def reach(session: SparkSession, bucket: Bucket, settings: Container[str] = ()) -> None:
+    """Let a session read and write a bucket; before it does. `settings`: names that somebody else has set."""
+    hadoop = session.sparkContext._jsc.hadoopConfiguration()
+    for name, value in {**_client(bucket), **_credentials(bucket.options.credentials)}.items():
+        if f"spark.hadoop.fs.s3a.{name}" not in settings:
+            hadoop.set(f"fs.s3a.{name}", value)
+
+
+def _client(bucket: Bucket) -> dict[str, str]:
+    options = bucket.options
+    found = {
+        "endpoint.region": options.region,
+        "connection.establish.timeout": f"{CONNECT_S}s",
+        "connection.timeout": f"{REQUEST_S}s",
+        "retry.limit": str(RETRIES_MAX),
+        "multipart.size": str(COMMIT_BYTES_MAX),
+        "multipart.threshold": str(COMMIT_BYTES_MAX),
+        # Parquet's reader asks for the ranges it needs.
+        "experimental.input.fadvise": "random",
+    }
+    if options.endpoint is not None:
+        # A store of one's own has no host name for each bucket.
+        found |= {"endpoint": options.endpoint, "path.style.access": "true"}
+    return found
+
+
+def _credentials(credentials: Credentials | None) -> dict[str, str]:
+    if credentials is None:
+        return {"aws.credentials.provider": _ROLE}
+    found = {"access.key": credentials.access_key_id, "secret.key": credentials.secret_access_key}
+    if credentials.session_token is None:
+        return {**found, "aws.credentials.provider": _GIVEN}
+    return {**found, "aws.credentials.provider": _LENT, "session.token": credentials.session_token}

@@ -1,0 +1,172 @@
+"""A lake on an object store, through Spark: of several who commit the same version one does, and nothing is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import deltalake
+import pyarrow as pa
+import pytest
+from py4j.protocol import Py4JJavaError
+
+from cloud.place.bucket import Bucket
+from cloud.place.options import from_environment
+from spark import object_store, schemas
+from spark.connector.jar_set import S3
+from spark.connector.repository import ConnectorMissing
+from spark.tables import Lake, Transaction
+from tests.spark.conftest import Make
+from tests.support.put_gate import PutGate
+from tests.support.s3 import BUCKET, KEYS, ObjectStore
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+AT = datetime(2026, 3, 14, 9, 26, tzinfo=UTC)
+CONDITIONAL = "waypost.ConditionalLogStore"
+OF_DELTA = "io.delta.storage.S3SingleDriverLogStore"
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
+    try:
+        S3.paths()
+    except ConnectorMissing as missing:
+        pytest.skip(str(missing))
+    log = tmp_path_factory.mktemp("store") / "store.log"
+    with ObjectStore(log) as running, pytest.MonkeyPatch.context() as environment:
+        for name, value in running.environment().items():
+            environment.setenv(name, value)
+        yield running
+
+
+@pytest.fixture(scope="module")
+def gate(spark: SparkSession, store: ObjectStore) -> Iterator[PutGate]:
+    """What the session reaches the store through."""
+    with PutGate(store.port) as gate:
+        object_store.reach(spark, Bucket(BUCKET, "", from_environment(store.environment(gate.port))))
+        yield gate
+
+
+@pytest.fixture
+def lake(spark: SparkSession, store: ObjectStore, gate: PutGate, request: pytest.FixtureRequest) -> Lake:
+    """An empty lake in the bucket. delta-rs reaches it beside the gate."""
+    return Lake(spark, Bucket(BUCKET, request.node.originalname, from_environment(store.environment())))
+
+
+def row(sequence: int) -> dict[str, Any]:
+    words = ("tenant", "gateway", "epoch", "address", "device", "metric", "reason", "content_type")
+    times = {"event_time": AT, "ingested_at": AT, "ingest_date": AT.date()}
+    return {**dict.fromkeys(words, "x"), **times, "sequence": sequence, "body": b""}
+
+
+def entry(version: int) -> str:
+    return f"/_delta_log/{version:020}.json"
+
+
+def by_delta_rs(lake: Lake, sequence: int) -> None:
+    place = lake.at("reject")
+    columns = pa.schema(deltalake.Schema.from_json(schemas.DERIVED["reject"].columns.json()).to_arrow())
+    rows = pa.Table.from_pylist([row(sequence)], schema=columns)
+    deltalake.write_deltalake(place.uri, rows, mode="append", storage_options=place.storage_options)
+
+
+def held(lake: Lake) -> list[int]:
+    """What delta-rs and Spark find alike."""
+    found = sorted(lake.at("reject").delta().to_pyarrow_table(columns=["sequence"])["sequence"].to_pylist())
+    assert sorted(each["sequence"] for each in lake.read("reject").collect()) == found
+    return found
+
+
+class TestTwoWriters:
+    def test_delta_rs_commits_first(self, lake: Lake, gate: PutGate, frame: Make) -> None:
+        lake.ensure("reject")
+        gate.before_put_of(entry(1), lambda: by_delta_rs(lake, 7))
+        lake.append("reject", frame("reject", row(1)), Transaction("job", 1))
+        assert held(lake) == [1, 7]
+        assert lake.at("reject").delta().version() == 2
+
+    @pytest.mark.slow
+    def test_another_spark_commits_first(self, lake: Lake, gate: PutGate, frame: Make) -> None:
+        lake.ensure("reject")
+        other = lake.for_job()
+        gate.before_put_of(
+            entry(1), lambda: other.append("reject", frame("reject", row(7)), Transaction("other job", 1))
+        )
+        lake.append("reject", frame("reject", row(1)), Transaction("job", 1))
+        assert held(lake) == [1, 7]
+
+    @pytest.mark.slow
+    def test_two_passes_with_the_same_batch_write_it_once(self, lake: Lake, gate: PutGate, frame: Make) -> None:
+        lake.ensure("reject")
+        same = Transaction("job", 1)
+        gate.before_put_of(entry(1), lambda: lake.for_job().append("reject", frame("reject", row(1)), same))
+        with pytest.raises(Exception, match=r"ConcurrentTransaction|CONCURRENT_TRANSACTION"):
+            lake.append("reject", frame("reject", row(1)), same)
+        assert held(lake) == [1]
+
+    @pytest.mark.parametrize(("log_store", "wins"), [(CONDITIONAL, b"theirs\n"), (OF_DELTA, b"ours\n")])
+    def test_which_entry_stays(
+        self, spark: SparkSession, lake: Lake, gate: PutGate, log_store: str, wins: bytes
+    ) -> None:
+        """With Delta's own store both writers are told that they have committed, and one commit is gone."""
+        place, name = lake.at(log_store), entry(1).removeprefix("/")
+        gate.before_put_of(entry(1), lambda: place.put_new(name, b"theirs\n"))
+        if log_store == CONDITIONAL:
+            with pytest.raises(Py4JJavaError, match="FileAlreadyExistsException"):
+                write(spark, log_store, f"{place.spark_uri}/{name}", "ours")
+        else:
+            write(spark, log_store, f"{place.spark_uri}/{name}", "ours")
+        assert place.read(name) == wins
+
+
+def write(spark: SparkSession, log_store: str, path: str, *actions: str) -> None:
+    """An entry of a log, as Delta's connector has it written."""
+    context = spark.sparkContext
+    java, hadoop = context._jvm, context._jsc.hadoopConfiguration()
+    assert java is not None
+    loader = java.java.lang.Thread.currentThread().getContextClassLoader()
+    found = java.java.lang.Class.forName(log_store, True, loader)
+    made = found.getConstructors()[0].newInstance(java.PythonUtils.toArray([hadoop]))
+    entries = java.java.util.ArrayList()
+    for action in actions:
+        entries.add(action)
+    made.write(java.org.apache.hadoop.fs.Path(path), entries.iterator(), False, hadoop)
+
+
+def test_an_answer_that_is_lost_is_no_conflict(spark: SparkSession, lake: Lake, gate: PutGate) -> None:
+    """The client asks again and is refused: the entry that is there is its own."""
+    place, name = lake.at("lost"), entry(1).removeprefix("/")
+    gate.lose_answer_to_put_of(entry(1))
+    write(spark, CONDITIONAL, f"{place.spark_uri}/{name}", "ours")
+    assert place.read(name) == b"ours\n"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_what_is_read_and_folded_and_looked_after(lake: Lake, frame: Make) -> None:
+    """Appended, merged, put together, made anew: with both clients of the same tables by turns."""
+    for version in range(1, 4):
+        lake.ensure("reject")
+        lake.append("reject", frame("reject", row(version)), Transaction("job", version))
+    lake.append("reject", frame("reject", row(3)), Transaction("job", 3))
+    lake.at("reject").delta().optimize.compact()
+    assert held(lake) == [1, 2, 3]
+    lake.remove("reject", frame("reject", row(2)), ("sequence", "ingest_date"), "old.metric = 'x'")
+    assert held(lake) == [1, 3]
+    files = lake.at("reject").delta().file_uris()
+    assert len(files) == 1
+    lake.recreate("reject")
+    assert held(lake) == []
+
+
+@pytest.mark.usefixtures("gate")
+def test_nothing_secret_is_in_a_command_line() -> None:
+    lines = b"".join(path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists())
+    assert b"java" in lines
+    assert KEYS["AWS_SECRET_ACCESS_KEY"].encode() not in lines
