@@ -8,6 +8,7 @@ was just broken is high, so that one event is not reported again and again; it f
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 from spark.detector.history import History
@@ -46,9 +47,10 @@ _NOTHING = Finding(0.0)
 class Detector:
     """The state of one series; of bounded size, whatever its length."""
 
-    def __init__(self) -> None:
+    def __init__(self, records: Callable[[int], Records] = Records) -> None:
+        """`records`: makes what remembers so many measures; another one for whoever wants to see their amounts."""
         self._history = History()
-        self._families = [(family, Records(family.count)) for family in families()]
+        self._families = [(family, records(family.count)) for family in families()]
         self._overall = 0.0
         self._intervals: list[float] = []
         self._last_s: float | None = None
