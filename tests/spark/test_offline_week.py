@@ -1,0 +1,99 @@
+"""A part of a large fleet was offline for a week and sends all of it at once: the windows are right, and little else is
+written anew."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from spark.jobs import catalog, runner
+from spark.tables import Lake
+from tests.spark import lakes
+from tests.spark.lakes import START, message
+from tests.spark.truth import ROLLUPS, differences
+from tests.support import delta_commits
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1_800)]
+
+GATEWAYS, OFFLINE = 1_000, 25
+BEGIN = START.replace(minute=0)
+EVERY, PAIR = timedelta(hours=4), timedelta(minutes=20)
+"""Each gateway sends two messages, `PAIR` apart, and again after `EVERY`."""
+DAYS, PASSES = 8, 2
+"""Of what went on before the backlog came, and the passes it was taken in."""
+LOST = BEGIN + EVERY + timedelta(minutes=18)
+"""When the uplinks are cut: between two messages of one hour, amid a day."""
+FOUND = LOST + timedelta(days=7)
+DRAIN_PASSES = 3
+"""Passes that the backlog is spread over, each gateway's oldest first."""
+REWRITTEN_MAX = 3.0
+"""Bytes written by those passes, in times of the bytes of the windows that the backlog touches, alone."""
+VALUES = (
+    "CREATE VIEW truth AS SELECT *, 't' AS metric, CAST(decode(body)::JSON->>'t' AS DOUBLE) AS value FROM telemetry"
+)
+
+Row = dict[str, Any]
+
+
+def rows(gateways: Iterable[int], begin: datetime, end: datetime) -> Iterator[Row]:
+    """What gateways receive in that time; each has its own second."""
+    for number in gateways:
+        first = BEGIN + timedelta(seconds=number)
+        sequence = 2 * max(0, (begin - first) // EVERY)
+        while (at := first + sequence // 2 * EVERY + sequence % 2 * PAIR) < end:
+            value = (number * 31 + sequence * 17) % 1_000 / 8
+            if at >= begin:
+                yield message(sequence, at=at, gateway=f"gw{number:04}", body=b'{"t": %a}' % value)
+            sequence += 1
+
+
+def late(backlog: Iterable[Row]) -> list[Row]:
+    """As it lands once the uplinks are back."""
+    landed = FOUND + timedelta(minutes=10)
+    return [row | {"ingested_at": landed, "ingest_date": landed.date(), "lane": "backlog"} for row in backlog]
+
+
+def run(lake: Lake) -> delta_commits.Written:
+    """A pass; what it wrote of windows."""
+    before = {name: delta_commits.version(lake.place.path / name) for name in ROLLUPS}
+    steps = runner.one_pass(lake, catalog.chosen(["rollups"]), lambda _: None)
+    assert [step.error for step in steps] == [None] * len(steps)
+    total = delta_commits.Written()
+    for name, version in before.items():
+        wrote = delta_commits.written(lake.place.path / name, version)
+        print(f"{name}: {wrote}")
+        total = total.plus(wrote)
+    return total
+
+
+def test_their_week_is_in_the_windows_and_the_others_are_left_alone(lake: Lake, lake_of_the_offline: Lake) -> None:
+    """25 of 1 000. What is live comes first; the backlog follows in its own lane."""
+    offline = range(0, GATEWAYS, GATEWAYS // OFFLINE)
+    online = sorted(set(range(GATEWAYS)) - set(offline))
+    for number in range(PASSES):
+        begin, end = (BEGIN + timedelta(days=DAYS / PASSES * each) for each in (number, number + 1))
+        of_the_offline = [row for row in rows(offline, begin, end) if not LOST <= row["received_at"] < FOUND]
+        lakes.write(lake.place.path, "telemetry", [*rows(online, begin, end), *of_the_offline])
+        run(lake)
+    backlog = late(rows(offline, LOST, FOUND))
+    lakes.write(lake_of_the_offline.place.path, "telemetry", backlog)
+    alone = run(lake_of_the_offline)
+    wrote = delta_commits.Written()
+    for part in range(DRAIN_PASSES):
+        share = timedelta(days=7) / DRAIN_PASSES
+        first, last = LOST + part * share, LOST + (part + 1) * share
+        lakes.write(lake.place.path, "telemetry", [row for row in backlog if first <= row["received_at"] < last])
+        wrote = wrote.plus(run(lake))
+    assert differences(lake.place.path, ["telemetry"], VALUES, ROLLUPS) == {}
+    ratio = wrote.size / alone.size
+    print(f"{len(backlog)} messages: {wrote} for {alone}: {ratio:.2f} times")
+    assert ratio <= REWRITTEN_MAX
+
+
+@pytest.fixture
+def lake_of_the_offline(lake: Lake) -> Lake:
+    """Where there is nothing but the backlog."""
+    return Lake(lake.session, lake.place.path.with_name("offline"))
