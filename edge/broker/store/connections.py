@@ -6,7 +6,7 @@ import sqlite3
 from pathlib import Path
 
 from edge.broker.store import schema
-from edge.broker.store.limits import Limits
+from edge.broker.store.limits import KIB, STATEMENTS_KEPT, Limits
 
 
 def connect_writer(path: Path, limits: Limits) -> sqlite3.Connection:
@@ -15,7 +15,7 @@ def connect_writer(path: Path, limits: Limits) -> sqlite3.Connection:
         path,
         isolation_level=None,
         check_same_thread=False,
-        cached_statements=256,
+        cached_statements=STATEMENTS_KEPT,
         timeout=limits.busy_timeout_s,
     )
     try:
@@ -28,10 +28,16 @@ def connect_writer(path: Path, limits: Limits) -> sqlite3.Connection:
 
 def connect_reader(path: Path, limits: Limits) -> sqlite3.Connection:
     """Raises sqlite3.Error."""
-    return sqlite3.connect(
+    connection = sqlite3.connect(
         f"{path.resolve().as_uri()}?mode=ro",
         uri=True,
         isolation_level=None,
         check_same_thread=False,
         timeout=limits.busy_timeout_s,
     )
+    try:
+        connection.execute(f"PRAGMA cache_size = -{limits.reader_cache_bytes // KIB}").fetchall()
+    except sqlite3.Error:
+        connection.close()
+        raise
+    return connection

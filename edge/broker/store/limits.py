@@ -26,6 +26,9 @@ TEXT_BYTES_MAX: Final = 0xFFFF
 VALUE_BYTES_MAX: Final = 512 * MIB
 """One value of small durable state: above any MQTT packet (256 MiB), below SQLite's billion bytes a row."""
 
+STATEMENTS_KEPT: Final = 128
+"""Statements the writing connection keeps prepared: a dozen a table, for as many rows each, and what else there is."""
+
 STATE_PAGE_ROWS: Final = 256
 """Rows of state fetched at once at start-up, so that no read holds back the checkpoint for long."""
 
@@ -159,6 +162,14 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Decoded segments the reader keeps because only a part was delivered, each up to `segment_bytes_max`."""
     checkpoint_bytes: int = 16 * MIB
     """Write-ahead log size that starts a checkpoint. Larger writes each page less often, and keeps more to replay."""
+    cache_bytes: int = 512 * KIB
+    """Pages of the file kept by the connection that writes; the kernel has them too, a read of one takes 2 us. SQLite's
+    own 2 MB stay taken after any burst, a tenth of what the gateway needs while it does nothing."""
+    commit_cache_bytes: int = 2 * MIB
+    """Those a commit changes are kept to its end; beyond this some are written earlier, and again if changed again."""
+    reader_cache_bytes: int = 256 * KIB
+    """The same of each of the two connections that read: one reads segments in order, and none twice, the other asks
+    for single rows."""
     busy_timeout_s: float = 5.0
     """Wait for a lock another program (`sqlite3`, `sqlite-utils`) holds on the file."""
     page_bytes: int = 4096

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from edge.broker.store.errors import StoreDamaged, StoreTooNew
-from edge.broker.store.limits import POSITION_BITS, POSITION_MAX, Limits
+from edge.broker.store.limits import KIB, POSITION_BITS, POSITION_MAX, Limits
 
 NOT_A_STORE: Final = "the file is a database, but not a store: move it away, or give another data directory"
 APPLICATION_ID: Final = 0x57_41_59_50  # "WAYP": what `file` shows, and how a store is told from any other database
@@ -147,6 +147,8 @@ def configure(connection: sqlite3.Connection, limits: Limits) -> None:
         "wal_autocheckpoint = 0",  # the writer checkpoints after it has answered, never within a commit
         "secure_delete = OFF",  # Debian's default of ON writes every deleted page once more
         "temp_store = MEMORY",
+        f"cache_size = -{limits.cache_bytes // KIB}",
+        f"cache_spill = {limits.commit_cache_bytes // limits.page_bytes}",
         "cell_size_check = ON",
         "trusted_schema = OFF",
     ):

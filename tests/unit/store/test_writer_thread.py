@@ -65,4 +65,5 @@ def test_any_number_of_rows_is_written_by_few_statements() -> None:
             texts[text] = None
             written += parameters
         assert written == [value for row in rows for value in row]
-    assert len(texts) <= writer.ROWS_EXACT_MAX + writer.ROWS_PER_STATEMENT // writer.ROWS_EXACT_MAX
+    powers = (writer.PARAMETERS_MAX // len(writer._STATE.columns)).bit_length()
+    assert len(texts) <= writer.ROWS_EXACT_MAX + powers - writer.ROWS_EXACT_MAX.bit_length()
