@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 LOOK_S = 0.2
 """How often it is looked what has become of a command: one row by its key."""
-STATES = ("waiting", "sent", "queued", "delivered", "expired", "rejected", "cancelling", "cancelled")
+STATES = ("waiting", "sent", "queued", "delivered", "expired", "rejected", "cancelling", "cancelled", "rejecting")
 
 wait_option = click.option(
     "--wait", metavar="TIME", help="Wait so long for what becomes of it: 30s, 5m. Exit code 1 when it is not delivered."

@@ -155,8 +155,11 @@ def resume(data: Path, config: Path | None, rollout_id: str) -> None:
 def abort(data: Path, config: Path | None, rollout_id: str, take_back: bool) -> None:
     """End one. What gateways have taken stays, unless --take-back is given."""
     with configured(data, config) as place:
-        place.rollouts.abort(rollout_id)
-        back = place.rollouts.take_back(rollout_id, who(), time.time_ns() // 1_000, place.sign) if take_back else []
+        if take_back:
+            back = place.rollouts.take_back(rollout_id, who(), time.time_ns() // 1_000, place.sign)
+        else:
+            place.rollouts.abort(rollout_id)
+            back = []
     _say_state(rollout_id, f"aborted{f', taken back from {len(back)} gateways' if take_back else ''}")
 
 

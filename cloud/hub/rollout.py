@@ -12,7 +12,8 @@ becomes of each gateway of a wave:
 | done | it counts | |
 | failed | it refused the version, rolled it back, never answered, or went after it had taken it | left-out, by resume |
 | superseded | somebody has said something else for it since the roll-out began | |
-| left-out | it failed, and somebody let the roll-out go on | |
+| forgotten | its name was given back since: who has it next is not in the roll-out | left-out, by resume |
+| left-out | it failed or was forgotten, and somebody let the roll-out go on | |
 
 More failures than allowed halt the roll-out; so does a wave of which nobody has taken the version. A roll-out that does
 not run sends nothing, and what it has sent is withheld from gateways that have not fetched it yet.
@@ -42,12 +43,13 @@ class Phase(enum.Enum):
     DONE = "done"
     FAILED = "failed"
     SUPERSEDED = "superseded"
+    FORGOTTEN = "forgotten"
     LEFT_OUT = "left-out"
 
 
 OPEN: Final = frozenset((Phase.SENT, Phase.AWAY))
 """Phases in which the gateway has still to say what it makes of the version."""
-SETTLED: Final = frozenset((Phase.AWAY, Phase.DONE, Phase.FAILED, Phase.SUPERSEDED, Phase.LEFT_OUT))
+SETTLED: Final = frozenset((Phase.AWAY, Phase.DONE, Phase.FAILED, Phase.SUPERSEDED, Phase.FORGOTTEN, Phase.LEFT_OUT))
 """Phases a wave does not wait for."""
 
 
@@ -176,8 +178,7 @@ def look(
     if len(failed) > pace.failures_max:
         why = "; ".join(f"gateway {each.gateway}: {each.why}" for each in failed[:3])
         return Step(wave, RolloutState.HALTED, why, changed, [])
-    waiting = [each for each in now if each.wave == wave and each.phase is Phase.WAITING]
-    if waiting:
+    if waiting := _waiting(now, wave):
         return Step(wave, RolloutState.RUNNING, "", changed, waiting)
     mine = [each for each in now if each.wave == wave]
     if not all(each.phase in SETTLED for each in mine):
@@ -185,15 +186,20 @@ def look(
     if not any(each.phase in (Phase.DONE, Phase.SUPERSEDED, Phase.LEFT_OUT) for each in mine):
         why = f"no gateway of wave {wave + 1} has taken the version: {_counted(mine)}"
         return Step(wave, RolloutState.HALTED, why, changed, [])
-    following = [each for each in now if each.wave == wave + 1]
-    if not following:
+    if not any(each.wave == wave + 1 for each in now):
         return Step(wave, RolloutState.DONE, "", changed, [])
-    return Step(wave + 1, RolloutState.RUNNING, "", changed, following)
+    return Step(wave + 1, RolloutState.RUNNING, "", changed, _waiting(now, wave + 1))
+
+
+def _waiting(members: Sequence[Member], wave: int) -> list[Member]:
+    return [each for each in members if each.wave == wave and each.phase is Phase.WAITING]
 
 
 def resumed(known: Sequence[Member], now_us: int) -> list[Member]:
-    """Those that are otherwise when a roll-out goes on: who failed is left out, who has to answer has its time anew."""
-    left_out = [each._replace(phase=Phase.LEFT_OUT, since=now_us) for each in known if each.phase is Phase.FAILED]
+    """Those that are otherwise when a roll-out goes on: who failed or was forgotten is left out, who has to answer has
+    its time anew."""
+    gone = (Phase.FAILED, Phase.FORGOTTEN)
+    left_out = [each._replace(phase=Phase.LEFT_OUT, since=now_us) for each in known if each.phase in gone]
     again = [each._replace(phase=Phase.SENT, since=now_us) for each in known if each.phase in OPEN]
     return [*left_out, *again]
 

@@ -369,9 +369,11 @@ class HubCommands:
 
 
 def _over(command: CommandRecord, now_us: int) -> News:
-    """Of a command that goes to no gateway."""
+    """Of a command that goes to no gateway any more."""
     if command.state == CommandState.CANCELLING.value:
         return News(command.id, *command.key, command.device, now_us, CommandState.CANCELLED, command.reason)
+    if command.state == CommandState.REJECTING.value:
+        return News(command.id, *command.key, command.device, now_us, CommandState.REJECTED, command.reason)
     why = "its gateway did not come in time"
     return News(command.id, *command.key, command.device, now_us, CommandState.EXPIRED, why, waiting=True)
 

@@ -7,6 +7,7 @@ microseconds since 1970. A command is one row; its state goes one way:
 ``sent``     on its way: whether its gateway has it nobody knows
 ``queued``   on disk at its gateway
 ``cancelling``  somebody has cancelled what no gateway has: it goes nowhere, and who waits for it is told
+``rejecting``  its gateway was forgotten: as above
 ``delivered``, ``expired``, ``rejected``, ``cancelled``  for good: the first receipt counts. What is ``sent`` does
 not expire here, as its gateway may have it: it is sent again, and the gateway says what became of it.
 """
@@ -35,6 +36,7 @@ class CommandState(enum.Enum):
     SENT = "sent"
     QUEUED = "queued"
     CANCELLING = "cancelling"
+    REJECTING = "rejecting"
     DELIVERED = "delivered"
     EXPIRED = "expired"
     REJECTED = "rejected"
@@ -49,6 +51,8 @@ _FINAL = (CommandState.DELIVERED, CommandState.EXPIRED, CommandState.REJECTED, C
 OPEN = tuple(state.value for state in CommandState if not state.final)
 LATE_NUMBERS = 1_000
 """On PostgreSQL a number is given before the transaction ends: others that are larger may be seen before it."""
+ENDING = (CommandState.CANCELLING.value, CommandState.REJECTING.value)
+"""States of what is over once who waits for it has been told."""
 DOWN = (CommandState.WAITING.value, CommandState.SENT.value)
 """States of what its gateway may not have."""
 
@@ -251,10 +255,10 @@ class Commands:
         return self._database.transaction(lambda tx: [found for each in news if (found := _take(tx, each))])
 
     def over(self, now_us: int, limit: int) -> list[CommandRecord]:
-        """What no gateway has or gets: its time is over, or somebody has cancelled it."""
+        """What no gateway gets any more: its time is over, or somebody has cancelled it, or forgotten the gateway."""
         late = sa.and_(commands.c.state == CommandState.WAITING.value, commands.c.expires_at <= now_us)
-        cancelled = commands.c.state == CommandState.CANCELLING.value
-        return self._rows(sa.select(*_COMMAND).where(sa.or_(late, cancelled)).limit(limit))
+        ending = commands.c.state.in_(ENDING)
+        return self._rows(sa.select(*_COMMAND).where(sa.or_(late, ending)).limit(limit))
 
     def get(self, identifier: str) -> CommandRecord | None:
         """One command."""
@@ -366,6 +370,8 @@ def _receipt(found: CommandRecord, news: News) -> dict[str, Any]:
     before, state = CommandState(found.state), news.state
     if news.waiting and before is not CommandState.WAITING:
         return {}
-    if state is None or before.final or (state is CommandState.QUEUED and before is CommandState.QUEUED):
+    if state is None or before.final:
+        return {}
+    if state is CommandState.QUEUED and before.value in (CommandState.QUEUED.value, *ENDING):
         return {}
     return {"state": state.value, "reason": news.reason, "changed_at": news.at}

@@ -162,12 +162,15 @@ class Configurations:
         return [VersionRecord(*row) for row in self._database.transaction(lambda tx: tx.execute(query).all())]
 
     def gateways(self, tenant: str | None = None, since_us: int | None = None) -> list[GatewayRecord]:
-        """Gateways somebody has wanted something of, or that have reported; by name. `since_us`: changed since."""
+        """Gateways somebody wants something of, or that have reported; by name. `since_us`: changed since, with those
+        that were forgotten."""
         query = sa.select(*_GATEWAY).order_by(configured.c.tenant, configured.c.gateway)
         if tenant is not None:
             query = query.where(configured.c.tenant == tenant)
         if since_us is not None:
             query = query.where(configured.c.changed_at >= since_us - TIES_US)
+        else:
+            query = query.where((configured.c.wanted > 0) | configured.c.reported_at.is_not(None))
         return [_gateway(row) for row in self._database.transaction(lambda tx: tx.execute(query).all())]
 
     def contents(self, tenant: str, but: Collection[str] = ()) -> dict[str, list[dict[str, Any]]]:
@@ -209,7 +212,7 @@ def make_versions(tx: sa.Connection, wanted: Sequence[Wanted], now_us: int, sign
     at = in_order(tx, now_us)
     for each in wanted:
         before = gateway_in(tx, each.tenant, each.gateway)
-        if before is None and not is_known(tx, each.tenant, each.gateway):
+        if not is_known(tx, each.tenant, each.gateway):
             raise UnknownGateway(f"there is no gateway {each.gateway} of tenant {each.tenant}")
         seen = before.report.newest if before is not None and before.report is not None else 0
         number = max(before.wanted if before is not None else 0, seen) + 1
@@ -316,7 +319,7 @@ def _reported(tx: sa.Connection, key: Key, report: DesiredReport, now_us: int) -
         shorter = msgspec.structs.replace(report.failure, why=f"{report.failure.why[:WHY_CHARACTERS_MAX]} …")
         report = msgspec.structs.replace(report, failure=shorter)
     known = _of_our_versions(tx, key, report)
-    if before is None or before.report != known:
+    if before is None or before.reported_at is None or before.report != known:
         _set(tx, key, before, report=msgspec.json.encode(known).decode(), reported_at=now_us)
         _note_outcomes(tx, key, known, now_us)
     return _due(tx, key, report)

@@ -19,6 +19,7 @@ from bridge.hidden import hides
 from cloud.hub.groups import Key
 from cloud.hub.labels import LabelError
 from cloud.hub.registry import labels, names
+from cloud.hub.registry.forgetting import withdraw
 from cloud.hub.registry.opening import opened
 from cloud.hub.registry.schema import attestations, certificates, tokens
 from cloud.hub.tenants import full
@@ -183,8 +184,8 @@ class Enrolments:
         return self._database.transaction(lambda tx: _revoke(tx, tenant, gateway, now_us))
 
     def forget(self, tenant: str, gateway: str, now_us: int) -> int:
-        """Give a gateway's name back, until it enrols or connects again; returns when it was forgotten. Raises
-        `NotForgotten`."""
+        """Give a gateway's name back, until it enrols or connects again, and withdraw what was said for it by name;
+        returns when it was forgotten. Raises `NotForgotten`."""
         return self._database.transaction(lambda tx: _forget(tx, tenant, gateway, now_us))
 
     def forgotten(self, since_us: int = 0) -> dict[Key, int]:
@@ -283,6 +284,8 @@ def _enrol(tx: sa.Connection, asked: Asked, now_us: int, sign: Sign, gateways_ma
         raise EnrolmentRefused(Reason.NAME_TAKEN, f"{words}, ask for a token made with --gateway {asked.gateway}")
     if not known and names.count(tx, token.tenant) >= (most := gateways_max(token.tenant)):
         raise TenantFull(token.tenant, most)
+    if not known:
+        withdraw(tx, (token.tenant, asked.gateway), now_us)
     _revoke(tx, token.tenant, asked.gateway, now_us)  # it is replaced: one name, one key
     names.remember(tx, token.tenant, asked.gateway)
     _label(tx, token, asked.gateway)
@@ -356,7 +359,7 @@ def _forget(tx: sa.Connection, tenant: str, gateway: str, now_us: int) -> int:
         raise NotForgotten(StillThere.GOOD_CERTIFICATE, f"{who} has a certificate that is good")
     if names.is_connected(tx, tenant, gateway):
         raise NotForgotten(StillThere.CONNECTED, f"{who} is connected")
-    labels.drop(tx, tenant, gateway)
+    withdraw(tx, (tenant, gateway), now_us)
     return names.forget(tx, tenant, gateway, now_us)
 
 

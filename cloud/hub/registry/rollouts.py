@@ -118,12 +118,18 @@ class Rollouts:
         return self._changed(rollout, tuple(GOING), RolloutState.ABORTED, 0)
 
     def take_back(self, rollout: str, by: str, now_us: int, sign: Sign) -> list[str]:
-        """Send who has taken its version, or may have, the last it confirmed before, as a new one; returns whom."""
+        """End it, where it is not aborted already, and send who has taken its version, or may have, the last it
+        confirmed before, as a new one; returns whom. Who was told something else since keeps that. Raises
+        `RolloutError`."""
 
         def work(tx: sa.Connection) -> list[str]:
             record = _one(tx, rollout)
+            if record.state is not RolloutState.ABORTED:
+                record = _change(tx, rollout, tuple(GOING), RolloutState.ABORTED, 0)
+            now = gateways_in(tx, record.tenant)
             taken = [each for each in _members(tx, rollout) if each.phase in _TAKEN and each.version is not None]
-            wanted = [_previous(tx, record, each, by) for each in taken]
+            still = [each for each in taken if each.gateway in now and now[each.gateway].wanted == each.version]
+            wanted = [_previous(tx, record, each, by) for each in still]
             make_versions(tx, wanted, now_us, sign)
             return [each.gateway for each in wanted]
 
@@ -139,21 +145,7 @@ class Rollouts:
         return [record for record in changed if record is not None]
 
     def _changed(self, rollout: str, before: Sequence[RolloutState], after: RolloutState, now_us: int) -> RolloutRecord:
-        def work(tx: sa.Connection) -> RolloutRecord:
-            record = _one(tx, rollout)
-            if record.state not in before:
-                raise RolloutError(f"roll-out {rollout} is {record.state.value}")
-            known = _members(tx, rollout)
-            if after is RolloutState.RUNNING:
-                _update(tx, rollout, resumed(known, now_us))
-                touch(tx, record.tenant, [each.gateway for each in known if each.phase in OPEN], now_us)
-            if after is RolloutState.ABORTED and record.selector is not None:
-                mine = (configurations.c.tenant == record.tenant, configurations.c.rollout == rollout)
-                tx.execute(configurations.update().where(*mine).values(selector=None))
-            tx.execute(rollouts.update().where(rollouts.c.id == rollout).values(state=after.value, why=""))
-            return record._replace(state=after, why="")
-
-        return self._database.transaction(work)
+        return self._database.transaction(lambda tx: _change(tx, rollout, before, after, now_us))
 
 
 _ROLLOUT = [rollouts.c[name] for name in RolloutRecord._fields]
@@ -166,6 +158,23 @@ def _one(tx: sa.Connection, rollout: str) -> RolloutRecord:
     if row is None:
         raise RolloutError(f"there is no roll-out {rollout}")
     return _rollout(row)
+
+
+def _change(
+    tx: sa.Connection, rollout: str, before: Sequence[RolloutState], after: RolloutState, now_us: int
+) -> RolloutRecord:
+    record = _one(tx, rollout)
+    if record.state not in before:
+        raise RolloutError(f"roll-out {rollout} is {record.state.value}")
+    known = _members(tx, rollout)
+    if after is RolloutState.RUNNING:
+        _update(tx, rollout, resumed(known, now_us))
+    if after is RolloutState.ABORTED and record.selector is not None:
+        mine = (configurations.c.tenant == record.tenant, configurations.c.rollout == rollout)
+        tx.execute(configurations.update().where(*mine).values(selector=None))
+    touch(tx, record.tenant, [each.gateway for each in known if each.phase in OPEN], now_us)
+    tx.execute(rollouts.update().where(rollouts.c.id == rollout).values(state=after.value, why=""))
+    return record._replace(state=after, why="")
 
 
 def _members(tx: sa.Connection, rollout: str) -> list[Member]:
@@ -210,6 +219,8 @@ def _advance(tx: sa.Connection, rollout: str, now_us: int, sign: Sign) -> Rollou
         return None
     if step.state is RolloutState.DONE and record.selector is not None:
         keep(tx, _standing(record))
+    if step.state is RolloutState.HALTED:
+        touch(tx, record.tenant, [each.gateway for each in known if each.phase in OPEN], now_us)
     values = {"wave": step.wave, "state": step.state.value, "why": step.why}
     tx.execute(rollouts.update().where(rollouts.c.id == rollout).values(**values))
     return record._replace(wave=step.wave, state=step.state, why=step.why)

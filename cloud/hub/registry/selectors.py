@@ -8,7 +8,7 @@ for a selector, or by a roll-out. Each version knows what it was said for, and w
   is its own again; what a selector's has replaced does not come back.
 - that was said by name stays until something is said for a selector that chooses the gateway.
 
-Selectors choose no gateway that was forgotten: who has its name next begins with nothing.
+Nothing is wanted of a gateway that was forgotten (`forgetting`): who has its name next begins with nothing.
 
 A gateway of a roll-out that is not over is the roll-out's. Versions are made in the transaction that changes labels or
 what a selector has, and, for who has enrolled and whose roll-out is over, by a hub that runs.
@@ -39,7 +39,7 @@ from cloud.hub.registry.configurations import (
 )
 from cloud.hub.registry.database import Database
 from cloud.hub.registry.schema import configurations, configured, rollout_members, rollouts, selectors
-from cloud.hub.rollout import GOING
+from cloud.hub.rollout import GOING, Phase
 
 Documents = Mapping[str, list[dict[str, Any]]]
 """Resources, by gateway."""
@@ -191,15 +191,15 @@ def _falling(tx: sa.Connection, tenant: str, gateways: Collection[str] | None) -
     """What is to be wanted of those of these gateways (None: of all of the tenant) that are to have something else."""
     choices = [_Choice(selector(each.selector), each) for each in _all(tx, tenant)]
     held = held_in(tx, tenant)
-    known = names.known(tx, tenant).keys() if choices else set()
-    candidates = {*known, *(name for name, (said_for, _) in held.items() if said_for is not None)}
+    known = names.known(tx, tenant).keys() if choices or held else set()
+    candidates = set(known) if choices else {name for name in known if held.get(name, (None, 0))[0] is not None}
     if gateways is not None:
         candidates &= set(gateways)
     labelled = labels.labels_of(tx, tenant) if candidates else {}
     wanted: list[Wanted] = []
     going = _going(tx, tenant) if candidates else set()
     for name in sorted(candidates - going):
-        best = _best(choices, labelled.get(name, {})) if name in known else None
+        best = _best(choices, labelled.get(name, {}))
         if not _stays(*held.get(name, (None, 0)), best):
             wanted.append(_nothing(tx, tenant, name) if best is None else _as_chosen(best, name))
     return wanted
@@ -229,6 +229,7 @@ def _going(tx: sa.Connection, tenant: str) -> set[str]:
         sa.select(rollout_members.c.gateway)
         .join(rollouts, rollout_members.c.rollout == rollouts.c.id)
         .where(rollouts.c.tenant == tenant, rollouts.c.state.in_([each.value for each in GOING]))
+        .where(rollout_members.c.phase != Phase.FORGOTTEN.value)
     )
     return set(tx.execute(query).scalars())
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 
 import pytest
 
 from cloud.hub.commands.service import Draft
+from cloud.hub.groups import Presence
 from cloud.hub.limits import COMMAND_KEYS_KEPT_S
 from cloud.hub.registry.commands import (
     CommandRecord,
@@ -18,6 +20,7 @@ from cloud.hub.registry.commands import (
     TooLate,
     Wanted,
 )
+from cloud.hub.registry.enrolments import Enrolments
 from tests.contract.registry.conftest import Place
 
 SECOND = 1_000_000
@@ -90,6 +93,42 @@ class TestKeys:
     def test_one_that_nobody_has_deleted_yet_counts_no_more(self, known: Commands) -> None:
         first = send(known, DRAFT, "k", 0)
         assert send(known, DRAFT, "k", int(COMMAND_KEYS_KEPT_S * SECOND)).id != first.id
+
+
+class TestForgotten:
+    def test_commands_of_a_forgotten_gateway_go_to_nobody_and_are_rejected(self, known: Commands, place: Place) -> None:
+        """Neither to it nor to who has its name next, and who waits for them is told."""
+        ids = {
+            state: send(known, DRAFT, None, 1).id for state in ("sent", "queued", "delivered", "waiting", "cancelling")
+        }
+        known.take(("acme", "hall"), [ids[state] for state in ("waiting", "cancelling")], 9, 2)
+        for state in ("queued", "delivered"):
+            known.keep([News(ids[state], "acme", "hall", DRAFT.device, 3, CommandState(state))])
+        known.cancel(ids["cancelling"], "ann", 3)
+        other = send(known, DRAFT._replace(gateway="yard"), None, 3)
+        there = Presence("-", False, 4, connects=1)
+        place.open().directory.presence({("acme", "hall"): there, ("acme", "yard"): there})
+        with contextlib.closing(Enrolments(place.url)) as enrolments:
+            enrolments.forget("acme", "hall", 5)
+        states = {each.id: each.state for each in known.page(Wanted(), 9)}
+        assert [states[each] for each in ids.values()] == [
+            "rejecting",
+            "rejecting",
+            "delivered",
+            "rejecting",
+            "cancelling",
+        ]
+        assert states[other.id] == "waiting"
+        assert known.take(("acme", "hall"), (), 9, 6) == []
+        late = News(ids["sent"], "acme", "hall", DRAFT.device, 6, CommandState.QUEUED)
+        assert known.keep([late]) == []
+        reasons = {each.id: each.reason for each in known.over(7, 9)}
+        assert reasons[ids["waiting"]] == "gateway hall was forgotten"
+        assert reasons[ids["queued"]] == "gateway hall was forgotten; it may have the command"
+        with pytest.raises(TooLate):
+            known.cancel(ids["sent"], "ann", 8)
+        [over] = known.keep([late._replace(state=CommandState.REJECTED, reason="gone")])
+        assert (over.state, known.keep([late._replace(state=CommandState.DELIVERED)])) == ("rejected", [])
 
 
 class TestCancelling:

@@ -231,15 +231,34 @@ class TestRollouts:
         assert moved.wave == 1
         assert [each.phase for each in rollouts.members("r1")] == [Phase.LEFT_OUT, Phase.DONE, Phase.SENT]
 
-    def test_what_was_taken_can_be_taken_back(self, known: Configurations, rollouts: Rollouts) -> None:
+    def test_who_was_told_something_else_since_keeps_it(self, known: Configurations, rollouts: Rollouts) -> None:
+        begin(rollouts, [3])
+        rollouts.look(SECOND, sign)
+        known.want([wanted("g2", "its own")], 2 * SECOND, sign)
+        assert rollouts.take_back("r1", "bob", 3 * SECOND, sign) == ["g1", "g3"]
+        assert resources(known.due(("acme", "g2"), DesiredReport())) == [document("its own")]
+
+    def test_who_is_sent_nothing_more_is_looked_at_again(self, known: Configurations, rollouts: Rollouts) -> None:
+        """A hub that was about to send a gateway the version learns that it is withheld."""
+        begin(rollouts, [3])
+        rollouts.look(SECOND, sign)
+        for stop in (rollouts.pause, rollouts.abort):
+            since = known.changed_last()
+            stop("r1")
+            assert [each.gateway for each in known.gateways() if each.changed_at > since] == list(GATEWAYS)
+
+    @pytest.mark.parametrize("aborted", [True, False])
+    def test_what_was_taken_can_be_taken_back(self, known: Configurations, rollouts: Rollouts, aborted: bool) -> None:
         known.want([wanted("g1", "before")], 1, sign)
         say(known, ("acme", "g1"), DesiredReport(version=1, newest=1), 2)
         begin(rollouts, [3])
         rollouts.look(SECOND, sign)
         assert numbers(say(known, ("acme", "g1"), DesiredReport(version=1, newest=1), 2 * SECOND)) == 2
-        rollouts.abort("r1")
-        assert known.due(("acme", "g2"), DesiredReport()) is None
+        if aborted:
+            rollouts.abort("r1")
+            assert known.due(("acme", "g2"), DesiredReport()) is None
         assert rollouts.take_back("r1", "bob", 3 * SECOND, sign) == list(GATEWAYS)
+        assert [each.state for each in rollouts.all()] == [RolloutState.ABORTED]
         due = {name: known.due(("acme", name), DesiredReport()) for name in GATEWAYS}
         assert resources(due["g1"]) == [document("before")]
         assert resources(due["g2"]) == []

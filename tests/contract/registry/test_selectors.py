@@ -90,6 +90,11 @@ class Person:
             report = DesiredReport(version=each.wanted, newest=each.wanted)
             self.tables.configurations.reported([(("acme", each.gateway), report)], self.now_us)
 
+    def offered(self, gateway: str, report: DesiredReport) -> int | None:
+        """The version a gateway that says this is to take."""
+        found = self.tables.configurations.due(("acme", gateway), report)
+        return found.version if found is not None else None
+
     def look(self, after_s: float) -> list[RolloutState]:
         self.now_us += int(after_s * SECOND)
         return [each.state for each in self.tables.rollouts.look(self.now_us, sign)]
@@ -329,9 +334,66 @@ class TestEnrolment:
             enrolments.forget("acme", "new", 3 * SECOND)
         if not others:
             person.tables.selectors.delete("acme", "site=berlin", person.how)
-        assert "new" in person.falls() or not others
-        assert person.has("new") == []
         assert person.falls() == []
+        assert person.has("new") is None
+
+    def test_what_was_said_by_name_is_not_for_who_has_the_name_next(self, place: Place, person: Person) -> None:
+        self.enrol(place, self.TOKEN._replace(labels=None), "new")
+        person.say_by_name("new", "one")
+        said = DesiredReport(version=1, newest=1)
+        person.tables.configurations.reported([(("acme", "new"), said)], person.now_us)
+        self.forget(place, "new")
+        assert person.tables.configurations.gateways("acme") == []
+        with pytest.raises(UnknownGateway):
+            person.say_by_name("new", "two")
+        self.enrol(place, self.TOKEN._replace(id="t2", labels=None), "new")
+        assert person.offered("new", DesiredReport()) is None
+        assert person.has("new") is None
+        person.say_by_name("new", "three")
+        assert person.offered("new", DesiredReport()) == person.offered("new", said) == 2, "1 is not given again"
+
+    def test_a_roll_out_goes_on_without_who_was_forgotten(self, place: Place, person: Person) -> None:
+        self.enrol(place, self.TOKEN, "new")
+        person.label("g1", site="berlin")
+        person.label("g2", site="berlin")
+        identifier = person.begin("site=berlin", "one", "1,100%")
+        person.look(1)
+        person.everybody_takes_it()
+        self.forget(place, "new")
+        self.enrol(place, self.TOKEN._replace(id="t2", labels=None), "new")
+        for _ in range(6):
+            person.look(11)
+            person.everybody_takes_it()
+        members = {each.gateway: each.phase for each in person.tables.rollouts.members(identifier)}
+        assert members == {"g1": Phase.DONE, "g2": Phase.DONE, "new": Phase.FORGOTTEN}
+        assert person.has("new") is None
+
+    def test_a_wave_of_who_was_forgotten_halts(self, place: Place, person: Person) -> None:
+        self.enrol(place, self.TOKEN, "new")
+        identifier = person.begin("site=berlin", "one", "1")
+        self.forget(place, "new")
+        assert person.look(1) == [RolloutState.HALTED]
+        [record] = person.tables.rollouts.all("acme")
+        assert "1 forgotten" in record.why
+        person.tables.rollouts.resume(identifier, person.now_us)
+        assert person.look(1) == [RolloutState.DONE]
+
+    def test_what_an_older_program_left_there_ends_when_somebody_enrols(self, place: Place, person: Person) -> None:
+        self.enrol(place, self.TOKEN, "new")
+        person.say_by_name("new", "one")
+        place.execute("UPDATE certificates SET revoked_at = 1 WHERE gateway = 'new'")
+        place.execute(
+            "INSERT INTO gateways (tenant, name, first_seen, last_seen, connected, remote, generation, landed,"
+            " forgotten_at) VALUES ('acme', 'new', 1, 1, FALSE, '', 0, 0, 2)"
+        )
+        self.enrol(place, self.TOKEN._replace(id="t2", labels=None), "new")
+        assert (person.has("new"), person.tables.selectors.labels("acme")["new"]) == (None, {})
+
+    @staticmethod
+    def forget(place: Place, gateway: str) -> None:
+        with contextlib.closing(Enrolments(place.url)) as enrolments:
+            enrolments.revoke("acme", gateway, 2 * SECOND)
+            enrolments.forget("acme", gateway, 3 * SECOND)
 
     def test_who_would_have_too_many_is_refused_and_the_token_stays_good(self, place: Place, person: Person) -> None:
         self.enrol(place, self.TOKEN._replace(labels=None), "new")

@@ -1,0 +1,73 @@
+"""What ends when a gateway is forgotten: all that was said for it by name. Who has its name next is another one.
+
+What is said for selectors stays, as do roll-outs with their other gateways. In the transaction that forgets it, and in
+the one that lets somebody enrol under a name that was forgotten: an older program may have left something there.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import sqlalchemy as sa
+
+from bridge.desired import DesiredReport
+from cloud.hub.groups import Key
+from cloud.hub.registry import labels
+from cloud.hub.registry.commands import ENDING, OPEN, CommandState
+from cloud.hub.registry.configurations import gateway_in, in_order
+from cloud.hub.registry.schema import (
+    attestations,
+    commands,
+    configurations,
+    configured,
+    rollout_members,
+    rollouts,
+)
+from cloud.hub.rollout import GOING, Phase
+
+
+def withdraw(tx: sa.Connection, key: Key, now_us: int) -> None:
+    """Nothing is said for this gateway any more. Idempotent."""
+    tenant, gateway = key
+    labels.drop(tx, tenant, gateway)
+    tx.execute(attestations.delete().where(attestations.c.tenant == tenant, attestations.c.gateway == gateway))
+    _withdraw_versions(tx, key, now_us)
+    _leave_rollouts(tx, key, now_us)
+    _reject_commands(tx, key, now_us)
+
+
+def _withdraw_versions(tx: sa.Connection, key: Key, now_us: int) -> None:
+    """Their numbers are not given again: should the gateway come back, it takes none it has decided about."""
+    tenant, gateway = key
+    tx.execute(configurations.delete().where(configurations.c.tenant == tenant, configurations.c.gateway == gateway))
+    before = gateway_in(tx, tenant, gateway)
+    if before is None:
+        return
+    decided = before.report.newest if before.report is not None else 0
+    report = msgspec.json.encode(DesiredReport(newest=max(before.wanted, decided))).decode()
+    values = {"wanted": 0, "changed_at": in_order(tx, now_us), "report": report, "reported_at": None}
+    here = (configured.c.tenant == tenant, configured.c.gateway == gateway)
+    tx.execute(configured.update().where(*here).values(**values))
+
+
+def _leave_rollouts(tx: sa.Connection, key: Key, now_us: int) -> None:
+    """Of those that are over it is on record what became of it."""
+    tenant, gateway = key
+    going = sa.select(rollouts.c.id).where(
+        rollouts.c.tenant == tenant, rollouts.c.state.in_([each.value for each in GOING])
+    )
+    here = (rollout_members.c.gateway == gateway, rollout_members.c.rollout.in_(going))
+    values = {"phase": Phase.FORGOTTEN.value, "since": now_us, "why": "it was forgotten"}
+    tx.execute(rollout_members.update().where(*here).values(**values))
+
+
+def _reject_commands(tx: sa.Connection, key: Key, now_us: int) -> None:
+    """A running hub tells who waits for them, and ends them."""
+    tenant, gateway = key
+    mine = commands.update().where(commands.c.tenant == tenant, commands.c.gateway == gateway)
+    rejecting = {"state": CommandState.REJECTING.value, "changed_at": now_us}
+    words = f"gateway {gateway} was forgotten"
+    for where, reason in (
+        (commands.c.state == CommandState.WAITING.value, words),
+        (commands.c.state.in_(OPEN) & commands.c.state.not_in(ENDING), f"{words}; it may have the command"),
+    ):
+        tx.execute(mine.where(where).values(**rejecting, reason=reason))
