@@ -263,9 +263,10 @@ class TestDamaged:
 
     @pytest.mark.parametrize("keep", [0, 20, 32, 5_000, 60_000])
     def test_a_truncated_log(self, start: Callable[[], Driven], tmp_path: Path, keep: int) -> None:
-        """What the medium kept is there up to a whole commit, and the store goes on."""
+        """What the medium kept is there up to a whole commit, and the store goes on. No pass over it was under way: the
+        file has some pages of the newest commits then, and needs the log for the others."""
         with start() as store:
-            for number in range(20):
+            for number in range(6):
                 assert store.commit(*bodies(f"{number}:", 2, 2_500)) == ""
         log = tmp_path / "disk" / "data" / "store.sqlite-wal"
         assert log.stat().st_size > 60_000

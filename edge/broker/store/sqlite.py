@@ -123,9 +123,9 @@ def _opened(
     device = wear.Device.of(path)
     meter = wear.Meter(wear.load(side), lambda: wear.counters(device), clock)
     beside = undo.enter_context(contextlib.closing(connect_writer(path, limits)))
-    reading = undo.enter_context(contextlib.closing(connect_reader(path, limits)))
+    reading, placing = (undo.enter_context(contextlib.closing(connect_reader(path, limits))) for _ in range(2))
     files = StoreFiles(path)
-    checkpointer = Checkpointer(path, connection, beside, limits, logged_bytes=logged)
+    checkpointer = Checkpointer(path, connection, beside, placing, limits, logged_bytes=logged)
     medium = SqliteMedium(
         path,
         limits,

@@ -12,6 +12,8 @@ FRAMES: Final = slice(16, 20)
 """How many frames of the log SQLite accepts."""
 _MOVED: Final = slice(96, 100)
 """How many of them are in the file."""
+_MARKS: Final = range(104, 120, 4)
+"""Where readers have marks: how many frames each has seen. The first, at 100, is theirs who read the file alone."""
 
 
 class LogIndex:
@@ -21,7 +23,7 @@ class LogIndex:
         """There is a connection to the database. Raises OSError."""
         self._file = os.open(f"{path}-shm", os.O_RDWR | os.O_CLOEXEC)
         try:
-            self._map = mmap.mmap(self._file, _MOVED.stop)
+            self._map = mmap.mmap(self._file, _MARKS.stop)
         except BaseException:
             os.close(self._file)
             raise
@@ -32,13 +34,22 @@ class LogIndex:
         return int.from_bytes(self._map[FRAMES], sys.byteorder)
 
     @property
-    def left(self) -> int:
-        """Frames that are not in the file yet."""
-        return self.frames - int.from_bytes(self._map[_MOVED], sys.byteorder)
+    def moved(self) -> int:
+        """How many of them are in the file, or older than one that is."""
+        return int.from_bytes(self._map[_MOVED], sys.byteorder)
 
     def none_is_moved(self) -> None:
         """The next checkpoint moves every frame again."""
         self._map[_MOVED] = bytes(4)
+
+    def mark_of(self, frames: int) -> int | None:
+        """The mark of a reader that has begun at so many; None where it has none of its own, as all were taken."""
+        found = [at for at in _MARKS if int.from_bytes(self._map[at : at + 4], sys.byteorder) == frames]
+        return found[-1] if found else None
+
+    def set_mark(self, mark: int, frames: int) -> None:
+        """Whoever holds it needs nothing of the file beyond `frames`. Never more than the reader it is of has seen."""
+        self._map[mark : mark + 4] = frames.to_bytes(4, sys.byteorder)
 
     def close(self) -> None:
         """After every connection of this process: the first descriptor of a file that is closed takes all of the

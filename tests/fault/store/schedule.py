@@ -63,7 +63,9 @@ class Schedule:
     def on(self) -> Iterator[None]:
         """Inside, stores are opened with threads that take turns."""
         threads = SimpleNamespace(
-            Thread=lambda target, **_: ScheduledThread(self, target), Lock=lambda: ScheduledLock(self)
+            Thread=lambda target, **_: ScheduledThread(self, target),
+            Lock=lambda: ScheduledLock(self),
+            Event=lambda: ScheduledEvent(self),
         )
         queues = SimpleNamespace(SimpleQueue=lambda: ScheduledQueue[object](self))
         with ExitStack() as stack:
@@ -177,3 +179,23 @@ class ScheduledLock:
 
     def __exit__(self, *_: object) -> None:
         self.release()
+
+
+class ScheduledEvent:
+    """In the place of `threading.Event`, for who waits with a timeout: it is over at any time."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self._schedule = schedule
+        self._set = False
+
+    def is_set(self) -> bool:
+        return self._set
+
+    def set(self) -> None:
+        self._set = True
+
+    def clear(self) -> None:
+        self._set = False
+
+    def wait(self, timeout: float) -> None:
+        self._schedule.pause()
