@@ -91,6 +91,42 @@ class Failure(msgspec.Struct, frozen=True):
     why: str
 
 
+class SystemPhase(enum.Enum):
+    """How far a gateway is with the system its hub wants it to run."""
+
+    WAITING = "waiting"
+    """It does nothing about it yet."""
+    FETCHING = "fetching"
+    INSTALLING = "installing"
+    TRYING = "trying"
+    """The new system runs, and has to show itself."""
+    KEPT = "kept"
+    REFUSED = "refused"
+    """It never ran."""
+    ROLLED_BACK = "rolled-back"
+    """It ran, was not as well as the one before, and that has returned."""
+
+
+class SystemReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a gateway says of the system its hub wants it to run."""
+
+    version: str
+    """Of Waypost, in the system that is wanted."""
+    phase: SystemPhase
+    why: str = ""
+    """What it waits for, or why it failed."""
+    percent: int = 0
+    """So much of it is fetched, in whole tens."""
+
+    @property
+    def failed(self) -> bool:
+        return self.phase in (SystemPhase.REFUSED, SystemPhase.ROLLED_BACK)
+
+    @property
+    def under_way(self) -> bool:
+        return not self.failed and self.phase is not SystemPhase.KEPT
+
+
 class DesiredReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a gateway says of its configuration."""
 
@@ -107,6 +143,8 @@ class DesiredReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     digest: str = ""
     """`digest_of` the document in force: numbers mean nothing to a hub whose registry is an older copy, and which gives
     them a second time. Empty where the gateway does not know it."""
+    system: SystemReport | None = None
+    """Of the one that `version` wants; None: it wants none."""
 
 
 def digest_of(content: str) -> str:

@@ -174,7 +174,7 @@ class Attestation(msgspec.Struct, frozen=True):
     root: str
     """SHA-256 of the root file system it runs; empty: it runs none of ours."""
     root_expected: str
-    """The one its card was made with."""
+    """The one its card, or its last update, was made with."""
     version: str
 
 

@@ -32,7 +32,7 @@ def build_image(
 
 def build_bundle(
     steps: Steps, cache: Path, mirror: str | None, pair: tuple[Path | None, Path | None], *, fresh: bool = False
-) -> Path:
+) -> bundle.Bundle:
     """The file of an update, for all boards. Raises ImageError."""
     archive, package = _parts(steps, mirror, fresh=fresh)
     keys = signing.keys(cache, *pair)

@@ -122,8 +122,15 @@ def build(
 @click.option("--certificate", type=click.Path(path_type=Path, exists=True), help="Of that key; gateways have it.")
 @fresh_option
 @into_option
+@click.option("--url", metavar="URL", help="Of the folder gateways fetch it from: writes what the hub is told, too.")
 def bundle(
-    cache: Path | None, mirror: str | None, key: Path | None, certificate: Path | None, fresh: bool, out: Path
+    cache: Path | None,
+    mirror: str | None,
+    key: Path | None,
+    certificate: Path | None,
+    fresh: bool,
+    out: Path,
+    url: str | None,
 ) -> None:
     """Make the file of an update, for gateways whose images are signed with the same key.
 
@@ -132,13 +139,22 @@ def bundle(
     \b
     On a gateway:
       waypost edge update install waypost-*.raucb
+    From a hub, in stages:
+      waypost image bundle --url https://files.example/waypost
+      waypost fleet rollout start -f waypost-*.system.yaml --waves 1,10%,100% 'store-*'
     """
     from images.building import build_bundle
+    from images.disk.bundle import resource
     from images.output import copy_file
     from images.steps import Steps, default_cache
 
     folder = cache or default_cache()
-    click.echo(copy_file(build_bundle(Steps(folder), folder, mirror, (key, certificate), fresh=fresh), out))
+    made = build_bundle(Steps(folder), folder, mirror, (key, certificate), fresh=fresh)
+    click.echo(copy_file(made.file, out))
+    if url is not None:
+        told = out / f"{made.file.name.removesuffix('.raucb')}.system.yaml"
+        told.write_text(resource(made, url))
+        click.echo(told)
 
 
 image.add_command(configure)

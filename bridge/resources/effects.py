@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from bridge.resources.declaration import fields_of
+from bridge.resources.declaration import fields_of, part_in
 from bridge.resources.errors import Origin, Path, path_text
 from bridge.resources.fields import Effect, Part
 from bridge.resources.resource import Kind, Kinds, Metadata, Resource
@@ -15,7 +16,7 @@ from bridge.resources.resource import Kind, Kinds, Metadata, Resource
 def in_force(kinds: Kinds, started: Sequence[Resource], applied: Sequence[Resource]) -> list[Resource]:
     """What a program that was started with some resources is to do when others are applied: these, with what only a
     start takes up as it was. So nothing of that counts by half, as a listener that is open and a rule for the next."""
-    kept = {kind.name: _retained(kind, _only(kind, started), _only(kind, applied)) for kind in kinds if kind.single}
+    kept = {kind.name: _retained(kind, _only(kind, started), _only(kind, applied)) for kind in _at_start(kinds)}
     return [*kept.values(), *(resource for resource in applied if resource.kind not in kept)]
 
 
@@ -23,11 +24,24 @@ def restarts(kinds: Kinds, before: Sequence[Resource], after: Sequence[Resource]
     """One sentence for each change that counts from the next start on."""
     places = [
         f"{kind.name} {path_text(path)}"
-        for kind in kinds
-        if kind.single
+        for kind in _at_start(kinds)
         for path in _of_resource(kind, _only(kind, before), _only(kind, after))
     ]
     return [f"{place} changed: takes effect after a restart" for place in places]
+
+
+def _at_start(kinds: Kinds) -> list[Kind]:
+    """Those of which something counts from a start on; there is one of each."""
+    return [kind for kind in kinds if kind.single and (kind.renamed is Effect.RESTART or _has_restarts(kind.spec))]
+
+
+@functools.cache
+def _has_restarts(part: type[Part]) -> bool:
+    """Of a field of it, or of a part in it."""
+    inner = (part_in(field.type) for field in fields_of(part))
+    return any(field.effect is Effect.RESTART for field in fields_of(part)) or any(
+        _has_restarts(each) for each in inner if each is not None
+    )
 
 
 def _only(kind: Kind, resources: Sequence[Resource]) -> Resource:

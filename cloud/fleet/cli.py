@@ -239,7 +239,7 @@ def show(data: Path, config: Path | None, tenant: str, as_json: bool, gateway: s
         shown = ", ".join(value) if isinstance(value, list) else value
         say(f"{name:<17} {shown or '-'}")
     if said and said["root"] and said["root"] != said["root_expected"]:
-        say("its root file system is not the one its card was made with", style="yellow", err=True)
+        say("its root file system is not the one its card or its update was made with", style="yellow", err=True)
 
 
 @fleet.command()

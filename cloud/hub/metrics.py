@@ -116,7 +116,7 @@ class _Live(Collector):
         rollouts = GaugeMetricFamily("waypost_hub_rollouts", about, labels=["state"])
         if self._desired is not None:
             figures = self._desired.figures
-            for state in ("confirmed", "trying", "waiting", "refused", "rolled-back"):
+            for state in ("confirmed", "trying", "updating", "waiting", "refused", "rolled-back"):
                 gateways.add_metric([state], figures.gateways[state])
             for state in ("running", "paused", "halted"):
                 rollouts.add_metric([state], figures.rollouts[state])

@@ -15,6 +15,9 @@ becomes of each gateway of a wave:
 | forgotten | its name was given back since: who has it next is not in the roll-out | left-out, by resume |
 | left-out | it failed or was forgotten, and somebody let the roll-out go on | |
 
+A version that wants another system is taken once that runs and was kept, however long it is fetched for; it is refused
+or rolled back when the system is.
+
 More failures than allowed halt the roll-out; so does a wave of which nobody has taken the version. A roll-out that does
 not run sends nothing, and what it has sent is withheld from gateways that have not fetched it yet.
 """
@@ -96,9 +99,11 @@ class Seen(NamedTuple):
     wanted: int
     """The newest version its hub wants."""
     version: int
-    """Confirmed there."""
+    """Confirmed there, and its system is the one that wants."""
     failed: int | None = None
     why: str = ""
+    updating: bool = False
+    """It has taken what is wanted, and changes its system for it: that takes as long as its link and its hours say."""
 
 
 class Step(NamedTuple):
@@ -229,7 +234,7 @@ def _answered(member: Member, seen: Seen | None, passed_s: float, patience_s: fl
         return member._replace(phase=Phase.CONFIRMED, since=now_us)
     if seen.wanted != member.version:
         return member._replace(phase=Phase.SUPERSEDED, since=now_us, why=f"version {seen.wanted} was sent since")
-    if seen.connected and member.phase is Phase.SENT and passed_s >= patience_s:
+    if seen.connected and not seen.updating and member.phase is Phase.SENT and passed_s >= patience_s:
         words = f"it is there, and has said nothing of the version for {passed_s:.0f} s; is its program older?"
         return member._replace(phase=Phase.FAILED, since=now_us, why=words)
     return None

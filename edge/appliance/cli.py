@@ -72,6 +72,13 @@ def edge() -> None:
 @click.option("--hub", metavar="URL", help="Bridge to this hub: amqp://HOST:PORT. Needs --gateway and --forward.")
 @click.option("--gateway", metavar="NAME", help="Name of this gateway at the hub.")
 @click.option("--forward", "filters", metavar="FILTER", multiple=True, help="Forward what this filter matches.")
+@click.option(
+    "--root",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("/"),
+    hidden=True,
+    help="Of the machine: where it says what system runs.",
+)
 def run(
     data: Path,
     config: Path | None,
@@ -84,6 +91,7 @@ def run(
     hub: str | None,
     gateway: str | None,
     filters: tuple[str, ...],
+    root: Path,
 ) -> None:
     """Serve devices until SIGTERM.
 
@@ -97,6 +105,7 @@ def run(
 
     options = RunOptions(
         data=data,
+        root=root,
         config=config,
         dev=dev,
         mqtt=mqtt,
@@ -185,6 +194,7 @@ async def _run(configuration: BrokerConfiguration, options: RunOptions, applied:
     from edge.appliance.desired.trials import Trials
     from edge.appliance.following import Following
     from edge.appliance.gateway import Gateway
+    from edge.appliance.update.following import SystemFollower
     from edge.health.service_manager import ServiceManager
     from edge.output.logs import unhandled
 
@@ -205,7 +215,7 @@ async def _run(configuration: BrokerConfiguration, options: RunOptions, applied:
     gc.set_threshold(*COLLECTED)
     gc.disable()  # until the store is read: a third of a start with 100 000 names
     following = Following(options, applied)
-    trials = Trials(options.data, following, restart=ended.set)
+    trials = Trials(options.data, following, restart=ended.set, system=SystemFollower(options.data, options.root))
     administration = partial(_administration, options, following) if options.config is None else None
     gateway = Gateway(configuration, options.data, administration, development=options.dev, trials=trials)
     bound = await gateway.start()

@@ -29,6 +29,8 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options of `edge run`."""
 
     data: Path
+    root: Path = Path("/")
+    """Of the machine: where it says what system runs."""
     config: Path | None = None
     dev: bool = False
     mqtt: str | None = None

@@ -12,6 +12,7 @@ from edge.configuration.resources import (
     DeviceSpec,
     GatewaySpec,
     MessagingUserSpec,
+    SystemSpec,
 )
 from edge.configuration.validate import CHECKS
 
@@ -30,6 +31,7 @@ KINDS: Final = Kinds(
         Kind("Address", AddressSpec, ("address", "addresses", "addr"), "enmasse.io/v1beta1"),
         Kind("MessagingUser", MessagingUserSpec, ("messaginguser", "messagingusers", "mu"), "user.enmasse.io/v1beta1"),
         Kind("Device", DeviceSpec, ("device", "devices", "dev")),
+        Kind("System", SystemSpec, ("system", "sys"), single=True),
     ),
     CHECKS,
 )

@@ -13,8 +13,9 @@ from typing import Annotated, Final
 import msgspec
 
 from bridge.hidden import hides
+from bridge.pace import HOURS
 from bridge.proxy import Proxy
-from bridge.resources.fields import Bytes, HostPort, Kept, Live, Name, Part, Restart, Text
+from bridge.resources.fields import Bytes, HostPort, Kept, Live, Name, Part, Restart, Seconds, Text
 from edge.broker.configuration import (
     Authentication,
     Connector,
@@ -237,3 +238,30 @@ class GatewaySpec(Part, frozen=True, kw_only=True):
     """What may be written to the card or disk of the data directory, by its data sheet."""
     limits: Restart[Limits] = Limits()
     """Bounds that protect the gateway."""
+
+
+# --- System ----------------------------------------------------------------------------------------------------------
+
+Sha256 = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}$")]
+
+
+class SystemSpec(Part, frozen=True, kw_only=True):
+    """The system a gateway from a card is to run: which one, and where its bundle is fetched. `waypost image bundle`
+    writes it. Services of the machine follow it; the broker does not change by it."""
+
+    version: Kept[Text]
+    """Of Waypost in it."""
+    build: Kept[Sha256]
+    """SHA-256 of its root file system: a gateway that runs that has nothing to do."""
+    url: Kept[Text]
+    """Where the bundle is, ``https://`` or ``http://``: it is verified in either case, by its sum and its signature."""
+    sha256: Kept[Sha256]
+    """Of the bundle."""
+    size: Kept[Annotated[Bytes, msgspec.Meta(gt=0)]]
+    """Of the bundle."""
+    rate: Kept[Annotated[Bytes, msgspec.Meta(gt=0)] | None] = None
+    """Bytes a second at which it is fetched at most."""
+    quiet_hours: Kept[Annotated[str, msgspec.Meta(pattern=HOURS)] | None] = None
+    """``06:00-22:00``, UTC: nothing is fetched then, and nothing is installed or started anew."""
+    start_jitter_s: Kept[Seconds] = msgspec.field(default=0.0, name="startJitter")
+    """It is begun so long after it was wanted at most; how long, the gateway's name says: so a fleet does not storm."""

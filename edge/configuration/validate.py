@@ -10,6 +10,7 @@ import binascii
 import re
 from collections.abc import Sequence
 from typing import Final
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -44,6 +45,7 @@ from edge.configuration.resources import (
     HubPart,
     Listeners,
     MessagingUserSpec,
+    SystemSpec,
 )
 
 DIRECT: Final = (AddressType.ANYCAST, AddressType.MULTICAST)
@@ -333,6 +335,21 @@ def _device_api(resources: Sequence[Resource]) -> Errors:
                 )
 
 
+def _system(resources: Sequence[Resource]) -> Errors:
+    for resource, spec in of_kind(resources, SystemSpec):
+        try:
+            parts = urlsplit(spec.url)
+            fits = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        except ValueError:
+            fits = False
+        if not fits:
+            message = f'"{spec.url}" is not where a bundle can be fetched; expected https://host/path'
+            yield error_at(resource, ("spec", "url"), message)
+        elif parts.username is not None:
+            message = "names and passwords in a URL are shown to everybody: let the server go by the path"
+            yield error_at(resource, ("spec", "url"), message)
+
+
 CHECKS: Final[tuple[Check, ...]] = (
     _gateway,
     _connectors,
@@ -345,4 +362,5 @@ CHECKS: Final[tuple[Check, ...]] = (
     _devices,
     _device_api,
     _insecure,
+    _system,
 )

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
+
+import yaml
 
 from images import source
+from images.disk import filesystem
 from images.disk.signing import Keys
 from images.programs import require, run
 from images.steps import Steps, key, remove
@@ -32,19 +35,39 @@ filename=rootfs.ext4
 """
 
 
-def build(steps: Steps, system: Path, keys: Keys) -> Path:
+class Bundle(NamedTuple):
+    """The file of an update."""
+
+    file: Path
+    build: str
+    """SHA-256 of the root file system in it."""
+
+
+def build(steps: Steps, system: Path, keys: Keys) -> Bundle:
     """The bundle of a system (`images.disk.building.system`). Raises ImageError."""
     require("rauc", "mksquashfs")
     name = f"waypost-{source.version()}-arm64.raucb"
+    build_id = (system / "root.sha256").read_text().strip()
     made = steps.result(
         "bundle-arm64",
         "bundle of an update",
         [system.name, key([keys.certificate]), MANIFEST, PACKING, source.version()],
-        lambda folder, log: make(
-            folder / name, system / "root.ext4", (system / "root.sha256").read_text().strip(), keys, log
-        ),
+        lambda folder, log: make(folder / name, system / "root.ext4", build_id, keys, log),
     )
-    return made / name
+    return Bundle(made / name, build_id)
+
+
+def resource(bundle: Bundle, folder: str) -> str:
+    """What a hub tells gateways to have them run it (YAML, kind System). `folder`: URL of where the file will be."""
+    spec = {
+        "version": source.version(),
+        "build": bundle.build,
+        "url": f"{folder.rstrip('/')}/{bundle.file.name}",
+        "sha256": filesystem.digest(bundle.file),
+        "size": bundle.file.stat().st_size,
+    }
+    document = {"apiVersion": "waypost/v1", "kind": "System", "metadata": {"name": "gateway"}, "spec": spec}
+    return yaml.safe_dump(document, sort_keys=False)
 
 
 def make(target: Path, root: Path, build_id: str, keys: Keys, log: Path, *, version: str | None = None) -> None:

@@ -103,6 +103,11 @@ def test_it_enrols_while_it_serves_and_attests_everywhere(fleet: EnrolledFleet) 
     assert "settings as before" in machine.run(*machine.settings())
     machine.run(*machine.enrol())
     assert certificates(fleet, "hall") == [serial], "what is done is not done again"
+    for build in ("a" * 64, "b" * 64):  # as it is known after each start; the second one is an update
+        (machine.places.root / "run/waypost-root").mkdir(parents=True, exist_ok=True)
+        (machine.places.root / "run/waypost-root/sha256").write_text(build)
+        machine.run(*machine.enrol("--once"))
+        assert json.loads(fleet.fleet("show", "hall", "--json"))["attestation"]["root"] == build
 
 
 def test_through_a_proxy_at_the_url_that_is_let_out(fleet: EnrolledFleet) -> None:

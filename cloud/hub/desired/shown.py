@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from cloud.hub.registry.configurations import GatewayRecord, VersionRecord
 from cloud.hub.registry.rollouts import RolloutRecord
 from cloud.hub.registry.selectors import SelectorRecord
@@ -25,6 +27,7 @@ def gateway_row(record: GatewayRecord) -> dict[str, Any]:
         "trying": report.trying if report is not None else None,
         "why": record.why,
         "kept": list(report.kept) if report is not None else [],
+        "system": msgspec.to_builtins(report.system) if report is not None else None,
         "reported_at": _moment(record.reported_at),
     }
 

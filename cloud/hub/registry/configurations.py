@@ -12,7 +12,18 @@ from typing import Any, NamedTuple
 import msgspec
 import sqlalchemy as sa
 
-from bridge.desired import Desired, DesiredReport, Failure, Outcome, Signed, digest_of, read, written
+from bridge.desired import (
+    Desired,
+    DesiredReport,
+    Failure,
+    Outcome,
+    Signed,
+    SystemPhase,
+    SystemReport,
+    digest_of,
+    read,
+    written,
+)
 from bridge.hidden import hides
 from cloud.hub.groups import Key
 from cloud.hub.limits import VERSIONS_KEPT, WHY_CHARACTERS_MAX
@@ -99,8 +110,8 @@ class GatewayRecord(NamedTuple):
 
     @property
     def state(self) -> str:
-        """``confirmed``, ``trying``, ``refused``, ``rolled-back``, ``waiting`` (for the gateway to take it) or
-        ``none`` (the hub wants nothing)."""
+        """``confirmed``, ``trying``, ``updating`` (the gateway has taken it, and changes its system for it),
+        ``refused``, ``rolled-back``, ``waiting`` (for the gateway to take it) or ``none`` (the hub wants nothing)."""
         report = self.report
         if not self.wanted:
             return "none"
@@ -111,22 +122,47 @@ class GatewayRecord(NamedTuple):
         if report.failure is not None and report.failure.version >= self.wanted:
             return report.failure.outcome.value
         if report.version == self.wanted:
-            return "confirmed"
+            return _state_of(report.system)
         return Outcome.REFUSED.value if self.failed else "waiting"
 
     @property
     def failed(self) -> bool:
         """The gateway has not taken what is wanted of it, and takes it no more; or could read nothing that was sent."""
         report = self.report
-        if report is None or not self.wanted or self.wanted in (report.version, report.trying):
+        if report is None or not self.wanted or self.wanted == report.trying:
             return False
+        if self.wanted == report.version:
+            return report.system is not None and report.system.failed
         return report.newest >= self.wanted or (report.failure is not None and report.failure.version == 0)
 
     @property
     def why(self) -> str:
-        """What the gateway says about its failure."""
-        failure = self.report.failure if self.report is not None else None
-        return "" if failure is None else f"{failure.outcome.value}: {failure.why}"
+        """What the gateway says about its failure; while it changes its system, what that waits for."""
+        report = self.report
+        if report is None:
+            return ""
+        if report.failure is not None:
+            return f"{report.failure.outcome.value}: {report.failure.why}"
+        return _words_of(report.system) if report.version == self.wanted else ""
+
+    @property
+    def updating(self) -> bool:
+        """The gateway has taken what is wanted of it, and changes its system for it."""
+        return self.state == "updating"
+
+
+def _state_of(system: SystemReport | None) -> str:
+    if system is None or system.phase is SystemPhase.KEPT:
+        return "confirmed"
+    return "updating" if system.under_way else system.phase.value
+
+
+def _words_of(system: SystemReport | None) -> str:
+    if system is None or system.phase is SystemPhase.KEPT:
+        return ""
+    share = f" ({system.percent} %)" if system.phase is SystemPhase.FETCHING else ""
+    why = f": {system.why}" if system.why else ""
+    return f"system {system.version} {system.phase.value}{share}{why}"
 
 
 class _Content(msgspec.Struct):
@@ -318,6 +354,9 @@ def _reported(tx: sa.Connection, key: Key, report: DesiredReport, now_us: int) -
     if report.failure is not None and len(report.failure.why) > WHY_CHARACTERS_MAX:
         shorter = msgspec.structs.replace(report.failure, why=f"{report.failure.why[:WHY_CHARACTERS_MAX]} …")
         report = msgspec.structs.replace(report, failure=shorter)
+    if report.system is not None and len(report.system.why) > WHY_CHARACTERS_MAX:
+        system = msgspec.structs.replace(report.system, why=f"{report.system.why[:WHY_CHARACTERS_MAX]} …")
+        report = msgspec.structs.replace(report, system=system)
     known = _of_our_versions(tx, key, report)
     if before is None or before.reported_at is None or before.report != known:
         _set(tx, key, before, report=msgspec.json.encode(known).decode(), reported_at=now_us)
@@ -342,12 +381,16 @@ def _of_our_versions(tx: sa.Connection, key: Key, report: DesiredReport) -> Desi
 
 def _note_outcomes(tx: sa.Connection, key: Key, report: DesiredReport, now_us: int) -> None:
     mine = configurations.update().where(configurations.c.tenant == key[0], configurations.c.gateway == key[1])
-    if report.version:
+    settled = report.system is None or report.system.phase is SystemPhase.KEPT
+    if report.version and settled:
         first = mine.where(configurations.c.version == report.version, configurations.c.confirmed_at.is_(None))
         tx.execute(first.values(confirmed_at=now_us))
     if report.failure is not None:
         words = f"{report.failure.outcome.value}: {report.failure.why}"
         tx.execute(mine.where(configurations.c.version == report.failure.version).values(failure=words))
+    if report.system is not None and report.system.failed:
+        ours = mine.where(configurations.c.version == report.version)
+        tx.execute(ours.values(failure=_words_of(report.system)))
 
 
 def _due(tx: sa.Connection, key: Key, report: DesiredReport) -> Offer | None:

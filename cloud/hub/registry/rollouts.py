@@ -127,9 +127,8 @@ class Rollouts:
             if record.state is not RolloutState.ABORTED:
                 record = _change(tx, rollout, tuple(GOING), RolloutState.ABORTED, 0)
             now = gateways_in(tx, record.tenant)
-            taken = [each for each in _members(tx, rollout) if each.phase in _TAKEN and each.version is not None]
-            still = [each for each in taken if each.gateway in now and now[each.gateway].wanted == each.version]
-            wanted = [_previous(tx, record, each, by) for each in still]
+            taken = [each for each in _members(tx, rollout) if _has_taken(each, now.get(each.gateway))]
+            wanted = [_previous(tx, record, each, by) for each in taken]
             make_versions(tx, wanted, now_us, sign)
             return [each.gateway for each in wanted]
 
@@ -151,6 +150,14 @@ class Rollouts:
 _ROLLOUT = [rollouts.c[name] for name in RolloutRecord._fields]
 _MEMBER = [rollout_members.c[name] for name in Member._fields]
 _TAKEN = (Phase.SENT, Phase.AWAY, Phase.CONFIRMED, Phase.DONE)
+
+
+def _has_taken(member: Member, now: GatewayRecord | None) -> bool:
+    """Or may have, and was told nothing else since. One that failed has, where its system alone went back."""
+    if member.version is None or now is None or now.wanted != member.version:
+        return False
+    in_force = now.report is not None and now.report.version == member.version
+    return member.phase in _TAKEN or (member.phase in (Phase.FAILED, Phase.LEFT_OUT) and in_force)
 
 
 def _one(tx: sa.Connection, rollout: str) -> RolloutRecord:
@@ -282,6 +289,8 @@ def _of(record: GatewayRecord | None, connected: bool) -> Seen:
     if record is None:
         return Seen(connected, 0, 0)
     version = record.report.version if record.report is not None else 0
+    if record.updating:
+        return Seen(connected, record.wanted, 0, updating=True)
     if not record.failed:
         return Seen(connected, record.wanted, version)
     return Seen(connected, record.wanted, version, record.wanted, record.why or "it has decided about a later one")

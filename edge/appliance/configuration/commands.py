@@ -34,6 +34,7 @@ from edge.configuration.resources import (
     DeviceSpec,
     GatewaySpec,
     MessagingUserSpec,
+    SystemSpec,
 )
 from edge.output.terminal import say, say_json
 
@@ -314,12 +315,17 @@ def _device_row(spec: DeviceSpec) -> Row:
     return ("yes" if spec.enabled else "no", ", ".join(spec.via) or "-")
 
 
+def _system_row(spec: SystemSpec) -> Row:
+    return (spec.version, spec.url)
+
+
 COLUMNS: Final[dict[str, tuple[Row, Callable[[Any], Row]]]] = {
     "Gateway": (("MQTT", "AMQP", "HTTP", "HUB"), _gateway_row),
     "AddressSpace": (("TYPE", "DEFAULT", "CONNECTORS"), _space_row),
     "Address": (("ADDRESS", "TYPE", "FORWARDERS"), _address_row),
     "MessagingUser": (("USERNAME", "AUTHENTICATION"), _user_row),
     "Device": (("ENABLED", "VIA"), _device_row),
+    "System": (("VERSION", "URL"), _system_row),
 }
 
 

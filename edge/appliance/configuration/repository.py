@@ -120,6 +120,12 @@ class Repository:
         decided = tuple(name_of(each) for key, each in over.managed.items() if not over.keeps(key))
         return Snapshot(file.version, resources, decided)
 
+    def decided(self) -> list[Resource]:
+        """What will be in force when nothing is on trial any more, should that not be confirmed: for what takes longer
+        than a trial. Raises as `load` does."""
+        file, versions = self._read(), self.hub_versions()
+        return plan.load(KINDS, file.resources, str(self.path), layer(versions.confirmed, versions.kept).over)
+
     def own(self) -> list[Resource]:
         """What the gateway has itself, which need not be valid without the hub's part. Raises as `load` does."""
         return plan.load(UNCHECKED, self._read().resources, str(self.path))

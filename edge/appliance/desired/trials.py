@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -24,9 +24,11 @@ from edge.appliance.configuration.repository import Repository, RepositoryError
 from edge.appliance.desired.inbox import Answer, DesiredInbox
 from edge.appliance.identity.location import identity_file
 from edge.appliance.options import OptionsRefused
+from edge.appliance.update.following import SystemFollower
 from edge.broker.router.uplinks import ConnectorUplink
 
 if TYPE_CHECKING:
+    from bridge.resources.resource import Resource
     from edge.appliance.following import Following
     from edge.appliance.gateway import Gateway
 
@@ -47,9 +49,17 @@ class Deadline(Protocol):
 class Trials:
     """Those of one gateway, while it runs. Made inside a running loop; `start`, later `stop`."""
 
-    def __init__(self, data: Path, following: Following, restart: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        data: Path,
+        following: Following,
+        restart: Callable[[], None],
+        system: SystemFollower | None = None,
+    ) -> None:
         """`restart` has the gateway stop in good order and start again, in this process."""
         self._data = data
+        self._system = system or SystemFollower(data)
+        self._system.changed = self.tell
         self._repository = Repository(data)
         self._following = following
         self._restart = restart
@@ -80,6 +90,7 @@ class Trials:
         if trial is not None:
             log.warning("version %d of the hub's configuration is being tried", trial.number)
             self._await_confirmation(trial)
+        self._do(self._system.watch())
         self.tell()
 
     async def stop(self) -> None:
@@ -91,8 +102,8 @@ class Trials:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def report(self) -> DesiredReport:
-        """How it is with the hub's configuration here."""
-        report = self._versions().report()
+        """How it is with the hub's configuration here. Raises `RepositoryError`."""
+        report = msgspec.structs.replace(self._versions().report(), system=self._system.report())
         return report if self._unread is None else msgspec.structs.replace(report, failure=self._unread)
 
     def tell(self) -> None:
@@ -155,7 +166,7 @@ class Trials:
             raise DesiredError(WITH_A_FILE)
         self._unread = None
         desired = verified.desired
-        fault = partial(self._following.fault, restart=desired.restart)
+        fault = partial(self._fault, restart=desired.restart)
         take = partial(self._repository.take, desired, verified.authority, fault, digest=digest_of(signed.content))
         known = await asyncio.to_thread(take)
         if known.trial is not None:
@@ -164,6 +175,9 @@ class Trials:
             await self._take_over()
         elif known.failure is not None:
             log.warning("version %d of the hub's configuration is refused: %s", desired.version, known.failure.why)
+
+    def _fault(self, applied: Sequence[Resource], *, restart: bool) -> str | None:
+        return self._following.fault(applied, restart=restart) or self._system.fault(applied)
 
     async def _confirm(self, number: int) -> None:
         async with self._one_at_a_time:

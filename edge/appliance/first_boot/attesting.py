@@ -42,10 +42,17 @@ def attestation(places: Places, wanted: Wanted, certificate: x509.Certificate | 
         certificate=serial,
         certificate_ends=ends,
         clock=f"{moment(time.time())}, {kept}",
-        root=_text(places.root / ROOT),
-        root_expected=_text(places.root / ROOT_EXPECTED),
-        version=VERSION,
+        **system(places),
     )
+
+
+def system(places: Places) -> dict[str, str]:
+    """Those fields of it that say which system runs."""
+    return {
+        "root": _text(places.root / ROOT),
+        "root_expected": _text(places.root / ROOT_EXPECTED),
+        "version": VERSION,
+    }
 
 
 def report(places: Places, name: str, state: State) -> str:
@@ -72,7 +79,7 @@ def _told(name: str, state: State) -> Sequence[str]:
     told += [f"  clock    {said.get('clock', '')}"]
     root, expected = str(said.get("root", "")), str(said.get("root_expected", ""))
     if root:
-        same = "as the card was made" if root == expected else "NOT as the card was made"
+        same = "as it was made" if root == expected else "NOT as it was made"
         told.append(f"  system   {root[:16]}, {same}")
     return told
 

@@ -89,12 +89,12 @@ def enrol_gateway(data: Path, root: Path, once: bool) -> None:
     import time
     from functools import partial
 
-    from edge.appliance.first_boot.attesting import attestation, report
+    from edge.appliance.first_boot.attesting import attestation, report, system
     from edge.appliance.first_boot.enrolling import FirstBoot, Stopped
     from edge.appliance.first_boot.places import Places
 
     places = Places(root)
-    work = FirstBoot(data, partial(attestation, places), time.time)
+    work = FirstBoot(data, partial(attestation, places), time.time, partial(system, places))
     wanted = work.journal.wanted()
     if wanted is None:
         say("Waypost: nothing to set up")

@@ -7,7 +7,7 @@ there, so that a start that was cut off at any moment goes on where it stopped.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -52,11 +52,15 @@ class Stopped(Exception):
 class FirstBoot:
     """Of one data directory."""
 
-    def __init__(self, data: Path, attest: Attest, now: Callable[[], float]) -> None:
-        """`attest`: finds out what the machine is. `now`: UTC seconds since 1970."""
+    def __init__(
+        self, data: Path, attest: Attest, now: Callable[[], float], system: Callable[[], Mapping[str, str]] = dict
+    ) -> None:
+        """`attest`: finds out what the machine is; `system`: those fields of it that an update changes, cheaply. `now`:
+        UTC seconds since 1970."""
         self.journal = Journal(data)
         self._data = data
         self._attest = attest
+        self._system = system
         self._now = now
         self._identity = Identity(data)
 
@@ -72,7 +76,8 @@ class FirstBoot:
                 self._enrol(wanted, Token.parse(wanted.token))
             self._configure(wanted)
             self.journal.note(configured=True)
-        if not state.attested:
+        if not state.attested or self._system_changed():
+            self.journal.note(attested=False)
             self._attested(wanted)
         self.journal.note(attested=True, trouble="", next_step="", done_at=state.done_at or moment(self._now()))
         return True
@@ -137,6 +142,11 @@ class FirstBoot:
         document["spec"] = spec
         text = "---\n".join(to_yaml(each) for each in (document, *addresses(wanted.forward)))
         return parse(KINDS, text, "the settings on the card")
+
+    def _system_changed(self) -> bool:
+        """After an update, or one that was taken back, what was said is not so any more."""
+        said, now = self.journal.state.attestation, self._system()
+        return any(value and value != said.get(name) for name, value in now.items())
 
     def _attested(self, wanted: Wanted) -> None:
         """It is known here what the machine is, and at the hub where there is one."""

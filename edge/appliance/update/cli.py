@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 root_option = click.option(
     "--root", type=click.Path(path_type=Path, file_okay=False), default=Path("/"), help="Of the machine.  [default: /]"
 )
+gateway_option = click.option(
+    "--data", type=click.Path(path_type=Path, file_okay=False, exists=True), required=True, help="Data directory."
+)
 restart_option = click.option("--restart/--no-restart", default=True, help="Start the machine anew when it is done.")
 
 
@@ -52,6 +55,52 @@ def install(bundle: Path, data: Path | None, http: str | None, root: Path, resta
         say(f"{bundle.name}: its signature is looked at, then it is written; that takes minutes")
         made = _updating(data, http, root).install(str(bundle.resolve()), again=again)
     say(f"{made.version} is installed, and is tried at the next start")
+    if restart:
+        _start_anew()
+
+
+@update.command()
+@gateway_option
+def fetch(data: Path) -> None:
+    """Fetch the bundle of the system that the gateway's configuration wants; for a service of an image.
+
+    As the gateway's user. It goes on where it was after any break, keeps to the pace of what is wanted, and ends when
+    the bundle is there and may be installed, or is wanted no more.
+    """
+    from functools import partial
+
+    from edge.appliance.identity.files import Identity
+    from edge.appliance.update.fetching import Fetching, trusting_also
+    from edge.appliance.update.wanted import WantedFiles
+
+    try:
+        authority = Identity(data).authority()
+    except (OSError, ValueError):  # it has not enrolled
+        authority = None
+    with _said_plainly():
+        found = Fetching(WantedFiles(data), partial(trusting_also, authority)).run()
+    say("no system is wanted" if found is None else f"{found.name} is there, and is what it should be")
+
+
+@update.command("install-fetched")
+@gateway_option
+@http_option
+@root_option
+@restart_option
+def install_fetched(data: Path, http: str | None, root: Path, restart: bool) -> None:
+    """Install the bundle that was fetched, and start it; for a service of an image, as root."""
+    from edge.appliance.update.slots import Bundle
+    from edge.appliance.update.wanted import WantedFiles
+
+    files = WantedFiles(data)
+    wanted = files.wanted()
+    if wanted is None or not (bundle := files.bundle(wanted)).exists():
+        say("no bundle was fetched")
+        return
+    with _said_plainly():
+        say(f"Waypost: {wanted.version} is being installed")
+        _updating(data, http, root).install_wanted(str(bundle.resolve()), Bundle(wanted.version, wanted.build))
+    say(f"Waypost: {wanted.version} is installed, and is tried at the next start")
     if restart:
         _start_anew()
 

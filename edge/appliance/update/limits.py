@@ -17,3 +17,24 @@ LOOK_S: Final = 5.0
 
 FILE_BYTES_MAX: Final = 64 << 10
 """Of the record of an update: a full one has 1 KiB."""
+
+INSTALLED_MAX: Final = 3
+"""How often an update is begun that the power or RAUC cut off: a card that cannot be written is not worn out by it."""
+
+FOLLOWED_S: Final = 2.0
+"""Seconds between looks at what is wanted and how far it is: some stat(2) and small files."""
+
+READ_BYTES: Final = 64 << 10
+"""Of a bundle that is fetched, at a time."""
+
+SYNCED_BYTES: Final = 4 << 20
+"""So much is written before it is on disk and noted: so much a power cut takes."""
+
+ANSWER_S: Final = 30.0
+"""For a connection to where a bundle is, and for each part of its answer."""
+
+AGAIN_S: Final = (5.0, 15.0, 60.0, 300.0)
+"""Before the next try to fetch; the last for as long as it takes."""
+
+FETCHED_WRONG_MAX: Final = 2
+"""So often a bundle may be another one than it should be: once a server may have changed it half-way."""

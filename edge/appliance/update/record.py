@@ -14,7 +14,8 @@ FILE: Final = "data/update/update.json"
 ON_TRIAL: Final = "data/update/on-trial"
 """The letter of the slot that is tried, while it is: for the shell of whichever system runs."""
 
-State = Literal["installing", "trial", "kept", "given up"]
+State = Literal["installing", "cut off", "trial", "kept", "given up"]
+"""`cut off`: it was not installed whole, and can be begun again."""
 
 
 class Update(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,7 +33,11 @@ class Update(msgspec.Struct, frozen=True, kw_only=True):
     connected: bool = False
     """Whether the gateway was connected to its hub then."""
     why: str = ""
-    """It was given up."""
+    """It was given up, or cut off."""
+    begun: int = 1
+    """How often it was installed, or begun to be."""
+    ran: bool = False
+    """Its system was started, or tried to be."""
 
     @property
     def undecided(self) -> bool:
@@ -57,7 +62,7 @@ class Record:
     def write(self, update: Update) -> None:
         """On disk on return. Raises OSError."""
         if update.state == "trial":
-            write_whole(self._on_trial, f"{update.slot}\n".encode(), mode=0o600)
-        write_whole(self._file, msgspec.json.encode(update), mode=0o600)
+            write_whole(self._on_trial, f"{update.slot}\n".encode(), mode=0o644)
+        write_whole(self._file, msgspec.json.encode(update), mode=0o644)  # the gateway's user tells its hub of it
         if update.state != "trial":
             self._on_trial.unlink(missing_ok=True)

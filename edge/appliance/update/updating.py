@@ -14,8 +14,9 @@ import msgspec
 
 from bridge.version import VERSION
 from edge.appliance.update.gate import Gate, Seen, Verdict
-from edge.appliance.update.record import Record, Update
-from edge.appliance.update.slots import Bundle, Rauc, Slots
+from edge.appliance.update.limits import INSTALLED_MAX
+from edge.appliance.update.record import Record, State, Update
+from edge.appliance.update.slots import Bundle, Rauc, Slots, SlotsError
 
 Look = Callable[[], Seen | None]
 """At the gateway that runs here."""
@@ -53,19 +54,36 @@ class Updating:
             if last is not None and last.state == "given up" and last.build == bundle.build:
                 raise UpdateRefused(f"{bundle.version} was given up before: {last.why}")
         seen = self._look()
-        update = Update(
-            slot=slots.other.letter,
-            version=bundle.version,
-            build=bundle.build,
-            before=slots.booted.version or VERSION,
-            state="installing",
+        update = msgspec.structs.replace(
+            self._begun(bundle),
             errors=() if seen is None else tuple(sorted(seen.errors)),
             connected=seen is not None and seen.connected,
         )
         self._record.write(update)
-        self._rauc.install(file)
+        try:
+            self._rauc.install(file)
+        except SlotsError as error:
+            self._cut_off(update, str(error))
+            raise
         self._record.write(msgspec.structs.replace(update, state="trial"))
         return bundle
+
+    def install_wanted(self, file: str, wanted: Bundle) -> Bundle:
+        """As `install` of a bundle that has to hold this, and is not installed again; that it cannot be is noted, for
+        who wants it. Raises UpdateRefused."""
+        last = self._record.last()
+        if last is not None and last.undecided:
+            raise UpdateRefused(f"{last.version} is being tried")
+        try:
+            found = self._rauc.look(file)
+        except SlotsError as error:
+            self._cut_off(self._begun(wanted), str(error))
+            raise
+        if found != wanted:
+            why = f"its bundle holds {found.version}, build {found.build[:16]}, and not {wanted.build[:16]}"
+            self._give_up(self._begun(wanted), why)
+            raise UpdateRefused(why)
+        return self.install(file, again=False)
 
     def started(self) -> Update | None:
         """What the system that has started is to show; None: nothing, no update is being tried in it.
@@ -81,9 +99,9 @@ class Updating:
             return last
         if last.state == "trial" or slots.first == slots.other.name:
             self._rauc.start_first("booted")
-            self._give_up(last, NOT_STARTED)
+            self._give_up(msgspec.structs.replace(last, ran=True), NOT_STARTED)
         else:
-            self._give_up(last, "it was not installed whole")
+            self._cut_off(last, "it was not installed whole")
         return None
 
     def gate(self, update: Update, began: float) -> Gate:
@@ -133,7 +151,25 @@ class Updating:
         """The order of slots first: cut off after it, the old system starts, and finds an update that did not stay."""
         self._rauc.start_first("other")
         self._rauc.mark_bad("booted")
-        self._give_up(update, why)
+        self._give_up(msgspec.structs.replace(update, ran=True), why)
+
+    def _begun(self, bundle: Bundle) -> Update:
+        """An update to this, which begins now."""
+        slots, last = self._rauc.slots(), self._record.last()
+        again = last is not None and last.state == "cut off" and last.build == bundle.build
+        return Update(
+            slot=slots.other.letter,
+            version=bundle.version,
+            build=bundle.build,
+            before=slots.booted.version or VERSION,
+            state="installing",
+            begun=last.begun + 1 if last is not None and again else 1,
+        )
+
+    def _cut_off(self, update: Update, why: str) -> None:
+        """It can be begun again, a few times."""
+        state: State = "cut off" if update.begun < INSTALLED_MAX else "given up"
+        self._record.write(msgspec.structs.replace(update, state=state, why=why))
 
     def _give_up(self, update: Update, why: str) -> None:
         self._record.write(msgspec.structs.replace(update, state="given up", why=why))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bridge.desired import DesiredReport, Failure, Outcome, digest_of, read
+from bridge.desired import DesiredReport, Failure, Outcome, SystemPhase, SystemReport, digest_of, read
 from cloud.hub.groups import Presence
 from cloud.hub.limits import ROLLOUTS_KEPT, VERSIONS_KEPT, WHY_CHARACTERS_MAX
 from cloud.hub.registry.configurations import Configurations, Offer, UnknownGateway, Wanted
@@ -93,6 +93,29 @@ class TestVersions:
         assert say(known, ("acme", "g1"), DesiredReport(version=7, newest=8), 1) is None
         [made] = known.want([wanted("g1", "a")], 2, sign)
         assert made.version == 9
+
+    def test_a_version_with_a_system_is_confirmed_once_that_was_kept(self, known: Configurations) -> None:
+        key = ("acme", "g1")
+        known.want([wanted("g1", "a")], 1, sign)
+        at = 2
+        for phase, state in (
+            (SystemPhase.WAITING, "updating"),
+            (SystemPhase.FETCHING, "updating"),
+            (SystemPhase.INSTALLING, "updating"),
+            (SystemPhase.TRYING, "updating"),
+            (SystemPhase.ROLLED_BACK, "rolled-back"),
+            (SystemPhase.REFUSED, "refused"),
+            (SystemPhase.KEPT, "confirmed"),
+        ):
+            system = SystemReport(version="2", phase=phase, why="so" * WHY_CHARACTERS_MAX)
+            say(known, key, DesiredReport(version=1, newest=1, system=system), at)
+            [found] = known.gateways("acme")
+            assert (found.state, found.failed, found.updating) == (state, system.failed, system.under_way)
+            assert bool(found.why) is (phase is not SystemPhase.KEPT)
+            assert len(found.why) < 2 * WHY_CHARACTERS_MAX
+            [version] = known.versions(*key)
+            assert version.confirmed_at == (at if phase is SystemPhase.KEPT else None)
+            at += 1
 
     def test_a_number_given_twice_is_not_taken_for_the_other_version(self, known: Configurations) -> None:
         """The registry is an older copy, and the gateway has not told it so when a number is given again."""

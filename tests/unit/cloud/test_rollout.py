@@ -121,6 +121,17 @@ class TestLook:
         fleet.look(11.0)
         assert (fleet.state, set(fleet.phases().values())) == (RolloutState.DONE, {"done"})
 
+    def test_nobody_loses_patience_with_who_changes_its_system(self) -> None:
+        fleet = Fleet("ab", [1, 1])
+        fleet.look()
+        fleet.seen["a"] = fleet.seen["a"]._replace(updating=True)
+        for _ in range(5):
+            assert sent(fleet.look(PACE.away_s)) == []
+        assert (fleet.state, fleet.phases()["a"]) == (RolloutState.RUNNING, "sent")
+        fleet.seen["a"] = fleet.seen["a"]._replace(updating=False)
+        fleet.look()
+        assert (fleet.state, fleet.phases()["a"]) == (RolloutState.HALTED, "failed"), "it says nothing any more"
+
     def test_a_failure_halts_it(self) -> None:
         fleet = Fleet("ab", [1, 1])
         fleet.look()

@@ -230,6 +230,14 @@ def whole(pki: Path) -> Documents:
         "Device/d1": {},
         "Device/d2": {"via": ["d1"]},
         "Device/d3": {},
+        "System/gw": {
+            "version": "2",
+            "build": "a" * 64,
+            "url": "https://localhost/2.raucb",
+            "sha256": "b" * 64,
+            "size": 1,
+            "quietHours": "06:00-22:00",
+        },
     }
 
 
@@ -318,6 +326,10 @@ OTHER: Final[dict[str, Edit]] = {
     "MessagingUser device": {("MessagingUser/u", "device"): None},
     "MessagingUser device.id": {("MessagingUser/u", "device.id"): "d3"},
     "Device via": {("Device/d3", "via"): ["d1"]},
+    "System build": {("System/gw", "build"): "c" * 64},
+    "System url": {("System/gw", "url"): "http://localhost/2.raucb"},
+    "System sha256": {("System/gw", "sha256"): "c" * 64},
+    "System quietHours": {("System/gw", "quietHours"): "08:00-18:00"},
     "Device enabled": {("Device/d2", "enabled"): False},
 }
 

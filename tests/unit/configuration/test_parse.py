@@ -143,7 +143,11 @@ def test_unknown_key_names_file_line_path_and_what_was_meant() -> None:
         ("address: load/#", 'address: ""', "6: spec.address: must not be empty"),
         ("address: load/#", "address: [a]", "6: spec.address: expected text, not a list"),
         ("kind: Address", "kind: address", '2: kind: unknown kind "address"; did you mean "Address"?'),
-        ("kind: Address\n", "", '1: "kind" is missing; known: Gateway, AddressSpace, Address, MessagingUser, Device'),
+        (
+            "kind: Address\n",
+            "",
+            '1: "kind" is missing; known: Gateway, AddressSpace, Address, MessagingUser, Device, System',
+        ),
         ("enmasse.io/v1beta1", "v1", '1: apiVersion: "v1" is not waypost/v1 or enmasse.io/v1beta1'),
         (
             "  name: default.load",

@@ -11,7 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from images.disk import bmap, building, filesystem, sbom, signing
+from bridge.resources.parse import parse
+from edge.configuration.kinds import KINDS
+from edge.configuration.resources import SystemSpec
+from images.disk import bmap, building, bundle, filesystem, sbom, signing
 from images.emulator import machine
 from images.errors import ImageError
 from images.programs import find
@@ -145,6 +148,7 @@ class TestLists:
         ours = {path.name for path in units.glob("*.service")}
         watching = {path.name for end in ("path", "timer") for path in units.glob(f"*.{end}")}
         started = {f"{name.partition('.')[0]}.service" for name in watching}  # each starts the service of its name
+        started |= {name for unit in ours for name in re.findall(r"OnSuccess=(\S+)", (units / unit).read_text())}
         named = {line.lstrip("-") for line in rootfs.lines(rootfs.UNITS)}
         started |= {name for name in ours if "@" in name}  # and udev those that are templates
         assert ours - started | watching <= named
@@ -229,3 +233,13 @@ class TestEmulator:
         with pytest.raises(ImageError, match="is not there") as caught:
             machine.disk(tmp_path / "none.img", tmp_path, tmp_path / "log")
         assert "waypost image build" in caught.value.hint
+
+
+def test_what_a_hub_is_told_of_a_bundle_is_a_resource(tmp_path: Path) -> None:
+    file = tmp_path / "waypost-2-arm64.raucb"
+    file.write_bytes(b"bundle")
+    told = bundle.resource(bundle.Bundle(file, "b" * 64), "https://files.example/waypost/")
+    [read] = parse(KINDS, told, "test")
+    assert isinstance(read.spec, SystemSpec)
+    assert read.spec.url == "https://files.example/waypost/waypost-2-arm64.raucb"
+    assert (read.spec.size, read.spec.sha256) == (6, hashlib.sha256(b"bundle").hexdigest())

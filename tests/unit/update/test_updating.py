@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from edge.appliance.update.gate import Seen, Verdict
-from edge.appliance.update.limits import FILE_BYTES_MAX, HEALTHY_S, LOOK_S, TRIAL_S
+from edge.appliance.update.limits import FILE_BYTES_MAX, HEALTHY_S, INSTALLED_MAX, LOOK_S, TRIAL_S
 from edge.appliance.update.record import FILE, ON_TRIAL, Record, Update
 from edge.appliance.update.slots import Bundle, SlotsError
 from edge.appliance.update.updating import UpdateRefused, Updating
@@ -190,3 +190,52 @@ def test_a_record_that_cannot_be_read_is_none(tmp_path: Path) -> None:
 
 def test_it_is_looked_at_often_enough() -> None:
     assert LOOK_S * 2 < HEALTHY_S < TRIAL_S
+
+
+WANTED = Bundle("2", "two")
+
+
+class TestWanted:
+    """By the gateway's configuration, while nobody looks."""
+
+    def test_it_is_kept(self, tmp_path: Path) -> None:
+        machine = Machine(tmp_path)
+        machine.updating().install_wanted("bundle", WANTED)
+        with pytest.raises(UpdateRefused, match="is being tried"):
+            machine.updating().install_wanted("bundle", WANTED)
+        assert (machine.start(), machine.runs) == (Verdict.KEEP, "2")
+        assert (tmp_path / FILE).stat().st_mode & 0o777 == 0o644, "the gateway's user tells its hub"
+
+    def test_another_one_than_is_wanted_is_refused_for_good(self, tmp_path: Path) -> None:
+        machine = Machine(tmp_path)
+        with pytest.raises(UpdateRefused, match="its bundle holds 2, build two"):
+            machine.updating().install_wanted("bundle", Bundle("2", "else"))
+        assert (last(machine).state, last(machine).build, last(machine).ran) == ("given up", "else", False)
+
+    def test_one_that_is_not_signed_is_given_up_after_some_looks(self, tmp_path: Path) -> None:
+        machine = Machine(tmp_path)
+        for begun in range(1, INSTALLED_MAX + 1):
+            with pytest.raises(SlotsError, match="signature"):
+                machine.updating().install_wanted("forged", WANTED)
+            assert last(machine).begun == begun
+            assert last(machine).state == ("given up" if begun == INSTALLED_MAX else "cut off")
+        assert machine.card.order == ["A", "B"]
+
+    @pytest.mark.parametrize("cut_before", range(1, 9))
+    def test_wherever_the_power_goes_it_is_installed_in_the_end(self, tmp_path: Path, cut_before: int) -> None:
+        machine = Machine(tmp_path, cut_before=cut_before)
+        for _ in range(4):
+            with contextlib.suppress(PowerCut, UpdateRefused):
+                machine.updating().install_wanted("bundle", WANTED)
+            machine.live()
+        assert machine.cuts == 1
+        assert (machine.runs, last(machine).state) == ("2", "kept")
+
+    def test_one_that_was_given_up_is_not_tried_again(self, tmp_path: Path) -> None:
+        machine = Machine(tmp_path)
+        machine.health["2"] = None
+        machine.updating().install_wanted("bundle", WANTED)
+        machine.live()
+        assert (machine.runs, last(machine).ran) == ("1", True)
+        with pytest.raises(UpdateRefused, match="given up before"):
+            machine.updating().install_wanted("bundle", WANTED)

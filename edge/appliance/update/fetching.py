@@ -1,0 +1,255 @@
+"""The bundle of a wanted system, fetched over HTTP so that every byte crosses a poor link once.
+
+What has come is on disk and counts after any break: the rest is asked for by range (RFC 9110 section 14). The sum is
+looked at when all is there; whether the bundle is to be believed is RAUC's to say, which verifies its signature. It
+keeps to the pace of what is wanted, and leaves the medium as free as messages need it. Blocks: for a service of its
+own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import http.client
+import os
+import re
+import ssl
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Final, Protocol
+from urllib.parse import quote
+
+import msgspec
+
+from bridge.batch import Lane
+from bridge.pace import Pace, Pacer
+from bridge.proxy import Proxy
+from edge.appliance.update.limits import AGAIN_S, ANSWER_S, FETCHED_WRONG_MAX, READ_BYTES, SYNCED_BYTES
+from edge.appliance.update.wanted import Fetched, Wanted, WantedFiles
+from edge.broker.security.private_file import sync_folder
+
+_RANGE: Final = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
+NAP_S_MIN: Final = 0.001
+"""What rounding leaves of a wait is none."""
+QUIET: Final = "the hours are quiet"
+
+
+class NotFetched(Exception):
+    """Not now; the message says why. It is tried again."""
+
+
+class Changed(Exception):
+    """Something else is wanted now, or nothing."""
+
+
+class Clock(Protocol):
+    """Seconds, and sleeping; `time` is one."""
+
+    def time(self) -> float: ...
+    def monotonic(self) -> float: ...
+    def sleep(self, seconds: float, /) -> None: ...
+
+
+def trusting_also(authority: str | None) -> ssl.SSLContext:
+    """Whom this machine trusts, and the hub's authority (PEM)."""
+    context = ssl.create_default_context()
+    if authority is not None:
+        context.load_verify_locations(cadata=authority)
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    return context
+
+
+def free_bytes(folder: Path) -> int:
+    """Of the medium a folder is on. Raises OSError."""
+    told = os.statvfs(folder)
+    return told.f_bavail * told.f_frsize
+
+
+class Fetching:
+    """Into one data directory."""
+
+    def __init__(
+        self,
+        files: WantedFiles,
+        context: Callable[[], ssl.SSLContext] = ssl.create_default_context,
+        clock: Clock = time,
+        free: Callable[[Path], int] = free_bytes,
+    ) -> None:
+        """`context`: whom an HTTPS server has to be known to; `free`: as `free_bytes`."""
+        self._files = files
+        self._context = context
+        self._clock = clock
+        self._free = free
+        self._fetched = files.fetched()
+
+    def run(self) -> Path | None:
+        """Until the bundle that is wanted is there, whole, and may be installed; None: nothing is wanted any more.
+
+        Raises OSError."""
+        failures = 0
+        while (wanted := self._files.wanted()) is not None:
+            if self._fetched.sha256 != wanted.sha256:
+                self._begin(wanted)
+            if self._fetched.refused:
+                return None
+            before = self._fetched.bytes
+            try:
+                self._whole(wanted)
+                return self._files.bundle(wanted)
+            except Changed:
+                failures = 0
+            except NotFetched as why:
+                failures = 0 if self._fetched.bytes > before else failures
+                self._note(trouble=str(why))
+                self._clock.sleep(AGAIN_S[min(failures, len(AGAIN_S) - 1)])
+                failures += 1
+        return None
+
+    # --- one bundle -------------------------------------------------------------------------------------------------
+
+    def _begin(self, wanted: Wanted) -> None:
+        """What was fetched of another one goes."""
+        for path in self._files.folder.glob("*.part"):
+            if path != self._files.part(wanted):
+                path.unlink()
+        for path in self._files.folder.glob("*.raucb"):
+            if path != self._files.bundle(wanted):
+                path.unlink()
+        self._fetched = Fetched(sha256=wanted.sha256)
+        self._note()
+
+    def _whole(self, wanted: Wanted) -> None:
+        """Fetch what is missing. Raises `NotFetched`, `Changed`, OSError."""
+        pacer = self._pacer(wanted)
+        self._wait(wanted, pacer)
+        if self._files.bundle(wanted).exists():
+            return
+        part = self._files.part(wanted)
+        with part.open("ab") as out:
+            if out.tell() > wanted.size:
+                out.truncate(0)
+            if out.tell() < wanted.size:
+                self._rest(wanted, pacer, out)
+        self._accept(wanted, part)
+        self._wait(wanted, pacer)  # what is installed starts the machine anew, which the hours may forbid
+
+    def _rest(self, wanted: Wanted, pacer: Pacer, out: IO[bytes]) -> None:
+        have = out.tell()
+        free = self._free(self._files.folder) - (wanted.size - have)
+        if free < wanted.keep_free:
+            mib = (wanted.keep_free - free) >> 20
+            raise NotFetched(f"the medium has no room for it beside what is kept free for messages: {mib} MiB more")
+        with self._answer(wanted, have) as answer:
+            if answer.status != http.HTTPStatus.PARTIAL_CONTENT:
+                have = 0
+            out.truncate(have)
+            self._store(wanted, pacer, answer, out)
+
+    def _store(self, wanted: Wanted, pacer: Pacer, answer: http.client.HTTPResponse, out: IO[bytes]) -> None:
+        """Raises `NotFetched`, `Changed`, OSError."""
+        synced = have = out.seek(0, os.SEEK_END)
+        try:
+            while have < wanted.size:
+                read = _read(answer, min(READ_BYTES, wanted.size - have))
+                if not read:
+                    raise NotFetched(f"the connection ended after {have} of {wanted.size} bytes")
+                out.write(read)
+                have += len(read)
+                pacer.sent(len(read), self._clock.monotonic())
+                if have - synced >= SYNCED_BYTES:
+                    synced = have
+                    self._sync(out, have)
+                self._wait(wanted, pacer, long=False)
+        finally:
+            self._sync(out, have)
+
+    def _accept(self, wanted: Wanted, part: Path) -> None:
+        """What has come is what is wanted. Raises `NotFetched`, OSError."""
+        with part.open("rb") as source:
+            found = hashlib.file_digest(source, "sha256").hexdigest()
+        if found == wanted.sha256:
+            part.replace(self._files.bundle(wanted))
+            sync_folder(part.parent)
+            self._note(bytes=wanted.size, trouble="")
+            return
+        part.unlink()
+        wrong = self._fetched.wrong + 1
+        why = f"what is at {wanted.url} has the SHA-256 {found}, and not {wanted.sha256}"
+        self._note(bytes=0, wrong=wrong, refused=why if wrong >= FETCHED_WRONG_MAX else "")
+        raise NotFetched(why)
+
+    # --- inside -----------------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _answer(self, wanted: Wanted, have: int) -> Iterator[http.client.HTTPResponse]:
+        """Of the server, from this byte on. Raises `NotFetched`."""
+        handlers = [
+            urllib.request.ProxyHandler(_proxies(wanted.proxy)),
+            urllib.request.HTTPSHandler(context=self._context()),
+        ]
+        request = urllib.request.Request(wanted.url, headers={"Range": f"bytes={have}-"} if have else {})  # noqa: S310 - http(s), validated
+        try:
+            answer = urllib.request.build_opener(*handlers).open(request, timeout=ANSWER_S)
+        except urllib.error.HTTPError as error:
+            error.close()
+            raise NotFetched(f"{wanted.url}: the server answers {error.code} {error.reason}") from None
+        except (OSError, http.client.HTTPException) as error:
+            raise NotFetched(f"{wanted.url}: {getattr(error, 'reason', None) or error}") from None
+        with answer:
+            if answer.status == http.HTTPStatus.PARTIAL_CONTENT:
+                found = _RANGE.fullmatch(answer.headers.get("Content-Range", ""))
+                if found is None or int(found[1]) != have or found[2] not in ("*", str(wanted.size)):
+                    raise NotFetched(f"{wanted.url}: the server answers with another range than it was asked for")
+            yield answer
+
+    def _pacer(self, wanted: Wanted) -> Pacer:
+        pace = Pace(rate=wanted.rate, quiet_hours=wanted.quiet_hours, start_jitter_s=wanted.start_jitter_s)
+        pacer = Pacer(pace, wanted.gateway, utc_s=self._clock.time)
+        pacer.begin(self._clock.monotonic() - max(0.0, self._clock.time() - self._files.wanted_since()))
+        return pacer
+
+    def _wait(self, wanted: Wanted, pacer: Pacer, *, long: bool = True) -> None:
+        """Until more may be fetched. `long`: also for quiet hours to end, or its turn in the fleet to come. Raises
+        `Changed`, `NotFetched`."""
+        while True:
+            if self._files.wanted() != wanted:
+                raise Changed
+            now = self._clock.monotonic()
+            until = pacer.waits_until(Lane.BACKLOG, READ_BYTES, now)
+            if until is None:
+                return
+            if pacer.is_quiet(Lane.BACKLOG):
+                if not long:  # nobody holds a connection for hours
+                    raise NotFetched(QUIET)
+                self._note(trouble=QUIET)
+            self._clock.sleep(max(NAP_S_MIN, until - now))
+
+    def _sync(self, out: IO[bytes], have: int) -> None:
+        out.flush()
+        os.fsync(out.fileno())
+        self._note(bytes=have, trouble="")
+
+    def _note(self, **changes: object) -> None:
+        fetched = msgspec.structs.replace(self._fetched, **changes)
+        if fetched != self._fetched or not changes:
+            self._files.note(fetched)
+            self._fetched = fetched
+
+
+def _read(answer: http.client.HTTPResponse, size: int) -> bytes:
+    try:
+        return answer.read1(size)
+    except (OSError, http.client.HTTPException) as error:
+        raise NotFetched(f"the connection broke: {error or type(error).__name__}") from None
+
+
+def _proxies(proxy: Proxy | None) -> dict[str, str]:
+    if proxy is None:
+        return {}
+    words = (proxy.username, proxy.password)
+    who = ":".join(quote(word, safe="") for word in words if word is not None)
+    place = f"http://{f'{who}@' if who else ''}{proxy.place}"
+    return {"http": place, "https": place}

@@ -1,0 +1,101 @@
+"""The gateway's part of running the system it is told to: what is wanted is handed on, and how far that is is told."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from bridge.desired import SystemReport
+from bridge.resources.errors import ConfigurationRejected
+from bridge.resources.resource import Resource, of_kind
+from edge.appliance.configuration.repository import Repository, RepositoryError
+from edge.appliance.update.limits import FOLLOWED_S
+from edge.appliance.update.wanted import Machine, Wanted, WantedFiles, report
+from edge.configuration.resources import GatewaySpec, SystemSpec
+
+log = logging.getLogger(__name__)
+
+SLOTS: Final = "etc/rauc/system.conf"
+"""A machine with it has two slots for systems."""
+
+
+class SystemFollower:
+    """Of one gateway. `watch` runs as long as the gateway does."""
+
+    def __init__(self, data: Path, root: Path = Path("/")) -> None:
+        """`root`: of the machine."""
+        self._repository = Repository(data)
+        self._files = WantedFiles(data)
+        self._root = root
+        self._mark: object = None
+        self._wanted: Wanted | None = None
+        self._told: SystemReport | None = None
+        self.changed: Callable[[], None] = _nobody
+        """Called when `report` is another one."""
+
+    def fault(self, applied: Sequence[Resource]) -> str | None:
+        """Why these resources cannot be followed here."""
+        if any(of_kind(applied, SystemSpec)) and not (self._root / SLOTS).exists():
+            return "System: this gateway has no slots for systems, as it is not from a card; update its package instead"
+        return None
+
+    def report(self) -> SystemReport | None:
+        """How far it is now with what is decided; None: nothing is wanted. Raises `RepositoryError`."""
+        mark = self._repository.mark
+        if mark != self._mark:
+            try:
+                self._wanted = wanted_of(self._repository.decided())
+            except ConfigurationRejected as rejected:
+                log.warning("what system is wanted is not known: %s", rejected)
+                self._wanted = None
+            self._mark = mark
+        if self._wanted is None:
+            return None
+        return report(self._wanted, Machine.of(self._root), self._files.fetched())
+
+    async def watch(self) -> None:
+        """Hand on what is wanted, and say when it is otherwise."""
+        while True:
+            try:
+                await self._look()
+            except (RepositoryError, OSError) as error:
+                log.warning("the system that is wanted is not looked at: %s", error)
+            await asyncio.sleep(FOLLOWED_S)
+
+    async def _look(self) -> None:
+        """Raises `RepositoryError`, OSError."""
+        now = self.report()
+        await asyncio.to_thread(self._files.want, self._wanted if now is not None and now.under_way else None)
+        if now != self._told:
+            if now is not None:
+                log.info("system %s: %s%s", now.version, now.phase.value, f": {now.why}" if now.why else "")
+            self._told = now
+            self.changed()
+
+
+def wanted_of(resources: Sequence[Resource]) -> Wanted | None:
+    """What a gateway with these is to run; None: whatever it does."""
+    system = next((spec for _, spec in of_kind(resources, SystemSpec)), None)
+    if system is None:
+        return None
+    name, gateway = next(((resource.name, spec) for resource, spec in of_kind(resources, GatewaySpec)), ("", None))
+    return Wanted(
+        version=system.version,
+        build=system.build,
+        url=system.url,
+        sha256=system.sha256,
+        size=system.size,
+        rate=system.rate,
+        quiet_hours=system.quiet_hours,
+        start_jitter_s=system.start_jitter_s,
+        gateway=name,
+        keep_free=gateway.limits.free_floor_bytes if gateway is not None else 0,
+        proxy=gateway.hub.proxy if gateway is not None and gateway.hub is not None else None,
+    )
+
+
+def _nobody() -> None:
+    """Nobody wants to know."""

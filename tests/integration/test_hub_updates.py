@@ -1,0 +1,137 @@
+"""Systems from the hub: a roll-out in waves, which halts where a gateway goes back; with the program, over sockets.
+
+Cards and RAUC are `tests.support.slots`; the bundle is fetched from a server by the command of an image's service.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edge.appliance.update.following import SLOTS
+from edge.appliance.update.gate import Seen, Verdict
+from edge.appliance.update.limits import TRIAL_S
+from edge.appliance.update.record import Record
+from edge.appliance.update.slots import Bundle
+from edge.appliance.update.updating import Updating
+from edge.appliance.update.wanted import ROOT, WantedFiles
+from tests.support.enrolled import WAIT_S, EnrolledFleet
+from tests.support.file_server import FileServer
+from tests.support.processes import Waypost, wait_until
+from tests.support.slots import Card
+
+CONTENT = random.Random(7).randbytes(100_000)
+OLD, NEW = Bundle("0.1.0", "a" * 64), Bundle("0.2.0", "b" * 64)
+SYSTEM = """
+apiVersion: waypost/v1
+kind: System
+metadata: {{name: gateway}}
+spec: {{version: {version}, build: {build}, url: "{url}", sha256: {sha256}, size: {size}}}
+"""
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Iterator[EnrolledFleet]:
+    with EnrolledFleet(tmp_path) as made:
+        yield made
+
+
+class Box:
+    """A gateway from a card: its machine is a folder, its slots are in memory."""
+
+    def __init__(self, fleet: EnrolledFleet, name: str) -> None:
+        self._fleet, self.name = fleet, name
+        self.data, self.root = fleet.folder / name, fleet.folder / f"{name}-root"
+        (self.root / SLOTS).parent.mkdir(parents=True)
+        (self.root / SLOTS).touch()
+        (self.root / ROOT).parent.mkdir(parents=True)
+        self.card = Card()
+        self.card.holds["A"], self.card.offered = OLD, NEW
+        self.power_on()
+        fleet.enrol(name)
+        words = ("edge", "run", "--data", str(self.data), "--root", str(self.root))
+        fleet.gateways[name] = Waypost(fleet.folder / f"{name}.log", *words).start()
+
+    def power_on(self) -> None:
+        self.card.power_on()
+        held = self.card.holds[self.card.booted]
+        assert held is not None
+        (self.root / ROOT).write_text(f"{held.build}\n")
+
+    def fetch(self) -> str:
+        """What the service of an image does."""
+        wait_until(lambda: WantedFiles(self.data).wanted() is not None, timeout_s=WAIT_S, what="it is handed on")
+        return self._fleet.here(self.name, "edge", "update", "fetch")
+
+    def install(self, *, well: bool) -> Verdict:
+        """The other service, and the start after it."""
+        files = WantedFiles(self.data)
+        wanted = files.wanted()
+        assert wanted is not None
+        seen = Seen(frozenset(), connected=True)
+        updating = Updating(self.card, Record(self.root), lambda: seen)
+        updating.install_wanted(str(files.bundle(wanted)), Bundle(wanted.version, wanted.build))
+        self.power_on()
+        updating = Updating(self.card, Record(self.root), lambda: seen if well else None)
+        tried = updating.started()
+        assert tried is not None
+        gate = updating.gate(tried, 0.0)
+        updating.step(gate, 0.0)
+        verdict = updating.step(gate, TRIAL_S)
+        self.power_on()
+        return verdict
+
+
+def test_a_roll_out_halts_where_a_gateway_goes_back(fleet: EnrolledFleet) -> None:
+    first, second = Box(fleet, "g1"), Box(fleet, "g2")
+    with FileServer(CONTENT) as server:
+        told = {"url": server.url, "sha256": hashlib.sha256(CONTENT).hexdigest(), "size": len(CONTENT)}
+        file = fleet.written("system.yaml", SYSTEM.format(version=NEW.version, build=NEW.build, **told))
+        pace = ("--waves", "1,100%", "--soak", "1s", "--away", "5s", "--confirm", "2s")
+        [begun] = json.loads(fleet.fleet("rollout", "start", "g1", "g2", "-f", file, *pace, "--json"))
+        row = fleet.wait_for("g1", "updating", 1)
+        assert row["system"]["version"] == NEW.version
+        server.cuts = [60_000]
+        assert "is what it should be" in first.fetch()
+        assert server.asked == ["", "bytes=60000-"]
+
+        def status() -> dict[str, Any]:
+            [found] = json.loads(fleet.fleet("rollout", "status", begun["id"], "--json"))
+            return dict(found)
+
+        wait_until(lambda: "installing" in fleet.states()["g1"]["why"], timeout_s=WAIT_S, what="it is fetched")
+        phases = {each["gateway"]: each["phase"] for each in status()["members"]}
+        assert phases == {"g1": "sent", "g2": "waiting"}, "nobody else before it is kept"
+        assert first.install(well=True) is Verdict.KEEP
+        fleet.wait_for("g1", "confirmed", 1)
+        fleet.wait_for("g2", "updating", 1)
+        second.fetch()
+    assert second.install(well=False) is Verdict.GO_BACK
+    row = fleet.wait_for("g2", "rolled-back", 1)
+    assert row["why"] == "system 0.2.0 rolled-back: the gateway does not answer"
+    wait_until(lambda: status()["state"] == "halted", timeout_s=WAIT_S, what="it halts", every_s=0.3)
+    assert status()["why"] == f"gateway g2: {row['why']}"
+    for box in (first, second):
+        wait_until(lambda each=box: not list(each.data.glob("update/*")), timeout_s=WAIT_S, what="nothing is left")
+    [version] = json.loads(fleet.fleet("config", "history", "g2", "--json"))
+    assert (version["confirmed_at"], version["failure"]) == (None, row["why"])
+
+    fleet.fleet("rollout", "abort", begun["id"], "--take-back")
+    for name in ("g1", "g2"):
+        assert fleet.wait_for(name, "confirmed", 2)["system"] is None
+    assert fleet.gateways["g1"].stop() == 0
+    assert fleet.gateways["g2"].stop() == 0
+
+
+def test_a_gateway_without_slots_refuses_it(fleet: EnrolledFleet) -> None:
+    fleet.enrol("hall").start()
+    told = {"url": "https://localhost/x", "sha256": "c" * 64, "size": 1}
+    file = fleet.written("system.yaml", SYSTEM.format(version=NEW.version, build=NEW.build, **told))
+    fleet.fleet("config", "apply", "hall", "-f", file)
+    assert "not from a card" in fleet.wait_for("hall", "refused", 1)["why"]

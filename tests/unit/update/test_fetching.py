@@ -1,0 +1,255 @@
+"""The bundle of a wanted system over a link that breaks: each byte crosses once, and what is not wanted is not kept."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from edge.appliance.update.fetching import QUIET, Fetching
+from edge.appliance.update.limits import AGAIN_S, FETCHED_WRONG_MAX, SYNCED_BYTES
+from edge.appliance.update.wanted import Fetched, Wanted, WantedFiles
+from tests.support.file_server import FileServer
+from tests.support.http_proxy import HttpProxy
+
+CONTENT = random.Random(5).randbytes(SYNCED_BYTES + 300_000)
+NOON = 12 * 3600.0
+HOUR = 3600.0
+
+
+class Stopped(Exception):
+    """The test has seen enough."""
+
+
+class Clock:
+    """Time passes by sleeping alone. `slept` is called after each sleep."""
+
+    def __init__(self, at: float = NOON) -> None:
+        self.at = at
+        self.naps: list[float] = []
+        self.slept: Callable[[], None] = lambda: None
+
+    def time(self) -> float:
+        return self.at
+
+    monotonic = time
+
+    def sleep(self, seconds: float) -> None:
+        self.at += seconds
+        self.naps.append(seconds)
+        assert len(self.naps) < 10_000
+        self.slept()
+
+
+@pytest.fixture
+def server() -> Iterator[FileServer]:
+    with FileServer(CONTENT) as made:
+        yield made
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> WantedFiles:
+    return WantedFiles(tmp_path)
+
+
+def want(files: WantedFiles, server: FileServer, **more: object) -> Wanted:
+    known = {"version": "2", "build": "b" * 64, "url": server.url, "gateway": "hall"}
+    told = {"sha256": hashlib.sha256(CONTENT).hexdigest(), "size": len(CONTENT)}
+    wanted = msgspec.convert({**known, **told, **more}, Wanted)
+    files.want(wanted)
+    return wanted
+
+
+def fetch(files: WantedFiles, clock: Clock | None = None) -> Path | None:
+    """By a process that has just started."""
+    return Fetching(files, clock=clock or Clock()).run()
+
+
+def test_all_of_it_at_once(files: WantedFiles, server: FileServer) -> None:
+    wanted = want(files, server)
+    found = fetch(files)
+    assert found == files.bundle(wanted)
+    assert found.read_bytes() == CONTENT
+    assert files.fetched() == Fetched(sha256=wanted.sha256, bytes=len(CONTENT))
+    assert fetch(files) == found, "after another start"
+    assert server.asked == [""], "it is not fetched twice"
+
+
+def test_after_a_break_the_rest_is_asked_for(files: WantedFiles, server: FileServer) -> None:
+    want(files, server)
+    server.cuts = [SYNCED_BYTES + 100, 0, 1_000]
+    clock = Clock()
+    found = fetch(files, clock)
+    assert found is not None
+    assert found.read_bytes() == CONTENT
+    begins = [int(each.removeprefix("bytes=").rstrip("-") or 0) for each in server.asked]
+    assert begins == [0, SYNCED_BYTES + 100, SYNCED_BYTES + 100, SYNCED_BYTES + 1_100]
+    assert clock.naps == [AGAIN_S[0], AGAIN_S[1], AGAIN_S[0]], "progress is no failure"
+
+
+def test_a_part_from_before_the_power_went_counts(files: WantedFiles, server: FileServer) -> None:
+    wanted = want(files, server)
+    files.part(wanted).write_bytes(CONTENT[:123_456])
+    assert fetch(files) is not None
+    assert server.asked == ["bytes=123456-"]
+
+
+@pytest.mark.parametrize("there", [CONTENT + b"more", CONTENT])
+def test_a_part_that_is_too_long_or_all_there(files: WantedFiles, server: FileServer, there: bytes) -> None:
+    wanted = want(files, server)
+    files.part(wanted).write_bytes(there)
+    found = fetch(files)
+    assert found is not None
+    assert found.read_bytes() == CONTENT
+    assert server.asked == ([""] if there != CONTENT else [])
+
+
+def test_a_server_without_ranges_begins_anew(files: WantedFiles, server: FileServer) -> None:
+    server.ranges = False
+    server.cuts = [1_000]
+    want(files, server)
+    found = fetch(files)
+    assert found is not None
+    assert found.read_bytes() == CONTENT
+
+
+def test_another_file_is_refused_after_a_second_look(files: WantedFiles, server: FileServer) -> None:
+    wanted = want(files, server)
+    server.content = bytes(len(CONTENT))
+    assert fetch(files) is None
+    assert len(server.asked) == FETCHED_WRONG_MAX
+    assert "has the SHA-256" in files.fetched().refused
+    assert not files.part(wanted).exists()
+    assert fetch(files) is None
+    assert len(server.asked) == FETCHED_WRONG_MAX, "not again after a start"
+    server.content = CONTENT
+    want(files, server, sha256=hashlib.sha256(b"x").hexdigest(), size=1)
+    server.content = b"x"
+    assert fetch(files) is not None, "another one that is wanted is fetched"
+
+
+def test_one_that_changed_half_way_is_fetched_whole(files: WantedFiles, server: FileServer) -> None:
+    wanted = want(files, server)
+    files.part(wanted).write_bytes(bytes(1_000))
+    found = fetch(files)
+    assert found is not None
+    assert server.asked == ["bytes=1000-", ""]
+    assert files.fetched().wrong == 1
+
+
+def test_why_it_waits_is_said(files: WantedFiles, server: FileServer) -> None:
+    want(files, server)
+    server.status = [404, 503]
+    clock, said = Clock(), []
+    clock.slept = lambda: said.append(files.fetched().trouble)
+    assert fetch(files, clock) is not None
+    assert [each.rpartition(": ")[2] for each in said] == [
+        "the server answers 404 Not Found",
+        "the server answers 503 Service Unavailable",
+    ]
+    assert clock.naps == list(AGAIN_S[:2])
+    assert files.fetched().trouble == ""
+
+
+def test_where_nobody_answers(files: WantedFiles, server: FileServer) -> None:
+    want(files, server, url="http://127.0.0.1:9/waypost.raucb")
+    clock = Clock()
+
+    def seen() -> None:
+        if len(clock.naps) == 6:
+            raise Stopped
+
+    clock.slept = seen
+    with pytest.raises(Stopped):
+        fetch(files, clock)
+    assert clock.naps == [*AGAIN_S, AGAIN_S[-1], AGAIN_S[-1]]
+    assert "refused" in files.fetched().trouble
+
+
+def test_quiet_hours_end_before_it_begins_and_before_it_is_installed(files: WantedFiles, server: FileServer) -> None:
+    want(files, server, quiet_hours="06:00-22:00")
+    clock, said = Clock(), set()
+    clock.slept = lambda: said.add(files.fetched().trouble)
+    assert fetch(files, clock) is not None
+    assert 22 * HOUR <= clock.at <= 22 * HOUR + 60
+    assert said == {QUIET}
+    assert server.asked == [""]
+    clock.at = 30 * HOUR
+    assert fetch(files, clock) is not None
+    assert clock.at >= 46 * HOUR, "it is there, and starts nothing anew before the evening"
+
+
+def test_hours_that_become_quiet_break_it_off(files: WantedFiles, server: FileServer) -> None:
+    want(files, server, quiet_hours="22:00-06:00")
+    clock = Clock(22 * HOUR - 1)
+    server.while_sending = lambda: setattr(clock, "at", max(clock.at, 22 * HOUR))
+    assert fetch(files, clock) is not None
+    assert clock.at >= 30 * HOUR
+    assert len(server.asked) == 2
+    assert server.asked[1] != ""
+
+
+def test_it_keeps_to_its_rate(files: WantedFiles, server: FileServer) -> None:
+    want(files, server, rate=100_000)
+    clock = Clock()
+    assert fetch(files, clock) is not None
+    passed = clock.at - NOON
+    assert len(CONTENT) / 100_000 - 2 <= passed <= len(CONTENT) / 100_000 + 2
+
+
+def test_a_fleet_does_not_begin_at_once(files: WantedFiles, server: FileServer) -> None:
+    began = []
+    for name in ("a", "b", "c"):
+        want(files, server, gateway=name, start_jitter_s=3600.0)
+        clock = Clock(files.wanted_since())
+        assert fetch(files, clock) is not None
+        began.append(sum(clock.naps))
+        files.want(None)
+    assert len(set(began)) == 3
+    assert max(began) <= 3600
+
+
+def test_what_is_kept_free_for_messages_stays_free(files: WantedFiles, server: FileServer) -> None:
+    want(files, server, keep_free=1 << 30)
+    room = [(1 << 30) + len(CONTENT) - 1, (1 << 30) + len(CONTENT)]
+    clock = Clock()
+    assert Fetching(files, clock=clock, free=lambda _: room.pop(0)).run() is not None
+    assert len(clock.naps) == 1
+    assert room == []
+
+
+def test_something_else_is_wanted_meanwhile(files: WantedFiles, server: FileServer) -> None:
+    want(files, server)
+    server.while_sending = lambda: files.want(None)
+    assert fetch(files) is None
+    first = want(files, server)
+    other = msgspec.structs.replace(first, sha256=hashlib.sha256(b"x").hexdigest(), size=1)
+
+    def changed() -> None:
+        files.want(other)
+        server.content = b"x"
+        server.while_sending = lambda: None
+
+    server.while_sending = changed
+    found = fetch(files)
+    assert found == files.bundle(other)
+    assert not files.part(first).exists()
+
+
+def test_nothing_is_wanted(files: WantedFiles) -> None:
+    assert fetch(files) is None
+
+
+def test_through_the_hubs_proxy(files: WantedFiles, server: FileServer) -> None:
+    with HttpProxy([int(server.url.split(":")[2].split("/")[0])], "plant:hidden") as proxy:
+        own = {"host": "127.0.0.1", "port": proxy.port, "username": "plant", "password": "hidden"}
+        wanted = want(files, server, url=server.url.replace("http:", "https:"), proxy=own)
+        clock = Clock()
+        clock.slept = lambda: files.want(None)
+        assert fetch(files, clock) is None, "nobody speaks TLS there"
+        assert proxy.asked[-1].startswith("CONNECT 127.0.0.1:")
+    assert "hidden" not in repr(wanted)

@@ -1,0 +1,153 @@
+"""How far a gateway is with the system it is to run, by what services of its machine have noted."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from bridge.desired import SystemPhase
+from bridge.resources.parse import parse
+from edge.appliance.configuration.repository import Repository
+from edge.appliance.update.following import SLOTS, SystemFollower
+from edge.appliance.update.record import Record, Update
+from edge.appliance.update.wanted import ROOT, Fetched, Machine, Wanted, WantedFiles, report
+from edge.configuration.kinds import KINDS
+from tests.support.processes import wait_until
+
+OLD, NEW = "a" * 64, "b" * 64
+WANTED = Wanted(version="2", build=NEW, url="https://localhost/2.raucb", sha256="c" * 64, size=1_000)
+LAST = Update(slot="B", version="2", build=NEW, before="1", state="installing")
+HERE = Fetched(sha256=WANTED.sha256, bytes=1_000)
+SYSTEM = f"""
+apiVersion: waypost/v1
+kind: System
+metadata: {{name: gateway}}
+spec: {{version: "2", build: {NEW}, url: "https://localhost/2.raucb", sha256: {"c" * 64}, size: 1000}}
+"""
+GATEWAY = """
+apiVersion: waypost/v1
+kind: Gateway
+metadata: {name: hall}
+spec: {limits: {freeFloorBytes: 1000000}}
+"""
+
+
+def last(state: str, why: str = "", *, ran: bool = False, build: str = NEW) -> Update:
+    return msgspec.structs.replace(LAST, state=state, why=why, ran=ran, build=build)
+
+
+@pytest.mark.parametrize(
+    ("machine", "fetched", "phase", "why", "percent"),
+    [
+        (Machine("", None), Fetched(), "waiting", "what runs now is being looked at", 0),
+        (Machine(OLD, None), Fetched(), "waiting", "", 0),
+        (Machine(OLD, None), Fetched(sha256="other", bytes=900), "waiting", "", 0),
+        (Machine(OLD, None), Fetched(sha256=WANTED.sha256, bytes=459, trouble="404"), "fetching", "404", 40),
+        (Machine(OLD, None), Fetched(sha256=WANTED.sha256, refused="another"), "refused", "another", 0),
+        (Machine(OLD, None), HERE, "installing", "", 100),
+        (Machine(OLD, last("kept", build="older")), HERE, "installing", "", 100),
+        (Machine(OLD, last("cut off", "no power")), HERE, "installing", "no power", 100),
+        (Machine(OLD, last("installing")), HERE, "installing", "", 0),
+        (Machine(OLD, last("trial")), HERE, "trying", "", 0),
+        (Machine(NEW, last("trial")), HERE, "trying", "", 0),
+        (Machine("", last("trial")), HERE, "trying", "", 0),
+        (Machine(NEW, last("kept")), HERE, "kept", "", 0),
+        (Machine(NEW, None), Fetched(), "kept", "", 0),
+        (Machine(OLD, last("given up", "ill", ran=True)), HERE, "rolled-back", "ill", 0),
+        (Machine(OLD, last("given up", "forged")), HERE, "refused", "forged", 0),
+        (Machine(OLD, last("given up", "ill", ran=True, build="older")), Fetched(), "waiting", "", 0),
+    ],
+)
+def test_how_far_it_is(machine: Machine, fetched: Fetched, phase: str, why: str, percent: int) -> None:
+    told = report(WANTED, machine, fetched)
+    assert (told.phase.value, told.why, told.percent, told.version) == (phase, why, percent, "2")
+
+
+def test_what_a_machine_says_of_itself(tmp_path: Path) -> None:
+    assert Machine.of(tmp_path) == Machine("", None)
+    (tmp_path / ROOT).parent.mkdir(parents=True)
+    (tmp_path / ROOT).write_text(f"{OLD}\n")
+    Record(tmp_path).write(last("kept"))
+    assert Machine.of(tmp_path) == Machine(OLD, last("kept"))
+
+
+class Followed:
+    """A gateway's data directory on a machine with slots."""
+
+    def __init__(self, folder: Path) -> None:
+        self.data, self.root = folder / "data", folder / "root"
+        (self.root / SLOTS).parent.mkdir(parents=True)
+        (self.root / SLOTS).touch()
+        (self.root / ROOT).parent.mkdir(parents=True)
+        self.runs(OLD)
+        self.repository = Repository(self.data)
+        self.files = WantedFiles(self.data)
+        self.follower = SystemFollower(self.data, self.root)
+
+    def runs(self, build: str) -> None:
+        (self.root / ROOT).write_text(build)
+
+    def apply(self, text: str) -> None:
+        self.repository.apply(parse(KINDS, text, "test"))
+
+    def phase(self) -> SystemPhase | None:
+        told = self.follower.report()
+        return None if told is None else told.phase
+
+    def watched(self, done: object) -> None:
+        """Until this is so, by what the gateway does."""
+        assert callable(done)
+
+        async def watch() -> None:
+            task = asyncio.create_task(self.follower.watch())
+            await asyncio.to_thread(wait_until, done, timeout_s=60, what="it is followed")
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+        asyncio.run(watch())
+
+
+def test_what_is_wanted_is_handed_on_until_it_runs(tmp_path: Path) -> None:
+    followed = Followed(tmp_path)
+    told: list[SystemPhase | None] = []
+    followed.follower.changed = lambda: told.append(followed.phase())
+    assert followed.phase() is None
+    followed.apply(GATEWAY)
+    followed.apply(SYSTEM)
+    followed.watched(lambda: followed.files.wanted() is not None)
+    wanted = followed.files.wanted()
+    assert wanted is not None
+    assert (wanted.gateway, wanted.keep_free, wanted.build) == ("hall", 1_000_000, NEW)
+    followed.files.part(wanted).write_bytes(b"part")
+    followed.runs(NEW)
+    followed.watched(lambda: not list(followed.files.folder.iterdir()))
+    assert told == [SystemPhase.WAITING, SystemPhase.KEPT]
+
+
+def test_without_slots_it_is_refused(tmp_path: Path) -> None:
+    followed = Followed(tmp_path)
+    system = parse(KINDS, SYSTEM, "test")
+    assert followed.follower.fault(system) is None
+    (followed.root / SLOTS).unlink()
+    assert "not from a card" in str(followed.follower.fault(system))
+    assert followed.follower.fault(parse(KINDS, GATEWAY, "test")) is None
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("ftp://a.example/x", "expected https://host/path"),
+        ("https:///x", "expected https://host/path"),
+        ("https://a.example:0/x", "expected https://host/path"),
+        ("https://[/x", "expected https://host/path"),
+        ("https://ann:secret@a.example/x", "names and passwords"),
+    ],
+)
+def test_where_nothing_can_be_fetched(url: str, words: str) -> None:
+    [fault] = KINDS.validate(parse(KINDS, SYSTEM.replace("https://localhost/2.raucb", url), "test"))
+    assert words in str(fault)
