@@ -77,6 +77,10 @@ hub that lands once a second this is also the most that crosses in a second: 100
 UPLINK_LIVE_WINDOW_BYTES: Final = 8 * MIB
 """The same of the live lane: what a hub that lands once a second takes of 50 000 readings a second."""
 
+DIALED_UNREAD_BYTES_MAX: Final = 64 * MIB
+"""What a peer that we dialed may leave unread in our buffer: both windows of an uplink, and a message of the maximum
+that crosses the end of each. Whoever leaves more makes us answer, and reads nothing: its connection ends."""
+
 BACKLOG_QUEUE_S: Final = 0.1
 """So long, beyond the way to the peer, what a backlog has put into the socket takes to leave: a live batch waits behind
 it. A batch of a backlog is no longer than that either."""

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import socket
 import ssl
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+from bridge.connecting import connect
 from bridge.dialer import Attempt, AttemptError, Dialer, Endpoint
 from bridge.enrolment import ALPN
 from bridge.gateway_link import LinkDown, LinkUp
-from bridge.proxy import Proxy, ProxyError, Tunnel
+from bridge.limits import DIALED_UNREAD_BYTES_MAX
+from bridge.proxy import Proxy
 from bridge.tls_refusal import refusal
 from bridge.transport.connection import Connection
 from bridge.transport.driver import Driver
 
 if TYPE_CHECKING:
     from bridge.transport.websocket import WebSocketClient
-
-READ_BYTES: Final = 4_096
-"""Of a proxy's answer at a time."""
 
 
 class DialedConnection(Connection, Protocol):
@@ -111,32 +108,38 @@ class SocketAttempt(Attempt):
                 self.up = True
                 self._dialer.up(event.peer, batching=event.batching)
             elif isinstance(event, LinkDown):
-                self._dialer.down(event.reason, event.wait_s)
+                self._dialer.down(self._aborted or event.reason, event.wait_s)
 
     def writable(self) -> None:
         """The window of what is under way bounds what is written; there is nothing to take up again."""
 
     # --- inside -----------------------------------------------------------------------------------------------
 
+    @property
+    def _aborted(self) -> str:
+        """Why we have dropped the connection; empty: we have not."""
+        lost = self._driver.lost if self._driver is not None else None
+        return str(lost) if isinstance(lost, ConnectionAbortedError) else ""
+
     async def _open(self) -> None:
-        loop, endpoint = asyncio.get_running_loop(), self._endpoint
+        endpoint = self._endpoint
         tls = self._tls() if self._tls is not None else None
         if tls is not None and self._frames is not None:
             tls.set_alpn_protocols([ALPN])  # a hub speaks AMQP without frames too, on the same port
-        if self._interface is None and self._proxy is None:
-            await loop.create_connection(self._make_driver, endpoint.host, endpoint.port, ssl=tls)
-            return
-        opened = await socket_to(endpoint.host, endpoint.port, self._interface, self._proxy)
-        try:
-            name = endpoint.host if tls is not None else None
-            await loop.create_connection(self._make_driver, sock=opened, ssl=tls, server_hostname=name)
-        except BaseException:
-            opened.close()
-            raise
+        await connect(
+            self._make_driver, endpoint.host, endpoint.port, tls=tls, interface=self._interface, proxy=self._proxy
+        )
 
     def _make_driver(self) -> Driver:
         connection = self._connection if self._frames is None else self._frames
-        self._driver = Driver(connection, self._own, write_bytes_max=self._write_bytes_max, gone=self._left)
+        self._driver = Driver(
+            connection,
+            self._own,
+            write_bytes_max=self._write_bytes_max,
+            unread_bytes_max=DIALED_UNREAD_BYTES_MAX,
+            dialed=True,
+            gone=self._left,
+        )
         self._bind(self._driver)
         return self._driver
 
@@ -169,67 +172,3 @@ def framed(connection: Connection, endpoint: Endpoint) -> WebSocketClient:
     from bridge.transport.websocket import AMQP, WebSocketClient  # noqa: PLC0415 - see above
 
     return WebSocketClient(connection, AMQP[0], host=endpoint.authority, path=endpoint.path or "/")
-
-
-async def socket_to(host: str, port: int, interface: str | None = None, proxy: Proxy | None = None) -> socket.socket:
-    """A connected TCP socket: `socket_by`, through a proxy where there is one. Raises `AttemptError`, which names a
-    proxy that does not let us through, and OSError as connect(2)."""
-    if proxy is None:
-        return await socket_by(interface, host, port)
-    try:
-        opened = await socket_by(interface, proxy.host, proxy.port)
-    except OSError as error:
-        raise AttemptError(f"the proxy {proxy.place} does not answer: {error.strerror or error}") from error
-    try:
-        await _pass(opened, Tunnel(proxy, host, port))
-    except ProxyError as error:
-        opened.close()
-        raise AttemptError(str(error)) from error
-    except BaseException:
-        opened.close()
-        raise
-    return opened
-
-
-async def _pass(opened: socket.socket, tunnel: Tunnel) -> None:
-    """Raises `ProxyError`, OSError."""
-    loop = asyncio.get_running_loop()
-    await loop.sock_sendall(opened, tunnel.request)
-    while not tunnel.open:
-        tunnel.receive(await loop.sock_recv(opened, READ_BYTES))
-
-
-async def socket_by(interface: str | None, host: str, port: int) -> socket.socket:
-    """A connected TCP socket that leaves by one network interface and no other (SO_BINDTODEVICE, socket(7)); None: as
-    the routes say.
-
-    Raises `AttemptError` when there is no such interface or the process may not bind to one, OSError as connect(2).
-    """
-    loop = asyncio.get_running_loop()
-    error: OSError = OSError(f"{host} has no address")
-    for family, kind, protocol, _, address in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
-        with contextlib.ExitStack() as kept:
-            opened = kept.enter_context(socket.socket(family, kind, protocol))
-            opened.setblocking(False)
-            if interface is not None:
-                _bind_to(opened, interface)
-            try:
-                await loop.sock_connect(opened, address)
-            except OSError as why:
-                error = why
-                continue
-            kept.pop_all()
-            return opened
-    raise error
-
-
-def _bind_to(opened: socket.socket, interface: str) -> None:
-    try:
-        opened.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, interface.encode() + b"\0")
-    except PermissionError:
-        raise AttemptError(
-            f"this process may not bind a connection to the interface {interface}: it needs CAP_NET_RAW "
-            "(systemd: AmbientCapabilities=CAP_NET_RAW), or leave `interface` out"
-        ) from None
-    except OSError as error:
-        raise AttemptError(f"no network interface {interface}: {error.strerror or error}") from None

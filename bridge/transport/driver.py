@@ -18,9 +18,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol, cast
 
-from bridge.transport.accepted import AcceptedTransport
 from bridge.transport.connection import Connection
 from bridge.transport.deadlines import FINE_S, Slot, deadlines_of
+from bridge.transport.served import ServedTransport
 from bridge.transport.slow_lane import LARGE_BYTES, SLICE_S, slow_lane_of
 from bridge.transport.tcp_path import Path, path_of
 from bridge.transport.turn import turn_of
@@ -44,6 +44,14 @@ MORE_TO_TAKE = "what it sent is taken in slices"
 
 ANSWERS_UNREAD = "the peer does not read our answers"
 
+
+class UnreadError(ConnectionAbortedError):
+    """The connection was ended as the peer leaves too much unread."""
+
+    def __init__(self, unread_bytes: int) -> None:
+        super().__init__(f"it does not read what it is sent: {unread_bytes} bytes wait")
+
+
 UNCOUNTED_BYTES = 4 * 1024
 """Changes up to this of what a connection holds are not told to its meter: most reads end in the middle of a small
 packet. 10 000 connections may hold 40 MiB that way."""
@@ -61,7 +69,7 @@ class Meter(Protocol):
         ...
 
     def held(self, driver: Driver, held_bytes: int) -> None:
-        """The connection holds so much now, in its machine and unsent."""
+        """The connection holds so much now: not decrypted, in its machine and unsent."""
         ...
 
     def ended(self, driver: Driver) -> None:
@@ -120,8 +128,8 @@ class Driver(asyncio.Protocol):
     __slots__ = (
         "_deadlines", "_failed", "_flush_scheduled", "_gatherer", "_gone", "_in_turns", "_known", "_linger_until",
         "_loop", "_lost_from", "_make_owner", "_meter", "_owner", "_paused_for", "_put_off", "_reader", "_slot",
-        "_turn", "_unread_bytes_max", "_write_bytes_max", "account", "congested", "connection", "held_bytes",
-        "identity", "lost", "transport",
+        "_turn", "_unread_bytes_max", "_write_bytes_max", "account", "congested", "connection", "dialed",
+        "held_bytes", "identity", "lost", "transport",
     )  # fmt: skip
 
     def __init__(
@@ -132,6 +140,7 @@ class Driver(asyncio.Protocol):
         write_bytes_max: int,
         gone: Callable[[Driver], None] | None = None,
         unread_bytes_max: int | None = None,
+        dialed: bool = False,
         identity: str | None = None,
         meter: Meter | None = None,
     ) -> None:
@@ -140,14 +149,16 @@ class Driver(asyncio.Protocol):
 
         `write_bytes_max`: bytes a peer may leave unread in our buffer before `congested` turns true. Owners deliver
         nothing more then, but what comes in has to be answered: above `unread_bytes_max` nothing is read of the peer
-        until it has read. None, for the end that connects: two that wait for each other to read would wait for ever.
+        until it has read. Where we have `dialed` the connection ends then (`UnreadError`): two that wait for each other
+        to read would wait for ever. None: there is no bound.
         """
         self.connection = connection
         self.congested = False
         self.transport: asyncio.Transport | None = None
         self.lost: Exception | None = None
-        """Why the transport has been lost, where it says so: a TLS alert, for one."""
+        """Why the transport has been lost, where somebody says so: a TLS alert, or that the peer does not read."""
         self.identity: Final = identity
+        self.dialed: Final = dialed
         self.held_bytes = 0
         """What the meter knows of."""
         self.account: Any = None
@@ -186,7 +197,10 @@ class Driver(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._reader = self.transport = cast(asyncio.Transport, transport)
-        self._in_turns = isinstance(transport, AcceptedTransport)
+        if isinstance(transport, ServedTransport):
+            self._in_turns = True
+            if self._meter is not None:
+                transport.held_by(self.count)
         self.transport.set_write_buffer_limits(high=self._write_bytes_max)
         if self._meter is not None:
             self._meter.begun(self)
@@ -271,7 +285,7 @@ class Driver(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell machine and owner, or have it done in turns where many go at the same time, as with their network."""
-        self.lost = exc
+        self.lost = self.lost or exc
         self._leave_slot()
         self._put_off = b""  # the slow lane may know of us for long
         peer = self.peername
@@ -428,7 +442,7 @@ class Driver(asyncio.Protocol):
     def identified(self, user: str) -> bool:
         """The peer has said who it is; False when there is no room for another connection of this user."""
         self._known = True
-        if isinstance(self.transport, AcceptedTransport):
+        if isinstance(self.transport, ServedTransport):
             self.transport.identified()
         return self._meter is None or self._meter.identified(self, user)
 
@@ -437,8 +451,11 @@ class Driver(asyncio.Protocol):
         if self._meter is None:
             return
         held = self.connection.held_bytes + len(self._put_off)
-        if self.transport is not None:
-            held += self.transport.get_write_buffer_size()
+        transport = self.transport
+        if transport is not None:
+            held += transport.get_write_buffer_size()
+            if isinstance(transport, ServedTransport):
+                held += transport.held_bytes
         if held <= UNCOUNTED_BYTES:
             held = 0
         if held != self.held_bytes:
@@ -521,15 +538,23 @@ class Driver(asyncio.Protocol):
             transport.write(data)
             if transport.get_write_buffer_size() > UNCOUNTED_BYTES:
                 self._loop.call_soon(self.count)  # what the socket takes has left by then
-            unread_max = self._unread_bytes_max
-            if self.congested and unread_max is not None and transport.get_write_buffer_size() > unread_max:
-                self.pause_reading(ANSWERS_UNREAD)
+            if self.congested and self._unread_bytes_max is not None:
+                self._look_at_unread(transport.get_write_buffer_size(), self._unread_bytes_max)
         if connection.closed:
             self._end(transport)
             return
         if connection.more:
             self._take_turns()  # of what waited for somebody's answer, as bytes behind a CONNECT do
         self._arm()
+
+    def _look_at_unread(self, unread_bytes: int, unread_bytes_max: int) -> None:
+        if unread_bytes <= unread_bytes_max:
+            return
+        if not self.dialed:
+            self.pause_reading(ANSWERS_UNREAD)
+            return
+        self.lost = UnreadError(unread_bytes)
+        self.abort()
 
     def _end(self, transport: asyncio.Transport) -> None:
         """Close in two steps. A socket closed with unread bytes resets the connection, and a reset overtakes what was

@@ -11,10 +11,10 @@ import socket
 from collections.abc import Iterable
 from typing import Any, Final, cast
 
-from bridge.transport.accepted import AcceptedTransport
 from bridge.transport.deadlines import Slot, deadlines_of
 from bridge.transport.ends import ends_of
 from bridge.transport.ready import KNOWN_BYTES, READABLE, WRITABLE, Ready, kinds_of
+from bridge.transport.served import ServedTransport
 
 SENT_BYTES_MAX: Final = 256 * 1024
 """In one turn to a socket that did not take all at once before."""
@@ -33,7 +33,7 @@ _buffer: Final = memoryview(bytearray(KNOWN_BYTES))
 """What is received stands here until it is copied, in the size it has."""
 
 
-class TcpTransport(AcceptedTransport):
+class TcpTransport(ServedTransport):
     """Takes ownership of a connected socket. Used inside the loop only.
 
     `connection_made` is called by whoever makes it; `connection_lost` comes in a later turn than what ends it.

@@ -1,10 +1,10 @@
-"""One accepted connection with TLS, as `asyncio.Transport` has it, around the TCP connection below it.
+"""One connection with TLS, either end, as `asyncio.Transport` has it, around the TCP connection below it.
 
 The TCP connection has its turns and bounds (`bridge.transport.tcp`); here its bytes go through OpenSSL, in memory.
 What one turn received is decrypted and given to the protocol as one read, or as several where that takes longer than
 `DECRYPT_S`: the others in turns (`bridge.transport.slow_lane`). What is written is encrypted at once, so that what the
 socket does not take is counted as without TLS. Handshakes are work of peers nobody knows: OpenSSL begins when whoever
-accepted says so, and each step waits for its turn.
+accepted or dialed says so, and each step waits for its turn.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ import asyncio
 import contextlib
 import ssl
 import time
+from collections.abc import Callable
 from typing import Any, Final, Protocol, cast
 
-from bridge.transport.accepted import AcceptedTransport
 from bridge.transport.deadlines import Slot, deadlines_of
+from bridge.transport.served import ServedTransport
 from bridge.transport.slow_lane import slow_lane_of
 from bridge.transport.tcp import TcpTransport
 from bridge.transport.tls_records import Records
@@ -39,7 +40,11 @@ LINGER_S: Final = 1.0
 connection, and the reset overtakes the reason."""
 
 
-class Acceptor(Protocol):
+COUNTED_BYTES: Final = 4 * 1024
+"""Changes up to this of what is held are not told: most reads end in the middle of a small record."""
+
+
+class Handshaking(Protocol):
     """Who has handshakes begin, and knows to whom connections belong."""
 
     def arrived(self, transport: TlsTransport) -> None:
@@ -55,16 +60,16 @@ class Acceptor(Protocol):
         ...
 
 
-class TlsTransport(AcceptedTransport, asyncio.Protocol):
-    """The server's end; the protocol of a `TcpTransport` below it. Used inside the loop only."""
+class TlsTransport(ServedTransport, asyncio.Protocol):
+    """The protocol of a `TcpTransport` below it. Used inside the loop only."""
 
     __slots__ = (
-        "_acceptor", "_closing", "_deadline", "_deaf", "_error", "_in_lane", "_incoming", "_loop", "_more", "_outgoing",
-        "_owed_bytes", "_protocol", "_reads", "_records", "_slot", "_ssl", "_tcp",
+        "_closing", "_count", "_counted_bytes", "_deadline", "_deaf", "_error", "_handshaking", "_in_lane", "_incoming",
+        "_loop", "_more", "_outgoing", "_owed_bytes", "_protocol", "_reads", "_records", "_slot", "_ssl", "_tcp",
     )  # fmt: skip
 
-    def __init__(self, acceptor: Acceptor) -> None:
-        self._acceptor = acceptor
+    def __init__(self, handshaking: Handshaking) -> None:
+        self._handshaking = handshaking
         self._loop = asyncio.get_running_loop()
         self._tcp: TcpTransport
         self._ssl: ssl.SSLObject | None = None
@@ -75,6 +80,9 @@ class TlsTransport(AcceptedTransport, asyncio.Protocol):
         """None until the handshake is done."""
         self._records = Records()
         """Received, and not yet given to OpenSSL."""
+        self._count: Callable[[], None] | None = None
+        self._counted_bytes = 0
+        """What was held when it was called."""
         self._owed_bytes = 0
         """Of what OpenSSL said by itself, since the peer took all there was."""
         self._more = False
@@ -93,9 +101,21 @@ class TlsTransport(AcceptedTransport, asyncio.Protocol):
         self._slot: Slot | None = None
 
     def begin(self, context: ssl.SSLContext, deadline: float) -> None:
-        """Begin the handshake, which has until then by the loop's clock."""
+        """Begin the handshake as the server, which has until then by the loop's clock."""
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._ssl = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        self._until(deadline)
+        self._tcp.resume_reading()
+
+    def begin_as_client(self, context: ssl.SSLContext, deadline: float, host: str) -> None:
+        """Begin the handshake as the client, and say to whom: `host`, a name (Server Name Indication, RFC 6066 section
+        3) or an address, which the server's certificate has to be of where the context says so. Raises `ValueError`
+        where it is neither, `ssl.SSLError` where the context can say nothing."""
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._ssl = context.wrap_bio(self._incoming, self._outgoing, server_hostname=host)
+        with contextlib.suppress(ssl.SSLWantReadError):
+            self._ssl.do_handshake()
+        self._send()
         self._until(deadline)
         self._tcp.resume_reading()
 
@@ -104,19 +124,21 @@ class TlsTransport(AcceptedTransport, asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._tcp = cast(TcpTransport, transport)
         self._tcp.pause_reading()
-        self._acceptor.arrived(self)
+        self._handshaking.arrived(self)
 
     def data_received(self, data: bytes) -> None:
         self._records.add(data)
         if self._take():
             self._tcp.pause_reading()
             self._go_on_later()
+        self._tell_held()
 
     def take_slice(self) -> bool:
         """`bridge.transport.slow_lane.Sliced`: records of a byte each take a hundred times as long as long ones."""
         self._in_lane = self._reads and self._take() and self._reads
         if self._reads and not self._more:
             self._tcp.resume_reading()
+        self._tell_held()
         return self._in_lane
 
     def eof_received(self) -> bool:
@@ -140,12 +162,12 @@ class TlsTransport(AcceptedTransport, asyncio.Protocol):
         self._tcp.set_protocol(_NOBODY)  # it knows us, and we know it: nothing would be freed
         error, self._error = self._error or exc, None
         protocol, self._protocol = self._protocol, None
-        self._ssl = None
+        self._ssl = self._count = None
         self._records.clear()
         if protocol is not None:
             protocol.connection_lost(error)
         else:
-            self._acceptor.failed(self, error)
+            self._handshaking.failed(self, error)
 
     # --- asyncio.BaseTransport --------------------------------------------------------------------------------
 
@@ -177,11 +199,23 @@ class TlsTransport(AcceptedTransport, asyncio.Protocol):
             self._tcp.close()
 
     def abort(self) -> None:
+        """What was held is given back in this turn."""
         self._closing = True
+        self._records.clear()
         self._tcp.abort()
+
+    # --- bridge.transport.served.ServedTransport --------------------------------------------------------------
 
     def identified(self) -> None:
         self._tcp.identified()
+
+    @property
+    def held_bytes(self) -> int:
+        """Received, and not decrypted."""
+        return self._records.held_bytes
+
+    def held_by(self, count: Callable[[], None]) -> None:
+        self._count = count
 
     # --- asyncio.ReadTransport --------------------------------------------------------------------------------
 
@@ -290,7 +324,7 @@ class TlsTransport(AcceptedTransport, asyncio.Protocol):
         """The handshake is done, and the connection is somebody's."""
         secure.do_handshake()
         self._leave_slot()
-        owner = self._acceptor.secured(self)
+        owner = self._handshaking.secured(self)
         self._protocol = owner or _NOBODY
         self._send()
         if owner is None:
@@ -298,6 +332,12 @@ class TlsTransport(AcceptedTransport, asyncio.Protocol):
             return False
         owner.connection_made(self)
         return not self._closing
+
+    def _tell_held(self) -> None:
+        held = self._records.held_bytes
+        if not -COUNTED_BYTES <= held - self._counted_bytes <= COUNTED_BYTES and self._count is not None:
+            self._counted_bytes = held
+            self._count()
 
     def _go_on_later(self) -> None:
         if not self._in_lane:

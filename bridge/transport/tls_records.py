@@ -22,12 +22,19 @@ _HEADER_BYTES: Final = 5
 class Records:
     """What came of one stream and was not given on."""
 
-    __slots__ = ("_left", "_unread")
+    __slots__ = ("_given", "_left", "_unread")
 
     def __init__(self) -> None:
         self._unread = memoryview(b"")
         self._left = 0
         """Bytes of the record of which some were given on."""
+        self._given = 0
+        """Bytes of it that were."""
+
+    @property
+    def held_bytes(self) -> int:
+        """What is here, and what was given on of a record that is not whole: OpenSSL keeps that."""
+        return len(self._unread) + self._given
 
     def add(self, data: bytes) -> None:
         """More has come."""
@@ -35,14 +42,17 @@ class Records:
 
     def next(self) -> memoryview:
         """Some of it, without the beginning of a header; empty where there is no more than that."""
-        unread, end = self._unread, self._left
+        unread, begin, end = self._unread, -self._given, self._left
         for _ in range(RECORDS_AT_ONCE):
             if end >= PIECE_BYTES_MAX or end + _HEADER_BYTES > len(unread):
                 break
+            begin = end
             end += _HEADER_BYTES + (unread[end + 3] << 8 | unread[end + 4])
         size = min(end, PIECE_BYTES_MAX, len(unread))
         self._left = end - size
-        self._unread = unread[size:]
+        self._given = size - begin if self._left else 0
+        rest = unread[size:]
+        self._unread = rest if len(rest) >= _HEADER_BYTES else memoryview(bytes(rest))  # a view keeps the whole read
         return unread[:size]
 
     def __bool__(self) -> bool:
@@ -51,4 +61,4 @@ class Records:
 
     def clear(self) -> None:
         """Forget it all."""
-        self._unread, self._left = memoryview(b""), 0
+        self._unread, self._left, self._given = memoryview(b""), 0, 0

@@ -13,6 +13,7 @@ from random import Random
 from typing import Any
 from unittest import mock
 
+import bridge.socket_attempt
 import bridge.transport.deadlines
 import edge.broker.listeners.tcp
 import edge.broker.router.sender_credit
@@ -50,6 +51,11 @@ class OrderedSet(dict[Any, None]):
 async def listen(_name: str, make: Callable[[], Any], host: str, port: int, _backlog: int) -> Any:
     """In place of `bridge.transport.listening.listen`: on the simulated network."""
     return await asyncio.get_running_loop().create_server(make, host, port)
+
+
+async def connect(make: Callable[[], Any], host: str, port: int, *, tls: Any = None, **_: Any) -> Any:
+    """In place of `bridge.connecting.connect`."""
+    await asyncio.get_running_loop().create_connection(make, host, port, ssl=tls)
 
 
 @contextmanager
@@ -95,4 +101,5 @@ def simulated(scheduler: Scheduler, source: Random) -> Iterator[None]:
         for module in (uplinks, peer_connector):
             ordered.enter_context(mock.patch.object(module, "BACKOFF", BACKOFF))
         ordered.enter_context(mock.patch.object(edge.broker.listeners.tcp, "listen", listen))
+        ordered.enter_context(mock.patch.object(bridge.socket_attempt, "connect", connect))
         yield

@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 import httpx
 
 from bridge.client_attempt import Carriage, ConnectorError
+from bridge.connecting import socket_to, streams_over
 from bridge.connectors.flights import ACCEPTED, Answer, Flight, Flights
 from bridge.connectors.http import verdict
 from bridge.connectors.http.body import CONTENT_TYPES, encode
@@ -225,7 +226,7 @@ class _Requests:
 async def _reach(endpoint: Endpoint, context: ssl.SSLContext | None) -> None:
     """Connect and hang up: a server that is not there is found out before messages are taken for it."""
     async with asyncio.timeout(CONNECT_TIMEOUT_S):
-        _, writer = await asyncio.open_connection(endpoint.host, endpoint.port, ssl=context)
+        _, writer = await streams_over(await socket_to(endpoint.host, endpoint.port), context, endpoint.host)
     writer.close()
 
 

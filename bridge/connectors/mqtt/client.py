@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, Final
 
 from bridge.client_attempt import Carriage, ConnectorError
+from bridge.connecting import socket_to, streams_over
 from bridge.connectors.coroutines import first_to_end
 from bridge.connectors.limits import CONNECT_TIMEOUT_S, READ_BYTES
 from bridge.connectors.messages import Translate
@@ -24,7 +25,6 @@ from bridge.dialer import Endpoint
 from bridge.forwarders.inbox import Inbox, Incoming
 from bridge.forwarders.outcome import Outcome
 from bridge.message import RETAIN, Run
-from bridge.socket_attempt import socket_by
 
 _SUBSCRIBE_ID: Final = packets.PACKET_ID_MAX
 _REFUSED: Final = 0x80
@@ -66,7 +66,8 @@ class MqttClient:
         """One connection, from its first packet to its end."""
         context = self._tls() if endpoint.tls and self._tls is not None else None
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
-            reader, writer = await self._open(endpoint, context)
+            opened = await socket_to(endpoint.host, endpoint.port, self._interface)
+            reader, writer = await streams_over(opened, context, endpoint.host)
         connection = _Connection(
             self._identity, self._settings, self._publishes, self._matches, carriage, reader, writer
         )
@@ -78,20 +79,6 @@ class MqttClient:
             if not writer.transport.is_closing():
                 writer.write(packets.disconnect())
                 writer.close()
-
-    async def _open(
-        self, endpoint: Endpoint, context: ssl.SSLContext | None
-    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        host, port = endpoint.host, endpoint.port
-        if self._interface is None:
-            return await asyncio.open_connection(host, port, ssl=context)
-        opened = await socket_by(self._interface, host, port)
-        try:
-            name = host if context is not None else None
-            return await asyncio.open_connection(sock=opened, ssl=context, server_hostname=name)
-        except BaseException:
-            opened.close()
-            raise
 
 
 class _Connection:

@@ -11,13 +11,14 @@ from typing import Final
 
 import psutil
 
+from bridge.connecting import socket_to, streams_over
 from bridge.dialer import AttemptError
 from bridge.dialer import Endpoint as PeerEndpoint
 from bridge.engine import Closed, Engine, Opened
 from bridge.enrolment import ALPN
 from bridge.hub_addresses import PROBE_SUFFIX
 from bridge.resources.endpoint import Endpoint
-from bridge.socket_attempt import framed, socket_to
+from bridge.socket_attempt import framed
 from bridge.tls_refusal import refusal
 from bridge.transport.connection import Connection
 from edge.appliance.doctor.check import Result, Surroundings, fail, ok, warn
@@ -132,22 +133,19 @@ async def _reach(around: Surroundings, connector: Connector, endpoint: PeerEndpo
             context.set_alpn_protocols([ALPN])
     try:
         async with asyncio.timeout(limit):
-            reader, writer = await asyncio.open_connection(
-                sock=await socket_to(endpoint.host, endpoint.port, connector.interface, proxy)
-            )
+            opened = await socket_to(endpoint.host, endpoint.port, connector.interface, proxy)
     except AttemptError as error:
         return fail(name, f"{place} cannot be reached: {error}", "see proxy and interface of the connector")
     except (OSError, TimeoutError) as error:
         step = "is the peer up, the port right, and no firewall in between?"
         return fail(name, f"{place} cannot be reached: {_why(error, limit)}", step)
     try:
-        if context is not None:
-            try:
-                async with asyncio.timeout(limit):
-                    await writer.start_tls(context, server_hostname=endpoint.host)
-            except (OSError, TimeoutError) as error:
-                step = "do the certificates fit: authority, name, end, and this machine's clock?"
-                return fail(name, f"{place}: TLS failed: {_why(error, limit)}", step)
+        async with asyncio.timeout(limit):
+            reader, writer = await streams_over(opened, context, endpoint.host)
+    except (OSError, TimeoutError) as error:
+        step = "do the certificates fit: authority, name, end, and this machine's clock?"
+        return fail(name, f"{place}: TLS failed: {_why(error, limit)}", step)
+    try:
         return await _open(name, place, connector, endpoint, around, reader, writer)
     finally:
         writer.close()

@@ -114,7 +114,7 @@ class Handshakes:
                 while self._open:  # they end in turns
                     await asyncio.sleep(0)
 
-    # --- bridge.transport.tls.Acceptor ------------------------------------------------------------------------
+    # --- bridge.transport.tls.Handshaking ---------------------------------------------------------------------
 
     def arrived(self, transport: TlsTransport) -> None:
         """It waits, or begins."""

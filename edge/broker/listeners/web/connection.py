@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias, cast
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from bridge.transport.accepted import AcceptedTransport
+from bridge.transport.served import ServedTransport
 from edge.broker.http.limits import HTTP_BODY_S_MAX, HTTP_HEAD_BYTES_MAX, HTTP_HEAD_S_MAX, HTTP_WRITE_S_MAX
 from edge.broker.http.peer import KEY, Peer
 from edge.broker.listeners.web.framing import Framing
@@ -160,7 +160,7 @@ class HttpConnection(H11Protocol):
         if out:
             self._users.leave(self)
         elif user:
-            if isinstance(self.transport, AcceptedTransport):
+            if isinstance(self.transport, ServedTransport):
                 self.transport.identified()
             self._users.take(self, user)
         else:

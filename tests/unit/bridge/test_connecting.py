@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from bridge import socket_attempt
+from bridge import connecting
 from bridge.dialer import AttemptError
 from tests.support.serving import serving
 
@@ -18,7 +18,7 @@ def by(interface: str) -> bool:
             writer.close()
 
         async with serving(close) as port:
-            opened = await socket_attempt.socket_by(interface, "127.0.0.1", port)
+            opened = await connecting.socket_by(interface, "127.0.0.1", port)
             with opened:
                 return opened.getsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, 16).startswith(interface.encode())
 
@@ -44,6 +44,6 @@ def test_without_the_right(monkeypatch: pytest.MonkeyPatch) -> None:
     class Guarded(socket.socket):
         setsockopt = refuse  # type: ignore[assignment]
 
-    monkeypatch.setattr(socket_attempt.socket, "socket", Guarded)
+    monkeypatch.setattr(connecting.socket, "socket", Guarded)
     with pytest.raises(AttemptError, match=r"CAP_NET_RAW"):
-        asyncio.run(socket_attempt.socket_by("lo", "127.0.0.1", 1))
+        asyncio.run(connecting.socket_by("lo", "127.0.0.1", 1))

@@ -1,0 +1,24 @@
+"""What our transports have beyond `asyncio.Transport`: accepted or dialed, with TLS or without."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+
+class ServedTransport(asyncio.Transport):
+    """It is received from when its socket has its turn (`bridge.transport.ready`): what it gives is taken at once."""
+
+    __slots__ = ()
+
+    def identified(self) -> None:
+        """The peer has said who it is: its socket is served with those of others who have. Idempotent."""
+        raise NotImplementedError
+
+    @property
+    def held_bytes(self) -> int:
+        """Received, and not yet given to the protocol."""
+        return 0
+
+    def held_by(self, count: Callable[[], None]) -> None:
+        """Have it called when `held_bytes` is much more than before, or less."""
