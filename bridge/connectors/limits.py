@@ -18,6 +18,13 @@ AMQP_TOKEN_LIFETIME_S: Final = 3600.0
 MQTT_PACKET_BYTES_MAX: Final = 16 * MIB + 64 * 1024 + 16
 """One packet of a remote MQTT broker: the largest message a gateway takes, with its topic."""
 
+MQTT_EARLY_BYTES_MAX: Final = 2 * MQTT_PACKET_BYTES_MAX
+"""Messages of a kept session that come before the broker has answered our subscription: brokers send some dozen of them
+ahead (Mosquitto 20, AWS IoT Core 100 of 128 KiB), which wait until it has."""
+
+MQTT_PACKET_COST_BYTES: Final = 512
+"""What one of them costs beside its bytes."""
+
 MQTT_IN_FLIGHT_MAX: Final = 1_000
 """PUBLISH packets a remote MQTT broker has not acknowledged, unless the connector says otherwise: 20 000 messages a
 second at 50 ms round trip. AWS IoT Core takes 100."""

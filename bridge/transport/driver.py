@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple, Protocol, cast
 
 from bridge.transport.connection import Connection
 from bridge.transport.deadlines import FINE_S, Slot, deadlines_of
-from bridge.transport.served import ServedTransport
+from bridge.transport.served import ServedTransport, UnreadError
 from bridge.transport.slow_lane import LARGE_BYTES, SLICE_S, slow_lane_of
 from bridge.transport.tcp_path import Path, path_of
 from bridge.transport.turn import turn_of
@@ -43,14 +43,6 @@ OTHERS_FIRST = "others have their turn"
 MORE_TO_TAKE = "what it sent is taken in slices"
 
 ANSWERS_UNREAD = "the peer does not read our answers"
-
-
-class UnreadError(ConnectionAbortedError):
-    """The connection was ended as the peer leaves too much unread."""
-
-    def __init__(self, unread_bytes: int) -> None:
-        super().__init__(f"it does not read what it is sent: {unread_bytes} bytes wait")
-
 
 UNCOUNTED_BYTES = 4 * 1024
 """Changes up to this of what a connection holds are not told to its meter: most reads end in the middle of a small

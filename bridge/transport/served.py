@@ -6,6 +6,13 @@ import asyncio
 from collections.abc import Callable
 
 
+class UnreadError(ConnectionAbortedError):
+    """The connection was ended as the peer leaves too much unread."""
+
+    def __init__(self, unread_bytes: int) -> None:
+        super().__init__(f"it does not read what it is sent: {unread_bytes} bytes wait")
+
+
 class ServedTransport(asyncio.Transport):
     """It is received from when its socket has its turn (`bridge.transport.ready`): what it gives is taken at once."""
 

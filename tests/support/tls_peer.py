@@ -1,4 +1,4 @@
-"""A client's end of TLS whose bytes a test sees and makes, also such as OpenSSL would not send."""
+"""An end of TLS whose bytes a test sees and makes, also such as OpenSSL would not send."""
 
 from __future__ import annotations
 
@@ -61,12 +61,12 @@ class TlsPeer:
                     self.socket.sendall(self._outgoing.read())
 
 
-class ClientKeys:
-    """Writes records of TLS 1.3 for a client that has sent none of its own yet (RFC 8446 sections 5 and 7)."""
+class TrafficKeys:
+    """Writes records of TLS 1.3 for an end that has sent none of its own yet (RFC 8446 sections 5 and 7)."""
 
-    def __init__(self, log: Path) -> None:
-        """`log`: what the client's context was told to log its secrets to; the last connection's count."""
-        lines = [line.split() for line in log.read_text().splitlines() if line.startswith("CLIENT_TRAFFIC_SECRET_0")]
+    def __init__(self, log: Path, end: str = "CLIENT") -> None:
+        """`log`: what a context was told to log its secrets to; the last connection's count. `end`: or `SERVER`."""
+        lines = [line.split() for line in log.read_text().splitlines() if line.startswith(f"{end}_TRAFFIC_SECRET_0")]
         self._take(bytes.fromhex(lines[-1][2]))
 
     def key_updates(self, count: int) -> bytes:

@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 import math
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Final, TypeVar
 
 from bridge.client_attempt import Carriage, ConnectorError
 from bridge.connecting import socket_to, streams_over
 from bridge.connectors.coroutines import first_to_end
-from bridge.connectors.limits import CONNECT_TIMEOUT_S, READ_BYTES
+from bridge.connectors.limits import CONNECT_TIMEOUT_S, MQTT_EARLY_BYTES_MAX, MQTT_PACKET_COST_BYTES, READ_BYTES
 from bridge.connectors.messages import Translate
 from bridge.connectors.mqtt import packets
 from bridge.connectors.mqtt.session import OwedAnswers, PublishesUnderWay
@@ -24,8 +24,12 @@ from bridge.connectors.settings import Identity, MqttSettings
 from bridge.dialer import Endpoint
 from bridge.forwarders.inbox import Inbox, Incoming
 from bridge.forwarders.outcome import Outcome
+from bridge.limits import DIALED_UNREAD_BYTES_MAX
 from bridge.message import RETAIN, Run
+from bridge.transport.served import UnreadError
+from bridge.transport.slow_lane import SLICE_S
 
+_Answer = TypeVar("_Answer", packets.ConnectionAnswer, packets.SubscriptionAnswer)
 _SUBSCRIBE_ID: Final = packets.PACKET_ID_MAX
 _REFUSED: Final = 0x80
 _CONNACK_HEADER: Final = 0x20
@@ -81,6 +85,36 @@ class MqttClient:
                 writer.close()
 
 
+class _Early:
+    """Packets that came before the broker's answers to what we asked first."""
+
+    def __init__(self) -> None:
+        self.packets: list[packets.Packet] = []
+        self._seen = 0
+        """Those that were looked at."""
+        self._bytes = 0
+
+    async def add(self, packet: packets.Packet) -> None:
+        """Raises ConnectorError where too much has come."""
+        self.packets.append(packet)
+        self._bytes += MQTT_PACKET_COST_BYTES
+        if isinstance(packet, packets.Publication):
+            self._bytes += len(packet.topic) + len(packet.payload)
+        if self._bytes > MQTT_EARLY_BYTES_MAX:
+            raise ConnectorError("the broker sends messages without end, and no answer to our subscription")
+
+    def take(self, kind: type[_Answer]) -> _Answer | None:
+        """The first of a kind, which is taken out; None: none has come."""
+        for at in range(self._seen, len(self.packets)):
+            packet = self.packets[at]
+            if isinstance(packet, kind):
+                del self.packets[at]
+                self._seen = at
+                return packet
+        self._seen = len(self.packets)
+        return None
+
+
 class _Connection:
     """One connection's state."""
 
@@ -132,7 +166,8 @@ class _Connection:
                 password=identity.password,
             )
         )
-        early = self._packets(await self._greeting())
+        early = _Early()
+        await self._each(await self._greeting(), early.add)
         answer = await self._until(packets.ConnectionAnswer, early)
         if answer.code:
             raise ConnectorError(f"the broker refuses the connection: {_REASONS.get(answer.code, answer.code)}")
@@ -143,15 +178,13 @@ class _Connection:
             refused = [name for (name, _), code in zip(wanted, granted.codes, strict=False) if code == _REFUSED]
             if refused:
                 raise ConnectorError(f"the broker refuses a subscription to {refused[0]}: see our rights there")
-        return early
+        return early.packets
 
-    async def _until(self, kind: type[Any], early: list[packets.Packet]) -> Any:
-        """The first packet of a kind; those before it are added to `early`."""
-        while True:
-            for i, packet in enumerate(early):
-                if isinstance(packet, kind):
-                    return early.pop(i)
-            early += self._packets(await self._read())
+    async def _until(self, kind: type[_Answer], early: _Early) -> _Answer:
+        """The first packet of a kind; those that come before it are kept."""
+        while (found := early.take(kind)) is None:
+            await self._each(await self._read(), early.add)
+        return found
 
     # --- both ways --------------------------------------------------------------------------------------------
 
@@ -167,14 +200,27 @@ class _Connection:
             await self._writer.drain()
 
     async def _receive(self, early: Sequence[packets.Packet]) -> None:
-        waiting: Sequence[packets.Packet] = early
+        for packet in early:
+            await self._take(packet)
         while True:
-            for packet in waiting:
-                await self._take(packet)
-            self._publishes.flush()
-            if self._publishes.room > 0:
-                self._room.set()
-            waiting = self._packets(await self._read())
+            await self._each(await self._read(), self._take)
+
+    async def _each(self, data: bytes, take: Callable[[packets.Packet], Awaitable[None]]) -> None:
+        """Have the packets these bytes complete taken, one after the other; others have their turns in between."""
+        until = self._loop.time() + SLICE_S
+        for packet in self._packets(data):
+            await take(packet)
+            if self._loop.time() > until:
+                self._settle()
+                await asyncio.sleep(0)
+                until = self._loop.time() + SLICE_S
+        self._settle()
+
+    def _settle(self) -> None:
+        """Tell the forwarders what the broker has acknowledged."""
+        self._publishes.flush()
+        if self._publishes.room > 0:
+            self._room.set()
 
     async def _take(self, packet: packets.Packet) -> None:
         match packet:
@@ -244,10 +290,13 @@ class _Connection:
         if not data:
             raise ConnectorError("the broker closed the connection")
         self._heard_at = self._loop.time()
+        unread_bytes = self._writer.transport.get_write_buffer_size()
+        if unread_bytes > DIALED_UNREAD_BYTES_MAX:
+            raise UnreadError(unread_bytes)
         return data
 
-    def _packets(self, data: bytes) -> list[packets.Packet]:
+    def _packets(self, data: bytes) -> Iterator[packets.Packet]:
         try:
-            return list(self._stream.feed(data))
+            yield from self._stream.feed(data)
         except packets.MalformedPacket as error:
             raise ConnectorError(f"the broker does not speak MQTT 3.1.1: {error}") from None

@@ -23,7 +23,7 @@ from tests.fault.hostile.watch import watched
 from tests.fault.hostile.web import gateway_of, gateway_with
 from tests.support.certificates import Authority
 from tests.support.processes import Waypost, wait_until
-from tests.support.tls_peer import ClientKeys, TlsPeer
+from tests.support.tls_peer import TlsPeer, TrafficKeys
 
 FLOOR_S: Final = 0.2
 """As in `test_budgets`."""
@@ -129,7 +129,7 @@ def bytes_each(peer: TlsPeer, site: Site) -> bytes:
 
 
 def new_keys(peer: TlsPeer, site: Site) -> bytes:
-    return ClientKeys(site.keys).key_updates(FLOOD_BYTES // 27)
+    return TrafficKeys(site.keys).key_updates(FLOOD_BYTES // 27)
 
 
 @pytest.mark.parametrize("flood", [bytes_each, new_keys])

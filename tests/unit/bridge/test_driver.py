@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import Sequence
 
 import pytest
 
+from bridge.transport.dialed import transport_over
 from bridge.transport.driver import Driver
+from bridge.transport.served import UnreadError
 from tests.support.serving import close
 
 ANSWER = bytes(100)
@@ -135,6 +138,49 @@ def test_a_peer_that_does_not_read_its_answers_is_not_read(bounded: bool) -> Non
         async with asyncio.timeout(10):
             await gone.wait()
         peer.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_peer_we_dialed_that_does_not_read_is_left() -> None:
+    """It is not waited for: it may wait for us to read."""
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        connection, made = Chatty(), list[Driver]()
+        gone = asyncio.Event()
+
+        def make() -> Driver:
+            made.append(
+                Driver(
+                    connection,
+                    lambda _: Nobody(),
+                    write_bytes_max=1 << 16,
+                    unread_bytes_max=UNREAD_BYTES_MAX,
+                    dialed=True,
+                    gone=lambda _: gone.set(),
+                )
+            )
+            return made[0]
+
+        with socket.socket() as listening, socket.socket() as near:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 14)
+            listening.bind(("127.0.0.1", 0))
+            listening.listen()
+            near.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 16)
+            near.connect(listening.getsockname())
+            near.setblocking(False)
+            far, _ = listening.accept()
+            with far:
+                far.setblocking(False)
+                await transport_over(socket.socket(fileno=near.detach()), make)
+                with contextlib.suppress(ConnectionError):
+                    await loop.sock_sendall(far, bytes(SENT))
+                async with asyncio.timeout(10):
+                    await gone.wait()
+        assert isinstance(made[0].lost, UnreadError)
+        assert "does not read what it is sent" in str(made[0].lost)
+        assert connection.received < SENT
 
     asyncio.run(scenario())
 

@@ -22,7 +22,7 @@ from bridge.transport.slow_lane import slow_lane_of
 from bridge.transport.tls import OWED_BYTES_MAX, RECORD_BYTES, TlsTransport
 from bridge.transport.tls_records import PIECE_BYTES_MAX, RECORDS_AT_ONCE, Records
 from tests.support.certificates import Authority
-from tests.support.tls_peer import ClientKeys
+from tests.support.tls_peer import TrafficKeys
 from tests.unit.bridge.test_tcp import until
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
@@ -81,14 +81,16 @@ class Noting(asyncio.Protocol):
         self.error = exc
 
 
-class Client:
+class TlsEnd:
     """OpenSSL's end, whose bytes we see."""
 
-    def __init__(self, context: ssl.SSLContext, connection: socket.socket) -> None:
+    def __init__(self, context: ssl.SSLContext, connection: socket.socket, *, server_side: bool = False) -> None:
         self._loop = asyncio.get_running_loop()
         self.socket = connection
+        connection.setblocking(False)
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self.tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname="localhost")
+        host = None if server_side else "localhost"
+        self.tls = context.wrap_bio(self._incoming, self._outgoing, server_side, host)
 
     async def run(self, step: Callable[[], Any]) -> Any:
         """What it takes until this is done; what it says is sent."""
@@ -183,12 +185,12 @@ class Site:
 
     async def client(
         self, context: ssl.SSLContext | None = None, version: ssl.TLSVersion | None = None, *, receive_bytes: int = 0
-    ) -> Client:
+    ) -> TlsEnd:
         context = context or self._contexts.client
         context.maximum_version = version or ssl.TLSVersion.TLSv1_3
-        return Client(context, await self.connect(receive_bytes=receive_bytes))
+        return TlsEnd(context, await self.connect(receive_bytes=receive_bytes))
 
-    async def pair(self, version: ssl.TLSVersion | None = None, *, receive_bytes: int = 0) -> tuple[Client, Noting]:
+    async def pair(self, version: ssl.TLSVersion | None = None, *, receive_bytes: int = 0) -> tuple[TlsEnd, Noting]:
         client, count = await self.client(version=version, receive_bytes=receive_bytes), len(self.made)
         await client.run(client.tls.do_handshake)
         await until(lambda: len(self.made) > count)
@@ -345,7 +347,7 @@ class TestTurns:
         async def scenario() -> None:
             async with Site(contexts) as site:
                 client, made = await site.pair()
-                updates = ClientKeys(log).key_updates(1_000)
+                updates = TrafficKeys(log).key_updates(1_000)
                 made.transport.pause_reading()
                 await client.send_raw(updates)
                 made.transport.identified()
@@ -370,7 +372,7 @@ class TestTurns:
             async with Site(contexts) as site:
                 client, made = await site.pair(receive_bytes=4_096)
                 made.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)
-                keys, most = ClientKeys(log), 0
+                keys, most = TrafficKeys(log), 0
                 while "lost" not in made.told:
                     with contextlib.suppress(ConnectionError):
                         await client.send_raw(keys.key_updates(100))

@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from bridge.client_attempt import ConnectorError
+from bridge.connectors.limits import MQTT_PACKET_COST_BYTES
+from bridge.connectors.mqtt import client as mqtt_client
+from bridge.connectors.mqtt import packets
 from bridge.connectors.mqtt.client import MqttClient
 from bridge.connectors.settings import Identity, MqttSettings
 from bridge.forwarders.inbox import Incoming, Settle
@@ -270,6 +274,60 @@ class TestTrouble:
         assert why in str(error)
         assert "\n" not in str(error)
         assert feed.outcomes == {}
+
+    @running
+    async def test_messages_without_end_before_its_answer(self) -> None:
+        bench = Bench()
+        bench.inboxes += [Inbox()]
+        with mock.patch.object(mqtt_client, "MQTT_EARLY_BYTES_MAX", 100 * MQTT_PACKET_COST_BYTES):
+            async with MqttPeer().serving() as peer, bench.connected(client(), peer.port) as task:
+                link = await peer.link()
+                await link.opened()
+                for number in range(1, 101):
+                    link.writer.write(publish(number, b"far/1", b"x"))
+                await task
+        assert "no answer to our subscription" in str(bench.errors[0])
+
+    @running
+    async def test_who_reads_no_acknowledgement(self) -> None:
+        bench = Bench()
+        with mock.patch.object(mqtt_client, "DIALED_UNREAD_BYTES_MAX", 1 << 10):
+            async with MqttPeer().serving() as peer, bench.connected(client(), peer.port) as task:
+                link = await peer.link()
+                await link.opened()
+                link.writer.transport.pause_reading()  # type: ignore[attr-defined]
+                bench.feed(*(bytes(1 << 16) for _ in range(200)))
+                while not task.done():
+                    link.writer.write(b"\xd0\x00")
+                    await asyncio.sleep(0.001)
+                link.writer.transport.abort()
+        assert "does not read what it is sent" in str(bench.errors[0])
+
+    @running
+    async def test_a_read_of_many_packets_is_taken_in_slices(self) -> None:
+        """Who sends 32 000 answers to pings at once keeps nobody waiting for all of them."""
+        bench = Bench()
+        others = 0
+        decoded: list[int] = []
+        decode = packets._decode
+
+        def noted(frame: bytes) -> packets.Packet:
+            decoded.append(others)
+            return decode(frame)
+
+        async with MqttPeer().serving() as peer, bench.connected(client(), peer.port) as task:
+            link = await peer.link()
+            await link.opened()
+            with (
+                mock.patch.object(mqtt_client, "SLICE_S", 0.0),
+                mock.patch.object(packets, "_decode", noted),
+            ):
+                link.writer.write(b"\xd0\x00" * 500)
+                while len(decoded) < 500:
+                    others += 1
+                    await asyncio.sleep(0)
+                    assert not task.done()
+        assert len(set(decoded)) > 250, "others have their turns in between"
 
     @running
     async def test_a_refused_subscription_is_named(self) -> None:
