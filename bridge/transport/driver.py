@@ -443,11 +443,9 @@ class Driver(asyncio.Protocol):
         if self._meter is None:
             return
         held = self.connection.held_bytes + len(self._put_off)
-        transport = self.transport
-        if transport is not None:
+        if (transport := self.transport) is not None:
             held += transport.get_write_buffer_size()
-            if isinstance(transport, ServedTransport):
-                held += transport.held_bytes
+            held += transport.held_bytes if isinstance(transport, ServedTransport) else 0
         if held <= UNCOUNTED_BYTES:
             held = 0
         if held != self.held_bytes:
@@ -540,13 +538,11 @@ class Driver(asyncio.Protocol):
         self._arm()
 
     def _look_at_unread(self, unread_bytes: int, unread_bytes_max: int) -> None:
-        if unread_bytes <= unread_bytes_max:
-            return
-        if not self.dialed:
+        if unread_bytes > unread_bytes_max and self.dialed:
+            self.lost = UnreadError(unread_bytes)
+            self.abort()
+        elif unread_bytes > unread_bytes_max:
             self.pause_reading(ANSWERS_UNREAD)
-            return
-        self.lost = UnreadError(unread_bytes)
-        self.abort()
 
     def _end(self, transport: asyncio.Transport) -> None:
         """Close in two steps. A socket closed with unread bytes resets the connection, and a reset overtakes what was
