@@ -15,12 +15,16 @@ import os
 import sys
 from collections.abc import Sequence
 from functools import cache
-from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader, ModuleSpec
 from importlib.util import module_from_spec
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from importlib.abc import Loader, MetaPathFinder
+else:
+    Loader = MetaPathFinder = object  # to import them takes 0.5 MiB, and Python asks nobody to be one
 
 log = logging.getLogger(__name__)
 

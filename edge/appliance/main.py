@@ -7,7 +7,6 @@ This module knows where commands are, not what they do; it is the one place that
 
 from __future__ import annotations
 
-import difflib
 import logging
 import os
 import sys
@@ -40,6 +39,8 @@ class Root(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """The command a line names. Raises UsageError with the name that was probably meant."""
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            import difflib  # noqa: PLC0415 - for who has mistyped
+
             close = difflib.get_close_matches(args[0], (*COMMANDS, *FROM_A_CHECKOUT), n=1)
             meant = f"; did you mean `{close[0]}`?" if close else ""
             raise click.UsageError(f"No such command: {args[0]}{meant}", ctx)

@@ -10,7 +10,6 @@ import functools
 import os
 import re
 import shlex
-import shutil
 import sys
 from pathlib import Path
 from typing import Final
@@ -32,6 +31,8 @@ def program_name() -> str:
         called = sys.argv[0]
     if not called:
         return NAME
+    import shutil  # noqa: PLC0415 - a gateway needs none, nor what that imports
+
     name = os.path.basename(called)
     return shlex.quote(name if shutil.which(name) == called else called)
 

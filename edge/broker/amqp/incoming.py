@@ -77,6 +77,9 @@ class _Gathering:
 class IncomingLink(Origin):
     """Origin of what one link brings in; its tokens are the delivery numbers of the engine."""
 
+    user: str
+    """Declared here for the reason `ConnectionHandler.user` of MQTT is."""
+
     __slots__ = (
         "_direct", "_driver", "_engine", "_grant", "_held", "_link", "_relay", "_router", "_under_way", "_window",
         "address", "header_usual", "name", "user",

@@ -64,6 +64,10 @@ class Attachment(Protocol):
 class Subscriber(Consumer):
     """One subscription of a client: the router's consumer for it."""
 
+    overlaps: bool
+    """Another subscription of the client matches some of the same topics. Declared here for the reason
+    `ConnectionHandler.user` is."""
+
     __slots__ = ("competes", "durable", "identifiers", "kept", "kind", "live", "name", "overlaps", "request", "session")
 
     def __init__(self, session: Session, request: SubscriptionRequest, identifier: int, *, kept: bool) -> None:
@@ -75,7 +79,6 @@ class Subscriber(Consumer):
         self.competes = False
         """Others take what this one leaves: a queue, or a shared subscription."""
         self.overlaps = False
-        """Another subscription of the client matches some of the same topics."""
         self.session = session
         self.request = request
         self.identifiers: tuple[int, ...] = (identifier,) if identifier else ()

@@ -10,10 +10,10 @@ from __future__ import annotations
 import secrets
 import sqlite3
 from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
-import argon2
 import msgspec
 
 from bridge.hidden import hides
@@ -27,6 +27,9 @@ from edge.broker.security.limits import (
     USERS_MAX,
 )
 
+if TYPE_CHECKING:
+    import argon2
+
 FILE: Final = "credentials.db"
 FORMAT: Final = 1
 """Layout of the file; one with a higher number was made by a newer program."""
@@ -34,9 +37,6 @@ FOLDER_MODE: Final = 0o700
 FILE_MODE: Final = 0o600
 BUSY_S: Final = 10.0
 """How long a writer waits for another one."""
-
-HASHER: Final = argon2.PasswordHasher(time_cost=2, memory_cost=19_456, parallelism=1, type=argon2.Type.ID)
-"""OWASP's first choice of 2023 (19 MiB, two passes): 25-50 ms and bearable on a Pi with 512 MiB."""
 
 GENERATED_BYTES: Final = 18
 """Random bytes of a password we make: 24 characters that survive every shell and every firmware's string."""
@@ -127,7 +127,7 @@ def with_secret(
         )
     try:
         keys = derive(password, user.salt, user.iterations)
-        hashed = HASHER.hash(password)
+        hashed = _hasher().hash(password)
     except ValueError as why:  # of SASLprep, or a character without UTF-8
         raise CredentialsError(f"this password cannot be used: {why}") from None
     fresh = Secret(secrets.token_hex(4), hashed, keys, not_before, not_after)
@@ -143,6 +143,14 @@ def ending(user: User, at_s: float) -> User:
     return msgspec.structs.replace(user, secrets=ended)
 
 
+@cache
+def _hasher() -> argon2.PasswordHasher:
+    """OWASP's first choice of 2023 (19 MiB, two passes): 25-50 ms and bearable on a Pi with 512 MiB."""
+    import argon2  # noqa: PLC0415 - 0.6 MiB, for who has passwords
+
+    return argon2.PasswordHasher(time_cost=2, memory_cost=19_456, parallelism=1, type=argon2.Type.ID)
+
+
 def generated_password() -> str:
     """One to show to somebody, once."""
     return secrets.token_urlsafe(GENERATED_BYTES)
@@ -150,11 +158,13 @@ def generated_password() -> str:
 
 def verify(user: User, password: bytes, at_s: float) -> Secret | None:
     """The valid secret this password is; None when it is none. Takes some 30 ms for every valid secret."""
+    from argon2.exceptions import InvalidHashError, VerificationError  # noqa: PLC0415 - as above
+
     for secret in user.secrets:
         if secret.valid(at_s):
             try:
-                HASHER.verify(secret.argon2, password)
-            except (argon2.exceptions.VerificationError, argon2.exceptions.InvalidHashError):
+                _hasher().verify(secret.argon2, password)
+            except (VerificationError, InvalidHashError):
                 continue
             return secret
     return None
