@@ -6,9 +6,10 @@ import asyncio
 import errno
 import logging
 import socket
+import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
 from bridge.transport.tcp import TcpTransport
 
@@ -70,8 +71,9 @@ class Listening:
         del self._pauses[listening]
         self._loop.add_reader(listening, self._accept, listening)
 
-    def _begin(self, connection: socket.socket, peer: object) -> None:
+    def _begin(self, connection: socket.socket, peer: tuple[Any, ...]) -> None:
         connection.setblocking(False)
+        peer = (sys.intern(peer[0]), *peer[1:])  # thousands may come from one address
         try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except OSError:  # the client went away again

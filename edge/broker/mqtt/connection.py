@@ -52,7 +52,7 @@ from edge.broker.mqtt.phase import (
     check_first_byte,
 )
 from edge.broker.mqtt.state import InFlight, SessionState
-from edge.broker.mqtt.unread import Unread
+from edge.broker.mqtt.unread import NOTHING
 
 _OPEN: Final = Phase.OPEN
 """Here, as an attribute of an enumeration takes four times as long, and the hot path asks for nothing else."""
@@ -102,7 +102,7 @@ class Connection:
         self._reported = False
         """`Disconnected` has been given."""
         self._out: list[bytes] = []
-        self._unread = Unread()
+        self._unread = NOTHING
         self.more, self._connect_bytes = False, 0
         self._client_id, self._end_reason = "", "closed by the gateway"
         self._state: SessionState  # from `accept` on
@@ -153,7 +153,7 @@ class Connection:
         unread = self._unread
         if not unread.size and self._phase is not _DECIDING:
             return self._take(data)
-        unread.add(data)
+        unread = self._unread = unread.add(data)
         if self._phase is _DECIDING:
             return self._held()
         return self._take(unread.take()) if unread.whole else ()
@@ -379,12 +379,13 @@ class Connection:
         """Of what the next packets bring as much as `EVENTS_AT_ONCE`; of a packet in parts one part."""
         unread = self._unread
         if unread.parts:
-            self.more = unread.next_part(found, data)
+            self._unread = unread.next_part(found, data)
+            self.more = self._unread.waits
             return
         pos, end, packet_bytes = 0, len(data), 0
         self.more = False
         for _ in range(EVENTS_AT_ONCE):
-            if pos == end or self._phase not in READING or unread.parts:
+            if pos == end or self._phase not in READING or self._unread.parts:
                 break
             if self._inbound is not None:
                 pos = self._inbound.read_known(data, pos, found)
@@ -412,8 +413,8 @@ class Connection:
                 pos = stop
         else:
             self.more = pos < end and self._phase in READING
-        self.more = self.more or bool(unread.parts)
-        unread.keep(data[pos:], packet_bytes)
+        self.more = self.more or bool(self._unread.parts)
+        self._unread = self._unread.keep(data[pos:], packet_bytes)
 
     def _held(self) -> Sequence[Event]:
         if self._unread.size <= EARLY_BYTES_MAX:
@@ -483,9 +484,9 @@ class Connection:
             case packets.PubAck() | packets.PubRec() | packets.PubRel() | packets.PubComp():
                 self._acknowledged(packet.kind << 4 | packet.low_bits, [packet.packet_id], found)
             case packets.Subscribe():
-                self._unread.take_parts(_subscribe_parts(packet), found)
+                self._unread = self._unread.take_parts(_subscribe_parts(packet), found)
             case packets.Unsubscribe():
-                self._unread.take_parts(_unsubscribe_parts(packet), found)
+                self._unread = self._unread.take_parts(_unsubscribe_parts(packet), found)
             case packets.PingReq():
                 self._reply(packets.PingResp())
             case packets.Disconnect():
@@ -544,7 +545,7 @@ class Connection:
     def _end(self, text: str, step: Step = Step.CLOSE) -> None:
         self._phase = after_step(self._phase, step)
         self._end_reason, self.more = text, False
-        self._unread.drop()
+        self._unread = NOTHING
         if self.lane is not None:
             self.lane.close()
             self.lane = None

@@ -68,8 +68,7 @@ class ConnectionHandler(Origin):
 
     in_order = True
     """Answers keep the order of what the client sent, whoever gives them [MQTT-4.6.0-2] [MQTT-4.6.0-3]."""
-    user: str  # `Origin` has a default: undeclared it is in a dictionary of each compiled one, of 200 bytes
-
+    user: str  # or a compiled one has it in a dictionary of 200 bytes, as `Origin` has a default
     __slots__ = (
         "_admission", "_arrivals", "_arriving", "_clock", "_connect", "_driver", "_gate", "_grant", "_in_parts",
         "_interception", "_interceptor", "_lane", "_left", "_login", "_router", "_session", "_sessions", "connection",

@@ -6,7 +6,7 @@ packets, and nothing outlives the session but through `edge.broker.mqtt.session_
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple, Protocol
 
@@ -240,9 +240,9 @@ class Session:
     """
 
     __slots__ = (
-        "_journal", "_journal_changed", "_overlaps", "_retained", "_starved", "_translator", "attachment", "client_id",
-        "counted", "ended", "expires_at", "expiry_s", "lifetime", "recorded", "state", "subscribers", "turn", "user",
-        "will_due",
+        "_journal", "_journal_changed", "_overlaps", "_retained", "_starved", "_subscribers", "_translator",
+        "attachment", "client_id", "counted", "ended", "expires_at", "expiry_s", "lifetime", "recorded", "state",
+        "turn", "user", "will_due",
     )  # fmt: skip
 
     def __init__(
@@ -268,7 +268,7 @@ class Session:
         """There is a record of it on disk."""
         self.ended = False
         """Nothing is kept of it any more; its client identifier may be another session's."""
-        self.subscribers: dict[str, Subscriber] = {}
+        self._subscribers: dict[str, Subscriber] | None = None
         self.attachment: Attachment | None = None
         self.expires_at: float | None = None
         """When the session ends (monotonic seconds); None while connected, or when it never does."""
@@ -286,6 +286,18 @@ class Session:
         """When something is to be done while the client is away (monotonic seconds); None: never."""
         times = [at for at in (self.expires_at, self.will_due and self.will_due[0]) if at is not None]
         return min(times, default=None)
+
+    @property
+    def subscribers(self) -> dict[str, Subscriber]:
+        """By their filters. Whoever only looks asks for `all_subscribers`: many clients subscribe to nothing."""
+        if self._subscribers is None:
+            self._subscribers = {}
+        return self._subscribers
+
+    @property
+    def all_subscribers(self) -> Collection[Subscriber]:
+        """Those there are."""
+        return () if self._subscribers is None else self._subscribers.values()
 
     @property
     def journal(self) -> Qos2Journal:
@@ -360,7 +372,7 @@ class Session:
         """Serve every subscription (after a connect)."""
         self._send_retained()
         merged_subscribers = () if self._overlaps is None else self._overlaps.merged_subscribers()
-        for subscriber in [*self.subscribers.values(), *merged_subscribers]:
+        for subscriber in [*self.all_subscribers, *merged_subscribers]:
             subscriber.pump()
 
     def release_group(self, *, ended: bool) -> None:
@@ -402,7 +414,7 @@ class Session:
 
     def subscriptions_changed(self, pattern: str) -> None:
         """The one with this filter was made, replaced or removed: look anew at what it has in common with others."""
-        if self._overlaps is not None or len(self.subscribers) > 1:
+        if self._overlaps is not None or len(self.all_subscribers) > 1:
             self.overlaps.changed(pattern)
 
     def begin_turn(self) -> Turn:

@@ -148,7 +148,7 @@ class SessionRegistry:
         session.attachment = self._arriving.pop(session.client_id)
         session.expires_at = None
         self._connected += 1
-        for subscriber in list(session.subscribers.values()):
+        for subscriber in list(session.all_subscribers):
             self._join_again(subscriber)
 
     def leave(self, session: Session, attachment: Attachment, will: Will | None, now: float) -> None:
@@ -183,7 +183,7 @@ class SessionRegistry:
         """What it subscribes to waits for its client to come back."""
         session.clear_merged()
         session.release_group(ended=False)
-        for subscriber in session.subscribers.values():
+        for subscriber in session.all_subscribers:
             if subscriber.durable is not None:
                 subscriber.durable.leave(subscriber, keep=True)
             if subscriber.live is not None:
@@ -250,7 +250,8 @@ class SessionRegistry:
 
     def drop_forbidden(self, session: Session, grant: Grant) -> None:
         """End the subscriptions to what may not be received any more."""
-        for pattern in [each for each in session.subscribers if not grant.may_receive(each)]:
+        patterns = [each.request.filter for each in session.all_subscribers]
+        for pattern in [each for each in patterns if not grant.may_receive(each)]:
             log.warning("%s: subscription to %s ends: not allowed any more", session.client_id, pattern)
             self.unsubscribe(session, pattern)
             self._on_disk.save(session)
@@ -384,7 +385,7 @@ class SessionRegistry:
 
     def _readdress_one(self, session: Session) -> None:
         changed = False
-        for subscriber in list(session.subscribers.values()):
+        for subscriber in list(session.all_subscribers):
             kind = self._router.address_type(_split_share(subscriber.request.filter)[1])
             if kind is not subscriber.kind:
                 changed = True
@@ -440,7 +441,7 @@ class SessionRegistry:
         self._publish_will(session)
         session.release_group(ended=True)
         session.clear_merged()
-        for subscriber in session.subscribers.values():
+        for subscriber in session.all_subscribers:
             self._leave(subscriber, forget=True)
         session.subscribers.clear()
 

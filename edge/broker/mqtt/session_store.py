@@ -91,7 +91,7 @@ class SessionStore:
         if not (session.durable or session.recorded):
             return self._forget_again(session.client_id)
         session.recorded = True
-        requests = [(s.request, s.identifiers[0] if s.identifiers else 0) for s in session.subscribers.values()]
+        requests = [(s.request, s.identifiers[0] if s.identifiers else 0) for s in session.all_subscribers]
         record = Record(session.expiry_s, requests, session.user)
         return self._store.put(_SESSION, session.client_id, msgspec.msgpack.encode(record))
 

@@ -43,7 +43,7 @@ class SessionTable:
     @property
     def subscriptions(self) -> int:
         """Of all sessions."""
-        return sum(len(each.subscribers) for each in self.opened.values()) + self._resting.subscriptions
+        return sum(len(each.all_subscribers) for each in self.opened.values()) + self._resting.subscriptions
 
     def user(self, client_id: str) -> str | None:
         """Whose session it is; None when there is none."""
@@ -150,7 +150,7 @@ class SessionTable:
             session.user, session.counted = user, size
 
     def _lay_down(self, session: Session) -> None:
-        subscribers: Iterable[Subscriber] = session.subscribers.values()
+        subscribers: Iterable[Subscriber] = session.all_subscribers
         subscriptions = [(each.request, each.identifiers[0] if each.identifiers else 0) for each in subscribers]
         packed = RestingSession(session.user, session.expiry_s, subscriptions, _incoming(session), session.expires_at)
         del self.opened[session.client_id], self._away[session.client_id]

@@ -42,15 +42,14 @@ class SessionState:
     """
 
     __slots__ = (
-        "_awaiting_commit", "_incoming", "_next", "_pending", "_released", "_releasing", "_reserved", "_unstored",
-        "connection", "outgoing",
+        "_awaiting_commit", "_incoming", "_next", "_outgoing", "_pending", "_released", "_releasing", "_reserved",
+        "_unstored", "connection",
     )  # fmt: skip
 
     def __init__(self) -> None:
-        self.outgoing: dict[int, InFlight] = {}
-        """PUBLISH sent, no PUBACK or PUBREC yet; in the order they were sent [MQTT-4.6.0-1]."""
         self.connection: SessionConnection | None = None
         self._next = 1
+        self._outgoing: dict[int, InFlight] | None = None
         self._released: dict[int, InFlight] | None = None
         self._awaiting_commit: dict[int, None] | None = None
         self._incoming: set[int] | None = None
@@ -58,6 +57,13 @@ class SessionState:
         self._releasing: set[int] | None = None
         self._reserved: set[int] | None = None
         self._unstored: set[int] | None = None
+
+    @property
+    def outgoing(self) -> dict[int, InFlight]:
+        """PUBLISH sent, no PUBACK or PUBREC yet; in the order they were sent [MQTT-4.6.0-1]."""
+        if self._outgoing is None:
+            self._outgoing = {}
+        return self._outgoing
 
     @property
     def released(self) -> dict[int, InFlight]:
@@ -139,12 +145,12 @@ class SessionState:
     @property
     def in_flight(self) -> int:
         """Messages in flight to the client: packet identifiers in use by us."""
-        return len(self.outgoing) + (len(self._released) if self._released else 0)
+        return (len(self._outgoing) if self._outgoing else 0) + (len(self._released) if self._released else 0)
 
     @property
     def at_rest(self) -> bool:
         """Nothing is under way, and nothing known of what was but `incoming`."""
-        under_way = self.outgoing or self._released or self._awaiting_commit
+        under_way = self._outgoing or self._released or self._awaiting_commit
         return not (under_way or self._pending or self._releasing or self._reserved or self._unstored)
 
     def restore_incoming(self, packet_ids: Iterable[int]) -> None:

@@ -1,9 +1,13 @@
-"""What a client has sent that has not been taken apart: packets not complete, and what waits for the next call."""
+"""What a client has sent that has not been taken apart: packets not complete, and what waits for the next call.
+
+Of nearly every connection that is nothing, and `NOTHING` stands for it: what adds to what waits answers with what
+waits then.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 from edge.broker.mqtt.limits import CHUNK_BYTES
 
@@ -32,37 +36,58 @@ class Unread:
         """There may be a complete packet, or a part of one."""
         return self.size >= self._packet_bytes
 
-    def add(self, data: bytes) -> None:
+    def add(self, data: bytes) -> Unread:
         """Bytes that came."""
-        if data:
-            self.size += len(data)
-            if self._chunks is None:
-                self._chunks = [data]
-            else:
-                self._chunks.append(data)
+        if not data:
+            return self
+        unread = self._own()
+        unread.size += len(data)
+        if unread._chunks is None:
+            unread._chunks = [data]
+        else:
+            unread._chunks.append(data)
+        return unread
 
     def take(self) -> bytes:
         """All bytes, to be taken apart; those of a large packet are joined once."""
-        data = b"".join(self._chunks or ())
+        if self._chunks is None:
+            return b""
+        data = b"".join(self._chunks)
         self._chunks, self.size = None, 0
         return data
 
-    def keep(self, data: bytes, packet_bytes: int = 0) -> None:
+    def keep(self, data: bytes, packet_bytes: int = 0) -> Unread:
         """What is left of them. `packet_bytes`: of the packet that begins there, where it is known to be incomplete."""
-        self._chunks, self.size, self._packet_bytes = [data] if data else None, len(data), packet_bytes
+        if not data and not self.parts:
+            return NOTHING
+        unread = self._own()
+        unread._chunks, unread.size, unread._packet_bytes = [data] if data else None, len(data), packet_bytes
+        return unread
 
-    def take_parts(self, parts: Iterator[Any], found: list[Any]) -> None:
+    def take_parts(self, parts: Iterator[Any], found: list[Any]) -> Unread:
         """A packet is taken in parts, the first now."""
         found.append(next(parts))
-        self.parts = tuple(parts)
+        others = tuple(parts)
+        if not others:
+            return self
+        unread = self._own()
+        unread.parts = others
+        return unread
 
-    def next_part(self, found: list[Any], data: bytes) -> bool:
-        """Another part, there is one, while `data` waits; False when nothing does after it."""
+    def next_part(self, found: list[Any], data: bytes) -> Unread:
+        """Another part, there is one, while `data` waits."""
         part, *self.parts = self.parts
         found.append(part)
-        self.keep(data)
-        return bool(self.parts or data)
+        return self.keep(data)
 
-    def drop(self) -> None:
-        """The connection has ended."""
-        self.parts, self._chunks, self.size = (), None, 0
+    @property
+    def waits(self) -> bool:
+        """There is something."""
+        return self is not NOTHING
+
+    def _own(self) -> Unread:
+        """One that may be altered."""
+        return Unread() if self is NOTHING else self
+
+
+NOTHING: Final = Unread()
