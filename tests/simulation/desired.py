@@ -9,17 +9,15 @@ from another, whatever the numbers of versions say.
 from __future__ import annotations
 
 import hashlib
-import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 from unittest import mock
 
 import msgspec
 import sqlalchemy as sa
-from sqlalchemy.pool import StaticPool
 
 from bridge.desired import DesiredError, DesiredReport, Signed, read
 from cloud.hub.desired import service
@@ -44,6 +42,7 @@ from tests.simulation.history import History
 from tests.simulation.medium import Card
 from tests.simulation.registry import Database
 from tests.simulation.scheduler import Process, Scheduler
+from tests.simulation.sql import SqlDatabase, empty, nothing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -51,8 +50,6 @@ if TYPE_CHECKING:
     from bridge.resources.resource import Resource
     from edge.appliance.options import RunOptions
     from edge.broker.configuration import BrokerConfiguration
-
-T = TypeVar("T")
 
 TENANT: Final = "default"
 CONFIRM_S: Final = 2.0
@@ -105,57 +102,22 @@ def mark_in(documents: Sequence[Mapping[str, Any]]) -> int:
 
 
 @cache
-def _connection() -> sqlite3.Connection:
-    """One for all runs of this process: a run begins with what `_empty` has."""
-    return sqlite3.connect(":memory:", isolation_level=None)
-
-
-@cache
-def _engine() -> sa.Engine:
-    return sa.create_engine("sqlite://", creator=_connection, poolclass=StaticPool)
-
-
-@cache
 def _empty() -> bytes:
     """A registry whose gateway has connected once."""
-    with _engine().begin() as tx:
+
+    def fill(tx: sa.Connection) -> None:
         open_schema(tx)
-        row = {column.name: _nothing(column) for column in gateways.columns}
+        row = {column.name: nothing(column) for column in gateways.columns}
         tx.execute(gateways.insert().values({**row, "tenant": TENANT, "name": NAME}))
-    return _connection().serialize()
+
+    return empty(fill)
 
 
-def _nothing(column: sa.Column[Any]) -> Any:
-    return None if column.nullable else column.type.python_type()
-
-
-class VersionsDatabase:
-    """As `cloud.hub.registry.database.Database`; it survives the hubs that use it."""
+class VersionsDatabase(SqlDatabase):
+    """The registry's, of one gateway."""
 
     def __init__(self, database: Database) -> None:
-        self._database = database
-        self._copies: list[bytes] = []
-        _connection().deserialize(_empty())
-
-    def transaction(self, work: Callable[[sa.Connection], T]) -> T:
-        fails = self._database.transaction()
-        with _engine().begin() as tx:
-            done = work(tx)
-        self._database.end(fails)
-        return done
-
-    def close(self) -> None:
-        """What is in it stays."""
-
-    def back_up(self) -> None:
-        """Keep a copy."""
-        self._copies.append(_connection().serialize())
-
-    def put_back(self, choice: int) -> bool:
-        """An older copy takes its place; no hub has it open. False: there is none."""
-        if self._copies:
-            _connection().deserialize(self._copies[choice % len(self._copies)])
-        return bool(self._copies)
+        super().__init__(database, _empty())
 
 
 class RecordedConfigurations(Configurations):
@@ -201,7 +163,7 @@ def desired_of_a_hub(scheduler: Scheduler) -> DesiredConfigurations:
     return DesiredConfigurations(AUTHORITY, sa.make_url("sqlite://"), now=lambda: wall_ns(scheduler) / 1e9)
 
 
-def _verified(signed: Signed, _data: Path) -> Verified:
+def verified(signed: Signed, _data: Path) -> Verified:
     """As `signature.verify`."""
     if signed.signature != signing(AUTHORITY)(signed.content):
         raise DesiredError("its signature is not of the authority this gateway has enrolled with")
@@ -324,7 +286,7 @@ def simulated_configurations(card: Card, database: VersionsDatabase, history: Hi
         for owner, attribute, replacement in (
             (service, "_open", opened),
             (service, "CONFIGURATIONS_LOOKED_AT_S", LOOKED_AT_S),
-            (signature, "verify", _verified),
+            (signature, "verify", verified),
             (repository, "ConfigurationFile", partial(CardFile, card)),
             (repository.Repository, "_locked", lambda _self: nullcontext()),
             (starts, "is_held", lambda _data: False),

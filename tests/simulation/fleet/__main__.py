@@ -1,0 +1,5 @@
+"""See `run`."""
+
+from tests.simulation.fleet.run import main
+
+main()

@@ -1,0 +1,293 @@
+"""A gateway of the fleet: its disk, and the process that follows its hub (`edge.appliance.desired`) while there is one.
+
+What a version changes is whether it reaches its hub; the rest of a gateway is in `tests.simulation.gateway`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from random import Random
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+
+import msgspec
+
+from bridge.command import read as read_command
+from bridge.desired import DesiredReport
+from bridge.forwarders.inbox import Incoming
+from bridge.forwarders.outcome import Outcome
+from bridge.hub_addresses import COMMANDS, DESIRED
+from bridge.message import Run
+from bridge.resources.resource import Resource
+from cloud.hub.peers import DEFAULT_TENANT
+from cloud.hub.registry.commands import CommandState, News
+from edge.appliance.configuration.effective import effective
+from edge.appliance.desired.inbox import DesiredInbox
+from edge.appliance.desired.starts import begin
+from edge.appliance.desired.trials import Trials
+from edge.appliance.following import Applied, Following
+from edge.appliance.gateway import Gateway as Appliance
+from edge.appliance.identity.location import identity_file
+from edge.appliance.options import OptionsRefused, RunOptions
+from edge.broker.router.uplinks import ConnectorUplink
+from tests.simulation.environment import wall_ns
+from tests.simulation.gateway import OWN
+from tests.simulation.history import History
+from tests.simulation.loop import SimulatedLoop
+from tests.simulation.scheduler import Process, Scheduler
+
+if TYPE_CHECKING:
+    from tests.simulation.fleet.hub import FleetHub
+    from tests.simulation.fleet.wire import SimulatedLine, Wire
+
+CONNECTS_S: Final = 0.25
+"""Between attempts to reach the hub."""
+WORKS_S: Final = 0.5
+"""Until a device has done what it was told."""
+COMMANDS_AT_ONCE: Final = 3
+START_AGAIN_S: Final = 0.1
+
+
+class Effective(NamedTuple):
+    """What resources make of a machine."""
+
+    mark: int
+    cut_off: bool
+    """The hub is looked for where there is none."""
+
+
+class Disk:
+    """What survives; a card for `tests.simulation.desired.CardFile`."""
+
+    def __init__(self, machine: str, history: History) -> None:
+        own = msgspec.json.encode({"format": 1, "version": 1, "resources": OWN})
+        self.contents = SimpleNamespace(files={"resources.json": (0, own)})
+        self.failure: Exception | None = None
+        self.history = SimpleNamespace(record=lambda what, *fields: history.record(what, machine, *fields))
+        self.commands: dict[str, bool] = {}
+        """Those in the device's queue, or done."""
+        self.receipts: list[str] = []
+        """Of commands that are done, until the hub has them."""
+
+
+class Machine:
+    """One gateway. `key_id` of its certificates is its id."""
+
+    def __init__(
+        self, scheduler: Scheduler, hub: FleetHub, history: History, random: Random, life: str, *, delicate: bool
+    ) -> None:
+        """`delicate`: it refuses some versions that others take."""
+        self.id = life
+        self.name = life.partition("#")[0]
+        self.disk = Disk(life, history)
+        self.serial = ""
+        """Of its certificate."""
+        self.delicate = delicate
+        self.apart = False
+        """The network does not reach it."""
+        self.in_force = Effective(0, cut_off=False)
+        self.process = Process(life)
+        self.process.alive = False
+        self.options = RunOptions(data=Path(life))
+        self._scheduler = scheduler
+        self._hub = hub
+        self._history = history
+        self._random = random
+        self._outside = Process(f"outside {life}")
+        self._wire: Wire | None = None
+        self._trials: Trials
+        self._inbox: DesiredInbox
+        self._reports: _Reports
+        self._lines: dict[str, SimulatedLine] = {}
+        self._received: dict[str, int] = {}
+
+    @property
+    def up(self) -> bool:
+        return self.process.alive
+
+    @property
+    def linked(self) -> bool:
+        return self.up and self._wire is not None
+
+    def start(self) -> None:
+        """Nothing happens when it runs already."""
+        if self.up:
+            return
+        self.process = Process(self.id)
+        loop = SimulatedLoop(self._scheduler, self.process, cast(Any, None))
+        loop.work_s = lambda: 0.02 * self._random.random()
+        loop.call_soon(self._serve, loop)
+
+    def kill(self) -> None:
+        if self.up:
+            self.process.alive = False
+            self.process.loop.abandon()
+            self.cut()
+
+    def cut(self) -> None:
+        """Its connection breaks."""
+        wire, self._wire = self._wire, None
+        if wire is not None:
+            wire.cut()
+
+    def judge(self, resources: Sequence[Resource]) -> Effective:
+        """In place of `configuration_of`. Raises `OptionsRefused`."""
+        if self.delicate and any(resource.name == "rough" for resource in resources):
+            raise OptionsRefused("this machine does not take it")
+        found = effective(resources)
+        marks = [each.rule.pattern for each in found.addresses if each.rule.pattern.startswith("unused/")]
+        hubs = [host.host for each in found.connectors if each.name == "hub" for host in each.hosts]
+        return Effective(int(marks[0].removeprefix("unused/")) if marks else 0, cut_off="nowhere" in hubs)
+
+    # --- inside -------------------------------------------------------------------------------------------------
+
+    def _serve(self, loop: SimulatedLoop) -> None:
+        begin(self.options)
+        applied = Applied.read(self.options)
+        self.in_force = self.judge(applied.resources)
+        self._followed()
+        following = Following(self.options, applied)
+        self._trials = Trials(self.options.data, following, restart=partial(loop.call_soon, self._again))
+        self._reports = _Reports(self)
+        uplink = SimpleNamespace(
+            connector=SimpleNamespace(
+                name="hub", tls=SimpleNamespace(certificate=str(identity_file(self.options.data)))
+            ),
+            inboxes=[],
+            reports=self._reports,
+            dialer=SimpleNamespace(state=SimpleNamespace(last_error="")),
+        )
+        self._trials.bind(cast(ConnectorUplink, uplink))
+        [self._inbox] = uplink.inboxes
+        self._trials.start(cast(Appliance, _Followed(self)))
+        loop.call_soon(self._look, loop)
+
+    def _again(self) -> None:
+        """The process ends in good order, and starts anew."""
+        self.kill()
+        self._scheduler.after(START_AGAIN_S, self._outside, self.start)
+
+    async def follow(self, wanted: Effective) -> None:
+        """Its hub decides otherwise."""
+        self.in_force = wanted
+        self._followed()
+        if wanted.cut_off:
+            self._leave()
+
+    def _followed(self) -> None:
+        self._history.record("followed", self.id, self.in_force.mark)
+
+    def _leave(self) -> None:
+        """Its own end of the connection is over at once."""
+        wire = self._wire
+        if wire is not None:
+            self.cut()
+            self._lost(wire)
+
+    def _look(self, loop: SimulatedLoop) -> None:
+        """Connect where it is not connected, and tell what devices have done."""
+        loop.call_later(CONNECTS_S * (0.5 + self._random.random()), self._look, loop)
+        if self._wire is None and not self.apart and not self.in_force.cut_off:
+            self._hub.reached(self)
+        elif self._wire is not None and self.disk.receipts:
+            told = list(self.disk.receipts)
+            now_us = wall_ns(self._scheduler) // 1_000
+            news = [News(each, DEFAULT_TENANT, self.name, "valve", now_us, CommandState.DELIVERED, "") for each in told]
+            self._wire.to_hub(self._hub.hear, self._wire, news, partial(self._kept, told))
+
+    def _kept(self, told: Sequence[str], kept: bool) -> None:
+        if kept:
+            self.disk.receipts = [each for each in self.disk.receipts if each not in told]
+
+    # --- what the hub calls ---------------------------------------------------------------------------------------
+
+    def connected(self, wire: Wire, lines: dict[str, SimulatedLine]) -> None:
+        """The hub has let it in, and has these lines down."""
+        self._wire, self._lines = wire, lines
+        wire.machine_lost = partial(self._lost, wire)
+        self._received = dict.fromkeys(lines, 0)
+        self._inbox.attached(self._settle, lambda: self._flow(DESIRED))
+        self._reports.takes_configuration()
+        for word in lines:
+            self._flow(word)
+
+    def receive_version(self, tag: int, message: bytes) -> None:
+        self._received[DESIRED] += 1
+        run = cast(Run, SimpleNamespace(bodies=[message]))
+        self._inbox.receive([Incoming(tag, (), b"", (), run)])
+
+    def receive_command(self, tag: int, message: bytes) -> None:
+        self._received[COMMANDS] += 1
+        command = read_command(message).id
+        if command not in self.disk.commands:
+            self.disk.commands[command] = False
+            self._history.record("got", self.id, command)
+            self._scheduler.after(WORKS_S * self._random.random(), self._outside, self._do, command)
+        if self._wire is not None:
+            self._hub.settle(self._wire, self._lines[COMMANDS], tag, Outcome.ACCEPTED, "")
+        self._flow(COMMANDS)
+
+    def told(self, number: int) -> None:
+        """The hub has a report."""
+        self._reports.told(number)
+
+    # --- towards it -------------------------------------------------------------------------------------------------
+
+    def report(self, number: int, document: DesiredReport) -> None:
+        if self._wire is not None:
+            self._wire.to_hub(self._hub.reported, self._wire, self, number, document)
+
+    def _settle(self, tokens: Sequence[int], outcome: Outcome, why: str) -> None:
+        for token in tokens:
+            if self._wire is not None:
+                self._hub.settle(self._wire, self._lines[DESIRED], token, outcome, why)
+
+    def _flow(self, word: str) -> None:
+        credit = self._inbox.credit if word == DESIRED else COMMANDS_AT_ONCE
+        if self._wire is not None:
+            self._hub.flow(self._wire, self._lines[word], self._received[word] + credit)
+
+    def _lost(self, wire: Wire) -> None:
+        if self._wire in (wire, None):
+            self._wire = None
+            self._inbox.detached()
+
+    def _do(self, command: str) -> None:
+        if not self.disk.commands[command]:
+            self.disk.commands[command] = True
+            self.disk.receipts.append(command)
+            self._history.record("done", self.id, command)
+
+
+class _Reports:
+    """As `bridge.reports.Reports`, as far as it tells of the configuration: the newest counts."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.takes_configuration: Callable[[], None] = lambda: None
+        self.tells_configuration = False
+        self._machine = machine
+        self._number = 0
+        self._done: Callable[[bool], None] | None = None
+
+    def tell_configuration(self, document: dict[str, Any], done: Callable[[bool], None]) -> None:
+        self._number += 1
+        self._done = done
+        self._machine.report(self._number, msgspec.convert(document, DesiredReport))
+
+    def told(self, number: int) -> None:
+        done = self._done
+        if number == self._number and done is not None:
+            self._done = None
+            done(True)
+
+
+class _Followed:
+    """The machine as `edge.appliance.following` has it."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+
+    async def reconfigure(self, wanted: Any) -> None:
+        await self._machine.follow(wanted)

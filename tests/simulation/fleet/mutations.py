@@ -1,0 +1,121 @@
+"""Deliberate breakages of what a fleet is promised, each of which its simulation has to find.
+
+As `tests.simulation.mutations`. `python -m tests.simulation.fleet.mutations` says how many seeds each took.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Final
+
+from cloud.hub.registry import configurations, forgetting, rollouts, selectors
+from cloud.hub.registry.selectors import SelectorRecord
+from cloud.hub.rollout import RolloutState, Step
+from tests.simulation.fleet.run import run
+from tests.simulation.fleet.world import Options
+from tests.simulation.mutations import Mutation, applied
+
+SEEDS_MAX: Final = 60
+
+
+def _nothing(*_: Any) -> None:
+    """What was there stays."""
+
+
+def _every_state(*_: Any) -> Any:
+    return tuple(state.value for state in RolloutState)
+
+
+def _selectors_first(said_for: str | None, decided_at: int, best: SelectorRecord | None) -> bool:
+    if best is None:
+        return said_for is None
+    return (said_for, decided_at) == (best.selector, best.decided_at)
+
+
+def _held_by_nobody(_tx: Any, _tenant: str) -> dict[str, tuple[str | None, int]]:
+    return {}
+
+
+_look = rollouts.look
+
+
+def _never_halts(wave: int, pace: Any, known: Any, seen: Any, confirm_s: float, now_us: int) -> Step:
+    step = _look(wave, pace._replace(failures_max=1_000), known, seen, confirm_s, now_us)
+    if step.state is not RolloutState.HALTED:
+        return step
+    following = [each for each in known if each.wave == wave + 1]
+    state = RolloutState.RUNNING if following else RolloutState.DONE
+    return Step(wave + 1 if following else wave, state, "", step.members, following)
+
+
+def _numbers_from_one(tx: Any, key: Any, now_us: int) -> None:
+    tx.exec_driver_sql("DELETE FROM configurations WHERE gateway = ?", (key[1],))
+    tx.exec_driver_sql("DELETE FROM configured WHERE gateway = ?", (key[1],))
+
+
+MUTATIONS: Final = (
+    Mutation(
+        "what was said by name is for the next gateway of that name",
+        [(forgetting, "_withdraw_versions", _nothing)],
+        ("say by name", "forget", "say for selector", "kill hub"),
+    ),
+    Mutation(
+        "numbers of versions are given again",
+        [(forgetting, "_withdraw_versions", _numbers_from_one)],
+        ("say by name", "forget"),
+    ),
+    Mutation(
+        "commands are for the next gateway of that name",
+        [(forgetting, "_reject_commands", _nothing)],
+        ("send", "forget", "part"),
+    ),
+    Mutation(
+        "a halted roll-out goes on offering",
+        [(configurations, "_SENT", _every_state())],
+        ("begin roll-out", "step roll-out", "part", "cut"),
+    ),
+    Mutation("a roll-out does not halt", [(rollouts, "look", _never_halts)], ("begin roll-out",)),
+    Mutation(
+        "selectors count before names",
+        [(selectors, "_stays", _selectors_first)],
+        ("say by name", "say for selector", "label"),
+    ),
+    Mutation(
+        "a roll-out counts before what was said since",
+        [(rollouts, "held_in", _held_by_nobody)],
+        ("say by name", "begin roll-out"),
+    ),
+)
+
+
+def seeds_needed(mutation: Mutation, seeds_max: int = SEEDS_MAX) -> tuple[int, str] | None:
+    """How many seeds it took to find, and what was seen first; None when it was not found."""
+    options = Options(acts=tuple(mutation.kinds))
+    with applied(mutation):
+        for seed in range(seeds_max):
+            try:
+                _, violations = run(seed, options)
+            except RuntimeError as error:
+                return seed + 1, str(error)
+            if violations:
+                return seed + 1, violations[0].text
+    return None
+
+
+def clean(mutation: Mutation, seeds: int) -> list[str]:
+    """What the same seeds say of the product as it is: nothing."""
+    options = Options(acts=tuple(mutation.kinds))
+    return [str(violation) for seed in range(seeds) for violation in run(seed, options)[1]]
+
+
+def main() -> None:
+    """A table for README.md."""
+    for mutation in MUTATIONS:
+        began = time.process_time()
+        found = seeds_needed(mutation)
+        seeds, text = found if found is not None else ("not found", "")
+        print(f"| {mutation.name} | {seeds} | {text} | {time.process_time() - began:.1f} s |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

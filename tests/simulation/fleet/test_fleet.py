@@ -1,0 +1,49 @@
+"""What a fleet is promised in every order of events the seeds give: see README.md."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.simulation.fleet.mutations import MUTATIONS, SEEDS_MAX, clean, seeds_needed
+from tests.simulation.fleet.run import run
+from tests.simulation.fleet.world import Options
+from tests.simulation.mutations import Mutation
+
+SEEDS = 16
+"""Of every test run; always the same ones, so that a change is what fails a test."""
+SEEDS_SLOW = 2_000
+"""Fresh ones of a long run."""
+
+
+def failures(seeds: range) -> dict[str, list[str]]:
+    """What is said of seeds that failed, by how to see it again."""
+    found = {seed: [str(violation) for violation in run(seed, Options())[1][:3]] for seed in seeds}
+    return {f"python -m tests.simulation.fleet --seed {seed}": said for seed, said in found.items() if said}
+
+
+def test_a_fleet_is_as_somebody_said_last_whatever_happens() -> None:
+    assert failures(range(SEEDS)) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7_200)
+def test_a_fleet_is_as_somebody_said_last_whatever_happens_for_long() -> None:
+    first = random.SystemRandom().randrange(1 << 40)
+    assert failures(range(first, first + SEEDS_SLOW)) == {}
+
+
+def test_a_seed_is_the_same_history_each_time() -> None:
+    first, again, other = (run(seed, Options())[0].history.digest for seed in (3, 3, 4))
+    assert first == again != other
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=[mutation.name for mutation in MUTATIONS])
+def test_a_breakage_is_found(mutation: Mutation) -> None:
+    found = seeds_needed(mutation)
+    assert found is not None, f"{SEEDS_MAX} seeds do not show it"
+    seeds, _ = found
+    assert clean(mutation, seeds) == [], "the same seeds find nothing in the product as it is"

@@ -1,0 +1,114 @@
+"""A registry in SQL: the product's tables in an SQLite database in memory, of which copies are kept and put back.
+
+One connection for all runs of this process: a run begins with what it is given. A program's *fuse* kills it before a
+statement, or behind a commit.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from functools import cache
+from typing import Any, Final, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy.pool import StaticPool
+
+from tests.simulation.lake import Killed
+from tests.simulation.registry import Database
+
+T = TypeVar("T")
+
+URL: Final = sa.make_url("sqlite://")
+_burning: list[Callable[[], None]] = []
+"""Called before each statement and behind each commit."""
+
+
+@cache
+def _connection() -> sqlite3.Connection:
+    return sqlite3.connect(":memory:", isolation_level=None)
+
+
+@cache
+def _engine() -> sa.Engine:
+    engine = _engine_of(_connection())
+    sa.event.listen(engine, "before_cursor_execute", lambda *_: [burn() for burn in _burning])
+    return engine
+
+
+def _engine_of(connection: sqlite3.Connection) -> sa.Engine:
+    engine = sa.create_engine("sqlite://", creator=lambda: connection, poolclass=StaticPool)
+    sa.event.listen(engine, "begin", lambda tx: tx.exec_driver_sql("BEGIN"))
+    return engine
+
+
+def empty(fill: Callable[[sa.Connection], object]) -> bytes:
+    """What a database is once this has been done in a fresh one."""
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    with _engine_of(connection).begin() as tx:
+        fill(tx)
+    return connection.serialize()
+
+
+class _Burnt(Exception):
+    """A fuse has. SQLAlchemy would close a connection on which something else than an error is raised."""
+
+
+class SqlDatabase:
+    """As `cloud.hub.registry.database.Database`; it survives the programs that use it."""
+
+    def __init__(self, database: Database, content: bytes) -> None:
+        """It fails as `database` does."""
+        self.rolled_back: list[Callable[[], None]] = []
+        self.fuse: Callable[[], bool] = lambda: False
+        """Asked before each statement and behind each commit: True kills who does that."""
+        self.changed: Callable[[], None] = lambda: None
+        """Called behind each commit that changed something."""
+        self.copies: list[bytes] = []
+        self._database = database
+        _connection().deserialize(content)
+
+    def transaction(self, work: Callable[[sa.Connection], T]) -> T:
+        fails = self._database.transaction()
+        before = _connection().total_changes
+        _burning[:] = [self._burn]
+        try:
+            with _engine().begin() as tx:
+                done = work(tx)
+            _burning.clear()
+            if _connection().total_changes != before:
+                self.changed()
+            self._burn()
+        except _Burnt:
+            raise Killed("between two statements") from None
+        finally:
+            _burning.clear()
+        self._database.end(fails)
+        return done
+
+    def look(self, work: Callable[[sa.Connection], T]) -> T:
+        """What is in it, for who judges."""
+        with _engine().begin() as tx:
+            return work(tx)
+
+    def close(self) -> None:
+        """What is in it stays."""
+
+    def back_up(self) -> None:
+        """Keep a copy."""
+        self.copies.append(_connection().serialize())
+
+    def put_back(self, choice: int) -> bool:
+        """An older copy takes its place; no program has it open. False: there is none."""
+        if self.copies:
+            _connection().deserialize(self.copies[choice % len(self.copies)])
+        return bool(self.copies)
+
+    def _burn(self) -> None:
+        if self.fuse():
+            raise _Burnt
+
+
+def nothing(column: sa.Column[Any]) -> Any:
+    """A value of a column that says nothing."""
+    return None if column.nullable else column.type.python_type()
