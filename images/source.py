@@ -17,6 +17,8 @@ GATEWAY: Final = ("bridge", "edge")
 """The packages of a gateway."""
 
 LOCK: Final = ROOT / "requirements.lock"
+JAVA_LOCK: Final = ROOT / "requirements-jre.lock"
+"""The pins of a Java out of a wheel."""
 
 
 def version() -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Container
 from typing import TYPE_CHECKING, Final
 
-from cloud.place.limits import CONNECT_S, REQUEST_S
+from cloud.place.limits import REQUEST_S
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,7 +43,6 @@ def _client(bucket: Bucket) -> dict[str, str]:
     options = bucket.options
     found = {
         "endpoint.region": options.region,
-        "connection.establish.timeout": f"{CONNECT_S}s",
         "connection.timeout": f"{REQUEST_S}s",
         "retry.limit": str(RETRIES_MAX),
         "multipart.size": str(COMMIT_BYTES_MAX),

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from spark import archive, java, object_store
+from spark import archive, cluster, java, object_store
 from spark.connector.jar_set import DELTA, S3
 
 if TYPE_CHECKING:
@@ -32,6 +32,23 @@ STOP_SECONDS_MAX = 120.0
 """Patience for the JVM to exit; writing a class archive on the way out takes 5 to 20 s."""
 
 _QUIET_JVM = ("-Xlog:disable", "-Xlog:all=off")
+_SETTINGS = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.catalogImplementation": "in-memory",
+    "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / "waypost-spark-warehouse"),
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    # The default of 50 tasks to read a table's log costs seconds on a table of a few hundred files.
+    "spark.databricks.delta.snapshotPartitions": "2",
+    # A page of a data file that is not what was written is an error, and not another number.
+    "spark.hadoop.parquet.page.verify-checksum.enabled": "true",
+    "spark.sql.ansi.enabled": "true",
+    # What a Python worker is handed at once: rows alone are no bound, a body may have 256 KiB.
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(32 * 1024 * 1024),
+}
+"""Wherever it runs."""
 Load = Literal["large", "small", "tiny"]
 """How much a session has to do: minutes of work; seconds; or so few rows that making plans ready is all it does."""
 
@@ -52,7 +69,8 @@ stage, took half of the processor time of a pass with some thousand rows."""
 class Options:
     """How to start.
 
-    `master`    Spark's master URL; None: WAYPOST_SPARK_MASTER, else every core of this machine.
+    `master`    Spark's master URL; None: what `spark-submit` was told, or WAYPOST_SPARK_MASTER, or all of
+                this machine's cores.
     `load`      what it is tuned for.
     `settings`  further `spark.*` settings; they win over what is set here.
     `jvm`       further options of the driver's JVM.
@@ -73,15 +91,10 @@ def start(name: str, options: Options = Options()) -> SparkSession:
 
     Raises `ConnectorMissing` or `java.JavaMissing`, whose messages say what to install.
     """
-    client = S3.paths() if options.bucket is not None else []
-    connector = DELTA.paths()
-    home = java.find()
-    master = options.master or os.environ.get("WAYPOST_SPARK_MASTER") or "local[*]"
-    _prepare_environment(home.home)
+    settings = _submitted(options) if cluster.submitted() else _launched(options)
     from pyspark.sql import SparkSession  # noqa: PLC0415 - half a second that `--help` must not pay
 
-    builder = SparkSession.builder.appName(name).master(master)
-    settings = _settings(master, connector, client, _jvm_options(home, options))
+    builder = SparkSession.builder.appName(name)
     if options.load != "large":
         settings |= _QUICK_SETTINGS
     if options.load == "tiny":
@@ -94,9 +107,43 @@ def start(name: str, options: Options = Options()) -> SparkSession:
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     with _standard_error_to(options.log):
         session: SparkSession = builder.getOrCreate()
+    if cluster.submitted():
+        cluster.require(session, DELTA if options.bucket is None else S3)
+    if not session.sparkContext.getConf().get("spark.master", "local").startswith("local"):
+        cluster.send_code(session)
     if options.bucket is not None:
         object_store.reach(session, options.bucket, options.settings)
     return session
+
+
+def _launched(options: Options) -> dict[str, str]:
+    """Settings of a session whose JVM is started here, and what that reads from the environment."""
+    client = S3.paths() if options.bucket is not None else []
+    connector = DELTA.paths()
+    home = java.find()
+    master = options.master or os.environ.get("WAYPOST_SPARK_MASTER") or "local[*]"
+    os.environ["JAVA_HOME"] = str(home.home)
+    settings = {
+        "spark.master": master,
+        "spark.driver.extraJavaOptions": _jvm_options(home, options),
+        "spark.driver.extraClassPath": os.pathsep.join(map(str, connector)),
+    }
+    if not master.startswith("local"):
+        _choose_python(cluster.python(options.settings))
+        # A cluster's JVMs are of one time zone as well.
+        zone = {"spark.executor.extraJavaOptions": "-Duser.timezone=UTC"}
+        return {**settings, **zone, "spark.jars": ",".join(map(str, (*connector, *client))), **_SETTINGS}
+    _choose_python(sys.executable)
+    _prepare_local_workers()
+    # Not on the class path: a class archive fits one only.
+    return {**settings, **_local_settings(), "spark.jars": ",".join(map(str, client)), **_SETTINGS}
+
+
+def _submitted(options: Options) -> dict[str, str]:
+    """Settings of a session in a JVM that `spark-submit` has started: what it was told there stays as it is."""
+    _choose_python(cluster.python(options.settings))
+    master = {"spark.master": options.master} if options.master is not None else {}
+    return {**master, **_SETTINGS}
 
 
 def stop(session: SparkSession) -> None:
@@ -105,7 +152,7 @@ def stop(session: SparkSession) -> None:
 
     session.stop()
     gateway = SparkContext._gateway
-    if gateway is None:
+    if gateway is None or cluster.submitted():
         return
     SparkContext._gateway = None
     SparkContext._jvm = None
@@ -134,11 +181,13 @@ def _standard_error_to(log: Path | None) -> Iterator[None]:
         os.close(kept)
 
 
-def _prepare_environment(home: Path) -> None:
-    """What Spark reads from the environment only. Workers must be this very Python, not the one on PATH."""
-    os.environ["JAVA_HOME"] = str(home)
-    os.environ["PYSPARK_PYTHON"] = sys.executable
+def _choose_python(program: str) -> None:
+    """Workers must be this very Python, or the cluster's, and not the one on PATH."""
+    os.environ["PYSPARK_PYTHON"] = program
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+
+
+def _prepare_local_workers() -> None:
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     # Workers import the decoder from here even when the program is run from a checkout.
     here = str(Path(__file__).parent.parent)
@@ -157,35 +206,12 @@ def _jvm_options(home: java.Java, options: Options) -> str:
     return " ".join(f'"{flag}"' if " " in flag else flag for flag in flags)
 
 
-def _settings(master: str, connector: list[Path], client: list[Path], jvm_options: str) -> dict[str, str]:
-    local = master.startswith("local")
-    settings = {
-        "spark.driver.extraJavaOptions": jvm_options,
-        "spark.driver.extraClassPath": os.pathsep.join(map(str, connector)),
-        # Not on the class path: a class archive fits one only.
-        "spark.jars": ",".join(map(str, client if local else (*connector, *client))),
-        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.catalogImplementation": "in-memory",
-        "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / "waypost-spark-warehouse"),
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        # The default of 50 tasks to read a table's log costs seconds on a table of a few hundred files.
-        "spark.databricks.delta.snapshotPartitions": "2",
-        # A page of a data file that is not what was written is an error, and not another number.
-        "spark.hadoop.parquet.page.verify-checksum.enabled": "true",
-        "spark.sql.ansi.enabled": "true",
-        # What a Python worker is handed at once: rows alone are no bound, a body may have 256 KiB.
-        "spark.sql.execution.arrow.maxBytesPerBatch": str(32 * 1024 * 1024),
+def _local_settings() -> dict[str, str]:
+    partitions = 2 * (os.cpu_count() or 1)
+    return {
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.memory": DRIVER_MEMORY,
+        # Adaptive execution only ever merges partitions; 200 empty ones cost seconds on a small lake.
+        "spark.sql.shuffle.partitions": str(partitions),
     }
-    if local:
-        partitions = 2 * (os.cpu_count() or 1)
-        settings |= {
-            "spark.driver.host": "127.0.0.1",
-            "spark.driver.bindAddress": "127.0.0.1",
-            "spark.driver.memory": DRIVER_MEMORY,
-            # Adaptive execution only ever merges partitions; 200 empty ones cost seconds on a small lake.
-            "spark.sql.shuffle.partitions": str(partitions),
-        }
-    return settings

@@ -13,13 +13,13 @@ from spark.connector.repository import ConnectorMissing
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """`install [SET] [--from DIR]` and `archive`; exit codes 0 done, 1 failed."""
+    """`install [SET] [--from DIR]`, `jars [SET]` and `archive`; exit codes 0 done, 1 failed."""
     parser = argparse.ArgumentParser(prog="python -m spark.setup", description="What Spark needs, brought once.")
     verbs = parser.add_subparsers(dest="verb", required=True)
     bring = verbs.add_parser("install", help="bring jars into this environment")
-    bring.add_argument(
-        "set", nargs="?", choices=SETS, default=DELTA.name, help="delta (default), or s3: for a lake in an object store"
-    )
+    show = verbs.add_parser("jars", help="print the paths of installed jars, for `spark-submit --jars`")
+    for verb in (bring, show):
+        verb.add_argument("set", nargs="?", choices=SETS, default=DELTA.name, help="delta (default); s3: for buckets")
     bring.add_argument("--from", dest="source", type=Path, help="a folder that holds the jars (no network needed)")
     verbs.add_parser("archive", help="make the class archive that shortens every later start (optional)")
     options = parser.parse_args(arguments)
@@ -28,6 +28,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             jars = SETS[options.set]
             said = "installed" if jars.install(options.source) else "already there"
             print(f"{said}: {jars.folder()}", file=sys.stderr)  # noqa: T201 - this is the command's output
+        elif options.verb == "jars":
+            print(",".join(map(str, SETS[options.set].with_beside())))  # noqa: T201
         else:
             from spark import archive  # noqa: PLC0415 - pulls in Spark, which `install` must not need
 

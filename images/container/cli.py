@@ -1,4 +1,4 @@
-"""`waypost image container`: a gateway or a hub in a container."""
+"""`waypost image container`: a gateway, a hub or Spark's jobs in a container."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("role", type=click.Choice(["gateway", "hub"]))
+@click.argument("role", type=click.Choice(["gateway", "hub", "analytics"]))
 @cache_option
 @click.option("--mirror", metavar="URL", help="Debian's packages from here, not from where apt has its own.")
 @click.option(
@@ -37,12 +37,17 @@ if TYPE_CHECKING:
 def container(
     role: str, cache: Path | None, mirror: str | None, machines: tuple[str, ...], oci: bool, fresh: bool, out: Path
 ) -> None:
-    """Make what a container is built from: a folder with a Dockerfile and a docker-compose.yml.
+    """Make what a container is built from: a folder with a Dockerfile, and what starts it.
 
     \b
     A fleet of balena, or a machine with Docker:
       waypost image container gateway --machine aarch64 --out ./gateway && (cd gateway && balena push acme/gateways)
       waypost image container hub --out ./hub && (cd hub && HUB_NAME=hub.example docker compose up --build)
+
+    \b
+    A cluster of Kubernetes, for Spark's jobs on a lake in a bucket:
+      waypost image container analytics --out ./analytics && docker build --tag waypost-analytics ./analytics
+      kubectl apply -f ./analytics/spark-application.yaml
     """
     from images.debian import Mirror
     from images.output import copy_tree
@@ -50,7 +55,7 @@ def container(
 
     steps, packages = Steps(cache or default_cache()), Mirror(mirror)
     wanted = machines or (platform.machine(),)
-    context = _gateway(steps, packages, wanted) if role == "gateway" else _hub(steps, wanted)
+    context = _gateway(steps, packages, wanted) if role == "gateway" else _of_this_machine(steps, role, wanted)
     copy_tree(context, out, holding="Dockerfile")
     click.echo(out)
     if oci:
@@ -70,16 +75,16 @@ def _gateway(steps: Steps, mirror: Mirror, machines: tuple[str, ...]) -> Path:
     return building.gateway(steps, packages)
 
 
-def _hub(steps: Steps, machines: tuple[str, ...]) -> Path:
+def _of_this_machine(steps: Steps, role: str, machines: tuple[str, ...]) -> Path:
     from images.container import building
 
     if machines != (platform.machine(),):
         raise ImageError(
-            f"a hub's container is made on a machine of its kind; this is {platform.machine()}",
+            f"a container of a {role} is made on a machine of its kind; this is {platform.machine()}",
             hint="leave --machine out",
             code=USAGE,
         )
-    return building.hub(steps)
+    return building.hub(steps) if role == "hub" else building.analytics(steps)
 
 
 def _built(steps: Steps, mirror: Mirror, role: str, machine: str, context: Path, *, fresh: bool) -> Path:
@@ -88,8 +93,7 @@ def _built(steps: Steps, mirror: Mirror, role: str, machine: str, context: Path,
     from images.package import deb
 
     architecture = deb.ARCHITECTURES[machine]
-    packages = oci.GATEWAY_PACKAGES if role == "gateway" else oci.HUB_PACKAGES
-    archive = oci.base(steps, mirror, architecture, packages, fresh=fresh)
+    archive = oci.base(steps, mirror, architecture, oci.PACKAGES[role], fresh=fresh)
     target = context.with_name(f"waypost-{role}-{source.version()}-{architecture}.oci.tar")
     log = target.with_suffix(".log")
     log.unlink(missing_ok=True)

@@ -19,8 +19,13 @@ from images.programs import require, run
 from images.steps import Steps
 
 BASE: Final = "localhost/waypost-base"
-GATEWAY_PACKAGES: Final = ("ca-certificates", "tzdata")
-HUB_PACKAGES: Final = ("ca-certificates", "libssl3", "libstdc++6", "python3", "python3-venv", "tzdata")
+_PYTHON: Final = ("ca-certificates", "libssl3", "libstdc++6", "python3", "python3-venv", "tzdata")
+PACKAGES: Final = {
+    "gateway": ("ca-certificates", "tzdata"),
+    "hub": _PYTHON,
+    # Spark's scripts look for processes.
+    "analytics": (*_PYTHON, "procps"),
+}
 """Of Debian: what a program that brings its Python asks for, and what one that does not."""
 
 

@@ -61,6 +61,10 @@ class JarSet:
             raise ConnectorMissing(f"{self.title} is not installed in {sys.prefix}: run `{self.command}` once")
         return paths
 
+    def with_beside(self) -> list[Path]:
+        """Its jars and those of the set it needs: all that a session has to have. Raises `ConnectorMissing`."""
+        return [*(self.beside.paths() if self.beside is not None else ()), *self.paths()]
+
     def install(self, source: Path | None = None) -> bool:
         """Bring the jars, checked, into the environment; False when they were there and whole already.
 

@@ -14,6 +14,7 @@ from spark import java, schemas, session
 from spark.connector.jar_set import DELTA, S3
 from spark.connector.repository import ConnectorMissing
 from spark.tables import Lake
+from tests.support.s3 import ObjectStore
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -49,6 +50,20 @@ def _bucket() -> Bucket | None:
 def lake(spark: SparkSession, tmp_path: Path) -> Lake:
     """An empty lake."""
     return Lake(spark, tmp_path / "lake")
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
+    """An object store, which the environment names; skipped where set-up has brought no client of one."""
+    try:
+        S3.paths()
+    except ConnectorMissing as missing:
+        pytest.skip(str(missing))
+    log = tmp_path_factory.mktemp("store") / "store.log"
+    with ObjectStore(log) as running, pytest.MonkeyPatch.context() as environment:
+        for name, value in running.environment().items():
+            environment.setenv(name, value)
+        yield running
 
 
 @pytest.fixture

@@ -15,8 +15,6 @@ from py4j.protocol import Py4JJavaError
 from cloud.place.bucket import Bucket
 from cloud.place.options import from_environment
 from spark import object_store, schemas
-from spark.connector.jar_set import S3
-from spark.connector.repository import ConnectorMissing
 from spark.tables import Lake, Transaction
 from tests.spark.conftest import Make
 from tests.support.put_gate import PutGate
@@ -30,19 +28,6 @@ pytestmark = pytest.mark.spark
 AT = datetime(2026, 3, 14, 9, 26, tzinfo=UTC)
 CONDITIONAL = "waypost.ConditionalLogStore"
 OF_DELTA = "io.delta.storage.S3SingleDriverLogStore"
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
-    try:
-        S3.paths()
-    except ConnectorMissing as missing:
-        pytest.skip(str(missing))
-    log = tmp_path_factory.mktemp("store") / "store.log"
-    with ObjectStore(log) as running, pytest.MonkeyPatch.context() as environment:
-        for name, value in running.environment().items():
-            environment.setenv(name, value)
-        yield running
 
 
 @pytest.fixture(scope="module")

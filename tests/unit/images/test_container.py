@@ -5,14 +5,19 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
+from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
+import click
 import pytest
 import yaml
 
 from edge.appliance.first_boot import environment
+from images import source
 from images.container import building
 from images.steps import Steps
+from spark.cli import analytics
 
 ROLES = {"gateway": building.GATEWAY, "hub": building.HUB}
 
@@ -29,7 +34,7 @@ def test_it_runs_as_nobody_in_particular_with_one_volume(folder: Path) -> None:
     assert [port.partition(":")[2] for port in service["ports"]] == exposed
 
 
-@pytest.mark.parametrize("folder", ROLES.values(), ids=ROLES)
+@pytest.mark.parametrize("folder", [*ROLES.values(), building.ANALYTICS], ids=[*ROLES, "analytics"])
 def test_building_it_downloads_nothing(folder: Path) -> None:
     recipe = (folder / "Dockerfile").read_text()
     assert not re.search(r"apt|curl|wget|http", recipe)
@@ -55,3 +60,71 @@ def test_a_gateways_folder_has_its_packages(tmp_path: Path) -> None:
     folder = building.gateway(Steps(tmp_path / "cache", lambda _: None), {"amd64": made})
     assert (folder / "packages" / made.name).read_bytes() == b"a package"
     assert sorted(path.name for path in folder.iterdir()) == ["Dockerfile", "docker-compose.yml", "packages", "start"]
+
+
+class TestAnalytics:
+    """Spark's jobs on Kubernetes: what is told the operator, the image and the program fit each other."""
+
+    @pytest.fixture
+    def specification(self) -> dict[str, Any]:
+        described = yaml.safe_load((building.ANALYTICS / "spark-application.yaml").read_text())
+        assert (described["apiVersion"], described["kind"]) == ("sparkoperator.k8s.io/v1beta2", "SparkApplication")
+        found: dict[str, Any] = described["spec"]
+        return found
+
+    def test_the_program_is_there_and_takes_its_arguments(self, specification: dict[str, Any]) -> None:
+        program = specification["mainApplicationFile"].rpartition("/site-packages/")[2]
+        assert (source.ROOT / program).is_file()
+        command, *arguments = specification["arguments"]
+        job = analytics.commands[command]
+        assert job.make_parser(click.Context(job)).parse_args(arguments)[0] == {"lake": "s3://fleet/lake"}
+        assert specification["sparkVersion"] == version("pyspark")
+
+    def test_it_runs_as_the_user_of_the_image(self, specification: dict[str, Any]) -> None:
+        recipe = (building.ANALYTICS / "Dockerfile").read_text()
+        for part in ("driver", "executor"):
+            allowed = specification[part]["securityContext"]
+            assert f"USER {allowed['runAsUser']}:{allowed['runAsGroup']}\n" in recipe
+            assert (allowed["runAsNonRoot"], allowed["capabilities"]) == (True, {"drop": ["ALL"]})
+
+    def test_the_key_comes_from_a_secret_and_goes_to_executors_that_have_shown_themselves(
+        self, specification: dict[str, Any]
+    ) -> None:
+        assert set(specification["driver"]["envSecretKeyRefs"]) == {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"}
+        assert "envSecretKeyRefs" not in specification["executor"]
+        settings = specification["sparkConf"]
+        assert (settings["spark.authenticate"], settings["spark.network.crypto.enabled"]) == ("true", "true")
+        assert "AWS_SECRET" not in str(settings)
+
+    @pytest.mark.parametrize(
+        ("arguments", "started"),
+        [
+            (
+                ["driver", "--class", "a.Class", "file.py"],
+                "bin/spark-submit --conf spark.driver.bindAddress=10.0.0.1 --conf "
+                "spark.executorEnv.SPARK_DRIVER_POD_IP=10.0.0.1 --deploy-mode client --class a.Class file.py",
+            ),
+            (
+                ["executor"],
+                "bin/java -Da=b c -Dten=10 -Xms1g -Xmx1g -cp HERE/conf:HERE/jars/* "
+                "org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend --driver-url spark://d "
+                "--executor-id 1 --cores 2 --app-id app --hostname 10.0.0.2 --resourceProfileId 0 --podName pod-1",
+            ),
+            (["run", "--lake", "s3://b"], "bin/waypost analytics run --lake s3://b"),
+        ],
+    )
+    def test_what_is_started(self, tmp_path: Path, arguments: list[str], started: str) -> None:
+        folder = tmp_path / "bin"
+        folder.mkdir()
+        for name in ("java", "spark-submit", "waypost"):
+            (folder / name).write_text(f'#!/bin/sh\necho bin/{name} "$@"\n')
+            (folder / name).chmod(0o755)
+        given = {"PATH": f"{folder}:/usr/bin:/bin", "SPARK_HOME": str(tmp_path), "JAVA_HOME": str(tmp_path)}
+        given |= {"SPARK_DRIVER_BIND_ADDRESS": "10.0.0.1", "SPARK_DRIVER_URL": "spark://d"}
+        given |= {"SPARK_APPLICATION_ID": "app", "SPARK_RESOURCE_PROFILE_ID": "0"}
+        executor = {"ID": "1", "CORES": "2", "MEMORY": "1g", "POD_IP": "10.0.0.2", "POD_NAME": "pod-1"}
+        given |= {f"SPARK_EXECUTOR_{name}": value for name, value in executor.items()}
+        given |= {"SPARK_JAVA_OPT_10": "-Dten=10", "SPARK_JAVA_OPT_2": "-Da=b c"}
+        command = [str(building.ANALYTICS / "entrypoint"), *arguments]
+        done = subprocess.run(command, env=given, capture_output=True, text=True, check=True)
+        assert done.stdout.strip().replace(str(tmp_path), "HERE") == started
