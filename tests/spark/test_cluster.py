@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -18,7 +18,6 @@ import pytest
 
 from cloud.place.place import parse
 from spark import java, submit
-from spark.connector.jar_set import S3
 from tests.spark import lakes
 from tests.spark.lakes import message
 from tests.support.s3 import BUCKET, KEYS, ObjectStore
@@ -63,7 +62,7 @@ class Seen:
             watcher.join()
 
     def _watch(self, over: threading.Event) -> None:
-        while not over.wait(0.1):
+        while not over.wait(0.5):
             for path in Path("/proc").glob("[0-9]*/cmdline"):
                 try:
                     self.lines.add(path.read_bytes())
@@ -82,33 +81,56 @@ def read() -> list[tuple[int, float]]:
     return sorted((row["sequence"], row["value"]) for row in rows)
 
 
+def lines() -> list[str]:
+    """The commands of the README's section, each on a line of its own."""
+    section = (ROOT / "spark" / "README.md").read_text().partition("## On a cluster")[2]
+    (block, *_) = re.findall(r"^```sh\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
+    return str(block).replace("\\\n", " ").splitlines()
+
+
 @pytest.mark.timeout(2 * RUN_S + 300)
-def test_by_its_address_and_by_spark_submit(store: ObjectStore, packed: Path, tmp_path: Path) -> None:
+def test_the_readmes_lines_by_its_address_and_by_spark_submit(store: ObjectStore, packed: Path, tmp_path: Path) -> None:
+    by_address, by_submit, *_ = lines()
+    assert by_address.startswith("waypost ")
+    assert by_submit.startswith("spark-submit ")
     seen = Seen()
     with StandaloneCluster(tmp_path / "cluster") as cluster, seen.watching():
         environment = {
             **store.environment(),
             "SPARK_CONF_DIR": str(cluster.configuration),
             "JAVA_HOME": str(java.find().home),
-            "SPARK_HOME": str(HOME),
+            "PATH": f"{Path(sys.executable).parent}:{HOME / 'bin'}:/usr/bin:/bin",
             "PYTHONPATH": str(ROOT),
-            "HOME": os.fspath(tmp_path),
+            "HOME": str(tmp_path),
         }
-        settings = ["--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.executor.memory=512m"]
-        settings += ["--conf", f"spark.archives={packed}#environment"]
-        settings += ["--conf", "spark.pyspark.python=./environment/bin/python"]
-        job = ["run", "--lake", LAKE, "--job", "readings"]
+        settings = [
+            "spark.driver.host=127.0.0.1",
+            "spark.executor.memory=512m",
+            f"spark.archives={packed}#environment",
+            "spark.pyspark.python=./environment/bin/python",
+            f"spark.pyspark.driver.python={sys.executable}",
+        ]
+        options = " ".join(f"--conf '{setting}'" for setting in settings)
+
+        def run(line: str) -> None:
+            """As it is written, but for where the cluster is, and only one of the jobs."""
+            here = line.replace("spark://HOST:7077", cluster.master).replace(" run ", " run --job readings ")
+            program = 'waypost() { python -m edge.appliance.main "$@"; }\n'
+            done = subprocess.run(
+                ["bash", "-euc", program + here],
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=RUN_S,
+                check=False,
+            )
+            assert done.returncode == 0, done.stdout + done.stderr
 
         land(0, 9)
-        run([sys.executable, "-m", "spark.cli", *job, "--master", cluster.master, *settings], environment)
+        run(f"{by_address.partition('#')[0]} {options}")
         assert read() == [(number, number + 0.5) for number in range(10)]
-
         land(10, 14)
-        submit_program = str(HOME / "bin" / "spark-submit")
-        jars = ["--jars", ",".join(map(str, S3.with_beside()))]
-        python = ["--conf", f"spark.pyspark.driver.python={sys.executable}"]
-        command = [submit_program, "--master", cluster.master, *jars, *settings, *python, str(submit.__file__), *job]
-        run(command, environment)
+        run(by_submit.replace("spark-submit ", f"spark-submit {options} ", 1))
         assert read() == [(number, number + 0.5) for number in range(15)]
         shown = cluster.pages()
     assert shown.count("FINISHED") >= 2
@@ -116,11 +138,6 @@ def test_by_its_address_and_by_spark_submit(store: ObjectStore, packed: Path, tm
     assert "CoarseGrainedExecutorBackend" in everywhere
     assert KEYS["AWS_SECRET_ACCESS_KEY"] not in everywhere
     assert SECRET not in everywhere
-
-
-def run(command: list[str], environment: dict[str, str]) -> None:
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=RUN_S, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.timeout(RUN_S)
