@@ -1,0 +1,80 @@
+"""A card whose data partition cannot be mounted: it is said, tried a few times, and never for ever."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from images.rootfs.building import OVERLAY
+
+SCRIPT = OVERLAY / "usr/lib/waypost-system/no-data"
+STUBS = {
+    "mountpoint": "exit 0",
+    "mount": "exit 1",
+    "sync": "exit 0",
+    "journalctl": "echo 'fsck failed with exit status 4.'",
+    "sleep": 'echo "slept $1"',
+    "systemctl": 'echo "systemctl $1"',
+}
+"""What the script calls, and says on its output in place of doing it."""
+
+
+class Machine:
+    """Below a folder, with these programs."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.count = root / "boot/firmware/waypost.no-data"
+        self.count.parent.mkdir(parents=True)
+        (root / "usr/lib/waypost-system").mkdir(parents=True)
+        self.stubs = root / "stubs"
+        self.stubs.mkdir()
+        for name, body in STUBS.items():
+            self.stub(name, body)
+
+    def stub(self, name: str, body: str) -> None:
+        (self.stubs / name).write_text(f"#!/bin/sh\n{body}\n")
+        (self.stubs / name).chmod(0o755)
+
+    def start(self) -> list[str]:
+        """What it says and does, line by line."""
+        environment = {"PATH": f"{self.stubs}:{os.environ['PATH']}"}
+        done = subprocess.run(
+            [str(SCRIPT), str(self.root)], capture_output=True, text=True, check=True, timeout=60, env=environment
+        )
+        return done.stdout.splitlines()
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+def test_it_starts_anew_a_few_times_and_then_waits(machine: Machine) -> None:
+    for _ in range(3):
+        said = machine.start()
+        assert said[-2:] == ["slept 600", "systemctl reboot"]
+        assert "cannot be mounted" in said[0]
+        assert said[1] == "fsck failed with exit status 4."
+        assert (machine.root / "run/waypost/light").read_text() == "waiting\n"
+    said = machine.start()
+    assert said[-1] == "slept infinity"
+    assert "stays as it is" in said[-2]
+    assert machine.count.read_text() == "3\n"
+
+
+def test_starts_that_cannot_be_counted_are_none(machine: Machine) -> None:
+    machine.count.with_name("waypost.no-data.new").mkdir()
+    said = machine.start()
+    assert said[-1] == "slept infinity"
+    assert "systemctl reboot" not in said
+
+
+@pytest.mark.parametrize("torn", ["", "x", "1 2"])
+def test_a_count_that_was_torn_begins_anew(machine: Machine, torn: str) -> None:
+    machine.count.write_text(torn)
+    assert machine.start()[-1] == "systemctl reboot"
+    assert machine.count.read_text() == "1\n"
