@@ -56,7 +56,8 @@ def base_options() -> Sequence[str]:
         for line in lines(EXCLUDES)
     ]
     place = '"$1/etc/initramfs-tools"'
-    return [*filters, f"--essential-hook=mkdir -p {place} && cp -r {quoted(INITRAMFS)}/. {place}"]
+    ours = "--dpkgopt=force-confold"  # of the files that the hook puts there, one is a package's too
+    return [*filters, ours, f"--essential-hook=mkdir -p {place} && cp -r {quoted(INITRAMFS)}/. {place}"]
 
 
 def lines(file: Path) -> list[str]:
