@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from edge.broker.store.checkpointer import AGAIN_S, LONGEST, PART, REST, Checkpointer
+from edge.broker.store.checkpointer import AGAIN_S, HURRY, LONGEST, PART, REST, Checkpointer
 from edge.broker.store.limits import Limits
 from tests.support.medium import fast_folder
 from tests.support.processes import wait_until
@@ -147,6 +147,15 @@ def test_a_pass_is_made_of_parts_that_write_each_page_once(site: Site) -> None:
     assert [moved for moved, _ in site.beside.found] == [part * PART_FRAMES for part in range(len(site.beside.found))]
     assert len(site.beside.found) > 4
     assert len(site.beside.first_pages) == 1, "every commit changes it, and the last part alone writes it"
+
+
+def test_a_pass_that_the_log_outgrows_has_no_pauses_and_moves_what_is_left_at_once(site: Site) -> None:
+    site.beside.gate.clear()
+    site.commit_until_begun()
+    site.commit(int((HURRY - 1) * LIMITS.checkpoint_bytes // COMMIT_BYTES) + 1)
+    site.beside.gate.set()
+    site.wait_for_the_pass()
+    assert [moved for moved, _ in site.beside.found] == [0, PART_FRAMES]
 
 
 def test_who_waits_for_a_pass_has_no_pauses_and_what_is_left_at_once(site: Site) -> None:
