@@ -42,8 +42,9 @@ def require_free(name: str, host: str, port: int) -> None:
     """Look whether a port can be listened on, before anything is made for who would. Blocks. Raises ListenError."""
     if not port:
         return
+    known = host.encode() if host.isascii() else host  # of a str Python loads the tables of IDNA: 0.7 MiB
     try:
-        for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        for family, kind, protocol, _, address in socket.getaddrinfo(known, port, type=socket.SOCK_STREAM):
             with socket.socket(family, kind, protocol) as probe:
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 probe.bind(address)
