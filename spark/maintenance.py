@@ -22,6 +22,8 @@ FOLLOWED_KEPT_HOURS = 7 * 24
 this starts anew."""
 KEPT_HOURS = 2
 """The same for tables that are written anew again and again: a reader opens one and has read it within minutes."""
+LOG_KEPT = "delta.logRetentionDuration"
+"""A table's property: how long log entries stay that a checkpoint has made superfluous. The hub sets it for its own."""
 _UPKEEP = frozenset({"OPTIMIZE", "VACUUM END"})
 
 
@@ -70,6 +72,9 @@ def _maintained(place: Place, kept_hours: int) -> Maintained:
     table = place.delta()
     before = len(table.file_uris())
     if place.name in schemas.DERIVED:
+        if LOG_KEPT not in table.metadata().configuration:
+            table.alter.set_table_properties({LOG_KEPT: f"interval {FOLLOWED_KEPT_HOURS} hours"})
+            table.update_incremental()
         table.optimize.compact(target_size=TARGET_BYTES)
         table.update_incremental()
     # What a killed job had written and not committed is in no log; the hub's landing deletes its own.
@@ -77,6 +82,7 @@ def _maintained(place: Place, kept_hours: int) -> Maintained:
     deleted = table.vacuum(retention_hours=kept_hours, enforce_retention_duration=False, dry_run=False, full=full)
     table.update_incremental()
     table.create_checkpoint()
+    table.cleanup_metadata()
     files = delta_log.files(table)
     size, seconds = sum(file.size for file in files), time.monotonic() - begun
     return Maintained(place.name, before, len(files), size, len(deleted), seconds)

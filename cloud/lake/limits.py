@@ -82,6 +82,11 @@ ROW_GROUP_BYTES = 16 * 1024 * 1024
 """Bytes of rows from which a row group of a file that is put together is written. No more than that and one small file
 are in memory: a file of 1 MB may hold rows of 64 MB that say the same."""
 
+LOG_KEPT_DAYS = 7
+"""How long the entries of a table's log stay that a checkpoint has made superfluous, until `waypost analytics` looks
+after it: as long as the files that compaction has replaced. With one commit a second a month of entries would be 2.6
+million files, and whoever opens the table lists them all: about 1 s of processor time a million."""
+
 STATISTICS_TEXT_MAX = 32
 """Characters of a text column's minimum or maximum put into the Delta log; longer ones are left out of it."""
 

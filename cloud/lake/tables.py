@@ -32,7 +32,13 @@ from cloud.lake.contract import Table as TableContract
 from cloud.lake.contract import contract
 from cloud.lake.faults import LakeError, TableMismatch
 from cloud.lake.lake import Transaction
-from cloud.lake.limits import COMPACTED_FILES_MAX, COMPACTED_FILES_MIN, PARQUET_COMPRESSION_LEVEL, STATISTICS_TEXT_MAX
+from cloud.lake.limits import (
+    COMPACTED_FILES_MAX,
+    COMPACTED_FILES_MIN,
+    LOG_KEPT_DAYS,
+    PARQUET_COMPRESSION_LEVEL,
+    STATISTICS_TEXT_MAX,
+)
 from cloud.place.faults import explained
 from cloud.place.place import LOG, Place, Somewhere, place_of
 from edge.output.logs import said
@@ -197,7 +203,13 @@ class Table:
 def _created(place: Place, spec: TableContract) -> DeltaTable:
     """An empty table, on the medium."""
     partitions, options = list(spec.partition_by), place.storage_options
-    delta = DeltaTable.create(place.uri, spec.arrow_schema, partition_by=partitions, storage_options=options)
+    delta = DeltaTable.create(
+        place.uri,
+        spec.arrow_schema,
+        partition_by=partitions,
+        storage_options=options,
+        configuration={"delta.logRetentionDuration": f"interval {LOG_KEPT_DAYS} days"},
+    )
     _sync_log(place, 0)
     return delta
 

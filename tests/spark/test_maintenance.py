@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 
 import deltalake
@@ -11,7 +13,7 @@ from click.testing import CliRunner
 
 from spark import delta_log, maintenance
 from spark.cli import analytics
-from spark.maintenance import DUE_COMMITS
+from spark.maintenance import DUE_COMMITS, FOLLOWED_KEPT_HOURS
 from tests.spark import lakes
 from tests.spark.lakes import message
 
@@ -59,6 +61,22 @@ def test_what_is_written_anew_with_each_pass_leaves_nothing_behind(
     assert (done.files_after, done.deleted) == (1, 4)
     assert deltalake.DeltaTable(tmp_path / "gaps").to_pyarrow_table()["n"].to_pylist() == [4, 5]
     assert len(list((tmp_path / "gaps").glob("*.parquet"))) == 1
+
+
+def test_the_log_is_kept_for_a_week(tmp_path: Path) -> None:
+    log = tmp_path / "readings" / "_delta_log"
+    appended(tmp_path, "readings", 3)
+    tuple(maintenance.maintained(tmp_path, ["readings"], FOLLOWED))
+    checkpoint = deltalake.DeltaTable(tmp_path / "readings").version()
+    week_ago_s = time.time() - (FOLLOWED_KEPT_HOURS + 1) * 3_600
+    for entry in log.iterdir():
+        os.utime(entry, (week_ago_s, week_ago_s))
+    appended(tmp_path, "readings", 3)
+    tuple(maintenance.maintained(tmp_path, ["readings"], FOLLOWED))
+    table = deltalake.DeltaTable(tmp_path / "readings")
+    kept = [int(entry.stem) for entry in sorted(log.glob("*.json"))]
+    assert kept == list(range(checkpoint, table.version() + 1))
+    assert table.count() == 12
 
 
 def test_the_command(tmp_path: Path) -> None:

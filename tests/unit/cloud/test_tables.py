@@ -17,7 +17,7 @@ from cloud.lake import compaction
 from cloud.lake.contract import contract
 from cloud.lake.faults import LakeError, TableMismatch
 from cloud.lake.lake import Transaction
-from cloud.lake.limits import COMPACTED_FILES_MIN
+from cloud.lake.limits import COMPACTED_FILES_MIN, LOG_KEPT_DAYS
 from cloud.lake.rows import records
 from cloud.lake.tables import Table, added, statistics
 from spark import delta_log
@@ -43,7 +43,9 @@ def test_what_is_appended_is_read_by_any_reader(tmp_path: Path) -> None:
     assert gateways(tmp_path) == ["gw1", "gw2"]
     assert table.committed("app") == 2
     assert table.committed("other") is None
-    assert DeltaTable(tmp_path / "gateway_status").count() == 2
+    delta = DeltaTable(tmp_path / "gateway_status")
+    assert delta.count() == 2
+    assert delta.metadata().configuration == {"delta.logRetentionDuration": f"interval {LOG_KEPT_DAYS} days"}
 
 
 def test_a_torn_last_entry_is_taken_away(tmp_path: Path) -> None:
