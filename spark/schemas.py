@@ -355,6 +355,28 @@ GIVEN_UP_RANGES = _table(
     """,
     keys=("tenant", "gateway", "epoch", "address", "reason", "first_sequence"),
 )
+OPEN_STATEMENTS = _table(
+    "open_statements",
+    (),
+    f"""{_ADDRESS}
+    first_sequence bigint
+    last_sequence  bigint
+    hour           timestamp
+    until          timestamp?
+    ingested_at    timestamp
+    """,
+)
+"""Statements of gateways of which something has not landed; after a crash of the hub one may be there twice."""
+SETTLED_RANGES = _table(
+    "settled_ranges",
+    (),
+    f"""{_ADDRESS}
+    first_sequence bigint
+    last_sequence  bigint
+    """,
+    keys=("tenant", "gateway", "epoch", "address", "first_sequence"),
+)
+"""What the other statements were of: all of it has landed, so there is nothing more to be said of it."""
 GATEWAY_BACKLOG = _table(
     "gateway_backlog",
     (),
@@ -384,7 +406,7 @@ GAPS = _table(
 )
 COMPLETENESS_HOURLY = _table(
     "completeness_hourly",
-    (),
+    ("settled",),
     f"""{_ADDRESS}
     hour           timestamp?
     first_sequence bigint
@@ -394,11 +416,12 @@ COMPLETENESS_HOURLY = _table(
     given_up       string
     waiting        bigint
     unexplained    bigint
+    settled        boolean
     """,
-    keys=("tenant", "gateway", "epoch", "address", "first_sequence"),
+    keys=("tenant", "gateway", "epoch", "address", "hour", "first_sequence"),
 )
 """accepted = landed + given up (a JSON object: messages by reason) + waiting + unexplained, for each statement of a
-gateway; `hour` null: not stated yet."""
+gateway; `hour` null: not stated yet. `settled`: all of it has landed, and the row stays as it is."""
 COMPLETENESS = _table(
     "completeness",
     (),
@@ -577,6 +600,8 @@ DERIVED: dict[str, Table] = {
         GATEWAY_FRESHNESS,
         LANDED_RANGES,
         GIVEN_UP_RANGES,
+        OPEN_STATEMENTS,
+        SETTLED_RANGES,
         GATEWAY_BACKLOG,
         GAPS,
         COMPLETENESS,

@@ -227,9 +227,19 @@ class Lake:
         writer = _told(fitted(rows, name).write.format("delta").mode("append"), made_of)
         writer.options(**transaction.options()).save(self.path(name))
 
-    def overwrite(self, name: str, rows: DataFrame, transaction: Transaction, made_of: Provenance | None) -> None:
-        """Put `rows` in place of all rows, in one commit, unless `transaction` was applied."""
+    def overwrite(
+        self,
+        name: str,
+        rows: DataFrame,
+        transaction: Transaction,
+        made_of: Provenance | None,
+        where: str | None = None,
+    ) -> None:
+        """Put `rows` in place of all rows, or of those `where` is true, in one commit, unless `transaction` was
+        applied. Raises where `where` is not true of `rows`."""
         writer = _told(fitted(rows, name).write.format("delta").mode("overwrite"), made_of)
+        if where is not None:
+            writer = writer.option("replaceWhere", where)
         writer.options(**transaction.options()).save(self.path(name))
 
     def fold(

@@ -58,6 +58,7 @@ class Following:
                 those it has something for, and before that one.
     `revision`  counts changes of the transform that change results; a new one rebuilds the outputs.
     `take`      called with each batch.
+    `beside`    other tables that the outputs agree with: made anew, they have the outputs made anew.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Following:
     outputs: tuple[str, ...]
     revision: int
     take: Callable[[Batch], None]
+    beside: tuple[str, ...] = ()
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -77,7 +79,7 @@ class Following:
         if source is None:
             return Outcome(0, 0)
         before = self._outputs(lake, source)
-        applications = {name: self._application(source, state) for name, state in before.items()}
+        applications = {name: self.application(lake, source, state) for name, state in before.items()}
         positions = self._positions(lake, applications)
         begin, furthest = positions[self.outputs[-1]], max(filter(None, positions.values()), default=None)
         lake.check_readable(self.source, source.version)
@@ -93,8 +95,11 @@ class Following:
         written = sum(lake.rows_written(name, state.version) for name, state in before.items())
         return Outcome(rows_in, written, damage.notes)
 
-    def _application(self, source: State, output: State) -> str:
-        return f"{self.name}@{self.revision}/{source.id}/{output.id}"
+    def application(self, lake: Lake, source: State, output: State) -> str:
+        """What the markers in an output are of: this step, as it computes now, between these very tables."""
+        beside = (lake.state(name) for name in self.beside)
+        ids = (source.id, *(state.id if state is not None else "-" for state in beside), output.id)
+        return "/".join((f"{self.name}@{self.revision}", *ids))
 
     def _positions(self, lake: Lake, applications: Mapping[str, str]) -> dict[str, Position | None]:
         markers = {name: lake.transaction_version(name, application) for name, application in applications.items()}
@@ -104,7 +109,9 @@ class Following:
         """The outputs; made anew when one is not there, or none of them is of this generation."""
         whole = all(lake.state(name) is not None for name in self.outputs)
         there = {name: lake.ensure(name) for name in self.outputs}
-        positions = self._positions(lake, {name: self._application(source, state) for name, state in there.items()})
+        positions = self._positions(
+            lake, {name: self.application(lake, source, state) for name, state in there.items()}
+        )
         if whole and any(positions.values()):
             return there
         return {name: state if state.version == 0 else lake.recreate(name) for name, state in there.items()}

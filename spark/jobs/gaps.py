@@ -2,7 +2,8 @@
 
 What has landed and was given up is kept as ranges of sequences, which stay as few as there are addresses and holes
 however much lands; each pass adds what is new to them. What is missing then follows from the ranges and from what the
-gateways state, a row an hour and address.
+gateways state, a row an hour and address. A statement of which all has landed is settled: its line stays as it is and
+its sequences are one more range, so that a pass judges the others only, however many there have been.
 """
 
 from __future__ import annotations
@@ -10,16 +11,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from pyspark.sql import functions as F  # noqa: N812
+
+from spark import schemas
 from spark.jobs.following import Batch, Following
 from spark.jobs.outcome import Job
 from spark.jobs.snapshot import Snapshot
-from spark.tables import Lake
+from spark.tables import Lake, Transaction
 from spark.transforms import completeness, ranges
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_INPUTS = ("landed_ranges", "given_up_ranges", "manifests", "gateway_backlog", "throughput")
+_INPUTS = (
+    "landed_ranges",
+    "given_up_ranges",
+    "open_statements",
+    "settled_ranges",
+    "gateway_backlog",
+    "throughput",
+)
 
 
 def _land(batch: Batch) -> None:
@@ -36,6 +47,35 @@ def _give_up(batch: Batch) -> None:
 
 def _report(batch: Batch) -> None:
     batch.fold("gateway_backlog", completeness.backlog(batch.rows).coalesce(1), completeness.BACKLOG_FOLD)
+
+
+def _state(batch: Batch) -> None:
+    batch.append("open_statements", batch.rows.select(*schemas.OPEN_STATEMENTS.columns.names))
+
+
+def _settle(lake: Lake) -> None:
+    """Take the statements of which all has landed from the open ones.
+
+    Their lines are written first, then their ranges: each of the three says the same again when it is done again.
+    """
+    opened, landed = lake.state("open_statements"), lake.state("landed_ranges")
+    if opened is None or landed is None:
+        return
+    statements = completeness.with_settled(lake.read("open_statements"), lake.read("landed_ranges")).localCheckpoint()
+    settled = statements.where("settled").drop("settled")
+    if settled.isEmpty():
+        return
+    mark = Transaction(f"settle/{opened.id}/{landed.id}", opened.version + landed.version)
+    known = {name: lake.read(name) for name in _INPUTS}
+    nothing = {name: known[name].limit(0) for name in ("given_up_ranges", "gateway_backlog", "throughput")}
+    judged = completeness.judged(*(known | nothing | {"open_statements": settled}).values())
+    lines = completeness.hourly(judged, settled=True).where(F.col("hour").isNotNull())
+    lake.fold("completeness_hourly", lines.coalesce(1), completeness.LINE_FOLD, mark)
+    there = known["settled_ranges"]
+    joined = ranges.settled(there.unionByName(settled.select(*there.columns)))
+    lake.overwrite("settled_ranges", joined.coalesce(1), mark, None)
+    still_open = statements.where("NOT settled").drop("settled").coalesce(1)
+    lake.overwrite("open_statements", still_open, mark, lake.provenance("open_statements"))
 
 
 def _frames(lake: Lake) -> Mapping[str, DataFrame]:
@@ -55,6 +95,22 @@ JOB = Job(
         Following("landed_ranges", "telemetry", ("landed_ranges",), revision=1, take=_land),
         Following("given_up_ranges", "ledger", ("given_up_ranges",), revision=1, take=_give_up),
         Following("gateway_backlog", "gateway_status", ("gateway_backlog",), revision=1, take=_report),
-        Snapshot("gaps", _INPUTS, ("gaps", "completeness_hourly", "completeness"), revision=4, frames=_frames),
+        Following(
+            "open_statements",
+            "manifests",
+            ("completeness_hourly", "settled_ranges", "open_statements"),
+            revision=1,
+            take=_state,
+            beside=("landed_ranges",),
+        ),
+        Snapshot(
+            "gaps",
+            _INPUTS,
+            ("gaps", "completeness_hourly", "completeness"),
+            revision=5,
+            frames=_frames,
+            replaces={"completeness_hourly": "settled = false"},
+            prepare=_settle,
+        ),
     ),
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from spark.jobs.outcome import Outcome
@@ -28,6 +28,8 @@ class Snapshot:
     `outputs`   tables it alone writes.
     `revision`  counts changes of the transform that change results.
     `frames`    the outputs' rows, by table, not yet computed.
+    `replaces`  which rows of an output they take the place of, as SQL; all unless named.
+    `prepare`   what is done to the inputs before, where there is something new.
     """
 
     name: str
@@ -35,6 +37,8 @@ class Snapshot:
     outputs: tuple[str, ...]
     revision: int
     frames: Callable[[Lake], Mapping[str, DataFrame]]
+    replaces: Mapping[str, str] = field(default_factory=dict)
+    prepare: Callable[[Lake], None] = lambda _: None
 
     def run(self, lake: Lake) -> Outcome:
         """Bring the outputs up to date with the inputs."""
@@ -43,10 +47,11 @@ class Snapshot:
         stale = [name for name in self.outputs if _older(lake.transaction_version(name, mark.application), mark)]
         if not stale or lake.state(self.inputs[0]) is None:
             return Outcome(0, 0)
-        frames = self.frames(lake)
+        self.prepare(lake)
+        mark, frames = self._mark(lake), self.frames(lake)
         provenance = self._made_of(lake)
         for name in stale:
-            lake.overwrite(name, frames[name], mark, provenance)
+            lake.overwrite(name, frames[name], mark, provenance, where=self.replaces.get(name))
         written = sum(lake.rows_written(name, before[name].version) for name in stale)
         return Outcome(lake.rows(self.inputs[0]), written)
 

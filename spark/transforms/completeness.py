@@ -1,4 +1,5 @@
-"""landed_ranges, given_up_ranges, manifests, gateway_backlog -> gaps, completeness, completeness_hourly.
+"""landed_ranges, given_up_ranges, open_statements, settled_ranges, gateway_backlog -> gaps, completeness,
+completeness_hourly.
 
 One partition of Spark has all of an address, sorted, and `judgement.judge` judges it in plain Python: ranges and
 statements are few, and the rule is one that another program keeps as well.
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 KEY = ("tenant", "gateway", "epoch", "address")
 _GATEWAY = ("tenant", "gateway")
-_LANDED, _GIVEN_UP, _STATED = "landed", "given up", "stated"
+_LANDED, _GIVEN_UP, _STATED, _SETTLED = "landed", "given up", "stated", "settled"
 _FACTS: Mapping[str, str] = {
     **dict.fromkeys(KEY, "string"),
     "fact": "string",
@@ -75,8 +76,30 @@ def backlog(statuses: DataFrame) -> DataFrame:
     return newest.select(*schemas.GATEWAY_BACKLOG.columns.names)
 
 
+LINE_FOLD = {
+    name: f"new.{name}"
+    for name in schemas.COMPLETENESS_HOURLY.columns.names
+    if name not in (*schemas.COMPLETENESS_HOURLY.keys, *schemas.COMPLETENESS_HOURLY.partition_by)
+}
+"""How a line of table `completeness_hourly` and the same one, written again, become one."""
+
+
+def with_settled(statements: DataFrame, landed: DataFrame) -> DataFrame:
+    """Rows of table `open_statements`, and whether all of each has landed (`settled`)."""
+    there = landed.select(*KEY, F.col("first_sequence").alias("from"), F.col("last_sequence").alias("upto"))
+    within = [statements[name].eqNullSafe(there[name]) for name in KEY]
+    within += [there["from"] <= statements["first_sequence"], statements["last_sequence"] <= there["upto"]]
+    found = statements.join(there, within, "left")
+    return found.select(*(statements[name] for name in statements.columns), there["from"].isNotNull().alias("settled"))
+
+
 def judged(
-    landed: DataFrame, given_up: DataFrame, manifests: DataFrame, backlog: DataFrame, throughput: DataFrame
+    landed: DataFrame,
+    given_up: DataFrame,
+    statements: DataFrame,
+    settled: DataFrame,
+    backlog: DataFrame,
+    throughput: DataFrame,
 ) -> DataFrame:
     """Every address held against what its gateway states: lines, gaps and sums, which `gaps`, `completeness` and
     `hourly` divide."""
@@ -90,7 +113,8 @@ def judged(
         (
             _facts(landed, _LANDED, "rows"),
             _facts(given_up, _GIVEN_UP, "reason"),
-            _facts(manifests, _STATED, "hour", "until", "ingested_at"),
+            _facts(statements, _STATED, "hour", "until", "ingested_at"),
+            _facts(settled, _SETTLED),
         ),
     )
     whole = facts.join(circumstances, list(_GATEWAY), "left")
@@ -110,9 +134,9 @@ def gaps(judged: DataFrame) -> DataFrame:
     return found.select(*schemas.GAPS.columns.names)
 
 
-def hourly(judged: DataFrame) -> DataFrame:
+def hourly(judged: DataFrame, *, settled: bool = False) -> DataFrame:
     """What became of the messages of each statement, as table `completeness_hourly` has it."""
-    found = judged.where(F.col("kind") == _LINE)
+    found = judged.where(F.col("kind") == _LINE).withColumn("settled", F.lit(settled))
     return found.select(*schemas.COMPLETENESS_HOURLY.columns.names)
 
 
@@ -187,6 +211,8 @@ def _judge_all(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def _rows(facts: list[_Fact]) -> Iterator[dict[str, Any]]:
     """The rows of one address: a line a statement, the gaps, and what it has in all."""
     landed = [fact for fact in facts if fact.fact == _LANDED]
+    settled = [(fact.first, fact.last) for fact in facts if fact.fact == _SETTLED]
+    all_there = sum(last + 1 - first for first, last in settled)
     one = facts[0]
     lines = judge(
         [(fact.first, fact.last) for fact in landed],
@@ -197,6 +223,7 @@ def _rows(facts: list[_Fact]) -> Iterator[dict[str, Any]]:
             if fact.fact == _STATED and fact.hour is not None and fact.ingested_at is not None
         ],
         Circumstances(one.waiting, one.said_at, one.lanes is True),
+        settled,
     )
     for line in lines:
         yield _line(line)
@@ -204,6 +231,8 @@ def _rows(facts: list[_Fact]) -> Iterator[dict[str, Any]]:
             yield {"kind": _GAP, "first_sequence": first, "last_sequence": last, "reason": reason}
     yield {
         "kind": _ADDRESS,
+        "accepted": all_there,
+        "landed": all_there,
         "rows": sum(fact.rows or 0 for fact in landed),
         "distinct_sequences": sum(fact.last + 1 - fact.first for fact in landed),
         "first_sequence": min(fact.first for fact in facts),

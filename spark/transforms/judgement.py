@@ -98,12 +98,16 @@ def judge(
     given_up: Iterable[tuple[int, int, str]],
     statements: Iterable[Statement],
     circumstances: Circumstances,
+    settled: Iterable[Span] = (),
 ) -> list[Line]:
-    """Hold the statements, rows and ledger of one address against each other."""
+    """Hold the statements, rows and ledger of one address against each other.
+
+    `settled`: what other statements were of, of which all has landed; there is no line of that.
+    """
     there, reasons = Spans(landed), _by_reason(given_up)
     top = max(there.top, max((gone.top for gone in reasons.values()), default=-1))
     lines: list[Line] = []
-    covered = Spans()
+    covered = Spans(settled)
     for one in sorted(statements, key=lambda each: (each.first, each.until)):
         waits = _may_wait(circumstances, one.ingested_at)
         for span in list(covered.missing(one.first, one.last)):

@@ -44,6 +44,11 @@ def given_up(ranges: DataFrame) -> DataFrame:
     return _named(_merged(_plain(ranges), (*KEY, "reason"))).select(*schemas.GIVEN_UP_RANGES.columns.names)
 
 
+def settled(ranges: DataFrame) -> DataFrame:
+    """Ranges as in table `settled_ranges`, in which some may touch or overlap, as the fewest that cover the same."""
+    return _named(_merged(_plain(ranges), KEY)).select(*schemas.SETTLED_RANGES.columns.names)
+
+
 def _intervals(words: DataFrame) -> DataFrame:
     """Words as closed intervals `first`..`last`: a full word is one, any other one a sequence of it.
 

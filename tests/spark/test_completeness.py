@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import shutil
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from spark import schemas
+from spark.jobs import catalog, runner
+from spark.tables import Lake
 from spark.transforms import completeness, ranges
 from tests.contract.test_completeness import GOLDEN, HOUR, Case, of_spark
 from tests.contract.test_completeness import START as BEGIN
@@ -42,7 +45,11 @@ def judged(frame: Make, cases: dict[str, Case]) -> DataFrame:
     backlog = completeness.backlog(frame("gateway_status", *statuses))
     lanes = rows.select("tenant", "gateway", "lane").distinct()
     there = ranges.landed(rows), ranges.given_up(frame("ledger", *given_up)), frame("manifests", *stated)
-    return completeness.judged(*there, backlog, lanes).where("address <> 'other'").localCheckpoint()
+    return (
+        completeness.judged(*there, frame("settled_ranges"), backlog, lanes)
+        .where("address <> 'other'")
+        .localCheckpoint()
+    )
 
 
 def test_golden_cases(frame: Make) -> None:
@@ -50,11 +57,11 @@ def test_golden_cases(frame: Make) -> None:
     found = judged(frame, cases)
     hourly = completeness.hourly(found)
     assert hourly.schema.names == schemas.COMPLETENESS_HOURLY.columns.names
-    lines: dict[str, list[Any]] = {name: [] for name in cases}
+    found_lines: dict[str, list[Any]] = {name: [] for name in cases}
     for row in hourly.orderBy("first_sequence").collect():
         counts = (row["first_sequence"], row["last_sequence"], row["accepted"], row["landed"])
-        lines[row["gateway"]].append((*counts, json.loads(row["given_up"]), row["waiting"], row["unexplained"]))
-    assert lines == {name: expected for name, (_, expected) in GOLDEN.items()}
+        found_lines[row["gateway"]].append((*counts, json.loads(row["given_up"]), row["waiting"], row["unexplained"]))
+    assert found_lines == {name: expected for name, (_, expected) in GOLDEN.items()}
 
     gaps: dict[str, list[Any]] = {name: [] for name in cases}
     for row in completeness.gaps(found).orderBy("first_sequence").collect():
@@ -64,6 +71,60 @@ def test_golden_cases(frame: Make) -> None:
     assert gaps == {name: [gap for line in of_spark(said) for gap in line.gaps] for name, said in cases.items()}
 
 
+def run(lake: Lake) -> None:
+    steps = runner.one_pass(lake, catalog.chosen(["gaps"]), lambda _: None)
+    assert [step.error for step in steps] == [None] * len(steps)
+
+
+def lines(lake: Lake) -> list[tuple[Any, ...]]:
+    rows = lake.read("completeness_hourly").orderBy("first_sequence").collect()
+    return [(row["first_sequence"], row["last_sequence"], row["landed"], row["settled"]) for row in rows]
+
+
+def opened(lake: Lake) -> list[tuple[int, int]]:
+    rows = lake.read("open_statements").orderBy("first_sequence").collect()
+    return [(row["first_sequence"], row["last_sequence"]) for row in rows]
+
+
+def test_statements_are_judged_until_all_of_them_has_landed(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever comes first, comes twice, or dies on the way, the accounts are those of all statements at once."""
+    landed, stated = [message(n) for n in range(15)], [manifest(0, 9), manifest(10, 19, hour=START + HOUR)]
+    lakes.write(lake.place.path, "telemetry", landed)
+    lakes.write(lake.place.path, "manifests", stated)
+    lakes.write(lake.place.path, "gateway_status", [lakes.status(START + 9 * HOUR, 0)])
+    run(lake)
+    assert lines(lake) == [(0, 9, 10, True), (10, 19, 5, False)]
+    assert opened(lake) == [(10, 19)]
+    lakes.write(lake.place.path, "manifests", [manifest(0, 9), manifest(20, 29, hour=START + 2 * HOUR)])
+    landed += [message(n) for n in range(15, 22)]
+    lakes.write(lake.place.path, "telemetry", landed[15:])
+    overwrite = Lake.overwrite
+
+    def dies(self: Lake, name: str, *rest: Any, **named: Any) -> None:
+        if name == "open_statements":
+            raise RuntimeError("power cut")
+        overwrite(self, name, *rest, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Lake, "overwrite", dies)
+        (step,) = (step for step in runner.one_pass(lake, catalog.chosen(["gaps"]), lambda _: None) if step.error)
+        assert "power cut" in (step.error or "")
+    landed.append(message(31))
+    lakes.write(lake.place.path, "telemetry", landed[-1:])
+    run(lake)
+    assert lines(lake) == [(0, 9, 10, True), (10, 19, 10, True), (20, 29, 2, False), (30, 31, 1, False)]
+    assert opened(lake) == [(20, 29)]
+    (sums,) = lake.read("completeness").select("accepted", "missing", "unexplained", "unstated", "rows").collect()
+    assert tuple(sums) == (32, 9, 9, 2, 23)
+    versions = {name: lake.state(name) for name in ("open_statements", "settled_ranges", "completeness_hourly")}
+    run(lake)
+    assert {name: lake.state(name) for name in versions} == versions
+    shutil.rmtree(lake.path("landed_ranges"))  # what was settled by it is judged anew
+    run(lake)
+    assert lines(lake) == [(0, 9, 10, True), (10, 19, 10, True), (20, 29, 2, False), (30, 31, 1, False)]
+    assert {name: lake.state(name) for name in versions} != versions
+
+
 def test_an_address_in_all(frame: Make) -> None:
     telemetry = [message(n) for n in (*range(130), *range(140, 200), 150, 150)]
     hours = [manifest(0, 99), manifest(100, 149, hour=START + HOUR)]
@@ -71,7 +132,8 @@ def test_an_address_in_all(frame: Make) -> None:
     given_up = ranges.given_up(frame("ledger", ledger(128, 134), ledger(132, 135, reason="evicted")))
     backlog = completeness.backlog(frame("gateway_status", lakes.status(START + 99 * HOUR, 0)))
     lanes = frame("throughput")
-    found = completeness.judged(there, given_up, frame("manifests", *hours), backlog, lanes).localCheckpoint()
+    stated = frame("manifests", *hours), frame("settled_ranges")
+    found = completeness.judged(there, given_up, *stated, backlog, lanes).localCheckpoint()
     sums = completeness.completeness(found)
     assert sums.schema.names == schemas.COMPLETENESS.columns.names
     (row,) = sums.collect()
