@@ -6,7 +6,20 @@ from functools import partial
 from itertools import count
 from typing import Final
 
-from tests.bench import alone, analytics, backlog, crossing, figures, latency, pace, retained, unlike, writes
+from tests.bench import (
+    alone,
+    analytics,
+    backlog,
+    commits,
+    crossing,
+    figures,
+    latency,
+    pace,
+    passes,
+    retained,
+    unlike,
+    writes,
+)
 from tests.bench.brokers import Broker, Mosquitto, WaypostEveryTransport
 from tests.bench.comparison import Benchmark, Comparison
 from tests.bench.idle import connections_resident_mib, tls_connection_kib
@@ -199,5 +212,7 @@ CASES: Final[dict[str, Benchmark]] = {
         writes.BENCHMARK,
         figures.BENCHMARK,
         analytics.BENCHMARK,
+        passes.BENCHMARK,
+        commits.BENCHMARK,
     )
 }  # fmt: skip

@@ -1,0 +1,214 @@
+"""What a pass with ten thousand new messages costs, by job, over histories of different lengths.
+
+A pass should cost what is new and what that touches, and not what has landed before. The lakes are alike but for their
+days (`tests.bench.history`); one session takes the same new messages into each, by turns, one job after the other.
+Processor time is that of the JVM, its workers and this program; files are what the jobs' commits say.
+"""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from tests.bench.comparison import Benchmark, Settings
+from tests.bench.load import LoadFailed, LoadGenerators
+from tests.bench.packages import say
+from tests.bench.result import Result, at_most
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from spark.jobs.outcome import Job
+
+DAYS: Final = (4, 64)
+DAYS_FULL: Final = (4, 64, 400)
+"""Of 252 000 messages each: 1, 16 and 100 million."""
+FIRST_COMMIT_STEPS: Final = 400
+"""84 000 messages: the hub's landing puts as many into one commit when it has to catch up."""
+NEW_STEPS: Final = 48
+"""10 080 messages: not quite an hour of every device, so that a pass meets hours that have begun."""
+TODAY_STEPS: Final = 2 * NEW_STEPS
+"""Taken before anything is measured: the day that a pass adds to has begun, and Java has compiled what it compiles."""
+WARM_ROUNDS: Final = 1
+GROWTH_MAX: Final = 1.3
+"""What a pass may cost over many days, in times of what it costs over one."""
+
+
+class Cost(NamedTuple):
+    """What one run of one job took."""
+
+    cpu_s: float
+    read_mb: float
+    """Of files, by Spark."""
+    written_mb: float
+    files_written: int
+    files_removed: int
+
+
+class Meter:
+    """What a session and this program have taken up to now."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        import psutil  # noqa: PLC0415 - other benchmarks need none of it
+
+        gateway: Any = spark.sparkContext._gateway
+        self._jvm = psutil.Process(gateway.proc.pid)
+        self._files = gateway.jvm.org.apache.hadoop.fs.FileSystem
+
+    def cpu_s(self) -> float:
+        """Processor time of the JVM, its workers and this program."""
+        total = time.process_time()
+        for process in (self._jvm, *self._jvm.children(recursive=True)):
+            took = process.cpu_times()
+            total += took.user + took.system + took.children_user + took.children_system
+        return total
+
+    def read_bytes(self) -> int:
+        """Bytes of files that Spark has read."""
+        return sum(each.getBytesRead() for each in self._files.getAllStatistics())
+
+
+class Subject:
+    """A lake that is measured: how far the fleet has come, and what each job took in each round."""
+
+    def __init__(self, spark: SparkSession, meter: Meter, root: Path, days: int) -> None:
+        from spark.tables import Lake  # noqa: PLC0415
+
+        self.root = root
+        self.days = days
+        self.costs: dict[str, list[Cost]] = {}
+        self._lake = Lake(spark, root)
+        self._meter = meter
+        self._step = 0
+
+    def land(self, steps: int, commit_steps: int) -> None:
+        from tests.bench import history  # noqa: PLC0415
+
+        for _ in range(0, steps, commit_steps):
+            history.land(self.root, self._step, commit_steps)
+            self._step += commit_steps
+
+    def grow(self) -> None:
+        """To the days it is to have, from the one that is there."""
+        from tests.bench import history  # noqa: PLC0415
+
+        history.grow(self.root, self.days)
+        self._step = self.days * history.DAY_STEPS
+
+    def pass_over(self) -> dict[str, Cost]:
+        """Every job once."""
+        from spark.jobs import catalog  # noqa: PLC0415
+
+        return {job.name: self._run(job) for job in catalog.JOBS}
+
+    def round(self) -> None:
+        self.land(NEW_STEPS, NEW_STEPS)
+        for name, cost in self.pass_over().items():
+            self.costs.setdefault(name, []).append(cost)
+
+    def check(self) -> None:
+        """Raise LoadFailed unless every value is in the windows and every message in the accounts, once."""
+        import deltalake  # noqa: PLC0415
+        import pyarrow.compute as pc  # noqa: PLC0415
+
+        from tests.bench import history  # noqa: PLC0415
+
+        messages = self._step * history.SERIES
+        expected = {
+            ("rollup_1m", "count"): messages * len(history.METRICS),
+            ("rollup_1d", "count"): messages * len(history.METRICS),
+        }
+        expected |= {("completeness", "landed"): messages, ("completeness", "unexplained"): 0}
+        for (name, column), count in expected.items():
+            found = pc.sum(deltalake.DeltaTable(self.root / name).to_pyarrow_table(columns=[column])[column]).as_py()
+            if found != count:
+                raise LoadFailed(f"{self.days} days: {name} has {found:,} {column}, not {count:,}")
+
+    def _run(self, job: Job) -> Cost:
+        from spark.jobs import runner  # noqa: PLC0415
+        from tests.support import delta_commits  # noqa: PLC0415
+
+        before = {name: delta_commits.version(self.root / name) for name in job.outputs}
+        cpu_s, read = self._meter.cpu_s(), self._meter.read_bytes()
+        (step,) = runner.one_pass(self._lake, [job], lambda _: None)
+        if step.error is not None:
+            raise LoadFailed(f"{job.name}: {step.error}")
+        cpu_s, read = self._meter.cpu_s() - cpu_s, self._meter.read_bytes() - read
+        wrote = delta_commits.Written()
+        for name, version in before.items():
+            wrote = wrote.plus(delta_commits.written(self.root / name, version))
+        return Cost(cpu_s, read / 1e6, wrote.size / 1e6, wrote.added, wrote.removed)
+
+
+def _subjects(spark: SparkSession, folder: Path, days: Sequence[int]) -> list[Subject]:
+    from tests.bench import history  # noqa: PLC0415
+
+    meter = Meter(spark)
+    first = Subject(spark, meter, folder / "first", 1)
+    first.land(history.DAY_STEPS, FIRST_COMMIT_STEPS)
+    say("  the first day goes through the jobs: " + _words(first.pass_over()))
+    subjects = [Subject(spark, meter, folder / f"days-{count}", count) for count in days]
+    for subject in subjects:
+        shutil.copytree(first.root, subject.root)
+        subject.grow()
+        subject.land(TODAY_STEPS, NEW_STEPS)
+        say(f"  {subject.days} days and a bit of today: " + _words(subject.pass_over()))
+    return subjects
+
+
+def _words(costs: dict[str, Cost]) -> str:
+    return ", ".join(f"{name} {cost.cpu_s:.1f} s" for name, cost in costs.items())
+
+
+def _results(subjects: Sequence[Subject]) -> list[Result]:
+    from tests.bench import history  # noqa: PLC0415
+
+    results = []
+    shortest = subjects[0]
+    for name, base in shortest.costs.items():
+        for subject in subjects:
+            costs = subject.costs[name]
+            median = {field: statistics.median(getattr(cost, field) for cost in costs) for field in Cost._fields}
+            growth = statistics.median(now.cpu_s / then.cpu_s for now, then in zip(costs, base, strict=True))
+            messages = subject.days * history.DAY_MESSAGES
+            results.append(
+                Result(
+                    f"passes-{name}", f"{NEW_STEPS * history.SERIES:,} new messages over {messages:,}", "CPU s",
+                    median["cpu_s"], None if subject is shortest else at_most(GROWTH_MAX, growth, " x"),
+                    f"{messages / 1e6:.0f} M", None, growth, details=median,
+                )
+            )  # fmt: skip
+            read, wrote = f"reads {median['read_mb']:.1f} MB", f"writes {median['written_mb']:.1f} MB"
+            files = f"in {median['files_written']:.0f} files for {median['files_removed']:.0f}"
+            say(f"  {name} over {messages:,}: {median['cpu_s']:.2f} CPU s ({growth:.2f} x), {read}, {wrote} {files}")
+    return results
+
+
+def _run(_load: LoadGenerators, settings: Settings) -> list[Result]:
+    from spark import session  # noqa: PLC0415
+
+    with tempfile.TemporaryDirectory(prefix="waypost-bench-", dir=Path.cwd() / "build") as folder:
+        spark = session.start("waypost-bench", session.Options(log=Path(folder) / "spark.log"))
+        try:
+            subjects = _subjects(spark, Path(folder), DAYS_FULL if settings.full else DAYS)
+            for number in range(WARM_ROUNDS + settings.rounds):
+                if number == WARM_ROUNDS:
+                    for subject in subjects:
+                        subject.costs.clear()
+                for subject in subjects:
+                    subject.round()
+            for subject in subjects:
+                subject.check()
+            return _results(subjects)
+        finally:
+            session.stop(spark)
+
+
+BENCHMARK: Final = Benchmark(
+    "passes", "a pass with 10 000 new messages over histories of different lengths, by job", 900, _run
+)

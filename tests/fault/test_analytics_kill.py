@@ -1,0 +1,218 @@
+"""SIGKILL of a pass, driver and JVM, amid what each job writes: no row is lost or there twice in any table.
+
+Each kill comes at a place that the seed chooses: a job, one of its tables, and whether the table has a new data file or
+a new commit when the signal falls. Messages land before each pass, some of them late or unreadable.
+`WAYPOST_SEED=n` chooses the same places again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple
+
+import pytest
+
+from spark import connector, java
+from tests.spark import lakes
+from tests.spark.lakes import START, message
+from tests.spark.truth import ROLLUPS, Truth, differences
+from tests.support.delta_commits import version
+from tests.support.seeds import chosen_seed
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(7_200)]
+
+ROOT = Path(__file__).resolve().parents[2]
+SEED = 20_261_123
+KILLS = 100
+WRITTEN: Final = {
+    "readings": ("reject", "readings"),
+    "rollups": ("rollup_1m", "rollup_1h", "rollup_1d"),
+    "anomalies": ("detector_states",),
+    "freshness": ("gateway_freshness",),
+    "gaps": ("landed_ranges", "given_up_ranges", "gateway_backlog", "gaps", "completeness_hourly", "completeness"),
+    "throughput": ("throughput",),
+    "outages": ("outages",),
+    "health": ("device_days", "device_health"),
+    "slo": ("delivery_slo",),
+}
+"""Tables that each pass of a job writes."""
+JITTER_S = 0.05
+"""Up to so much later than the moment."""
+PASS_S_MAX = 900.0
+
+Row = dict[str, Any]
+
+
+class Place(NamedTuple):
+    """Where a pass is killed."""
+
+    job: str
+    table: str
+    moment: Literal["file", "commit"]
+
+
+@dataclass(slots=True)
+class Campaign:
+    """A lake whose passes are killed. `killed`: how often where; a pass may be over before."""
+
+    folder: Path
+    chance: random.Random
+    killed: Counter[Place] = field(default_factory=Counter)
+    landings: int = 0
+
+    @property
+    def lake(self) -> Path:
+        return self.folder / "lake"
+
+    def kill(self) -> None:
+        """Land something, begin a pass of one job, and kill it amid what it writes."""
+        self.land()
+        job = self.chance.choice(sorted(WRITTEN))
+        place = Place(job, self.chance.choice(WRITTEN[job]), self.chance.choice(("file", "commit")))
+        before, table = _files(self.lake / place.table), self.lake / place.table
+        at = version(table)
+        late_s = self.chance.random() * JITTER_S
+        process = self._pass(("--job", job))
+        deadline = time.monotonic() + PASS_S_MAX
+        while process.poll() is None and time.monotonic() < deadline:
+            if (_files(table) - before) if place.moment == "file" else _committed(table, at + 1):
+                time.sleep(late_s)
+                break
+            time.sleep(0.005)
+        ended = process.poll()
+        assert ended in (None, 0), (self.folder / "pass.txt").read_text()
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        if ended is None:
+            self.killed[place] += 1
+
+    def finish(self) -> None:
+        """A pass of every job that nobody kills."""
+        process = self._pass(())
+        assert process.wait(PASS_S_MAX) == 0, (self.folder / "pass.txt").read_text()
+
+    def land(self) -> None:
+        number = self.landings
+        self.landings += 1
+        now = START + timedelta(minutes=7 * number)
+        rows = list(self._rows(number, now))
+        lakes.write(self.lake, "telemetry", rows)
+        lakes.write(self.lake, "ledger", [lakes.ledger(1_000 + number, 1_000 + number, gateway="gw0", epoch="e1")])
+        lakes.write(self.lake, "manifests", [_statement(rows, now)])
+        lakes.write(self.lake, "gateway_status", [lakes.status(now, number, gateway="gw0")])
+
+    def _rows(self, number: int, now: Any) -> Iterator[Row]:
+        """60 messages of three gateways: the sequences of each go on where the landing before ended."""
+        for gateway in range(3):
+            for sequence in range(number * 20, number * 20 + 20):
+                values = {"t": self.chance.randrange(1_000) / 8, "h": sequence % 7}
+                body = b"unreadable" if sequence % 20 == gateway else json.dumps(values).encode()
+                late = timedelta(hours=self.chance.randrange(100)) if sequence % 5 == 0 else timedelta()
+                lane = "backlog" if late else "live"
+                at = now + timedelta(seconds=sequence % 20) - late
+                landed = now + timedelta(seconds=30)
+                yield message(sequence, at=at, gateway=f"gw{gateway}", body=body, lane=lane, ingested_at=landed)
+
+    def _pass(self, options: tuple[str, ...]) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "spark.cli", "run", "--lake", str(self.lake), *options]
+        with (self.folder / "pass.txt").open("wb") as said:
+            return subprocess.Popen(command, cwd=ROOT, stdout=said, stderr=said, start_new_session=True)
+
+
+def _statement(rows: list[Row], now: Any) -> Row:
+    sequences = [row["sequence"] for row in rows if row["gateway"] == "gw0"]
+    return lakes.manifest(min(sequences), max(sequences), gateway="gw0", hour=now, until=now, ingested_at=now)
+
+
+def _files(table: Path) -> set[Path]:
+    return {path for path in table.rglob("*.parquet") if "_delta_log" not in path.parts}
+
+
+def _committed(table: Path, number: int) -> bool:
+    return (table / "_delta_log" / f"{number:020}.json").exists()
+
+
+# --- the truth --------------------------------------------------------------------------------------------------------
+
+_VIEWS = """
+    CREATE VIEW messages AS SELECT *, body = 'unreadable'::BLOB AS unreadable FROM telemetry;
+    CREATE VIEW read AS SELECT * FROM messages WHERE NOT unreadable;
+    CREATE VIEW truth AS
+        SELECT gateway, sequence, event_time, metric, CAST(decode(body)::JSON->>metric AS DOUBLE) AS value
+        FROM read, (VALUES ('t'), ('h')) AS metrics(metric)"""
+TRUTHS: Final = {
+    **ROLLUPS,
+    "readings": Truth(
+        "SELECT gateway, sequence, metric, value FROM truth", "SELECT gateway, sequence, metric, value FROM readings"
+    ),
+    "reject": Truth("SELECT gateway, sequence FROM messages WHERE unreadable", "SELECT gateway, sequence FROM reject"),
+    "gateway_freshness": Truth(
+        "SELECT gateway, count(*), count_if(lane = 'backlog'), max(event_time) FROM messages GROUP BY ALL",
+        "SELECT gateway, rows, late_rows, last_event_time FROM gateway_freshness WHERE device IS NULL",
+    ),
+    "throughput": Truth(
+        "SELECT gateway, lane, count(*), count(*) FROM messages GROUP BY ALL",
+        "SELECT gateway, lane, sum(received), sum(ingested) FROM throughput GROUP BY ALL",
+    ),
+    "outages": Truth(
+        "SELECT gateway, count(*) FROM messages WHERE lane = 'backlog' GROUP BY ALL",
+        "SELECT gateway, sum(messages) FROM outages GROUP BY ALL",
+    ),
+    "delivery_slo": Truth(
+        "SELECT gateway, date_trunc('hour', received_at), count(*) FROM messages GROUP BY ALL",
+        "SELECT gateway, window_start, messages FROM delivery_slo WHERE width_s = 3600",
+    ),
+    "device_days": Truth(
+        "SELECT gateway, CAST(received_at AS DATE), count(*) FROM read GROUP BY ALL",
+        "SELECT gateway, event_date, messages FROM device_days",
+    ),
+    "landed_ranges": Truth(
+        "SELECT gateway, min(sequence), max(sequence), count(*) FROM messages GROUP BY ALL",
+        "SELECT gateway, first_sequence, last_sequence, rows FROM landed_ranges",
+    ),
+    "given_up_ranges": Truth(
+        "SELECT min(first_sequence), max(last_sequence) FROM ledger",
+        "SELECT first_sequence, last_sequence FROM given_up_ranges",
+    ),
+    "completeness": Truth(
+        "SELECT gateway, count(*), 0, 0 FROM messages GROUP BY ALL",
+        "SELECT gateway, rows, duplicates, unexplained FROM completeness",
+    ),
+    "detector_states": Truth(
+        "SELECT gateway, metric, count(*) FROM truth GROUP BY ALL",
+        "SELECT gateway, metric, judged + late FROM detector_states",
+    ),
+}
+
+
+def campaign(folder: Path, kills: int, seed: int) -> Campaign:
+    """Kill so many passes."""
+    made = Campaign(folder, random.Random(seed))
+    while made.killed.total() < kills:
+        made.kill()
+        print(f"{made.killed.total()} kills in {made.landings} passes", flush=True)
+    made.finish()
+    print("\n".join(f"{count} x {place}" for place, count in sorted(made.killed.items())))
+    return made
+
+
+def test_100_passes_are_killed(tmp_path: Path) -> None:
+    try:
+        connector.jars()
+        java.find()
+    except (connector.ConnectorMissing, java.JavaMissing) as missing:
+        pytest.skip(str(missing))
+    done = campaign(tmp_path, KILLS, chosen_seed(SEED))
+    assert differences(done.lake, ("telemetry", "ledger"), _VIEWS, TRUTHS) == {}
+    assert {place.job for place in done.killed} == set(WRITTEN), "every job was killed"
