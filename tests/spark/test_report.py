@@ -251,7 +251,7 @@ class TestContent:
         assert (balance.accepted, said, balance.unstated) == (110, 110, 5)
 
     def test_the_hours_in_which_something_is_unexplained(self, lake: Path) -> None:
-        row = address(hour=START, accepted=4, landed=3, given_up="{}", waiting=0, unexplained=1)
+        row = address(hour=START, accepted=4, landed=3, given_up="{}", waiting=0, unexplained=1, settled=False)
         put(lake, "completeness_hourly", row, row | {"first_sequence": 9, "unexplained": 0})
         _, text = read(page.render(queries.read(lake), facts.Facts()))
         assert "Hours with something unexplained" in text
