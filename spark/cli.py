@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import signal
 import sys
@@ -31,6 +32,8 @@ FAILED, USAGE, INTEGRITY = 1, 2, 4
 """Exit codes, beside 0: the thing asked for failed; wrong usage or configuration; the data breaks its contract."""
 FOLLOW_SECONDS = 5.0
 """Pause between two passes when following."""
+_SECRET = re.compile(r"(\.secret|\.secret\.key|\.session\.token|[pP]assword)$")
+"""Settings whose value is a secret itself, and not the name of one."""
 FAILURES_MAX = 3
 """Passes that may fail in a row before following gives up: a commit race heals by itself, a broken disk does not."""
 
@@ -252,6 +255,11 @@ def _pairs(settings: Sequence[str]) -> dict[str, str]:
         key, equals, value = setting.partition("=")
         if not equals or not key.startswith("spark."):
             raise click.UsageError(f"--conf takes spark.KEY=VALUE, not {setting!r}")
+        if _SECRET.search(key):
+            raise click.UsageError(
+                f"--conf {key}: everybody on this machine reads command lines. A bucket's key is in the environment "
+                "(AWS_SECRET_ACCESS_KEY), a cluster's secret in spark-defaults.conf"
+            )
         pairs[key] = value
     return pairs
 

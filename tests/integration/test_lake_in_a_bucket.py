@@ -15,6 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
 
 from cloud.lake import compaction, tables
 from cloud.lake.lake import Transaction
@@ -25,6 +26,7 @@ from cloud.place.faults import StoreError, explained
 from cloud.place.options import BadOptions, Credentials, from_environment, read_credentials
 from cloud.place.place import of_table, parse
 from cloud.proof.proof import prove
+from spark.cli import analytics
 from tests.support.cut_link import CutLink
 from tests.support.lake import manifests_asked_for
 from tests.support.processes import Waypost, edge, free_port, hub, wait_until
@@ -173,6 +175,17 @@ class TestRefused:
     def test_what_a_store_says_is_explained(self, said: str, expected: str) -> None:
         assert expected in explained(said)
         assert explained("No such file") == "No such file"
+
+
+def test_sparks_jobs_without_their_client_of_object_stores_name_the_command(
+    lake: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Table.open(lake, "telemetry")
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    said = CliRunner().invoke(analytics, ["run", "--lake", lake.uri])
+    assert (said.exit_code, "-m spark.setup install s3" in said.output) == (2, True)
+    # The store was asked whether it knows conditional writes, and nothing is left of that.
+    assert lake.names("_probe") == []
 
 
 class TestOptions:

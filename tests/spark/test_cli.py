@@ -58,6 +58,16 @@ class TestUsage:
     def test_bad_setting(self, lake: Path) -> None:
         assert invoke("run", "--lake", lake, "--conf", "nonsense")[0] == 2
 
+    def test_a_secret_in_a_setting(self, lake: Path) -> None:
+        for name in (
+            "hadoop.fs.s3a.secret.key",
+            "hadoop.fs.s3a.session.token",
+            "authenticate.secret",
+            "ssl.keyPassword",
+        ):
+            code, output = invoke("run", "--lake", lake, "--conf", f"spark.{name}=abc")
+            assert (code, "AWS_SECRET_ACCESS_KEY" in output, "abc" in output) == (2, True, False), name
+
     def test_bad_facts(self, lake: Path, tmp_path: Path) -> None:
         (tmp_path / "facts.json").write_text("[]")
         code, output = invoke("report", "--lake", lake, "--out", tmp_path / "r", "--facts", tmp_path / "facts.json")
