@@ -23,10 +23,11 @@ KEY_UPDATE: Final = b"\x18\0\0\x01\x01"
 class TlsPeer:
     """Over a socket that blocks; nothing is read but what the handshake needs."""
 
-    def __init__(self, connection: socket.socket, context: ssl.SSLContext) -> None:
+    def __init__(self, connection: socket.socket, context: ssl.SSLContext, *, server_side: bool = False) -> None:
         self.socket = connection
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self.tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname="localhost")
+        host = None if server_side else "localhost"
+        self.tls = context.wrap_bio(self._incoming, self._outgoing, server_side, host)
         self._run(self.tls.do_handshake)
 
     def send(self, data: bytes) -> None:

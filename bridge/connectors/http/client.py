@@ -20,6 +20,7 @@ from bridge.connecting import socket_to, streams_over
 from bridge.connectors.flights import ACCEPTED, Answer, Flight, Flights
 from bridge.connectors.http import verdict
 from bridge.connectors.http.body import CONTENT_TYPES, encode
+from bridge.connectors.http.network import transport
 from bridge.connectors.http.signing import batch_name, secret_of, signature
 from bridge.connectors.http.verdict import Verdict
 from bridge.connectors.limits import (
@@ -84,7 +85,7 @@ class HttpClient:
         context = self._tls() if endpoint.tls and self._tls is not None else None
         await _reach(endpoint, context)
         async with httpx.AsyncClient(
-            verify=context or ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),  # without TLS none is loaded
+            transport=transport(context),
             follow_redirects=False,
             trust_env=False,
             timeout=httpx.Timeout(HTTP_ANSWER_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),

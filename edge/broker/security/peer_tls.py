@@ -39,6 +39,7 @@ def peer_context(files: TlsFiles) -> ssl.SSLContext:
             raise PeerTlsError(f"list of revoked certificates {files.crl}: {tls_reason(error)}") from error
         context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
     context.minimum_version = ssl.TLSVersion.TLSv1_2  # what is older is broken (RFC 8996)
+    context.options |= ssl.OP_NO_RENEGOTIATION  # a peer could have us do one handshake after the other
     if files.certificate is not None:
         try:
             context.load_cert_chain(files.certificate, files.key, password=no_passphrase)

@@ -18,11 +18,13 @@ import pytest
 
 from bridge.transport import tls
 from bridge.transport.dialed import NoTlsError, transport_over
+from bridge.transport.driver import Driver
 from bridge.transport.served import ServedTransport
 from bridge.transport.tls import OWED_BYTES_MAX, TlsTransport
 from bridge.transport.tls_records import RECORDS_AT_ONCE
 from tests.support.certificates import Authority
 from tests.support.tls_peer import TrafficKeys
+from tests.unit.bridge.test_driver import Later, Nobody
 from tests.unit.bridge.test_tcp import until
 from tests.unit.bridge.test_tls import SIZES, VERSIONS, WAIT_S, Noting, TlsEnd
 
@@ -181,6 +183,50 @@ class TestBytes:
 
                 await end.run(first)
                 await until(lambda: made.heard.data == b"first")
+
+        asyncio.run(scenario())
+
+
+class TestCuts:
+    @pytest.mark.parametrize("version", VERSIONS)
+    def test_a_server_that_goes_after_any_byte(self, place: Place, version: ssl.TLSVersion) -> None:
+        """Whoever dialed is told, before there is a connection or behind it, and nothing waits."""
+
+        async def said(bytes_max: int) -> int:
+            """The server stops after so many bytes of its own; returns how many it would have said."""
+            context = place.trusting()
+            context.maximum_version = version
+            async with line(context) as made:
+                end = TlsEnd(place.server(), made.far, server_side=True)
+                sent = 0
+
+                async def flush() -> None:
+                    nonlocal sent
+                    data = end.taken()
+                    await end.send_raw(data[: max(bytes_max - sent, 0)])
+                    sent += len(data)
+                    if sent >= bytes_max:
+                        raise EOFError
+
+                end.flush = flush  # type: ignore[method-assign]
+
+                def first() -> None:
+                    end.tls.do_handshake()
+                    end.tls.write(b"first")
+
+                with contextlib.suppress(EOFError, ConnectionError):
+                    await end.run(first)
+                made.far.close()
+                with contextlib.suppress(ConnectionError):
+                    await asyncio.wait_for(made.dialing, WAIT_S)
+                    await until(lambda: "lost" in made.heard.told)
+                assert made.dialing.done()
+                return sent
+
+        async def scenario() -> None:
+            whole = await said(1 << 20)
+            for bytes_max in range(0, whole + 1, 23):
+                await said(bytes_max)
 
         asyncio.run(scenario())
 
@@ -427,6 +473,45 @@ class TestTurns:
 
         with mock.patch.object(tls, "DECRYPT_S", 0.0):
             asyncio.run(scenario())
+
+
+class Metered:
+    """`bridge.transport.driver.Meter`."""
+
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+
+    def begun(self, driver: Driver) -> None: ...
+
+    def identified(self, driver: Driver, user: str) -> bool:
+        return True
+
+    def held(self, driver: Driver, held_bytes: int) -> None:
+        self.seen.append(held_bytes)
+
+    def ended(self, driver: Driver) -> None: ...
+
+
+def test_what_is_not_decrypted_is_in_the_meter(place: Place) -> None:
+    async def scenario() -> None:
+        meter = Metered()
+        async with line(place.trusting()) as made:
+            end = await made.up(place.server())
+            told = made.heard.told
+            connection = Later()
+            driver = Driver(
+                connection, lambda _: Nobody(), write_bytes_max=1, meter=meter, gone=lambda _: told.append("lost")
+            )
+            made.heard.transport.set_protocol(driver)
+            driver.connection_made(made.heard.transport)
+            end.tls.write(bytes(16_000))
+            record = end.taken()
+            await end.send_raw(record[:10_000])
+            await until(lambda: meter.seen == [10_000])
+            await end.send_raw(record[10_000:])
+            await until(lambda: meter.seen[-1] == 0 and connection.received == 16_000)
+
+    asyncio.run(scenario())
 
 
 def test_what_was_lost_is_freed_at_once(place: Place) -> None:

@@ -81,6 +81,7 @@ class TestFiles:
         context = peer_context(TlsFiles(ca=authority.certificate, certificate=server.certificate, key=server.key))
         assert (context.verify_mode, context.check_hostname) == (ssl.CERT_REQUIRED, True)
         assert context.minimum_version is ssl.TLSVersion.TLSv1_2
+        assert context.options & ssl.OP_NO_RENEGOTIATION
         with pytest.raises(PeerTlsError, match=r"authority .*No such file"):
             peer_context(TlsFiles(ca=str(tmp_path / "missing.pem")))
         with pytest.raises(PeerTlsError, match="does not belong"):

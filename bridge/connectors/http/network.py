@@ -1,0 +1,109 @@
+"""HTTP's connections, on our own transports (`bridge.connecting`): what httpcore asks of a network.
+
+Its own reads of TLS take up to 64 KiB at once, whatever that costs: 64 KiB of requests for new keys 50 ms.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections.abc import AsyncIterator, Iterable
+from typing import Any, Final
+
+import httpcore
+import httpx
+
+from bridge.connecting import Streams, socket_to, streams_over
+from bridge.dialer import AttemptError
+
+CONNECTIONS_MAX: Final = 2
+"""Requests go one at a time: one connection, and one that ends."""
+
+
+def transport(context: ssl.SSLContext | None) -> httpx.AsyncHTTPTransport:
+    """For `httpx.AsyncClient`; `context` None: without TLS."""
+    unused = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # without one it loads the system's authorities
+    made = httpx.AsyncHTTPTransport(verify=context or unused, trust_env=False)
+    made._pool = httpcore.AsyncConnectionPool(  # httpx has no place for a network
+        ssl_context=context or unused,
+        max_connections=CONNECTIONS_MAX,
+        network_backend=Network(secure=context is not None),
+    )
+    return made
+
+
+class Network(httpcore.AsyncNetworkBackend):
+    """Connections to one server."""
+
+    def __init__(self, *, secure: bool) -> None:
+        """`secure`: TLS begins with the first byte."""
+        self._secure = secure
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore.AsyncNetworkStream:
+        async with _said(timeout, httpcore.ConnectTimeout, httpcore.ConnectError):
+            opened = await socket_to(host, port)
+            return Unsecured(opened) if self._secure else Stream(await streams_over(opened))
+
+
+class Unsecured(httpcore.AsyncNetworkStream):
+    """A connected socket whose TLS is to begin."""
+
+    def __init__(self, opened: socket.socket) -> None:
+        self._opened = opened
+
+    async def start_tls(
+        self,
+        ssl_context: ssl.SSLContext,
+        server_hostname: str | None = None,
+        timeout: float | None = None,
+    ) -> httpcore.AsyncNetworkStream:
+        async with _said(timeout, httpcore.ConnectTimeout, httpcore.ConnectError):
+            return Stream(await streams_over(self._opened, ssl_context, server_hostname or ""))
+
+    async def aclose(self) -> None:
+        self._opened.close()
+
+
+class Stream(httpcore.AsyncNetworkStream):
+    """A connection."""
+
+    def __init__(self, streams: Streams) -> None:
+        self._reader, self._writer = streams
+
+    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        async with _said(timeout, httpcore.ReadTimeout, httpcore.ReadError):
+            return await self._reader.read(max_bytes)
+
+    async def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        async with _said(timeout, httpcore.WriteTimeout, httpcore.WriteError):
+            self._writer.write(buffer)
+            await self._writer.drain()
+
+    async def aclose(self) -> None:
+        self._writer.close()
+
+    def get_extra_info(self, info: str) -> Any:
+        if info == "is_readable":  # of one that waits for the next request: it was closed, or says what nobody asked
+            return self._reader.at_eof() or bool(self._reader._buffer)  # type: ignore[attr-defined]
+        return self._writer.get_extra_info(info)
+
+
+@contextlib.asynccontextmanager
+async def _said(timeout_s: float | None, too_late: type[Exception], failed: type[Exception]) -> AsyncIterator[None]:
+    """What fails is said as httpcore says it."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            yield
+    except TimeoutError as error:
+        raise too_late(str(error)) from error
+    except (OSError, AttemptError) as error:
+        raise failed(str(error)) from error
