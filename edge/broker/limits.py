@@ -15,7 +15,7 @@ NAMES_REMEMBERED_MAX: Final = 32_768
 """Addresses whose rule and route are kept resolved, some 600 bytes each with what lanes know of them, more where many
 subscribe: four for each of 8 000 devices. Beyond it the cache starts anew, 10 us an address."""
 
-NAMES_REMEMBERED_AT_ONCE: Final = 1_024
+NAMES_REMEMBERED_AT_ONCE: Final = 256
 """Of these, so many get their place when they come for the first time; the others when they come again."""
 
 NAMES_NOTED_MAX: Final = 65_536
@@ -72,6 +72,11 @@ TRIM_LATEST_S: Final = 6.0
 
 TRIM_GROWTH_BYTES: Final = 16 * MIB
 """By so much the process has to grow before it is asked again as soon as that."""
+
+TRIM_SETTLED_BYTES: Final = 2 * MIB
+TRIM_SETTLED_S: Final = 6.0
+"""By so much the process has to grow, and for so long not to grow on, before it is asked for that alone: half of what a
+burst of names takes is in use while it lasts only."""
 
 PACKETS_HELD_MAX: Final = 2
 """Largest messages (`Limits.packet_bytes_max`) one connection may hold, half-sent or unread: an AMQP client may have
@@ -228,6 +233,10 @@ QUEUE_REST_S: Final = 5.0
 """How long a queue is kept open once nobody consumes from it: clients that come back for every message find it as it
 was. Then it is but a name (some 300 bytes instead of 3 KiB)."""
 
+QUEUES_IDLE_MAX: Final = 256
+"""With more open ones nobody consumes from, none is kept as it was, 1 MiB: after a start every queue that has messages
+is opened once."""
+
 SUBSCRIPTION_REST_S: Final = 2.0
 """How long a durable subscription is kept as it was once nobody holds it: clients come back after a lost connection.
 Then it is a row of numbers and its name (some 200 bytes instead of 3 KiB)."""
@@ -239,7 +248,7 @@ ticks."""
 SUBSCRIPTIONS_LAID_DOWN_MAX: Final = 2_000
 """Of those, how many become numbers in one tick, 20 us each."""
 
-SUBSCRIPTIONS_OPEN_MAX: Final = 1_000
+SUBSCRIPTIONS_OPEN_MAX: Final = 250
 """With more of them open, those nobody holds are not kept open: objects of a burst leave the allocator in pieces, which
 the process keeps when they have gone."""
 

@@ -314,7 +314,7 @@ class LogSubscription:
         """Nobody has anything of it (`at_rest`), and another object may serve the cursor later. It is freed at once: as
         its parts know it, thousands would take memory until the collector looks at everything."""
         self.retire()
-        self._closed = True
+        self._closed, self.order = True, None
         del self.reader, self.dead_lettering, self.expiry
 
     @property

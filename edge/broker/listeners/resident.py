@@ -16,6 +16,8 @@ from edge.broker.limits import (
     TRIM_CALM_S,
     TRIM_GROWTH_BYTES,
     TRIM_LATEST_S,
+    TRIM_SETTLED_BYTES,
+    TRIM_SETTLED_S,
 )
 from edge.broker.listeners.heap import trim_heap
 
@@ -59,6 +61,10 @@ class Resident:
         """Since when it is known that there is something to give back."""
         self._busy_at = float("-inf")
         """When something was given up last, or somebody left."""
+        self._highest = 0
+        """About the most since it was asked."""
+        self._grew_at = 0.0
+        """When it was more than that."""
 
     def look(self, now: float, *, freed: bool, left: bool = False) -> bool:
         """`freed`: much has been given up since the last look; `left`: peers have left. True when the allocator has
@@ -79,14 +85,20 @@ class Resident:
         if freed or grown:
             self._wait_s = TRIM_AGAIN_S_MIN
         calm = now - self._busy_at >= TRIM_CALM_S or now - self._freed_since >= TRIM_LATEST_S
-        needed = self.bytes > self._bytes_max // 2 or (self._freed and calm)
+        needed = self.bytes > self._bytes_max // 2 or (self._freed and calm) or self._is_settled(now)
         trims = needed and now - self._trimmed_at >= self._wait_s
         if trims:
             self._freed = self._left = False
             before, self._trimmed_at = self.bytes, now
             self._trim()
-            self.bytes = self._after_trim = self._read()
+            self.bytes = self._after_trim = self._highest = self._read()
             if before - self.bytes < before // TRIM_GAIN_SHARE:
                 self._wait_s = min(2 * self._wait_s, TRIM_AGAIN_S_MAX)
         self.exceeded = self.bytes > self._bytes_max
         return trims
+
+    def _is_settled(self, now: float) -> bool:
+        """It has grown by something, and has stopped: what that took in passing is given back."""
+        if self.bytes > self._highest + TRIM_SETTLED_BYTES // 2:
+            self._highest, self._grew_at = self.bytes, now
+        return self._highest >= self._after_trim + TRIM_SETTLED_BYTES and now - self._grew_at >= TRIM_SETTLED_S

@@ -19,7 +19,7 @@ from edge.broker.delivery import LogSubscription
 from edge.broker.delivery.expiry import SWEEP_AGAIN_NS
 from edge.broker.delivery.log import Watcher
 from edge.broker.delivery.priorities import NORMAL, priority_of
-from edge.broker.limits import QUEUE_REST_S, QUEUES_LOOKED_AT_MAX, QUEUES_OPENED_MAX
+from edge.broker.limits import QUEUE_REST_S, QUEUES_IDLE_MAX, QUEUES_LOOKED_AT_MAX, QUEUES_OPENED_MAX
 from edge.broker.message.time_to_live import ttl_ns
 from edge.broker.model.interfaces import AddressError, Consumer, Refusal
 from edge.broker.model.topics import FilterTree
@@ -71,6 +71,8 @@ class Queues(Mapping[str, LogSubscription]):
         self._now_s = 0.0
         self._unknown = self._known.all()
         """Nobody has looked whether there is something in them, since the start."""
+        self._looked_into: set[str] = set()
+        """Open ones that were among them, and nobody consumes from yet."""
 
     def __getitem__(self, address: str) -> LogSubscription:
         queue = self.opened.get(address)
@@ -186,12 +188,16 @@ class Queues(Mapping[str, LogSubscription]):
     def _look_at_unknown(self) -> None:
         """What was there at the start: open what has messages, as some may have expired; the others are unused."""
         opened = 0
+        self._looked_into = {each for each in self._looked_into if each in self.opened and not self.opened[each].group}
+        if len(self._looked_into) >= QUEUES_IDLE_MAX:
+            return  # the medium is slow
         for _ in range(min(QUEUES_LOOKED_AT_MAX, len(self._unknown))):
             log = self._unknown.pop()
             if log not in self._known or (address := self._known.address(log)) in self.opened:
                 continue
             if self._logs.backlog(address):
                 self._open(address, log)
+                self._looked_into.add(address)
                 opened += 1
                 if opened >= QUEUES_OPENED_MAX:
                     return
@@ -200,6 +206,7 @@ class Queues(Mapping[str, LogSubscription]):
 
     def _close_unused(self, now_ns: int) -> None:
         began = False
+        rest_s = QUEUE_REST_S if len(self._idle) <= QUEUES_IDLE_MAX else 0.0
         for _ in range(QUEUES_LOOKED_AT_MAX):
             address = next(self._looking, None)
             if address is None:
@@ -210,17 +217,18 @@ class Queues(Mapping[str, LogSubscription]):
             queue = self.opened.get(address)
             if queue is None or not queue.at_rest or not self._logs.is_alone(queue):
                 self._idle.pop(address, None)
-            elif self._now_s - self._idle.setdefault(address, self._now_s) >= QUEUE_REST_S:
+            elif self._now_s - self._idle.setdefault(address, self._now_s) >= rest_s:
                 self._close(address, queue, now_ns)
 
     def _close(self, address: str, queue: LogSubscription, now_ns: int) -> None:
         del self.opened[address]
         self._idle.pop(address, None)
-        queue.retire()
+        due_ns = queue.expiry.due_ns
+        queue.let_go()
         if not self._logs.backlog(address):
             self._known.unused_since(queue.log, self._now_s)
-        elif queue.expiry.due_ns is not None:
-            self._expires_at(address, min(queue.expiry.due_ns, now_ns + SWEEP_AGAIN_NS))
+        elif due_ns is not None:
+            self._expires_at(address, min(due_ns, now_ns + SWEEP_AGAIN_NS))
 
     # --- made and forgotten -----------------------------------------------------------------------------------
 

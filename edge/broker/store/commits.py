@@ -78,8 +78,8 @@ class GroupCommits:
             return False
         now, waiting, group = self._clock(), self._waiting, self._gatherer.open
         self._reads.retry(now)
-        if self._logs.came:
-            self._resting.look()
+        self._resting.look(now)
+        self._counters.age(now, self._buffer.reservations)
         if not waiting:
             self._lazy_since_s = None
         elif self._lazy_since_s is None:
@@ -90,7 +90,8 @@ class GroupCommits:
         spill_due = may_retry and bool(self._buffer.due or self._buffer.low)
         batch_due = group.due_at_s is not None and now >= group.due_at_s
         lazy_due = waiting and may_retry and (self._lazy_over(now) or self._removals.unfinished)
-        if not (group.urgent or batch_due or lazy_due or spill_due):
+        group.calm = may_retry and self._counters.keeps_many_logs and self._resting.calm(now)
+        if not (group.urgent or batch_due or lazy_due or spill_due or group.calm):
             return False
         self._start(now, with_moves=lazy_due or batch_due, last=False)
         return True

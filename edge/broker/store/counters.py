@@ -8,13 +8,18 @@ each commit writes a part of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Collection, Iterable
+from typing import Final
 
 from edge.broker.store.errors import StoreError
 from edge.broker.store.group import Group
 from edge.broker.store.limits import POSITION_MAX, Limits
 from edge.broker.store.logs import LogRow, LogTable
 from edge.broker.store.loops import loops
+
+ADDRESS_AGE_S: Final = 2.0
+"""How often many addresses age: one that has not come for so long is looked for among the older ones, and after as
+long again on the medium, 10 us."""
 
 
 class Counters:
@@ -24,7 +29,10 @@ class Counters:
         self._limits = limits
         self._logs = logs
         self.sequences: dict[str, int] = {}
-        """Next sequence of every address known here."""
+        """Next sequence of addresses that came lately."""
+        self._older: dict[str, int] = {}
+        """Of those that came before, and of some in `sequences` what it was."""
+        self._aged_at = 0.0
         self.uncounted: dict[str, int] = {}
         self.uncounted_logs: set[int] = set()
         self.uncounted_bytes = 0
@@ -40,6 +48,30 @@ class Counters:
     def lag(self) -> bool:
         """The medium has not been told of all."""
         return bool(self.uncounted or self.uncounted_logs)
+
+    @property
+    def known(self) -> dict[str, int]:
+        """Next sequence of every address of which the medium may not have been told, and of others."""
+        return {**self._older, **self.uncounted, **self.sequences}
+
+    @property
+    def keeps_many_logs(self) -> bool:
+        """So many are not counted that they are worth a commit once nothing comes to any others."""
+        return len(self.uncounted_logs) > self._limits.counted_logs_calm_max
+
+    def age(self, now: float, reserved: Collection[str]) -> None:
+        """Where there are many addresses, forget those that have not come for some seconds. Those that are `reserved`
+        stay. Not while a commit is running. `now`: seconds, monotonic."""
+        many = len(self.sequences) + len(self._older) > self._limits.addresses_kept
+        if not many or now - self._aged_at < ADDRESS_AGE_S:
+            return
+        self._aged_at = now
+        self._older, self.sequences = self.sequences, {}
+        self._keep(reserved)
+
+    def _keep(self, reserved: Collection[str]) -> None:
+        self.sequences.update((name, self._older[name]) for name in reserved if name in self._older)
+        self._characters = sum(map(len, self.sequences)) + sum(map(len, self._older))
 
     def number(self, group: Group, load: Callable[[Iterable[str]], dict[str, int]]) -> None:
         """Give every run of a group its position and sequence. `load` says what the medium has of addresses.
@@ -60,18 +92,25 @@ class Counters:
                 self._logs.to_reclaim[log] = None
 
     def _load_missing(self, group: Group, load: Callable[[Iterable[str]], dict[str, int]]) -> None:
-        """Ask for all the addresses of a group at once that are not known here."""
+        """Find all the addresses of a group at once that have not come lately; the medium is asked for what no other
+        place has."""
         missing = {run.address for _, run in group.runs if run.address not in self.sequences}
-        loaded = load(missing)
-        self.sequences.update(dict.fromkeys(missing, 0))
-        self._characters += sum(map(len, missing))
-        self.sequences.update(loaded)
+        for before in (self._older, self.uncounted):
+            if before:
+                self.sequences.update((name, before[name]) for name in missing if name in before)
+                missing.difference_update(before)
+        if missing:
+            loaded = load(missing)
+            self.sequences.update(dict.fromkeys(missing, 0))
+            self._characters += sum(map(len, missing))
+            self.sequences.update(loaded)
 
     def count(self, group: Group) -> None:
         """Decide whether this group writes the counters, and which rows of table ``log`` it writes."""
         limits = self._limits
         group.counting = (
             group.last
+            or group.calm
             or bool(group.evicting or group.thinning or group.spills)
             or self._lags_enough(group)
             or self._characters > limits.addresses_characters_max
@@ -79,17 +118,20 @@ class Counters:
             or any(self._logs[log].next for log in group.new_logs)  # one that was another's: its row has counters
             or (not group.runs and bool(self._logs.to_reclaim) and bool(self.uncounted_logs))
         )
-        touched = group.freed.union(group.new_logs)
+        touched, counted = group.freed.union(group.new_logs), set[int]()
         if group.counting:
             group.counters = {**self.uncounted, **group.sequences}
             touched |= self.uncounted_logs | group.ends.keys()
         elif len(self.uncounted) + len(group.sequences) >= limits.counted_addresses_max:
             group.counters = self._next_part(group)
+        if not group.counting and group.new_logs:
+            counted = group.counted = group.ends.keys() & group.new_logs  # their rows are written in any case
+            group.counters |= {run.address: group.sequences[run.address] for log, run in group.runs if log in counted}
         spills = {spill.log: spill for spill in group.spills}
         touched |= spills.keys()
         for log in sorted(touched):
             state = self._logs[log]
-            if group.counting:
+            if group.counting or log in counted:
                 end, size = group.ends.get(log, state.next), state.bytes + group.sizes.get(log, 0)
                 if log in spills:
                     end, size = spills[log].end, size + spills[log].size
@@ -102,7 +144,7 @@ class Counters:
         limits, waiting = self._limits, len(self.uncounted) + len(group.sequences)
         commits, size = self._uncounted_commits + 1, self.uncounted_bytes + group.size
         few_logs = len(self.uncounted_logs) <= limits.counted_logs_few
-        in_parts = few_logs and len(self.sequences) <= limits.addresses_cached_max
+        in_parts = few_logs and len(self.sequences) + len(self._older) <= limits.addresses_cached_max
         if not in_parts and waiting >= limits.counted_addresses_max:
             return True
         if in_parts and len(self.uncounted) > limits.counted_at_once:
@@ -123,14 +165,18 @@ class Counters:
         counters.update({address: fresh[address] for address in part if address in fresh})
         return counters
 
-    def committed(self, group: Group, reserved: Container[str]) -> None:
+    def committed(self, group: Group, reserved: Collection[str]) -> None:
         """The group is on disk. Counters of `reserved` addresses never leave memory."""
         self.sequences.update(group.sequences)
         self.spills = max(self.spills, group.spill)
         if not group.counting:
             self.uncounted.update(group.sequences)
-            self.uncounted_logs.update(group.ends)
-            self._uncounted_commits += 1
+            before = len(self.uncounted_logs)
+            self.uncounted_logs.update(group.ends.keys() - group.counted)
+            for log in group.counted:
+                self._logs[log].counted = group.ends[log]
+            self._logs.came += len(self.uncounted_logs) - before
+            self._uncounted_commits += bool(group.runs)
             self.uncounted_bytes += group.size
             for address in group.counters:
                 del self.uncounted[address]
@@ -142,6 +188,9 @@ class Counters:
         self._sweep.clear()
         self._uncounted_commits = self.uncounted_bytes = 0
         limits = self._limits
-        if len(self.sequences) > limits.addresses_cached_max or self._characters > limits.addresses_characters_max:
-            self.sequences = {address: n for address, n in self.sequences.items() if address in reserved}
-            self._characters = sum(map(len, self.sequences))
+        count = len(self.sequences) + len(self._older)
+        if count > limits.addresses_cached_max or self._characters > limits.addresses_characters_max:
+            self._older, self.sequences = self.sequences, {}
+            self._keep(reserved)
+            self._older = {}
+            self._keep(())

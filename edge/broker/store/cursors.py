@@ -206,8 +206,8 @@ class CursorTable:
             return False
         if not self._logs.set_resting_cursor(row.log, row.cursor, row.name, row.position):
             log = self._logs[row.log]
-            if row.position > log.next:
-                return False
+            if row.position > log.next or not log.has_cursors:
+                return False  # the only one of a log is an object when that is: a table of its own takes 5 KiB
             self._put_at_rest(log, RestingCursor(row.cursor, row.name, max(row.position, log.first)))
         self._last = max(self._last, row.cursor)
         return True

@@ -265,7 +265,7 @@ class StoreEngine(Generic[M]):
         return self.medium.opening_ends()
 
     def sequences(self) -> Iterator[tuple[str, int]]:
-        return iter({**dict(self.medium.sequences()), **self._counters.sequences}.items())
+        return iter({**dict(self.medium.sequences()), **self._counters.known}.items())
 
     @property
     def reached(self) -> Mapping[int, int]:

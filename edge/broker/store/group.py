@@ -87,6 +87,8 @@ class Group:
     monotonic_ns: int = 0
     last: bool = False
     """The store closes after it."""
+    calm: bool = False
+    """No logs have come into use for a while, and it writes the counters of those that did."""
     packed: set[int] = field(default_factory=set)
     """Logs whose messages may wait, so that their segments are worth compressing."""
     moved: set[int] = field(default_factory=set)
@@ -97,6 +99,8 @@ class Group:
     """Next sequence by address, after this group."""
     counting: bool = False
     counters: dict[str, int] = field(default_factory=dict)
+    counted: set[int] = field(default_factory=set)
+    """New logs whose ends it writes, with the counters of what came to them, although it does not write all."""
     log_rows: list[LogRow] = field(default_factory=list)
     cursor_rows: list[CursorRow] = field(default_factory=list)
     evictions: list[Eviction] = field(default_factory=list)

@@ -151,23 +151,29 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     many the oldest go."""
     ledger_growing_max: int = 1_024
     """Ledger entries kept in memory because they may grow; others begin a new row."""
-    logs_in_use_max: int = 2_048
+    logs_in_use_max: int = 1_024
     """Logs that are objects in memory, with their cursor about 500 bytes each. Of more than these, those nobody has
     anything under way with are some numbers (`logs_at_rest`), and objects again for who asks, which takes 5 us."""
+    logs_in_use_calm_max: int = 256
+    """The same once no others have come into use for a while (`resting.CALM_S`)."""
+    counted_logs_calm_max: int = 1_024
+    """Logs that may wait then to be counted; of more all are, in a commit of their own, as others cannot rest."""
     addresses_cached_max: int = 65_536
     """Address counters kept in memory, about 150 bytes each; beyond it they are read again when needed."""
+    addresses_kept: int = 2_048
+    """So many of them stay, however seldom they come (`counters.ADDRESS_AGE_S`): most fleets have fewer."""
     addresses_characters_max: int = 8 * MIB
     """Characters of these addresses: some 128 of 64 KiB. Beyond it the counters are written, and read again."""
     segments_cached_max: int = 8
     """Decoded segments the reader keeps because only a part was delivered, each up to `segment_bytes_max`."""
     checkpoint_bytes: int = 16 * MIB
     """Write-ahead log size that starts a checkpoint. Larger writes each page less often, and keeps more to replay."""
-    cache_bytes: int = 512 * KIB
+    cache_bytes: int = 256 * KIB
     """Pages of the file kept by the connection that writes; the kernel has them too, a read of one takes 2 us. SQLite's
     own 2 MB stay taken after any burst, a tenth of what the gateway needs while it does nothing."""
     commit_cache_bytes: int = 2 * MIB
     """Those a commit changes are kept to its end; beyond this some are written earlier, and again if changed again."""
-    reader_cache_bytes: int = 256 * KIB
+    reader_cache_bytes: int = 128 * KIB
     """The same of each of the two connections that read: one reads segments in order, and none twice, the other asks
     for single rows."""
     busy_timeout_s: float = 5.0

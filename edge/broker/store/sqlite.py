@@ -158,7 +158,7 @@ def _enter_epochs(
     lineage = Epochs.load(side, current)
     known, beside = openings.known(side), openings.beside(directory)
     unknown = beside is not None and beside not in known
-    starts = {**dict(queries.sequences()), **tables.counters.sequences} if unknown else {}
+    starts = {**dict(queries.sequences()), **tables.counters.known} if unknown else {}
     if any(starts.values()):
         name = epochs.begin(connection, starts, f"{openings.COMPANION} names an opening the store does not know")
         lineage.reload(side)

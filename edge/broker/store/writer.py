@@ -50,8 +50,8 @@ BUSY_BYTES: Final = 16 * KIB
 ROWS_EXACT_MAX: Final = 8
 """Up to so many rows one statement writes exactly these, above it a power of two of them, and others the rest: a
 statement is prepared once for each number of rows, and kept. For multiples of 16 up to 256 they took 5.5 MB, and take
-0.7."""
-PARAMETERS_MAX: Final = 512
+0.4."""
+PARAMETERS_MAX: Final = 256
 """Bounds a statement's text and the program SQLite makes of it, 100 to 130 bytes a parameter; a commit beyond it has
 more statements."""
 
@@ -155,6 +155,7 @@ class Writer:
             with contextlib.suppress(RuntimeError):  # the loop is closed: whoever closes the store takes the outcome
                 self._post(job.finished)
             self._look_after_log(job, outcome)
+            del job, outcome  # what it wrote is not kept until there is another
 
     def _outcome(self, job: Job) -> Outcome:
         """Every commit ends, or nobody would ever be answered again: what a summary raises, too, fails the commit."""

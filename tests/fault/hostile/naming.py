@@ -45,7 +45,9 @@ class Figures(NamedTuple):
     took_s: float
 
 
-def queue_names(gateway: Waypost, count: int, *, prefix: str = "queue/", body: bytes = b"x") -> tuple[int, int]:
+def queue_names(
+    gateway: Waypost, count: int, *, prefix: str = "queue/", body: bytes = b"x", retain: bool = False
+) -> tuple[int, int]:
     """(taken, refused) of `count` messages, each for a queue of its own."""
     taken = refused = 0
     with Raw(gateway, version=5).connect("namer") as client:
@@ -53,7 +55,8 @@ def queue_names(gateway: Waypost, count: int, *, prefix: str = "queue/", body: b
         under_way = 0
         while True:
             for i in itertools.islice(names, WINDOW - under_way):
-                client.send(packets.Publish(f"{prefix}{i:08d}", body, qos=1, packet_id=i % 60_000 + 1))
+                number = i % 60_000 + 1
+                client.send(packets.Publish(f"{prefix}{i:08d}", body, qos=1, retain=retain, packet_id=number))
                 under_way += 1
             if not under_way:
                 return taken, refused
@@ -62,6 +65,11 @@ def queue_names(gateway: Waypost, count: int, *, prefix: str = "queue/", body: b
             under_way -= 1
             taken += answer.reason < 0x80
             refused += answer.reason >= 0x80
+
+
+def retained_names(gateway: Waypost, count: int) -> tuple[int, int]:
+    """As `queue_names`, of retained messages."""
+    return queue_names(gateway, count, prefix="retained/", retain=True)
 
 
 def durable_filters(gateway: Waypost, count: int, *, name: str = "filters") -> tuple[int, int]:

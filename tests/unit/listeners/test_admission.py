@@ -8,7 +8,16 @@ from typing import Any
 
 import pytest
 
-from edge.broker.limits import MIB, STRAINED_LOOK_S, TRIM_CALM_S, TRIM_GROWTH_BYTES, TRIM_LATEST_S, Limits
+from edge.broker.limits import (
+    MIB,
+    STRAINED_LOOK_S,
+    TRIM_CALM_S,
+    TRIM_GROWTH_BYTES,
+    TRIM_LATEST_S,
+    TRIM_SETTLED_BYTES,
+    TRIM_SETTLED_S,
+    Limits,
+)
 from edge.broker.listeners import admission as admission_module
 from edge.broker.listeners.admission import Admission, Counted
 from edge.broker.listeners.resident import Resident
@@ -327,6 +336,20 @@ def test_what_peers_had_is_given_back_when_they_leave_by_themselves() -> None:
     assert resident.look(11.0 + TRIM_CALM_S, freed=False)
     assert not resident.look(20.0, freed=False, left=True), "it has not grown since"
     assert not resident.look(20.0 + TRIM_CALM_S, freed=False)
+
+
+def test_what_a_burst_took_in_passing_is_given_back_when_it_is_over() -> None:
+    """Nobody has left."""
+    taken, asked = [40 * MIB], list[float]()
+    resident = Resident(256 * MIB, read=lambda: taken[0], trim=lambda: asked.append(taken[0]))
+    resident.look(0.0, freed=False)
+    assert resident.look(TRIM_SETTLED_S, freed=False), "what the start took"
+    for step in range(8):
+        taken[0] += TRIM_SETTLED_BYTES
+        assert not resident.look(10.0 + step, freed=False)
+    assert resident.look(18.0 + TRIM_SETTLED_S, freed=False)
+    taken[0] += TRIM_SETTLED_BYTES // 2
+    assert not any(resident.look(100.0 + step, freed=False) for step in range(100))
 
 
 @pytest.mark.parametrize("share", [4, 2])

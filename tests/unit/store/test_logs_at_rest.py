@@ -12,6 +12,7 @@ from edge.broker.model.numbered_names import NumberedNames
 from edge.broker.store.limits import Limits
 from edge.broker.store.logs_at_rest import LogsAtRest, RestingLog
 from edge.broker.store.meter import Meter
+from edge.broker.store.resting import CALM_S
 from tests.contract.store.rig import Rig, fail_commits, heal, memory_rig, run_of, sqlite_rig
 
 LIMITS = Limits(logs_in_use_max=10, counted_commits_max=2)
@@ -49,6 +50,24 @@ def test_few_are_in_use(tmp_path: Path) -> None:
     assert in_use(rig) == 0
     assert [log.bytes for log in rig.store.info().logs] == [len(b"%d" % i) for i in range(QUEUES)]
     assert [bodies for _, _, _, bodies in rig.read_all(logs[150])] == [b"150"]
+    rig.store.close()
+
+
+def test_fewer_are_in_use_once_nothing_comes(tmp_path: Path) -> None:
+    """Those of them that wait to be counted are counted then."""
+    limits = Limits(logs_in_use_max=QUEUES, logs_in_use_calm_max=10, counted_logs_calm_max=20, counted_commits_max=1000)
+    rig = sqlite_rig(tmp_path, limits)
+    for log in made(rig):
+        rig.store.append(log, run_of(b"x", address=str(log)))
+    rig.commit()
+    assert in_use(rig) == QUEUES
+    rig.store.flush()
+    assert in_use(rig) == QUEUES, "others may come"
+    rig.commit()
+    for _ in range(4):
+        rig.now += CALM_S
+        assert not rig.store.flush(), "all is counted"
+    assert in_use(rig) == limits.logs_in_use_calm_max
     rig.store.close()
 
 

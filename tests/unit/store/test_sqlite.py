@@ -114,11 +114,30 @@ class TestOpen:
         rig = sqlite_rig(tmp_path, Limits(counted_commits_max=1000, counted_addresses_max=10))
         log = rig.store.log("a")
         rig.store.open_cursor("c", log, 0)
+        rig.commit()
         for i in range(25):
             rig.store.append(log, run_of(b"x", address=f"plant/{i}"))
             rig.commit()
         counted = sqlite_utils.Database(tmp_path / FILE_NAME)["address"].count
         assert counted == 20
+        rig.store.close()
+
+    def test_what_comes_with_a_new_log_is_counted_with_it(self, tmp_path: Path) -> None:
+        """So that nothing is to be counted of thousands of queues that are made one after the other."""
+        rig = sqlite_rig(tmp_path, Limits(counted_commits_max=1000))
+        for name in ("a", "b"):
+            log = rig.store.log(name)
+            rig.store.append(log, run_of(b"xy", b"z", address=f"plant/{name}"))
+            rig.commit()
+        rig.store.append(log, run_of(b"x", address="plant/b"))
+        rig.commit()
+        file = sqlite_utils.Database(tmp_path / FILE_NAME)
+        assert [(row["next"], row["bytes"]) for row in file["log"].rows] == [(2, 3), (2, 3)]
+        assert {row["name"]: row["next"] for row in file["address"].rows} == {"plant/a": 2, "plant/b": 2}
+        rig.settle()
+        rig.reopen()
+        rig.store.append(log, run_of(b"x", address="plant/b"))
+        assert [stored[:2] for _, stored in rig.commit().appended] == [(3, 3)]
         rig.store.close()
 
     PARTS = Limits(
@@ -136,6 +155,7 @@ class TestOpen:
         rig = sqlite_rig(tmp_path, self.PARTS)
         log = rig.store.log("a")
         rig.store.open_cursor("c", log, 0)
+        rig.commit()
         names = [f"plant/{i}" for i in range(8)]
         for name in reversed(names[1:]):
             rig.store.append(log, run_of(b"x", address=name))
@@ -182,8 +202,9 @@ class TestOpen:
         rig = sqlite_rig(tmp_path, structs.replace(self.PARTS, counted_commits_many_max=5, counted_addresses_max=50))
         log = rig.store.log("a")
         rig.store.open_cursor("c", log, 0)
-        for i in range(5):
-            assert self.counted(tmp_path)[1] == 0 if i else True
+        rig.commit()
+        for _ in range(5):
+            assert self.counted(tmp_path)[1] == 0
             for j in range(4):
                 rig.store.append(log, run_of(b"x", address=f"plant/{j}"))
             rig.commit()
@@ -211,6 +232,19 @@ class TestOpen:
                 rig.store.append(log, run_of(b"x", address=f"plant/{i}{j}"))
             rig.commit()
         assert len(self.counted(tmp_path)[0]) == 12
+        rig.store.close()
+
+    @pytest.mark.parametrize("commits", [1, 1_000])
+    def test_addresses_that_come_no_more_leave_memory(self, tmp_path: Path, commits: int) -> None:
+        """Whether or not the medium has been told of them."""
+        rig = sqlite_rig(tmp_path, Limits(counted_commits_max=commits, addresses_kept=3))
+        log = rig.store.log("a")
+        for turn in range(3):
+            for i in range(10):
+                rig.store.append(log, run_of(b"x", address=f"plant/{i}"))
+                assert [stored[:2] for _, stored in rig.commit().appended] == [(10 * turn + i, turn)]
+                assert len(rig.store._counters.sequences) + len(rig.store._counters._older) <= 5
+        assert dict(rig.store.sequences()) == {f"plant/{i}": 3 for i in range(10)}
         rig.store.close()
 
     def test_address_counters_leave_memory_and_come_back(self, tmp_path: Path) -> None:
@@ -373,6 +407,7 @@ class TestDamage:
 
     def test_newest_messages_rotten_before_they_were_counted(self, rig: Rig, tmp_path: Path) -> None:
         log = rig.store.log("a")
+        rig.commit()
         rig.store.append(log, run_of(b"x"))
         rig.commit()
         change(tmp_path, "UPDATE segment SET crc = crc + 1")
