@@ -186,6 +186,10 @@ class GatewayHealth:
         trouble = self._broker.listeners.certificate_trouble
         if trouble is not None:
             yield Found("certificate", trouble, "put files there that belong together; they are taken up by themselves")
+        revocations = self._broker.listeners.revocations
+        if revocations is not None and (trouble := revocations.trouble) is not None:
+            step = "put the authority's current list there; it is taken up by itself"
+            yield Found("revocations", trouble, step, Severity.ERROR if revocations.closed else Severity.WARNING)
         refused = self._renewal()
         if refused is not None:
             what = f"the hub does not renew this gateway's certificate: {refused}"

@@ -182,6 +182,15 @@ class TlsListener(Part, frozen=True, kw_only=True):
     """Lowest version of TLS."""
 
 
+class DeviceTls(TlsListener, frozen=True, kw_only=True):
+    """Those of a gateway's listeners."""
+
+    client_crl: Live[str | None] = None
+    """Lists of what the authorities of client certificates have revoked (RFC 5280 section 5), PEM or DER, read again
+    when the file changes. Whose certificate is on it is not let in, and has to leave. Without a list that is good
+    nobody is let in by certificate, from 24 h behind its end."""
+
+
 class EndpointHost(Part, frozen=True, kw_only=True):
     """One address of a remote peer; further ones are for failover."""
 
@@ -354,7 +363,7 @@ class BrokerConfiguration(msgspec.Struct, frozen=True, kw_only=True):
     """Where clients are served."""
     host_names: tuple[str, ...] = ()
     """Further names the listeners for HTTP and WebSocket are reached under: of a proxy, or in the DNS."""
-    tls: TlsListener | None = None
+    tls: DeviceTls | None = None
     """Of the listeners with TLS."""
     legacy_dollar_topics: bool = False
     """A filter of an MQTT 3.1 client that begins with a wildcard matches names that begin with ``$`` too, which MQTT

@@ -145,6 +145,7 @@ class Broker:
         self.mqtt_sessions.legacy_dollar_topics = configuration.legacy_dollar_topics
         self._amqp.container_id = _container_id(configuration)
         self.router.quotas.space_bytes = configuration.quota_bytes
+        self.listeners.follow(configuration)
         if self.gate.mode is not configuration.authentication:
             self.gate.mode = configuration.authentication
             for driver in list(self.listeners.drivers()):

@@ -20,10 +20,10 @@ from edge.broker.configuration import (
     Authentication,
     Connector,
     DeviceApiPart,
+    DeviceTls,
     ForwarderPart,
     Protocol,
     TlsFiles,
-    TlsListener,
     TokenIssuer,
 )
 from edge.broker.limits import Limits
@@ -181,7 +181,7 @@ class Listeners(Part, frozen=True, kw_only=True):
     """AMQP over WebSocket and TLS."""
     host_names: Restart[tuple[str, ...]] = ()
     """Names HTTP and WebSocket are reached under, beside addresses and the machine's own name."""
-    tls: Restart[TlsListener | None] = None
+    tls: Restart[DeviceTls | None] = None
     """Certificate and key of the listeners with TLS."""
 
 

@@ -110,6 +110,9 @@ def _gateway(resources: Sequence[Resource]) -> Errors:
         if files is not None and files.client_required and files.client_ca is None:
             message = "needs clientCa: nobody's certificate could be trusted"
             yield error_at(resource, ("spec", "listeners", "tls", "clientRequired"), message)
+        if files is not None and files.client_crl is not None and files.client_ca is None:
+            message = "needs clientCa: lists are signed by the authorities there"
+            yield error_at(resource, ("spec", "listeners", "tls", "clientCrl"), message)
         if spec.hub is not None:
             yield from _hub_urls(resource, spec.hub)
             yield from _proxy(resource, ("spec", "hub", "proxy"), spec.hub.proxy)

@@ -61,6 +61,28 @@ class Authority:
         )  # fmt: skip
         return Issued(certificate, key)
 
+    def revoke(self, issued: Issued) -> None:
+        """From the next list on it is there."""
+        self._ca("-revoke", issued.certificate)
+
+    def revocations(self, *, der: bool = False, begins: str | None = None, ends: str | None = None) -> bytes:
+        """The list of what was revoked; `begins`, `ends`: YYYYMMDDHHMMSSZ, else it is good for a day from now."""
+        times = ["-crl_lastupdate", begins, "-crl_nextupdate", ends] if begins and ends else ["-crldays", "1"]
+        made = self.folder / "made.crl"
+        self._ca("-gencrl", *times, "-out", str(made))
+        if der:
+            _openssl("crl", "-in", str(made), "-outform", "DER", "-out", str(made))
+        return made.read_bytes()
+
+    def _ca(self, *arguments: str) -> None:
+        index, settings, number = (self.folder / name for name in ("index", "crl.cnf", "crlnumber"))
+        if not settings.exists():
+            index.touch()
+            number.write_text("01\n")
+            content = f"[ca]\ndefault_ca=own\n[own]\ndatabase={index}\ncrlnumber={number}\ndefault_md=sha256\n"
+            settings.write_text(content)
+        _openssl("ca", "-config", str(settings), "-cert", self.certificate, "-keyfile", self.key, *arguments)
+
     def context(self, issued: Issued | None = None) -> ssl.SSLContext:
         """A client's context that trusts this authority, and shows `issued` when asked."""
         context = ssl.create_default_context(cafile=self.certificate)

@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 
 from edge.appliance.doctor.check import Result, Surroundings, fail, ok, warn
 from edge.appliance.identity.location import FILE, FOLDER
+from edge.broker.listeners.revocations import ClientRevocations
 
 DAYS_WARN: Final = 30
 """A certificate that is renewed by itself is renewed before; by hand it needs the time."""
@@ -41,16 +42,31 @@ def certificates(around: Surroundings) -> Iterator[Result]:
     """Of the listeners and of every connector."""
     for files in _configured(around):
         yield from check_files(files, datetime.datetime.fromtimestamp(around.now(), datetime.UTC))
+    yield from _of_clients(around)
 
 
 def _configured(around: Surroundings) -> Iterator[Files]:
     tls = around.configuration.tls
     if tls is not None:
-        yield Files("listeners", tls.certificate, tls.key, tls.client_ca, getattr(tls, "client_crl", None))
+        yield Files("listeners", tls.certificate, tls.key, tls.client_ca, None)
     for connector in around.configuration.connectors:
         own = connector.tls
         if own is not None and (own.certificate or own.ca):
             yield Files(f"connector {connector.name}", own.certificate, own.key, own.ca, own.crl)
+
+
+def _of_clients(around: Surroundings) -> Iterator[Result]:
+    """Lists of revoked client certificates, as a start would take them."""
+    tls = around.configuration.tls
+    if tls is None or tls.client_crl is None:
+        return
+    known = ClientRevocations(tls.client_crl, tls.client_ca, around.now)
+    name = "revocations of listeners"
+    if known.trouble is None:
+        yield ok(name, f"{tls.client_crl} is good")
+    else:
+        say = fail if known.closed else warn
+        yield say(name, known.trouble, "put the authority's current list there; it is taken up by itself")
 
 
 def check_files(files: Files, now: datetime.datetime) -> Iterator[Result]:

@@ -19,6 +19,7 @@ from edge.broker.limits import (
 )
 from edge.broker.listeners.admission import Admission, Counted
 from edge.broker.listeners.frames import Bare, Frames
+from edge.broker.listeners.revocations import ClientRevocations
 from edge.broker.listeners.tcp import Gone, ListenError, TcpListener
 from edge.broker.listeners.tls import Certificates, TlsError
 from edge.broker.security.site import Site
@@ -108,6 +109,16 @@ class Listeners:
     def certificate_trouble(self) -> str | None:
         """Why the certificate files as they are now are not in force; None: they are, or none are in use."""
         return self._certificates.trouble if self._certificates is not None else None
+
+    def follow(self, configuration: BrokerConfiguration) -> None:
+        """Take up what of TLS may change while they listen."""
+        if self._certificates is not None and configuration.tls is not None:
+            self._certificates.follow(configuration.tls)
+
+    @property
+    def revocations(self) -> ClientRevocations | None:
+        """What is revoked of client certificates; None: no listener has TLS."""
+        return self._certificates.revocations if self._certificates is not None else None
 
     @property
     def refused(self) -> int:

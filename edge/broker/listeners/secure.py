@@ -23,6 +23,9 @@ log = logging.getLogger(__name__)
 STOP_S: Final = 5.0
 """How long `stop` waits until the last connection is closed: 1 000 take some 50 ms."""
 
+CERTIFIED_MIN: Final = 64
+"""Connections with a certificate that are known before it is looked which of them are closed."""
+
 Identify: TypeAlias = Callable[[Mapping[str, Any] | None], str | None]
 """Who a verified client certificate, as `ssl` gives it, says that a peer is; None: nobody we know."""
 Admit: TypeAlias = Callable[[str | None], asyncio.Protocol | None]
@@ -97,6 +100,10 @@ class Handshakes:
         self._others = others or {}
         self._handshake_s = handshake_s
         self._loop = asyncio.get_running_loop()
+        self._certified: set[TlsTransport] = set()
+        """Connections whose peers have shown a certificate; of those that are closed no more than of others."""
+        self._certified_max = CERTIFIED_MIN
+        certificates.reviewers.append(self.review)
 
     def make(self) -> asyncio.Protocol:
         """For `bridge.transport.listening`: whose a connection is that was accepted."""
@@ -105,6 +112,8 @@ class Handshakes:
 
     async def stop(self) -> None:
         """Drop those under way, and those that wait. Accept no more before."""
+        with contextlib.suppress(ValueError):  # it was stopped before
+            self._certificates.reviewers.remove(self.review)
         parked, self.parked = self.parked, Parked()
         parked.abort()
         for transport in list(self.under_way):
@@ -128,6 +137,8 @@ class Handshakes:
     def secured(self, transport: TlsTransport) -> asyncio.Protocol | None:
         """Who gets a connection whose handshake is done."""
         self._over(transport)
+        if not self._let_in(transport):
+            return None
         identity = self._identify(transport.get_extra_info("peercert"))
         admit = self._admit
         if self._others:
@@ -141,7 +152,33 @@ class Handshakes:
             log.info("%s: no TLS with %s: %s", self._name, peer, error or "it closed the connection")
         self._over(transport)
 
+    def review(self) -> None:
+        """Other certificates may be revoked now: who has shown one of those leaves."""
+        self._drop_closed()
+        for transport in list(self._certified):
+            certificate = _certificate_of(transport)
+            if certificate is not None and self._certificates.revocations.is_revoked(certificate):
+                log.warning("%s: %s has to leave: its certificate was revoked", self._name, _remote(transport))
+                transport.abort()
+
     # --- inside -----------------------------------------------------------------------------------------------
+
+    def _let_in(self, transport: TlsTransport) -> bool:
+        certificate = _certificate_of(transport)
+        if certificate is None:
+            return True
+        why = self._certificates.revocations.refusal(certificate)
+        if why is not None:
+            log.warning("%s: the certificate of %s does not let it in: %s", self._name, _remote(transport), why)
+            return False
+        self._certified.add(transport)
+        if len(self._certified) >= self._certified_max:
+            self._drop_closed()
+        return True
+
+    def _drop_closed(self) -> None:
+        self._certified = {transport for transport in self._certified if not transport.is_closing()}
+        self._certified_max = max(CERTIFIED_MIN, 2 * len(self._certified))
 
     def _begin(self) -> None:
         """Begin what there is room for, in turns of the addresses: one that stalls delays itself."""
@@ -174,6 +211,13 @@ class Handshakes:
             if not self._by_remote[remote]:
                 del self._by_remote[remote]
             self._begin()
+
+
+def _certificate_of(transport: TlsTransport) -> bytes | None:
+    """What the peer has shown and was verified, DER."""
+    secured = transport.get_extra_info("ssl_object")
+    found: bytes | None = secured.getpeercert(binary_form=True) if secured is not None else None
+    return found
 
 
 def _remote(transport: TlsTransport) -> str:

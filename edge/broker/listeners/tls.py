@@ -9,10 +9,12 @@ from __future__ import annotations
 import logging
 import os
 import ssl
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from edge.broker.configuration import TlsListener, TlsVersion
+from edge.broker.configuration import DeviceTls, TlsListener, TlsVersion
+from edge.broker.listeners.revocations import ClientRevocations
 from edge.broker.security.peer_tls import no_passphrase, tls_reason
 
 log = logging.getLogger(__name__)
@@ -37,9 +39,19 @@ class Certificates:
         """Why the files as they are now are not in force; None: they are."""
         self._stamps = _stamps(files)
         self.context = make_context(files, protocols)
+        self.revocations = ClientRevocations(_crl_of(files), files.client_ca, time.time)
+        self.reviewers: list[Callable[[], None]] = []
+        """Called when other certificates may be revoked, by `check` or `follow`."""
+
+    def follow(self, files: TlsListener) -> None:
+        """The configuration is another one: of it the list of revoked certificates counts now."""
+        if self.revocations.follow(_crl_of(files)):
+            self._review()
 
     def check(self) -> bool:
-        """Read the files again when one of them has changed; True when new ones are in force now."""
+        """Read the files again when one of them has changed; True when a new certificate is in force now."""
+        if self.revocations.check():
+            self._review()
         stamps = _stamps(self.files)
         if stamps == self._stamps:
             return False
@@ -53,6 +65,14 @@ class Certificates:
         self.trouble = None
         log.info("certificate %s read again: it counts for new connections", self.files.certificate)
         return True
+
+    def _review(self) -> None:
+        for review in self.reviewers:
+            review()
+
+
+def _crl_of(files: TlsListener) -> str | None:
+    return files.client_crl if isinstance(files, DeviceTls) else None
 
 
 def make_context(files: TlsListener, protocols: Sequence[str] = ()) -> ssl.SSLContext:

@@ -177,6 +177,7 @@ def whole(pki: Path) -> Documents:
     anywhere = "127.0.0.1:0"
     names = ("mqtt", "amqp", "http", "https", "mqtts", "amqps", "mqttWs", "amqpWs", "mqttWss", "amqpWss")
     files = {"certificate": str(pki / "gw.pem"), "key": str(pki / "gw.key"), "clientCa": str(pki / "ca.pem")}
+    files["clientCrl"] = str(pki / "revoked.pem")
     return {
         "Gateway/gw": {
             "listeners": {**dict.fromkeys(names, anywhere), "hostNames": ["gw.example"], "tls": files},
@@ -460,6 +461,7 @@ def facts(gateway: Gateway) -> dict[str, object]:
         "issuer": issuer.configuration if isinstance(issuer, Issuer) else issuer,
         "users": {name: _user(gateway, name) for name in USERS},
         "devices": None if devices is None else (devices.cors_origins, [_device(gateway, name) for name in USERS]),
+        "revocations": broker.listeners.revocations.path if broker.listeners.revocations is not None else None,
         "dollar": broker.mqtt_sessions.legacy_dollar_topics,
         "name": (gateway.status()["gateway"], broker._amqp.container_id),
         "uplinks": {uplink.connector.name: _forwarded(uplink) for uplink in gateway.uplinks},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import time
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, load_pem_priv
 
 from edge.appliance.doctor.certificates import Files, certificates, check_files
 from edge.appliance.doctor.check import Level
-from edge.broker.configuration import BrokerConfiguration, Connector, EndpointHost, TlsFiles, TlsListener
+from edge.broker.configuration import BrokerConfiguration, Connector, DeviceTls, EndpointHost, TlsFiles
 from tests.support.certificates import Authority, Issued
 from tests.unit.doctor.around import bad, machine
 
@@ -100,9 +101,28 @@ class TestFiles:
         assert any("should have been replaced" in seen for _, seen in results) is late
 
 
+def test_the_list_of_revoked_client_certificates(tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "ca")
+    issued, file = authority.issue("gw1"), tmp_path / "revoked.crl"
+    tls = DeviceTls(
+        certificate=issued.certificate, key=issued.key, client_ca=authority.certificate, client_crl=str(file)
+    )
+
+    def looked() -> tuple[str, str]:
+        around = machine(tmp_path, configuration=BrokerConfiguration(tls=tls), now=time.time)
+        [found] = [each for each in certificates(around) if each.name == "revocations of listeners"]
+        return found.level.value, found.seen
+
+    assert looked()[0] == "fail"
+    file.write_bytes(authority.revocations(der=True))
+    assert looked() == ("ok", f"{file} is good")
+    file.write_bytes(authority.revocations(begins="20200101000000Z", ends="20200102000000Z"))
+    assert "ended at 2020-01-02T00:00:00Z: client certificates let nobody in" in looked()[1]
+
+
 def test_listeners_and_connectors_are_looked_at(issued: Issued, authority: Authority, tmp_path: Path) -> None:
     configuration = BrokerConfiguration(
-        tls=TlsListener(certificate=issued.certificate, key=issued.key, client_ca=authority.certificate),
+        tls=DeviceTls(certificate=issued.certificate, key=issued.key, client_ca=authority.certificate),
         connectors=(
             Connector(name="hub", hosts=(EndpointHost(host="h", port=1),), tls=TlsFiles(ca=str(tmp_path / "gone.pem"))),
             Connector(name="plain", hosts=(EndpointHost(host="h", port=1),)),
