@@ -50,7 +50,7 @@ def settings(root: Path) -> None:
     "--data", type=click.Path(path_type=Path, file_okay=False, exists=True), required=True, help="Data directory."
 )
 def environment(data: Path) -> None:
-    """Take up the settings of a container: WAYPOST_NAME, _HUB, _TOKEN, _FORWARD, _KEEP_FREE.
+    """Take up the settings of a container: WAYPOST_NAME, _HUB, _TOKEN, _FORWARD, _PROXY, _KEEP_FREE.
 
     As the gateway's user. What was taken up before stays where they say nothing, or nothing that can be.
     """
@@ -68,7 +68,7 @@ def environment(data: Path) -> None:
         raise CommandError(f"{error.filename or data}: {error.strerror}") from None
     except ConfigurationRejected as rejected:
         words = "\n".join(str(error) for error in rejected.errors)
-        step = "correct the container's variables: WAYPOST_HUB, WAYPOST_TOKEN and WAYPOST_FORWARD are spec.hub"
+        step = "correct the container's variables: WAYPOST_HUB, _TOKEN, _FORWARD and _PROXY are spec.hub"
         raise CommandError(
             f"the settings of the environment were not taken up:\n{words}", hint=step, code=Exit.USAGE
         ) from None

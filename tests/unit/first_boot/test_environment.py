@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from bridge.enrolment import Token
+from bridge.proxy import Proxy
 from bridge.resources.errors import ConfigurationRejected
 from edge.appliance.first_boot.environment import card_of
 from edge.appliance.first_boot.journal import Journal
@@ -33,6 +34,17 @@ def test_they_say_what_a_gateway_is_to_be(tmp_path: Path) -> None:
     assert (tmp_path / "first-boot/wanted.json").stat().st_mode & 0o777 == 0o600
 
 
+def test_several_urls_and_a_proxy(tmp_path: Path) -> None:
+    urls = "amqps://hub.example:5671  wss://hub.example:443"
+    card = card_of({**VARIABLES, "WAYPOST_HUB": urls, "WAYPOST_PROXY": "http://gw:pass%20word@proxy.example"})
+    assert card is not None
+    tell_gateway(tmp_path, card)
+    wanted = Journal(tmp_path).wanted()
+    assert wanted is not None
+    assert wanted.urls == tuple(urls.split())
+    assert wanted.proxy == Proxy(host="proxy.example", username="gw", password="pass word")
+
+
 def test_the_same_variables_are_the_same_settings() -> None:
     first, again, other = (card_of({**VARIABLES, "WAYPOST_FORWARD": each}) for each in ("#", "#", "a/#"))
     assert first is not None
@@ -57,4 +69,8 @@ def test_what_cannot_be_is_refused_without_its_secret() -> None:
     said = refused(WAYPOST_TOKEN=TOKEN[:-3])
     assert "token" in said
     assert TOKEN[:-3] not in said
+    said = refused(WAYPOST_PROXY="socks://gw:password@proxy.example")
+    assert "WAYPOST_PROXY: a proxy is written http://" in said
+    assert "password@proxy" not in said
+    assert "failover" in refused(WAYPOST_HUB="amqps://hub.example:5671 hub.example")
     assert "keepFree" in refused(WAYPOST_KEEP_FREE="much")

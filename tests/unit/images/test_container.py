@@ -43,7 +43,8 @@ def test_building_it_downloads_nothing(folder: Path) -> None:
 
 def test_the_gateway_is_given_every_variable_it_knows() -> None:
     service = yaml.safe_load((building.GATEWAY / "docker-compose.yml").read_text())["services"]["gateway"]
-    known = [environment.NAME, environment.HUB, environment.TOKEN, environment.FORWARD, environment.KEEP_FREE]
+    known = [environment.NAME, environment.HUB, environment.TOKEN, environment.FORWARD]
+    known += [environment.PROXY, environment.KEEP_FREE]
     assert service["environment"] == known
 
 
