@@ -40,7 +40,16 @@ WRITTEN: Final = {
     "rollups": ("rollup_1m", "rollup_1h", "rollup_1d"),
     "anomalies": ("detector_states",),
     "freshness": ("gateway_freshness",),
-    "gaps": ("landed_ranges", "given_up_ranges", "gateway_backlog", "gaps", "completeness_hourly", "completeness"),
+    "gaps": (
+        "landed_ranges",
+        "given_up_ranges",
+        "gateway_backlog",
+        "completeness_hourly",
+        "settled_ranges",
+        "open_statements",
+        "gaps",
+        "completeness",
+    ),
     "throughput": ("throughput",),
     "outages": ("outages",),
     "health": ("device_days", "device_health"),
@@ -145,6 +154,7 @@ def _committed(table: Path, number: int) -> bool:
 
 # --- the truth --------------------------------------------------------------------------------------------------------
 
+_LANDED = ("telemetry", "ledger", "manifests")
 _VIEWS = """
     CREATE VIEW messages AS SELECT *, body = 'unreadable'::BLOB AS unreadable FROM telemetry;
     CREATE VIEW read AS SELECT * FROM messages WHERE NOT unreadable;
@@ -189,6 +199,10 @@ TRUTHS: Final = {
         "SELECT gateway, count(*), 0, 0 FROM messages GROUP BY ALL",
         "SELECT gateway, rows, duplicates, unexplained FROM completeness",
     ),
+    "completeness_hourly": Truth(
+        "SELECT gateway, first_sequence, last_sequence, count FROM manifests",
+        "SELECT gateway, first_sequence, last_sequence, landed FROM completeness_hourly WHERE hour IS NOT NULL",
+    ),
     "detector_states": Truth(
         "SELECT gateway, metric, count(*) FROM truth GROUP BY ALL",
         "SELECT gateway, metric, judged + late FROM detector_states",
@@ -214,5 +228,5 @@ def test_100_passes_are_killed(tmp_path: Path) -> None:
     except (connector.ConnectorMissing, java.JavaMissing) as missing:
         pytest.skip(str(missing))
     done = campaign(tmp_path, KILLS, chosen_seed(SEED))
-    assert differences(done.lake, ("telemetry", "ledger"), _VIEWS, TRUTHS) == {}
+    assert differences(done.lake, _LANDED, _VIEWS, TRUTHS) == {}
     assert {place.job for place in done.killed} == set(WRITTEN), "every job was killed"
