@@ -1,4 +1,4 @@
-"""Deliberate breakages of the promise, each of which the simulation has to find: the checker's own test.
+"""Deliberate breakages of the promise, each of which the simulation has to find (`tests.simulation.mutation`).
 
 A mutation replaces a function of the product while a run lasts. `python -m tests.simulation.mutations` says how many
 seeds each took.
@@ -7,12 +7,10 @@ seeds each took.
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
 from functools import partial
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 from unittest import mock
 
 import msgspec
@@ -56,23 +54,10 @@ from edge.broker.store.medium import FAILED
 from edge.broker.store.records import Committed, Loss
 from edge.broker.store.ticket import Ticket
 from tests.simulation import registry
+from tests.simulation.checker import Violation
+from tests.simulation.mutation import Mutation, Simulation
 from tests.simulation.run import run
 from tests.simulation.world import Options
-
-SEEDS_MAX = 100
-"""Seeds within which each has to be found."""
-
-EVERYTHING = Options().kinds
-
-
-class Mutation(NamedTuple):
-    """One breakage: (owner, attribute, what takes its place), and the faults that bring it to light."""
-
-    name: str
-    patches: Sequence[tuple[Any, str, Any]]
-    kinds: Sequence[str] = EVERYTHING
-    faults: int = 4
-
 
 # --- the gateway ----------------------------------------------------------------------------------------------------
 
@@ -521,43 +506,13 @@ MUTATIONS = (
 )
 
 
-@contextmanager
-def applied(mutation: Mutation) -> Iterator[None]:
-    """While this lasts, the product is broken."""
-    with ExitStack() as patches:
-        for owner, attribute, replacement in mutation.patches:
-            patches.enter_context(mock.patch.object(owner, attribute, replacement))
-        yield
+def _judge(mutation: Mutation, seed: int) -> list[Violation]:
+    options = Options(kinds=tuple(mutation.kinds) or Options().kinds, faults=mutation.faults)
+    return run(seed, options)[1]
 
 
-def seeds_needed(mutation: Mutation, seeds_max: int = SEEDS_MAX) -> tuple[int, str] | None:
-    """How many seeds it took to find, and what was seen first; None when it was not found."""
-    options = Options(kinds=tuple(mutation.kinds), faults=mutation.faults)
-    with applied(mutation):
-        for seed in range(seeds_max):
-            try:
-                _, violations = run(seed, options)
-            except RuntimeError as error:
-                return seed + 1, str(error)
-            if violations:
-                return seed + 1, violations[0].text
-    return None
-
-
-def clean(mutation: Mutation, seeds: int) -> list[str]:
-    """What the same seeds say of the product as it is: nothing."""
-    options = Options(kinds=tuple(mutation.kinds), faults=mutation.faults)
-    return [str(violation) for seed in range(seeds) for violation in run(seed, options)[1]]
-
-
-def main() -> None:
-    """A table for README.md."""
-    for mutation in MUTATIONS:
-        began = time.process_time()
-        found = seeds_needed(mutation)
-        seeds, text = found if found is not None else ("not found", "")
-        print(f"| {mutation.name} | {seeds} | {text} | {time.process_time() - began:.1f} s |", flush=True)
+SIMULATION = Simulation(_judge, seeds_max=100)
 
 
 if __name__ == "__main__":
-    main()
+    SIMULATION.table(MUTATIONS)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.simulation.mutations import MUTATIONS, SEEDS_MAX, Mutation, clean, seeds_needed
+from tests.simulation.mutation import Mutation
+from tests.simulation.mutations import MUTATIONS, SIMULATION
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=[mutation.name for mutation in MUTATIONS])
 def test_a_breakage_is_found(mutation: Mutation) -> None:
-    found = seeds_needed(mutation)
-    assert found is not None, f"{SEEDS_MAX} seeds do not show it"
-    seeds, _ = found
-    assert clean(mutation, seeds) == [], "the same seeds find nothing in the product as it is"
+    SIMULATION.require_found(mutation)

@@ -5,17 +5,15 @@ As `tests.simulation.mutations`. `python -m tests.simulation.fleet.mutations` sa
 
 from __future__ import annotations
 
-import time
 from typing import Any, Final
 
 from cloud.hub.registry import configurations, forgetting, rollouts, selectors
 from cloud.hub.registry.selectors import SelectorRecord
 from cloud.hub.rollout import RolloutState, Step
+from tests.simulation.checker import Violation
 from tests.simulation.fleet.run import run
 from tests.simulation.fleet.world import Options
-from tests.simulation.mutations import Mutation, applied
-
-SEEDS_MAX: Final = 60
+from tests.simulation.mutation import Mutation, Simulation
 
 
 def _nothing(*_: Any) -> None:
@@ -88,34 +86,12 @@ MUTATIONS: Final = (
 )
 
 
-def seeds_needed(mutation: Mutation, seeds_max: int = SEEDS_MAX) -> tuple[int, str] | None:
-    """How many seeds it took to find, and what was seen first; None when it was not found."""
-    options = Options(acts=tuple(mutation.kinds))
-    with applied(mutation):
-        for seed in range(seeds_max):
-            try:
-                _, violations = run(seed, options)
-            except RuntimeError as error:
-                return seed + 1, str(error)
-            if violations:
-                return seed + 1, violations[0].text
-    return None
+def _judge(mutation: Mutation, seed: int) -> list[Violation]:
+    return run(seed, Options(acts=tuple(mutation.kinds)))[1]
 
 
-def clean(mutation: Mutation, seeds: int) -> list[str]:
-    """What the same seeds say of the product as it is: nothing."""
-    options = Options(acts=tuple(mutation.kinds))
-    return [str(violation) for seed in range(seeds) for violation in run(seed, options)[1]]
-
-
-def main() -> None:
-    """A table for README.md."""
-    for mutation in MUTATIONS:
-        began = time.process_time()
-        found = seeds_needed(mutation)
-        seeds, text = found if found is not None else ("not found", "")
-        print(f"| {mutation.name} | {seeds} | {text} | {time.process_time() - began:.1f} s |", flush=True)
+SIMULATION: Final = Simulation(_judge, seeds_max=60)
 
 
 if __name__ == "__main__":
-    main()
+    SIMULATION.table(MUTATIONS)

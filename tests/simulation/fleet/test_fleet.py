@@ -6,10 +6,10 @@ import random
 
 import pytest
 
-from tests.simulation.fleet.mutations import MUTATIONS, SEEDS_MAX, clean, seeds_needed
+from tests.simulation.fleet.mutations import MUTATIONS, SIMULATION
 from tests.simulation.fleet.run import run
 from tests.simulation.fleet.world import Options
-from tests.simulation.mutations import Mutation
+from tests.simulation.mutation import Mutation
 
 SEEDS = 16
 """Of every test run; always the same ones, so that a change is what fails a test."""
@@ -43,7 +43,4 @@ def test_a_seed_is_the_same_history_each_time() -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=[mutation.name for mutation in MUTATIONS])
 def test_a_breakage_is_found(mutation: Mutation) -> None:
-    found = seeds_needed(mutation)
-    assert found is not None, f"{SEEDS_MAX} seeds do not show it"
-    seeds, _ = found
-    assert clean(mutation, seeds) == [], "the same seeds find nothing in the product as it is"
+    SIMULATION.require_found(mutation)
