@@ -176,7 +176,7 @@ class LogSubscription:
 
     def pump(self) -> None:
         """Deliver what is waiting to whoever has credit, then read on when there is more in the store."""
-        if self._pumping:
+        if self._pumping or self._closed:
             return  # from within a delivery: the loop below goes on
         self._pumping = True
         try:
@@ -291,7 +291,7 @@ class LogSubscription:
                 self._unpark()
         if self.group:
             self.pump()
-        else:
+        elif not self._closed:
             self.put_back()
 
     def close(self) -> None:
@@ -312,7 +312,8 @@ class LogSubscription:
 
     def let_go(self) -> None:
         """Nobody has anything of it (`at_rest`), and another object may serve the cursor later. It is freed at once: as
-        its parts know it, thousands would take memory until the collector looks at everything."""
+        its parts know it, thousands would take memory until the collector looks at everything. A consumer that raised,
+        and was taken out for that, may still give it credit, drain it and leave it."""
         self.retire()
         self._closed, self.order = True, None
         del self.reader, self.dead_lettering, self.expiry
@@ -322,7 +323,7 @@ class LogSubscription:
         """See `edge.broker.model.interfaces.Subscription`."""
         if self.order is not None and self.order.serves:
             return self.order.idle_now
-        return not (self.reader.reading or self.behind or self.window.returned)
+        return self._closed or not (self.reader.reading or self.behind or self.window.returned)
 
     @property
     def at_rest(self) -> bool:
