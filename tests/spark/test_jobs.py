@@ -234,8 +234,8 @@ def test_what_lands_during_a_pass_is_for_the_next_and_a_wrong_clock_counts(
     def lands_meanwhile(name: str) -> Callable[..., None]:
         write = getattr(Lake, name)
 
-        def writes(self: Lake, *arguments: Any) -> None:
-            write(self, *arguments)
+        def writes(self: Lake, *arguments: Any, **options: Any) -> None:
+            write(self, *arguments, **options)
             land(lake, message(next(landed)))
 
         return writes

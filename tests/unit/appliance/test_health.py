@@ -41,7 +41,7 @@ class Gateway:
             queues=SimpleNamespace(opened={}),
             durable_subscriptions=SimpleNamespace(opened={}),
         )
-        self.listeners = SimpleNamespace(refused=0, certificate_trouble=None)
+        self.listeners = SimpleNamespace(refused=0, certificate_trouble=None, revocations=None)
         self.admission = SimpleNamespace(
             figures=AdmissionFigures(),
             resident=SimpleNamespace(exceeded=False),
@@ -155,6 +155,9 @@ def test_losses_are_a_warning_with_their_reasons(gateway: Gateway) -> None:
     assert "evicted, expired" in problem.what
 
 
+_ENDED_LIST = SimpleNamespace(trouble="crl.pem has ended", closed=False)
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -165,6 +168,7 @@ def test_losses_are_a_warning_with_their_reasons(gateway: Gateway) -> None:
         (lambda gateway: setattr(gateway.admission.figures, "refused", 1), "with many connections"),
         (lambda gateway: setattr(gateway.admission.resident, "exceeded", True), "nobody new is let in"),
         (lambda gateway: setattr(gateway.listeners, "certificate_trouble", "it stays: no PEM"), "no PEM"),
+        (lambda gateway: setattr(gateway.listeners, "revocations", _ENDED_LIST), "crl.pem has ended"),
         (lambda gateway: setattr(gateway, "users", "credentials.sqlite: disk I/O error"), "disk I/O error"),
         (lambda gateway: gateway.store.medium.problems.append("commit: disk full"), "disk full"),
         (lambda gateway: setattr(gateway.clock, "stepped_lately", True), "set within"),
