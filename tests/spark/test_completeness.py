@@ -87,6 +87,7 @@ def opened(lake: Lake) -> list[tuple[int, int]]:
     return [(row["first_sequence"], row["last_sequence"]) for row in rows]
 
 
+@pytest.mark.slow
 def test_statements_are_judged_until_all_of_them_has_landed(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever comes first, comes twice, or dies on the way, the accounts are those of all statements at once."""
     landed, stated = [message(n) for n in range(15)], [manifest(0, 9), manifest(10, 19, hour=START + HOUR)]

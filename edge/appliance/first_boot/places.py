@@ -50,6 +50,7 @@ def write_whole(file: Path, content: bytes, *, mode: int, owner: tuple[int, int]
     with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), "wb") as out:
         if owner is not None and owner != (os.geteuid(), os.getegid()):
             os.fchown(out.fileno(), *owner)
+        os.fchmod(out.fileno(), mode)  # whatever the umask is
         out.write(content)
         out.flush()
         os.fsync(out.fileno())
