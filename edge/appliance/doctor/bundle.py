@@ -7,7 +7,6 @@ import io
 import os
 import subprocess
 import tarfile
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
@@ -25,6 +24,7 @@ from edge.appliance.store.shared import store_path
 from edge.broker.store.errors import StoreError
 from edge.output.document import json
 from edge.output.text import line
+from edge.output.times import moment
 
 LOG_BYTES_MAX: Final = 2_000_000
 """The end of each log file; earlier lines seldom explain what is wrong now."""
@@ -65,8 +65,7 @@ def _contents(
     around: Surroundings, results: Sequence[Result], redactor: Redactor, logs: Sequence[Path]
 ) -> Iterator[tuple[str, str]]:
     """(name, text) of every file, free of secrets."""
-    made = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(around.now()))
-    yield "about.txt", f"waypost {VERSION}\nmade {made}\nNo message and no secret is in this archive.\n"
+    yield "about.txt", f"waypost {VERSION}\nmade {moment(around.now())}\nNo message and no secret is in this archive.\n"
     yield "doctor.json", _json(redactor.document(msgspec.to_builtins(list(results))))
     yield "configuration/resources.yaml", _yaml([redactor.document(r.document) for r in around.resources])
     effective = msgspec.to_builtins(around.configuration, str_keys=True, builtin_types=(bytes,), enc_hook=str)

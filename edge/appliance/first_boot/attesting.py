@@ -14,9 +14,10 @@ from cryptography import x509
 from bridge.enrolment import Attestation
 from bridge.version import VERSION
 from edge.appliance.clock import kernel_synchronized
-from edge.appliance.first_boot.journal import State, Wanted, moment
+from edge.appliance.first_boot.journal import State, Wanted
 from edge.appliance.first_boot.places import Places, write_whole
 from edge.output.text import lines
+from edge.output.times import moment
 
 ROOT: Final = "run/waypost-root/sha256"
 ROOT_EXPECTED: Final = "run/waypost-root/expected"

@@ -22,7 +22,7 @@ from bridge.resources.parse import parse, to_yaml
 from bridge.resources.resource import Resource
 from bridge.resources.values import HubUrl
 from edge.appliance.configuration.repository import Repository, RepositoryError
-from edge.appliance.first_boot.journal import Journal, Wanted, moment
+from edge.appliance.first_boot.journal import Journal, Wanted
 from edge.appliance.identity.enrolling import at_first, enrol
 from edge.appliance.identity.exchange import AnswerLost, Exchange, HubUnreachable, NotIssued, WrongHub, trusting
 from edge.appliance.identity.files import Identity
@@ -30,6 +30,7 @@ from edge.appliance.identity.request import NotWhatWasAskedFor
 from edge.appliance.initial.resources import addresses, hub_of
 from edge.configuration.kinds import KINDS
 from edge.configuration.resources import GatewaySpec
+from edge.output.times import moment
 
 Attest = Callable[[Wanted, x509.Certificate | None], Attestation]
 PublicKey = ec.EllipticCurvePublicKey

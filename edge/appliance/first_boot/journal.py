@@ -6,7 +6,6 @@ it is used with is noted, so that a start that was cut off knows whether the cer
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Final
 
@@ -102,11 +101,6 @@ def state_of(data: Path) -> State:
         return msgspec.json.decode(_small(data / FOLDER / STATE), type=State)
     except (OSError, msgspec.DecodeError):
         return State()
-
-
-def moment(at: float) -> str:
-    """UTC seconds since 1970, as ISO 8601."""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at))
 
 
 def _small(file: Path) -> bytes:

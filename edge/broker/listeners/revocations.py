@@ -9,13 +9,14 @@ one. Who is connected stays until a list says that its certificate is revoked.
 
 from __future__ import annotations
 
-import datetime
 import logging
-import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
+
+from edge.broker.listeners.stamp import Stamp, stamp_of
+from edge.output.times import moment
 
 if TYPE_CHECKING:
     from cryptography import x509
@@ -53,10 +54,6 @@ class Shown(NamedTuple):
     serial: int
 
 
-Stamp = tuple[int, int, int] | None
-"""Another one: the file may be another one. None: it is not there."""
-
-
 class ClientRevocations:
     """Those of the listeners; without a file nobody is refused."""
 
@@ -87,7 +84,7 @@ class ClientRevocations:
 
     def check(self) -> bool:
         """Read the file again when it has changed; True when other lists may be in force now."""
-        if self.path is None or _stamp_of(self.path) == self._stamp:
+        if self.path is None or stamp_of(self.path) == self._stamp:
             return False
         return self._read()
 
@@ -124,8 +121,8 @@ class ClientRevocations:
             return f"{self.fault}: {NOBODY}"
         if ends and min(ends) <= now:
             late = min(ends) + GRACE_S
-            then = NOBODY if late <= now else f"it counts until {_moment(late)}, then {NOBODY}"
-            return f"the list of revoked client certificates {self.path} ended at {_moment(min(ends))}: {then}"
+            then = NOBODY if late <= now else f"it counts until {moment(late)}, then {NOBODY}"
+            return f"the list of revoked client certificates {self.path} ended at {moment(min(ends))}: {then}"
         return f"{self.fault}: the lists before it count" if self.fault is not None else None
 
     def _over(self, found: RevocationList) -> bool:
@@ -133,7 +130,7 @@ class ClientRevocations:
 
     def _read(self) -> bool:
         path = self.path or ""
-        self._stamp = _stamp_of(path)  # also when it is bad: said once, not at every check
+        self._stamp = stamp_of(path)  # also when it is bad: said once, not at every check
         try:
             self._lists = dict(_lists(path, self._authorities))
         except RevocationsError as error:
@@ -192,15 +189,3 @@ def _shown(certificate: bytes) -> Shown:
 
     found = x509.load_der_x509_certificate(certificate)
     return Shown(found.issuer.public_bytes(), found.serial_number)
-
-
-def _stamp_of(path: str) -> Stamp:
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
-
-
-def _moment(at_s: float) -> str:
-    return datetime.datetime.fromtimestamp(at_s, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

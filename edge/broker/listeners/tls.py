@@ -7,7 +7,6 @@ disturbs nobody who is connected. Files that cannot be used leave the certificat
 from __future__ import annotations
 
 import logging
-import os
 import ssl
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +14,7 @@ from typing import Any, Final
 
 from edge.broker.configuration import DeviceTls, TlsListener, TlsVersion
 from edge.broker.listeners.revocations import ClientRevocations
+from edge.broker.listeners.stamp import Stamp, stamp_of
 from edge.broker.security.peer_tls import no_passphrase, tls_reason
 
 log = logging.getLogger(__name__)
@@ -111,13 +111,5 @@ def subject_name(certificate: Mapping[str, Any] | None) -> str | None:
     return str(names[-1]) if names and names[-1] else None
 
 
-def _stamps(files: TlsListener) -> tuple[tuple[int, int, int] | None, ...]:
-    """What changes when a file is written or replaced; None for one that is not there."""
-    stamps: list[tuple[int, int, int] | None] = []
-    for path in (files.certificate, files.key, files.client_ca):
-        try:
-            found = os.stat(path) if path is not None else None
-        except OSError:
-            found = None
-        stamps.append((found.st_mtime_ns, found.st_size, found.st_ino) if found is not None else None)
-    return tuple(stamps)
+def _stamps(files: TlsListener) -> tuple[Stamp, ...]:
+    return tuple(stamp_of(path) for path in (files.certificate, files.key, files.client_ca))
