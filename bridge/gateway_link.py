@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from bridge.batch import CAPABILITY
+from bridge.clock_offset import CAPABILITY as CLOCK_OFFSETS
 from bridge.engine import (
     Attached,
     Closed,
@@ -179,7 +180,8 @@ class GatewayLink:
             self._waiting = link
             if self._reports is not None and CAPABILITY in link.offered_capabilities:
                 self._reports.announce()
-                self._manifests = self._engine.attach_sender(MANIFESTS, MANIFESTS)
+                wanted = (CLOCK_OFFSETS,)
+                self._manifests = self._engine.attach_sender(MANIFESTS, MANIFESTS, desired_capabilities=wanted)
                 if self._reports.tells_configuration:
                     self._configuration = self._engine.attach_sender(DESIRED, DESIRED)
             elif self._reports is not None:

@@ -17,6 +17,7 @@ import msgspec
 
 from bridge import plain
 from bridge.batch import CAPABILITY, Batch, BatchError, cost, decode
+from bridge.clock_offset import CAPABILITY as CLOCK_OFFSETS
 from bridge.downlink import Downlink
 from bridge.engine import (
     Attached,
@@ -356,7 +357,9 @@ class Intake:
         }
         link.context = _ReceiverState(address, credit[address], batching=batching)
         self._receivers.append(link)
-        self._engine.accept(link, offered_capabilities=(CAPABILITY,) if batching else ())
+        offered = CAPABILITY if batching else CLOCK_OFFSETS
+        known = batching or (address == MANIFESTS and offered in link.desired_capabilities)
+        self._engine.accept(link, offered_capabilities=(offered,) if known else ())
         self._replenish()
 
     def _takes(self, address: str) -> bool:

@@ -1,5 +1,5 @@
 """What a gateway tells its hub about itself: status (the latest counts, at most once), how it is configured (the latest
-counts, until the hub has it), ledger and manifests (each one counts, and is kept).
+counts, until the hub has it), ledger, manifests and how far its clock was off (each one counts, and is kept).
 
 All are JSON documents, one a message, on links of their own, so that a report never waits behind telemetry. Sans-I/O:
 `bridge.gateway_link` binds it to an engine.
@@ -15,6 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from bridge import plain
+from bridge.clock_offset import CAPABILITY
 from bridge.documents import Documents
 from bridge.engine import Condition, Detail, Engine, Link, State
 
@@ -32,6 +33,9 @@ CONFIGURATIONS_MAX: Final = 4
 
 MANIFESTS_MAX: Final = 8
 """Manifest documents held here until the hub has them; the rest waits in the store."""
+
+CLOCK_OFFSETS_MAX: Final = 1
+"""Documents of how far the clock was off held here until the hub has them; the rest waits in the store."""
 
 
 def _idle() -> None:
@@ -60,6 +64,9 @@ class Reports:
         self.manifests = Documents("manifest", MANIFESTS_MAX, self._tags)
         self.takes_manifests: Callable[[], None] = _idle
         """Called when the peer has taken the link for manifests."""
+        self.clock_offsets = Documents("report of the clock", CLOCK_OFFSETS_MAX, self._tags)
+        self.takes_clock_offsets: Callable[[], None] = _idle
+        """Called when the peer has taken the link for manifests, and understands how far a clock was off."""
         self._configuration = Documents("report of the configuration", CONFIGURATIONS_MAX, self._tags)
         self.takes_configuration: Callable[[], None] = _idle
         """Called when the peer has taken the link for reports of the configuration."""
@@ -91,6 +98,11 @@ class Reports:
         self.manifests.put(document, done)
         self.wake()
 
+    def tell_clock_offsets(self, document: Mapping[str, Any], done: Callable[[bool], None]) -> None:
+        """The same for how far the clock was off (`bridge.clock_offset`); not more than `clock_offsets.credit`."""
+        self.clock_offsets.put(document, done)
+        self.wake()
+
     def tell_configuration(self, document: Mapping[str, Any], done: Callable[[bool], None]) -> None:
         """Tell the hub how the gateway is configured; ``done(True)`` once that is durable there."""
         self._configuration.clear()
@@ -101,6 +113,7 @@ class Reports:
         """Forget the documents that have not left: they will be made anew."""
         self._ledger.clear()
         self.manifests.clear()
+        self.clock_offsets.clear()
 
     # --- towards the link -------------------------------------------------------------------------------------
 
@@ -120,6 +133,9 @@ class Reports:
         if manifests is not None:
             self.manifests.link = manifests
             self.takes_manifests()
+            if CAPABILITY in manifests.offered_capabilities:
+                self.clock_offsets.link = manifests
+                self.takes_clock_offsets()
         if configuration is not None:
             self._configuration.link = configuration
             self.takes_configuration()
@@ -150,6 +166,7 @@ class Reports:
         self._engine = self._status_link = None
         self._ledger.detached()
         self.manifests.detached()
+        self.clock_offsets.detached()
         self._configuration.detached()
 
     def flush(self) -> None:
@@ -165,6 +182,7 @@ class Reports:
         self._configuration.flush(engine)
         if not self._held:
             self._ledger.flush(engine)
+            self.clock_offsets.flush(engine)
             self.manifests.flush(engine)
         if status is not None and status.credit > 0 and self._status is not None:
             engine.send(status, next(self._tags), self._status, settled=True)
@@ -181,8 +199,11 @@ class Reports:
                 self._answered(state, condition)
             elif link is self._configuration.link:
                 self._configuration.settled(tag, state, condition)
+            elif link is self.manifests.link:
+                self.manifests.settled(tag, state, condition)
+                self.clock_offsets.settled(tag, state, condition)
             else:
-                (self.manifests if link is self.manifests.link else self._ledger).settled(tag, state, condition)
+                self._ledger.settled(tag, state, condition)
 
     def _answered(self, state: State, condition: Detail) -> None:
         """The hub has compared the lineage with what it knows."""

@@ -123,6 +123,32 @@ MANIFESTS = _table(
     public_key     string?
     """,
 )
+CLOCK_OFFSETS = _table(
+    "clock_offsets",
+    ("ingest_date",),
+    """
+    tenant         string
+    gateway        string
+    boot           string
+    stretch        bigint
+    began          timestamp
+    known          string
+    offset_low_us  bigint?
+    offset_high_us bigint?
+    reason         string?
+    whole          boolean
+    epoch          string?
+    address        string?
+    first_sequence bigint?
+    last_sequence  bigint?
+    stamped_after  timestamp?
+    stamped_until  timestamp?
+    told_at        timestamp
+    heard_at       timestamp
+    ingested_at    timestamp
+    ingest_date    date
+    """,
+)
 GATEWAY_STATUS = _table(
     "gateway_status",
     ("ingest_date",),
@@ -584,7 +610,9 @@ PAYLOAD_SCHEMAS = _table(
 """What was registered about addresses (`spark.registry`), in the order of its commits: the newest row of a tenant and
 pattern holds, and one without a document ends it. No job makes it anew."""
 
-LANDED: dict[str, Table] = {table.name: table for table in (TELEMETRY, LEDGER, MANIFESTS, GATEWAY_STATUS, QUARANTINE)}
+LANDED: dict[str, Table] = {
+    table.name: table for table in (TELEMETRY, LEDGER, MANIFESTS, CLOCK_OFFSETS, GATEWAY_STATUS, QUARANTINE)
+}
 """Written by the hub, only read here."""
 DERIVED: dict[str, Table] = {
     table.name: table

@@ -1,4 +1,4 @@
-"""Status, ledger and manifest documents as gateways send them: JSON, one object a message.
+"""Status, ledger, manifest and clock documents as gateways send them: JSON, one object a message.
 
 Field names are those of the lake contract's columns. Times are UTC nanoseconds as numbers (as in `bridge.message`) or
 RFC 3339 text. A status with unknown fields is taken for what is known of it: gateways are newer or older than hubs. A
@@ -14,13 +14,16 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
+from bridge.clock_offset import ClockDocument, Known, StampedRange
 from bridge.manifest import Statement
 from cloud.hub.groups import Lineage, Session
 from cloud.hub.limits import LEDGER_RANGES_MAX, OPENINGS_MAX, STATEMENTS_MAX
 from cloud.lake.landing import LedgerRange
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
-Word = Annotated[str, msgspec.Meta(max_length=255)]
+WORD_MAX = 255
+"""Characters of a name or reason."""
+Word = Annotated[str, msgspec.Meta(max_length=WORD_MAX)]
 T = TypeVar("T")
 
 Time = int | datetime.datetime | None
@@ -160,6 +163,53 @@ def manifest_rows(session: Session, document: Mapping[str, Any]) -> Sequence[dic
 
 
 _MANIFEST_TIMES = ("hour", "until")
+
+
+def clock_offset_rows(session: Session, document: Mapping[str, Any], now_us: int) -> Sequence[dict[str, Any]]:
+    """Rows of `clock_offsets`: for each stretch one a range of messages, and one without where it names none. Raises
+    `DocumentError`."""
+    told = _convert(document, ClockDocument)
+    rows = []
+    for stretch in told.stretches:
+        about = {
+            "tenant": session.tenant,
+            "gateway": session.gateway,
+            "boot": stretch.boot,
+            "stretch": stretch.number,
+            "began": stretch.began // 1_000,
+            "known": stretch.known.value,
+            "offset_low_us": _micros(stretch.low),
+            "offset_high_us": _micros(stretch.high),
+            "reason": stretch.reason or None,
+            "whole": stretch.whole,
+            "told_at": told.told_at // 1_000,
+            "heard_at": now_us,
+        }
+        if len(stretch.boot) > WORD_MAX or len(stretch.reason) > WORD_MAX or not 0 <= stretch.number < 1 << 63:
+            raise DocumentError("a stretch's number, boot or reason is out of range")
+        if stretch.known is Known.MEASURED and (stretch.low is None or stretch.low != stretch.high):
+            raise DocumentError("a measured offset is one number")
+        rows += [about | _stamped(each) for each in stretch.messages] or [about]
+    if len(rows) > STATEMENTS_MAX:
+        raise DocumentError(f"{len(rows)} ranges are more than {STATEMENTS_MAX}")
+    return rows
+
+
+def _stamped(told: StampedRange) -> dict[str, Any]:
+    if not 0 <= told.first_sequence <= told.last_sequence < 1 << 63 or len(told.epoch) > WORD_MAX:
+        raise DocumentError("a range of messages is none")
+    return {
+        "epoch": told.epoch,
+        "address": told.address,
+        "first_sequence": told.first_sequence,
+        "last_sequence": told.last_sequence,
+        "stamped_after": _micros(told.after),
+        "stamped_until": _micros(told.until),
+    }
+
+
+def _micros(nanoseconds: int | None) -> int | None:
+    return None if nanoseconds is None else nanoseconds // 1_000
 
 
 def _convert(document: Mapping[str, Any], kind: type[T]) -> T:

@@ -76,7 +76,13 @@ class Manifest(NamedTuple):
     rows: Sequence[Mapping[str, Any]]
 
 
-Content = ReceivedBatch | LedgerDocument | Manifest | Unreadable | Lineage
+class ClockOffsets(NamedTuple):
+    """How far a gateway says its clock was off, and for which messages: rows of `clock_offsets`."""
+
+    rows: Sequence[Mapping[str, Any]]
+
+
+Content = ReceivedBatch | LedgerDocument | Manifest | ClockOffsets | Unreadable | Lineage
 
 
 @dataclass(slots=True, eq=False)
@@ -111,7 +117,7 @@ class Entry:
             self.bytes = self.landing_bytes = len(self.content.content)
         elif isinstance(self.content, LedgerDocument):
             self.bytes = self.landing_bytes = LEDGER_RANGE_BYTES * len(self.content.ranges)
-        elif isinstance(self.content, Manifest):
+        elif isinstance(self.content, Manifest | ClockOffsets):
             self.bytes = self.landing_bytes = STATEMENT_BYTES * len(self.content.rows)
 
     def land(self) -> None:

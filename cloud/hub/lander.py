@@ -1,9 +1,9 @@
 """The landing thread's work: one group into registry and lake. No loop, no answers, no waiting.
 
 Each kind of thing is landed by itself, so that a table that refuses holds nothing but what belongs into it. Order
-within a turn: connections that came and went, ledger ranges (they explain what will not come), manifests, what nobody
-can read, batches, and then lineages: what a gateway sent before must be in the registry when its store is compared with
-it.
+within a turn: connections that came and went, ledger ranges (they explain what will not come), manifests, how far
+clocks were off (before the messages that were stamped by them), what nobody can read, batches, and then lineages: what
+a gateway sent before must be in the registry when its store is compared with it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
-from cloud.hub.groups import Entry, Group, LedgerDocument, Lineage, Manifest, Report, Verdict
+from cloud.hub.groups import ClockOffsets, Entry, Group, LedgerDocument, Lineage, Manifest, Report, Verdict
 from cloud.hub.registry.registry import Registry
 from cloud.lake.commits import GatewayStore
 from cloud.lake.faults import CannotLand, ContentError, LakeError
@@ -51,6 +51,7 @@ class Lander:
         if report.fault is None:
             self._land_ledger(group, report, now_us)
             self._land_manifests(group, report, now_us)
+            self._land_clock_offsets(group, report, now_us)
             self._quarantine(group, report, now_us)
             self._land_batches(group, report, now_us)
             self._compare(group, report)
@@ -109,6 +110,14 @@ class Lander:
             rows = [row for _, manifest in waiting for row in manifest.rows]
             self._landing.land_records("manifests", rows, now_us)
             report.statements = len(rows)
+            for entry, _ in waiting:
+                entry.land()
+
+    def _land_clock_offsets(self, group: Group, report: Report, now_us: int) -> None:
+        """After a crash a row may be there twice: readers take one of those that say the same."""
+        waiting = _waiting(group, ClockOffsets)
+        with self._attempt([entry for entry, _ in waiting], report):
+            self._landing.land_records("clock_offsets", [row for _, told in waiting for row in told.rows], now_us)
             for entry, _ in waiting:
                 entry.land()
 

@@ -26,6 +26,7 @@ from cloud.hub.documents import (
     CONNECTED,
     DISCONNECTED,
     DocumentError,
+    clock_offset_rows,
     ledger_ranges,
     lineage,
     manifest_rows,
@@ -33,7 +34,7 @@ from cloud.hub.documents import (
     status_row,
 )
 from cloud.hub.fleet import Fleet, FleetFull
-from cloud.hub.groups import Group, Key, LedgerDocument, Manifest, Report, Session, Verdict
+from cloud.hub.groups import ClockOffsets, Group, Key, LedgerDocument, Manifest, Report, Session, Verdict
 from cloud.hub.limits import CONNECTION_LINES_EVERY_S
 from cloud.hub.metrics import Metrics
 from cloud.hub.pressure import Pressure, TenantPressure, TenantRate
@@ -225,13 +226,17 @@ class HubService:
         session = self._sessions.get(intake)
         if session is None:
             return
+        content: Manifest | ClockOffsets
         try:
-            rows = manifest_rows(session, document)
+            if "stretches" in document:
+                content = ClockOffsets(clock_offset_rows(session, document, self._now_us()))
+            else:
+                content = Manifest(manifest_rows(session, document))
         except DocumentError as error:
-            content = msgspec.json.encode(document)
-            self.unreadable_arrived(intake, token, Unread(MANIFESTS, None, content, str(error)), gateway)
+            unread = Unread(MANIFESTS, None, msgspec.json.encode(document), str(error))
+            self.unreadable_arrived(intake, token, unread, gateway)
             return
-        self._committer.put(session, Manifest(rows), partial(self._answer, intake, (token,)))
+        self._committer.put(session, content, partial(self._answer, intake, (token,)))
 
     def desired_arrived(self, intake: Intake, token: int, document: dict[str, Any], gateway: str) -> None:
         session = self._sessions.get(intake)

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 ARROW_TYPES: dict[str, pa.DataType] = {
     "string": pa.string(),
+    "boolean": pa.bool_(),
     "bigint": pa.int64(),
     "timestamp": pa.timestamp("us", tz="UTC"),
     "date": pa.date32(),

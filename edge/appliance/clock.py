@@ -5,7 +5,13 @@ from __future__ import annotations
 import ctypes
 import datetime
 import time
+import uuid
 from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from edge.broker.model.clock import ClockReading
+from edge.broker.model.isolation import Listeners
 
 TIMEX_BYTES = 512
 """Room for the kernel's struct timex (208 bytes on 64-bit Linux), which we do not look into."""
@@ -25,6 +31,17 @@ what it said before is about another time. Clocks kept right are moved by 0.5 ms
 
 STEPPED_S = 60.0
 """How long it is told that the clock was set."""
+
+BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+"""What Linux calls this start of the machine (random(4))."""
+
+
+def boot_id() -> str:
+    """Another one at each start of the machine; where nobody says, at each start of the program."""
+    try:
+        return BOOT_ID.read_text(encoding="ascii").strip()
+    except OSError:
+        return uuid.uuid4().hex
 
 
 def kernel_synchronized() -> bool:
@@ -46,7 +63,13 @@ class ClockQuality:
         *,
         now: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
+        boot: str | None = None,
     ) -> None:
+        """`boot`: this start of the machine, since which `monotonic` counts; None: as the kernel says."""
+        self.changes: Listeners[[ClockReading, ClockReading]] = Listeners("changes of the clock")
+        """Told when the clock was set, and when it becomes good or is no longer: what it would show now had nothing
+        changed, and what it shows. Before a message is stamped by it."""
+        self._boot = boot_id() if boot is None else boot
         self._synchronized = synchronized
         self._now = now
         self._monotonic = monotonic
@@ -61,12 +84,24 @@ class ClockQuality:
         at, now = self._monotonic(), self._now()
         passed = at - self._asked_at
         stepped = abs(now - self._told - passed) > STEP_S_MAX
-        if stepped and self._told:
+        if passed < ASKED_AGAIN_S and not stepped:
+            return self._good
+        before = self._reading(self._told + passed, at) if self._told else None
+        self._asked_at, self._told = at, now
+        self._good = now >= EARLIEST and self._synchronized()
+        if before is not None and stepped:
             self._stepped_at = at
-        if passed >= ASKED_AGAIN_S or stepped:
-            self._asked_at, self._told = at, now
-            self._good = now >= EARLIEST and self._synchronized()
+        if before is not None and (stepped or before.good != self._good):
+            self.changes.tell(before, self._reading(now, at))
         return self._good
+
+    def reading(self) -> ClockReading:
+        """What it shows now."""
+        self()
+        return self._reading(self._now(), self._monotonic())
+
+    def _reading(self, now_s: float, monotonic_s: float) -> ClockReading:
+        return ClockReading(self._boot, int(now_s * 1e9), int(monotonic_s * 1e9), self._good)
 
     @property
     def stepped_lately(self) -> bool:

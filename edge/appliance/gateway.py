@@ -124,6 +124,7 @@ class Gateway:
             commands=_command_addresses(configuration),
             knows=self._knows_device,
             made=trials.bind if trials is not None else _not_followed,
+            clock=self.clock_good,
         )
         self._trials = trials
         self._bridge = BridgeWatch(

@@ -540,6 +540,17 @@ STATEMENTS_KEPT_MAX: Final = 50_000
 """Statements of one connector that wait in the store for the peer, some 300 bytes each: 100 addresses for three weeks.
 Beyond it the hour stays open, so that the next statements are of many hours. One closing may go beyond it."""
 
+CLOCK_RANGES_A_DOCUMENT: Final = 500
+"""Ranges of messages with a wrong clock in one document: some 50 KiB of JSON."""
+
+CLOCK_RANGES_KEPT_MAX: Final = 50_000
+"""Such ranges of one connector that wait in the store for the clock to be right, or for the peer, some 60 bytes each:
+100 addresses and 500 starts without a time service. Beyond it one stretch is all there is until the peer has taken
+some; how far the clock was off in it is not told. The end of one stretch may go beyond it."""
+
+CLOCK_KNOWN_EVERY_S: Final = 3_600.0
+"""How often a right clock is written down: after a power cut, what a wrong clock stamps is known to be later."""
+
 USER_PROPERTIES_MAX: Final = 1_024
 """Properties of one MQTT packet that may be repeated (User Property), each some 2 us of the loop's time to check."""
 

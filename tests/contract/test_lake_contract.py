@@ -14,12 +14,13 @@ TELEMETRY = [
     *("tenant", "gateway", "epoch", "address", "sequence", "device", "event_time", "received_at", "ingested_at"),
     *("clock_quality", "lane", "content_type", "properties", "body", "ingest_date"),
 ]
+TABLES = {"telemetry", "ledger", "manifests", "clock_offsets", "gateway_status", "quarantine"}
 
 
 def test_telemetry_has_the_columns_of_the_design() -> None:
     names = [column.name for column in contract().tables["telemetry"].columns]
     assert names == TELEMETRY
-    assert set(contract().tables) == {"telemetry", "ledger", "manifests", "gateway_status", "quarantine"}
+    assert set(contract().tables) == TABLES
 
 
 @pytest.mark.parametrize("name", contract().tables)

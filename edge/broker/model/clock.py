@@ -9,14 +9,46 @@ from the machine's start, which nobody sets; it is kept over restarts of the gat
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
 from bridge.message import CLOCK_GOOD, Run
 from edge.broker.limits import CLOCK_STEP_S_MAX
+from edge.broker.model.isolation import Listeners
 
 _NS_IN_S: Final = 1_000_000_000
+
+
+class ClockReading(NamedTuple):
+    """What a machine's two clocks show at one moment."""
+
+    boot: str
+    """The machine's start, since which the one counts that nobody sets."""
+    wall_ns: int
+    """UTC, right or wrong."""
+    monotonic_ns: int
+    good: bool
+    """The clock is known to be kept right."""
+
+    @property
+    def ahead_ns(self) -> int:
+        """How far the two are from each other: as long as nobody sets the clock this stays as it is."""
+        return self.wall_ns - self.monotonic_ns
+
+
+class WallClock(Protocol):
+    """The machine's clock, which may be set at any time."""
+
+    @property
+    def changes(self) -> Listeners[[ClockReading, ClockReading]]:
+        """Told when it was set, or is good from now on or no longer: what it would show now had nothing changed, and
+        what it shows."""
+        ...
+
+    def reading(self) -> ClockReading:
+        """What it shows now."""
+        ...
 
 
 class Steady(msgspec.Struct, frozen=True):

@@ -32,8 +32,10 @@ from edge.broker.delivery import LogSubscription
 from edge.broker.delivery.durable import FORWARDER_PREFIX
 from edge.broker.model.addresses import AddressType
 from edge.broker.model.backfill import Backfill
+from edge.broker.model.clock import WallClock
 from edge.broker.model.interfaces import Outcome
 from edge.broker.model.topics import matches
+from edge.broker.retention.clock_offsets import ClockOffsets
 from edge.broker.retention.loss_reports import LEDGER_RANGES, LossReports
 from edge.broker.retention.manifests import Manifests, Signer
 from edge.broker.router.commands.addresses import PLAIN, CommandAddresses, command_forwarders
@@ -110,9 +112,11 @@ class ConnectorUplink:
         signer: Signer,
         commands: CommandInbox,
         carried: Sequence[Forwarder] = (),
+        clock: WallClock | None = None,
     ) -> None:
         """`hop` names this gateway and its store's epoch towards the peer. `commands` take what the hub sends down;
-        `carried` are forwarders that nobody has to configure. `start` begins to dial."""
+        `carried` are forwarders that nobody has to configure; `clock` stamps messages (None: nothing is told of it).
+        `start` begins to dial."""
         self.connector = connector
         self.inboxes: list[Inbox] = [commands]
         """Of what the hub sends down; to be added to before `start`."""
@@ -124,6 +128,11 @@ class ConnectorUplink:
         router.tick_listeners.add(commands.inbound.try_again)
         self.manifests = Manifests(
             store, self.reports, connector.name, gateway=hop.gateway, covers=self._covers, signer=signer
+        )
+        self.clock_offsets = (
+            None
+            if clock is None
+            else ClockOffsets(store, self.reports, connector.name, clock=clock, sends=self._forwards)
         )
         self.uplink = Uplink(
             f"uplink {connector.name}",
@@ -217,13 +226,16 @@ class ConnectorUplink:
         self.reports.clear()
         self._losses.restart()
         self.manifests.restate()
+        if self.clock_offsets is not None:
+            self.clock_offsets.restate()
         self.explain()
 
     def _covers(self, address: str) -> bool:
         """Every message of this address is this peer's: other consumers of a queue may have taken some."""
-        if not any(matches(forwarding.pattern, address) for forwarding in self._forwardings.values()):
-            return False
-        return self._router.address_type(address) is not AddressType.QUEUE
+        return self._forwards(address) and self._router.address_type(address) is not AddressType.QUEUE
+
+    def _forwards(self, address: str) -> bool:
+        return any(matches(forwarding.pattern, address) for forwarding in self._forwardings.values())
 
     def _lineage(self) -> dict[str, Any]:
         """As `cloud.hub.documents.Lineage` reads it."""
@@ -244,6 +256,8 @@ class ConnectorUplink:
     def look(self, now_ns: int, *, clock_good: bool) -> None:
         """Called every few seconds: an hour may be over, of which a manifest is due."""
         self.manifests.look(now_ns, clock_good=clock_good)
+        if self.clock_offsets is not None:
+            self.clock_offsets.look()
         pacer = self.uplink.pacer
         if pacer is not None and pacer.pace.monthly_budget is not None:
             pacer.look(clock_good=clock_good)
@@ -280,6 +294,8 @@ class ConnectorUplink:
     def release(self) -> None:
         """Bind nothing any more, and tell nothing."""
         self.keep_spent()
+        if self.clock_offsets is not None:
+            self.clock_offsets.release()
         self._router.loss_listeners.remove(self._losses.feed)
         self._router.tick_listeners.remove(self._commands.inbound.try_again)
         self._commands.release()
@@ -362,9 +378,12 @@ class Uplinks:
         commands: CommandAddresses = PLAIN,
         knows: Callable[[str], bool] = lambda _device: True,
         made: Callable[[ConnectorUplink], None] = lambda _uplink: None,
+        clock: WallClock | None = None,
     ) -> None:
         """`store` is the one whose messages are forwarded; `signer` signs what is stated of them. `commands`: where
-        devices hear them; `knows` a device that may. `made` gets each connector to a hub before it dials."""
+        devices hear them; `knows` a device that may. `made` gets each connector to a hub before it dials; `clock` is
+        the one messages are stamped by."""
+        self._clock = clock
         self._signer = signer
         self._commands = commands
         self._knows = knows
@@ -448,6 +467,7 @@ class Uplinks:
             signer=self._signer,
             commands=inbox,
             carried=command_forwarders(connector.name, self._commands),
+            clock=self._clock,
         )
         made.reports.forked = self._forked
         self._made(made)

@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 from cryptography.hazmat.primitives.serialization import Encoding
 
+from bridge.clock_offset import ClockDocument, Known, StampedRange, Stretch
 from bridge.enrolment import (
     Attestation,
     EnrolmentRequest,
@@ -19,7 +20,7 @@ from bridge.enrolment import (
     secret_of,
 )
 from bridge.manifest import GENESIS, Statement
-from cloud.hub.documents import DocumentError, manifest_rows
+from cloud.hub.documents import DocumentError, clock_offset_rows, manifest_rows
 from cloud.hub.enrolment.authority import OwnAuthority, RequestError, new_key, read_request
 from cloud.hub.enrolment.service import serial_of
 from cloud.hub.groups import Session
@@ -87,6 +88,19 @@ def take_manifest(data: bytes) -> None:
     list(closing_faults("default", "gw", believed, whole=False))
 
 
+def take_clock(data: bytes) -> None:
+    """How far a clock was off; what is taken can be landed."""
+    records(
+        "clock_offsets", clock_offset_rows(SESSION, msgspec.json.decode(data, type=dict[str, object]), AT_US), AT_US
+    )
+
+
+def _clock() -> bytes:
+    ranges = [StampedRange("e", "plant/1", 0, 9, None, 5_000), StampedRange("e", "plant/2", 3, 3)]
+    told = Stretch("boot", 1, 0, Known.MEASURED, 7_000, 7_000, messages=ranges)
+    return msgspec.json.encode(ClockDocument(1, [told, Stretch("boot", 2, 0, Known.NEVER, reason="why", whole=True)]))
+
+
 def _statement() -> bytes:
     said = Statement("e" * 32, "plant/7", 0, 5_000, 0, 4, 5, {"expired": 1}, "good", "s" * 32, 1, 1, GENESIS)
     document = {
@@ -117,5 +131,6 @@ DOCUMENTS: Final = {
             b"1\n" + OwnAuthority.make("hub", 0.0).certificate.public_bytes(Encoding.DER),
         ],
     ),
+    "clock": Parser(take_clock, (msgspec.DecodeError, UnicodeDecodeError, DocumentError), [_clock()]),
     "manifest": Parser(take_manifest, (msgspec.DecodeError, UnicodeDecodeError, DocumentError), [_statement()]),
 }

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from edge.appliance.clock import ASKED_AGAIN_S, EARLIEST, ClockQuality, kernel_synchronized
+from edge.appliance.clock import ASKED_AGAIN_S, EARLIEST, ClockQuality, boot_id, kernel_synchronized
+from edge.broker.model.clock import ClockReading
+
+S = 1_000_000_000
 
 
 class Machine:
@@ -69,3 +72,27 @@ def test_a_clock_that_was_set_is_asked_for_at_once(step_s: float) -> None:
 
 def test_this_kernel_has_an_answer() -> None:
     assert kernel_synchronized() in (True, False)
+
+
+def test_changes_are_told_with_what_it_would_have_shown() -> None:
+    machine = Machine()
+    machine.time, machine.synchronized = 1000.0, False
+    quality = ClockQuality(machine.ask, now=lambda: machine.time, monotonic=lambda: machine.monotonic, boot="b")
+    told: list[tuple[ClockReading, ClockReading]] = []
+    quality.changes.add(lambda before, after: told.append((before, after)))
+    assert quality.reading() == ClockReading("b", 1000 * S, 0, good=False)
+    machine.passes(3)
+    quality()
+    assert not told, "nothing has changed"
+    machine.time, machine.synchronized = EARLIEST + 10, True
+    quality()
+    assert told == [(ClockReading("b", 1003 * S, 3 * S, good=False), quality.reading())]
+    machine.passes(ASKED_AGAIN_S)
+    machine.synchronized = False
+    quality()
+    assert [(before.good, after.good) for before, after in told] == [(False, True), (True, False)]
+    assert told[1][0].wall_ns == told[1][1].wall_ns == (int(EARLIEST) + 15) * S
+
+
+def test_the_kernel_names_this_boot() -> None:
+    assert boot_id() == boot_id()

@@ -9,9 +9,11 @@ import pytest
 from bridge.resources.endpoint import Endpoint
 from bridge.resources.errors import ConfigurationRejected
 from cloud.hub.configuration import Settings, load
-from cloud.hub.documents import DocumentError, ledger_ranges, status_row
+from cloud.hub.documents import DocumentError, clock_offset_rows, ledger_ranges, status_row
 from cloud.hub.groups import Session
+from cloud.hub.limits import STATEMENTS_MAX
 from cloud.lake.landing import LedgerRange
+from cloud.lake.rows import records
 
 NOW_US = 1_795_250_665_237_123
 SESSION = Session("default", "gw1", "-")
@@ -55,6 +57,44 @@ def test_ledger_documents_have_one_range_or_several() -> None:
 def test_a_ledger_document_that_cannot_be_right_is_refused(change: dict[str, object]) -> None:
     with pytest.raises(DocumentError):
         ledger_ranges(SESSION, {**RANGE, **change}, NOW_US)
+
+
+STRETCH = {"boot": "b", "number": 2, "began": 5_000_000, "known": "measured", "low": 7_000, "high": 7_000}
+CLOCK = {"told_at": 9_000, "stretches": [{**STRETCH, "messages": [["e", "a", 3, 9, None, 4_000]]}, STRETCH]}
+
+
+def test_a_clock_document_has_a_row_for_each_range_and_one_for_a_stretch_without() -> None:
+    ranged, bare = clock_offset_rows(SESSION, CLOCK, NOW_US)
+    assert (ranged["gateway"], ranged["boot"], ranged["stretch"], ranged["began"]) == ("gw1", "b", 2, 5_000)
+    assert (ranged["known"], ranged["offset_low_us"], ranged["offset_high_us"]) == ("measured", 7, 7)
+    assert (ranged["epoch"], ranged["address"], ranged["first_sequence"], ranged["last_sequence"]) == ("e", "a", 3, 9)
+    assert (ranged["stamped_after"], ranged["stamped_until"], ranged["whole"]) == (None, 4, False)
+    assert (bare["told_at"], bare["heard_at"]) == (9, NOW_US)
+    assert records("clock_offsets", [ranged, bare], NOW_US).num_rows == 2
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"known": "perhaps"},
+        {"low": None},
+        {"high": 8_000},
+        {"began": 1 << 63},
+        {"number": -1},
+        {"boot": "b" * 256},
+        {"messages": [["e", "a", 9, 3]]},
+        {"messages": [["e", "a", -1, 3]]},
+    ],
+)
+def test_a_clock_document_that_cannot_be_right_is_refused(change: dict[str, object]) -> None:
+    with pytest.raises(DocumentError):
+        clock_offset_rows(SESSION, {"told_at": 0, "stretches": [{**STRETCH, **change}]}, NOW_US)
+
+
+def test_a_clock_document_has_a_bound() -> None:
+    many = {**STRETCH, "messages": [["e", "a", 0, 0]] * (STATEMENTS_MAX + 1)}
+    with pytest.raises(DocumentError, match="more than"):
+        clock_offset_rows(SESSION, {"told_at": 0, "stretches": [many]}, NOW_US)
 
 
 def test_a_configuration_is_read(tmp_path: Path) -> None:
