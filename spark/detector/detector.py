@@ -1,4 +1,4 @@
-"""One series of values: a score for each, as it comes.
+"""One series of values: a score for each, as they come.
 
 A value is an anomaly when several measures at once go beyond anything they have shown in memory. Nothing is assumed of
 the distribution, and nothing has to be set for a series: each measure is compared with its own record. A record that
@@ -8,13 +8,16 @@ was just broken is high, so that one event is not reported again and again; it f
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
+from spark.detector.days import Clock
 from spark.detector.history import History
 from spark.detector.limits import (
-    DAY_S,
-    INTERVAL_VALUES,
+    BLOCK_VALUES,
     LEARNING_VALUES,
     LOUDER,
     QUIET_VALUES,
@@ -23,11 +26,16 @@ from spark.detector.limits import (
     VOTES,
     WARM_UP_VALUES,
 )
-from spark.detector.measures import Moment, UnusualValue, families
-from spark.detector.record import Records
+from spark.detector.measures import Stretch, UnusualValue, families
+from spark.detector.running import Numbers, Records, RunningMean
+
+Places = NDArray[np.int64]
 
 REPORTED = 0.5
 """The score from which a value is an anomaly."""
+
+RULES: Final = tuple(family.rule for family in families())
+_NO_RULE: Final = -1
 
 
 class Finding(NamedTuple):
@@ -41,7 +49,31 @@ class Finding(NamedTuple):
     """What that family expected, in the unit of the series; None where it expects no value."""
 
 
-_NOTHING = Finding(0.0)
+class Findings:
+    """What is said of values, as columns."""
+
+    def __init__(self, values: int) -> None:
+        self.scores: Numbers = np.zeros(values)
+        self._rules = np.full(values, _NO_RULE)
+        self._expected: Numbers = np.full(values, np.nan)
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+    def __iter__(self) -> Iterator[Finding]:
+        return (self[row] for row in range(len(self)))
+
+    def __getitem__(self, row: int) -> Finding:
+        rule, expected = int(self._rules[row]), float(self._expected[row])
+        return Finding(
+            float(self.scores[row]),
+            None if rule == _NO_RULE else RULES[rule],
+            None if math.isnan(expected) else expected,
+        )
+
+    def put(self, rows: Places, scores: Numbers, rules: Places | int, expected: Numbers) -> None:
+        """Say this of these rows."""
+        self.scores[rows], self._rules[rows], self._expected[rows] = scores, rules, expected
 
 
 class Detector:
@@ -50,54 +82,69 @@ class Detector:
     def __init__(self, records: Callable[[int], Records] = Records) -> None:
         """`records`: makes what remembers so many measures; another one for whoever wants to see their amounts."""
         self._history = History()
-        self._families = [(family, records(family.count)) for family in families()]
-        self._overall = 0.0
-        self._intervals: list[float] = []
-        self._last_s: float | None = None
-        self._day: int | None = None
+        self._families = families()
+        self._records = [records(family.count) for family in self._families]
+        self._overall = RunningMean()
+        self._usual = 0.0
+        """The mean of all values."""
+        self._clock = Clock()
         self._reported = -QUIET_VALUES
         self._reported_strength = 0.0
 
-    def add(self, time_s: float, value: float) -> Finding:
-        """The finding about the next value. `time_s`: seconds since 1970; a value that is not finite is no reading."""
-        if not math.isfinite(value):
-            return _NOTHING
-        if abs(value) > VALUE_MAX:
-            return Finding(1.0, UnusualValue.rule, self._overall)
-        self._learn_interval(time_s)
-        self._history.add(value)
+    def judge(self, times_s: Numbers, values: Numbers) -> Findings:
+        """The findings about the next values, each without a look at those after it: however many come at once, the
+        same is said of them. `times_s`: seconds since 1970; a value that is not finite is no reading."""
+        findings = Findings(len(values))
+        sizes = np.abs(values)
+        learned = np.flatnonzero(sizes <= VALUE_MAX)
+        usual = np.full(len(learned) + 1, self._usual)
+        done = 0
+        while done < len(learned):
+            room = BLOCK_VALUES - self._history.count % BLOCK_VALUES
+            rows = learned[done : done + room]
+            rows = rows[: self._clock.learn(times_s[rows])]
+            usual[done + 1 : done + 1 + len(rows)] = self._judge(rows, times_s[rows], values[rows], findings)
+            done += len(rows)
+        self._usual = float(usual[-1])
+        too_large = np.flatnonzero((sizes > VALUE_MAX) & np.isfinite(sizes))
+        if len(too_large):
+            expected = usual[np.searchsorted(learned, too_large)]
+            findings.put(too_large, np.ones(len(too_large)), RULES.index(UnusualValue.rule), expected)
+        return findings
+
+    def _judge(self, rows: Places, times_s: Numbers, values: Numbers, findings: Findings) -> Numbers:
+        """Judge values that do not cross the end of a block; the means of the series up to each."""
+        windows = self._history.add(values)
         count = self._history.count
-        self._overall += (value - self._overall) / count
-        moment = Moment(time_s, value, self._history, self._overall, self._day)
-        votes, best, rule, expected = 0.0, 0.0, None, None
-        for family, records in self._families:
-            measured = family.measure(moment)
-            of_family = records.votes(measured.amounts)
+        overall = self._overall.add(values, count)
+        stretch = Stretch(values, self._clock.slots(times_s), windows, overall, count, self._clock.day)
+        votes = np.zeros(len(values))
+        largest = np.zeros(len(values))
+        rules = np.full(len(values), _NO_RULE)
+        expected = np.full(len(values), np.nan)
+        for rule, (family, records) in enumerate(zip(self._families, self._records, strict=True)):
+            measured = family.measure(stretch)
+            # As a running sum, which adds in the same order whatever the shape.
+            of_family = np.cumsum(records.votes(measured.amounts, count), axis=0)[-1]
             votes += of_family
-            if of_family > best * family.count:
-                best, rule, expected = of_family / family.count, family.rule, measured.expected
-        if count <= WARM_UP_VALUES or rule is None:
-            return _NOTHING
-        strength = votes / (VOTES * (1 + math.exp(-count / LEARNING_VALUES)))
-        return Finding(self._score(strength, count), rule, expected)
+            share = of_family / family.count
+            larger = share > largest
+            largest[larger], rules[larger] = share[larger], rule
+            expected[larger] = np.nan if measured.expected is None else measured.expected[larger]
+        counts = np.arange(count - len(values) + 1, count + 1)
+        said = (counts > WARM_UP_VALUES) & (rules != _NO_RULE)
+        strengths = votes / (VOTES * (1 + np.exp(-counts / LEARNING_VALUES)))
+        scores = self._scores(strengths[said], counts[said])
+        findings.put(rows[said], scores, rules[said], expected[said])
+        return overall
 
-    def _score(self, strength: float, count: int) -> float:
-        """Rises with the strength, and is `REPORTED` at 1; values of an event that is reported stay below."""
-        score = 1 - math.exp2(-strength)
-        if strength < 1:
-            return score
-        if count - self._reported < QUIET_VALUES and strength < LOUDER * self._reported_strength:
-            return min(score, SUPPRESSED)
-        self._reported, self._reported_strength = count, strength
-        return score
-
-    def _learn_interval(self, time_s: float) -> None:
-        """How many values a day has, by the median distance of the first ones."""
-        last, self._last_s = self._last_s, time_s
-        if self._day is not None or last is None or time_s <= last:
-            return
-        self._intervals.append(time_s - last)
-        if len(self._intervals) == INTERVAL_VALUES:
-            interval_s = sorted(self._intervals)[INTERVAL_VALUES // 2]
-            self._day = max(24, round(DAY_S / interval_s))
-            self._intervals = []
+    def _scores(self, strengths: Numbers, counts: Places) -> Numbers:
+        """Rise with the strength, and are `REPORTED` at 1; values of an event that is reported stay below."""
+        scores = 1 - np.exp2(-strengths)
+        for row in np.flatnonzero(strengths >= 1):
+            strength, count = float(strengths[row]), int(counts[row])
+            if count - self._reported < QUIET_VALUES and strength < LOUDER * self._reported_strength:
+                scores[row] = min(scores[row], SUPPRESSED)
+            else:
+                self._reported, self._reported_strength = count, strength
+        return scores

@@ -25,8 +25,12 @@ SUPPRESSED: Final = 0.45
 
 VALUE_MAX: Final = 1e100
 """Largest size of a value that is learned from: sums of squares stay finite. A larger one is an anomaly by itself."""
+BLOCK_VALUES: Final = 512
+"""Values judged together at most, as columns, and after which sums begin anew: more would be no faster."""
+FADING_BLOCKS: Final = 3
+"""Blocks of values after which the mean of the last weeks has faded to a third: five days of one in five minutes."""
 HISTORY_VALUES: Final = 1_024
-"""Values kept one by one; the longest window is seven times 144."""
+"""Values kept one by one before a block; the longest window is seven times 144."""
 DAY_S: Final = 86_400
 """Seconds of the season that is looked for: people, sun and tariffs go by the day."""
 SLOTS: Final = 288
@@ -35,10 +39,24 @@ DAYS: Final = 8
 """Days of slots kept: the same time one, two, three and seven days ago."""
 SLOT_SEARCH: Final = 2
 """Slots to either side in which the same time of another day is looked for, as readings do not come on the second."""
+SLOTS_WEEK: Final = 7 * SLOTS
+"""Slots after which days of the week come again."""
+SLOT_MAX: Final = 10**11
+"""Slots since 1970 a time is taken for at most, a million years: further ones are no times."""
+INTERVAL_S_MIN: Final = 0.001
+"""Seconds between values that are told apart, for the number a day has."""
 INTERVAL_VALUES: Final = 30
 """Values whose distances tell how often the series has one; before that no pattern is compared."""
 STRIDE_VALUES_MAX: Final = 64
 """Values between two points of a pattern, at most: it bounds what is kept of a series with a value each second."""
+COURSE_STEPS: Final = 1 << 22
+"""Whole numbers to either side of 0 that points of a course are rounded to. Sums of 48 of their squares are exact in
+double precision: distances are the same whatever order a processor adds them in."""
+COURSE_STEPS_USUAL: Final = 1 << 10
+"""Of these, how far a point is from the middle as a rule: one 4 000 times as far is as far as any."""
+COURSE_PRODUCTS: Final = 1 << 18
+"""Products of points of courses that are compared at once: from more on OpenBLAS would start threads, which cost more
+than they bring, and distances would no longer stay in a processor's cache."""
 BINS: Final = 12
 """Classes of size in which values are counted to compare what is common now with what was."""
 BIN_VALUES: Final = 150

@@ -6,6 +6,7 @@ judged; by behaviour alone, a meter that counts up steadily would not, and that 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from spark.detector.limits import NUMBERING_FALL_EACH, NUMBERING_STEPS
@@ -28,6 +29,10 @@ class Numbering:
         self._last: float | None = None
         self._steps = 0
         self._falls = 0
+
+    def take(self, values: Sequence[float]) -> int:
+        """Take the next values, up to the first that is to be judged; how many do number readings."""
+        return next((place for place, value in enumerate(values) if not self.add(value)), len(values))
 
     def add(self, value: float) -> bool:
         """Take the next value. False once the values do not number readings: then they are to be judged."""

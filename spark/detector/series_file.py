@@ -1,6 +1,6 @@
 """A series in a CSV file, `timestamp,value`: read, judged row by row and written with its scores.
 
-Rows go through one at a time: memory does not depend on the length of the file, and no score on what comes after it.
+Some rows go through at a time: memory does not depend on the length of the file, and no score on what comes after it.
 """
 
 from __future__ import annotations
@@ -9,19 +9,22 @@ import csv
 import math
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from typing import IO, Final, NamedTuple
 
-from spark.detector.detector import REPORTED, Detector
+import numpy as np
+
+from spark.detector.detector import REPORTED, Detector, Finding
 
 TIMESTAMP: Final = "timestamp"
 VALUE: Final = "value"
 SCORE: Final = "anomaly_score"
 EXPLAINED: Final = ("rule", "expected")
-TELL_EVERY_ROWS: Final = 4_096
-"""Rows from one word about the progress to the next."""
+ROWS: Final = 4_096
+"""Rows that are judged at once, and from one word about the progress to the next."""
 _EPOCH_UNITS: Final = ((1e17, 1e-9), (1e14, 1e-6), (1e11, 1e-3), (-math.inf, 1.0))
 """From which size on a number is nanoseconds, microseconds, milliseconds, seconds since 1970: up to the year 5138."""
 
@@ -81,19 +84,23 @@ def _judge(raw: IO[bytes], written: IO[str], *, explain: bool, tell: Callable[[i
     writer.writerow((TIMESTAMP, VALUE, SCORE, *(EXPLAINED if explain else ())))
     detector = Detector()
     rows = anomalies = without_value = 0
-    for line, row in reader:
-        timestamp, value, time_s, number = _read(row, time_at, value_at, line)
-        finding = detector.add(time_s, number)
-        rows += 1
-        anomalies += finding.score >= REPORTED
-        without_value += not math.isfinite(number)
-        more: tuple[str, ...] = ()
+    while some := [_read(row, time_at, value_at, line) for line, row in islice(reader, ROWS)]:
+        times_s, values = np.array([each[2:] for each in some]).T
+        findings = detector.judge(times_s, values)
+        rows += len(some)
+        anomalies += int(np.count_nonzero(findings.scores >= REPORTED))
+        without_value += int(np.count_nonzero(~np.isfinite(values)))
+        said: Iterable[tuple[str, ...]] = ((f"{score:.6f}",) for score in findings.scores.tolist())
         if explain:
-            more = (finding.rule or "", "" if finding.expected is None else f"{finding.expected:.6g}")
-        writer.writerow((timestamp, value, f"{finding.score:.6f}", *more))
-        if rows % TELL_EVERY_ROWS == 0:
-            tell(raw.tell())
+            said = map(_explained, findings)
+        writer.writerows((timestamp, value, *more) for (timestamp, value, _, _), more in zip(some, said, strict=True))
+        tell(raw.tell())
     return Judged(rows, anomalies, without_value)
+
+
+def _explained(finding: Finding) -> tuple[str, str, str]:
+    expected = "" if finding.expected is None else f"{finding.expected:.6g}"
+    return f"{finding.score:.6f}", finding.rule or "", expected
 
 
 def _rows(raw: IO[bytes]) -> Iterator[tuple[int, list[str]]]:

@@ -6,25 +6,24 @@ CBOR under zlib, not a pickle: what comes out of a table may build these classes
 from __future__ import annotations
 
 import zlib
-from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
 import cbor2
 import numpy as np
 
-from spark.detector import detector, history, measures, numbering, record
+from spark.detector import courses, days, detector, history, measures, numbering, running
 from spark.detector.detector import Detector
 from spark.detector.numbering import Numbering
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 """Raised with every change of what a detector keeps: older states are not read."""
 STATE_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Bytes of a state that is unpacked; one has some 150 KB. A table somebody else wrote may hold anything."""
+"""Bytes of a state that is unpacked; one has some 100 KB. A table somebody else wrote may hold anything."""
 
 _CLASSES: Final[dict[str, type]] = {
     each.__name__: each
-    for module in (detector, history, measures, numbering, record)
+    for module in (courses, days, detector, history, measures, numbering, running)
     for each in vars(module).values()
     if isinstance(each, type) and each.__module__ == module.__name__ and not issubclass(each, tuple)
 }
@@ -67,12 +66,6 @@ def _packed(value: Any) -> dict[str, Any]:
     """A mapping of one key, which says what the value is."""
     if isinstance(value, np.ndarray):
         return {"array": [str(value.dtype), list(value.shape), value.tobytes()]}
-    if isinstance(value, deque):
-        return {"deque": [value.maxlen, [_plain(each) for each in value]]}
-    if isinstance(value, measures.Scale):
-        return {"scale": list(value)}
-    if isinstance(value, tuple):
-        return {"tuple": [_plain(each) for each in value]}
     return {"object": [type(value).__name__, {name: _plain(each) for name, each in _members(value).items()}]}
 
 
@@ -100,9 +93,6 @@ def _instance(content: Any) -> Any:
 
 _MAKERS: Final[dict[str, Callable[[Any], Any]]] = {
     "array": _array,
-    "deque": lambda content: deque([_object(each) for each in content[1]], maxlen=content[0]),
-    "scale": lambda content: measures.Scale(*content),
-    "tuple": lambda content: tuple(_object(each) for each in content),
     "object": _instance,
 }
 

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark import schemas
@@ -74,22 +76,26 @@ def _judge(series: tuple[pa.Scalar[Any], ...], readings: pa.Table, states_: pa.T
         return _SCHEMA.empty_table()
     names = {name: part.as_py() for name, part in zip(SERIES, series, strict=True)}
     state, last = _known(names["metric"], states_.to_pylist())
-    found: list[dict[str, Any]] = []
-    judged_, late = 0, 0
-    for row in readings.sort_by([("event_time", "ascending"), ("sequence", "ascending")]).to_pylist():
-        if last is not None and row["event_time"] < last:
-            late += 1
-            continue
-        last = row["event_time"]
-        if isinstance(state, Numbering):
-            if state.add(row["value"]):
-                continue
+    rows = readings.sort_by([("event_time", "ascending"), ("sequence", "ascending")])
+    timely = rows if last is None else rows.filter(pc.greater_equal(rows["event_time"], last))
+    values, times_s = timely["value"].to_numpy(), timely["event_time"].cast(_TIME).cast(pa.int64()).to_numpy() / 1e6
+    begin = 0
+    if isinstance(state, Numbering):
+        begin = state.take(values.tolist())
+        if begin < len(values):
             state = Detector()
-        judged_ += 1
-        finding = state.add(last.timestamp(), row["value"])
-        if finding.score >= REPORTED:
-            found.append(row | finding._asdict())
-    after = {"state": dumps(state), "last_at": last, "judged": judged_, "late": late}
+    found: list[dict[str, Any]] = []
+    if isinstance(state, Detector):
+        findings = state.judge(times_s[begin:], values[begin:])
+        places = np.flatnonzero(findings.scores >= REPORTED).tolist()
+        reported = timely.take([begin + place for place in places]).to_pylist()
+        found = [row | findings[place]._asdict() for row, place in zip(reported, places, strict=True)]
+    after = {
+        "state": dumps(state),
+        "last_at": timely["event_time"][-1].as_py() if timely.num_rows else last,
+        "judged": timely.num_rows - begin,
+        "late": rows.num_rows - timely.num_rows,
+    }
     return pa.Table.from_pylist([row | names for row in [*found, after]], _SCHEMA)
 
 

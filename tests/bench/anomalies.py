@@ -34,7 +34,8 @@ from rich.table import Table
 
 from spark.detector import limits
 from spark.detector.detector import REPORTED, Detector
-from spark.detector.record import Records
+from spark.detector.running import Numbers as Column
+from spark.detector.running import Records
 
 PEERS = ("ARTime", "numenta", "contextOSE", "earthgeckoSkyline", "knncad", "randomCutForest", "twitterADVec")
 PROBATION = 0.15
@@ -121,9 +122,12 @@ def load(folder: Path) -> list[Series]:
 
 def judged(series: Series) -> list[float]:
     """Our scores of a file's rows."""
-    detector = Detector()
-    times = (time_.replace(tzinfo=UTC).timestamp() for time_ in series.times)
-    return [detector.add(time_s, value).score for time_s, value in zip(times, series.values, strict=True)]
+    return Detector().judge(*columns(series)).scores.tolist()
+
+
+def columns(series: Series) -> tuple[Column, Column]:
+    """Seconds since 1970, and values."""
+    return np.array([time_.replace(tzinfo=UTC).timestamp() for time_ in series.times]), np.array(series.values)
 
 
 def published(folder: Path, peer: str, name: str) -> list[float]:
@@ -213,11 +217,11 @@ class _Amounts(Records):
 
     def __init__(self, count: int) -> None:
         super().__init__(count)
-        self.kept: list[Sequence[float]] = []
+        self.kept: list[Column] = []
 
-    def votes(self, amounts: Sequence[float]) -> float:
+    def votes(self, amounts: Column, count: int) -> Column:
         self.kept.append(amounts)
-        return 0.0
+        return np.zeros_like(amounts)
 
 
 def amounts(series: Series) -> NDArray[np.float64]:
@@ -228,10 +232,8 @@ def amounts(series: Series) -> NDArray[np.float64]:
         families.append(_Amounts(count))
         return families[-1]
 
-    detector = Detector(listening)
-    for time_, value in zip(series.times, series.values, strict=True):
-        detector.add(time_.replace(tzinfo=UTC).timestamp(), value)
-    return np.hstack([np.array(family.kept) for family in families])
+    Detector(listening).judge(*columns(series))
+    return np.vstack([np.hstack(family.kept) for family in families]).T
 
 
 def voted(said: NDArray[np.float64], records: Sequence[tuple[int, float]]) -> NDArray[np.float64]:

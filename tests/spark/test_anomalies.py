@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import deltalake
+import numpy as np
 import pytest
 
 from spark.detector.detector import REPORTED, Detector
@@ -57,12 +58,9 @@ def test_passes_find_what_the_detector_finds_and_late_values_are_counted(lake: L
     land(lake, 100, 110, epoch="another")
     run(lake)
 
-    detector = Detector()
-    expected = [
-        (i, finding.score, finding.rule)
-        for i in range(COUNT)
-        if (finding := detector.add((START + i * STEP).timestamp(), value(i))).score >= REPORTED
-    ]
+    times_s = np.array([(START + i * STEP).timestamp() for i in range(COUNT)])
+    findings = Detector().judge(times_s, np.array([value(i) for i in range(COUNT)]))
+    expected = [(i, each.score, each.rule) for i, each in enumerate(findings) if each.score >= REPORTED]
     anomalies = rows(lake, "anomalies")
     assert {row["metric"] for row in anomalies} == {"t"}, "a counter that starts over is no anomaly"
     found = sorted((row["sequence"], row["score"], row["rule"]) for row in anomalies)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import pickle
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark.detector.detector import REPORTED, Detector, Finding
-from spark.detector.limits import QUIET_VALUES, VALUE_MAX, WARM_UP_VALUES
-from spark.detector.measures import Moment
+from spark.detector.limits import BLOCK_VALUES, QUIET_VALUES, VALUE_MAX, WARM_UP_VALUES
+from spark.detector.running import Numbers, Records
 
 INTERVAL_S = 300.0
 DAY = 288
@@ -23,8 +25,13 @@ BEGIN_S = 1_700_000_000.0
 
 def findings(values: list[float], interval_s: float = INTERVAL_S) -> list[Finding]:
     """What the detector says of `values`, one each `interval_s`."""
-    detector = Detector()
-    return [detector.add(BEGIN_S + i * interval_s, value) for i, value in enumerate(values)]
+    return judged(Detector(), [(BEGIN_S + i * interval_s, value) for i, value in enumerate(values)])
+
+
+def judged(detector: Detector, rows: Sequence[tuple[float, float]]) -> list[Finding]:
+    """What `detector` says of these times and values."""
+    times_s, values = np.array(rows, dtype=float).reshape(-1, 2).T
+    return list(detector.judge(times_s, values))
 
 
 def reported(found: list[Finding], begin: int = 0, end: int | None = None) -> list[int]:
@@ -126,38 +133,70 @@ def test_what_follows_a_report_stays_below_one_unless_it_is_much_stronger() -> N
     assert len(hits) == 1
 
 
-def test_it_does_not_look_ahead() -> None:
+def cut(rows: list[tuple[float, float]], sizes: Sequence[int]) -> list[Finding]:
+    """What a detector says that gets `rows` in stretches of these sizes, over and over."""
+    detector, found, size = Detector(), list[Finding](), itertools.cycle(sizes)
+    while len(found) < len(rows):
+        found += judged(detector, rows[len(found) : len(found) + next(size)])
+    return found
+
+
+@pytest.mark.parametrize("sizes", [[1], [7, 500, 1_000], [BLOCK_VALUES], [3 * BLOCK_VALUES + 1]])
+def test_it_does_not_look_ahead_and_says_the_same_however_many_come_at_once(sizes: list[int]) -> None:
     values = daily(9)
     spike(values, 8 * DAY)
-    whole = findings(values)
-    assert findings(values[: 8 * DAY + 10]) == whole[: 8 * DAY + 10]
+    values[2 * DAY] = math.nan
+    values[3 * DAY] = 2 * VALUE_MAX
+    rows = [(BEGIN_S + i * INTERVAL_S, value) for i, value in enumerate(values)]
+    assert cut(rows, sizes) == judged(Detector(), rows)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.integers(0, 2**32), st.lists(st.integers(1, 700), min_size=1, max_size=8), st.sampled_from([1.0, 300.0, 7_000.0])
+)
+def test_any_stretches_of_any_series_have_the_same_findings(seed: int, sizes: list[int], interval_s: float) -> None:
+    source = np.random.default_rng(seed)
+    times_s = np.cumsum(source.exponential(interval_s, 1_400)) - 3 * 86_400 * (source.random(1_400) < 0.002)
+    values = np.cumsum(source.standard_t(2, 1_400)) * 10.0 ** source.integers(-9, 9)
+    rows = list(zip(times_s.tolist(), values.tolist(), strict=True))
+    assert cut(rows, sizes) == judged(Detector(), rows)
 
 
 def test_the_state_does_not_grow_and_goes_on_from_a_copy() -> None:
     detector = Detector()
     sizes = []
-    for i, value in enumerate(daily(60)):
-        detector.add(BEGIN_S + i * INTERVAL_S, value)
-        if i in (20 * DAY, 60 * DAY - 1):
-            sizes.append(len(pickle.dumps(detector)))
-    assert sizes[1] <= sizes[0] * 1.01
-    assert sizes[1] < 256 * 1024
+    rows = [(BEGIN_S + i * INTERVAL_S, value) for i, value in enumerate(daily(60))]
+    for begin in range(0, 60 * DAY, 20 * DAY):
+        judged(detector, rows[begin : begin + 20 * DAY])
+        sizes.append(len(pickle.dumps(detector)))
+    assert sizes[2] <= sizes[1] + 8 * 4 * BLOCK_VALUES, "but for the values of a block"
+    assert max(sizes) < 96 * 1024
     copy = pickle.loads(pickle.dumps(detector))
-    assert copy.add(BEGIN_S + 1e8, 33.0) == detector.add(BEGIN_S + 1e8, 33.0)
+    assert judged(copy, [(BEGIN_S + 1e8, 33.0)]) == judged(detector, [(BEGIN_S + 1e8, 33.0)])
+
+
+@pytest.mark.parametrize("interval_s", [0.01, 1.0, 300.0, 86_400.0])
+def test_the_state_is_bounded_at_any_pace(interval_s: float) -> None:
+    detector = Detector()
+    rows = [(BEGIN_S + i * interval_s, value) for i, value in enumerate(daily(60))]
+    judged(detector, rows)
+    assert len(pickle.dumps(detector)) < 160 * 1024
 
 
 def test_a_value_too_large_to_learn_from_is_an_anomaly_and_leaves_no_trace() -> None:
     one, other = Detector(), Detector()
-    for i, value in enumerate(daily(3)):
-        one.add(BEGIN_S + i * INTERVAL_S, value)
-        other.add(BEGIN_S + i * INTERVAL_S, value)
-    assert one.add(BEGIN_S + 3 * 86_400, VALUE_MAX * 1.01).score == 1.0
-    assert one.add(BEGIN_S + 3 * 86_400 + 1, 21.0) == other.add(BEGIN_S + 3 * 86_400 + 1, 21.0)
+    rows = [(BEGIN_S + i * INTERVAL_S, value) for i, value in enumerate(daily(3))]
+    assert judged(one, rows) == judged(other, rows)
+    (finding,) = judged(one, [(BEGIN_S + 3 * 86_400, VALUE_MAX * 1.01)])
+    assert (finding.score, finding.rule) == (1.0, "unusual value")
+    assert finding.expected == pytest.approx(20, abs=1)
+    assert judged(one, [(BEGIN_S + 3 * 86_400 + 1, 21.0)]) == judged(other, [(BEGIN_S + 3 * 86_400 + 1, 21.0)])
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_no_reading_no_score(value: float) -> None:
-    assert Detector().add(BEGIN_S, value) == Finding(0.0)
+    assert judged(Detector(), [(BEGIN_S, value)]) == [Finding(0.0)]
 
 
 @settings(max_examples=60, deadline=None)
@@ -171,10 +210,7 @@ def test_no_reading_no_score(value: float) -> None:
     )
 )
 def test_scores_are_between_0_and_1_whatever_comes(rows: list[tuple[float, float]]) -> None:
-    detector = Detector()
-    for time_s, value in rows:
-        finding = detector.add(time_s, value)
-        assert 0.0 <= finding.score <= 1.0
+    assert all(0.0 <= finding.score <= 1.0 for finding in judged(Detector(), rows))
 
 
 @pytest.mark.parametrize("interval_s", [0.1, 1.0, 60.0, 3_600.0, 100_000.0])
@@ -186,9 +222,19 @@ def test_any_interval_has_its_spikes_seen(interval_s: float) -> None:
 
 
 def test_each_family_says_as_many_amounts_as_it_counts() -> None:
-    detector = Detector()
-    for i, value in enumerate(daily(9)):
-        detector.add(BEGIN_S + i * INTERVAL_S, value)
-    moment = Moment(BEGIN_S + 9 * 86_400, 20.0, detector._history, detector._overall, detector._day)
-    for family, _ in detector._families:
-        assert len(family.measure(moment).amounts) == family.count
+    said: list[tuple[int, int]] = []
+
+    class Listening(Records):
+        """Keeps how many amounts came."""
+
+        def __init__(self, count: int) -> None:
+            super().__init__(count)
+            self._count = count
+
+        def votes(self, amounts: Numbers, count: int) -> Numbers:
+            said.append((self._count, len(amounts)))
+            return super().votes(amounts, count)
+
+    judged(Detector(Listening), [(BEGIN_S + i * INTERVAL_S, value) for i, value in enumerate(daily(9))])
+    assert all(count == amounts for count, amounts in said)
+    assert len(set(said)) >= 4

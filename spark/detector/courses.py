@@ -1,0 +1,105 @@
+"""The course of the last values against the most similar one that was seen."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+
+from spark.detector.history import Windows
+from spark.detector.limits import (
+    BLOCK_VALUES,
+    COURSE_PRODUCTS,
+    COURSE_STEPS,
+    COURSE_STEPS_USUAL,
+    INTERVAL_VALUES,
+    STRIDE_VALUES_MAX,
+)
+from spark.detector.running import Numbers
+
+
+class Courses:
+    """Courses of so many points, each a mean of some values, and the distance of the last one to the nearest.
+
+    A course ends some values after the one before, by which it shares most points with others: kept is the line of
+    points, of which each course takes some.
+    """
+
+    __slots__ = (
+        "_distance", "_every", "_kept", "_line", "_newest", "_origin", "_points", "_ratio", "_unit", "_values"
+    )  # fmt: skip
+
+    def __init__(self, points: int, stride: int, kept: int, newest: int) -> None:
+        """`stride`: values from a point to the next; `kept`: courses that are compared; `newest`: how many before each
+        do not count."""
+        stride = max(1, min(stride, STRIDE_VALUES_MAX))
+        self._every = max(1, stride // 2)
+        """Values from a course to the next."""
+        self._ratio = stride // self._every
+        """Places in the line from a point of a course to the next."""
+        self._points = points
+        self._kept = kept
+        self._newest = newest
+        self._values = 0
+        self._line: Numbers = np.empty(0)
+        self._origin = 0.0
+        self._unit = 0.0
+        """The step to which points are rounded, counted from `_origin`."""
+        self._distance = 0.0
+
+    def add(self, windows: Windows, count: int) -> Numbers:
+        """The distance with each of the values; 0 while there is nothing to compare with. `count`: values of the
+        series, these included."""
+        rows = windows.rows
+        if not self._unit:
+            values = min(INTERVAL_VALUES, count)
+            self._scale(float(windows.mean(values)[0]), float(windows.spread(values)[0]))
+        elif (count - rows) % BLOCK_VALUES == 0:
+            self._begin_block()
+        ends = np.arange(self._every - 1 - self._values % self._every, rows, self._every)
+        self._values += rows
+        known = len(self._line)
+        self._line = np.concatenate((self._line, windows.mean(self._every * self._ratio)[ends]))
+        distances = np.concatenate(((self._distance,), self._nearest(known)))
+        self._distance = float(distances[-1])
+        # A value in which no course ends has the distance of the last one that did.
+        return distances[np.searchsorted(ends, np.arange(rows), side="right")]
+
+    def _begin_block(self) -> None:
+        """Forget points of courses that are not compared any more; the rest says what is usual."""
+        self._line = line = self._line[-(self._kept + self._newest + self._before) :]
+        if len(line):
+            middle = float(np.median(line))
+            far = np.abs(line - middle)
+            self._scale(middle, float(np.median(far)) or float(far.mean()))
+
+    def _scale(self, origin: float, usual: float) -> None:
+        self._origin, self._unit = origin, (usual or 1.0) / COURSE_STEPS_USUAL
+
+    @property
+    def _before(self) -> int:
+        """Places from the first point of a course to its last."""
+        return (self._points - 1) * self._ratio
+
+    def _nearest(self, known: int) -> Numbers:
+        """Distances of the courses that end in the line from place `known` on."""
+        steps = np.clip(np.rint((self._line - self._origin) / self._unit), -COURSE_STEPS, COURSE_STEPS)
+        found = np.zeros(len(steps) - known)
+        if len(steps) <= self._before + self._newest + 1:
+            return found
+        courses = np.ascontiguousarray(sliding_window_view(steps, self._before + 1)[:, :: self._ratio])
+        squares = np.einsum("ij,ij->i", courses, courses)
+        begin = max(known - self._before, self._newest + 1)
+        # So many rows are compared with as many courses more than are kept.
+        some = max(1, math.isqrt((self._kept // 2) ** 2 + COURSE_PRODUCTS // self._points) - self._kept // 2)
+        for first in range(begin, len(courses), some):
+            rows = np.arange(first, min(first + some, len(courses)))[:, None]
+            others = np.arange(max(0, first - self._newest - self._kept), rows[-1, 0] - self._newest)
+            there, here = slice(others[0], others[-1] + 1), slice(first, first + len(rows))
+            distances = squares[there] - 2 * (courses[here] @ courses[there].T)
+            back = rows - others
+            distances[(back <= self._newest) | (back > self._newest + self._kept)] = np.inf
+            at = first + self._before - known
+            found[at : at + len(rows)] = self._unit * np.sqrt(distances.min(axis=1) + squares[here])
+        return found
