@@ -88,7 +88,7 @@ def _judge(series: tuple[pa.Scalar[Any], ...], readings: pa.Table, states_: pa.T
     if isinstance(state, Detector):
         findings = state.judge(times_s[begin:], values[begin:])
         places = np.flatnonzero(findings.scores >= REPORTED).tolist()
-        reported = timely.take([begin + place for place in places]).to_pylist()
+        reported = timely.take(pa.array([begin + place for place in places], pa.int64())).to_pylist()
         found = [row | findings[place]._asdict() for row, place in zip(reported, places, strict=True)]
     after = {
         "state": dumps(state),
