@@ -6,13 +6,17 @@ somebody has to find now and then, such as the filters of sessions that are away
 
 from __future__ import annotations
 
+import heapq
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
+from itertools import islice
 from typing import Final
 
 from edge.broker.model.topics import EVERY_NAME
 
+_PART: Final = 1024
+"""Numbers that are sorted together: 150 KB of text and keys."""
 _BEHIND_SLASH: Final = chr(ord("/") + 1)
 
 
@@ -31,8 +35,11 @@ class SortedFilters:
         self._numbers.insert(bisect_left(self._numbers, self._key(number), key=self._key), number)
 
     def add_all(self, numbers: Iterable[int]) -> None:
-        """As `add` of each, sorted once."""
-        self._numbers = array("i", sorted([*self._numbers, *numbers], key=self._key))
+        """As `add` of each, sorted once: in parts, as there may be very many, so that few filters are text at once."""
+        parts, wanted = [self._numbers], iter(numbers)
+        while part := sorted(islice(wanted, _PART), key=self._key):
+            parts.append(array("i", part))
+        self._numbers = array("i", heapq.merge(*parts, key=self._key))
 
     def remove(self, number: int) -> None:
         """It is here, and still has its filter."""

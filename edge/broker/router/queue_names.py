@@ -1,21 +1,23 @@
-"""The names of a space's queues, as columns by the numbers of their logs: 17 bytes a queue, as the store keeps the name
+"""The names of a space's queues, as columns by the numbers of their logs: 6 bytes a queue, as the store keeps the name
 of its log anyway."""
 
 from __future__ import annotations
 
 import math
-import sys
 from array import array
 from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
 from edge.broker.model.lowest_numbers import LowestNumbers
+from edge.broker.model.repeated_values import RepeatedValues
 from edge.broker.router.logs import Logs
 
 _NONE: Final = 0
 _CONFIGURED: Final = 1
 _CLIENTS: Final = 2
+_USED: Final = (1 << 32) - 1
+"""Seconds of 136 years."""
 
 
 class QueueNames:
@@ -25,10 +27,10 @@ class QueueNames:
         self._logs = logs
         self._kinds = bytearray()
         """`_NONE`: the log is no queue's."""
-        self._users: list[str] = []
+        self._users = RepeatedValues("")
         """Who made each; empty: nobody is known."""
-        self._unused = LowestNumbers[float]("d")
-        """Since when each is empty and nobody uses it (monotonic seconds); infinite: that is not so."""
+        self._unused = LowestNumbers[int]("I")
+        """Since when each is empty and nobody uses it (monotonic seconds, rounded up); `_USED`: that is not so."""
         self._count = 0
 
     def __len__(self) -> int:
@@ -56,18 +58,20 @@ class QueueNames:
 
     def add(self, log: int, user: str, *, configured: bool) -> None:
         """It is there from now on. `configured`: its name is the configuration's, not the user's."""
-        for _ in range(log + 1 - len(self._kinds)):
-            self._kinds.append(_NONE)
-            self._users.append("")
-            self._unused.append(math.inf)
+        missing = log + 1 - len(self._kinds)
+        if missing > 0:
+            self._kinds.extend(bytes(missing))
+            self._users.extend(missing)
+        for _ in range(missing):
+            self._unused.append(_USED)
         self._kinds[log] = _CONFIGURED if configured else _CLIENTS
-        self._users[log] = sys.intern(user)
+        self._users[log] = user
         self._count += 1
 
     def remove(self, log: int) -> None:
         """It is there no longer."""
         self._kinds[log], self._users[log] = _NONE, ""
-        self._unused[log] = math.inf
+        self._unused[log] = _USED
         self._count -= 1
 
     def user(self, log: int) -> str | None:
@@ -78,17 +82,17 @@ class QueueNames:
 
     def is_unused(self, log: int) -> bool:
         """It is known since when nobody uses it."""
-        return self._unused[log] != math.inf
+        return self._unused[log] != _USED
 
     def unused_since(self, log: int, now_s: float) -> None:
         """It is empty, and nobody uses it from now on."""
-        self._unused[log] = now_s
+        self._unused[log] = math.ceil(now_s)
 
     def used(self, log: int) -> None:
         """Somebody uses it, or something is in it."""
-        if self._unused[log] != math.inf:
-            self._unused[log] = math.inf
+        if self._unused[log] != _USED:
+            self._unused[log] = _USED
 
     def unused_until(self, since_s: float, count: int) -> list[int]:
         """Some of those that have been unused since then or longer."""
-        return list(islice(self._unused.up_to(since_s), count))
+        return list(islice(self._unused.up_to(math.floor(since_s)), count))

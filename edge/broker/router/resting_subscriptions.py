@@ -1,4 +1,4 @@
-"""Durable subscriptions nobody holds, as columns of numbers and a name: some 150 bytes each with their cursors and
+"""Durable subscriptions nobody holds, as columns of numbers and a name: some 135 bytes each with their cursors and
 without the name, where one that is an object takes 3 KiB.
 
 A row is the place of a subscription in one log. A place is *level* while nothing its subscription wants lies at or
@@ -9,7 +9,6 @@ note once who falls behind, and when something of it may expire.
 
 from __future__ import annotations
 
-import sys
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
@@ -31,7 +30,9 @@ from edge.broker.limits import (
 from edge.broker.message.time_to_live import ttl_ns
 from edge.broker.model.address_policy import AddressPolicy
 from edge.broker.model.lowest_numbers import LowestNumbers
+from edge.broker.model.narrow_numbers import NarrowNumbers
 from edge.broker.model.numbered_names import NumberedNames
+from edge.broker.model.repeated_values import RepeatedValues
 from edge.broker.model.sorted_filters import SortedFilters
 from edge.broker.model.topics import EVERY_NAME, is_filter, matches
 from edge.broker.store.contract import MessageLog
@@ -46,6 +47,7 @@ _NO_LOOK: Final = 0x7FFF_FFFF
 _NEVER: Final = 0
 LOOK: Final = 1
 """When something in a place expires that nobody has looked at: now."""
+_NS_PER_S: Final = 1_000_000_000
 _ROWS_MIN: Final = 1024
 """With more rows than this, of which three quarters are free, the table is made anew."""
 
@@ -115,10 +117,11 @@ class RestingSubscriptions:
         """The first row of those that are not; nearly all have one."""
         self._others: dict[int, list[int]] = {}
         """The other rows of those that are the first of several."""
-        self._cursors = array("q", [0])
+        self._cursors = NarrowNumbers()
         """0: the row is free."""
         self._logs = array("i", [0])
-        self._dues = array("q", [_NEVER])
+        self._dues = NarrowNumbers()
+        """When something in it may expire: whole seconds UTC, rounded up."""
         self._flags = array("B", [0])
         self._left = array("i", [_NOT_COUNTED])
         """Since when nobody holds it, in the first row of each."""
@@ -127,8 +130,10 @@ class RestingSubscriptions:
         self._looks.append(_NO_LOOK)
         self._pattern_at = array("H", [0])
         """Where in its name a filter begins; it goes to the end of it, but where `_rests` has it."""
-        self._users: list[str] = [""]
+        self._users = RepeatedValues("")
         self._rests: list[bytes | None] = [None]
+        for column in (self._cursors, self._dues, self._users):
+            column.extend(1)
         self._free = array("i")
         self._filters = SortedFilters(self._pattern)
         self._count = 0
@@ -184,7 +189,7 @@ class RestingSubscriptions:
 
     def put_all(self, subscriptions: Iterable[tuple[Declaration, Sequence[Place], Left]]) -> None:
         """As `put` of each; the filters are sorted once."""
-        self._filters.add_all([row for each in subscriptions for row in self._enter(*each)])
+        self._filters.add_all(row for each in subscriptions for row in self._enter(*each))
 
     def _enter(self, declaration: Declaration, places: Sequence[Place], left: Left) -> list[int]:
         """Its rows."""
@@ -247,24 +252,25 @@ class RestingSubscriptions:
     def _new_row(self) -> int:
         if self._free:
             return self._free.pop()
-        for column in (self._cursors, self._logs, self._dues, self._flags, self._pattern_at):
-            column.append(0)
+        for column in (self._cursors, self._dues, self._users):
+            column.extend(1)
+        for numbers in (self._logs, self._flags, self._pattern_at):
+            numbers.append(0)
         self._left.append(_NOT_COUNTED)
         self._looks.append(_NO_LOOK)
-        self._users.append("")
         self._rests.append(None)
         return len(self._cursors) - 1
 
     def _fill(self, row: int, declaration: Declaration, place: Place) -> None:
         name, pattern = declaration.name, declaration.pattern
         self._cursors[row], self._logs[row] = place.cursor, place.log
-        self._dues[row] = _NEVER if place.due_ns is None else max(LOOK, place.due_ns)
+        self._dues[row] = _NEVER if place.due_ns is None else _seconds(place.due_ns)
         self._flags[row] = (
             (_ALL_QOS if declaration.all_qos else 0)
             | (_BEHIND if place.behind else 0)
             | (_LEFT_KEPT if declaration.left_at is not None else 0)
         )
-        self._users[row] = sys.intern(declaration.user)
+        self._users[row] = declaration.user
         usual = name.endswith(pattern) and len(name) - len(pattern) <= 0xFFFF
         rest = _Rest(pattern, declaration.not_from, declaration.selector, declaration.timeout_s)
         if usual and rest == _Rest(pattern, None, None):
@@ -316,9 +322,8 @@ class RestingSubscriptions:
         return Left(None if at == _NOT_COUNTED else at, None if look_at == _NO_LOOK else look_at)
 
     def _place(self, row: int) -> Place:
-        due_ns = self._dues[row]
-        behind = bool(self._flags[row] & _BEHIND)
-        return Place(self._logs[row], self._cursors[row], behind, None if due_ns == _NEVER else due_ns)
+        due_s, behind = self._dues[row], bool(self._flags[row] & _BEHIND)
+        return Place(self._logs[row], self._cursors[row], behind, None if due_s == _NEVER else due_s * _NS_PER_S)
 
     # --- messages ---------------------------------------------------------------------------------------------
 
@@ -363,15 +368,15 @@ class RestingSubscriptions:
                 continue
             ttl = ttl_ns(run, self._policy(self._name(row), log))
             if ttl is not None:
-                due_ns, before = run.received_at + min(ttl, SWEEP_AGAIN_NS), self._dues[row]
-                self._dues[row] = due_ns if before == _NEVER else min(before, due_ns)
+                due_s, before = _seconds(run.received_at + min(ttl, SWEEP_AGAIN_NS)), self._dues[row]
+                self._dues[row] = due_s if before == _NEVER else min(before, due_s)
 
     def leave_all(self, log: int) -> None:
         """Nobody knows what came to a log: all read it."""
         for row, its in enumerate(self._logs):
             if its == log and self._cursors[row]:
                 self._leave_behind(row)
-                self._dues[row] = LOOK
+                self._dues[row] = _seconds(LOOK)
 
     # --- time -------------------------------------------------------------------------------------------------
 
@@ -379,7 +384,7 @@ class RestingSubscriptions:
         """What lives for how long is another matter now: each that is behind is to be looked at."""
         for row in range(1, len(self._cursors)):
             if self._cursors[row] and self._is_behind(row):
-                self._dues[row] = LOOK
+                self._dues[row] = _seconds(LOOK)
 
     def tick(self, now_s: float, now_ns: int) -> list[str]:
         """Every `limits.TICK_S`: let cursors that are level pass what has come, some each time. Returns the names of
@@ -393,8 +398,8 @@ class RestingSubscriptions:
                 continue
             if row >= len(self._cursors) or not self._cursors[row]:
                 continue
-            due_ns = self._dues[row]
-            if due_ns != _NEVER and not now_ns < due_ns < now_ns + 2 * SWEEP_AGAIN_NS:
+            due_ns = self._dues[row] * _NS_PER_S
+            if due_ns and not now_ns < due_ns < now_ns + 2 * SWEEP_AGAIN_NS:
                 due.append(self._name(row))  # what is further off was noted before the clock was set back
                 if len(due) >= SUBSCRIPTIONS_OPENED_MAX:
                     break
@@ -412,6 +417,11 @@ class RestingSubscriptions:
             return False
         self._round = iter(range(1, len(self._cursors)))
         return True
+
+
+def _seconds(due_ns: int) -> int:
+    """Rounded up, and 1 for whatever is long past; who looks at it comes in `SUBSCRIPTIONS_PASSED_S` at the latest."""
+    return max(1, -(-due_ns // _NS_PER_S))
 
 
 class RestingFollower:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from edge.broker.model.lowest_numbers import LowestNumbers
+from edge.broker.model.narrow_numbers import NarrowNumbers
 from edge.broker.model.numbered_names import NumberedNames
 from edge.broker.store.sparse_numbers import SparseNumbers
 
@@ -39,7 +40,8 @@ class CursorsAtRest:
 
     def _begin(self) -> None:
         self._names = NumberedNames()
-        self._cursors = array("q", [0])
+        self._cursors = NarrowNumbers()
+        self._cursors.extend(1)
         self._positions = LowestNumbers[int]("q")
         self._positions.append(_NOWHERE)
         self._free = array("i")
@@ -79,11 +81,11 @@ class CursorsAtRest:
         """It is here from now on."""
         if self._free:
             row = self._free.pop()
-            self._cursors[row] = cursor
         else:
             row = len(self._cursors)
-            self._cursors.append(cursor)
+            self._cursors.extend(1)
             self._positions.append(_NOWHERE)
+        self._cursors[row] = cursor
         self._names.add(row, name)
         self._rows.put(cursor, row)
         self._positions[row] = position

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from edge.broker.model.numbered_names import NumberedNames
+from edge.broker.model.repeated_values import RepeatedValues
 from edge.broker.store.buffered_log import BufferedLog
 from edge.broker.store.cursors_at_rest import CursorsAtRest
 from edge.broker.store.errors import StoreError
@@ -98,7 +99,7 @@ class LogTable:
         self._rest = LogsAtRest()
         self._names = NumberedNames()
         self._free: deque[int] = deque()
-        self._meters: list[Meter | None] = []
+        self._meters = RepeatedValues[Meter | None](None)
         self.to_reclaim: dict[int, None] = {}
         """Logs that may hold what no cursor wants any more, in the order of their turns."""
         self.messages = 0
@@ -229,13 +230,13 @@ class LogTable:
             meter.bytes += size
         missing = log + 1 - len(self._meters)
         if missing > 0:
-            self._meters.extend([None] * missing)
+            self._meters.extend(missing)
         self._meters[log] = meter
         return True
 
     def metered(self, meter: Meter) -> Iterator[int]:
         """The logs that have this meter. Looks at every log."""
-        return (log for log, its in enumerate(self._meters) if its is meter)
+        return self._meters.rows(meter)
 
     def largest(self, meter: Meter, count: int) -> list[int]:
         """Those of them that keep the most bytes. Looks at every log."""

@@ -1,4 +1,4 @@
-"""Logs nobody uses, as columns of numbers: 45 bytes each, where a log and its cursor as objects take 600.
+"""Logs nobody uses, as columns of numbers: 26 bytes each, where a log and its cursor as objects take 600.
 
 What is known of a log that has one cursor or none, of which nothing is acknowledged out of order, is six numbers. Those
 of a queue nobody sends to or receives from are kept here until somebody asks for it.
@@ -10,11 +10,12 @@ from array import array
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from edge.broker.model.narrow_numbers import NarrowNumbers
 from edge.broker.store.sparse_numbers import SparseNumbers
 
 CURSOR_NAMES_MAX: Final = 0xFFFF
 """Names of cursors here; all queues use the same one."""
-_NO_LOG: Final = -1
+_NO_LOG: Final = 0
 
 
 class RestingLog(NamedTuple):
@@ -32,12 +33,12 @@ class LogsAtRest:
     """By number of the log."""
 
     def __init__(self) -> None:
-        self._firsts = array("q")
-        self._nexts = array("q")
-        """`_NO_LOG`: it is not here."""
-        self._bytes = array("q")
-        self._cursors = array("q")
-        self._positions = array("q")
+        self._firsts = NarrowNumbers()
+        self._ends = NarrowNumbers()
+        """The next position and 1; `_NO_LOG`: it is not here."""
+        self._bytes = NarrowNumbers()
+        self._cursors = NarrowNumbers()
+        self._positions = NarrowNumbers()
         self._cursor_names = array("H")
         self._names: list[str] = []
         self._numbers: dict[str, int] = {}
@@ -46,23 +47,22 @@ class LogsAtRest:
         """By cursor."""
 
     def __contains__(self, log: int) -> bool:
-        return 0 <= log < len(self._nexts) and self._nexts[log] != _NO_LOG
+        return 0 <= log < len(self._ends) and self._ends[log] != _NO_LOG
 
     def __iter__(self) -> Iterator[int]:
-        return (log for log, end in enumerate(self._nexts) if end != _NO_LOG)
+        return (log for log, end in enumerate(self._ends) if end != _NO_LOG)
 
     def put(self, log: int, row: RestingLog) -> bool:
         """False, and nothing happens, when there are too many names of cursors."""
         name = self._number(row.cursor_name)
         if name is None:
             return False
-        missing = log + 1 - len(self._nexts)
+        missing = log + 1 - len(self._ends)
         if missing > 0:
-            self._nexts.extend([_NO_LOG] * missing)
-            for column in (self._firsts, self._bytes, self._cursors, self._positions):
-                column.extend([0] * missing)
+            for column in (self._firsts, self._ends, self._bytes, self._cursors, self._positions):
+                column.extend(missing)
             self._cursor_names.extend([0] * missing)
-        self._firsts[log], self._nexts[log], self._bytes[log] = row.first, row.next, row.bytes
+        self._firsts[log], self._ends[log], self._bytes[log] = row.first, row.next + 1, row.bytes
         self._cursors[log], self._positions[log], self._cursor_names[log] = row.cursor, row.position, name
         if row.cursor:
             self._logs.put(row.cursor, log)
@@ -70,7 +70,7 @@ class LogsAtRest:
 
     def set_cursor(self, log: int, cursor: int, name: str, position: int) -> bool:
         """The cursor of a log that has none yet; False where it has one, ends before the cursor, or is not here."""
-        if log not in self or self._cursors[log] or position > self._nexts[log]:
+        if log not in self or self._cursors[log] or position >= self._ends[log]:
             return False
         number = self._number(name)
         if number is None:
@@ -83,7 +83,7 @@ class LogsAtRest:
     def take(self, log: int) -> RestingLog:
         """It is not here any more. Raises KeyError when it was not."""
         row = self[log]
-        self._nexts[log] = _NO_LOG
+        self._ends[log] = _NO_LOG
         if row.cursor:
             self._logs.remove(row.cursor)
         return row
@@ -94,7 +94,7 @@ class LogsAtRest:
             raise KeyError(log)
         return RestingLog(
             self._firsts[log],
-            self._nexts[log],
+            self._ends[log] - 1,
             self._bytes[log],
             self._cursors[log],
             self._names[self._cursor_names[log]],
@@ -105,7 +105,7 @@ class LogsAtRest:
         """(first position kept, next position). Raises KeyError."""
         if log not in self:
             raise KeyError(log)
-        return self._firsts[log], self._nexts[log]
+        return self._firsts[log], self._ends[log] - 1
 
     def bytes(self, log: int) -> int:
         """Bytes of bodies it keeps. Raises KeyError."""
@@ -130,7 +130,7 @@ class LogsAtRest:
     def unwanted(self) -> Iterator[int]:
         """Logs that keep something their cursor has passed, or that nobody has a cursor for."""
         for log in self:
-            kept_until = self._positions[log] if self._cursors[log] else self._nexts[log]
+            kept_until = self._positions[log] if self._cursors[log] else self._ends[log] - 1
             if kept_until > self._firsts[log]:
                 yield log
 
