@@ -1,4 +1,4 @@
-"""`gaps`: telemetry, ledger, manifests, gateway_status -> ranges -> gaps, completeness, completeness_hourly.
+"""`gaps`: telemetry, ledger, manifests, gateway_status, outages -> ranges -> gaps, completeness, completeness_hourly.
 
 What has landed and was given up is kept as ranges of sequences, which stay as few as there are addresses and holes
 however much lands; each pass adds what is new to them. What is missing then follows from the ranges and from what the
@@ -29,7 +29,7 @@ _INPUTS = (
     "open_statements",
     "settled_ranges",
     "gateway_backlog",
-    "throughput",
+    "outages",
 )
 
 
@@ -67,7 +67,7 @@ def _settle(lake: Lake) -> None:
         return
     mark = Transaction(f"settle/{opened.id}/{landed.id}", opened.version + landed.version)
     known = {name: lake.read(name) for name in _INPUTS}
-    nothing = {name: known[name].limit(0) for name in ("given_up_ranges", "gateway_backlog", "throughput")}
+    nothing = {name: known[name].limit(0) for name in ("given_up_ranges", "gateway_backlog", "outages")}
     judged = completeness.judged(*(known | nothing | {"open_statements": settled}).values())
     lines = completeness.hourly(judged, settled=True).where(F.col("hour").isNotNull())
     lake.fold("completeness_hourly", lines.coalesce(1), completeness.LINE_FOLD, mark)

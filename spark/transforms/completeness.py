@@ -99,12 +99,12 @@ def judged(
     statements: DataFrame,
     settled: DataFrame,
     backlog: DataFrame,
-    throughput: DataFrame,
+    outages: DataFrame,
 ) -> DataFrame:
     """Every address held against what its gateway states: lines, gaps and sums, which `gaps`, `completeness` and
-    `hourly` divide."""
+    `hourly` divide. A gateway of which messages waited has a lane for them."""
     circumstances = backlog.join(
-        throughput.where(F.col("lane") == "backlog").select(*_GATEWAY, F.lit(True).alias("lanes")).distinct(),
+        outages.select(*_GATEWAY, F.lit(True).alias("lanes")).distinct(),
         list(_GATEWAY),
         "full_outer",
     )

@@ -50,7 +50,7 @@ def land(lake: Path, first: int, steps: int) -> int:
     """Land what the fleet sends from step `first` on, as one commit, and what it says of itself; returns messages."""
     step, series = _each(range(first, first + steps))
     at, landed = _time_us(step) + series * 1_000, _time_us(first + steps) + _LANDS_AFTER_US
-    _append(
+    append(
         lake,
         "telemetry",
         len(step),
@@ -65,7 +65,7 @@ def land(lake: Path, first: int, steps: int) -> int:
         },
     )
     _land_statements(lake, [low for low in range(first, first + steps) if (low + 1) % HOUR_STEPS == 0])
-    _append(
+    append(
         lake,
         "gateway_status",
         GATEWAYS,
@@ -86,7 +86,7 @@ def _land_statements(lake: Path, last_steps: list[int]) -> None:
         return
     last, series = _each(last_steps)
     first, until = last + 1 - HOUR_STEPS, _time_us(last + 1)
-    _append(
+    append(
         lake,
         "manifests",
         len(last),
@@ -170,10 +170,10 @@ def _mark(lake: Path, step: Following) -> None:
         )  # fmt: skip
 
 
-def _append(lake: Path, name: str, count: int, columns: Mapping[str, Any]) -> None:
+def append(lake: Path, name: str, count: int, columns: Mapping[str, Any]) -> None:
     """Append `count` rows to a landed table; columns not named are the usual, or null."""
     contract = schemas.LANDED[name]
-    whole = _USUAL | {"ingest_date": columns["ingested_at"] // _DAY_US} | columns
+    whole = _USUAL | {"ingest_date": columns["ingested_at"] // _DAY_US, **columns}
     schema = _arrow(contract)
     made = []
     for field in schema:

@@ -12,7 +12,7 @@ import pytest
 from spark import schemas
 from spark.jobs import gaps, runner
 from spark.tables import Lake
-from spark.transforms import completeness, ranges
+from spark.transforms import completeness, outages, ranges
 from tests.contract.test_completeness import GOLDEN, HOUR, Case, of_spark
 from tests.contract.test_completeness import START as BEGIN
 from tests.spark import lakes
@@ -43,10 +43,10 @@ def judged(frame: Make, cases: dict[str, Case]) -> DataFrame:
             statuses.append(lakes.status(at + HOUR, None, **of))
     rows = frame("telemetry", *telemetry)
     backlog = completeness.backlog(frame("gateway_status", *statuses))
-    lanes = rows.select("tenant", "gateway", "lane").distinct()
+    waited = outages.outages(rows)
     there = ranges.landed(rows), ranges.given_up(frame("ledger", *given_up)), frame("manifests", *stated)
     return (
-        completeness.judged(*there, frame("settled_ranges"), backlog, lanes)
+        completeness.judged(*there, frame("settled_ranges"), backlog, waited)
         .where("address <> 'other'")
         .localCheckpoint()
     )
@@ -132,9 +132,9 @@ def test_an_address_in_all(frame: Make) -> None:
     there = ranges.landed(frame("telemetry", *telemetry))
     given_up = ranges.given_up(frame("ledger", ledger(128, 134), ledger(132, 135, reason="evicted")))
     backlog = completeness.backlog(frame("gateway_status", lakes.status(START + 99 * HOUR, 0)))
-    lanes = frame("throughput")
+    waited = frame("outages")
     stated = frame("manifests", *hours), frame("settled_ranges")
-    found = completeness.judged(there, given_up, *stated, backlog, lanes).localCheckpoint()
+    found = completeness.judged(there, given_up, *stated, backlog, waited).localCheckpoint()
     sums = completeness.completeness(found)
     assert sums.schema.names == schemas.COMPLETENESS.columns.names
     (row,) = sums.collect()
