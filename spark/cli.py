@@ -31,11 +31,9 @@ if TYPE_CHECKING:
 FAILED, USAGE, INTEGRITY = 1, 2, 4
 """Exit codes, beside 0: the thing asked for failed; wrong usage or configuration; the data breaks its contract."""
 FOLLOW_SECONDS = 5.0
-"""Pause between two passes when following."""
+"""From the begin of a pass to that of the next when following."""
 _SECRET = re.compile(r"(\.secret|\.secret\.key|\.session\.token|[pP]assword)$")
 """Settings whose value is a secret itself, and not the name of one."""
-FAILURES_MAX = 3
-"""Passes that may fail in a row before following gives up: a commit race heals by itself, a broken disk does not."""
 
 
 @click.group()
@@ -181,7 +179,7 @@ def _pass(lake: Place, jobs: list[Job], how: _Passes) -> None:
     closed = commands.as_private_as(lake)
     from spark import java, session
     from spark.connector.repository import ConnectorMissing
-    from spark.jobs import runner
+    from spark.jobs import rounds, runner
 
     options = session.Options(
         master=how.master,
@@ -191,21 +189,22 @@ def _pass(lake: Place, jobs: list[Job], how: _Passes) -> None:
     )
     signal.signal(signal.SIGTERM, _interrupt)
     display = _Display([job.name for job in jobs], how.as_json)
-    failures = 0
+
+    def passed(jobs: Sequence[Job], steps: Sequence[Step], seconds: float) -> None:
+        display.pass_done(steps, seconds)
+        _maintain_by_need(lake, jobs, steps)
+
     try:
         with display, runner.opened(lake, options) as opened:
             display.session_ready()
             if how.rebuilds:
                 runner.forget(opened, jobs)
-            while True:
+            if how.follow:
+                steps = rounds.follow(opened, jobs, rounds.Following(FOLLOW_SECONDS, display.show, passed))
+            else:
                 begun = time.monotonic()
                 steps = runner.one_pass(opened, jobs, display.show)
-                display.pass_done(steps, time.monotonic() - begun)
-                failures = failures + 1 if _failed(steps) else 0
-                _maintain_by_need(lake, steps)
-                if not how.follow or failures == FAILURES_MAX:
-                    break
-                time.sleep(FOLLOW_SECONDS)
+                passed(jobs, steps, time.monotonic() - begun)
     except KeyboardInterrupt:
         if how.follow:
             sys.exit(0)
@@ -217,14 +216,19 @@ def _pass(lake: Place, jobs: list[Job], how: _Passes) -> None:
     _conclude(steps, runner.log_of(lake))
 
 
-def _maintain_by_need(lake: Place, steps: Sequence[Step]) -> None:
-    """Between passes, when no job writes; a lake in which something is damaged is left as it is."""
+def _maintain_by_need(lake: Place, jobs: Sequence[Job], steps: Sequence[Step]) -> None:
+    """After a pass of these jobs, the tables of their rounds, which no job writes now; those that are nobody's go with
+    the values. A lake in which something is damaged is left as it is."""
     from deltalake.exceptions import DeltaError
 
     from spark import maintenance
+    from spark.jobs import catalog
 
+    round_of = {name: job.round for job in catalog.JOBS for name in job.outputs}
+    ended = {job.round for job in jobs}
     if all(step.state == "done" for step in steps):
-        _maintained(lake, maintenance.due(lake), DeltaError)
+        names = {name for name in lake.tables() if round_of.get(name, "values") in ended}
+        _maintained(lake, maintenance.due(lake, names), DeltaError)
 
 
 def _conclude(steps: Sequence[Step], log: Path) -> None:
@@ -243,10 +247,6 @@ def _conclude(steps: Sequence[Step], log: Path) -> None:
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:
     raise KeyboardInterrupt
-
-
-def _failed(steps: Sequence[Step]) -> bool:
-    return any(step.state == "failed" for step in steps)
 
 
 def _pairs(settings: Sequence[str]) -> dict[str, str]:

@@ -45,6 +45,8 @@ _SETTINGS = {
     # A page of a data file that is not what was written is an error, and not another number.
     "spark.hadoop.parquet.page.verify-checksum.enabled": "true",
     "spark.sql.ansi.enabled": "true",
+    # Tasks of jobs that run side by side take turns: else many tasks of one hold all cores until they are over.
+    "spark.scheduler.mode": "FAIR",
     # What a Python worker is handed at once: rows alone are no bound, a body may have 256 KiB.
     "spark.sql.execution.arrow.maxBytesPerBatch": str(32 * 1024 * 1024),
 }

@@ -22,4 +22,9 @@ def _take(batch: Batch) -> None:
 
 
 _FOLLOWING = Following("anomalies", "readings", ("anomalies", "detector_states"), revision=3, take=_take)
-JOB = Job("anomalies", "values that are unusual for their series, with the rule that says so", (_FOLLOWING,))
+JOB = Job(
+    "anomalies",
+    "values that are unusual for their series, with the rule that says so",
+    (_FOLLOWING,),
+    round="series",
+)

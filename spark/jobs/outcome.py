@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 from spark.tables import Lake
+
+Round = Literal["values", "fleet", "series"]
+"""Jobs that are run one after the other when following, while those of other rounds go on: what each value comes to,
+which people wait for; how the fleet is; and what costs by the series, however few values each has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,7 @@ class Job:
     name: str
     about: str
     steps: tuple[Step, ...]
+    round: Round = "fleet"
 
     @property
     def outputs(self) -> tuple[str, ...]:

@@ -42,4 +42,9 @@ def _named(batch: Batch, decoded: DataFrame) -> DataFrame:
 
 
 _FOLLOWING = Following("readings", "telemetry", ("sparkplug_births", "reject", "readings"), revision=3, take=_take)
-JOB = Job("readings", "one row per value of each message; unreadable ones to reject", (_FOLLOWING, Replay()))
+JOB = Job(
+    "readings",
+    "one row per value of each message; unreadable ones to reject",
+    (_FOLLOWING, Replay()),
+    round="values",
+)

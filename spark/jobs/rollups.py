@@ -20,4 +20,4 @@ def _take(batch: Batch) -> None:
 
 
 _FOLLOWING = Following("rollups", "readings", ("rollup_1m", "rollup_1h", "rollup_1d"), revision=3, take=_take)
-JOB = Job("rollups", "count, min, max, sum, mean, last per metric and minute, hour, day", (_FOLLOWING,))
+JOB = Job("rollups", "count, min, max, sum, mean, last per metric and minute, hour, day", (_FOLLOWING,), round="values")

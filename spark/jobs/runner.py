@@ -99,17 +99,18 @@ def forget(lake: Lake, jobs: Sequence[Job]) -> None:
     lake.forget("set_aside", f"job IN ({steps})")
 
 
-def one_pass(lake: Lake, jobs: Sequence[Job], report: Callable[[Step], None]) -> list[Step]:
+def one_pass(lake: Lake, jobs: Sequence[Job], report: Callable[[Step], None], *, at_once: int = 2) -> list[Step]:
     """Run `jobs`, each after those whose tables it reads. Returns their steps, in the order of `jobs`.
 
-    Two run side by side, as most of a small pass is one thread planning. All see the landed tables as they are now. A
-    job that fails ends what reads its tables, and nothing else. `report` is called from other threads.
+    `at_once`: jobs that run side by side; two, as most of a small pass is one thread planning. All see the landed
+    tables as they are now. A job that fails ends what reads its tables, and nothing else. `report` is called from
+    other threads.
     """
     pinned, waiting = lake.pin(), TopologicalSorter(catalog.graph(jobs))
     by_name = {job.name: job for job in jobs}
     steps: dict[str, Step] = {}
     waiting.prepare()
-    with ThreadPoolExecutor(max_workers=2, thread_name_prefix="job") as pool:
+    with ThreadPoolExecutor(max_workers=at_once, thread_name_prefix="job") as pool:
         running: set[Future[Step]] = set()
         try:
             while waiting.is_active():
@@ -134,6 +135,8 @@ def _run(lake: Lake, job: Job, broken: Sequence[str], report: Callable[[Step], N
         step = Step(job.name, "skipped", error=f"not run, as {', '.join(sorted(broken))} failed")
     else:
         report(Step(job.name, "running"))
+        # Tasks of each round get their share of the cores, however many another one has.
+        lake.session.sparkContext.setLocalProperty("spark.scheduler.pool", job.round)
         step = _done(lake, job)
     report(step)
     return step
