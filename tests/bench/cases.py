@@ -13,7 +13,9 @@ from tests.bench import (
     commits,
     crossing,
     figures,
+    gold,
     latency,
+    many_gateways,
     pace,
     passes,
     retained,
@@ -214,5 +216,7 @@ CASES: Final[dict[str, Benchmark]] = {
         analytics.BENCHMARK,
         passes.BENCHMARK,
         commits.BENCHMARK,
+        gold.BENCHMARK,
+        many_gateways.BENCHMARK,
     )
 }  # fmt: skip

@@ -1,0 +1,390 @@
+"""A hub with many gateways: what it takes a second, the memory that needs, the files its lake gets.
+
+The hub is the product's program. The gateways are connections of this process that send what uplinks do: batches of
+readings over a link of their own, and a status every few seconds. The columns of the batches are packed beforehand, and
+each batch gets the table of its own ranges, so that sending takes a fraction of what receiving does. The time of a
+reading is that of the packing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import selectors
+import socket
+import statistics
+import tempfile
+import time
+from array import array
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from deltalake import DeltaTable
+
+from bridge import plain
+from bridge.batch import CAPABILITY
+from bridge.columns import pack, planes
+from bridge.engine import Closed, Dispositions, Engine, Link, State
+from bridge.hub_addresses import STATUS, TELEMETRY
+from tests.bench.comparison import Benchmark, Settings
+from tests.bench.crossing import Sensor, cpu_s
+from tests.bench.load import LoadFailed, LoadGenerators
+from tests.bench.packages import say
+from tests.bench.result import Result, at_least, at_most
+from tests.support import delta_commits
+from tests.support.hostile_gateway import columns_of, sealed
+from tests.support.machines import take_all
+from tests.support.processes import Waypost, hub, resident_mib
+
+READINGS_S: Final = 105_000
+"""Offered by all gateways together: what is asked for and a twentieth more."""
+READINGS_S_MIN: Final = 100_000
+SECONDS: Final = 360.0
+SECONDS_FULL: Final = 1_800.0
+BATCHES_S: Final = 5
+"""Of a gateway: an uplink gathers its live readings for a fifth of a second."""
+DEVICES: Final = 5
+"""Of a gateway, each with an address of its own; where gateways are few each has ten times as many."""
+READINGS_PACKED: Final = 160_000
+"""Readings that are packed beforehand: more than a landing has."""
+STATUS_EVERY_S: Final = 5.0
+WARM_SHARE: Final = 0.25
+"""Of the time, before memory is looked at."""
+GROWTH_MAX: Final = 1.05
+"""Memory at the end, in times of what it was when a quarter of the time was over."""
+FILES_S_MAX: Final = 1.0
+OPEN_S_MAX: Final = 0.2
+SETTLED_S_MAX: Final = 60.0
+CONNECTED_S_MAX: Final = 120.0
+_EPOCH: Final = "e" * 32
+_CHUNK_BYTES: Final = 1 << 18
+
+
+class Shape(NamedTuple):
+    """A fleet: `gateways` with `devices` each."""
+
+    gateways: int
+    devices: int
+
+    @property
+    def each(self) -> int:
+        """Readings of a device in one batch."""
+        return round(READINGS_S / (self.gateways * self.devices * BATCHES_S))
+
+    @property
+    def readings(self) -> int:
+        """Of one batch."""
+        return self.each * self.devices
+
+
+SHAPES: Final = (Shape(20, 10 * DEVICES), Shape(2_000, DEVICES))
+
+
+class Batches:
+    """What gateways of one shape send: batches of which only the ranges are to be filled in."""
+
+    def __init__(self, shape: Shape) -> None:
+        self._shape = shape
+        sensors = [Sensor(number) for number in range(shape.devices)]
+        self._names = [sensor.topic.encode() for sensor in sensors]
+        columns = [self._columns(sensors) for _ in range(READINGS_PACKED // shape.readings)]
+        self._columns_of = itertools.cycle([(len(each), pack(each)) for each in columns])
+
+    def _columns(self, sensors: list[Sensor]) -> bytes:
+        """Device after device, each reading a run of its own as it came at a time of its own."""
+        shape = self._shape
+        bodies = [sensor.reading() for sensor in sensors for _ in range(shape.each)]
+        times = [time.time_ns()] + [1_000_000] * (len(bodies) - 1)
+        return columns_of([1] * len(bodies), device="pump", bodies=bodies, received_at=times)
+
+    def message(self, first: int) -> bytes:
+        """The next batch, with the readings of each device from sequence `first` on."""
+        shape, names = self._shape, self._names
+        zeros, firsts = array("Q", bytes(8 * shape.devices)), array("Q", [first]) * shape.devices
+        counts = array("I", [shape.each]) * shape.devices
+        table = b"".join((*map(planes, (array("I", map(len, names)), zeros, firsts, counts)), *names))
+        size, packed = next(self._columns_of)
+        batch = sealed(
+            table, packed, messages=shape.readings, ranges=shape.devices, epoch=_EPOCH,
+            packed=lambda section: section, columns_size=size,
+        )  # fmt: skip
+        return plain.data_section(batch)
+
+
+class Gateway:
+    """One connection of the fleet to the hub."""
+
+    def __init__(self, port: int, number: int) -> None:
+        self.name = f"gw{number:05d}"
+        self.waiting = 0
+        """Batches that are due, and for which there is no credit."""
+        self.sent = 0
+        self.under_way: dict[int, float] = {}
+        """When each batch left that has no answer; by number."""
+        self._engine = Engine(container_id=self.name, server=False)
+        self._unsent = bytearray()
+        self.socket = socket.create_connection(("127.0.0.1", port), CONNECTED_S_MAX)
+        self.socket.setblocking(False)
+        self._engine.open()
+        self._telemetry: Link = self._engine.attach_sender(TELEMETRY, TELEMETRY, desired_capabilities=(CAPABILITY,))
+        self._status: Link = self._engine.attach_sender(STATUS, STATUS)
+
+    @property
+    def ready(self) -> bool:
+        return bool(self._telemetry.credit) and bool(self._status.credit)
+
+    def send(self, batches: Batches, readings: int) -> None:
+        """What waits, as far as credit goes. `readings`: of a device in one batch."""
+        while self.waiting and self._telemetry.credit > 0:
+            self._engine.send(self._telemetry, self.sent, batches.message(self.sent * readings))
+            self.under_way[self.sent] = time.monotonic()
+            self.sent += 1
+            self.waiting -= 1
+
+    def tell(self, number: int) -> None:
+        """A status, as a gateway of the product has it."""
+        document = {
+            "state": "running",
+            "epoch": _EPOCH,
+            "reported_at": datetime.now(UTC).isoformat(),
+            "version": "bench",
+            "backlog_messages": self.waiting,
+            "devices_connected": DEVICES,
+            "messages_accepted": self.sent,
+            "clock_quality": "good",
+        }
+        if self._status.credit > 0:
+            message = plain.data_section(msgspec.json.encode(document))
+            self._engine.send(self._status, (1 << 32) + number, message, settled=True)
+
+    def flush(self) -> bool:
+        """Hand over what there is to send; False while the socket does not take all."""
+        self._unsent += self._engine.data_to_send()
+        with contextlib.suppress(BlockingIOError):
+            while self._unsent:
+                del self._unsent[: self.socket.send(self._unsent[:_CHUNK_BYTES])]
+        return not self._unsent
+
+    def read(self) -> list[float]:
+        """What the hub says; returns when those batches left that it has accepted. Raises LoadFailed."""
+        with contextlib.suppress(BlockingIOError):
+            data = self.socket.recv(_CHUNK_BYTES)
+            if not data:
+                raise LoadFailed(f"the hub has closed the connection of {self.name}")
+            return self._taken(data)
+        return []
+
+    def _taken(self, data: bytes) -> list[float]:
+        accepted = []
+        for event in take_all(self._engine, data, time.monotonic()):
+            if isinstance(event, Closed):
+                raise LoadFailed(f"the hub has closed the connection of {self.name}: {event.condition}")
+            if isinstance(event, Dispositions):
+                for tag, state, settled, detail in event.items:
+                    if state is not State.ACCEPTED:
+                        raise LoadFailed(f"the hub has not accepted a batch of {self.name}: {state.name} {detail!r}")
+                    if not settled:
+                        self._engine.settle_sent(event.link, tag)
+                    accepted.append(self.under_way.pop(tag))
+        return accepted
+
+
+class Second(NamedTuple):
+    """What was seen of the hub when a second was over."""
+
+    accepted: int
+    """Readings up to now."""
+    resident_mib: float
+    waiting: int
+    """Batches that are due and have not left, of all gateways."""
+
+
+class Fleet:
+    """The gateways of a shape, on one thread."""
+
+    def __init__(self, port: int, shape: Shape) -> None:
+        self.shape = shape
+        self.settled_s: list[float] = []
+        """From a batch's leaving to its answer, of each."""
+        self._batches = Batches(shape)
+        self._selector = selectors.DefaultSelector()
+        self._congested: set[int] = set()
+        self._gateways = []
+        for number in range(shape.gateways):
+            gateway = Gateway(port, number)
+            self._gateways.append(gateway)
+            self._selector.register(gateway.socket, selectors.EVENT_READ, gateway)
+            gateway.flush()
+            self._exchange(0.0)
+        deadline = time.monotonic() + CONNECTED_S_MAX
+        while not all(gateway.ready for gateway in self._gateways):
+            if time.monotonic() > deadline:
+                raise LoadFailed(f"{sum(not gateway.ready for gateway in self._gateways)} gateways have no credit")
+            self._exchange(0.1)
+
+    @property
+    def accepted(self) -> int:
+        """Readings."""
+        return len(self.settled_s) * self.shape.readings
+
+    @property
+    def waiting(self) -> int:
+        """Batches that are due and have not left."""
+        return sum(gateway.waiting for gateway in self._gateways)
+
+    @property
+    def under_way(self) -> int:
+        """Batches that have no answer."""
+        return sum(len(gateway.under_way) for gateway in self._gateways)
+
+    def run(self, seconds: float) -> Iterator[float]:
+        """Send at the rate that the shape has; yields once a second how long that has been."""
+        begin, due, told, next_second = time.monotonic(), 0, 0, 1
+        while (elapsed := time.monotonic() - begin) < seconds:
+            due = self._due(due, int(elapsed * self.shape.gateways * BATCHES_S))
+            told = self._told(told, int(elapsed * self.shape.gateways / STATUS_EVERY_S))
+            self._exchange(0.002)
+            if elapsed >= next_second:
+                next_second += 1
+                yield elapsed
+
+    def settle(self) -> None:
+        """Wait for the answers to what has left, and send what waits. Raises LoadFailed."""
+        deadline = time.monotonic() + SETTLED_S_MAX
+        while self.under_way or self.waiting:
+            if time.monotonic() > deadline:
+                raise LoadFailed(f"{self.under_way} batches have no answer, {self.waiting} have not left")
+            self._exchange(0.1)
+
+    def close(self) -> None:
+        for gateway in self._gateways:
+            gateway.socket.close()
+        self._selector.close()
+
+    def _due(self, first: int, end: int) -> int:
+        """Batches of these numbers are due: each of another gateway."""
+        for number in range(first, end):
+            gateway = self._gateways[number % self.shape.gateways]
+            gateway.waiting += 1
+            self._send(gateway)
+        return end
+
+    def _told(self, first: int, end: int) -> int:
+        for number in range(first, end):
+            gateway = self._gateways[number % self.shape.gateways]
+            gateway.tell(number)
+            self._flush(gateway)
+        return end
+
+    def _send(self, gateway: Gateway) -> None:
+        gateway.send(self._batches, self.shape.each)
+        self._flush(gateway)
+
+    def _flush(self, gateway: Gateway) -> None:
+        wanted = selectors.EVENT_READ if gateway.flush() else selectors.EVENT_READ | selectors.EVENT_WRITE
+        if self._selector.get_key(gateway.socket).events != wanted:
+            self._selector.modify(gateway.socket, wanted, gateway)
+
+    def _exchange(self, wait_s: float) -> None:
+        for key, events in self._selector.select(wait_s):
+            gateway: Gateway = key.data
+            if events & selectors.EVENT_READ:
+                now = time.monotonic()
+                self.settled_s += [now - left for left in gateway.read()]
+            self._send(gateway)
+
+
+class Run(NamedTuple):
+    """What one shape's run has found."""
+
+    shape: Shape
+    seconds: list[Second]
+    settled_s: list[float]
+    hub_cpu_s: float
+    our_cpu_s: float
+    files_s: float
+    """Data files that commits of `telemetry` have added, a second."""
+    commits: int
+    open_s: float
+
+    @property
+    def readings_s(self) -> float:
+        """The median of the seconds."""
+        accepted = [second.accepted for second in self.seconds]
+        return (accepted[-1] - accepted[0]) / (len(accepted) - 1)
+
+    @property
+    def growth(self) -> float:
+        """Of memory, from when a quarter of the time was over: medians of a tenth of the seconds."""
+        resident = [second.resident_mib for second in self.seconds]
+        tenth, warm = max(1, len(resident) // 10), int(len(resident) * WARM_SHARE)
+        return statistics.median(resident[-tenth:]) / statistics.median(resident[warm : warm + tenth])
+
+
+def _run_shape(folder: Path, shape: Shape, seconds: float) -> Run:
+    with hub(folder) as running:
+        fleet = Fleet(running.port("amqp"), shape)
+        try:
+            return _measured(folder, running, fleet, seconds)
+        finally:
+            fleet.close()
+
+
+def _measured(folder: Path, running: Waypost, fleet: Fleet, seconds: float) -> Run:
+    seen, table = [], folder / "hub" / "lake" / "telemetry"
+    hub_cpu_s, our_cpu_s = cpu_s(running), time.process_time()
+    for elapsed in fleet.run(seconds):
+        seen.append(Second(fleet.accepted, resident_mib(running.pid), fleet.waiting))
+        if len(seen) % 30 == 0:
+            rate, waiting = fleet.accepted / elapsed, seen[-1].waiting
+            say(f"    {elapsed:.0f} s: {rate:,.0f} readings/s, {seen[-1].resident_mib:.0f} MiB, {waiting} batches wait")
+    hub_cpu_s, our_cpu_s = cpu_s(running) - hub_cpu_s, time.process_time() - our_cpu_s
+    fleet.settle()
+    written, commits = delta_commits.written(table, -1), delta_commits.version(table) + 1
+    begin = time.process_time()
+    landed = DeltaTable(table)
+    open_s = time.process_time() - begin
+    if landed.count() != fleet.accepted:
+        raise LoadFailed(f"{landed.count():,} rows in the lake of {fleet.accepted:,} readings that were accepted")
+    return Run(
+        fleet.shape, seen, sorted(fleet.settled_s), hub_cpu_s, our_cpu_s, written.added / seconds, commits, open_s
+    )
+
+
+def _results(run: Run) -> list[Result]:
+    shape, length = run.shape, len(run.seconds)
+    about = f"a hub with {shape.gateways:,} gateways of {shape.devices} devices, {length} s"
+    settled = {share: run.settled_s[int(share / 100 * (len(run.settled_s) - 1))] for share in (50, 95, 100)}
+    resident = run.seconds[-1].resident_mib
+    details: dict[str, Any] = {"settled_s": settled, "hub_cpu_s": run.hub_cpu_s, "our_cpu_s": run.our_cpu_s}
+    details |= {"resident_mib": [round(second.resident_mib, 1) for second in run.seconds], "commits": run.commits}
+    say(f"  {about}: {run.readings_s:,.0f} readings/s, {resident:.0f} MiB ({run.growth:.2f} x)")
+    say(f"    accepted within {settled[50]:.2f} s (median), {settled[95]:.2f} s (p95), {settled[100]:.2f} s (last)")
+    say(f"    processor: the hub {run.hub_cpu_s / length:.2f}, its gateways {run.our_cpu_s / length:.2f} of a core")
+    say(f"    {run.commits:,} commits, {run.files_s:.2f} files/s, opened in {run.open_s:.3f} s")
+    name = f"hub-{shape.gateways}"
+    return [
+        Result(
+            f"{name}-readings", about, "readings/s", run.readings_s, at_least(READINGS_S_MIN, run.readings_s),
+            resident_mib=resident, details=details,
+        ),
+        Result(f"{name}-memory", f"{about}, memory", "x", run.growth, at_most(GROWTH_MAX, run.growth, " x")),
+        Result(f"{name}-files", f"{about}, data files", "files/s", run.files_s, at_most(FILES_S_MAX, run.files_s)),
+        Result(f"{name}-open", f"{about}, opened", "CPU s", run.open_s, at_most(OPEN_S_MAX, run.open_s)),
+    ]  # fmt: skip
+
+
+def _run(_load: LoadGenerators, settings: Settings) -> list[Result]:
+    results = []
+    for shape in SHAPES:
+        with tempfile.TemporaryDirectory(prefix="waypost-bench-", dir=Path.cwd() / "build") as folder:
+            results += _results(_run_shape(Path(folder), shape, SECONDS_FULL if settings.full else SECONDS))
+    return results
+
+
+BENCHMARK: Final = Benchmark(
+    "hub", "a hub with 20 and with 2 000 gateways: readings a second, memory, files", 750, _run
+)
