@@ -92,6 +92,7 @@ def run(
     from bridge.resources.errors import ConfigurationRejected
     from cloud.hub.configuration import Settings, load
     from cloud.hub.enrolment.files import Enroller, own_names
+    from cloud.hub.memory import keep_pandas_out
     from cloud.hub.server import HubConfiguration, HubError
     from cloud.hub.server import run as serve
     from edge.output.logs import write_to_stderr
@@ -109,6 +110,7 @@ def run(
             raise UsageProblem(f"--dev needs no credentials, so it listens on loopback only, and {endpoint} is not")
     write_to_stderr(logging.INFO)
     native.report()
+    keep_pandas_out()
     try:
         tls = settings.tls
         enroller = None

@@ -10,7 +10,8 @@ GATHER_MS_MAX = 2_000
 """Longest gather that may be configured: above it a gateway's window runs dry on a slow uplink."""
 
 QUIET_MS = 20
-"""With `QUIET_BYTES_MIN` gathered and nothing new for so long, the gateways wait for us: land at once."""
+"""With `QUIET_BYTES_MIN` gathered and nothing new for so long, the gateways wait for us: land at once. So does what
+comes after such a landing, the end of a backlog."""
 
 QUIET_BYTES_MIN = 256 * 1024
 """Bytes of bodies that make a file worth writing early; below it the full gather time is waited."""

@@ -234,6 +234,20 @@ class Mosquitto:
         return resident_mib(self._process.pid)
 
 
+class MosquittoBridge(Mosquitto):
+    """The same with a bridge to another broker, which takes what is published below a filter, at QoS 1."""
+
+    name = "mosquitto-bridge"
+
+    def __init__(self, parent: Path, far_port: int, messages: str) -> None:
+        super().__init__(parent)
+        with self._configuration.open("a") as configuration:
+            configuration.write(
+                f"connection far\naddress 127.0.0.1:{far_port}\ntopic {messages} out 1\ncleansession false\n"
+                "notifications false\nrestart_timeout 1\n"
+            )
+
+
 class MosquittoPersistent(Mosquitto):
     """The same with its persistence: its whole state written every 10 000 changes, never synced before an answer."""
 

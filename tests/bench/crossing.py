@@ -24,6 +24,7 @@ from deltalake import DeltaTable
 
 from bridge.limits import BACKLOG_QUEUE_S
 from tests.bench.accepting_hub import AcceptingHub
+from tests.bench.brokers import Mosquitto, MosquittoBridge
 from tests.bench.comparison import Benchmark, Settings
 from tests.bench.load import LoadFailed, LoadGenerators
 from tests.bench.narrow_link import NarrowLink
@@ -40,6 +41,7 @@ LIVE_S: Final = 12.0
 """How long readings are sent one by one, on an idle link and during a drain."""
 READING_BYTES: Final = 118
 RATE_MIN: Final = 150_000
+PUBACK_BYTES: Final = 4
 BACKLOG_BYTES_MAX: Final = 10.0
 LIVE_BYTES_MAX: Final = 40.0
 LIVE_DEVICES: Final = 20
@@ -211,23 +213,45 @@ def _drain(folder: Path) -> Drained:
     return Drained(rate, backlog_bytes, live_bytes, *(each / BACKLOG * 1e6 for each in spent))
 
 
+def _bridged(folder: Path) -> float:
+    """The same backlog over Mosquitto's bridge, readings/s: from its first byte to the PUBACK of the last."""
+    with Mosquitto(folder) as far, NarrowLink(far.port("mqtt")) as link:
+        link.cut = True
+        with MosquittoBridge(folder, link.port, "plant/#") as near:
+            fleet = Fleet(near.port("mqtt"))
+            _fill(fleet, BACKLOG)
+            link.cut = False
+            wait_until(lambda: link.up_bytes > 0, timeout_s=60, what="the bridge connects", every_s=0.002)
+            begin, answers = time.monotonic(), BACKLOG * PUBACK_BYTES
+            wait_until(lambda: link.down_bytes >= answers, timeout_s=120, what="all of it is answered", every_s=0.02)
+            rate = BACKLOG / (time.monotonic() - begin)
+            fleet.close()
+    return rate
+
+
 def drain(_load: LoadGenerators, settings: Settings) -> list[Result]:
-    """A backlog over a link that is not narrow, and the bytes of a reading in either lane."""
-    rounds = list[Drained]()
+    """A backlog over a link that is not narrow, and the bytes of a reading in either lane.
+
+    Mosquitto's bridge drains the same: as much under way as it can hold, nothing on a disk at either end.
+    """
+    rounds, bridged = list[Drained](), list[float]()
     for _ in range(settings.rounds):
         with tempfile.TemporaryDirectory(prefix="waypost-bench-", dir=Path.cwd() / "build") as folder:
             rounds.append(_drain(Path(folder)))
+            bridged.append(_bridged(Path(folder)))
         found = rounds[-1]
         say(
             f"  {found.rate:,.0f} readings/s, {found.gateway_us:.2f} + {found.hub_us:.2f} us of CPU each; "
-            f"{found.backlog_bytes:.1f} B each, live {found.live_bytes:.1f} B"
+            f"{found.backlog_bytes:.1f} B each, live {found.live_bytes:.1f} B; Mosquitto's bridge {bridged[-1]:,.0f}"
         )
     cpu_us = [found.gateway_us + found.hub_us for found in rounds]
     rate, backlog, live, *_ = (statistics.median(column) for column in zip(*rounds, strict=True))
+    ratio = statistics.median(found.rate / peer for found, peer in zip(rounds, bridged, strict=True))
     return [
         Result(
             "crossing-drain", f"{BACKLOG:,} readings of {DEVICES} devices, gateway's disk to the lake", "msg/s",
-            rate, at_least(RATE_MIN, rate), details={"cpu_us": cpu_us},
+            rate, at_least(RATE_MIN, rate), "mosquitto bridge", statistics.median(bridged), ratio,
+            details={"cpu_us": cpu_us},
         ),
         Result(
             "crossing-bytes", f"a JSON reading of {READING_BYTES} B of a backlog, both directions", "B", backlog,

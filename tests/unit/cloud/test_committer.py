@@ -25,6 +25,7 @@ from cloud.hub.registry.registry import Registry
 from cloud.lake.delta import DeltaLake
 from cloud.lake.faults import LakeError
 from cloud.lake.landing import QUARANTINED, LandedRanges, Landing, LedgerRange, Unreadable
+from cloud.lake.limits import QUIET_BYTES_MIN
 from cloud.lake.rows import ReceivedBatch, telemetry
 from tests.support.lake import rows
 
@@ -92,8 +93,9 @@ class Bench:
         count: int = 3,
         address: str = "a",
         properties: bytes = b"",
+        body: bytes = b"x",
     ) -> None:
-        run = Run(address, "d", 0, properties, [b"x"] * count, 1_000)
+        run = Run(address, "d", 0, properties, [body] * count, 1_000)
         batch = decode(encode([Stored(-1, first, run)], space="s", epoch="e"))
         self.put(session, name, ReceivedBatch(*session.key, batch))
 
@@ -176,6 +178,17 @@ def test_a_trickle_lands_once_in_twice_the_gather_time(tmp_path: Path) -> None:
         assert loop.time() - begun >= 0.1 + 3 * 0.2
 
     run(tmp_path, scenario, gather_ms=100)
+
+
+def test_the_end_of_a_backlog_does_not_wait_for_company(tmp_path: Path) -> None:
+    async def scenario(bench: Bench) -> None:
+        session = bench.session()
+        bench.send(session, "bulk", body=b"x" * QUIET_BYTES_MIN)
+        await bench.answered(1)
+        bench.send(session, "its end", first=3)
+        await bench.answered(2)
+
+    run(tmp_path, scenario, gather_ms=600_000)
 
 
 class TestConnections:
