@@ -39,6 +39,7 @@ class Bundle(NamedTuple):
     """The file of an update."""
 
     file: Path
+    version: str
     build: str
     """SHA-256 of the root file system in it."""
 
@@ -54,13 +55,13 @@ def build(steps: Steps, system: Path, keys: Keys) -> Bundle:
         [system.name, key([keys.certificate]), MANIFEST, PACKING, source.version()],
         lambda folder, log: make(folder / name, system / "root.ext4", build_id, keys, log),
     )
-    return Bundle(made / name, build_id)
+    return Bundle(made / name, source.version(), build_id)
 
 
 def resource(bundle: Bundle, folder: str) -> str:
     """What a hub tells gateways to have them run it (YAML, kind System). `folder`: URL of where the file will be."""
     spec = {
-        "version": source.version(),
+        "version": bundle.version,
         "build": bundle.build,
         "url": f"{folder.rstrip('/')}/{bundle.file.name}",
         "sha256": filesystem.digest(bundle.file),

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
+from images.card.partition import SECTOR
 from images.emulator import machine
+from images.programs import find
 from tests.support import forked
 from tests.support.enrolled import EnrolledFleet
 from tests.support.processes import free_port, wait_until
@@ -42,6 +46,18 @@ def decompressed(image: Path, folder: Path) -> Path:
     return plain
 
 
+def begin(card: Path, partition: int) -> int:
+    """Where a partition of a card's image begins, bytes."""
+    told = subprocess.run([find("sfdisk") or "", "-d", str(card)], capture_output=True, text=True, check=True).stdout
+    return int(re.findall(r"start= *(\d+)", told)[partition - 1]) * SECTOR
+
+
+def write_at(card: Path, place: int, source: Path) -> None:
+    """Write a file into a card's image."""
+    words = (f"if={source}", f"of={card}", f"seek={place}", "oflag=seek_bytes", "bs=1M", "conv=notrunc")
+    subprocess.run(["dd", *words], check=True, capture_output=True)
+
+
 def free_ports() -> Mapping[str, int]:
     """Of this machine, for what is spoken at a gateway's."""
     return {name: free_port() for name in ("mqtt", "mqtts", "ssh")}
@@ -65,6 +81,12 @@ class Emulated:
     def told(self) -> str:
         """On its console, since power-on."""
         return self._console.read_bytes()[self._began :].decode(errors="replace")
+
+    @property
+    def cpu_s(self) -> float:
+        """Seconds of processor it has taken here."""
+        took = psutil.Process(self._process.pid).cpu_times()
+        return float(took.user + took.system)
 
     def wait_for(self, text: str, *, times: int = 1, timeout_s: float = BOOT_S) -> None:
         """Until its console has shown this so often."""

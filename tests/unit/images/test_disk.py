@@ -238,8 +238,8 @@ class TestEmulator:
 def test_what_a_hub_is_told_of_a_bundle_is_a_resource(tmp_path: Path) -> None:
     file = tmp_path / "waypost-2-arm64.raucb"
     file.write_bytes(b"bundle")
-    told = bundle.resource(bundle.Bundle(file, "b" * 64), "https://files.example/waypost/")
+    told = bundle.resource(bundle.Bundle(file, "2", "b" * 64), "https://files.example/waypost/")
     [read] = parse(KINDS, told, "test")
     assert isinstance(read.spec, SystemSpec)
     assert read.spec.url == "https://files.example/waypost/waypost-2-arm64.raucb"
-    assert (read.spec.size, read.spec.sha256) == (6, hashlib.sha256(b"bundle").hexdigest())
+    assert (read.spec.version, read.spec.size, read.spec.sha256) == ("2", 6, hashlib.sha256(b"bundle").hexdigest())

@@ -1,0 +1,42 @@
+"""What the initial RAM disk does where a slot holds no init: never a shell of root, which Debian's would start."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+from images.rootfs.building import INITRAMFS
+
+SCRIPT = INITRAMFS / "scripts/init-bottom/waypost"
+STUBS = {
+    "cat": "echo ro rauc.slot=B panic=10",
+    "sleep": 'echo "slept $1"',
+    "reboot": 'echo "reboot $*"; kill $PPID',
+}
+"""What the script calls, and says on its output in place of doing it."""
+
+
+def said(folder: Path, *words: str, whole: bool) -> list[str]:
+    """Line by line, of a script that nothing but a start of the machine ends where a slot is not whole."""
+    stubs = {**STUBS, "run-init": f"test {int(whole)} = 1"}
+    for name, body in stubs.items():
+        (folder / name).write_text(f"#!/bin/sh\n{body}\n")
+        (folder / name).chmod(0o755)
+    environment = {"PATH": f"{folder}:{os.environ['PATH']}", "rootmnt": "/root", "init": "/sbin/init"}
+    done = subprocess.run(
+        [str(SCRIPT), *words], capture_output=True, text=True, check=False, timeout=60, env=environment
+    )
+    assert (done.returncode == 0) is whole
+    return done.stdout.splitlines()
+
+
+def test_a_whole_slot_is_started(tmp_path: Path) -> None:
+    assert said(tmp_path, whole=True) == []
+    assert said(tmp_path, "prereqs", whole=True) == []
+
+
+def test_one_without_an_init_says_so_and_the_machine_starts_anew(tmp_path: Path) -> None:
+    told = said(tmp_path, whole=False)
+    assert "slot B holds no /sbin/init" in told[0]
+    assert told[1:] == ["slept 10", "reboot -f"]
