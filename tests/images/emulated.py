@@ -147,7 +147,7 @@ class Gateway:
         self.machine: Emulated | None = None
         self.ports = free_ports()
         self._folder = folder
-        self._fleet = fleet
+        self.fleet = fleet
         self._shell = Shell(folder)
         card = decompressed(image, folder)
         (folder / "token").write_text(fleet.fleet("token", "create"))
@@ -179,7 +179,7 @@ class Gateway:
 
     def attested(self) -> dict[str, Any]:
         """What the hub has been told it is; empty before."""
-        done = forked.waypost("fleet", "show", self.name, "--json", "--data", str(self._fleet.folder / "hub"))
+        done = forked.waypost("fleet", "show", self.name, "--json", "--data", str(self.fleet.folder / "hub"))
         return dict(json.loads(done.stdout).get("attestation") or {}) if done.returncode == 0 else {}
 
     def add_device(self, name: str) -> str:

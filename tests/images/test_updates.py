@@ -1,4 +1,5 @@
-"""Updates of a booted system: a new version is kept, broken ones are taken back, and no message is lost on the way."""
+"""Updates of a booted system, from its hub and by hand: a new version is kept, broken ones are taken back, and no
+message is lost on the way."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -21,6 +22,7 @@ from images.programs import run
 from images.steps import default_cache
 from tests.images.emulated import BOOT_S, DATA, HOST, MARKS, Gateway
 from tests.support.enrolled import EnrolledFleet
+from tests.support.file_server import FileServer
 from tests.support.lake import rows
 from tests.support.processes import wait_until
 from tests.support.publisher import Publisher
@@ -32,16 +34,23 @@ INSTALL_S = 1200.0
 TRIAL_S = 2400.0
 """The gate's quarter of an hour, the starts around it, and a busy machine."""
 BUILT_FROM = ("bridge", "edge", "images", "hatch_build.py", "requirements.lock", "LICENSE")
-BROKEN = (
-    ("/usr/lib/aarch64-linux-gnu/ld-linux-aarch64.so.1", "0.3.0", "it did not start"),
-    ("/usr/lib/waypost/prepare", "0.3.1", "the gateway does not answer"),
-)
-"""What is missing in a version, its number, and what is said of it: nothing runs there, not even its init; no gateway
-does."""
+
+
+class Broken(NamedTuple):
+    """A version that lacks a file of its root."""
+
+    version: str
+    lacks: str
+    why: str
+    """What is said of it."""
+
+
+NOTHING_RUNS = Broken("0.3.0", "/usr/lib/aarch64-linux-gnu/ld-linux-aarch64.so.1", "it did not start")
+NO_GATEWAY_RUNS = Broken("0.3.1", "/usr/lib/waypost/prepare", "the gateway does not answer")
 
 
 @pytest.fixture(scope="module")
-def next_version(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def next_version(tmp_path_factory: pytest.TempPathFactory) -> bundle.Bundle:
     """A bundle of this checkout with another version: frozen, packed and signed as `waypost image bundle` does it."""
     checkout = tmp_path_factory.mktemp("next")
     for name in BUILT_FROM:
@@ -58,25 +67,31 @@ def next_version(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     print(f"{time.monotonic() - began:.0f} s for a bundle of {NEXT}")
-    return Path(done.stdout.strip())
+    file = Path(done.stdout.strip())
+    return bundle.Bundle(file, NEXT, filesystem.digest(unpacked(file, checkout)))
 
 
-def without(whole: Path, path: str, version: str, folder: Path) -> Path:
-    """The bundle of a version that lacks a file of its root."""
+def unpacked(file: Path, folder: Path) -> Path:
+    """The root file system of a bundle."""
+    run("unsquashfs", "-no-progress", "-dest", folder / "content", file, log=folder / "log")
+    return folder / "content" / "rootfs.ext4"
+
+
+def made(broken: Broken, whole: bundle.Bundle, folder: Path) -> bundle.Bundle:
+    """The bundle of a broken version."""
     folder.mkdir()
     log = folder / "log"
-    run("unsquashfs", "-no-progress", "-dest", folder / "content", whole, log=log)
-    root = folder / "content" / "rootfs.ext4"
-    run("debugfs", "-w", "-R", f"rm {path}", root, log=log)
-    target = folder / f"waypost-{version}-arm64.raucb"
-    keys = signing.keys(default_cache(), None, None)
-    bundle.make(target, root, filesystem.digest(root), keys, log, version=version)
+    root = unpacked(whole.file, folder)
+    run("debugfs", "-w", "-R", f"rm {broken.lacks}", root, log=log)
+    target = folder / f"waypost-{broken.version}-arm64.raucb"
+    build = filesystem.digest(root)
+    bundle.make(target, root, build, signing.keys(default_cache(), None, None), log, version=broken.version)
     shutil.rmtree(folder / "content")
-    return target
+    return bundle.Bundle(target, broken.version, build)
 
 
 class Updated(Gateway):
-    """A gateway that gets bundles over SSH."""
+    """A gateway that gets bundles from its hub, and over SSH."""
 
     def status(self) -> dict[str, Any]:
         return dict(json.loads(self.shell("waypost", "edge", "update", "status", "--json")))
@@ -90,6 +105,24 @@ class Updated(Gateway):
         )  # fmt: skip
         assert self.machine is not None
         self.shell("rm /data/update.raucb; (sleep 2; systemctl reboot) > /dev/null 2>&1 &")
+
+    def roll_out(self, system: bundle.Bundle, server: FileServer) -> str:
+        """Have the hub tell it to run a system; the roll-out's id."""
+        server.content = system.file.read_bytes()
+        folder = f"http://{HOST}:{server.port}"
+        resource = self.fleet.written(f"{system.version}.yaml", bundle.resource(system, folder))
+        pace = ("--waves", "100%", "--soak", "1s", "--away", "2h")
+        [begun] = json.loads(self.fleet.fleet("rollout", "start", self.name, "-f", resource, *pace, "--json"))
+        return str(begun["id"])
+
+    def wait_until_told(self, state: str) -> dict[str, Any]:
+        """What the hub has been told of it, once it is in this state."""
+
+        def there() -> bool:
+            return bool(self.fleet.states()[self.name]["state"] == state)
+
+        wait_until(there, timeout_s=TRIAL_S, what=f"the hub knows that it is {state}", every_s=3)
+        return self.fleet.states()[self.name]
 
     def wait_until_decided(self, version: str) -> dict[str, Any]:
         """The record of the update, once it is kept or given up."""
@@ -114,13 +147,13 @@ def fleet(tmp_path: Path) -> Iterator[EnrolledFleet]:
 
 
 def test_a_new_version_is_kept_and_broken_ones_are_taken_back(
-    tmp_path: Path, image: Path, next_version: Path, fleet: EnrolledFleet
+    tmp_path: Path, image: Path, next_version: bundle.Bundle, fleet: EnrolledFleet
 ) -> None:
     gateway = Updated(tmp_path, image, fleet)
     began = time.monotonic()
 
     def say(what: str) -> None:
-        print(f"{time.monotonic() - began:.0f} s: {what}")
+        print(f"{time.monotonic() - began:.0f} s: {what}", flush=True)
 
     gateway.start()
     publisher = None
@@ -130,20 +163,31 @@ def test_a_new_version_is_kept_and_broken_ones_are_taken_back(
         password = gateway.add_device("pump7")
         publisher = Publisher("pump7", gateway.ports["mqtt"], "plant/pump7/temp", password=password, pause_s=0.05)
         publisher.start()
-        gateway.install(next_version)
-        say(f"{NEXT} is installed")
-        found = gateway.wait_until_decided(NEXT)
-        say(f"{NEXT} is decided on")
-        assert (found["last"]["state"], found["booted"]["letter"], found["booted"]["version"]) == ("kept", "B", NEXT)
-        assert NEXT in gateway.shell("waypost", "--version")
+        with FileServer(b"") as server:
+            gateway.roll_out(next_version, server)
+            gateway.wait_until_told("confirmed")
+            say(f"{NEXT} is kept, and the hub knows")
+            found = gateway.wait_until_decided(NEXT)
+            booted = found["booted"]
+            assert (found["last"]["state"], booted["letter"], booted["version"]) == ("kept", "B", NEXT)
+            assert NEXT in gateway.shell("waypost", "--version")
+            rollout = gateway.roll_out(made(NOTHING_RUNS, next_version, tmp_path / "nothing"), server)
+            row = gateway.wait_until_told("rolled-back")
+            say(f"{NOTHING_RUNS.version} is taken back, and the hub knows: {row['why']}")
+            assert NOTHING_RUNS.why in row["why"]
+        found = gateway.wait_until_decided(NOTHING_RUNS.version)
+        assert (found["last"]["state"], found["booted"]["version"]) == ("given up", NEXT)
+        [halted] = json.loads(fleet.fleet("rollout", "status", rollout, "--json"))
+        assert (halted["state"], halted["why"]) == ("halted", f"gateway {gateway.name}: {row['why']}")
+        fleet.fleet("rollout", "abort", rollout, "--take-back")
+        gateway.wait_until_told("confirmed")
         fleet.hub.stop()
-        for path, version, why in BROKEN:
-            gateway.install(without(next_version, path, version, tmp_path / version))
-            say(f"{version} is installed")
-            found = gateway.wait_until_decided(version)
-            say(f"{version} is decided on")
-            assert (found["last"]["state"], found["booted"]["version"]) == ("given up", NEXT)
-            assert why in found["last"]["why"]
+        gateway.install(made(NO_GATEWAY_RUNS, next_version, tmp_path / "no-gateway").file)
+        say(f"{NO_GATEWAY_RUNS.version} is installed by hand, and the hub is away")
+        found = gateway.wait_until_decided(NO_GATEWAY_RUNS.version)
+        say(f"{NO_GATEWAY_RUNS.version} is decided on")
+        assert (found["last"]["state"], found["booted"]["version"]) == ("given up", NEXT)
+        assert NO_GATEWAY_RUNS.why in found["last"]["why"]
         acked = len(publisher.acked)
         wait_until(lambda: len(publisher.acked) > acked, timeout_s=BOOT_S, what="devices are served")
         publisher.end()

@@ -29,8 +29,12 @@ class FileServer:
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02})
 
     @property
+    def port(self) -> int:
+        return int(self._server.server_address[1])
+
+    @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_address[1]}/waypost.raucb"
+        return f"http://127.0.0.1:{self.port}/waypost.raucb"
 
     def __enter__(self) -> Self:
         self._thread.start()
