@@ -33,7 +33,7 @@ NEXT = "0.2.0"
 INSTALL_S = 1200.0
 TRIAL_S = 2400.0
 """The gate's quarter of an hour, the starts around it, and a busy machine."""
-BUILT_FROM = ("bridge", "edge", "images", "hatch_build.py", "requirements.lock", "LICENSE")
+BUILT_FROM = ("bridge", "edge", "images", "hatch_build.py", "pyproject.toml", "requirements.lock", "LICENSE")
 
 
 class Broken(NamedTuple):
