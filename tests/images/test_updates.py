@@ -115,15 +115,6 @@ class Updated(Gateway):
         [begun] = json.loads(self.fleet.fleet("rollout", "start", self.name, "-f", resource, *pace, "--json"))
         return str(begun["id"])
 
-    def wait_until_told(self, state: str) -> dict[str, Any]:
-        """What the hub has been told of it, once it is in this state."""
-
-        def there() -> bool:
-            return bool(self.fleet.states()[self.name]["state"] == state)
-
-        wait_until(there, timeout_s=TRIAL_S, what=f"the hub knows that it is {state}", every_s=3)
-        return self.fleet.states()[self.name]
-
     def wait_until_decided(self, version: str) -> dict[str, Any]:
         """The record of the update, once it is kept or given up."""
         found: dict[str, Any] = {}
@@ -165,14 +156,14 @@ def test_a_new_version_is_kept_and_broken_ones_are_taken_back(
         publisher.start()
         with FileServer(b"") as server:
             gateway.roll_out(next_version, server)
-            gateway.wait_until_told("confirmed")
+            fleet.wait_for(gateway.name, "confirmed", 1, timeout_s=TRIAL_S)
             say(f"{NEXT} is kept, and the hub knows")
             found = gateway.wait_until_decided(NEXT)
             booted = found["booted"]
             assert (found["last"]["state"], booted["letter"], booted["version"]) == ("kept", "B", NEXT)
             assert NEXT in gateway.shell("waypost", "--version")
             rollout = gateway.roll_out(made(NOTHING_RUNS, next_version, tmp_path / "nothing"), server)
-            row = gateway.wait_until_told("rolled-back")
+            row = fleet.wait_for(gateway.name, "rolled-back", 2, timeout_s=TRIAL_S)
             say(f"{NOTHING_RUNS.version} is taken back, and the hub knows: {row['why']}")
             assert NOTHING_RUNS.why in row["why"]
         found = gateway.wait_until_decided(NOTHING_RUNS.version)
@@ -180,7 +171,7 @@ def test_a_new_version_is_kept_and_broken_ones_are_taken_back(
         [halted] = json.loads(fleet.fleet("rollout", "status", rollout, "--json"))
         assert (halted["state"], halted["why"]) == ("halted", f"gateway {gateway.name}: {row['why']}")
         fleet.fleet("rollout", "abort", rollout, "--take-back")
-        gateway.wait_until_told("confirmed")
+        fleet.wait_for(gateway.name, "confirmed", 3, timeout_s=TRIAL_S)
         fleet.hub.stop()
         gateway.install(made(NO_GATEWAY_RUNS, next_version, tmp_path / "no-gateway").file)
         say(f"{NO_GATEWAY_RUNS.version} is installed by hand, and the hub is away")

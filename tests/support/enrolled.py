@@ -76,12 +76,12 @@ class EnrolledFleet:
         with contextlib.closing(opened(sqlite_file(self.folder / "hub" / "registry.db")).database) as database:
             return {each.gateway: gateway_row(each) for each in Configurations(database).gateways()}
 
-    def wait_for(self, name: str, state: str, wanted: int) -> dict[str, Any]:
+    def wait_for(self, name: str, state: str, wanted: int, *, timeout_s: float = WAIT_S) -> dict[str, Any]:
         """The row of a gateway once it is in this state about this version."""
 
         def there() -> bool:
             row = self.states().get(name)
             return row is not None and (row["state"], row["wanted"]) == (state, wanted)
 
-        wait_until(there, timeout_s=WAIT_S, what=f"{name} is {state} about {wanted}", every_s=0.2)
+        wait_until(there, timeout_s=timeout_s, what=f"{name} is {state} about {wanted}", every_s=0.2)
         return self.states()[name]
