@@ -91,7 +91,24 @@ def made(broken: Broken, whole: bundle.Bundle, folder: Path) -> bundle.Bundle:
 
 
 class Updated(Gateway):
-    """A gateway that gets bundles from its hub, and over SSH."""
+    """A gateway that gets bundles from its hub, and over SSH, and serves a device meanwhile."""
+
+    def __init__(self, folder: Path, image: Path, fleet: EnrolledFleet) -> None:
+        super().__init__(folder, image, fleet)
+        self._began = time.monotonic()
+        self._device: Publisher | None = None
+
+    def serve(self) -> None:
+        """It is set up, and a device publishes, when this returns."""
+        self.start()
+        wait_until(lambda: bool(self.attested()), timeout_s=BOOT_S, what="its attestation", every_s=2)
+        self.say("set up")
+        password = self.add_device("pump7")
+        self._device = Publisher("pump7", self.ports["mqtt"], "plant/pump7/temp", password=password, pause_s=0.05)
+        self._device.start()
+
+    def say(self, what: str) -> None:
+        print(f"{time.monotonic() - self._began:.0f} s: {what}", flush=True)
 
     def status(self) -> dict[str, Any]:
         return dict(json.loads(self.shell("waypost", "edge", "update", "status", "--json")))
@@ -128,7 +145,34 @@ class Updated(Gateway):
             return bool(last["version"] == version and last["state"] in ("kept", "given up"))
 
         wait_until(decided, timeout_s=TRIAL_S, what=f"a decision on {version}", every_s=5)
+        self.say(f"{version} is {found['last']['state']}: {found['last']['why'] or 'well'}")
         return found
+
+    def wait_until_served(self) -> None:
+        """A device is, by what runs now."""
+        device = self._device
+        assert device is not None
+        acked = len(device.acked)
+        wait_until(lambda: len(device.acked) > acked, timeout_s=BOOT_S, what="devices are served")
+
+    def drain(self) -> None:
+        """Publish no more, and find all that was acknowledged in the lake, once."""
+        assert self._device is not None
+        self._device.end()
+        acknowledged = set(self._device.acked)
+
+        def missing() -> set[bytes]:
+            return acknowledged - {row["body"] for row in rows(self.fleet.lake, "telemetry")}
+
+        wait_until(lambda: not missing(), timeout_s=BOOT_S, what="all of it in the lake", every_s=3)
+        landed = Counter(row["body"] for row in rows(self.fleet.lake, "telemetry"))
+        assert max(landed.values()) == 1, "once"
+        self.say(f"{len(acknowledged)} acknowledged, {len(landed)} in the lake, each once")
+
+    def end(self) -> None:
+        self.cut_off()
+        if self._device is not None and self._device.is_alive():
+            self._device.end()
 
 
 @pytest.fixture
@@ -137,62 +181,56 @@ def fleet(tmp_path: Path) -> Iterator[EnrolledFleet]:
         yield made
 
 
-def test_a_new_version_is_kept_and_broken_ones_are_taken_back(
-    tmp_path: Path, image: Path, next_version: bundle.Bundle, fleet: EnrolledFleet
-) -> None:
-    gateway = Updated(tmp_path, image, fleet)
-    began = time.monotonic()
-
-    def say(what: str) -> None:
-        print(f"{time.monotonic() - began:.0f} s: {what}", flush=True)
-
-    gateway.start()
-    publisher = None
+@pytest.fixture
+def gateway(tmp_path: Path, image: Path, fleet: EnrolledFleet) -> Iterator[Updated]:
+    made = Updated(tmp_path, image, fleet)
     try:
-        wait_until(lambda: bool(gateway.attested()), timeout_s=BOOT_S, what="its attestation", every_s=2)
-        say("set up")
-        password = gateway.add_device("pump7")
-        publisher = Publisher("pump7", gateway.ports["mqtt"], "plant/pump7/temp", password=password, pause_s=0.05)
-        publisher.start()
-        with FileServer(b"") as server:
-            gateway.roll_out(next_version, server)
-            fleet.wait_for(gateway.name, "confirmed", 1, timeout_s=TRIAL_S)
-            say(f"{NEXT} is kept, and the hub knows")
-            found = gateway.wait_until_decided(NEXT)
-            booted = found["booted"]
-            assert (found["last"]["state"], booted["letter"], booted["version"]) == ("kept", "B", NEXT)
-            assert NEXT in gateway.shell("waypost", "--version")
-            rollout = gateway.roll_out(made(NOTHING_RUNS, next_version, tmp_path / "nothing"), server)
-            row = fleet.wait_for(gateway.name, "rolled-back", 2, timeout_s=TRIAL_S)
-            say(f"{NOTHING_RUNS.version} is taken back, and the hub knows: {row['why']}")
-            assert NOTHING_RUNS.why in row["why"]
-        found = gateway.wait_until_decided(NOTHING_RUNS.version)
-        assert (found["last"]["state"], found["booted"]["version"]) == ("given up", NEXT)
-        [halted] = json.loads(fleet.fleet("rollout", "status", rollout, "--json"))
-        assert (halted["state"], halted["why"]) == ("halted", f"gateway {gateway.name}: {row['why']}")
-        fleet.fleet("rollout", "abort", rollout, "--take-back")
-        fleet.wait_for(gateway.name, "confirmed", 3, timeout_s=TRIAL_S)
-        fleet.hub.stop()
-        gateway.install(made(NO_GATEWAY_RUNS, next_version, tmp_path / "no-gateway").file)
-        say(f"{NO_GATEWAY_RUNS.version} is installed by hand, and the hub is away")
-        found = gateway.wait_until_decided(NO_GATEWAY_RUNS.version)
-        say(f"{NO_GATEWAY_RUNS.version} is decided on")
-        assert (found["last"]["state"], found["booted"]["version"]) == ("given up", NEXT)
-        assert NO_GATEWAY_RUNS.why in found["last"]["why"]
-        acked = len(publisher.acked)
-        wait_until(lambda: len(publisher.acked) > acked, timeout_s=BOOT_S, what="devices are served")
-        publisher.end()
-        fleet.hub.start()
-        acknowledged = set(publisher.acked)
-
-        def missing() -> set[bytes]:
-            return acknowledged - {row["body"] for row in rows(fleet.lake, "telemetry")}
-
-        wait_until(lambda: not missing(), timeout_s=BOOT_S, what="all of it in the lake", every_s=3)
+        made.serve()
+        yield made
     finally:
-        gateway.cut_off()
-        if publisher is not None and publisher.is_alive():
-            publisher.end()
-    landed = Counter(row["body"] for row in rows(fleet.lake, "telemetry"))
-    assert max(landed.values()) == 1, "once"
-    say(f"{len(acknowledged)} acknowledged, {len(landed)} in the lake, each once")
+        made.end()
+
+
+def test_of_two_from_the_hub_one_is_kept_and_one_goes_back(
+    tmp_path: Path, next_version: bundle.Bundle, fleet: EnrolledFleet, gateway: Updated
+) -> None:
+    with FileServer(b"") as server:
+        gateway.roll_out(next_version, server)
+        fleet.wait_for(gateway.name, "confirmed", 1, timeout_s=TRIAL_S)
+        found = gateway.wait_until_decided(NEXT)
+        booted = found["booted"]
+        assert (found["last"]["state"], booted["letter"], booted["version"]) == ("kept", "B", NEXT)
+        assert NEXT in gateway.shell("waypost", "--version")
+        rollout = gateway.roll_out(made(NOTHING_RUNS, next_version, tmp_path / "nothing"), server)
+        assert gateway.machine is not None
+        gateway.machine.wait_for(f"Waypost: {NOTHING_RUNS.version} is installed", timeout_s=INSTALL_S)
+    fleet.hub.stop()
+    found = gateway.wait_until_decided(NOTHING_RUNS.version)
+    assert (found["last"]["state"], found["booted"]["version"]) == ("given up", NEXT)
+    gateway.wait_until_served()
+    fleet.hub.start()
+    row = fleet.wait_for(gateway.name, "rolled-back", 2, timeout_s=BOOT_S)
+    assert NOTHING_RUNS.why in row["why"]
+
+    def halted() -> bool:
+        [found] = json.loads(fleet.fleet("rollout", "status", rollout, "--json"))
+        return bool((found["state"], found["why"]) == ("halted", f"gateway {gateway.name}: {row['why']}"))
+
+    wait_until(halted, timeout_s=BOOT_S, what="the roll-out halts", every_s=2)
+    gateway.say(f"the hub knows: {row['why']}")
+    gateway.drain()
+
+
+def test_one_without_a_gateway_goes_back_while_the_hub_is_away(
+    tmp_path: Path, next_version: bundle.Bundle, fleet: EnrolledFleet, gateway: Updated
+) -> None:
+    gateway.wait_until_served()
+    fleet.hub.stop()
+    gateway.install(made(NO_GATEWAY_RUNS, next_version, tmp_path / "no-gateway").file)
+    gateway.say(f"{NO_GATEWAY_RUNS.version} is installed by hand")
+    found = gateway.wait_until_decided(NO_GATEWAY_RUNS.version)
+    assert (found["last"]["state"], found["booted"]["letter"]) == ("given up", "A")
+    assert NO_GATEWAY_RUNS.why in found["last"]["why"]
+    gateway.wait_until_served()
+    fleet.hub.start()
+    gateway.drain()
