@@ -15,6 +15,7 @@ from rich.text import Text
 WIDTH: Final = 110
 HEIGHT: Final = 34
 _PIECES: Final = re.compile(r"\r|\n|\x1bM|\x1b\[[0-?]*[ -/]*[@-~]|\x1b[@-Z\\-_]|[^\r\n\x1b]+|\x1b")
+_FONTS: Final = re.compile(r"@font-face *\{.*?\}\s*", re.DOTALL)
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -43,8 +44,8 @@ def shown(said: str) -> list[str]:
 
 
 def picture(said: str, title: str) -> str:
-    """An SVG of what stands on a terminal's screen in the end."""
+    """An SVG of what stands on a terminal's screen in the end. Who looks at it asks nobody for a font."""
     console = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True, color_system="standard")
     for line in shown(said.rstrip())[-HEIGHT:]:
         console.print(Text.from_ansi(line), overflow="fold", highlight=False)
-    return console.export_svg(title=title)
+    return _FONTS.sub("", console.export_svg(title=title))

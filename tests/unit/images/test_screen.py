@@ -27,6 +27,7 @@ def test_a_picture_has_the_last_lines_and_is_xml() -> None:
     assert "waypost.img" in text
     assert "line<99>" in text
     assert f"line<{99 - HEIGHT}>" not in text
+    assert "url(" not in svg.replace("url(#", ""), "nothing from elsewhere"
 
 
 def test_it_is_watched_until_it_has_said_something() -> None:
