@@ -213,8 +213,9 @@ class Retention(Protocol):
         """Bytes of bodies the log keeps, with those on their way to the medium, as far as deleting has come."""
         ...
 
-    def holding(self) -> Sequence[tuple[int, str]]:
-        """Logs that keep bytes of messages, as committed, and their names; O(logs)."""
+    def holding(self) -> Iterator[tuple[int, str]]:
+        """Logs that keep bytes of messages, as committed, and their names; O(logs). There may be very many: one after
+        the other, and one that comes into use meanwhile may come twice."""
         ...
 
     def meter(self, log: int, meter: Meter | None) -> bool:

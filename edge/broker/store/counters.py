@@ -32,6 +32,10 @@ class Counters:
         """Next sequence of addresses that came lately."""
         self._older: dict[str, int] = {}
         """Of those that came before, and of some in `sequences` what it was."""
+        self._new: dict[str, None] = {}
+        """Addresses that came for the first time, lately."""
+        self._once: dict[str, int] = {}
+        """Those that did so before them, and what was next then."""
         self._aged_at = 0.0
         self.uncounted: dict[str, int] = {}
         self.uncounted_logs: set[int] = set()
@@ -60,8 +64,11 @@ class Counters:
         return len(self.uncounted_logs) > self._limits.counted_logs_calm_max
 
     def age(self, now: float, reserved: Collection[str]) -> None:
-        """Where there are many addresses, forget those that have not come for some seconds. Those that are `reserved`
-        stay. Not while a commit is running. `now`: seconds, monotonic."""
+        """Where there are many new addresses, forget those that came once; where there are many that came again, those
+        that have not for some seconds. Those that are `reserved` stay. Not while a commit is running. `now`: seconds,
+        monotonic."""
+        if len(self._new) >= self._limits.addresses_new_max:
+            self._forget_once(reserved)
         many = len(self.sequences) + len(self._older) > self._limits.addresses_kept
         if not many or now - self._aged_at < ADDRESS_AGE_S:
             return
@@ -69,7 +76,18 @@ class Counters:
         self._older, self.sequences = self.sequences, {}
         self._keep(reserved)
 
+    def _forget_once(self, reserved: Collection[str]) -> None:
+        """Who makes names without end uses each of them once: what is kept for all of them would be in the way."""
+        for address, following in self._once.items():
+            if self.sequences.get(address) == following and address not in reserved:  # it did not come again
+                del self.sequences[address]
+                self._characters -= len(address)
+        self._once = {address: self.sequences[address] for address in self._new if address in self.sequences}
+        self._new = {}
+
     def _keep(self, reserved: Collection[str]) -> None:
+        """Of the older ones; and no address that is among them is forgotten before they are."""
+        self._new, self._once = {}, {}
         self.sequences.update((name, self._older[name]) for name in reserved if name in self._older)
         self._characters = sum(map(len, self.sequences)) + sum(map(len, self._older))
 
@@ -104,6 +122,7 @@ class Counters:
             self.sequences.update(dict.fromkeys(missing, 0))
             self._characters += sum(map(len, missing))
             self.sequences.update(loaded)
+            self._new.update(dict.fromkeys(missing.difference(loaded)))
 
     def count(self, group: Group) -> None:
         """Decide whether this group writes the counters, and which rows of table ``log`` it writes."""

@@ -215,7 +215,7 @@ class StoreEngine(Generic[M]):
             size += self._buffer.bytes_of(self._logs[log])
         return max(0, size)
 
-    def holding(self) -> Sequence[tuple[int, str]]:
+    def holding(self) -> Iterator[tuple[int, str]]:
         return self._logs.holding()
 
     def meter(self, log: int, meter: Meter | None) -> bool:

@@ -160,8 +160,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Logs that may wait then to be counted; of more all are, in a commit of their own, as others cannot rest."""
     addresses_cached_max: int = 65_536
     """Address counters kept in memory, about 150 bytes each; beyond it they are read again when needed."""
+    addresses_new_max: int = 512
+    """Addresses that came for the first time and are kept until as many others have: a second time is soon, or after
+    10 us. 20 000 names that were used once left a megabyte of holes between what else came meanwhile."""
     addresses_kept: int = 16_384
-    """So many of them stay, however seldom they come (`counters.ADDRESS_AGE_S`), 92 B each: 500 devices with 20 each
+    """So many that came again stay, however seldom (`counters.ADDRESS_AGE_S`), 92 B each: 500 devices with 20 each
     have 10 000. To forget and find again those of a fleet took a sixth of its messages a second, with 2 048 of them."""
     addresses_characters_max: int = 8 * MIB
     """Characters of these addresses: some 128 of 64 KiB. Beyond it the counters are written, and read again."""

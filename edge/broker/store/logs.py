@@ -257,10 +257,13 @@ class LogTable:
         beyond its end."""
         return self._rest.set_cursor(log, cursor, name, position)
 
-    def holding(self) -> list[tuple[int, str]]:
-        """Logs that keep bytes of messages, and their names."""
-        in_use = [log for log, state in self._states.items() if state.bytes]
-        return [(log, self._names[log]) for log in (*self._rest.holding(), *in_use)]
+    def holding(self) -> Iterator[tuple[int, str]]:
+        """Logs that keep bytes of messages, and their names; one that comes into use meanwhile may be there twice."""
+        for log in self._rest.holding():
+            yield log, self._names[log]
+        for log, state in list(self._states.items()):
+            if state.bytes:
+                yield log, self._names[log]
 
     def with_resting_cursors(self, but: str) -> list[int]:
         """Logs at rest whose cursor has another name than this one."""

@@ -247,6 +247,25 @@ class TestOpen:
         assert dict(rig.store.sequences()) == {f"plant/{i}": 3 for i in range(10)}
         rig.store.close()
 
+    @pytest.mark.parametrize("commits", [1, 1_000])
+    def test_addresses_that_came_once_leave_memory_and_others_stay(self, tmp_path: Path, commits: int) -> None:
+        """Whether or not the medium has been told of them."""
+        rig = sqlite_rig(tmp_path, Limits(counted_commits_max=commits, addresses_new_max=4))
+        log, counters = rig.store.log("a"), rig.store._counters
+        for i in range(40):
+            rig.store.append(log, run_of(b"x", address=f"once/{i}"))
+            rig.store.append(log, run_of(b"x", address=f"often/{i % 2}"))
+            assert rig.commit().appended[1][1].sequence == i // 2
+            assert counters.sequences.keys() >= {f"often/{each}" for each in range(min(2, i + 1))}
+            assert len(counters.sequences) <= 2 + 2 * 5
+        for turn in (1, 2):
+            for i in range(40):
+                rig.store.append(log, run_of(b"x", address=f"once/{i}"))
+                assert [stored.sequence for _, stored in rig.commit().appended] == [turn]
+        assert len(counters.sequences) == 42, "who came again stays"
+        assert dict(rig.store.sequences()) == {f"once/{i}": 3 for i in range(40)} | {"often/0": 20, "often/1": 20}
+        rig.store.close()
+
     def test_address_counters_leave_memory_and_come_back(self, tmp_path: Path) -> None:
         rig = sqlite_rig(tmp_path, Limits(counted_commits_max=1, addresses_cached_max=3))
         assert isinstance(rig.store.medium, SqliteMedium)
