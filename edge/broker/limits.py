@@ -306,7 +306,8 @@ SESSIONS_LOOKED_AT_MAX: Final = 1_000
 """Sessions of clients that are away asked in one tick whether they can be packed, 20 us for one that is."""
 
 SESSIONS_AWAY_MAX: Final = 1_000
-"""With more of them that are not packed, none is kept as it was: see `SUBSCRIPTIONS_OPEN_MAX`."""
+"""With more of them that are not packed, and of their subscriptions, none is kept as it was: see
+`SUBSCRIPTIONS_OPEN_MAX`."""
 
 SUBSCRIPTIONS_PER_SESSION_MAX: Final = 1_000
 """Filters one session may hold: a device needs a handful, a hostile one would make every route long."""

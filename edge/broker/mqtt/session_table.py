@@ -124,7 +124,7 @@ class SessionTable:
     def pack(self, now: float) -> None:
         """Pack sessions whose clients have been away for a while, some at each tick."""
         began = False
-        rest_s = SESSION_REST_S if len(self._away) <= SESSIONS_AWAY_MAX else 0.0
+        rest_s = 0.0 if self._many_are_away() else SESSION_REST_S
         for _ in range(SESSIONS_LOOKED_AT_MAX):
             client_id = next(self._looking, None)
             if client_id is None:
@@ -137,6 +137,15 @@ class SessionTable:
                     self._lay_down(session)
 
     # --- inside -----------------------------------------------------------------------------------------------
+
+    def _many_are_away(self) -> bool:
+        """With their subscriptions, which take more than they do."""
+        many = 0
+        for client_id in self._away:
+            many += 1 + len(self.opened[client_id].all_subscribers)
+            if many > SESSIONS_AWAY_MAX:
+                return True
+        return False
 
     def _open(self, client_id: str) -> Session:
         session = self.opened[client_id] = self._new(client_id)

@@ -152,6 +152,19 @@ def test_of_many_none_is_kept_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None
     assert list(site.sessions._table.opened) == ["c"]
 
 
+def test_one_of_many_subscriptions_counts_as_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_table, "SESSIONS_AWAY_MAX", 3)
+    site = Site()
+    few, many = Peer(site, "few"), subscribed(site, *(SubscriptionRequest(f"topic/{i}", 1) for i in range(3)))
+    few.lose()
+    site.sessions.tick(0.1)
+    assert len(site.sessions._table.opened) == 2, "its client may come back soon"
+    many.lose()
+    site.router.tick()
+    site.sessions.tick(0.2)
+    assert not site.sessions._table.opened
+
+
 def test_packet_identifiers_count_for_the_user() -> None:
     site = Site()
     limits = Limits(sessions_max=3)
