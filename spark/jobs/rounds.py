@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import get_args
@@ -17,12 +17,16 @@ FAILURES_MAX = 3
 """Passes of a round that may fail in a row before following gives up: a commit race heals by itself, a broken disk does
 not."""
 
+RESTS: Mapping[Round, float] = {"values": 0.0, "fleet": 1.0, "series": 3.0}
+"""How long a round rests after a pass, in times of what that took: so the fleet has half of the machine at most and the
+series a quarter, and the values get on where it is slow."""
+
 
 @dataclass(frozen=True, slots=True)
 class Following:
     """How passes follow each other.
 
-    `every_s`  from the begin of a round's pass to that of its next; one that takes longer is followed at once.
+    `every_s`  from the begin of a round's pass to that of its next; after one that takes longer it rests (`RESTS`).
     `report`   is told when a job begins and ends, `passed` when a round's pass has ended, and how many seconds it took;
                both are called from other threads, `passed` while no job of its round writes.
     """
@@ -64,5 +68,6 @@ def _repeat(lake: Lake, jobs: Sequence[Job], how: Following, over: threading.Eve
             break
         how.passed(jobs, steps, time.monotonic() - begun)
         failures = failures + 1 if any(step.state == "failed" for step in steps) else 0
-        over.wait(max(how.every_s - (time.monotonic() - begun), 0.0))
+        took = time.monotonic() - begun
+        over.wait(max(how.every_s - took, RESTS[jobs[0].round] * took))
     return steps

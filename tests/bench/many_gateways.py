@@ -45,11 +45,13 @@ READINGS_S_MIN: Final = 100_000
 SECONDS: Final = 360.0
 SECONDS_FULL: Final = 1_800.0
 BATCHES_S: Final = 5
-"""Of a gateway: an uplink gathers its live readings for a fifth of a second."""
+"""Of a gateway, about: an uplink gathers its live readings for a fifth of a second."""
 DEVICES: Final = 5
 """Of a gateway, each with an address of its own; where gateways are few each has ten times as many."""
 READINGS_PACKED: Final = 160_000
 """Readings that are packed beforehand: more than a landing has."""
+BATCHES_A_TURN: Final = 200
+"""Sent before answers are looked at again, however many are due."""
 STATUS_EVERY_S: Final = 5.0
 WARM_SHARE: Final = 0.25
 """Of the time, before memory is looked at."""
@@ -78,6 +80,11 @@ class Shape(NamedTuple):
     def readings(self) -> int:
         """Of one batch."""
         return self.each * self.devices
+
+    @property
+    def batches_s(self) -> float:
+        """Of all gateways together."""
+        return READINGS_S / self.readings
 
 
 SHAPES: Final = (Shape(20, 10 * DEVICES), Shape(2_000, DEVICES))
@@ -244,7 +251,7 @@ class Fleet:
         """Send at the rate that the shape has; yields once a second how long that has been."""
         begin, due, told, next_second = time.monotonic(), 0, 0, 1
         while (elapsed := time.monotonic() - begin) < seconds:
-            due = self._due(due, int(elapsed * self.shape.gateways * BATCHES_S))
+            due = self._due(due, min(int(elapsed * self.shape.batches_s), due + BATCHES_A_TURN))
             told = self._told(told, int(elapsed * self.shape.gateways / STATUS_EVERY_S))
             self._exchange(0.002)
             if elapsed >= next_second:
