@@ -31,7 +31,7 @@ class Counters:
         self.sequences: dict[str, int] = {}
         """Next sequence of addresses that came lately."""
         self._older: dict[str, int] = {}
-        """Of those that came before, and of some in `sequences` what it was."""
+        """Of those that came before."""
         self._new: dict[str, None] = {}
         """Addresses that came for the first time, lately."""
         self._once: dict[str, int] = {}
@@ -112,17 +112,20 @@ class Counters:
     def _load_missing(self, group: Group, load: Callable[[Iterable[str]], dict[str, int]]) -> None:
         """Find all the addresses of a group at once that have not come lately; the medium is asked for what no other
         place has."""
+        older, waiting = self._older, self.uncounted
         missing = {run.address for _, run in group.runs if run.address not in self.sequences}
-        for before in (self._older, self.uncounted):
-            if before:
-                self.sequences.update((name, before[name]) for name in missing if name in before)
-                missing.difference_update(before)
-        if missing:
-            loaded = load(missing)
-            self.sequences.update(dict.fromkeys(missing, 0))
-            self._characters += sum(map(len, missing))
-            self.sequences.update(loaded)
-            self._new.update(dict.fromkeys(missing.difference(loaded)))
+        back = {name: older.pop(name) for name in missing if name in older}  # nothing here walks over all there are
+        self.sequences.update(back)
+        missing.difference_update(back)
+        found = {name: waiting[name] for name in missing if name in waiting}
+        asked = missing.difference(found)
+        if asked:
+            loaded = load(asked)
+            found.update(loaded)
+            self._new.update(dict.fromkeys(asked.difference(loaded)))
+        self.sequences.update(dict.fromkeys(missing, 0))
+        self.sequences.update(found)
+        self._characters += sum(map(len, missing))
 
     def count(self, group: Group) -> None:
         """Decide whether this group writes the counters, and which rows of table ``log`` it writes."""

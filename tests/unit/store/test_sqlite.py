@@ -15,6 +15,7 @@ from msgspec import structs
 
 from bridge.message import Stored
 from edge.broker.store import reader, schema, writer
+from edge.broker.store.counters import ADDRESS_AGE_S
 from edge.broker.store.errors import StoreBusy, StoreDamaged, StoreInaccessible, StoreTooNew
 from edge.broker.store.limits import Limits
 from edge.broker.store.reader import Request
@@ -264,6 +265,18 @@ class TestOpen:
                 assert [stored.sequence for _, stored in rig.commit().appended] == [turn]
         assert len(counters.sequences) == 42, "who came again stays"
         assert dict(rig.store.sequences()) == {f"once/{i}": 3 for i in range(40)} | {"often/0": 20, "often/1": 20}
+        rig.store.close()
+
+    def test_addresses_that_come_again_are_kept_once(self, tmp_path: Path) -> None:
+        rig = sqlite_rig(tmp_path, Limits(addresses_kept=3))
+        log = rig.store.log("a")
+        for turn in range(4):
+            for i in range(10):
+                rig.store.append(log, run_of(b"x", address=f"plant/{i}"))
+            assert {stored.sequence for _, stored in rig.commit().appended} == {turn}
+            counters = rig.store._counters
+            assert len(counters.sequences) + len(counters._older) == 10
+            rig.now += ADDRESS_AGE_S
         rig.store.close()
 
     def test_address_counters_leave_memory_and_come_back(self, tmp_path: Path) -> None:
