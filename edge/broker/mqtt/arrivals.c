@@ -52,7 +52,7 @@ enum {
     ANSWERS_KEPT_MAX = 1024, /* bytes for answers that a lane keeps for the next ones */
     SOCKETS_MAX = 256,       /* received from in one call */
     SOCKETS_FEW = 8,         /* fewer are served with the interpreter lock held: to get it back may take longer */
-    RECEIVED_BYTES = 1 << 20,     /* in one call, of all its sockets: 4 KiB each where all of them have more */
+    RECEIVED_BYTES = 512 << 10,   /* in one call, of all its sockets: 2 600 messages of 200 bytes; more would be late */
     RECEIVED_EACH_MAX = 64 << 10, /* of one socket in one call: hundreds of small messages */
 };
 
@@ -104,6 +104,7 @@ struct lane {
     uint32_t topics_room, topics_used, topics_max;
     size_t topic_bytes;
     long length_max, receive_maximum;
+    Py_ssize_t missing; /* bytes of the packet that the machine has the beginning of, as far as it knows */
     uint64_t waits_in; /* number of the last turn in which it took something */
     double heard_s;
     PyObject *capsule; /* its own: not a reference */
@@ -916,31 +917,54 @@ static PyObject *give_machine(struct lane *lane, PyObject *data, enum kind kind)
         Py_DecRef(done);
     }
     Py_IncRef(slow);
-    lane->open = false;
+    lane->open = false, lane->missing = 0;
     done = (number = PyLong_FromLong(kind)) ? PyObject_CallFunctionObjArgs(slow, data, number, NULL) : NULL;
     Py_DecRef(number);
     Py_DecRef(slow);
     if (!done)
         return NULL;
-    lane->open = lane->slow && PyObject_IsTrue(done) > 0;
+    long missing = PyLong_AsLong(done);
     Py_DecRef(done);
+    if (lane->slow && !PyErr_Occurred())
+        lane->open = !missing, lane->missing = missing > 0 ? missing : 0;
     return PyErr_Occurred() ? NULL : none();
 }
 
-/* Takes a read; `whole` is the same in an object of Python, where there is one. */
+static PyObject *give_part(struct lane *lane, const char *data, Py_ssize_t size)
+{
+    PyObject *part = PyBytes_FromStringAndSize(data, size), *done = part ? give_machine(lane, part, USUAL) : NULL;
+    Py_DecRef(part);
+    return done;
+}
+
+/* Takes a read; `whole` is the same in an object of Python, where there is one. Where the read before ended amid a packet
+ * the machine gets the end of that, and no more: of a client that sends without a pause every read ends so. A machine that
+ * was behind is asked where it is by now, with no bytes. */
 static PyObject *take_read(struct lane *lane, const char *data, Py_ssize_t size, PyObject *whole)
 {
-    PyObject *rest = NULL, *done = NULL, *capsule = keep(lane->capsule); /* it may end with what the machine takes */
+    PyObject *rest = NULL, *capsule = keep(lane->capsule); /* it may end with what the machine takes */
     Py_ssize_t pos = 0;
     bool late = size > LARGE_BYTES && lane->turn->messages >= A_TURN_MAX;
-    if (lane->open && !late)
-        pos = read_packets(lane, capsule, (const uint8_t *)data, (size_t)size);
-    if (pos == size && size < LONG_BYTES)
-        done = none();
-    else if (pos >= 0)
-        rest = pos || !whole ? PyBytes_FromStringAndSize(data + pos, size - pos) : keep(whole);
-    if (rest)
-        done = give_machine(lane, rest, late ? LATE : size >= LONG_BYTES ? LONG : USUAL);
+    enum kind kind = late ? LATE : size >= LONG_BYTES ? LONG : USUAL;
+    PyObject *done = lane->open || lane->missing || late ? none() : give_part(lane, data, 0);
+    while (done && lane->missing && lane->missing < size - pos && !late) {
+        Py_ssize_t missing = lane->missing;
+        Py_DecRef(done);
+        done = give_part(lane, data + pos, missing);
+        pos += missing;
+    }
+    if (done && lane->open && !late) {
+        Py_ssize_t taken = read_packets(lane, capsule, (const uint8_t *)data + pos, (size_t)(size - pos));
+        pos = taken < 0 ? -1 : pos + taken;
+    }
+    if (pos < 0 || (done && (pos < size || kind == LONG))) {
+        Py_DecRef(done);
+        done = NULL;
+        if (pos >= 0)
+            rest = pos || !whole ? PyBytes_FromStringAndSize(data + pos, size - pos) : keep(whole);
+        if (rest)
+            done = give_machine(lane, rest, kind);
+    }
     Py_DecRef(rest);
     Py_DecRef(capsule);
     return done;
@@ -1055,7 +1079,8 @@ static PyObject *arrived(PyObject *self, PyObject *const *arguments, Py_ssize_t 
  * lane(turn, origin, device, inbound, out, slow, write, buffered, flush_soon, version, receive maximum, length maximum,
  *      topics maximum, socket) -> (lane, receive)
  *
- * `slow` has the machine take bytes of a read of this `kind`, and says whether it is ready for another packet then.
+ * `slow` has the machine take bytes of a read of this `kind`, and says how many it then needs to end a packet, as far as it
+ * knows: 0 when it is ready for another, less when lanes have to wait.
  * `write` is called with what is to leave at once, where `out` is empty and `buffered` says 0; else it is added to `out`,
  * and `flush_soon` called. `socket`: where that may be sent at once, -1 where it may not; it has to be open until the lane
  * is closed.

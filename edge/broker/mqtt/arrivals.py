@@ -25,6 +25,7 @@ from edge.broker.model.isolation import answered, origin_called
 from edge.broker.mqtt.connection import Connection
 from edge.broker.mqtt.events import Published
 from edge.broker.mqtt.limits import HEAD_BYTES_MAX, HEADS_CACHED_MAX, PREFIXES_KNOWN_MAX
+from edge.broker.mqtt.unread import UNREADY
 from edge.broker.router.batch import Batch, Column, LogRuns
 from edge.broker.router.live_subscriptions import LiveSink, Offer
 from edge.broker.router.router import Router
@@ -243,8 +244,9 @@ class Lane:
         """What the client has it remember."""
         return self._calls.held(self._lane)
 
-    def _read_on(self, data: bytes, kind: int) -> bool:
-        """Have the machine take these bytes of a read; True when it is ready for another packet then."""
+    def _read_on(self, data: bytes, kind: int) -> int:
+        """Have the machine take these bytes of a read; how many it then needs to end a packet, as
+        `Connection.missing_bytes` has it."""
         if kind == OVER:
             self._driver.read_by(None)
         elif kind == LATE:
@@ -253,7 +255,7 @@ class Lane:
             self._driver.data_received(data)
         if kind == LONG:
             self._driver.let_others()
-        return self._connection.between_packets and self._driver.up_to_date
+        return self._connection.missing_bytes if self._driver.up_to_date else UNREADY
 
 
 class Transport(Protocol):

@@ -52,7 +52,7 @@ from edge.broker.mqtt.phase import (
     check_first_byte,
 )
 from edge.broker.mqtt.state import InFlight, SessionState
-from edge.broker.mqtt.unread import NOTHING
+from edge.broker.mqtt.unread import NOTHING, UNREADY
 
 _OPEN: Final = Phase.OPEN
 """Here, as an attribute of an enumeration takes four times as long, and the hot path asks for nothing else."""
@@ -128,9 +128,9 @@ class Connection:
         return self._connect_deadline if self._phase in BEFORE_OPEN else None
 
     @property
-    def between_packets(self) -> bool:
-        """Open, and all that was received is taken: the next byte begins a packet."""
-        return self._phase is _OPEN and not (self._unread.size or self.more or self._unread.parts)
+    def missing_bytes(self) -> int:
+        """As `Unread.missing` of a connection that is open and has taken all it could; else `UNREADY`."""
+        return UNREADY if self._phase is not _OPEN or self.more else self._unread.missing
 
     @property
     def held_bytes(self) -> int:

@@ -11,6 +11,9 @@ from typing import Any, Final
 
 from edge.broker.mqtt.limits import CHUNK_BYTES
 
+UNREADY: Final = -1
+"""See `Unread.missing`."""
+
 
 class Unread:
     """Of one connection."""
@@ -35,6 +38,14 @@ class Unread:
     def whole(self) -> bool:
         """There may be a complete packet, or a part of one."""
         return self.size >= self._packet_bytes
+
+    @property
+    def missing(self) -> int:
+        """Bytes that the first packet takes more, one at least where it is not known how long it is; 0: none began, the
+        next byte begins one. `UNREADY` where there is more to take of what came."""
+        if self.parts:
+            return UNREADY
+        return max(1, self._packet_bytes - self.size) if self.size else 0
 
     def add(self, data: bytes) -> Unread:
         """Bytes that came."""
