@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from spark import registry
 from spark.jobs.following import Batch, Following
 from spark.jobs.outcome import Job
-from spark.jobs.replay import Replay
+from spark.jobs.replay import Replay, judged
 from spark.provenance import Provenance
 from spark.transforms import births, readings
 
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 def _take(batch: Batch) -> None:
     # Bodies are decoded once for all outputs.
-    decoded = readings.decoded(batch.rows, registry.registered(batch.lake.at("payload_schemas"))).persist()
+    registered = registry.registered(batch.lake.at("payload_schemas"))
+    decoded = readings.decoded(judged(batch.lake, batch.rows), registered).persist()
     rows = _named(batch, decoded)
     try:
         # Readings are last: their commit says which version of the rejects belongs to them.

@@ -1,4 +1,5 @@
-"""Rejected messages read again: those of which a schema was registered since, or whose Sparkplug birth has landed.
+"""Rejected messages read again: those of which a schema was registered since, whose Sparkplug birth has landed, or
+whose gateway has told how far its clock was off.
 
 A message moves from `reject` to `readings` once, wherever it is stopped:
 
@@ -25,7 +26,7 @@ from spark.decoding import reasons
 from spark.jobs.outcome import Outcome
 from spark.provenance import Provenance, State
 from spark.tables import Lake, Transaction
-from spark.transforms import births, readings
+from spark.transforms import births, clocks, readings
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -69,7 +70,8 @@ class Replay:
     outputs = ("reject", "readings")
 
     def run(self, lake: Lake) -> Outcome:
-        """Whole messages once a schema was registered, nameless ones once a birth has landed."""
+        """Whole messages once a schema was registered, nameless ones once a birth has landed, held ones once their
+        gateway has told something of its clock, and each hour, as some may have been held for long enough."""
         rejects = lake.state("reject")
         if rejects is None or lake.state("readings") is None:
             return Outcome(0, 0)
@@ -91,6 +93,11 @@ def _due(lake: Lake, rejects: State) -> Sequence[tuple[Chosen, Transaction]]:
     born = lake.state("sparkplug_births")
     if born is not None and born.version > 0:  # in most lakes no birth ever lands
         marks.append((Chosen(reasons.NO_BIRTH), Transaction(f"replay-births@{born.id}/{rejects.id}", born.version)))
+    offsets = lake.state("clock_offsets")
+    if offsets is not None and offsets.version > 0:
+        hours = int(clocks.now().timestamp()) // 3600  # more by one where one has passed, or something was told
+        mark = Transaction(f"replay-clocks@{offsets.id}/{rejects.id}", offsets.version + hours)
+        marks.append((Chosen(reasons.CLOCK), mark))
     applied = ((lake.transaction_version("reject", mark.application), chosen, mark) for chosen, mark in marks)
     return [(chosen, mark) for version, chosen, mark in applied if version is None or version < mark.version]
 
@@ -118,9 +125,17 @@ def replay(lake: Lake, chosen: Chosen) -> Outcome:
     return Outcome(keys.count(), lake.rows_written("readings", there.version))
 
 
+def judged(lake: Lake, telemetry: DataFrame) -> DataFrame:
+    """`clocks.judged` by what gateways have told of their clocks; most lakes have nothing of it."""
+    offsets = lake.state("clock_offsets")
+    if offsets is None or offsets.version == 0:
+        return telemetry
+    return clocks.judged(telemetry, lake.read("clock_offsets"), clocks.now())
+
+
 def decoded(lake: Lake, telemetry: DataFrame, born: DataFrame | None = None) -> DataFrame:
     """`readings.decoded` by what is registered in `lake`, named by the births that have landed."""
-    rows = readings.decoded(telemetry, registry.registered(lake.at("payload_schemas")))
+    rows = readings.decoded(judged(lake, telemetry), registry.registered(lake.at("payload_schemas")))
     return births.named(rows, born if born is not None else lake.read("sparkplug_births"))
 
 

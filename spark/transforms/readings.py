@@ -18,11 +18,11 @@ from spark.decoding.decoder import Decoder
 from spark.decoding.limits import BODY_BYTES_MAX
 from spark.decoding.schema import PayloadSchema
 from spark.decoding.value import Message, Value
-from spark.transforms import births
-from spark.transforms.times import kept_under, with_measured_times
+from spark.transforms import births, clocks
+from spark.transforms.times import believable, kept_under, with_measured_times
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 REJECT_BODY_BYTES_MAX = 4_096
 """Bytes of its body that a rejected value is shown with, of which a message may have `limits.VALUES_MAX`; the whole is
@@ -93,11 +93,18 @@ def decoded(telemetry: DataFrame, registered: Sequence[PayloadSchema] = ()) -> D
     large bodies stay where they are. `readings` and `rejects` divide the result.
 
     A bare value is named after the last level of its address, a reason for the whole message has an empty metric.
+    A message that is `held` (`clocks.judged`, where it went through that) is such a reason if nothing but its gateway's
+    stamp says when a value of it was.
     """
+    if "held" not in telemetry.columns:
+        telemetry = telemetry.withColumn("held", F.lit(False))
     decode_udf = arrow_udf(_decode_function(registered), _VALUES_SQL)  # type: ignore[call-overload]
     readable = F.when(F.length("body") <= BODY_BYTES_MAX, F.col("body"))
-    message = (readable, F.col("address"), F.col("content_type"), F.unix_micros("received_at"), F.col("tenant"))
+    # Times relative to a stamp that is not believed are none.
+    received_us = F.when(F.col("held"), F.lit(0)).otherwise(F.unix_micros("received_at"))
+    message = (readable, F.col("address"), F.col("content_type"), received_us, F.col("tenant"))
     rows = telemetry.drop("properties").withColumn("leaves", decode_udf(*message))
+    rows = rows.withColumn("leaves", F.when(_waits(), _waiting()).otherwise(F.col("leaves"))).drop("held")
     shown = rows.withColumn("body", F.substring("body", 1, REJECT_BODY_BYTES_MAX))
     exploded = shown.withColumn("leaf", F.explode("leaves")).drop("leaves")
     rejected = F.col("leaf.reason").isNotNull()
@@ -110,7 +117,26 @@ def decoded(telemetry: DataFrame, registered: Sequence[PayloadSchema] = ()) -> D
         F.when(rejected | births.is_data("address"), F.col("body")).alias("body"),
         *(f"leaf.{name}" for name, _, _ in _FIELDS if name not in ("metric", "device")),
     )
-    return with_measured_times(leaves, F.timestamp_micros("time_us")).drop("time_us")
+    timed = with_measured_times(leaves, F.timestamp_micros("time_us")).drop("time_us")
+    unsure = (F.col("clock_quality") == clocks.BOUNDED) & (F.col("time_source") == "gateway")
+    return timed.withColumn("suspect", F.col("suspect") | unsure)
+
+
+def _waits() -> Column:
+    """The message is held, and has a value of which nothing but the gateway's stamp says when it was."""
+    of_stamp = (F.col("event_time") == F.col("received_at")) | ~believable(F.col("event_time"))
+    return F.col("held") & of_stamp & F.exists("leaves", _untimed)
+
+
+def _untimed(leaf: Column) -> Column:
+    timed = F.coalesce(believable(F.timestamp_micros(leaf["time_us"])), F.lit(False))
+    return leaf["reason"].isNull() & ~timed
+
+
+def _waiting() -> Column:
+    """In place of a message's values, why there are none yet."""
+    said = {"metric": "", "reason": reasons.CLOCK}
+    return F.array(F.struct(*(F.lit(said.get(name)).cast(kind).alias(name) for name, kind, _ in _FIELDS)))
 
 
 def readings(rows: DataFrame) -> DataFrame:

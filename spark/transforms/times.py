@@ -23,9 +23,18 @@ UNKNOWN_DATE: Final = date(1970, 1, 1)
 """Where rows of such times are kept: a date is a folder with files of its own, and a clock may name 20 000 of them."""
 
 
+def believable(time: Column) -> Column:
+    """Whether something can have been then, having landed at `ingested_at`."""
+    return time.between(F.lit(PLAUSIBLE_FROM), _latest())
+
+
+def _latest() -> Column:
+    return F.col("ingested_at") + F.expr(f"INTERVAL {AHEAD_SECONDS_MAX} SECONDS")
+
+
 def with_trusted_times(rows: DataFrame) -> DataFrame:
     """`rows` with `event_time` clamped to `ingested_at` + 5 min, and `suspect` (boolean) added."""
-    latest = F.col("ingested_at") + F.expr(f"INTERVAL {AHEAD_SECONDS_MAX} SECONDS")
+    latest = _latest()
     suspect = (F.col("event_time") > latest) | (F.col("event_time") < F.lit(PLAUSIBLE_FROM))
     return rows.withColumns({"suspect": suspect, "event_time": F.least(F.col("event_time"), latest)})
 
@@ -45,15 +54,13 @@ def with_measured_times(rows: DataFrame, told: Column) -> DataFrame:
     "device"). Else it is when the message says it was made ("message"), or when the gateway received it ("gateway"); of
     a device that tells a time nobody can believe such a row is `suspect`.
     """
-    latest = F.col("ingested_at") + F.expr(f"INTERVAL {AHEAD_SECONDS_MAX} SECONDS")
-    believed = told.between(F.lit(PLAUSIBLE_FROM), latest)
-    of_message = F.col("event_time").between(F.lit(PLAUSIBLE_FROM), latest)
+    believed, of_message = believable(told), believable(F.col("event_time"))
     source = F.when(believed, F.lit("device")).when(F.col("event_time") == F.col("received_at"), F.lit("gateway"))
     return rows.withColumns(
         {
             "suspect": F.when(told.isNull(), ~of_message).otherwise(~believed),
             "time_source": source.otherwise(F.lit("message")),
-            "event_time": F.when(believed, told).otherwise(F.least(F.col("event_time"), latest)),
+            "event_time": F.when(believed, told).otherwise(F.least(F.col("event_time"), _latest())),
         }
     )
 

@@ -83,6 +83,31 @@ def ledger(first: int, last: int, **override: Any) -> Row:
     return row | override
 
 
+def clock_offset(first: int | None = None, last: int | None = None, **override: Any) -> Row:
+    """What a gateway tells of a stretch of its clock, or with sequences `first`..`last` of messages stamped in it."""
+    row = {
+        "tenant": "default",
+        "gateway": "gw1",
+        "boot": "b1",
+        "stretch": 1,
+        "began": START,
+        "known": "not yet",
+        "offset_low_us": None,
+        "offset_high_us": None,
+        "reason": None,
+        "whole": False,
+        "epoch": None if first is None else "e1",
+        "address": None if first is None else "load/cpu",
+        "first_sequence": first,
+        "last_sequence": last,
+        "told_at": START,
+        "heard_at": START,
+        "ingested_at": START,
+        "ingest_date": START.date(),
+    }
+    return row | override
+
+
 def manifest(first: int, last: int, **override: Any) -> Row:
     """One manifest row: sequences `first`..`last` accepted."""
     row = {

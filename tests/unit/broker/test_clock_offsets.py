@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -78,8 +79,9 @@ class Wire:
 class Bench:
     """A machine, its store, and a hub that takes what is told."""
 
-    def __init__(self, rig: Rig) -> None:
-        self.rig, self.machine = rig, Machine()
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.lives = folder, 0
+        self.rig, self.machine = self._opened(), Machine()
         self.told: list[Stretch] = []
         self.true: dict[tuple[str, int], int] = {}
         """By name of a message."""
@@ -89,6 +91,9 @@ class Bench:
     @property
     def store(self) -> AnyStore:
         return self.rig.store
+
+    def _opened(self) -> Rig:
+        return sqlite_rig(self.folder / str(self.lives))
 
     def begin(self) -> None:
         self.reports = Reports()
@@ -115,12 +120,27 @@ class Bench:
         self.begin()
 
     def machine_restarts(self, wall: int, off_s: float = 60.0) -> None:
-        self.rig.settle()
-        self.commit_names()
+        """The power is cut."""
+        self._cut()
         self.machine.passes(off_s)
         self.machine.start(wall=wall)
-        self.rig.reopen()
         self.begin()
+
+    def process_is_killed(self) -> None:
+        self._cut()
+        self.machine.changes = Listeners("changes")
+        self.begin()
+
+    def _cut(self) -> None:
+        """Go on with what is on the medium: what waits for its commit has never been acknowledged."""
+        while self.store.committing:
+            self.rig.turn()
+        self.commit_names()
+        before, old = self.folder / str(self.lives), self.rig
+        self.lives += 1
+        shutil.copytree(before, self.folder / str(self.lives))
+        self.rig = self._opened()
+        old.store.close()
 
     def receive(self, address: str = "plant/1", count: int = 1) -> None:
         """Stamped now, and not committed yet."""
@@ -197,11 +217,11 @@ class Bench:
 @contextmanager
 def made() -> Iterator[Bench]:
     with TemporaryDirectory(dir=fast_folder()) as folder:
-        rig = sqlite_rig(Path(folder))
+        bench = Bench(Path(folder))
         try:
-            yield Bench(rig)
+            yield bench
         finally:
-            rig.store.close()
+            bench.store.close()
 
 
 @pytest.fixture
@@ -409,6 +429,7 @@ EVENTS = st.lists(
         st.tuples(st.just("right")),
         st.tuples(st.just("wrong")),
         st.tuples(st.just("process")),
+        st.tuples(st.just("killed")),
         st.tuples(st.just("machine"), st.sampled_from([0, 1_700_000_000, 2_200_000_000])),
         st.tuples(st.just("connect")),
         st.tuples(st.just("take")),
@@ -448,6 +469,8 @@ def happens(bench: Bench, what: str, *arguments: Any) -> None:
         machine.set(machine.wall)
     elif what == "process":
         bench.process_restarts()
+    elif what == "killed":
+        bench.process_is_killed()
     elif what == "machine":
         bench.machine_restarts(arguments[0] * S)
     elif what == "connect":

@@ -1,0 +1,197 @@
+"""Stamps of wrong clocks: held, put right, bounded or taken as they are; every message once."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from spark.decoding import reasons
+from spark.tables import Lake
+from spark.transforms import clocks
+from tests.spark import lakes
+from tests.spark.lakes import START, clock_offset, message
+from tests.spark.test_jobs import land, run, table
+
+if TYPE_CHECKING:
+    from tests.spark.conftest import Make
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+DAY = timedelta(days=1)
+BEHIND = timedelta(days=10)
+"""The clock of the gateway."""
+OFF_US = int(BEHIND.total_seconds()) * 1_000_000
+MEASURED = {"known": "measured", "offset_low_us": OFF_US, "offset_high_us": OFF_US}
+ANNOUNCED = {"told_at": START - BEHIND, "heard_at": START}
+
+
+def stamped(sequence: int, at: datetime, body: object = None, **override: Any) -> dict[str, Any]:
+    """A message received at that time, and stamped by a clock that is `BEHIND`."""
+    row = message(sequence, at=at - BEHIND, clock_quality="unknown", body=json.dumps(body or {"t": sequence}).encode())
+    return row | {"ingested_at": START + timedelta(minutes=5), "ingest_date": START.date()} | override
+
+
+def test_what_becomes_of_a_stamp(frame: Make) -> None:
+    at = START - timedelta(hours=1)
+    never = {"known": "never", "stretch": 9}
+    minute = 60_000_000
+    told = [
+        clock_offset(**ANNOUNCED),
+        clock_offset(0, 9, **MEASURED),
+        clock_offset(0, 9, **MEASURED, heard_at=START + DAY),  # once more, after a crash of the hub
+        clock_offset(10, 19, **MEASURED, stamped_until=at - BEHIND),
+        clock_offset(10, 19, stretch=2, known="measured", offset_low_us=7, offset_high_us=7, stamped_after=at - BEHIND),
+        clock_offset(20, 20, **never, offset_low_us=3 * minute, offset_high_us=5 * minute),
+        clock_offset(21, 21, **never, offset_low_us=-3 * minute, offset_high_us=5 * minute),
+        clock_offset(22, 22, **never, offset_high_us=-5 * minute),
+        clock_offset(23, 23, **never),
+        clock_offset(0, 99, **MEASURED, address="else/where"),
+        clock_offset(stretch=3, gateway="whole", **ANNOUNCED),
+        clock_offset(stretch=3, gateway="whole", **MEASURED, whole=True),
+        clock_offset(stretch=4, gateway="near", told_at=START - timedelta(seconds=59)),
+        clock_offset(stretch=5, gateway="unannounced", **MEASURED),
+        clock_offset(stretch=6, gateway="lost", known="never"),
+    ]
+    own, landed = at - timedelta(hours=2), START + timedelta(minutes=5)
+    rows = [
+        stamped(0, at),
+        stamped(9, at, event_time=own),
+        stamped(1, at, clock_quality="good"),
+        stamped(10, at),
+        stamped(11, at + timedelta(seconds=1)),
+        *(stamped(number, at) for number in (20, 21, 22, 23)),
+        stamped(30, at),
+        stamped(31, landed + BEHIND - timedelta(seconds=59)),
+        stamped(32, landed + BEHIND + timedelta(seconds=61)),
+        stamped(33, at, ingested_at=START - DAY),
+        *(stamped(0, at, gateway=name) for name in ("whole", "near", "unannounced", "lost", "silent")),
+        stamped(0, at, address="spBv1.0/plant/NDATA/press"),
+    ]
+    now = START + timedelta(minutes=1)
+    judged = clocks.judged(frame("telemetry", *rows), frame("clock_offsets", *told), now).collect()
+    assert len(judged) == len(rows)
+    raw = {(row["gateway"], row["address"], row["sequence"]): row["received_at"] for row in rows}
+    found = {
+        (row["gateway"], row["address"] == "load/cpu", row["sequence"]): (
+            row["received_at"].astimezone(UTC) - raw[row["gateway"], row["address"], row["sequence"]],
+            row["clock_quality"],
+            row["held"],
+        )
+        for row in judged
+    }
+    nothing = timedelta(0)
+    assert found == {
+        ("gw1", True, 0): (BEHIND, "measured", False),
+        ("gw1", True, 9): (BEHIND, "measured", False),
+        ("gw1", True, 1): (nothing, "good", False),
+        ("gw1", True, 10): (BEHIND, "measured", False),
+        ("gw1", True, 11): (timedelta(microseconds=7), "measured", False),
+        ("gw1", True, 20): (timedelta(minutes=3), "bounded", False),
+        ("gw1", True, 21): (nothing, "bounded", False),
+        ("gw1", True, 22): (timedelta(minutes=-5), "bounded", False),
+        ("gw1", True, 23): (nothing, "bounded", False),
+        ("gw1", True, 30): (nothing, "unknown", True),
+        ("gw1", True, 31): (nothing, "unknown", False),
+        ("gw1", True, 32): (nothing, "unknown", True),
+        ("gw1", True, 33): (nothing, "unknown", False),
+        ("whole", True, 0): (nothing, "unknown", False),
+        ("near", True, 0): (nothing, "unknown", False),
+        ("unannounced", True, 0): (nothing, "unknown", True),
+        ("lost", True, 0): (nothing, "unknown", True),
+        ("silent", True, 0): (nothing, "unknown", False),
+        ("gw1", False, 0): (nothing, "unknown", False),
+    }
+    events = {(row["gateway"], row["sequence"]): row["event_time"].astimezone(UTC) for row in judged}
+    assert events["gw1", 9] == own, "whose clock that is, nobody said it was wrong"
+
+
+@pytest.fixture
+def later(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Sets the time at which the jobs run, so long after `START`."""
+
+    def set_to(after: timedelta) -> None:
+        monkeypatch.setattr(clocks, "now", lambda: START + after)
+
+    set_to(timedelta(minutes=6))
+    return set_to
+
+
+def offsets(lake: Lake, *rows: dict[str, Any]) -> None:
+    lakes.write(lake.place.path, "clock_offsets", rows)
+
+
+def readings(lake: Lake) -> list[tuple[Any, ...]]:
+    found = table(lake, "readings", "gateway", "sequence", "metric", "event_time", "clock_quality", "suspect")
+    return [(*row[:3], row[3].astimezone(UTC), *row[4:]) for row in found]
+
+
+def test_messages_are_held_and_come_back_at_their_time(lake: Lake, later: Any) -> None:
+    minutes = [START - timedelta(hours=3) + timedelta(minutes=number) for number in range(4)]
+    wrong = [stamped(number, at) for number, at in enumerate(minutes)]
+    timed = stamped(9, minutes[0], {"ts": minutes[0].timestamp(), "t": 9})
+    relative = stamped(10, minutes[0], [{"n": "t", "v": 10, "t": -60}])
+    right = [message(number, at=at, gateway="gw2", body=b'{"t": 1}') for number, at in enumerate(minutes)]
+    offsets(lake, clock_offset(**ANNOUNCED))
+    land(lake, *wrong[:2], timed, relative, *right)
+    run(lake, "readings", "rollups")
+    held = [(number, "", reasons.CLOCK) for number in (0, 1, 10)]
+    assert table(lake, "reject", "sequence", "metric", "reason") == sorted(held, key=repr)
+    assert [row[:2] for row in readings(lake)] == [("gw1", 9), *(("gw2", number) for number in range(4))]
+    assert sum(count for (count,) in table(lake, "rollup_1m", "count")) == 5, "what is held is in no window"
+
+    offsets(lake, clock_offset(**MEASURED), clock_offset(0, 99, **MEASURED), clock_offset(0, 99, **MEASURED))
+    run(lake, "readings", "rollups")
+    land(lake, *wrong[2:])  # by now the time is known when they land
+    offsets(lake, clock_offset(0, 99, **MEASURED), clock_offset(**MEASURED, whole=True))
+    run(lake, "readings", "rollups")
+    assert table(lake, "reject", "sequence") == []
+    mine = [row for row in readings(lake) if row[0] == "gw1"]
+    expected = [("gw1", number, "t", at, "measured", False) for number, at in enumerate(minutes)]
+    expected.append(("gw1", 9, "t", minutes[0], "unknown", False))  # a device's own time: read when it landed
+    expected.append(("gw1", 10, "t", minutes[0] - timedelta(seconds=60), "measured", False))
+    assert sorted(mine, key=repr) == sorted(expected, key=repr)
+    rolled = {row[:2]: row[2:] for row in table(lake, "rollup_1m", "gateway", "window_start", "count", "sum")}
+    for number, at in enumerate(minutes):
+        extra = (1, 9.0) if number == 0 else (0, 0.0)
+        assert rolled["gw1", at] == (1 + extra[0], number + extra[1])
+        assert rolled["gw2", at] == (1, 1.0)
+    assert sum(count for count, _ in rolled.values()) == 10
+
+    there = readings(lake)
+    assert run(lake, "readings", "rollups")["readings"].rows_out == 0
+    assert readings(lake) == there
+
+
+def test_who_never_learns_the_time_is_not_held_for_ever(lake: Lake, later: Any) -> None:
+    at = START - timedelta(hours=3)
+    offsets(lake, clock_offset(**ANNOUNCED))
+    land(lake, stamped(0, at))
+    run(lake, "readings")
+    later(timedelta(hours=clocks.HELD_HOURS_MAX))
+    run(lake, "readings")
+    assert not readings(lake)
+    later(timedelta(hours=clocks.HELD_HOURS_MAX, minutes=65))
+    run(lake, "readings")
+    assert readings(lake) == [("gw1", 0, "t", at - BEHIND, "unknown", False)]
+    assert table(lake, "reject", "sequence") == []
+    later(timedelta(hours=clocks.HELD_HOURS_MAX + 3))
+    offsets(lake, clock_offset(0, 99, **MEASURED))
+    run(lake, "readings")
+    assert len(readings(lake)) == 1
+
+
+def test_a_time_within_bounds_is_suspect(lake: Lake, later: Any) -> None:
+    later(timedelta(minutes=6))
+    at = START - timedelta(hours=3)
+    away = OFF_US - 60_000_000
+    never = {"known": "never", "reason": "why", "offset_low_us": away, "offset_high_us": OFF_US}
+    offsets(lake, clock_offset(**ANNOUNCED))
+    land(lake, stamped(0, at), stamped(1, at, {"ts": at.timestamp(), "t": 1}))
+    run(lake, "readings")
+    offsets(lake, clock_offset(0, 9, **never), clock_offset(**never, whole=True))
+    run(lake, "readings")
+    near = at - timedelta(seconds=60)
+    assert readings(lake) == [("gw1", 0, "t", near, "bounded", True), ("gw1", 1, "t", at, "unknown", False)]
