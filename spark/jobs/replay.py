@@ -94,7 +94,7 @@ def _due(lake: Lake, rejects: State) -> Sequence[tuple[Chosen, Transaction]]:
     if born is not None and born.version > 0:  # in most lakes no birth ever lands
         marks.append((Chosen(reasons.NO_BIRTH), Transaction(f"replay-births@{born.id}/{rejects.id}", born.version)))
     offsets = lake.state("clock_offsets")
-    if offsets is not None and offsets.version > 0:
+    if offsets is not None and lake.rows("clock_offsets"):
         hours = int(clocks.now().timestamp()) // 3600  # more by one where one has passed, or something was told
         mark = Transaction(f"replay-clocks@{offsets.id}/{rejects.id}", offsets.version + hours)
         marks.append((Chosen(reasons.CLOCK), mark))
@@ -126,9 +126,8 @@ def replay(lake: Lake, chosen: Chosen) -> Outcome:
 
 
 def judged(lake: Lake, telemetry: DataFrame) -> DataFrame:
-    """`clocks.judged` by what gateways have told of their clocks; most lakes have nothing of it."""
-    offsets = lake.state("clock_offsets")
-    if offsets is None or offsets.version == 0:
+    """`clocks.judged` by what gateways have told of their clocks."""
+    if not lake.rows("clock_offsets"):
         return telemetry
     return clocks.judged(telemetry, lake.read("clock_offsets"), clocks.now())
 
