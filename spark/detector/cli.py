@@ -31,6 +31,7 @@ def detect(source: Path, target: Path, explain: bool, as_json: bool) -> None:
       season         the last hour against the same time of other days
       variability    values vary more, or less, than before; others are common
       pattern        a course of the last hours that was never seen
+      forecast       not as the last values and those of other days foretold
     """
     from rich.console import Console
     from rich.progress import Progress

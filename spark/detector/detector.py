@@ -14,19 +14,23 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from spark.detector.days import Clock
-from spark.detector.history import History
+from spark.detector.days import Clock, DayMeans, Slots
+from spark.detector.history import History, Windows
 from spark.detector.limits import (
     BLOCK_VALUES,
+    HOURS,
     LEARNING_VALUES,
     LOUDER,
+    MEMORY_DAYS,
+    MEMORY_VALUES,
+    MORE_EACH,
     QUIET_VALUES,
     SUPPRESSED,
     VALUE_MAX,
     VOTES,
     WARM_UP_VALUES,
 )
-from spark.detector.measures import Stretch, UnusualValue, families
+from spark.detector.measures import DAYS_AGO, Stretch, UnusualValue, families
 from spark.detector.running import Numbers, Records, RunningMean
 
 Places = NDArray[np.int64]
@@ -88,6 +92,11 @@ class Detector:
         self._usual = 0.0
         """The mean of all values."""
         self._clock = Clock()
+        self._hours = DayMeans()
+        self._memory = MEMORY_VALUES
+        """Values after which a record counts half."""
+        self._reports = 0.0
+        """How many there were up to the last, each counted less the longer ago it is."""
         self._reported = -QUIET_VALUES
         self._reported_strength = 0.0
 
@@ -117,7 +126,10 @@ class Detector:
         windows = self._history.add(values)
         count = self._history.count
         overall = self._overall.add(values, count)
-        stretch = Stretch(values, self._clock.slots(times_s), windows, overall, count, self._clock.day)
+        slots, day = self._clock.slots(times_s), self._clock.day
+        stretch = Stretch(values, slots, windows, overall, count, day, *self._by_day(slots, windows))
+        if day is not None and (count - len(values)) % BLOCK_VALUES == 0:
+            self._memory = max(MEMORY_VALUES, MEMORY_DAYS * day)
         votes = np.zeros(len(values))
         largest = np.zeros(len(values))
         rules = np.full(len(values), _NO_RULE)
@@ -125,7 +137,7 @@ class Detector:
         for rule, (family, records) in enumerate(zip(self._families, self._records, strict=True)):
             measured = family.measure(stretch)
             # As a running sum, which adds in the same order whatever the shape.
-            of_family = np.cumsum(records.votes(measured.amounts, count), axis=0)[-1]
+            of_family = np.cumsum(records.votes(measured.amounts, count, self._memory), axis=0)[-1]
             votes += of_family
             share = of_family / family.count
             larger = share > largest
@@ -138,13 +150,33 @@ class Detector:
         findings.put(rows[said], scores, rules[said], expected[said])
         return overall
 
+    def _by_day(self, slots: Slots, windows: Windows) -> tuple[Numbers, dict[int, Numbers]]:
+        """The means of an hour, and those of the same time of other days."""
+        if self._clock.day is None:
+            unknown = np.full(len(slots), np.nan)
+            return unknown, dict.fromkeys(DAYS_AGO, unknown)
+        hour = windows.mean(max(1, self._clock.day // HOURS))
+        return hour, dict(zip(DAYS_AGO, self._hours.add(slots, hour, DAYS_AGO), strict=True))
+
     def _scores(self, strengths: Numbers, counts: Places) -> Numbers:
-        """Rise with the strength, and are `REPORTED` at 1; values of an event that is reported stay below."""
-        scores = 1 - np.exp2(-strengths)
+        """Rise with the strength, and are `REPORTED` where it is what is asked for; values of an event that is reported
+        stay below."""
+        asked = self._asked(counts)
+        quiet: list[int] = []
         for row in np.flatnonzero(strengths >= 1):
             strength, count = float(strengths[row]), int(counts[row])
+            if strength < asked[row]:
+                continue
             if count - self._reported < QUIET_VALUES and strength < LOUDER * self._reported_strength:
-                scores[row] = min(scores[row], SUPPRESSED)
-            else:
-                self._reported, self._reported_strength = count, strength
-        return scores
+                quiet.append(int(row))
+                continue
+            self._reports = 1 + self._reports * 0.5 ** ((count - self._reported) / self._memory)
+            self._reported, self._reported_strength = count, strength
+            asked[row + 1 :] = self._asked(counts[row + 1 :])
+        scores = 1 - np.exp2(-strengths / asked)
+        scores[quiet] = np.minimum(scores[quiet], SUPPRESSED)
+        return np.asarray(scores)
+
+    def _asked(self, counts: Places) -> Numbers:
+        """The strength that is asked for, by the reports so far."""
+        return np.asarray(1 + MORE_EACH * self._reports * 0.5 ** ((counts - self._reported) / self._memory))

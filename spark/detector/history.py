@@ -10,11 +10,13 @@ from spark.detector.running import Numbers, summed
 
 
 class History:
-    """The last `HISTORY_VALUES` values before a block, and those of the block."""
+    """The last values before a block, and those of the block."""
 
-    __slots__ = ("_values", "count")
+    __slots__ = ("_kept", "_values", "count")
 
-    def __init__(self) -> None:
+    def __init__(self, kept: int = HISTORY_VALUES) -> None:
+        """`kept`: how far windows reach back at most."""
+        self._kept = kept
         self.count = 0
         """Values so far."""
         self._values: Numbers = np.empty(0)
@@ -23,7 +25,7 @@ class History:
         """Take the next values, which do not cross the end of a block; the windows that end in each of them."""
         if self.count % BLOCK_VALUES == 0:
             # Here alone: sums begin with the same value then, wherever stretches of the series end.
-            self._values = self._values[-HISTORY_VALUES:]
+            self._values = self._values[-self._kept :]
         self._values = np.concatenate((self._values, values))
         self.count += len(values)
         return Windows(self._values, len(values))

@@ -5,13 +5,18 @@ from __future__ import annotations
 
 from typing import Final
 
+MEMORY_DAYS: Final = 35
+"""Days after which a record counts half. What was last seen then may be reported anew; a record that never faded would
+silence the rule that made it."""
 MEMORY_VALUES: Final = 10_000
-"""Values after which a record counts half: about a month at one value in five minutes. What was last seen then may be
-reported anew; a record that never faded would silence the rule that made it."""
+"""Values it counts in full at least half of: a month at one value in five minutes, longer where values are rare."""
 MARGIN: Final = 0.03
 """By which share a record must be exceeded to count in full: less is how records of ordinary noise are broken."""
-VOTES: Final = 2.0
+VOTES: Final = 2.25
 """Records broken at once that make an anomaly, once the series is known: no single measure is trusted alone."""
+MORE_EACH: Final = 0.1
+"""By which part of it more is asked for after each report, which fades by half as records do: a series whose records
+are broken often has noise of that kind."""
 LEARNING_VALUES: Final = 1_500
 """Young records are broken by chance: the votes needed begin at twice `VOTES`; this is the constant of the decline."""
 WARM_UP_VALUES: Final = 150
@@ -33,6 +38,8 @@ HISTORY_VALUES: Final = 1_024
 """Values kept one by one before a block; the longest window is seven times 144."""
 DAY_S: Final = 86_400
 """Seconds of the season that is looked for: people, sun and tariffs go by the day."""
+HOURS: Final = 24
+"""Of a day."""
 SLOTS: Final = 288
 """Parts of a day of which one value each is kept, five minutes long."""
 DAYS: Final = 8

@@ -1,4 +1,4 @@
-"""How far values are from what was to be expected, measured in 23 ways of six families.
+"""How far values are from what was to be expected, measured in 26 ways of seven families.
 
 A measure is a number that is small for what is usual. Its unit does not matter: it is compared with itself alone
 (`running.Records`). Each family says what it expected, in the unit of the series, where it can.
@@ -6,18 +6,20 @@ A measure is a number that is small for what is usual. Its unit does not matter:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from spark.detector.courses import Courses
-from spark.detector.days import DayMeans, DaySpread, Slots
+from spark.detector.days import DaySpread, Slots
+from spark.detector.forecast import Forecast
 from spark.detector.history import History, Windows
 from spark.detector.limits import BIN_VALUES, BINS
 from spark.detector.running import FadingMean, Numbers, RunningMean
 
-_HOURS = 24
+DAYS_AGO = (1, 2, 3, 7)
 _RECENT = 24
 """Values of "now" where something of now is compared with what was before."""
 
@@ -37,6 +39,10 @@ class Stretch:
     """Values of the series, these included."""
     day: int | None
     """Values a day; None while that is not known."""
+    hour: Numbers
+    """The means of an hour up to each."""
+    days_ago: Mapping[int, Numbers]
+    """The same of as many days ago as `DAYS_AGO` has; NaN where there is none."""
 
 
 class Measured(NamedTuple):
@@ -106,17 +112,11 @@ class Season:
 
     rule = "season"
     count = 4
-    _DAYS_AGO = (1, 2, 3, 7)
-
-    def __init__(self) -> None:
-        self._means = DayMeans()
 
     def measure(self, stretch: Stretch) -> Measured:
         """Against yesterday; the median, and the nearest, of three days; the nearest of one, two and seven days ago."""
-        if stretch.day is None:
-            return _nothing(self.count, stretch)
-        now = stretch.windows.mean(max(1, stretch.day // _HOURS))
-        one, two, three, week = self._means.add(stretch.slots, now, self._DAYS_AGO)
+        now = stretch.hour
+        one, two, three, week = stretch.days_ago.values()
         # What is NaN of one day is NaN of all that are asked for with it.
         usual = np.maximum(np.minimum(one, two), np.minimum(np.maximum(one, two), three))
         first, second = np.abs(now - one), np.abs(now - two)
@@ -135,7 +135,7 @@ class Variability:
     """Of the usual spread: a spread that is nothing would be infinitely quiet."""
 
     def __init__(self) -> None:
-        self._spreads = History()
+        self._spreads = History(144 + _RECENT)
         self._quiet_mean = RunningMean()
         self._day_mean = RunningMean()
         self._day = DaySpread()
@@ -181,12 +181,36 @@ class Pattern:
         return Measured(np.array([courses.add(stretch.windows, stretch.count) for courses in self._courses]))
 
 
-Family = UnusualValue | LevelShift | Spike | Season | Variability | Pattern
+class Unforeseen:
+    """A value, and the mean of some, against what those before and those of a day and a week ago foretold."""
+
+    rule = "forecast"
+    _WINDOWS = (1, 12, 48)
+    _LAST = 3
+    """Values before each of which it is foretold."""
+    count = len(_WINDOWS)
+
+    def __init__(self) -> None:
+        self._forecast = Forecast(self._LAST - 1 + 2)
+        self._errors = History(self._WINDOWS[-1])
+
+    def measure(self, stretch: Stretch) -> Measured:
+        """One mean of errors a window."""
+        *others, last = stretch.windows.before(self._LAST).T
+        with np.errstate(invalid="ignore"):
+            differences = np.array([*others, stretch.days_ago[1], stretch.days_ago[7], stretch.values]) - last
+        differences[~np.isfinite(differences)] = 0.0
+        errors = self._forecast.errors(differences[-1], differences[:-1], stretch.count)
+        windows = self._errors.add(errors)
+        return Measured(np.abs([windows.mean(window) for window in self._WINDOWS]), stretch.values - errors)
+
+
+Family = UnusualValue | LevelShift | Spike | Season | Variability | Pattern | Unforeseen
 
 
 def families() -> list[Family]:
     """One of each, for a new series. Where several say the same, the first one is the simplest explanation."""
-    return [Spike(), UnusualValue(), LevelShift(), Season(), Variability(), Pattern()]
+    return [Spike(), UnusualValue(), LevelShift(), Season(), Variability(), Pattern(), Unforeseen()]
 
 
 def _nothing(count: int, stretch: Stretch) -> Measured:

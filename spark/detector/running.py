@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from spark.detector.limits import BLOCK_VALUES, FADING_BLOCKS, MARGIN, MEMORY_VALUES
+from spark.detector.limits import BLOCK_VALUES, FADING_BLOCKS, MARGIN
 
 Numbers = NDArray[np.float64]
 
@@ -73,9 +73,7 @@ class FadingMean:
 
 
 class Records:
-    """The highest amount of each measure so far, which fades by half in `MEMORY_VALUES` values."""
-
-    _SHARE: Final[Numbers] = 0.5 ** (_PLACES / MEMORY_VALUES)
+    """The highest amount of each measure so far, which fades."""
 
     __slots__ = ("_highest",)
 
@@ -83,20 +81,23 @@ class Records:
         self._highest = np.zeros((measures, 1))
         """As it would be at the begin of the block, had nothing faded since."""
 
-    def votes(self, amounts: Numbers, count: int) -> Numbers:
-        """How clearly each amount exceeds its record: 0 when it does not, 1 from `MARGIN` on. It is the record then.
+    def votes(self, amounts: Numbers, count: int, memory: int) -> Numbers:
+        """How clearly each amount exceeds its record: 0 when it does not, 1 from `MARGIN` on, 2 from twice the record
+        on. It is the record then.
 
-        `amounts`: a row for each measure, a column for each value; `count`: values of the series, these included.
+        `amounts`: a row for each measure, a column for each value; `count`: values of the series, these included;
+        `memory`: values after which a record counts half, which may change where a block begins.
         """
         values = amounts.shape[1]
         place = place_of(count)
-        shares = self._SHARE[place - values + 1 : place + 1]
+        shares = 0.5 ** (_PLACES[place - values + 1 : place + 1] / memory)
         highest = np.maximum.accumulate(np.concatenate((self._highest, amounts / shares), axis=1), axis=1)
         self._highest = highest[:, -1:] * (shares[-1] if place == BLOCK_VALUES else 1.0)
         records = highest[:, :-1] * shares
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            votes = np.minimum((amounts / records - 1) / MARGIN, 1.0)
-        return np.where(amounts > records, votes, 0.0)
+            times = amounts / records
+            votes = np.minimum((times - 1) / MARGIN, 1.0) + np.minimum(np.log2(times), 1.0)
+        return np.where(amounts > records, np.where(records > 0, votes, 1.0), 0.0)
 
 
 def summed(before: float, values: Numbers) -> Numbers:

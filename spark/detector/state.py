@@ -12,18 +12,18 @@ from typing import Any, Final
 import cbor2
 import numpy as np
 
-from spark.detector import courses, days, detector, history, measures, numbering, running
+from spark.detector import courses, days, detector, forecast, history, measures, numbering, running
 from spark.detector.detector import Detector
 from spark.detector.numbering import Numbering
 
-FORMAT: Final = 3
+FORMAT: Final = 4
 """Raised with every change of what a detector keeps: older states are not read."""
 STATE_BYTES_MAX: Final = 4 * 1024 * 1024
 """Bytes of a state that is unpacked; one has some 100 KB. A table somebody else wrote may hold anything."""
 
 _CLASSES: Final[dict[str, type]] = {
     each.__name__: each
-    for module in (courses, days, detector, history, measures, numbering, running)
+    for module in (courses, days, detector, forecast, history, measures, numbering, running)
     for each in vars(module).values()
     if isinstance(each, type) and each.__module__ == module.__name__ and not issubclass(each, tuple)
 }

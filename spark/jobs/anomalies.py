@@ -21,7 +21,7 @@ def _take(batch: Batch) -> None:
     batch.fold("detector_states", anomalies.states(judged), anomalies.FOLD)
 
 
-_FOLLOWING = Following("anomalies", "readings", ("anomalies", "detector_states"), revision=3, take=_take)
+_FOLLOWING = Following("anomalies", "readings", ("anomalies", "detector_states"), revision=4, take=_take)
 JOB = Job(
     "anomalies",
     "values that are unusual for their series, with the rule that says so",

@@ -219,7 +219,7 @@ class _Amounts(Records):
         super().__init__(count)
         self.kept: list[Column] = []
 
-    def votes(self, amounts: Column, count: int) -> Column:
+    def votes(self, amounts: Column, count: int, memory: int) -> Column:
         self.kept.append(amounts)
         return np.zeros_like(amounts)
 

@@ -231,9 +231,9 @@ def test_each_family_says_as_many_amounts_as_it_counts() -> None:
             super().__init__(count)
             self._count = count
 
-        def votes(self, amounts: Numbers, count: int) -> Numbers:
+        def votes(self, amounts: Numbers, count: int, memory: int) -> Numbers:
             said.append((self._count, len(amounts)))
-            return super().votes(amounts, count)
+            return super().votes(amounts, count, memory)
 
     judged(Detector(Listening), [(BEGIN_S + i * INTERVAL_S, value) for i, value in enumerate(daily(9))])
     assert all(count == amounts for count, amounts in said)

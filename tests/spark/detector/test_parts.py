@@ -18,12 +18,13 @@ from spark.detector.limits import (
     FADING_BLOCKS,
     HISTORY_VALUES,
     MARGIN,
-    MEMORY_VALUES,
     SLOT_MAX,
     SLOTS,
     SLOTS_WEEK,
 )
 from spark.detector.running import FadingMean, Numbers, Records
+
+MEMORY = 10_000
 
 
 def stretches(values: Numbers, size: int) -> Iterator[Numbers]:
@@ -66,15 +67,16 @@ def test_each_measure_has_a_record_of_its_own_that_fades() -> None:
     counts = itertools.count(1)
 
     def votes(*amounts: float) -> float:
-        return float(records.votes(np.array([amounts]).T, next(counts)).sum())
+        return float(records.votes(np.array([amounts]).T, next(counts), MEMORY).sum())
 
     assert votes(2.0, 0.0, 4.0) == 2.0, "the first amounts are records"
     assert votes(1.0, 0.0, 3.0) == 0.0
-    assert votes(2.0 * (1 + MARGIN), 0.0, 3.0) == pytest.approx(1.0, abs=0.01)
+    assert votes(2.0 * (1 + MARGIN), 0.0, 3.0) == pytest.approx(1 + math.log2(1 + MARGIN), abs=0.01)
     assert 0.0 < votes(1.0, 0.0, 4.0 * (1 + MARGIN / 2)) < 1.0
-    for _ in range(MEMORY_VALUES):
+    for _ in range(MEMORY):
         assert votes(0.0, 0.0, 0.0) == 0.0
     assert votes(1.0 + 2 * MARGIN, 0.0, 0.0) > 0.5, "half of it in so many values"
+    assert votes(9.0, 0.0, 0.0) == 2.0, "from twice the record on"
 
 
 def test_a_mean_fades_as_if_each_value_had_been_taken_by_itself() -> None:

@@ -1,0 +1,199 @@
+"""Series as devices send them, healthy ones and with one fault each, for `anomalies.py --devices`.
+
+Each kind has what is hard about it: steps of a sensor's resolution, noise with rare outliers, a season, a cycle of its
+own, a counter that starts over. Readings come a little late or early, one in a hundred not at all, and a device is off
+now and then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+DAY_S: Final = 86_400
+BEGIN_S: Final = 1_767_225_600.0
+"""A Thursday."""
+MISSING: Final = 0.01
+"""Share of readings that never come."""
+OFF_EACH_DAYS: Final = 10
+"""A device is off for up to three hours once in so many days, and starts again."""
+
+Numbers = NDArray[np.float64]
+
+
+class Readings(NamedTuple):
+    """One series."""
+
+    times_s: Numbers
+    values: Numbers
+
+
+Kind = Callable[[Numbers, np.random.Generator], Numbers]
+"""Values at these times."""
+
+
+def outdoor_temperature(times_s: Numbers, source: np.random.Generator) -> Numbers:
+    """Days and weather, in tenths of a degree."""
+    day = 6 * np.sin(2 * np.pi * (times_s / DAY_S - 0.4))
+    return np.round(12 + day + 4 * _wandering(times_s, 3 * DAY_S, source) + source.normal(0, 0.15, len(times_s)), 1)
+
+
+def room_temperature(times_s: Numbers, source: np.random.Generator) -> Numbers:
+    """A thermostat's cycle of an hour, lower by night, in steps of a sixteenth."""
+    night = np.where((times_s / 3600) % 24 < 6, -2.0, 0.0)
+    cycle = 0.4 * np.sin(2 * np.pi * times_s / 3_700 + 3 * _wandering(times_s, DAY_S, source))
+    return np.round((21 + night + cycle + source.normal(0, 0.05, len(times_s))) * 16) / 16
+
+
+def humidity(times_s: Numbers, source: np.random.Generator) -> Numbers:
+    """Whole percents that follow the weather."""
+    return np.round(np.clip(60 + 15 * _wandering(times_s, DAY_S, source) + source.normal(0, 1, len(times_s)), 0, 100))
+
+
+def processor_load(times_s: Numbers, source: np.random.Generator) -> Numbers:
+    """Percent: a base, jobs that come at random and each night, short peaks of any height."""
+    base = 5 + source.gamma(2, 1.5, len(times_s))
+    jobs = np.where(source.random(len(times_s)) < 0.02, source.uniform(10, 90, len(times_s)), 0)
+    nightly = np.where((times_s / 3600) % 24 % 23 < 0.5, 40, 0)
+    return np.clip(base + jobs + nightly, 0, 100)
+
+
+def machine_power(times_s: Numbers, source: np.random.Generator) -> Numbers:
+    """Watts of a machine that runs on working days, and stands by otherwise."""
+    hour, weekday = times_s / 3600 % 24, (times_s // DAY_S + 3) % 7
+    running = (hour >= 7) & (hour < 17) & (weekday < 5)
+    return np.where(running, source.normal(800, 60, len(times_s)), source.normal(35, 2, len(times_s)))
+
+
+def energy_counter(times_s: Numbers, source: np.random.Generator) -> Numbers:
+    """Watt-hours, which go up faster by day, and start over with the device each three weeks or so."""
+    rate = 1 + np.sin(2 * np.pi * (times_s / DAY_S - 0.4)) * 0.5 + source.normal(0, 0.05, len(times_s))
+    total = np.cumsum(np.maximum(0, rate) * np.diff(times_s, prepend=times_s[0])) / 36
+    starts = np.searchsorted(times_s, times_s[0] + np.arange(1, 10) * 21.3 * DAY_S)
+    for start in starts[starts < len(total)]:
+        total[start:] -= total[start]
+    return np.round(total)
+
+
+def battery(times_s: Numbers, source: np.random.Generator) -> Numbers:
+    """Volts that fall over two weeks, until somebody charges it; steps of 10 millivolts."""
+    empty = ((times_s - times_s[0]) / DAY_S / 14) % 1
+    return np.round(4.15 - 0.6 * empty**1.5 + source.normal(0, 0.005, len(times_s)), 2)
+
+
+def signal_strength(times_s: Numbers, source: np.random.Generator) -> Numbers:
+    """Decibels of a radio, with fading that comes and goes."""
+    return np.round(-70 + 4 * _wandering(times_s, 6 * 3600, source) + source.standard_t(4, len(times_s)) * 1.5)
+
+
+def requests(times_s: Numbers, source: np.random.Generator) -> Numbers:
+    """How many came since the last reading: people by day, fewer at the weekend."""
+    weekday = (times_s // DAY_S + 3) % 7
+    usual = (20 + 15 * np.sin(2 * np.pi * (times_s / DAY_S - 0.35))) * np.where(weekday < 5, 1.0, 0.6)
+    return source.poisson(usual).astype(float)
+
+
+def constant(times_s: Numbers, source: np.random.Generator) -> Numbers:
+    """A setting nobody changes."""
+    del source
+    return np.full(len(times_s), 45.0)
+
+
+KINDS: Final[tuple[Kind, ...]] = (
+    outdoor_temperature,
+    room_temperature,
+    humidity,
+    processor_load,
+    machine_power,
+    energy_counter,
+    battery,
+    signal_strength,
+    requests,
+    constant,
+)
+
+
+def healthy(kind: Kind, *, interval_s: float, days: int, seed: int) -> Readings:
+    """A device nothing is wrong with."""
+    source = np.random.default_rng(seed)
+    times_s = BEGIN_S + np.arange(0, days * DAY_S, interval_s)
+    times_s += source.normal(0, 0.02 * interval_s, len(times_s))
+    times_s = np.sort(times_s)
+    there = source.random(len(times_s)) >= MISSING
+    for off_s in BEGIN_S + source.uniform(0, days * DAY_S, days // OFF_EACH_DAYS):
+        there &= (times_s < off_s) | (times_s > off_s + source.uniform(600, 3 * 3600))
+    return Readings(times_s[there], kind(times_s[there], source))
+
+
+Fault = Callable[[Numbers, Numbers, float], Numbers]
+"""Values with the fault, of those without, the hours since it began (below 0 before) and their usual spread."""
+
+
+def spike(values: Numbers, hours: Numbers, spread: float) -> Numbers:
+    """One value twelve spreads away."""
+    return np.where(np.arange(len(values)) == np.argmax(hours >= 0), values + 12 * spread, values)
+
+
+def level_shift(values: Numbers, hours: Numbers, spread: float) -> Numbers:
+    """Six spreads higher from here on."""
+    return np.where(hours >= 0, values + 6 * spread, values)
+
+
+def flatline(values: Numbers, hours: Numbers, spread: float) -> Numbers:
+    """The same value for a day."""
+    del spread
+    return np.where((hours >= 0) & (hours < 24), values[np.argmax(hours >= 0)], values)
+
+
+def dropout(values: Numbers, hours: Numbers, spread: float) -> Numbers:
+    """0 for an hour, or far below where 0 is usual."""
+    far = 0.0 if abs(float(np.median(values))) > 6 * spread else float(np.median(values)) - 8 * spread
+    return np.where((hours >= 0) & (hours < 1), far, values)
+
+
+def noise(values: Numbers, hours: Numbers, spread: float) -> Numbers:
+    """Three times the usual spread on top, for six hours."""
+    source = np.random.default_rng(len(values))
+    return np.where((hours >= 0) & (hours < 6), values + source.normal(0, 3 * spread, len(values)), values)
+
+
+def drift(values: Numbers, hours: Numbers, spread: float) -> Numbers:
+    """Ten spreads away in the course of two days."""
+    return values + np.clip(hours / 48, 0, 1) * 10 * spread
+
+
+def other_season(values: Numbers, hours: Numbers, spread: float) -> Numbers:
+    """A day upside down."""
+    del spread
+    return np.where((hours >= 0) & (hours < 24), 2 * float(np.median(values)) - values, values)
+
+
+FAULTS: Final[dict[Fault, tuple[float, tuple[Kind, ...]]]] = {
+    spike: (1, KINDS),
+    level_shift: (12, KINDS),
+    flatline: (24, (outdoor_temperature, room_temperature, humidity, processor_load, signal_strength, requests)),
+    dropout: (2, KINDS[:5] + KINDS[6:]),
+    noise: (6, KINDS),
+    drift: (72, KINDS),
+    other_season: (24, (outdoor_temperature, machine_power, requests)),
+}
+"""Hours within which each is to be reported, and the kinds it is one for."""
+
+
+def faulty(kind: Kind, fault: Fault, *, interval_s: float, days: int, seed: int) -> tuple[Readings, float]:
+    """A device with a fault in its last quarter, and when that began. Noise of a counter is that of its steps."""
+    times_s, values = healthy(kind, interval_s=interval_s, days=days, seed=seed)
+    begin_s = BEGIN_S + (0.75 * days + 0.1 * np.random.default_rng(seed).random() * days) * DAY_S
+    # What is left when the course of a day is taken away, as far as a day has one; a counter's is that of its steps.
+    changes = np.abs(np.diff(values))
+    spread = max(float(np.std(values[: len(values) // 2])) if kind is not energy_counter else 0.0, float(changes.mean()))
+    return Readings(times_s, fault(values, (times_s - begin_s) / 3600, spread or 1.0)), begin_s
+
+
+def _wandering(times_s: Numbers, over_s: float, source: np.random.Generator) -> Numbers:
+    """A random course around 0 of spread 1 that takes about so long to come back."""
+    knots = np.arange(times_s[0] - over_s, times_s[-1] + 2 * over_s, over_s / 2)
+    return np.asarray(np.interp(times_s, knots, source.normal(0, 1, len(knots))))
