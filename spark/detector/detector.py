@@ -19,11 +19,11 @@ from spark.detector.history import History, Windows
 from spark.detector.limits import (
     BLOCK_VALUES,
     HOURS,
+    LEARNING_DAYS,
     LEARNING_VALUES,
     LOUDER,
     MEMORY_DAYS,
     MEMORY_VALUES,
-    MORE_EACH,
     QUIET_VALUES,
     SUPPRESSED,
     VALUE_MAX,
@@ -95,8 +95,7 @@ class Detector:
         self._hours = DayMeans()
         self._memory = MEMORY_VALUES
         """Values after which a record counts half."""
-        self._reports = 0.0
-        """How many there were up to the last, each counted less the longer ago it is."""
+        self._learning = LEARNING_VALUES
         self._reported = -QUIET_VALUES
         self._reported_strength = 0.0
 
@@ -130,6 +129,7 @@ class Detector:
         stretch = Stretch(values, slots, windows, overall, count, day, *self._by_day(slots, windows))
         if day is not None and (count - len(values)) % BLOCK_VALUES == 0:
             self._memory = max(MEMORY_VALUES, MEMORY_DAYS * day)
+            self._learning = max(LEARNING_VALUES, LEARNING_DAYS * day)
         votes = np.zeros(len(values))
         largest = np.zeros(len(values))
         rules = np.full(len(values), _NO_RULE)
@@ -145,7 +145,7 @@ class Detector:
             expected[larger] = np.nan if measured.expected is None else measured.expected[larger]
         counts = np.arange(count - len(values) + 1, count + 1)
         said = (counts > WARM_UP_VALUES) & (rules != _NO_RULE)
-        strengths = votes / (VOTES * (1 + np.exp(-counts / LEARNING_VALUES)))
+        strengths = votes / (VOTES * (1 + np.exp(-counts / self._learning)))
         scores = self._scores(strengths[said], counts[said])
         findings.put(rows[said], scores, rules[said], expected[said])
         return overall
@@ -159,24 +159,12 @@ class Detector:
         return hour, dict(zip(DAYS_AGO, self._hours.add(slots, hour, DAYS_AGO), strict=True))
 
     def _scores(self, strengths: Numbers, counts: Places) -> Numbers:
-        """Rise with the strength, and are `REPORTED` where it is what is asked for; values of an event that is reported
-        stay below."""
-        asked = self._asked(counts)
-        quiet: list[int] = []
+        """Rise with the strength, and are `REPORTED` at 1; values of an event that is reported stay below."""
+        scores = 1 - np.exp2(-strengths)
         for row in np.flatnonzero(strengths >= 1):
             strength, count = float(strengths[row]), int(counts[row])
-            if strength < asked[row]:
-                continue
             if count - self._reported < QUIET_VALUES and strength < LOUDER * self._reported_strength:
-                quiet.append(int(row))
-                continue
-            self._reports = 1 + self._reports * 0.5 ** ((count - self._reported) / self._memory)
-            self._reported, self._reported_strength = count, strength
-            asked[row + 1 :] = self._asked(counts[row + 1 :])
-        scores = 1 - np.exp2(-strengths / asked)
-        scores[quiet] = np.minimum(scores[quiet], SUPPRESSED)
-        return np.asarray(scores)
-
-    def _asked(self, counts: Places) -> Numbers:
-        """The strength that is asked for, by the reports so far."""
-        return np.asarray(1 + MORE_EACH * self._reports * 0.5 ** ((counts - self._reported) / self._memory))
+                scores[row] = min(scores[row], SUPPRESSED)
+            else:
+                self._reported, self._reported_strength = count, strength
+        return scores

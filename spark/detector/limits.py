@@ -9,16 +9,15 @@ MEMORY_DAYS: Final = 35
 """Days after which a record counts half. What was last seen then may be reported anew; a record that never faded would
 silence the rule that made it."""
 MEMORY_VALUES: Final = 10_000
-"""Values it counts in full at least half of: a month at one value in five minutes, longer where values are rare."""
-MARGIN: Final = 0.03
+"""The same in values, for whichever is longer: as many days at one value in five minutes."""
+MARGIN: Final = 0.02
 """By which share a record must be exceeded to count in full: less is how records of ordinary noise are broken."""
-VOTES: Final = 2.25
+VOTES: Final = 2.5
 """Records broken at once that make an anomaly, once the series is known: no single measure is trusted alone."""
-MORE_EACH: Final = 0.1
-"""By which part of it more is asked for after each report, which fades by half as records do: a series whose records
-are broken often has noise of that kind."""
-LEARNING_VALUES: Final = 1_500
+LEARNING_DAYS: Final = 10
 """Young records are broken by chance: the votes needed begin at twice `VOTES`; this is the constant of the decline."""
+LEARNING_VALUES: Final = 3_000
+"""The same in values, for whichever is longer."""
 WARM_UP_VALUES: Final = 150
 """Values before the first anomaly is reported at all: shorter histories have no records worth the name."""
 QUIET_VALUES: Final = 100

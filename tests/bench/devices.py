@@ -1,4 +1,6 @@
-"""Series as devices send them, healthy ones and with one fault each, for `anomalies.py --devices`.
+"""`python -m tests.bench.devices`: the detector on series as devices send them, healthy ones and with one fault each.
+
+How many false reports a healthy series has a day, and how many faults are reported soon.
 
 Each kind has what is hard about it: steps of a sensor's resolution, noise with rare outliers, a season, a cycle of its
 own, a counter that starts over. Readings come a little late or early, one in a hundred not at all, and a device is off
@@ -7,11 +9,19 @@ now and then.
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Callable
+from itertools import product
 from typing import Final, NamedTuple
 
+import click
 import numpy as np
 from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
+
+from spark.detector.detector import REPORTED, Detector
 
 DAY_S: Final = 86_400
 BEGIN_S: Final = 1_767_225_600.0
@@ -22,6 +32,14 @@ OFF_EACH_DAYS: Final = 10
 """A device is off for up to three hours once in so many days, and starts again."""
 
 Numbers = NDArray[np.float64]
+
+
+PACES: Final = ((300.0, 60), (60.0, 30), (10.0, 10))
+"""Seconds between readings, and days of them."""
+
+
+LEAST_SCORES: Final = (REPORTED, 0.75)
+"""A value is reported from the first on; who wants fewer reports asks for the other."""
 
 
 class Readings(NamedTuple):
@@ -171,29 +189,79 @@ def other_season(values: Numbers, hours: Numbers, spread: float) -> Numbers:
     return np.where((hours >= 0) & (hours < 24), 2 * float(np.median(values)) - values, values)
 
 
-FAULTS: Final[dict[Fault, tuple[float, tuple[Kind, ...]]]] = {
-    spike: (1, KINDS),
-    level_shift: (12, KINDS),
-    flatline: (24, (outdoor_temperature, room_temperature, humidity, processor_load, signal_strength, requests)),
-    dropout: (2, KINDS[:5] + KINDS[6:]),
-    noise: (6, KINDS),
-    drift: (72, KINDS),
-    other_season: (24, (outdoor_temperature, machine_power, requests)),
-}
+FAULTS: Final[tuple[tuple[Fault, float, tuple[Kind, ...]], ...]] = (
+    (spike, 1, KINDS),
+    (level_shift, 12, KINDS),
+    (flatline, 24, (outdoor_temperature, room_temperature, humidity, processor_load, signal_strength, requests)),
+    (dropout, 2, tuple(kind for kind in KINDS if kind is not energy_counter)),
+    (noise, 6, KINDS),
+    (drift, 72, KINDS),
+    (other_season, 24, (outdoor_temperature, machine_power, requests)),
+)
 """Hours within which each is to be reported, and the kinds it is one for."""
 
 
 def faulty(kind: Kind, fault: Fault, *, interval_s: float, days: int, seed: int) -> tuple[Readings, float]:
-    """A device with a fault in its last quarter, and when that began. Noise of a counter is that of its steps."""
+    """A device with a fault in its last quarter, and when that began."""
     times_s, values = healthy(kind, interval_s=interval_s, days=days, seed=seed)
-    begin_s = BEGIN_S + (0.75 * days + 0.1 * np.random.default_rng(seed).random() * days) * DAY_S
-    # What is left when the course of a day is taken away, as far as a day has one; a counter's is that of its steps.
-    changes = np.abs(np.diff(values))
-    spread = max(float(np.std(values[: len(values) // 2])) if kind is not energy_counter else 0.0, float(changes.mean()))
+    begin_s = BEGIN_S + (0.75 + 0.1 * np.random.default_rng(seed).random()) * days * DAY_S
+    spread = float(np.std(values)) if kind is not energy_counter else float(np.abs(np.diff(values)).mean())
     return Readings(times_s, fault(values, (times_s - begin_s) / 3600, spread or 1.0)), begin_s
+
+
+def false_reports(interval_s: float, days: int, seeds: range) -> dict[str, dict[float, float]]:
+    """Reports of a healthy series a day, by kind and least score."""
+    found: dict[str, dict[float, float]] = {}
+    for kind in KINDS:
+        series = [healthy(kind, interval_s=interval_s, days=days, seed=seed) for seed in seeds]
+        scores = np.concatenate([Detector().judge(*each).scores for each in series])
+        found[kind.__name__] = {
+            least: int(np.count_nonzero(scores >= least)) / days / len(seeds) for least in LEAST_SCORES
+        }
+    every = {least: float(np.mean([by_score[least] for by_score in found.values()])) for least in LEAST_SCORES}
+    return {"all": every, **found}
+
+
+def reported_faults(interval_s: float, days: int, seeds: range) -> dict[str, dict[float, float]]:
+    """Of each fault the share that was reported in time, by least score."""
+    found: dict[str, dict[float, float]] = {}
+    for fault, hours, kinds in FAULTS:
+        highest: list[float] = []
+        for kind, seed in product(kinds, seeds):
+            readings, begin_s = faulty(kind, fault, interval_s=interval_s, days=days, seed=seed)
+            soon = (readings.times_s >= begin_s) & (readings.times_s < begin_s + hours * 3600)
+            highest.append(float(Detector().judge(*readings).scores[soon].max(initial=0.0)))
+        found[fault.__name__] = {least: float(np.mean(np.array(highest) >= least)) for least in LEAST_SCORES}
+    return found
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="The figures as JSON.")
+def main(as_json: bool) -> None:
+    """Count false reports of healthy series, and faults that are reported."""
+    false = {f"{interval_s:g} s": false_reports(interval_s, days, range(2)) for interval_s, days in PACES}
+    faults = reported_faults(PACES[0][0], 30, range(2, 5))
+    if as_json:
+        json.dump({"false_reports_per_series_day": false, "faults_reported": faults}, sys.stdout, indent=2)
+        return
+    table = Table(
+        "false reports of a series a day", *(f"{pace}, ≥ {least}" for pace, least in product(false, LEAST_SCORES))
+    )
+    for kind in ("all", *(kind.__name__ for kind in KINDS)):
+        figures = (by_kind[kind][least] for by_kind, least in product(false.values(), LEAST_SCORES))
+        table.add_row(kind.replace("_", " "), *(f"{figure:.2f}" for figure in figures))
+    Console().print(table)
+    table = Table("faults reported", *(f"≥ {least}" for least in LEAST_SCORES))
+    for name, shares in faults.items():
+        table.add_row(name.replace("_", " "), *(f"{share:.0%}" for share in shares.values()))
+    Console().print(table)
 
 
 def _wandering(times_s: Numbers, over_s: float, source: np.random.Generator) -> Numbers:
     """A random course around 0 of spread 1 that takes about so long to come back."""
     knots = np.arange(times_s[0] - over_s, times_s[-1] + 2 * over_s, over_s / 2)
     return np.asarray(np.interp(times_s, knots, source.normal(0, 1, len(knots))))
+
+
+if __name__ == "__main__":
+    main()
