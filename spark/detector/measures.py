@@ -1,4 +1,4 @@
-"""How far values are from what was to be expected, measured in 26 ways of seven families.
+"""How far values are from what was to be expected, measured in 27 ways of seven families.
 
 A measure is a number that is small for what is usual. Its unit does not matter: it is compared with itself alone
 (`running.Records`). Each family says what it expected, in the unit of the series, where it can.
@@ -6,6 +6,7 @@ A measure is a number that is small for what is usual. Its unit does not matter:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -130,7 +131,7 @@ class Variability:
     """How much values vary: more or less than before, than ever, than on other days; and which values are common."""
 
     rule = "variability"
-    count = 5
+    count = 6
     _LEAST = 0.02
     """Of the usual spread: a spread that is nothing would be infinitely quiet."""
 
@@ -140,9 +141,11 @@ class Variability:
         self._day_mean = RunningMean()
         self._day = DaySpread()
         self._common = _Common()
+        self._same = Same()
 
     def measure(self, stretch: Stretch) -> Measured:
-        """The spread of 24 values, its change, how quiet 36 are, how other a day is, how other the sizes of 48 are."""
+        """The spread of 24 values, its change, how quiet 36 are, how other a day is, how other the sizes of 48 are, how
+        long the value is the same."""
         spread = stretch.windows.spread(_RECENT)
         before = self._spreads.add(spread).mean(144, _RECENT)
         quiet = stretch.windows.spread(36)
@@ -156,6 +159,7 @@ class Variability:
             usual_quiet / (quiet + self._LEAST * usual_quiet + 1e-12),
             np.abs(np.log((day + least) / (usual_day + least))),
             self._common.add(stretch.values),
+            self._same.add(stretch.values),
         )
         return Measured(np.array(amounts))
 
@@ -220,6 +224,22 @@ def _nothing(count: int, stretch: Stretch) -> Measured:
 def _factors(values: Numbers) -> Numbers:
     """Logarithmic where values are large, linear around nothing; values below nothing mirror those above."""
     return np.asarray(np.copysign(np.log1p(np.abs(values)), values))
+
+
+class Same:
+    """How many values before each are the same as it, one after the other."""
+
+    def __init__(self) -> None:
+        self._last = math.nan
+        self._run = 0
+
+    def add(self, values: Numbers) -> Numbers:
+        places = np.arange(1, len(values) + 1)
+        changes = np.append(values[0] != self._last, values[1:] != values[:-1])
+        changed = np.maximum.accumulate(np.where(changes, places, 0))
+        runs = np.where(changed > 0, places - changed, self._run + places)
+        self._last, self._run = float(values[-1]), int(runs[-1])
+        return runs.astype(np.float64)
 
 
 class _Common:

@@ -7,7 +7,7 @@ window the earliest hit counts, the earlier the more; a false report costs 0.11 
 ours has the one it ships with, 0.5.
 
 `--held-out`: what the detector's numbers are worth on files they were not chosen on. For each half of the files the
-numbers are chosen that are best on the other one, of a grid around those it ships with.
+numbers are chosen that are best on the other one, with their neighbours in a grid around those it ships with.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from typing import NamedTuple
 
 import click
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import track
@@ -146,20 +147,29 @@ def score(corpus: Iterable[Series], scores: Scores, threshold: float, profile: P
 
 def score_of(corpus: Iterable[Series], reports: Mapping[str, Iterable[int]], profile: Profile) -> float:
     """The same of reports in these rows."""
-    hits: dict[str, float] = {}
+    corpus = list(corpus)
+    points = sum(points_of(series, reports[series.name], profile) for series in corpus)
+    return scaled(points, sum(len(series.windows) for series in corpus), profile)
+
+
+def points_of(series: Series, reports: Iterable[int], profile: Profile) -> float:
+    """What reports in these rows of one file are worth, in hits."""
+    hits = dict.fromkeys(series.windows, -profile.missed)
     total = 0.0
-    for series in corpus:
-        hits |= dict.fromkeys(series.windows, -profile.missed)
-        for row in reports[series.name]:
-            if row < series.probation:
-                continue
-            place = series.places[row - series.probation]
-            if place.window is None:
-                total += place.worth * profile.false_report
-            else:
-                hits[place.window] = max(hits[place.window], place.worth)
-    nothing = -profile.missed * len(hits)
-    return 100 * (total + sum(hits.values()) - nothing) / (len(hits) - nothing)
+    for row in reports:
+        if row < series.probation:
+            continue
+        place = series.places[row - series.probation]
+        if place.window is None:
+            total += place.worth * profile.false_report
+        else:
+            hits[place.window] = max(hits[place.window], place.worth)
+    return total + sum(hits.values())
+
+
+def scaled(points: float, windows: int, profile: Profile) -> float:
+    """From 0, where nothing is reported, to 100, where each of so many windows is hit at once."""
+    return 100 * (points + profile.missed * windows) / ((1 + profile.missed) * windows)
 
 
 def best_score(corpus: Iterable[Series], scores: Scores, profile: Profile) -> float:
@@ -192,24 +202,30 @@ class Numbers(NamedTuple):
     votes: float
     learning_values: int
     quiet_values: int
-    louder: float
 
 
-SHIPPED = Numbers(
-    limits.MEMORY_VALUES, limits.MARGIN, limits.VOTES, limits.LEARNING_VALUES, limits.QUIET_VALUES, limits.LOUDER
+class _Grid(NamedTuple):
+    """All of which combinations are tried."""
+
+    memory_values: Sequence[int]
+    margin: Sequence[float]
+    votes: Sequence[float]
+    learning_values: Sequence[int]
+    quiet_values: Sequence[int]
+
+
+_GRID = _Grid(
+    (5_000, 10_000, 20_000),
+    (0.01, 0.02, 0.03, 0.05),
+    (1.75, 2.0, 2.25, 2.5, 2.75, 3.0, 3.25),
+    (750, 1_500, 3_000, 6_000),
+    (50, 100, 200),
 )
-_MEMORIES, _MARGINS = (1_000, 3_000, 10_000, 30_000), (0.01, 0.03, 0.1)
-_FURTHER = ((1.5, 1.75, 2.0, 2.25, 2.5, 3.0), (500, 1_500, 3_000), (50, 100, 200), (2.0, 3.0, 5.0))
-
-
-class HeldOut(NamedTuple):
-    """`chosen`: for each half the numbers that are best on the other one; `scores` of all files with these, by profile,
-    `seen`: with those that are best on their own half."""
-
-    chosen: Mapping[str, Numbers]
-    scores: Mapping[str, float]
-    seen: Mapping[str, float]
-    shipped: float
+_SMOOTHED = (1, 2, 3)
+"""Margin, votes, learning: numbers are chosen by their score and those of their neighbours in these, as one window
+more or less makes single ones lucky."""
+_SPLITS = 20
+"""Halves of the files at random, beside those that are named."""
 
 
 class _Amounts(Records):
@@ -236,22 +252,26 @@ def amounts(series: Series) -> NDArray[np.float64]:
     return np.vstack([np.hstack(family.kept) for family in families]).T
 
 
-def voted(said: NDArray[np.float64], records: Sequence[tuple[int, float]]) -> NDArray[np.float64]:
+def voted(said: Column, records: Sequence[tuple[int, float]]) -> Column:
     """The votes of every row, for records of each memory and margin: as `Records`, all at once."""
     fading = np.array([0.5 ** (1 / memory) for memory, _ in records])[:, None]
     margin = np.array([margin for _, margin in records])[:, None]
     highest = np.zeros((len(records), said.shape[1]))
-    votes = np.empty((len(said), len(records)))
+    votes = np.zeros((len(said), len(records)))
     with np.errstate(divide="ignore", invalid="ignore"):
         for row, now in enumerate(said):
             highest *= fading
-            over = now > highest
-            votes[row] = np.where(over, np.minimum(1.0, (now / highest - 1) / margin), 0.0).sum(axis=1)
-            np.maximum(highest, now, out=highest)
+            if (now > highest).any():
+                times = now / highest
+                clear = np.minimum((times - 1) / margin, 1.0) + np.where(
+                    highest > 0, np.minimum(np.log2(times), 1.0), 0
+                )
+                votes[row] = np.where(now > highest, clear, 0.0).sum(axis=1)
+                np.maximum(highest, now, out=highest)
     return votes
 
 
-def reported(votes: NDArray[np.float64], numbers: Numbers) -> list[int]:
+def reported(votes: Column, numbers: Numbers) -> list[int]:
     """Rows that are reported, as `Detector` says."""
     count = np.arange(1, len(votes) + 1)
     strength = votes / (numbers.votes * (1 + np.exp(-count / numbers.learning_values)))
@@ -259,48 +279,69 @@ def reported(votes: NDArray[np.float64], numbers: Numbers) -> list[int]:
     strongest = 0.0
     for row in np.flatnonzero((strength >= 1) & (count > limits.WARM_UP_VALUES)):
         quiet = bool(found) and row - found[-1] < numbers.quiet_values
-        if not quiet or strength[row] >= numbers.louder * strongest:
+        if not quiet or strength[row] >= limits.LOUDER * strongest:
             found.append(int(row))
             strongest = strength[row]
     return found
 
 
-def held_out(corpus: Sequence[Series]) -> HeldOut:
-    """Choose by the standard profile."""
-    records = list(product(_MEMORIES, _MARGINS))
-    votes = {series.name: voted(amounts(series), records) for series in track(corpus, console=Console(stderr=True))}
-    halves = {"A": [each for each in corpus if _odd(each.name)], "B": [each for each in corpus if not _odd(each.name)]}
-    best: dict[str, tuple[float, Numbers]] = {}
-    for (number, record), further in product(enumerate(records), product(*_FURTHER)):
-        numbers = Numbers(*record, *further)
-        for half, files in halves.items():
-            found = {series.name: reported(votes[series.name][:, number], numbers) for series in files}
-            best[half] = max(best.get(half, (-1.0, numbers)), (score_of(files, found, PROFILES["standard"]), numbers))
+class Tried:
+    """What each of all numbers is worth on each file."""
 
-    def reports(files: Iterable[Series], numbers: Numbers) -> dict[str, list[int]]:
-        number = records.index(numbers[:2])
-        return {series.name: reported(votes[series.name][:, number], numbers) for series in files}
+    def __init__(self, corpus: Sequence[Series]) -> None:
+        self._windows = sum(len(series.windows) for series in corpus)
+        records = list(product(_GRID.memory_values, _GRID.margin))
+        shape = [len(each) for each in _GRID]
+        self._points = np.zeros((len(corpus), len(PROFILES), *shape))
+        for points, series in zip(self._points, track(corpus, console=Console(stderr=True)), strict=True):
+            votes = dict(zip(records, voted(amounts(series), records).T, strict=True))
+            for place in np.ndindex(*shape):
+                numbers = self.numbers(place)
+                found = reported(votes[numbers.memory_values, numbers.margin], numbers)
+                for number, profile in enumerate(PROFILES.values()):
+                    points[(number, *place)] = points_of(series, found, profile)
 
-    chosen = {"A": best["B"][1], "B": best["A"][1]}
-    theirs = {name: rows for half, files in halves.items() for name, rows in reports(files, chosen[half]).items()}
-    own = {name: rows for half, files in halves.items() for name, rows in reports(files, best[half][1]).items()}
-    return HeldOut(
-        chosen,
-        {name: score_of(corpus, theirs, profile) for name, profile in PROFILES.items()},
-        {name: score_of(corpus, own, profile) for name, profile in PROFILES.items()},
-        score_of(corpus, reports(corpus, SHIPPED), PROFILES["standard"]),
-    )
+    @staticmethod
+    def numbers(place: tuple[int, ...]) -> Numbers:
+        """Those at a place of the grid."""
+        memory, margin, votes, learning, quiet = place
+        return Numbers(
+            _GRID.memory_values[memory],
+            _GRID.margin[margin],
+            _GRID.votes[votes],
+            _GRID.learning_values[learning],
+            _GRID.quiet_values[quiet],
+        )
+
+    def best(self, files: NDArray[np.bool_]) -> tuple[int, ...]:
+        """The place of the numbers that are best on these files, by the standard profile."""
+        points = self._points[files, 0].sum(axis=0)
+        for axis in _SMOOTHED:
+            padded = np.pad(points, [(int(axis == each),) * 2 for each in range(points.ndim)], constant_values=np.nan)
+            points = np.nanmean(sliding_window_view(padded, 3, axis), axis=-1)
+        return tuple(int(at) for at in np.unravel_index(np.argmax(points), points.shape))
+
+    def scores(self, half: NDArray[np.bool_]) -> dict[str, float]:
+        """Of all files, by profile, each half with the numbers that are best on the other one."""
+        here, there = (slice(None), *self.best(half)), (slice(None), *self.best(~half))
+        points = sum(each[there] for each in self._points[half]) + sum(each[here] for each in self._points[~half])
+        return {
+            name: scaled(float(found), self._windows, profile)
+            for (name, profile), found in zip(PROFILES.items(), points, strict=True)
+        }
 
 
 def _say_held_out(corpus: Sequence[Series]) -> None:
-    found = held_out(corpus)
-    for half, numbers in found.chosen.items():
-        click.echo(f"half {half} is judged with {numbers}")
+    tried = Tried(corpus)
+    half = np.array([_odd(series.name) for series in corpus])
+    for name, other in (("A", ~half), ("B", half)):
+        click.echo(f"half {name} is judged with {tried.numbers(tried.best(other))}")
+    source = np.random.default_rng(1)
+    at_random = [tried.scores(source.permutation(len(corpus)) < len(corpus) // 2)["standard"] for _ in range(_SPLITS)]
     table = Table("numbers", *PROFILES)
-    table.add_row("chosen on the other half", *(f"{figure:.1f}" for figure in found.scores.values()))
-    table.add_row("chosen on the same half", *(f"{figure:.1f}" for figure in found.seen.values()))
+    table.add_row("chosen on the other half", *(f"{figure:.1f}" for figure in tried.scores(half).values()))
     Console().print(table)
-    click.echo(f"as it ships, standard: {found.shipped:.1f}")
+    click.echo(f"of {_SPLITS} halves at random, standard: {np.mean(at_random):.1f} ± {np.std(at_random):.1f}")
 
 
 def _places(name: str, times: Sequence[datetime], windows: Sequence[tuple[datetime, datetime]]) -> Iterable[Place]:

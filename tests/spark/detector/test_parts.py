@@ -11,6 +11,7 @@ import pytest
 
 from spark.detector.courses import Courses
 from spark.detector.days import Clock, DayMeans, DaySpread
+from spark.detector.forecast import Forecast
 from spark.detector.history import History
 from spark.detector.limits import (
     BLOCK_VALUES,
@@ -22,6 +23,7 @@ from spark.detector.limits import (
     SLOTS,
     SLOTS_WEEK,
 )
+from spark.detector.measures import Same
 from spark.detector.running import FadingMean, Numbers, Records
 
 MEMORY = 10_000
@@ -138,3 +140,25 @@ def test_the_spread_of_a_day_is_that_of_its_values(stretch: int) -> None:
     for i in (0, 1, 400, 1_499):
         of_day = values[: i + 1][slots[: i + 1] > slots[i] - SLOTS]
         assert np.concatenate(found)[i] == pytest.approx(of_day.std(), abs=1e-6)
+
+
+@pytest.mark.parametrize("stretch", [1, 3, BLOCK_VALUES])
+def test_how_often_a_value_has_been_the_same(stretch: int) -> None:
+    same = Same()
+    values = np.array([5.0, 5.0, 5.0, 6.0, 5.0, 5.0, 0.0])
+    runs = [run for each in stretches(values, stretch) for run in same.add(each).tolist()]
+    assert runs == [0, 1, 2, 0, 0, 1, 0]
+
+
+def test_a_forecast_learns_what_a_value_depends_on() -> None:
+    source = np.random.default_rng(7)
+    others = source.normal(0, 3, (3, 4 * BLOCK_VALUES))
+    differences = np.array([0.5, -0.2, 0.0]) @ others + source.normal(0, 0.1, 4 * BLOCK_VALUES)
+    forecast = Forecast(3)
+    errors = [
+        forecast.errors(differences[end - BLOCK_VALUES : end], others[:, end - BLOCK_VALUES : end], end)
+        for end in range(BLOCK_VALUES, len(differences) + 1, BLOCK_VALUES)
+    ]
+    assert errors[0].tolist() == differences[:BLOCK_VALUES].tolist(), "as the one before, while nothing is known"
+    assert np.std(errors[1]) < 0.15
+    assert np.std(errors[3]) == pytest.approx(0.1, rel=0.15)
