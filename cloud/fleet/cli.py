@@ -17,12 +17,12 @@ from cloud.fleet.place import (
     config_option,
     data_option,
     json_option,
-    moment,
     opened,
     seconds,
     tenant_option,
 )
 from cloud.fleet.rollout import rollout
+from edge.output.times import moment_us
 
 if TYPE_CHECKING:
     from cloud.hub.registry.enrolments import CertificateRecord, TokenRecord
@@ -95,7 +95,7 @@ def create(
         records = [TokenRecord(each.id, each.digest, tenant, gateway, now_us, ends_us) for each in made]
         place.enrolments.add([each._replace(labels=labels) for each in records])
     if as_json:
-        common = {"tenant": tenant, "gateway": gateway, "expires_at": moment(ends_us)}
+        common = {"tenant": tenant, "gateway": gateway, "expires_at": moment_us(ends_us)}
         say_json([{"id": each.id, "token": each.text, **common} for each in made])
         return
     for each in made:
@@ -120,7 +120,7 @@ def list_tokens(data: Path, config: Path | None, as_json: bool) -> None:
             "tenant": each.tenant,
             "gateway": of.get(each.serial or "", each.gateway),
             "state": state_of(each, now_us),
-            "expires_at": moment(each.expires_at),
+            "expires_at": moment_us(each.expires_at),
         }
         for each in found
     ]
@@ -181,7 +181,7 @@ def list_gateways(data: Path, config: Path | None, everyone: bool, selector: str
             "tenant": each.tenant,
             "gateway": each.gateway,
             "state": "forgotten" if key in forgotten else _standing(each, now_us),
-            "ends_at": moment(each.ends_at),
+            "ends_at": moment_us(each.ends_at),
             "serial": each.serial,
             "labels": labels.get(key, {}),
         }
@@ -227,8 +227,8 @@ def show(data: Path, config: Path | None, tenant: str, as_json: bool, gateway: s
         "tenant": tenant,
         "gateway": gateway,
         "state": _standing(last, now_us),
-        "ends_at": moment(last.ends_at),
-        "attested_at": moment(told[0]) if told is not None else None,
+        "ends_at": moment_us(last.ends_at),
+        "attested_at": moment_us(told[0]) if told is not None else None,
         "attestation": json.loads(told[1]) if told is not None else None,
     }
     if as_json:
@@ -293,7 +293,7 @@ def forget(data: Path, config: Path | None, tenant: str, as_json: bool, gateway:
         except NotForgotten as kept:
             raise FleetError(str(kept), steps[kept.why]) from None
     if as_json:
-        say_json({"tenant": tenant, "gateway": gateway, "forgotten_at": moment(at_us)})
+        say_json({"tenant": tenant, "gateway": gateway, "forgotten_at": moment_us(at_us)})
         return
     say(f"{gateway}: forgotten")
 

@@ -175,8 +175,3 @@ def seconds(text: str) -> float:
     if found is None or not int(found[1]):
         raise click.BadParameter(f'"{text}" is no length of time; expected for example 30m, 24h or 7d')
     return int(found[1]) * _UNITS[found[2]]
-
-
-def moment(us: int | None) -> str | None:
-    """UTC microseconds as a person reads them."""
-    return None if us is None else time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(us / 1e6))

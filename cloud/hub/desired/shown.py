@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -13,6 +12,7 @@ from cloud.hub.registry.configurations import GatewayRecord, VersionRecord
 from cloud.hub.registry.rollouts import RolloutRecord
 from cloud.hub.registry.selectors import SelectorRecord
 from cloud.hub.rollout import Member
+from edge.output.times import moment_us
 
 
 def gateway_row(record: GatewayRecord) -> dict[str, Any]:
@@ -28,7 +28,7 @@ def gateway_row(record: GatewayRecord) -> dict[str, Any]:
         "why": record.why,
         "kept": list(report.kept) if report is not None else [],
         "system": msgspec.to_builtins(report.system) if report is not None else None,
-        "reported_at": _moment(record.reported_at),
+        "reported_at": moment_us(record.reported_at),
     }
 
 
@@ -37,12 +37,12 @@ def version_row(record: VersionRecord) -> dict[str, Any]:
     return {
         "gateway": record.gateway,
         "version": record.version,
-        "made_at": _moment(record.made_at),
+        "made_at": moment_us(record.made_at),
         "made_by": record.made_by,
         "note": record.note,
         "rollout": record.rollout,
         "selector": record.selector,
-        "confirmed_at": _moment(record.confirmed_at),
+        "confirmed_at": moment_us(record.confirmed_at),
         "failure": record.failure,
     }
 
@@ -52,7 +52,7 @@ def selector_row(record: SelectorRecord) -> dict[str, Any]:
     return {
         "tenant": record.tenant,
         "selector": record.selector,
-        "said_at": _moment(record.decided_at),
+        "said_at": moment_us(record.decided_at),
         "made_by": record.made_by,
         "note": record.note,
         "rollout": record.rollout,
@@ -72,7 +72,7 @@ def rollout_row(record: RolloutRecord, members: Sequence[Member]) -> dict[str, A
         "selector": record.selector,
         "stages": stages,
         "gateways": dict(sorted(Counter(each.phase.value for each in members).items())),
-        "made_at": _moment(record.made_at),
+        "made_at": moment_us(record.made_at),
         "made_by": record.made_by,
         "note": record.note,
     }
@@ -94,7 +94,3 @@ def member_row(member: Member) -> dict[str, Any]:
         "version": member.version,
         "why": member.why,
     }
-
-
-def _moment(us: int | None) -> str | None:
-    return None if us is None else time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(us / 1e6))
