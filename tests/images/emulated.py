@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -180,8 +179,7 @@ class Gateway:
 
     def attested(self) -> dict[str, Any]:
         """What the hub has been told it is; empty before."""
-        done = forked.waypost("fleet", "show", self.name, "--json", "--data", str(self.fleet.folder / "hub"))
-        return dict(json.loads(done.stdout).get("attestation") or {}) if done.returncode == 0 else {}
+        return self.fleet.attested(self.name)
 
     def add_device(self, name: str) -> str:
         """Its password."""

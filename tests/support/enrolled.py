@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from pathlib import Path
 from typing import Any, Self
 
 from cloud.hub.desired.shown import gateway_row
+from cloud.hub.peers import DEFAULT_TENANT
 from cloud.hub.registry.configurations import Configurations
+from cloud.hub.registry.enrolments import Enrolments
 from cloud.hub.registry.location import sqlite_file
 from cloud.hub.registry.opening import opened
 from tests.support import forked
@@ -75,6 +78,12 @@ class EnrolledFleet:
         """What `fleet config list` says, by gateway, without a process for each look."""
         with contextlib.closing(opened(sqlite_file(self.folder / "hub" / "registry.db")).database) as database:
             return {each.gateway: gateway_row(each) for each in Configurations(database).gateways()}
+
+    def attested(self, name: str) -> dict[str, Any]:
+        """What a gateway has said it is; empty before."""
+        with contextlib.closing(Enrolments(sqlite_file(self.folder / "hub" / "registry.db"))) as enrolments:
+            told = enrolments.attestation(DEFAULT_TENANT, name)
+        return dict(json.loads(told[1])) if told is not None else {}
 
     def wait_for(self, name: str, state: str, wanted: int, *, timeout_s: float = WAIT_S) -> dict[str, Any]:
         """The row of a gateway once it is in this state about this version."""
