@@ -216,10 +216,6 @@ class Router:
             self.feeds.committed(())
         if self._pressure.unfinished:
             self._pressure.go_on()
-        self._commit()
-
-    def _commit(self) -> None:
-        """Start a commit of what was gathered, unless one is running."""
         if self._store.committing:
             return
         for participant in self._participants:
@@ -227,12 +223,8 @@ class Router:
         self._store.flush()
 
     def committed(self, commit: Committed) -> None:
-        """The store finished a commit: release the acknowledgements, then deliver what it made durable. What came
-        meanwhile is being committed while these are sent: a thousand of them take as long as a commit."""
+        """The store finished a commit: release the acknowledgements, then deliver what it made durable."""
         self._credit.failing = commit.error is not None
-        if commit.error is None:
-            self.before_flush()
-            self._commit()
         self.answers.release()
         self.waits.release()
         for participant in self._participants:

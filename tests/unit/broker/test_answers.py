@@ -23,7 +23,6 @@ class Sender(Origin):
         self.name = name
         self.fails = fails
         self.told: list[tuple[int, Refusal | None]] = []
-        self.heard: Callable[[], object] = lambda: None
         self.aborted = 0
         self._site = site
 
@@ -35,7 +34,6 @@ class Sender(Origin):
         if self.fails:
             raise ValueError(f"cannot write the answer to {SECRET!r}")
         self.told += [(token, None) for token in tokens]
-        self.heard()
 
     def refused(self, tokens: Sequence[int], why: Refusal) -> None:
         if self.fails:
@@ -222,18 +220,6 @@ class TestTickets:
         assert sender.told == [(1, None)]
         callbacks(site)
         assert sender.told == [(1, None), (2, Refusal.STORE_FAILED)]
-
-    def test_what_came_while_a_commit_ran_is_being_committed_when_that_is_answered(self) -> None:
-        site = Site()
-        sender = Sender(site)
-        committing: list[bool] = []
-        sender.heard = lambda: committing.append(site.store.committing)
-        sender.publish("queue/a", 1)
-        site.router.flush()
-        sender.publish("queue/a", 2)
-        callbacks(site)
-        assert sender.told == [(1, None), (2, None)]
-        assert committing == [True, False]
 
     def test_a_foreign_flush_answers_what_it_committed(self) -> None:
         site = Site()
