@@ -45,7 +45,13 @@ COMPILER_S = 60
 
 RECORD = Path("bridge", "_native.json")
 """See `bridge.native`, which reads it."""
-NATIVE_FLAGS = ("-O2", "-fPIC", "-w", "-DNDEBUG")
+NATIVE_FLAGS = (
+    "-O2", "-fPIC", "-w", "-DNDEBUG",
+    "-fvisibility=hidden", "-ffunction-sections", "-fdata-sections", "-fno-asynchronous-unwind-tables",
+)  # fmt: skip
+"""An idle gateway has the library in memory whole: what nobody outside of it calls needs no name, what nobody calls at
+all is left out when it is linked, and tables for unwinding are for languages that raise through C."""
+NATIVE_LINK_FLAGS = ("-shared", "-Wl,--gc-sections")
 NATIVE_S = 1800
 """For all of it: a Raspberry Pi takes some minutes for the modules."""
 COMPILER_BYTES = 150_000_000
@@ -188,7 +194,7 @@ def native_record(root: Path, suffix: str) -> dict[str, Any]:
     modules = native_modules(root)
     sources = {path: sha256((root / path).read_bytes()).hexdigest() for path in native_sources(root, modules)}
     made_of = {"python": suffix, "mypyc": mypyc, "modules": modules, "sources": sources}
-    recipe = json.dumps([made_of, NATIVE_FLAGS, TRANSLATE, MYPY])
+    recipe = json.dumps([made_of, NATIVE_FLAGS, NATIVE_LINK_FLAGS, TRANSLATE, MYPY])
     return {"library": f"_native_{sha256(recipe.encode()).hexdigest()[:16]}{suffix}", **made_of}
 
 
@@ -269,7 +275,7 @@ def _build(root: Path, folder: Path, modules: Sequence[str]) -> Path:
     with ThreadPoolExecutor(_compilers_at_once()) as pool:
         list(pool.map(compile_one, sorted(range(len(files)), key=lambda n: -Path(files[n]).stat().st_size)))
     library = folder / "library.so"
-    run_in_time(*compiler(), "-shared", "-o", str(library), *objects)
+    run_in_time(*compiler(), *NATIVE_LINK_FLAGS, "-o", str(library), *objects)
     return library
 
 

@@ -49,6 +49,10 @@ FEW_AT_ONCE: Final = 4
 """The same where each may take long."""
 
 
+received: Final = memoryview(bytearray(KNOWN_BYTES))
+"""What is received stands here until it is copied, in the size it has."""
+
+
 class Served(Protocol):
     """Whose socket it is."""
 
@@ -62,8 +66,8 @@ class Ready:
     """Sockets of one kind; used inside the loop only. There is a descriptor of ours while there is one of theirs."""
 
     __slots__ = (
-        "_each_s", "_epoll", "_found", "_loop", "_share_s", "_share_s_max", "_sockets", "_turn", "_unhurried",
-        "received_bytes_max",
+        "_each_s", "_epoll", "_found", "_share_s", "_share_s_max", "_sockets", "_turn", "_unhurried", "_watched",
+        "buffers", "loop",
     )  # fmt: skip
 
     def __init__(
@@ -78,15 +82,19 @@ class Ready:
     ) -> None:
         """`share_s` of each turn are theirs, and `each_s` more for each that is served, up to `share_s_max`; and so
         many bytes each. `unhurried`: what they have to write is written after the others' (`bridge.transport.turn`)."""
-        self._loop = loop
+        self.loop: Final = loop
+        self.buffers: Final = [received[:received_bytes_max]]
+        """What one of them may receive in a turn, for `os.readv`."""
         self._turn = turn_of(loop)
-        self.received_bytes_max: Final = received_bytes_max
         self._share_s = share_s
         self._each_s = each_s
         self._share_s_max = share_s_max
         self._unhurried = unhurried
         self._epoll: select.epoll | None = None
-        self._sockets: dict[int, Served] = {}
+        self._sockets: list[Served | None] = []
+        """By descriptor: the kernel gives the lowest that is free."""
+        self._watched = 0
+        """How many there are."""
         self._found: list[tuple[int, int]] = []
         """Those the kernel has named and there was no time for, the next one last."""
 
@@ -97,19 +105,32 @@ class Ready:
         epoll = self._epoll
         if epoll is None:
             epoll = self._epoll = select.epoll()
-            self._loop.add_reader(epoll.fileno(), self._serve)
+            self.loop.add_reader(epoll.fileno(), self._serve)
         if not before:
             epoll.register(descriptor, after)
-            self._sockets[descriptor] = served
+            self._put(descriptor, served)
+            self._watched += 1
         elif after:
             epoll.modify(descriptor, after)
         else:
-            del self._sockets[descriptor]
+            self._sockets[descriptor] = None
+            self._watched -= 1
             epoll.unregister(descriptor)
-            if not self._sockets:
-                self._loop.remove_reader(epoll.fileno())
+            if not self._watched:
+                self._sockets.clear()
+                self.loop.remove_reader(epoll.fileno())
                 epoll.close()
                 self._epoll = None
+
+    def _put(self, descriptor: int, served: Served) -> None:
+        beyond = descriptor + 1 - len(self._sockets)
+        if beyond > 0:
+            self._sockets.extend([None] * beyond)
+        self._sockets[descriptor] = served
+
+    def __contains__(self, descriptor: int) -> bool:
+        """It is watched."""
+        return 0 <= descriptor < len(self._sockets) and self._sockets[descriptor] is not None
 
     def _serve(self) -> None:
         self._turn.unhurried = self._unhurried
@@ -122,7 +143,7 @@ class Ready:
         """Those that are ready, each once if at all, while there is time."""
         last = False
         until_s, until_s_max = now + self._share_s, now + self._share_s_max
-        for _ in range(len(self._sockets)):
+        for _ in range(self._watched):
             if not self._found:
                 if last or self._epoll is None:
                     return
@@ -132,7 +153,7 @@ class Ready:
                 if not self._found:
                     return
             descriptor, events = self._found.pop()
-            served = self._sockets.get(descriptor)
+            served = self._sockets[descriptor] if descriptor < len(self._sockets) else None
             if served is not None:  # none where another one's turn has ended it
                 served.ready(events)
             until_s += self._each_s

@@ -7,13 +7,15 @@ to at once whenever there is something to write. Only what the socket does not t
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from collections.abc import Iterable
 from typing import Any, Final, cast
 
+from bridge.transport.borrowed import socket_of
 from bridge.transport.deadlines import Slot, deadlines_of
 from bridge.transport.ends import ends_of
-from bridge.transport.ready import KNOWN_BYTES, READABLE, WRITABLE, Ready, kinds_of
+from bridge.transport.ready import READABLE, WRITABLE, Ready, kinds_of, received
 from bridge.transport.served import ServedTransport
 
 SENT_BYTES_MAX: Final = 256 * 1024
@@ -29,8 +31,18 @@ CLOSING_S: Final = 5.0
 """How long a peer may take to read what waits for it when its connection is closed: a slow link's last 64 KiB. It
 cannot be told from one that reads no more and keeps its end open to have us keep ours."""
 
-_buffer: Final = memoryview(bytearray(KNOWN_BYTES))
-"""What is received stands here until it is copied, in the size it has."""
+
+class Unsent:
+    """What the socket of a connection has not taken."""
+
+    __slots__ = ("deadline", "pieces", "size")
+
+    def __init__(self) -> None:
+        self.pieces: list[bytearray | memoryview] = []
+        self.size = 0
+        """Bytes."""
+        self.deadline: Slot | None = None
+        """By when it has to be read, once the connection is closing."""
 
 
 class TcpTransport(ServedTransport):
@@ -40,38 +52,38 @@ class TcpTransport(ServedTransport):
     """
 
     __slots__ = (
-        "_closing", "_deadline", "_descriptor", "_eof_written", "_error", "_events", "_high", "_kind", "_loop", "_lost",
-        "_low", "_peer", "_protocol", "_reads", "_socket", "_unsent", "_unsent_bytes", "_writing_paused",
+        "_closing", "_descriptor", "_eof_written", "_error", "_events", "_high", "_host", "_kind", "_lost", "_port",
+        "_protocol", "_reads", "_unsent", "_writing_paused",
     )  # fmt: skip
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, connection: socket.socket, peer: Any, protocol: asyncio.Protocol
     ) -> None:
-        """`connection` does not block; `peer` is its address."""
-        self._loop = loop
-        self._socket = connection
-        self._descriptor = connection.fileno()
-        self._peer = peer
+        """`connection` does not block, and its descriptor is taken out of it: thousands have one that do nothing, and
+        an object of Python for each takes as much as what is known of it here. `peer` is its address."""
+        self._descriptor = connection.detach()
+        self._host, self._port = _host_and_port(peer)
         self._protocol = protocol
         self._kind: Ready = kinds_of(loop).unknown
         self._events = 0
         """What its kind watches for."""
+        self._high = 64 * 1024
+        self._unsent: Unsent | None = None
+        self._error: Exception | None = None
+        """What `connection_lost` is told."""
+        # One beside the other: a compiled one has a byte for each then, and eight where they are among others.
         self._reads = True
         """The protocol wants to be given what comes."""
-        self._unsent: list[bytearray | memoryview] | None = None
-        self._unsent_bytes = 0
-        self._high = 64 * 1024
-        self._low = 16 * 1024
         self._writing_paused = False
         self._eof_written = False
         self._closing = False
-        self._deadline: Slot | None = None
-        """By when what waits has to be read, once it is closing."""
         self._lost = False
         """`connection_lost` has been called, or will be."""
-        self._error: Exception | None = None
-        """What it is told."""
         self._watch()
+
+    @property
+    def _loop(self) -> asyncio.AbstractEventLoop:
+        return self._kind.loop
 
     def identified(self) -> None:
         known = kinds_of(self._loop).known
@@ -84,13 +96,15 @@ class TcpTransport(ServedTransport):
     # --- asyncio.BaseTransport --------------------------------------------------------------------------------
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """`asyncio.BaseTransport`; ``descriptor`` is the socket's, -1 when it is closed."""
         if name == "peername":
-            return self._peer
-        if name == "socket":
-            return self._socket
+            return (self._host, self._port) if self._host else default
+        if name == "descriptor":
+            return self._descriptor
         if name == "sockname":
             try:
-                return self._socket.getsockname()
+                with socket_of(self._descriptor) as connection:
+                    return connection.getsockname()
             except OSError:
                 return default
         return default
@@ -110,14 +124,15 @@ class TcpTransport(ServedTransport):
             return
         self._closing = True
         self._watch()
-        if self._unsent_bytes:
-            self._deadline = deadlines_of(self._loop).watch(self, self._loop.time() + CLOSING_S)
+        if self._unsent is not None:
+            self._unsent.deadline = deadlines_of(self._loop).watch(self, self._loop.time() + CLOSING_S)
         else:
             self._lose(None)
 
     def look(self) -> None:
         """`bridge.transport.deadlines.Watched`."""
-        self._deadline = None
+        if self._unsent is not None:
+            self._unsent.deadline = None
         self._lose(None)
 
     # --- asyncio.ReadTransport --------------------------------------------------------------------------------
@@ -136,16 +151,16 @@ class TcpTransport(ServedTransport):
     # --- asyncio.WriteTransport -------------------------------------------------------------------------------
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """The lower limit is a quarter of the higher, whatever is asked for."""
         if high is None:
             high = 64 * 1024 if low is None else 4 * low
         self._high = high
-        self._low = high // 4 if low is None else low
 
     def get_write_buffer_limits(self) -> tuple[int, int]:
-        return self._low, self._high
+        return self._high // 4, self._high
 
     def get_write_buffer_size(self) -> int:
-        return self._unsent_bytes
+        return 0 if self._unsent is None else self._unsent.size
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         if self._lost or not data:
@@ -153,9 +168,9 @@ class TcpTransport(ServedTransport):
         if self._eof_written:
             raise RuntimeError("nothing can be written after write_eof")
         sent = 0
-        if not self._unsent_bytes:
+        if self._unsent is None:
             try:
-                sent = self._socket.send(data)
+                sent = os.write(self._descriptor, data)
             except (BlockingIOError, InterruptedError):
                 sent = 0
             except OSError as error:
@@ -163,9 +178,9 @@ class TcpTransport(ServedTransport):
                 return
             if sent == len(data):
                 return
-        self._keep(data, sent)
+        unsent = self._keep(data, sent)
         self._watch()
-        if self._unsent_bytes > self._high and not self._writing_paused:
+        if unsent.size > self._high and not self._writing_paused:
             self._writing_paused = True
             self._protocol.pause_writing()
 
@@ -179,7 +194,7 @@ class TcpTransport(ServedTransport):
         if self._eof_written or self._closing:
             return
         self._eof_written = True
-        if not self._unsent_bytes:
+        if self._unsent is None:
             self._shut_down()
 
     def abort(self) -> None:
@@ -189,14 +204,14 @@ class TcpTransport(ServedTransport):
 
     def ready(self, events: int) -> None:
         """`bridge.transport.ready.Served`."""
-        if self._unsent_bytes and events & ~READABLE:
+        if self._unsent is not None and events & ~READABLE:
             self._send()
         if self._events & READABLE and events & ~WRITABLE:
             self._receive()
 
     def _receive(self) -> None:
         try:
-            size = self._socket.recv_into(_buffer, self._kind.received_bytes_max)
+            size = os.readv(self._descriptor, self._kind.buffers)
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
@@ -204,7 +219,7 @@ class TcpTransport(ServedTransport):
             return
         try:
             if size:
-                self._protocol.data_received(bytes(_buffer[:size]))
+                self._protocol.data_received(bytes(received[:size]))
             elif self._protocol.eof_received():
                 self.pause_reading()
             else:
@@ -217,22 +232,22 @@ class TcpTransport(ServedTransport):
         if unsent is None:
             return
         try:
-            sent = self._socket.sendmsg(_first(unsent))
+            sent = os.writev(self._descriptor, _first(unsent.pieces))
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
             self._lose(error)
             return
-        self._unsent_bytes -= sent
-        _drop(unsent, sent)
-        if not self._unsent_bytes:
-            self._unsent = None
+        unsent.size -= sent
+        _drop(unsent.pieces, sent)
+        if not unsent.size:
+            self._forget_unsent()
             self._watch()
             if self._closing:
                 self._lose(None)
             elif self._eof_written:
                 self._shut_down()
-        if self._writing_paused and self._unsent_bytes <= self._low and not self._lost:
+        if self._writing_paused and unsent.size <= self._high // 4 and not self._lost:
             self._writing_paused = False
             try:
                 self._protocol.resume_writing()
@@ -249,7 +264,8 @@ class TcpTransport(ServedTransport):
         except Exception as error:
             self._report(error)
         finally:
-            self._socket.close()
+            descriptor, self._descriptor = self._descriptor, -1
+            os.close(descriptor)
 
     # --- inside -----------------------------------------------------------------------------------------------
 
@@ -259,31 +275,37 @@ class TcpTransport(ServedTransport):
         if not self._lost:
             if self._reads and not self._closing:
                 events = READABLE
-            if self._unsent_bytes:
+            if self._unsent is not None:
                 events |= WRITABLE
         if events != self._events:
             before, self._events = self._events, events
             self._kind.watch(self._descriptor, self, before, events)
 
-    def _keep(self, data: bytes | bytearray | memoryview, sent: int) -> None:
+    def _keep(self, data: bytes | bytearray | memoryview, sent: int) -> Unsent:
         """Have what the socket did not take wait."""
         rest = memoryview(data)[sent:]
-        if self._unsent is None:
-            self._unsent = []
         unsent = self._unsent
-        self._unsent_bytes += len(rest)
+        if unsent is None:
+            unsent = self._unsent = Unsent()
+        unsent.size += len(rest)
+        last = unsent.pieces[-1] if unsent.pieces else None
         if len(rest) > SMALL_BYTES:
-            unsent.append(rest)
-            return
-        last = unsent[-1] if unsent else None
-        if type(last) is bytearray and len(last) < SENT_BYTES_MAX:
+            unsent.pieces.append(rest)
+        elif type(last) is bytearray and len(last) < SENT_BYTES_MAX:
             last += rest
         else:
-            unsent.append(bytearray(rest))
+            unsent.pieces.append(bytearray(rest))
+        return unsent
+
+    def _forget_unsent(self) -> None:
+        unsent, self._unsent = self._unsent, None
+        if unsent is not None and unsent.deadline is not None:
+            unsent.deadline.watched.discard(self)
 
     def _shut_down(self) -> None:
         try:
-            self._socket.shutdown(socket.SHUT_WR)
+            with socket_of(self._descriptor) as connection:
+                connection.shutdown(socket.SHUT_WR)
         except OSError as error:
             self._lose(error)
 
@@ -292,12 +314,8 @@ class TcpTransport(ServedTransport):
         if self._lost:
             return
         self._lost = self._closing = True
-        self._unsent = None
-        self._unsent_bytes = 0
+        self._forget_unsent()
         self._watch()
-        if self._deadline is not None:
-            self._deadline.watched.discard(self)
-            self._deadline = None
         self._error = error
         ends_of(self._loop).add(self)
 
@@ -306,6 +324,11 @@ class TcpTransport(ServedTransport):
         context = {"message": "a protocol raised", "exception": error, "transport": self, "protocol": self._protocol}
         self._loop.call_exception_handler(context)
         self._lose(error)
+
+
+def _host_and_port(peer: Any) -> tuple[str, int]:
+    """Of an address as `socket.socket.accept` gives it; empty of a peer that has none."""
+    return (str(peer[0]), int(peer[1])) if isinstance(peer, tuple) and len(peer) >= 2 else ("", 0)
 
 
 def _first(unsent: list[bytearray | memoryview]) -> list[bytearray | memoryview]:

@@ -9,6 +9,8 @@ import sys
 import termios
 from typing import Any, Final, NamedTuple, Protocol
 
+from bridge.transport.borrowed import socket_of
+
 _KNOWS: Final = sys.platform == "linux"
 """SIOCOUTQ and TCP_INFO as here are Linux's (tcp(7), linux/tcp.h)."""
 
@@ -36,12 +38,14 @@ class Transport(Protocol):
 def path_of(transport: Transport) -> Path:
     """The way from a transport; what waits in the transport itself counts as not sent."""
     waiting = transport.get_write_buffer_size()
-    connection: Any = transport.get_extra_info("socket") if _KNOWS else None
-    if connection is None:
+    descriptor: int = transport.get_extra_info("descriptor", -1) if _KNOWS else -1
+    if descriptor < 0:
         return Path(waiting)
     try:
-        queued = fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, bytes(4))
-        (round_trip_us,) = _INFO.unpack(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO.size))
+        queued = fcntl.ioctl(descriptor, termios.TIOCOUTQ, bytes(4))
+        with socket_of(descriptor) as connection:
+            information = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO.size)
+        (round_trip_us,) = _INFO.unpack(information)
     except (OSError, ValueError, struct.error):
         return Path(waiting)  # closed meanwhile, no TCP, or an older kernel
     return Path(waiting + int.from_bytes(queued, sys.byteorder), round_trip_us / 1e6)

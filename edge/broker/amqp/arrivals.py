@@ -102,7 +102,7 @@ class Lane:
             self._flags = AMQP | QOS | (DURABLE if durable else 0)
         transport = self.driver.transport
         if self.socket < 0 and isinstance(transport, TcpTransport) and self.driver.connection is self.engine:
-            self.socket = transport.get_extra_info("socket").fileno()
+            self.socket = transport.get_extra_info("descriptor")
             self.driver.write_by(self)
         if self.socket >= 0:
             self.driver.read_by(self)

@@ -284,10 +284,10 @@ class Loop(Protocol):
 
 def _plain_socket(transport: Transport) -> int:
     """The descriptor of a socket that carries what the transport is given, as it is; -1 where none does."""
-    connection = transport.get_extra_info("socket")
-    if connection is None or transport.get_extra_info("sslcontext") is not None:
+    descriptor = transport.get_extra_info("descriptor")
+    if descriptor is None or transport.get_extra_info("sslcontext") is not None:
         return -1
-    return int(connection.fileno())
+    return int(descriptor)
 
 
 class Arrivals:

@@ -349,7 +349,7 @@ class TestLanes:
             client.send("queue/a", [PLAIN[0]], settled=False)
             await world.rest()
             assert world.arrivals is not None
-            assert client.transport.get_extra_info("socket").fileno() in world.arrivals._lanes
+            assert client.transport.get_extra_info("descriptor") in world.arrivals._lanes
             client.socket.close()
             await world.turns()
             owner = weakref.ref(world.owners[0])

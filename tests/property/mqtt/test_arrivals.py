@@ -145,7 +145,7 @@ class SocketTransport(Transport):
         self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return self.connection if name == "socket" else default
+        return self.connection.fileno() if name == "descriptor" else default
 
     def write(self, data: Any) -> None:
         self.stuck += data

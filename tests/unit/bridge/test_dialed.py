@@ -17,12 +17,15 @@ from unittest import mock
 import pytest
 
 from bridge.transport import tls
+from bridge.transport.borrowed import socket_of
 from bridge.transport.dialed import NoTlsError, transport_over
 from bridge.transport.driver import Driver
 from bridge.transport.served import ServedTransport
+from bridge.transport.tcp import TcpTransport
 from bridge.transport.tls import OWED_BYTES_MAX, TlsTransport
 from bridge.transport.tls_records import RECORDS_AT_ONCE
 from tests.support.certificates import Authority
+from tests.support.objects import count_of
 from tests.support.tls_peer import TrafficKeys
 from tests.unit.bridge.test_driver import Later, Nobody
 from tests.unit.bridge.test_tcp import until
@@ -431,8 +434,8 @@ class TestTurns:
             keys_of = keys(context)
             async with line(context, receive_bytes=4_096) as made:
                 end = await made.up(place.server())
-                near = made.heard.transport.get_extra_info("socket")
-                near.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)
+                with socket_of(made.heard.transport.get_extra_info("descriptor")) as near:
+                    near.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)
                 updates, most = keys_of(), 0
                 while "lost" not in made.heard.told:
                     with contextlib.suppress(ConnectionError):
@@ -518,19 +521,20 @@ def test_what_was_lost_is_freed_at_once(place: Place) -> None:
     """Without the garbage collector, which comes seldom."""
 
     async def scenario() -> None:
+        before = count_of(TcpTransport)
         async with line(place.trusting()) as made:
             await made.up(place.server())
             transport = made.heard.transport
             freed = weakref.ref(transport.get_extra_info("ssl_object"))
-            below = weakref.ref(transport.get_extra_info("socket"))
             made.far.close()
             await until(lambda: "lost" in made.heard.told)
             del transport, made.heard.transport
             made.dialing = asyncio.get_running_loop().create_future()  # the task knows it too
             await asyncio.sleep(0)
             assert freed() is None
-            assert below() is None
+            assert count_of(TcpTransport) == before
 
+    gc.collect()
     gc.disable()
     try:
         asyncio.run(scenario())

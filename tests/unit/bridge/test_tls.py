@@ -17,11 +17,14 @@ from unittest import mock
 import pytest
 
 from bridge.transport import tcp, tls
+from bridge.transport.borrowed import socket_of
 from bridge.transport.listening import Listening, listen
 from bridge.transport.slow_lane import slow_lane_of
+from bridge.transport.tcp import TcpTransport
 from bridge.transport.tls import OWED_BYTES_MAX, RECORD_BYTES, TlsTransport
 from bridge.transport.tls_records import PIECE_BYTES_MAX, RECORDS_AT_ONCE, Records
 from tests.support.certificates import Authority
+from tests.support.objects import count_of
 from tests.support.tls_peer import TrafficKeys
 from tests.unit.bridge.test_tcp import until
 
@@ -371,7 +374,8 @@ class TestTurns:
         async def scenario() -> None:
             async with Site(contexts) as site:
                 client, made = await site.pair(receive_bytes=4_096)
-                made.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)
+                with socket_of(made.transport.get_extra_info("descriptor")) as near:
+                    near.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)
                 keys, most = TrafficKeys(log), 0
                 while "lost" not in made.told:
                     with contextlib.suppress(ConnectionError):
@@ -511,17 +515,18 @@ class TestEnds:
         """Without the garbage collector, which comes seldom."""
 
         async def scenario() -> None:
+            before = count_of(TcpTransport)
             async with Site(contexts) as site:
                 client, made = await site.pair()
                 freed = weakref.ref(made.transport.get_extra_info("ssl_object"))
-                below = weakref.ref(made.transport.get_extra_info("socket"))
                 client.socket.close()
                 await until(lambda: "lost" in made.told)
                 del made.transport, site.made[:]
                 await asyncio.sleep(0)
                 assert freed() is None
-                assert below() is None
+                assert count_of(TcpTransport) == before
 
+        gc.collect()
         gc.disable()
         try:
             asyncio.run(scenario())
