@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple, Protocol, cast
 
 from bridge.transport.connection import Connection
-from bridge.transport.deadlines import FINE_S, Slot, deadlines_of
+from bridge.transport.deadlines import FINE_S, Deadlines, Slot, deadlines_of
 from bridge.transport.served import ServedTransport, UnreadError
 from bridge.transport.slow_lane import LARGE_BYTES, SLICE_S, slow_lane_of
 from bridge.transport.tcp_path import Path, path_of
@@ -114,14 +114,27 @@ class Diverted(NamedTuple):
     resume_writing: Callable[[], None]
 
 
+class Ending:
+    """What is known of a connection's end; most have none yet."""
+
+    __slots__ = ("linger_until", "lost", "lost_from")
+
+    def __init__(self) -> None:
+        self.lost: Exception | None = None
+        """Why the transport has been lost, where somebody says so."""
+        self.linger_until: float | None = None
+        """Set once our half is closed: until when the peer has time to close its own."""
+        self.lost_from: str | None = None
+        """The peer of a connection that is gone, until its machine and its owner have been told."""
+
+
 class Driver(asyncio.Protocol):
     """Drives one `Connection` over one transport."""
 
     __slots__ = (
-        "_deadlines", "_failed", "_flush_scheduled", "_gatherer", "_gone", "_in_turns", "_known", "_linger_until",
-        "_loop", "_lost_from", "_make_owner", "_meter", "_owner", "_paused_for", "_put_off", "_reader", "_slot",
-        "_turn", "_unread_bytes_max", "_write_bytes_max", "account", "congested", "connection", "dialed",
-        "held_bytes", "identity", "lost", "transport",
+        "_ending", "_failed", "_flush_scheduled", "_gatherer", "_gone", "_in_turns", "_known", "_make_owner", "_meter",
+        "_owner", "_paused_for", "_put_off", "_reader", "_slot", "_turn", "_unread_bytes_max", "_write_bytes_max",
+        "account", "congested", "connection", "dialed", "held_bytes", "identity", "transport",
     )  # fmt: skip
 
     def __init__(
@@ -145,12 +158,8 @@ class Driver(asyncio.Protocol):
         to read would wait for ever. None: there is no bound.
         """
         self.connection = connection
-        self.congested = False
         self.transport: asyncio.Transport | None = None
-        self.lost: Exception | None = None
-        """Why the transport has been lost, where somebody says so: a TLS alert, or that the peer does not read."""
         self.identity: Final = identity
-        self.dialed: Final = dialed
         self.held_bytes = 0
         """What the meter knows of."""
         self.account: Any = None
@@ -162,15 +171,8 @@ class Driver(asyncio.Protocol):
         self._gone = gone
         self._write_bytes_max = write_bytes_max
         self._unread_bytes_max = unread_bytes_max
-        self._loop = asyncio.get_running_loop()
-        self._turn = turn_of(self._loop)
+        self._turn = turn_of(asyncio.get_running_loop())
         self._gatherer: Gatherer = self._turn
-        self._flush_scheduled = False
-        self._failed = False
-        """The machine or its owner has raised: the socket is being dropped."""
-        self._linger_until: float | None = None
-        """Set once our half is closed: until when the peer has time to close its own."""
-        self._deadlines = deadlines_of(self._loop)
         self._slot: Slot | None = None
         """When `look` comes."""
         self._reader: Reader | None = None
@@ -178,12 +180,18 @@ class Driver(asyncio.Protocol):
         self._paused_for: tuple[str, ...] = ()
         self._put_off = b""
         """A read that waits for its turn; it goes with a connection that breaks."""
+        self._ending: Ending | None = None
+        """None while nothing ends."""
+        # One beside the other: a compiled one has a byte for each then, and eight where they are among others.
+        self.congested = False
+        self.dialed: Final = dialed
+        self._flush_scheduled = False
+        self._failed = False
+        """The machine or its owner has raised: the socket is being dropped."""
         self._known = meter is None
         """The peer has said who it is. Until then what it sends has its turn with large reads, however small it is."""
         self._in_turns = False
         """The transport reads when the connection has its turn: what it gives is taken at once."""
-        self._lost_from: str | None = None
-        """The peer of a connection that is gone, until its machine and its owner have been told."""
 
     # --- asyncio.Protocol -------------------------------------------------------------------------------------
 
@@ -254,8 +262,8 @@ class Driver(asyncio.Protocol):
 
     def take_slice(self) -> bool:
         """`bridge.transport.slow_lane.Sliced`."""
-        if self._lost_from is not None:
-            self._conclude(self._lost_from)
+        if self._ending is not None and self._ending.lost_from is not None:
+            self._conclude(self._ending.lost_from)
         if self.transport is None or self._failed:
             return False
         now = self._loop.time()
@@ -277,7 +285,8 @@ class Driver(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell machine and owner, or have it done in turns where many go at the same time, as with their network."""
-        self.lost = self.lost or exc
+        ending = self._ends()
+        ending.lost = ending.lost or exc
         self._leave_slot()
         self._put_off = b""  # the slow lane may know of us for long
         peer = self.peername
@@ -286,7 +295,7 @@ class Driver(asyncio.Protocol):
         self._gatherer = self._turn  # who wrote for us knows us too
         lane = slow_lane_of(self._loop)
         if not lane.has_time:
-            self._lost_from = peer
+            ending.lost_from = peer
             lane.add(self)
             return
         begun = self._loop.time()
@@ -295,7 +304,7 @@ class Driver(asyncio.Protocol):
 
     def _conclude(self, peer: str) -> None:
         """The connection with `peer` is over, and everybody is told."""
-        self._lost_from = None
+        self._ends().lost_from = None
         try:
             events = self.connection.receive_eof(self._loop.time())
             if events and self._owner is not None:
@@ -470,7 +479,29 @@ class Driver(asyncio.Protocol):
             self.read_by(None)
             self.transport.abort()
 
+    @property
+    def lost(self) -> Exception | None:
+        """Why the transport has been lost, where somebody says so: a TLS alert, or that the peer does not read."""
+        return None if self._ending is None else self._ending.lost
+
     # --- inside -----------------------------------------------------------------------------------------------
+
+    @property
+    def _loop(self) -> asyncio.AbstractEventLoop:
+        return self._turn.loop
+
+    @property
+    def _deadlines(self) -> Deadlines:
+        return deadlines_of(self._loop)
+
+    @property
+    def _linger_until(self) -> float | None:
+        return None if self._ending is None else self._ending.linger_until
+
+    def _ends(self) -> Ending:
+        if self._ending is None:
+            self._ending = Ending()
+        return self._ending
 
     def _run(self, step: Callable[[], None]) -> None:
         """A step of the machine or its owner that is no read."""
@@ -539,7 +570,7 @@ class Driver(asyncio.Protocol):
 
     def _look_at_unread(self, unread_bytes: int, unread_bytes_max: int) -> None:
         if unread_bytes > unread_bytes_max and self.dialed:
-            self.lost = UnreadError(unread_bytes)
+            self._ends().lost = UnreadError(unread_bytes)
             self.abort()
         elif unread_bytes > unread_bytes_max:
             self.pause_reading(ANSWERS_UNREAD)
@@ -550,11 +581,11 @@ class Driver(asyncio.Protocol):
         (the machine ignores them) until it closes too, or for `LINGER_S`."""
         if self._linger_until is not None:
             return
-        self._linger_until = self._loop.time() + LINGER_S
+        linger_until = self._ends().linger_until = self._loop.time() + LINGER_S
         self._leave_slot()
         if transport.can_write_eof() and not transport.is_closing():
             transport.write_eof()
-            self._slot = self._deadlines.watch(self, self._linger_until)
+            self._slot = self._deadlines.watch(self, linger_until)
         else:
             transport.close()
 
@@ -579,11 +610,12 @@ class Driver(asyncio.Protocol):
         if self.transport is None:
             return
         now = self._loop.time()
-        if self._linger_until is not None:
-            if self._linger_until <= now:
+        linger_until = self._linger_until
+        if linger_until is not None:
+            if linger_until <= now:
                 self.transport.abort()
             else:
-                self._slot = self._deadlines.watch(self, self._linger_until)
+                self._slot = self._deadlines.watch(self, linger_until)
             return
         deadline = self.connection.deadline
         if deadline is not None and deadline <= now:

@@ -40,10 +40,10 @@ class Writer(Protocol):
 class Turn:
     """What waits for the end of a turn of one loop; used inside the loop only."""
 
-    __slots__ = ("_late", "_loop", "_scheduled", "_writers", "unhurried")
+    __slots__ = ("_late", "_scheduled", "_writers", "loop", "unhurried")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+        self.loop: Final = loop
         self._scheduled = False
         self._writers: list[Writer] = []
         self._late: list[Writer] = []
@@ -57,13 +57,13 @@ class Turn:
         (self._late if self.unhurried else self._writers).append(writer)
         if not self._scheduled:
             self._scheduled = True
-            self._loop.call_soon(self._end)
+            self.loop.call_soon(self._end)
 
     def write(self) -> None:
         """Write now, ahead of the end of the turn, as much as there is time for."""
         writers, self._writers = self._writers, []
         late, self._late = self._late, []
-        begun = self._loop.time()
+        begun = self.loop.time()
         beyond = self._write_some(writers, begun)
         self._late = self._write_some(late, begun) + beyond + self._late
 
@@ -73,7 +73,7 @@ class Turn:
             _write_all(writers)
             return []
         for start in range(0, len(writers), WRITERS_AT_ONCE):
-            if start and self._loop.time() - begun > min(WRITE_S + start * WRITE_EACH_S, WRITE_S_MAX):
+            if start and self.loop.time() - begun > min(WRITE_S + start * WRITE_EACH_S, WRITE_S_MAX):
                 return writers[start:]
             _write_all(writers[start : start + WRITERS_AT_ONCE])
         return []
@@ -84,7 +84,7 @@ class Turn:
         self.write()
         if self._late and not self._scheduled:
             self._scheduled = True
-            self._loop.call_soon(self._end)
+            self.loop.call_soon(self._end)
 
 
 def _write_all(writers: Sequence[Writer]) -> None:
