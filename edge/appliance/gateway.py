@@ -30,7 +30,7 @@ from edge.appliance.identity.location import REVOKED, identity_file
 from edge.appliance.identity.renewal import Renewal
 from edge.appliance.identity.revocations import HubRevocations
 from edge.appliance.wear import Outlook, outlook
-from edge.broker.amqp.services import Administration
+from edge.broker.amqp.administration import Administration
 from edge.broker.configuration import BrokerConfiguration, Protocol, TokenIssuer
 from edge.broker.delivery.durable import FORWARDER_PREFIX
 from edge.broker.hono.addresses import with_addresses

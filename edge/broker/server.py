@@ -11,19 +11,12 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from bridge.engine import choice
-from bridge.engine.compiled import CompiledLoops
 from bridge.transport.driver import Driver
-from bridge.transport.ready import Together
-from bridge.transport.turn import turn_of
-from edge.broker.amqp import interception as amqp_interception
-from edge.broker.amqp.arrivals import Arrivals as AmqpArrivals
-from edge.broker.amqp.services import Administration
-from edge.broker.amqp.session import AmqpSession
+from edge.broker.amqp.administration import Administration
 from edge.broker.configuration import BrokerConfiguration, DeviceApi, Protocol
 from edge.broker.limits import TICK_S
 from edge.broker.listeners.admission import Admission
-from edge.broker.listeners.amqp import AmqpDrivers
+from edge.broker.listeners.lazy_amqp import LazyAmqpDrivers
 from edge.broker.listeners.listeners import Listeners
 from edge.broker.listeners.mqtt import MqttDrivers
 from edge.broker.listeners.resident import resident_bytes
@@ -45,6 +38,7 @@ from edge.broker.space import Space
 from edge.broker.store.contract import Store
 
 if TYPE_CHECKING:
+    from edge.broker.amqp.interception import LinkInterception
     from edge.broker.hono.service import DeviceService
 
 
@@ -94,12 +88,6 @@ class Broker:
         self.admission = Admission(limits, Budget(limits.memory_bytes_max, configuration.space), resident)
         compiled = arrivals.calls()
         self._arrivals = Arrivals(compiled, self.router, self._loop) if compiled is not None else None
-        loops = choice.choice().loops
-        self._amqp_arrivals = (
-            AmqpArrivals(loops, self.router, turn_of(self._loop), partial(Together, self._loop))
-            if isinstance(loops, CompiledLoops)
-            else None
-        )
         self.listeners = self._make_listeners(administration)
         self._housekeeping = Housekeeping(
             (
@@ -127,16 +115,13 @@ class Broker:
         for session in self.mqtt_sessions.attached():
             session.connection.disconnect(ReasonCode.SERVER_SHUTTING_DOWN)
             session.flush_soon()
-        for driver in self.listeners.drivers():
-            if isinstance(driver.owner, AmqpSession):
-                driver.owner.shut_down()
+        self._amqp.shut_down(self.listeners.drivers())
         await asyncio.sleep(0)  # the last words are written at the end of this turn of the loop
         await self.listeners.stop()
         self.router.wills.finish()
         if self._arrivals is not None:
             self._arrivals.close()
-        if self._amqp_arrivals is not None:
-            self._amqp_arrivals.close()
+        self._amqp.close()
         self._threads.stop()
 
     def reconfigure(self, configuration: BrokerConfiguration) -> None:
@@ -173,10 +158,15 @@ class Broker:
 
     def _make_listeners(self, administration: Administration | None) -> Listeners:
         limits, gate, clock = self.configuration.limits, self.gate, self._loop.time
-        for_mqtt, for_amqp = _interceptions(self.devices)
-        container_id = _container_id(self.configuration)
-        self._amqp = AmqpDrivers(
-            limits, container_id, self.router, gate, for_amqp, administration, clock, self._amqp_arrivals
+        for_mqtt = _mqtt_interception(self.devices)
+        self._amqp = LazyAmqpDrivers(
+            limits,
+            _container_id(self.configuration),
+            self.router,
+            gate,
+            partial(_amqp_interception, self.devices),
+            administration,
+            self._loop,
         )
         return Listeners(
             self.configuration,
@@ -213,13 +203,19 @@ def _device_service(api: DeviceApi, router: Router, store: Store) -> DeviceServi
     return DeviceService(api, router, store)
 
 
-def _interceptions(
-    devices: DeviceService | None,
-) -> tuple[mqtt_interception.Interception, amqp_interception.LinkInterception]:
+def _mqtt_interception(devices: DeviceService | None) -> mqtt_interception.Interception:
     """Who steps in between clients and the router: the device API, loaded where a space has it."""
     if devices is None:
-        return mqtt_interception.NO_INTERCEPTION, amqp_interception.NO_INTERCEPTION
-    from edge.broker.hono.amqp import DeviceLinkInterception  # noqa: PLC0415
+        return mqtt_interception.NO_INTERCEPTION
     from edge.broker.hono.mqtt import DeviceInterception  # noqa: PLC0415
 
-    return DeviceInterception(devices), DeviceLinkInterception(devices)
+    return DeviceInterception(devices)
+
+
+def _amqp_interception(devices: DeviceService | None) -> LinkInterception | None:
+    """The same for AMQP, loaded with its first connection; None: nobody."""
+    if devices is None:
+        return None
+    from edge.broker.hono.amqp import DeviceLinkInterception  # noqa: PLC0415
+
+    return DeviceLinkInterception(devices)

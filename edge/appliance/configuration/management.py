@@ -16,7 +16,7 @@ from bridge.resources import schema
 from bridge.resources.errors import ConfigurationRejected, Origin
 from bridge.resources.resource import OWN_VERSION, Resource
 from edge.appliance.configuration.repository import Repository, RepositoryError
-from edge.broker.amqp.services import Answer
+from edge.broker.amqp.administration import Answer
 from edge.configuration.kinds import KINDS
 from edge.configuration.resources import AddressSpec
 
@@ -30,7 +30,7 @@ _NAME_CHARACTERS_MAX: Final = 200
 
 
 class AddressAdministration:
-    """`edge.broker.amqp.services.Administration` over the repository of a data directory."""
+    """`edge.broker.amqp.administration.Administration` over the repository of a data directory."""
 
     def __init__(self, repository: Repository, reload: Callable[[], Awaitable[None]]) -> None:
         """`reload` makes the gateway follow what is applied."""

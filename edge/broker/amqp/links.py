@@ -21,11 +21,12 @@ from edge.broker.amqp.addressing import (
     reception,
     sending_address,
 )
+from edge.broker.amqp.administration import Administration
 from edge.broker.amqp.incoming import IncomingLink
 from edge.broker.amqp.outgoing import OutgoingLink
 from edge.broker.amqp.peer import Peer, denied
 from edge.broker.amqp.scheduler import Scheduler
-from edge.broker.amqp.services import Administration, PutToken, ServiceLink
+from edge.broker.amqp.services import PutToken, ServiceLink
 from edge.broker.model.addresses import AddressType
 from edge.broker.model.authorization import MANAGEMENT, Grant, Operation
 from edge.broker.model.interfaces import AddressError

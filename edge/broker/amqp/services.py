@@ -11,14 +11,14 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, islice
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final
 
 from bridge import sections as s
 from bridge.amqp_values import DecodeError, Int, Ulong, encode
 from bridge.engine import Condition, Engine, Link, State, Transfers
-from bridge.hidden import hides
 from bridge.message import AMQP, Run
 from edge.broker.amqp.addressing import Unacceptable, check_to
+from edge.broker.amqp.administration import Administration, Answer
 from edge.broker.amqp.scheduler import Flusher
 from edge.broker.limits import MANAGEMENT_RESULTS_MAX, SERVICE_CREDIT
 from edge.broker.message.translation import outline
@@ -43,28 +43,9 @@ _CBS_NAMES: Final = "status-code status-description"
 _REPLY_TO, _MESSAGE_ID, _CORRELATION_ID = 4, 0, 5
 
 
-@hides("body")
-class Answer(NamedTuple):
-    """Status as HTTP has it, words for a person, and a body."""
-
-    status: int
-    description: str
-    body: Any = None
-    results: int | None = None
-
-
 Decided = Callable[[str], None]
 PutToken = Callable[[bytes, Decided], None]
 """(token, whom to tell what is wrong with it, or nothing): takes a token, now or later."""
-
-
-class Administration(Protocol):
-    """Who keeps the addresses: the configuration of the gateway."""
-
-    def change(self, operation: str, name: str, attributes: Mapping[str, Any], done: Callable[[Answer], None]) -> None:
-        """Make, change or delete (one of `CHANGES`) the address `name`. `done` is called on the loop's thread when it
-        is on disk and in force, or with what is wrong."""
-        ...
 
 
 _MANAGEMENT_NAMES: Final = "statusCode statusDescription"

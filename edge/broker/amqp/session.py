@@ -23,13 +23,14 @@ from bridge.engine import (
 from bridge.message import Run
 from bridge.sasl import ANONYMOUS
 from edge.broker.amqp.addressing import Unacceptable
+from edge.broker.amqp.administration import Administration
 from edge.broker.amqp.incoming import IncomingLink
 from edge.broker.amqp.interception import NO_INTERCEPTION, LinkInterception
 from edge.broker.amqp.links import SessionLinks
 from edge.broker.amqp.outgoing import OutgoingLink
 from edge.broker.amqp.peer import Peer, denied
 from edge.broker.amqp.scheduler import Scheduler
-from edge.broker.amqp.services import Administration, ServiceLink
+from edge.broker.amqp.services import ServiceLink
 from edge.broker.amqp.will import will_of
 from edge.broker.model.authorization import Ended
 from edge.broker.router.due_wills import WillOrigin

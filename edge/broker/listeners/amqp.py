@@ -2,23 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from typing import Any
 
-from bridge.engine import Engine
+from bridge.engine import Condition, Engine, Opened
 from bridge.sasl import ANONYMOUS, SaslServer
 from bridge.transport.connection import Connection
 from bridge.transport.driver import Driver, Meter
+from edge.broker.amqp.administration import Administration
 from edge.broker.amqp.arrivals import Arrivals
 from edge.broker.amqp.interception import LinkInterception
-from edge.broker.amqp.services import Administration
 from edge.broker.amqp.session import CAPABILITIES, AmqpSession
 from edge.broker.limits import UNREAD_BYTES_MAX, WRITE_BUFFER_BYTES_MAX, Limits
 from edge.broker.listeners.tcp import Gone
-from edge.broker.listeners.turned_away import AmqpTurnedAway
+from edge.broker.listeners.turned_away import NO_ROOM, brief
 from edge.broker.router.router import Router
 from edge.broker.security.authenticator import Gate
 from edge.broker.security.sasl_credentials import SaslCredentials
+
+
+class AmqpTurnedAway:
+    """Owner of a driver over a connection there is no room for: open, and close with amqp:resource-limit-exceeded
+    (section 2.8.16).
+
+    Whatever it says of itself over SASL is believed: it gets nothing for it.
+    """
+
+    def __init__(self, limits: Limits, container_id: str, now: float) -> None:
+        short = brief(limits)
+        self.connection = Engine(
+            container_id=container_id,
+            server=True,
+            sasl=SaslServer(lambda _mechanism, user, _secret: user, anonymous=ANONYMOUS),
+            idle_timeout_s=short.idle_timeout_s,
+            handshake_timeout_s=short.handshake_s,
+            channel_max=0,
+            links_max=1,
+            max_message_size=1,
+            now=now,
+        )
+
+    def handle(self, events: Sequence[Any]) -> None:
+        for event in events:
+            if isinstance(event, Opened):
+                self.connection.close(Condition("amqp:resource-limit-exceeded", NO_ROOM))
+
+    def writable(self) -> None:
+        """Open and close always fit."""
 
 
 class AmqpDrivers:
@@ -81,6 +112,12 @@ class AmqpDrivers:
         owner = AmqpTurnedAway(self._limits, self.container_id, self._clock())
         connection = around(owner.connection)
         return Driver(connection, lambda _driver: owner, write_bytes_max=WRITE_BUFFER_BYTES_MAX, gone=gone)
+
+    def shut_down(self, drivers: Iterable[Driver]) -> None:
+        """Say good-bye over those of these connections that are AMQP's."""
+        for driver in drivers:
+            if isinstance(driver.owner, AmqpSession):
+                driver.owner.shut_down()
 
     def _session(self, engine: Engine, credentials: SaslCredentials | None, driver: Driver) -> AmqpSession:
         if credentials is not None:

@@ -40,6 +40,9 @@ class MqttDrivers:
         self._interception = interception
         self._clock = clock
 
+    async def load(self) -> None:
+        """It is all there: every gateway has devices that speak MQTT."""
+
     def serve(
         self, gone: Gone, identity: str | None, around: Callable[[Connection], Connection], meter: Meter
     ) -> Driver:

@@ -10,7 +10,7 @@ import socket
 from collections.abc import Callable, Mapping
 
 from bridge.transport.driver import Driver
-from bridge.transport.listening import Listening, listen
+from bridge.transport.listening import Listening, Load, listen
 from edge.broker.listeners.secure import Admit, Handshakes, Identify
 from edge.broker.listeners.tls import Certificates, subject_name
 
@@ -55,9 +55,11 @@ def require_free(name: str, host: str, port: int) -> None:
 class TcpListener:
     """One listening socket whose connections are made by `make_driver`."""
 
-    def __init__(self, name: str, make_driver: MakeDriver, turn_away: MakeDriver | None = None) -> None:
+    def __init__(
+        self, name: str, make_driver: MakeDriver, turn_away: MakeDriver | None = None, load: Load | None = None
+    ) -> None:
         """`turn_away` makes the driver of a connection `make_driver` had no room for, to tell it so; where it makes
-        none either, the socket is closed at once."""
+        none either, the socket is closed at once. `load`: see `bridge.transport.listening`."""
         self.name = name
         self.drivers: set[Driver] = set()
         self.turned_away: set[Driver] = set()
@@ -66,6 +68,7 @@ class TcpListener:
         """Connections there was no room for."""
         self._make_driver = make_driver
         self._turn_away = turn_away
+        self._load = load
         self._gone: Gone = self.drivers.discard
         self._listening: Listening | None = None
         self._handshakes: Handshakes | None = None
@@ -90,7 +93,7 @@ class TcpListener:
             )
             make = self._handshakes.make
         try:
-            self._listening = await listen(self.name, make, host, port, BACKLOG)
+            self._listening = await listen(self.name, make, host, port, BACKLOG, self._load)
         except OSError as error:
             raise ListenError(f"{self.name}: cannot listen on {host}:{port}: {_reason(error)}") from error
         return self._listening.address

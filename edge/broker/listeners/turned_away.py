@@ -11,8 +11,6 @@ from typing import Any, Final
 
 import msgspec
 
-from bridge.engine import Condition, Engine, Opened
-from bridge.sasl import ANONYMOUS, SaslServer
 from edge.broker.limits import TURNED_AWAY_S, Limits
 from edge.broker.message.mqtt_reason_codes import ReasonCode
 from edge.broker.mqtt.connection import Connection
@@ -34,35 +32,6 @@ class MqttTurnedAway:
 
     def writable(self) -> None:
         """A CONNACK always fits."""
-
-
-class AmqpTurnedAway:
-    """The same for AMQP: open, and close with amqp:resource-limit-exceeded (section 2.8.16).
-
-    Whatever it says of itself over SASL is believed: it gets nothing for it.
-    """
-
-    def __init__(self, limits: Limits, container_id: str, now: float) -> None:
-        short = brief(limits)
-        self.connection = Engine(
-            container_id=container_id,
-            server=True,
-            sasl=SaslServer(lambda _mechanism, user, _secret: user, anonymous=ANONYMOUS),
-            idle_timeout_s=short.idle_timeout_s,
-            handshake_timeout_s=short.handshake_s,
-            channel_max=0,
-            links_max=1,
-            max_message_size=1,
-            now=now,
-        )
-
-    def handle(self, events: Sequence[Any]) -> None:
-        for event in events:
-            if isinstance(event, Opened):
-                self.connection.close(Condition("amqp:resource-limit-exceeded", NO_ROOM))
-
-    def writable(self) -> None:
-        """Open and close always fit."""
 
 
 def brief(limits: Limits) -> Limits:

@@ -108,7 +108,7 @@ class LaneTarget(Target):
         if self.protocol == "mqtt":
             connection: Any = peer.driver.connection
             return connection.lane is not None
-        arrivals = self._broker._amqp_arrivals
+        arrivals = self._broker._amqp.arrivals
         return arrivals is not None and any(lane.driver is peer.driver for lane in arrivals._lanes.values())
 
     def _joined(self) -> Peer:

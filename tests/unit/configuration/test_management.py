@@ -10,7 +10,7 @@ import pytest
 
 from edge.appliance.configuration.management import AddressAdministration
 from edge.appliance.configuration.repository import Repository, RepositoryError
-from edge.broker.amqp.services import Answer
+from edge.broker.amqp.administration import Answer
 from edge.broker.model.addresses import AddressType
 from edge.configuration.resources import AddressSpec
 
