@@ -118,6 +118,7 @@ def run(
         forward=filters,
     )
     prepared = _prepared(options)
+    _require_parts()
     log_to_stderr(logging.INFO)
     faulthandler.enable()  # a watchdog ends us by SIGABRT: the log then says where every thread was
     native.report()
@@ -151,6 +152,19 @@ def _prepared(options: RunOptions) -> tuple[BrokerConfiguration, Applied]:
         raise CommandError(lines, hint="nothing was started; correct the resources above", code=Exit.USAGE) from None
     except RepositoryError as error:
         raise CommandError(str(error)) from None
+
+
+def _require_parts() -> None:
+    """Have a gateway that lacks something not start. Raises CommandError."""
+    from edge.appliance.parts import fault_of
+
+    try:
+        fault = fault_of()
+    except OSError:
+        return  # there is no room for another process: the part's first use tells it
+    if fault:
+        hint = "install Waypost anew: pip install --force-reinstall 'waypost[edge]'"
+        raise CommandError(f"a part of the gateway cannot be loaded: {fault}", hint=hint)
 
 
 def _serve(options: RunOptions, configuration: BrokerConfiguration, applied: Applied) -> bool:

@@ -43,7 +43,7 @@ from edge.broker.model.address_policy import DurabilityMode
 from edge.broker.retention import summaries
 from edge.broker.router.commands.addresses import PLAIN, CommandAddresses, with_commands
 from edge.broker.router.router import Router
-from edge.broker.router.uplinks import ConnectorUplink, Uplinks
+from edge.broker.router.uplinks import Uplinks, is_to_hub
 from edge.broker.security.credentials import CredentialsError
 from edge.broker.security.followed_users import FollowedUsers
 from edge.broker.security.statement_key import StatementKey
@@ -58,6 +58,7 @@ if TYPE_CHECKING:
 
     from edge.appliance.desired.trials import Trials
     from edge.broker.http.api import DeviceApi
+    from edge.broker.router.connector_uplink import ConnectorUplink
     from edge.broker.security.issuer import Issuer
 
 log = logging.getLogger(__name__)
@@ -205,6 +206,7 @@ class Gateway:
     async def reconfigure(self, configuration: BrokerConfiguration) -> None:
         """Follow a new configuration without a pause, as far as it is `Live`; the rest has to be as it was."""
         configuration = _with_addresses(configuration)
+        await self.uplinks.load(configuration)
         before, self.configuration = self.configuration, configuration
         try:
             await self.users.change(partial(apply_resources, configured=configuration.users))
@@ -333,7 +335,7 @@ class Gateway:
             "state": "paused" if state.paused else "connected" if state.connected else "connecting",
             "endpoint": state.endpoint or "",
             "backlog_messages": self.uplinks.backlog,
-            "progress": msgspec.to_builtins(first.progress()) if isinstance(first, ConnectorUplink) else {},
+            "progress": msgspec.to_builtins(first.progress()) if is_to_hub(first) else {},
             "sent": figures.messages_sent,
             "acked": figures.messages_accepted,
             "last_error": state.last_error,

@@ -19,7 +19,7 @@ from edge.appliance.problems import memory_problems, name_problems, room_problem
 from edge.appliance.program import as_called
 from edge.broker.configuration import BrokerConfiguration, ConnectorType
 from edge.broker.delivery import LogSubscription
-from edge.broker.router.uplinks import AnyConnector, ConnectorUplink, Uplinks
+from edge.broker.router.uplinks import AnyConnector, Uplinks, is_to_hub
 from edge.broker.server import Broker
 from edge.broker.store.sqlite import SqliteStore
 from edge.health.certificates import certificate_problems
@@ -263,7 +263,7 @@ def _peer(uplink: AnyConnector) -> str:
 
 def budget_problems(name: str, uplink: AnyConnector) -> Iterator[Found]:
     """Of the month's data budget, four fifths or all of it is used."""
-    pacer = uplink.uplink.pacer if isinstance(uplink, ConnectorUplink) else None
+    pacer = uplink.uplink.pacer if is_to_hub(uplink) else None
     if pacer is None or pacer.used < BUDGET_NEAR:
         return
     if pacer.is_used_up:

@@ -21,7 +21,7 @@ from bridge.plain import Hop
 from bridge.reports import Reports
 from bridge.socket_attempt import SocketAttempt
 from bridge.uplink import Outcomes, Uplink
-from edge.broker.router.uplinks import BACKOFF, UPLINK_LIMITS
+from edge.broker.router.connector_uplink import BACKOFF, UPLINK_LIMITS
 from tests.support.processes import free_port, hub
 
 SERVED_S: Final = 60.0

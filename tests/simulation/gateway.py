@@ -38,7 +38,8 @@ from edge.broker.model.address_policy import AddressPolicy, WhenFull
 from edge.broker.model.addresses import AddressRule, AddressType
 from edge.broker.retention.manifests import Manifests
 from edge.broker.router.commands.addresses import PLAIN, with_commands
-from edge.broker.router.uplinks import AnyConnector, ConnectorUplink, Uplinks
+from edge.broker.router.connector_uplink import ConnectorUplink
+from edge.broker.router.uplinks import AnyConnector, Uplinks
 from edge.broker.server import Broker
 from edge.broker.store.engine import StoreEngine
 from tests.simulation.environment import wall_ns

@@ -125,7 +125,7 @@ class Uplink(TypedDict, total=False):
     since: str
     """When `connected` became what it is."""
     progress: dict[str, Any]
-    """`edge.broker.router.uplinks.Progress`."""
+    """`edge.broker.router.connector_uplink.Progress`."""
 
 
 class ConnectorFigures(TypedDict, total=False):

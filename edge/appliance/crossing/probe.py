@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 
 from edge.appliance.crossing.documents import PROBE_S, ProbeResult
-from edge.broker.router.uplinks import AnyConnector, ConnectorUplink
+from edge.broker.router.uplinks import AnyConnector, is_to_hub
 
 
 async def probe(uplink: AnyConnector, clock_s: Callable[[], float] = time.monotonic) -> ProbeResult:
@@ -22,7 +22,7 @@ async def probe(uplink: AnyConnector, clock_s: Callable[[], float] = time.monoto
         return ProbeResult(name, False, None, "it is paused")
     if not state.connected:
         return ProbeResult(name, False, None, f"not connected: {state.last_error or 'no attempt has ended yet'}")
-    if not (isinstance(uplink, ConnectorUplink) and state.batching):
+    if not (is_to_hub(uplink) and state.batching):
         return ProbeResult(
             name, True, None, f"{state.peer or 'the peer'} is attached; it is no hub that answers probes"
         )

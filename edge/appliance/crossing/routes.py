@@ -26,7 +26,7 @@ from edge.appliance.crossing.probe import probe
 from edge.appliance.crossing.status import BridgeWatch
 from edge.broker.http.access import Access
 from edge.broker.http.application import needing
-from edge.broker.router.uplinks import AnyConnector, ConnectorUplink
+from edge.broker.router.uplinks import AnyConnector, is_to_hub
 
 NEVER_CACHED: Final = {"Cache-Control": "no-store"}
 
@@ -93,5 +93,5 @@ class _Bridge:
 
 
 def _ask(uplink: AnyConnector) -> None:
-    if isinstance(uplink, ConnectorUplink):
+    if is_to_hub(uplink):
         uplink.manifests.ask()

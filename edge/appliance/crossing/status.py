@@ -12,7 +12,7 @@ from edge.appliance.crossing.documents import BridgeStatus, ConnectorStatus, For
 from edge.broker.configuration import Forwarder
 from edge.broker.delivery import LogSubscription
 from edge.broker.delivery.durable import FORWARDER_PREFIX
-from edge.broker.router.uplinks import AnyConnector, ConnectorUplink, Uplinks
+from edge.broker.router.uplinks import AnyConnector, Uplinks, is_to_hub
 from edge.broker.store.contract import Store
 
 RATE_S: Final = 60
@@ -112,8 +112,8 @@ class BridgeWatch:
         connector, state = uplink.connector, uplink.dialer.state
         rate, shrinks = self._rates.of(connector.name)
         backlog = uplink.backlog
-        progress = uplink.progress() if isinstance(uplink, ConnectorUplink) else None
-        manifests = uplink.manifests if isinstance(uplink, ConnectorUplink) else None
+        progress = uplink.progress() if is_to_hub(uplink) else None
+        manifests = uplink.manifests if is_to_hub(uplink) else None
         hour = manifests.stated_until if manifests is not None else None
         return ConnectorStatus(
             name=connector.name,

@@ -25,12 +25,12 @@ from edge.appliance.desired.inbox import Answer, DesiredInbox
 from edge.appliance.identity.location import identity_file
 from edge.appliance.options import OptionsRefused
 from edge.appliance.update.following import SystemFollower
-from edge.broker.router.uplinks import ConnectorUplink
 
 if TYPE_CHECKING:
     from bridge.resources.resource import Resource
     from edge.appliance.following import Following
     from edge.appliance.gateway import Gateway
+    from edge.broker.router.connector_uplink import ConnectorUplink
 
 log = logging.getLogger(__name__)
 

@@ -1,369 +1,44 @@
 """Uplinks: the connectors of a space, each dialling its peer, and the forwarders bound to them.
 
-To the router an uplink is a consumer of durable subscriptions, so everything a subscription can do (cursor, backlog in
-the store, redelivery after a break) is what a forwarder does.
+What connectors are made of (1 MiB of code, and AMQP's 2) is imported where there is one.
 """
 
 from __future__ import annotations
 
 import asyncio
+import importlib
 import logging
-import random
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
-from typing import Any, Final
+import sys
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeGuard
 
-import msgspec
-
-from bridge.backoff import Backoff, BackoffPolicy
-from bridge.batch import Lane
-from bridge.dialer import Attempt, Dialer, Endpoint
-from bridge.flow import Pump
-from bridge.forwarders.inbox import Inbox
-from bridge.gateway_link import GatewayLink, bind_shell
-from bridge.limits import LIVE_BATCHES_UNDELAYED, LIVE_GATHER_S
-from bridge.pace import Pacer, Spent
-from bridge.plain import Hop
-from bridge.reports import Reports
-from bridge.socket_attempt import SocketAttempt
-from bridge.uplink import Outcomes, Shell, Uplink, UplinkFigures, UplinkLimits
-from edge.broker.configuration import BrokerConfiguration, Connector, ConnectorType, Direction, Forwarder
-from edge.broker.delivery import LogSubscription
-from edge.broker.delivery.durable import FORWARDER_PREFIX
-from edge.broker.model.addresses import AddressType
-from edge.broker.model.backfill import Backfill
+from edge.broker.configuration import BrokerConfiguration, Connector, ConnectorType, Direction
 from edge.broker.model.clock import WallClock
-from edge.broker.model.interfaces import Outcome
-from edge.broker.model.topics import matches
-from edge.broker.retention.clock_offsets import ClockOffsets
-from edge.broker.retention.loss_reports import LEDGER_RANGES, LossReports
-from edge.broker.retention.manifests import Manifests, Signer
 from edge.broker.router.commands.addresses import PLAIN, CommandAddresses, command_forwarders
-from edge.broker.router.commands.inbox import CommandInbox
 from edge.broker.router.commands.receipts import CommandReceipts
-from edge.broker.router.connector_types import ATTEMPTS, engine_of
-from edge.broker.router.forwarding import Forwarding
 from edge.broker.router.known_names import NamesByForwarder
-from edge.broker.router.peer_connector import PeerConnector, dialed
 from edge.broker.router.router import Router
-from edge.broker.security.peer_tls import peer_context
 from edge.broker.store.contract import Store
 from edge.broker.store.errors import StoreError
 
+if TYPE_CHECKING:
+    from bridge.dialer import Dialer
+    from edge.broker.retention.manifests import Signer
+    from edge.broker.router.connector_uplink import ConnectorUplink
+    from edge.broker.router.peer_connector import PeerConnector
+
 log = logging.getLogger(__name__)
 
-OUTCOMES: Final = Outcomes(Outcome.ACCEPTED, Outcome.REJECTED)
+AnyConnector: TypeAlias = "ConnectorUplink | PeerConnector"
 
-BACKOFF: Final = BackoffPolicy(first_s=0.5, limit_s=15.0, stable_s=30.0)
-"""A gateway whose hub is away asks every 7.5 to 15 s: 10 000 of them are about 900 attempts a second, and what waited
-begins to cross within 15 s of the hub's return."""
-
-UPLINK_LIMITS: Final = UplinkLimits(gather_s=LIVE_GATHER_S, batches_undelayed=LIVE_BATCHES_UNDELAYED)
-
-BEFORE_FORWARDER = "before forwarder"
-"""Reason in the ledger: stored for somebody else before there was a forwarder, so never owed to this peer."""
+TO_HUB: Final = "edge.broker.router.connector_uplink"
+TO_PEER: Final = "edge.broker.router.connector_types"
+"""The modules that import all that connectors to a hub, and to other peers, are made of."""
 
 
-BEFORE_EPOCH = "before epoch"
-"""Reason in the ledger: these sequences were given in the epoch before, and are owed under its name."""
-
-
-LINEAGE_LOGS_MAX: Final = 20_000
-"""Ends of logs told with the lineage, 200 KB of JSON: of the newest opening always, and of as many more as fit."""
-
-
-BUDGET: Final = "budget"
-"""Kind of the small state that says what of a month's budget is spent: name of the connector -> `bridge.pace.Spent`."""
-
-BUDGET_KEPT_PARTS: Final = 100
-"""A hundredth of the budget is spent, at most, before it is written down: so much a crash may forget."""
-
-
-class Progress(msgspec.Struct, frozen=True):
-    """How far a connector is with what is kept for its peer."""
-
-    live_messages: int
-    """Not accepted by it, of what came since the link came up."""
-    backlog_messages: int
-    """The same of what was there."""
-    bytes_s: float
-    """What the link has carried of late; 0 when nothing is known."""
-    left_s: float | None
-    """Until all of it is there, at this rate; None when nobody knows."""
-    budget_bytes: int | None
-    """Of a month; None: there is none."""
-    spent_bytes: int
-    """Of it, this month (UTC)."""
-    quiet: bool
-    """A backlog waits for the end of the quiet hours."""
-
-
-class ConnectorUplink:
-    """One connector with its forwarders: dials for ever, sends what its forwarders' filters match."""
-
-    def __init__(
-        self,
-        connector: Connector,
-        *,
-        space: str,
-        hop: Hop,
-        router: Router,
-        store: Store,
-        signer: Signer,
-        commands: CommandInbox,
-        carried: Sequence[Forwarder] = (),
-        clock: WallClock | None = None,
-    ) -> None:
-        """`hop` names this gateway and its store's epoch towards the peer. `commands` take what the hub sends down;
-        `carried` are forwarders that nobody has to configure; `clock` stamps messages (None: nothing is told of it).
-        `start` begins to dial."""
-        self.connector = connector
-        self.inboxes: list[Inbox] = [commands]
-        """Of what the hub sends down; to be added to before `start`."""
-        self._commands = commands
-        self._carried = tuple(carried)
-        self.reports = Reports()
-        self._losses = LossReports(store, self.reports, connector.name)
-        router.loss_listeners.add(self._losses.feed)
-        router.tick_listeners.add(commands.inbound.try_again)
-        self.manifests = Manifests(
-            store, self.reports, connector.name, gateway=hop.gateway, covers=self._covers, signer=signer
-        )
-        self.clock_offsets = (
-            None
-            if clock is None
-            else ClockOffsets(store, self.reports, connector.name, clock=clock, sends=self._forwards)
-        )
-        self.uplink = Uplink(
-            f"uplink {connector.name}",
-            hop,
-            space=space,
-            outcomes=OUTCOMES,
-            bases=router.bases,
-            epochs=store.epochs,
-            log_of=_log_of,
-            reached=lambda: store.reached,
-            clock=router.now_s,
-            limits=UPLINK_LIMITS,
-            pacer=_pacer(connector, hop.gateway, router, store),
-        )
-        self.uplink.begun = self._part_lanes
-        self._spent_kept = 0
-        """Bytes of the month's budget that the store knows of."""
-        self._router = router
-        self._store = store
-        self.reports.lineage = self._lineage
-        self._forwardings: dict[str, Forwarding] = {}
-        self.forwarders: dict[str, Forwarder] = {}
-        """Those that are bound, by name."""
-        self.dialer = Dialer(
-            dialed(connector),
-            lambda dialer, endpoint: self._attempt(dialer, endpoint, hop.gateway),
-            backoff=Backoff(BACKOFF, random.Random().random),  # noqa: S311 - jitter, no secret
-        )
-
-    def forward(self, forwarders: Sequence[Forwarder]) -> None:
-        """Bind these forwarders and no others: what their filters match is kept from now on, and sent. Where one says
-        something else than before, all are bound anew, in their order."""
-        forwarders = [forwarder for forwarder in forwarders if forwarder.direction is Direction.OUT]
-        altered = any(self.forwarders.get(forwarder.name, forwarder) != forwarder for forwarder in forwarders)
-        self.forwarders = {forwarder.name: forwarder for forwarder in forwarders}
-        self._bind_all([*forwarders, *self._carried], altered=altered)
-
-    def _bind_all(self, forwarders: Sequence[Forwarder], *, altered: bool) -> None:
-        wanted = {forwarder.name for forwarder in forwarders}
-        for name in [name for name in self._forwardings if altered or name not in wanted]:
-            self._unbind(name, gone=name not in wanted)
-        for forwarder in forwarders:
-            if forwarder.name not in self._forwardings:
-                name = f"{FORWARDER_PREFIX}{self.connector.name}/{forwarder.name}"
-                self._forwardings[forwarder.name] = Forwarding(self._router, self.uplink.live, name, forwarder.filter)
-                self._forwardings[forwarder.name].newest = Backfill.parse(forwarder.backfill).newest
-        for forwarding in self._forwardings.values():
-            before = forwarding.subscriptions
-            forwarding.follow()
-            self._remove([each for each in before if each not in forwarding.subscriptions])
-        backfills = [Backfill.parse(forwarder.backfill) for forwarder in forwarders]
-        self.uplink.live_share = min((backfill.live_share for backfill in backfills), default=1.0)
-        if self.uplink.connected:
-            self._part_lanes()
-        for forwarding in self._forwardings.values():
-            for subscription in forwarding.subscriptions:
-                self.uplink.live.add(subscription)
-
-    def _part_lanes(self) -> None:
-        """The link is up: what is in the store by now is backlog, what comes is live."""
-        for forwarding in self._forwardings.values():
-            before = forwarding.lanes
-            forwarding.part_lanes(self._store, self.uplink.backlog)
-            for lane in before:
-                if lane not in forwarding.lanes:
-                    self.uplink.backlog.remove(lane)
-            for lane in forwarding.lanes:
-                self.uplink.backlog.add(lane)
-
-    def explain(self) -> None:
-        """Tell the peer's ledger where its addresses begin. It knows repeated ranges, so this is said at each start."""
-        patterns = [forwarding.pattern for forwarding in self._forwardings.values()]
-        epochs = self._store.epochs
-        names = [
-            (*part, address, BEFORE_FORWARDER)
-            for address, base in self._router.bases.items()
-            for part in epochs.parts(address, 0, base - 1)
-        ]
-        names += [(epoch, 0, last, address, BEFORE_EPOCH) for epoch, address, last in epochs.before()]
-        ranges = [
-            {"epoch": epoch, "address": address, "first_sequence": first, "last_sequence": last, "reason": reason}
-            for epoch, first, last, address, reason in names
-            if any(matches(pattern, address) for pattern in patterns)
-        ]
-        for start in range(0, len(ranges), LEDGER_RANGES):
-            self.reports.ledger({"ranges": ranges[start : start + LEDGER_RANGES]}, lambda _kept: None)
-        self._losses.feed()
-
-    def restate(self) -> None:
-        """Messages have other names than before: what was said of them and has not left is said anew."""
-        self.reports.clear()
-        self._losses.restart()
-        self.manifests.restate()
-        if self.clock_offsets is not None:
-            self.clock_offsets.restate()
-        self.explain()
-
-    def _covers(self, address: str) -> bool:
-        """Every message of this address is this peer's: other consumers of a queue may have taken some."""
-        return self._forwards(address) and self._router.address_type(address) is not AddressType.QUEUE
-
-    def _forwards(self, address: str) -> bool:
-        return any(matches(forwarding.pattern, address) for forwarding in self._forwardings.values())
-
-    def _lineage(self) -> dict[str, Any]:
-        """As `cloud.hub.documents.Lineage` reads it."""
-        store, told = self._store, list[list[int] | None]()
-        size = 0
-        for ends in store.opening_ends():
-            size += 0 if ends is None else len(ends)
-            if told and size > LINEAGE_LOGS_MAX:
-                break
-            told.append(None if ends is None else [number for pair in ends.items() for number in pair])
-        return {"epoch": store.epoch, "openings": list(store.openings), "ends": told[::-1]}
-
-    @property
-    def figures(self) -> UplinkFigures:
-        """What it has done since it was made."""
-        return self.uplink.figures
-
-    def look(self, now_ns: int, *, clock_good: bool) -> None:
-        """Called every few seconds: an hour may be over, of which a manifest is due."""
-        self.manifests.look(now_ns, clock_good=clock_good)
-        if self.clock_offsets is not None:
-            self.clock_offsets.look()
-        pacer = self.uplink.pacer
-        if pacer is not None and pacer.pace.monthly_budget is not None:
-            pacer.look(clock_good=clock_good)
-            if abs(pacer.spent.bytes - self._spent_kept) * BUDGET_KEPT_PARTS >= pacer.pace.monthly_budget:
-                self.keep_spent()
-
-    def keep_spent(self) -> None:
-        """Write down what has been spent of the month's budget."""
-        pacer = self.uplink.pacer
-        if pacer is not None and pacer.spent.bytes != self._spent_kept:
-            self._spent_kept = pacer.spent.bytes
-            self._store.put(BUDGET, self.connector.name, msgspec.json.encode(pacer.spent))
-
-    def progress(self) -> Progress:
-        """How far it is with what is kept for the peer."""
-        figures, pacer, waiting = self.uplink.figures, self.uplink.pacer, self.backlog
-        lanes = [lane for forwarding in self._forwardings.values() for lane in forwarding.lanes]
-        left, rate = sum(lane.count for lane in lanes), self.uplink.rate.bytes_s
-        each = figures.bytes_accepted / figures.messages_accepted if figures.messages_accepted else 0.0
-        return Progress(
-            live_messages=max(waiting - left, 0),
-            backlog_messages=left,
-            bytes_s=rate,
-            left_s=waiting * each / rate if rate and each else None,
-            budget_bytes=pacer.pace.monthly_budget if pacer is not None else None,
-            spent_bytes=pacer.spent.bytes if pacer is not None else 0,
-            quiet=pacer is not None and pacer.is_quiet(Lane.BACKLOG),
-        )
-
-    def tell_status(self, document: dict[str, Any]) -> None:
-        """Tell the hub how we are; the latest counts."""
-        self.reports.status(document)
-
-    def release(self) -> None:
-        """Bind nothing any more, and tell nothing."""
-        self.keep_spent()
-        if self.clock_offsets is not None:
-            self.clock_offsets.release()
-        self._router.loss_listeners.remove(self._losses.feed)
-        self._router.tick_listeners.remove(self._commands.inbound.try_again)
-        self._commands.release()
-        self._carried = ()
-        self.forward(())
-
-    def _unbind(self, name: str, *, gone: bool) -> None:
-        forwarding = self._forwardings.pop(name)
-        parts = forwarding.parts
-        self._remove([*forwarding.subscriptions, *parts, *forwarding.lanes])
-        forwarding.end()
-        if gone:
-            left = sum(part.backlog for part in parts)
-            log.warning("forwarder %s is gone; up to %d messages stay in the store for it", name, left)
-
-    def _remove(self, subscriptions: Sequence[Pump]) -> None:
-        for subscription in subscriptions:
-            self.uplink.remove(subscription)
-
-    @property
-    def backlog(self) -> int:
-        """Messages kept for the peer that it has not accepted (an upper bound while behind)."""
-        return sum(part.backlog + part.outstanding for part in self.parts)
-
-    @property
-    def parts(self) -> list[LogSubscription]:
-        """The forwarders' places in the logs of the store."""
-        return list(dict.fromkeys(part for forwarding in self._forwardings.values() for part in forwarding.parts))
-
-    def _attempt(self, dialer: Dialer, endpoint: Endpoint, container: str) -> Attempt:
-        connector = self.connector
-        return SocketAttempt(
-            dialer,
-            endpoint,
-            GatewayLink(
-                engine_of(connector, container, endpoint.host), self.uplink, self.reports, inboxes=self.inboxes
-            ),
-            self._bind,
-            tls=partial(peer_context, connector.tls) if connector.tls is not None else None,
-            interface=connector.interface,
-            proxy=connector.proxy,
-        )
-
-    def _bind(self, shell: Shell) -> None:
-        bind_shell(self.uplink, self.reports, shell)
-
-
-def _commands_of(connector: str) -> str:
-    """Whose names those of its commands are; forwarders have a ``/`` in theirs."""
-    return f"{connector}/commands"
-
-
-def _pacer(connector: Connector, gateway: str, router: Router, store: Store) -> Pacer | None:
-    """None where the connector has no pace."""
-    if connector.pace is None:
-        return None
-    spent = Spent()
-    for name, kept in store.items(BUDGET):
-        if name == connector.name:
-            spent = msgspec.json.decode(kept, type=Spent)
-    return Pacer(connector.pace, gateway, utc_s=lambda: router.now_ns() / 1e9, spent=spent)
-
-
-def _log_of(subscription: Any) -> int | None:
-    return subscription.log if isinstance(subscription, LogSubscription) else None
-
-
-AnyConnector = ConnectorUplink | PeerConnector
+def is_to_hub(uplink: AnyConnector) -> TypeGuard[ConnectorUplink]:
+    """Whether it is of the type ``waypost``."""
+    return uplink.connector.type is ConnectorType.WAYPOST
 
 
 class Uplinks:
@@ -402,6 +77,14 @@ class Uplinks:
     def __iter__(self) -> Iterator[AnyConnector]:
         return iter(list(self._by_name.values()))
 
+    async def load(self, configuration: BrokerConfiguration) -> None:
+        """Import what the connectors of this configuration are made of, beside the loop; `configure` does it in the
+        loop otherwise. Raises ImportError, or what a module raises."""
+        to_hub = [connector.type is ConnectorType.WAYPOST for connector in configuration.connectors]
+        for name in (*((TO_HUB,) if any(to_hub) else ()), *((TO_PEER,) if not all(to_hub) else ())):
+            if name not in sys.modules:
+                await asyncio.to_thread(importlib.import_module, name)
+
     def configure(self, configuration: BrokerConfiguration) -> list[AnyConnector]:
         """Make what the configuration asks for and is not there; returns what it does not ask for any more, for the
         caller to close: a connector of the same name dials when that is over. The subscription of a forwarder that is
@@ -437,7 +120,7 @@ class Uplinks:
         dialers = (*(uplink.dialer for uplink in self), *self._leaving.values())
         await asyncio.gather(*(dialer.close() for dialer in dialers))
         for uplink in self:
-            if isinstance(uplink, ConnectorUplink):
+            if is_to_hub(uplink):
                 uplink.keep_spent()
 
     @property
@@ -448,8 +131,15 @@ class Uplinks:
     def _make(self, connector: Connector, configuration: BrokerConfiguration) -> AnyConnector:
         gateway = connector.container or configuration.gateway
         if connector.type is not ConnectorType.WAYPOST:
+            from edge.broker.router.connector_types import ATTEMPTS  # noqa: PLC0415 - see above
+            from edge.broker.router.peer_connector import PeerConnector  # noqa: PLC0415
+
             make = ATTEMPTS[connector.type]
             return PeerConnector(connector, make, self._names, gateway=gateway, router=self._router, store=self._store)
+        from bridge.plain import Hop  # noqa: PLC0415
+        from edge.broker.router.commands.inbox import CommandInbox  # noqa: PLC0415
+        from edge.broker.router.connector_uplink import ConnectorUplink  # noqa: PLC0415
+
         inbox = CommandInbox(
             connector.name,
             self._router,
@@ -483,3 +173,8 @@ class Uplinks:
         for uplink in self:
             uplink.restate()
         return True
+
+
+def _commands_of(connector: str) -> str:
+    """Whose names those of its commands are; forwarders have a ``/`` in theirs."""
+    return f"{connector}/commands"

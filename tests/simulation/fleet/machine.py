@@ -31,7 +31,7 @@ from edge.appliance.following import Applied, Following
 from edge.appliance.gateway import Gateway as Appliance
 from edge.appliance.identity.location import identity_file
 from edge.appliance.options import OptionsRefused, RunOptions
-from edge.broker.router.uplinks import ConnectorUplink
+from edge.broker.router.connector_uplink import ConnectorUplink
 from tests.simulation.environment import wall_ns
 from tests.simulation.gateway import OWN
 from tests.simulation.history import History

@@ -8,8 +8,8 @@ from edge.appliance.health import budget_problems
 from edge.broker.configuration import Connector, EndpointHost
 from edge.broker.router.commands.addresses import PLAIN
 from edge.broker.router.commands.inbox import CommandInbox
+from edge.broker.router.connector_uplink import ConnectorUplink
 from edge.broker.router.known_names import KnownNames
-from edge.broker.router.uplinks import ConnectorUplink
 from edge.health.problems import Severity
 from tests.unit.broker.test_manifests import Key
 from tests.unit.broker.test_promises import S, Site

@@ -66,7 +66,7 @@ class Device(Origin):
 
 
 class Forwarders:
-    """Two forwarders of one connector, as `edge.broker.router.uplinks` has them."""
+    """Two forwarders of one connector, as `edge.broker.router.connector_uplink` has them."""
 
     def __init__(self, site: Site, *patterns: str) -> None:
         self.peer = Peer()
