@@ -22,7 +22,6 @@ This module knows no link, no store and no clock. `encode` and `decode` may be c
 
 from __future__ import annotations
 
-import enum
 import struct
 import zlib
 from array import array
@@ -35,6 +34,7 @@ from typing import Final, NamedTuple, TypeVar
 import msgspec
 
 from bridge.columns import FAST, BatchError, Codec, Reader, dictionary, pack, planes, unpack
+from bridge.lane import Lane
 from bridge.limits import (
     BATCH_COLUMNS_BYTES_MAX,
     BATCH_EXPANDED_BYTES_MAX,
@@ -78,13 +78,6 @@ _HEAD: Final = struct.Struct("<4sIBBHIIIIIIHH")
 _CHECKED_FROM: Final = 8  # the checksum covers everything after itself
 
 T = TypeVar("T")
-
-
-class Lane(enum.IntEnum):
-    """Which of a forwarder's two flows a batch belongs to."""
-
-    LIVE = 0
-    BACKLOG = 1
 
 
 class Range(msgspec.Struct, frozen=True, gc=False):

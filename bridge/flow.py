@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
-from bridge.batch import Lane
+from bridge.lane import Lane
 from bridge.limits import MESSAGE_OVERHEAD_BYTES
 from bridge.message import Run, Stored
 

@@ -14,7 +14,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from bridge.batch import Lane
+from bridge.lane import Lane
 from bridge.resources.fields import Bytes, Live, Part, Seconds
 
 HOURS: Final = r"^([01]\d|2[0-3]):[0-5]\d-([01]\d|2[0-3]):[0-5]\d$"

@@ -24,10 +24,11 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 
 from bridge import plain
-from bridge.batch import CAPABILITY, Lane, encode
+from bridge.batch import CAPABILITY, encode
 from bridge.columns import FAST, SMALL
 from bridge.engine import Detail, Engine, Link, State
 from bridge.flow import Flow, Piece, Pump, Subscription, halves, piece_of, split
+from bridge.lane import Lane
 from bridge.limits import (
     BACKLOG_LOOK_S,
     LIVE_CREDIT_KEPT,

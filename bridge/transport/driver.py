@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple, Protocol, cast
 
 from bridge.transport.connection import Connection
-from bridge.transport.deadlines import FINE_S, Deadlines, Slot, deadlines_of
+from bridge.transport.deadlines import FINE_S, Slot, deadlines_of
 from bridge.transport.served import ServedTransport, UnreadError
 from bridge.transport.slow_lane import LARGE_BYTES, SLICE_S, slow_lane_of
 from bridge.transport.tcp_path import Path, path_of
@@ -181,11 +181,9 @@ class Driver(asyncio.Protocol):
         self._put_off = b""
         """A read that waits for its turn; it goes with a connection that breaks."""
         self._ending: Ending | None = None
-        """None while nothing ends."""
         # One beside the other: a compiled one has a byte for each then, and eight where they are among others.
-        self.congested = False
+        self.congested = self._flush_scheduled = False
         self.dialed: Final = dialed
-        self._flush_scheduled = False
         self._failed = False
         """The machine or its owner has raised: the socket is being dropped."""
         self._known = meter is None
@@ -310,7 +308,8 @@ class Driver(asyncio.Protocol):
             if events and self._owner is not None:
                 self._owner.handle(events)
         except Exception as error:
-            self._log(peer, error)
+            if not self._failed:
+                _log_fault(peer, error)
         finally:
             self._owner = None  # it holds us too: without this both would wait for the garbage collector
             if self._meter is not None:
@@ -349,8 +348,7 @@ class Driver(asyncio.Protocol):
     @property
     def address(self) -> str:
         """Host of the peer, empty when it is gone."""
-        peer = self.transport.get_extra_info("peername") if self.transport is not None else None
-        return str(peer[0]) if isinstance(peer, tuple) and peer else ""
+        return self.peername.rpartition(":")[0]
 
     @property
     def path(self) -> Path:
@@ -388,7 +386,7 @@ class Driver(asyncio.Protocol):
         """Somebody else writes now all that the connection has to send. False where there is more to do than that:
         `write` is to be called instead."""
         transport = self.transport
-        if transport is None or self._failed or self._slot is None or self._linger_until is not None:
+        if transport is None or self._failed or self._slot is None or self._ending is not None:
             return False
         if transport.get_write_buffer_size() or transport.is_closing():
             return False
@@ -455,8 +453,7 @@ class Driver(asyncio.Protocol):
         if (transport := self.transport) is not None:
             held += transport.get_write_buffer_size()
             held += transport.held_bytes if isinstance(transport, ServedTransport) else 0
-        if held <= UNCOUNTED_BYTES:
-            held = 0
+        held = 0 if held <= UNCOUNTED_BYTES else held
         if held != self.held_bytes:
             self.held_bytes = held
             self._meter.held(self, held)
@@ -490,14 +487,6 @@ class Driver(asyncio.Protocol):
     def _loop(self) -> asyncio.AbstractEventLoop:
         return self._turn.loop
 
-    @property
-    def _deadlines(self) -> Deadlines:
-        return deadlines_of(self._loop)
-
-    @property
-    def _linger_until(self) -> float | None:
-        return None if self._ending is None else self._ending.linger_until
-
     def _ends(self) -> Ending:
         if self._ending is None:
             self._ending = Ending()
@@ -514,17 +503,11 @@ class Driver(asyncio.Protocol):
 
     def _fail(self, error: Exception) -> None:
         """The connection cannot go on: `connection_lost` follows, and tells the machine."""
-        self._log(self.peername, error)
+        if not self._failed:
+            _log_fault(self.peername, error)
         self._failed = True
         self._leave_slot()
         self.abort()
-
-    def _log(self, peer: str, error: Exception) -> None:
-        """Type and place alone: what an exception says may quote a message."""
-        if not self._failed:
-            frames = "".join(traceback.format_tb(error.__traceback__))
-            words = "the connection with %s ends: it raised %s"
-            log.error(words, peer, type(error).__name__, extra={"frames": frames})
 
     def _shed(self) -> None:
         events = self.connection.shed()
@@ -579,13 +562,14 @@ class Driver(asyncio.Protocol):
         """Close in two steps. A socket closed with unread bytes resets the connection, and a reset overtakes what was
         written last: the peer would never read why. So only our half is closed first, and the peer's bytes are read
         (the machine ignores them) until it closes too, or for `LINGER_S`."""
-        if self._linger_until is not None:
+        ending = self._ends()
+        if ending.linger_until is not None:
             return
-        linger_until = self._ends().linger_until = self._loop.time() + LINGER_S
+        ending.linger_until = self._loop.time() + LINGER_S
         self._leave_slot()
         if transport.can_write_eof() and not transport.is_closing():
             transport.write_eof()
-            self._slot = self._deadlines.watch(self, linger_until)
+            self._slot = deadlines_of(self._loop).watch(self, ending.linger_until)
         else:
             transport.close()
 
@@ -597,7 +581,7 @@ class Driver(asyncio.Protocol):
             if self._slot.at <= deadline + FINE_S:
                 return  # it is looked at then, and may be put off
             self._leave_slot()
-        self._slot = self._deadlines.watch(self, deadline)
+        self._slot = deadlines_of(self._loop).watch(self, deadline)
 
     def _leave_slot(self) -> None:
         if self._slot is not None:
@@ -610,12 +594,12 @@ class Driver(asyncio.Protocol):
         if self.transport is None:
             return
         now = self._loop.time()
-        linger_until = self._linger_until
-        if linger_until is not None:
-            if linger_until <= now:
+        ending = self._ending
+        if ending is not None and ending.linger_until is not None:
+            if ending.linger_until <= now:
                 self.transport.abort()
             else:
-                self._slot = self._deadlines.watch(self, linger_until)
+                self._slot = deadlines_of(self._loop).watch(self, ending.linger_until)
             return
         deadline = self.connection.deadline
         if deadline is not None and deadline <= now:
@@ -625,3 +609,9 @@ class Driver(asyncio.Protocol):
 
     def _time_out(self) -> None:
         self._dispatch(self.connection.handle_timeout(self._loop.time()))
+
+
+def _log_fault(peer: str, error: Exception) -> None:
+    """Type and place alone: what an exception says may quote a message."""
+    frames = "".join(traceback.format_tb(error.__traceback__))
+    log.error("the connection with %s ends: it raised %s", peer, type(error).__name__, extra={"frames": frames})

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import mmap
 import select
 import time
 from collections.abc import Callable, Sequence
@@ -49,8 +50,9 @@ FEW_AT_ONCE: Final = 4
 """The same where each may take long."""
 
 
-received: Final = memoryview(bytearray(KNOWN_BYTES))
-"""What is received stands here until it is copied, in the size it has."""
+received: Final = memoryview(mmap.mmap(-1, KNOWN_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+"""What is received stands here until it is copied, in the size it has. Its pages are there from the first read on that
+reaches them, and most are short."""
 
 
 class Served(Protocol):

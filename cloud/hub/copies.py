@@ -14,7 +14,8 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from bridge.batch import Batch, Lane
+from bridge.batch import Batch
+from bridge.lane import Lane
 from bridge.message import AMQP, Run, Stored
 from bridge.plain import Hop, messages
 from cloud.hub.limits import COPIED_AT_ONCE, COPIES_REST, COPIES_SLICE_S, COPIES_WAITING_BYTES_MAX

@@ -14,10 +14,11 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 
-from bridge.batch import Batch, Lane, Range
+from bridge.batch import Batch, Range
 from bridge.desired import DesiredReport
 from bridge.hub_addresses import LEDGER, MANIFESTS
 from bridge.intake import Intake, Unread
+from bridge.lane import Lane
 from bridge.limits import HELD_MESSAGE_BYTES, HELD_RANGE_BYTES
 from bridge.plain import Arrival as PlainMessage
 from bridge.reports import OLDER_COPY

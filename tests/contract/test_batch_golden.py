@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from bridge.batch import Batch, Codec, Lane, Range, decode, encode
+from bridge.batch import Batch, Codec, Range, decode, encode
+from bridge.lane import Lane
 from bridge.message import Run, Stored
 
 GOLDEN = sorted((Path(__file__).parent / "golden").glob("*.wpb"))

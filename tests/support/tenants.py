@@ -16,8 +16,9 @@ from proton import SSLDomain
 from proton.utils import BlockingConnection, BlockingReceiver
 
 from bridge import plain
-from bridge.batch import CAPABILITY, Lane, encode
+from bridge.batch import CAPABILITY, encode
 from bridge.hub_addresses import TELEMETRY
+from bridge.lane import Lane
 from bridge.message import CLOCK_GOOD, Run, Stored
 from cloud.hub.peers import gateway_uri
 from edge.broker.security import rights

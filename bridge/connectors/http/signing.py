@@ -11,11 +11,12 @@ import binascii
 import hashlib
 import hmac
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import quote
 
-from bridge.connectors.messages import Message
-from bridge.plain import Hop
+if TYPE_CHECKING:  # every gateway reads `secret_of`, and few have what sends
+    from bridge.connectors.messages import Message
+    from bridge.plain import Hop
 
 SECRET_PREFIX: Final = "whsec_"  # noqa: S105 - a word of the format
 SECRET_BYTES_MIN: Final = 24

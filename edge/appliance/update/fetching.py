@@ -24,7 +24,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from bridge.batch import Lane
+from bridge.lane import Lane
 from bridge.pace import Pace, Pacer
 from bridge.proxy import Proxy
 from edge.appliance.update.limits import AGAIN_S, ANSWER_S, FETCHED_WRONG_MAX, READ_BYTES, SYNCED_BYTES

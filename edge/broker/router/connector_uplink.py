@@ -15,11 +15,11 @@ from typing import Any, Final
 import msgspec
 
 from bridge.backoff import Backoff, BackoffPolicy
-from bridge.batch import Lane
 from bridge.dialer import Attempt, Dialer, Endpoint
 from bridge.flow import Pump
 from bridge.forwarders.inbox import Inbox
 from bridge.gateway_link import GatewayLink, bind_shell
+from bridge.lane import Lane
 from bridge.limits import LIVE_BATCHES_UNDELAYED, LIVE_GATHER_S
 from bridge.pace import Pacer, Spent
 from bridge.plain import Hop

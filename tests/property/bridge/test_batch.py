@@ -8,7 +8,8 @@ from collections import defaultdict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bridge.batch import BatchError, Codec, Lane, decode, encode
+from bridge.batch import BatchError, Codec, decode, encode
+from bridge.lane import Lane
 from bridge.message import Run, Stored
 
 names = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)

@@ -13,7 +13,8 @@ from deltalake import DeltaTable
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bridge.batch import Lane, decode, encode
+from bridge.batch import decode, encode
+from bridge.lane import Lane
 from bridge.message import CLOCK_GOOD, Run, Stored
 from cloud.hub.registry.location import sqlite_file
 from cloud.hub.registry.registry import Registry

@@ -11,8 +11,9 @@ import pytest
 import zstandard
 
 from bridge import batch
-from bridge.batch import Batch, BatchError, Codec, Lane, Range, cost, decode, encode
+from bridge.batch import Batch, BatchError, Codec, Range, cost, decode, encode
 from bridge.columns import dictionary
+from bridge.lane import Lane
 from bridge.limits import BATCH_EXPANDED_BYTES_MAX, BATCH_MESSAGES_MAX, BATCH_NAME_BYTES_MAX
 from bridge.message import CLOCK_GOOD, Run, Stored
 from tests.support.hostile_gateway import columns_of, sealed, table_of

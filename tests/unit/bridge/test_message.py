@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from bridge.batch import Lane, decode, encode
+from bridge.batch import decode, encode
 from bridge.engine import Link, Transfers
+from bridge.lane import Lane
 from bridge.message import Run, Stored
 
 SECRET = b"the pressure of vessel 7"

@@ -6,7 +6,7 @@ import datetime
 
 import pytest
 
-from bridge.batch import Lane
+from bridge.lane import Lane
 from bridge.pace import LOOK_S_MAX, Pace, Pacer, Spent
 from tests.unit.bridge.test_uplink_lanes import Bench
 

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from bridge import plain
-from bridge.batch import CAPABILITY, Lane, decode
+from bridge.batch import CAPABILITY, decode
 from bridge.engine import Link, State
+from bridge.lane import Lane
 from bridge.limits import (
     BACKLOG_LOOK_S,
     BACKLOG_QUEUE_S,

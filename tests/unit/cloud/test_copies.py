@@ -10,7 +10,8 @@ from typing import Any, cast
 
 import pytest
 
-from bridge.batch import Batch, Lane, decode, encode
+from bridge.batch import Batch, decode, encode
+from bridge.lane import Lane
 from bridge.message import Run, Stored
 from cloud.hub.copies import RUN_BYTES, Copies
 from cloud.hub.limits import COPIED_AT_ONCE, COPIES_REST, COPIES_SLICE_S, LIVE_WAITING_BYTES_MAX, SPACES_MAX

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from bridge.batch import Lane, decode, encode
+from bridge.batch import decode, encode
+from bridge.lane import Lane
 from bridge.message import Run, Stored
 from bridge.plain import Hop, messages, parse
 from cloud.hub.desired.loops import Documents, FleetLoop, require_no_ring

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bridge.batch import Batch, Lane, Range
+from bridge.batch import Batch, Range
+from bridge.lane import Lane
 from cloud.lake.isolation import isolate
 from cloud.lake.landing import Landed
 from cloud.lake.rows import ReceivedBatch

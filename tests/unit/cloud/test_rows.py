@@ -6,8 +6,9 @@ import datetime
 import json
 
 from bridge.amqp_values import Symbol, Timestamp, encode
-from bridge.batch import Lane, decode
+from bridge.batch import decode
 from bridge.batch import encode as encode_batch
+from bridge.lane import Lane
 from bridge.message import AMQP, CLOCK_GOOD, Run, Stored
 from cloud.lake.landing import Known, plan
 from cloud.lake.properties import MALFORMED
