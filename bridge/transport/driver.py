@@ -528,12 +528,11 @@ class Driver(asyncio.Protocol):
     def write(self) -> None:
         """The end of a turn has come (`bridge.transport.turn`): write what the connection has to send."""
         self._flush_scheduled = False
-        if self.transport is not None and not self._failed:
+        if self.transport is not None and not self._failed:  # else it is gone, or not there yet: then this comes again
             try:
                 self._write(self.transport)
             except Exception as error:
                 self._fail(error)
-        # else not there yet (what is taken now would be lost: `connection_made` flushes) or gone
 
     def _write(self, transport: asyncio.Transport) -> None:
         connection = self.connection
