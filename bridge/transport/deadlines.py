@@ -41,6 +41,10 @@ class Slot:
         self.watched: set[Watched] = set()
 
 
+NEVER: Final = Slot(math.inf)
+"""Whose is in it has no deadline, which is not the same as not knowing of one. Nobody stands in its `watched`."""
+
+
 class Deadlines:
     """The deadlines of one event loop; used inside it only."""
 

@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple, Protocol, cast
 
 from bridge.transport.connection import Connection
-from bridge.transport.deadlines import FINE_S, Slot, deadlines_of
+from bridge.transport.deadlines import FINE_S, NEVER, Slot, deadlines_of
 from bridge.transport.served import ServedTransport, UnreadError
 from bridge.transport.slow_lane import LARGE_BYTES, SLICE_S, slow_lane_of
 from bridge.transport.tcp_path import Path, path_of
@@ -174,7 +174,7 @@ class Driver(asyncio.Protocol):
         self._turn = turn_of(asyncio.get_running_loop())
         self._gatherer: Gatherer = self._turn
         self._slot: Slot | None = None
-        """When `look` comes."""
+        """When `look` comes; None where the deadline is to be asked for."""
         self._reader: Reader | None = None
         """None before the transport is there and once it is lost."""
         self._paused_for: tuple[str, ...] = ()
@@ -575,6 +575,9 @@ class Driver(asyncio.Protocol):
     def _arm(self) -> None:
         deadline = self.connection.deadline
         if deadline is None:
+            if self._slot is not NEVER:
+                self._leave_slot()
+                self._slot = NEVER
             return
         if self._slot is not None:
             if self._slot.at <= deadline + FINE_S:

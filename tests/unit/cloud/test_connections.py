@@ -56,8 +56,8 @@ class Rig:
         before = set(self.connections.listener.drivers)
         _, writer = await asyncio.open_connection("127.0.0.1", self.port)
         self.sockets.append(writer)
-        await self.until(lambda: bool(self.connections.listener.drivers - before))
-        [made] = self.connections.listener.drivers - before
+        await self.until(lambda: bool(self.connections.listener.drivers.keys() - before))
+        [made] = self.connections.listener.drivers.keys() - before
         return made
 
     async def until(self, condition: Callable[[], bool]) -> None:
