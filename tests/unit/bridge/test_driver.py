@@ -217,3 +217,33 @@ def test_a_read_without_an_answer_is_not_written_and_deadlines_are_watched_on() 
             await gone.wait()
 
     asyncio.run(scenario())
+
+
+def test_without_a_deadline_nothing_is_watched_until_there_is_one() -> None:
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        connection, gone = Later(), asyncio.Event()
+        server = await loop.create_server(
+            lambda: Driver(connection, lambda _: Nobody(), write_bytes_max=1 << 16, gone=lambda _: gone.set()),
+            "127.0.0.1",
+            0,
+        )
+        _, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        async with asyncio.timeout(10):
+            for total in range(1, 6):
+                writer.write(b"x")
+                while connection.received < total:
+                    await asyncio.sleep(0.001)
+            assert connection.asked <= 1, "when the connection was made"
+            assert not connection.timeouts
+            connection.deadline = loop.time()
+            connection.has_output = True  # as it says where a deadline came closer
+            writer.write(b"x")
+            while not connection.timeouts:
+                await asyncio.sleep(0.001)
+        await close(server)
+        writer.close()
+        async with asyncio.timeout(10):
+            await gone.wait()
+
+    asyncio.run(scenario())
