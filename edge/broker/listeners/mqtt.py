@@ -11,7 +11,7 @@ from edge.broker.listeners.tcp import Gone
 from edge.broker.listeners.turned_away import MqttTurnedAway
 from edge.broker.mqtt.arrivals import Arrivals
 from edge.broker.mqtt.connection import Connection as MqttConnection
-from edge.broker.mqtt.handler import ConnectionHandler
+from edge.broker.mqtt.handler import Common, ConnectionHandler
 from edge.broker.mqtt.interception import Interception
 from edge.broker.mqtt.session_registry import SessionRegistry
 from edge.broker.router.router import Router
@@ -31,14 +31,10 @@ class MqttDrivers:
         clock: Callable[[], float],
         arrivals: Arrivals | None = None,
     ) -> None:
-        """`clock` is monotonic seconds; `arrivals` as `ConnectionHandler` has it."""
-        self._arrivals = arrivals
+        """`clock` is monotonic seconds; `arrivals` as `Common` has it."""
         self._limits = limits
-        self._router = router
-        self._sessions = sessions
-        self._gate = gate
-        self._interception = interception
         self._clock = clock
+        self._common = Common(router, sessions, clock, gate, interception, arrivals)
 
     async def load(self) -> None:
         """It is all there: every gateway has devices that speak MQTT."""
@@ -50,16 +46,7 @@ class MqttDrivers:
         connection = MqttConnection(self._limits, self._clock())
         return Driver(
             around(connection),
-            lambda driver: ConnectionHandler(
-                driver,
-                connection,
-                self._router,
-                self._sessions,
-                self._clock,
-                self._gate,
-                self._interception,
-                self._arrivals,
-            ),
+            lambda driver: ConnectionHandler(driver, connection, self._common),
             write_bytes_max=WRITE_BUFFER_BYTES_MAX,
             gone=gone,
             unread_bytes_max=UNREAD_BYTES_MAX,

@@ -82,6 +82,10 @@ class Connection:
     """One client's connection; obeys `bridge.transport.connection.Connection`."""
 
     has_output = True
+    # One beside the other: a compiled one has a byte for each then, and eight where they are among others.
+    more: bool
+    _reported: bool
+    """`Disconnected` has been given."""
     __slots__ = (
         "_client_id", "_connect", "_connect_bytes", "_connect_deadline", "_dialogue", "_end_reason", "_inbound",
         "_keep_alive_s", "_now", "_out", "_outbound", "_phase", "_reported", "_state", "_unread", "lane", "limits",
@@ -100,7 +104,6 @@ class Connection:
         self._connect: events.Connect  # from CONNECT on
         self._dialogue = NO_METHOD
         self._reported = False
-        """`Disconnected` has been given."""
         self._out: list[bytes] = []
         self._unread = NOTHING
         self.more, self._connect_bytes = False, 0

@@ -10,7 +10,7 @@ import logging
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -63,22 +63,13 @@ REPLIES = "replies"
 """Response Information is a topic below this, with the client's identifier (MQTT 5 section 3.2.2.3.15)."""
 
 
-class ConnectionHandler(Origin):
-    """Owner of one driver over one MQTT connection."""
+class Common:
+    """What the handlers of one broker have in common."""
 
-    in_order = True
-    """Answers keep the order of what the client sent, whoever gives them [MQTT-4.6.0-2] [MQTT-4.6.0-3]."""
-    user: str  # or a compiled one has it in a dictionary of 200 bytes, as `Origin` has a default
-    __slots__ = (
-        "_admission", "_arrivals", "_arriving", "_clock", "_connect", "_driver", "_gate", "_grant", "_in_parts",
-        "_interception", "_interceptor", "_lane", "_left", "_login", "_router", "_session", "_sessions", "connection",
-        "name", "user",
-    )  # fmt: skip
+    __slots__ = ("arrivals", "clock", "gate", "interception", "router", "sessions")
 
     def __init__(
         self,
-        driver: Driver,
-        connection: Connection,
         router: Router,
         sessions: SessionRegistry,
         clock: Callable[[], float],
@@ -86,27 +77,46 @@ class ConnectionHandler(Origin):
         interception: Interception = NO_INTERCEPTION,
         arrivals: Arrivals | None = None,
     ) -> None:
-        """Without a gate everybody may do everything; `interception`: who steps in before the router is called."""
+        """`clock` is monotonic seconds. Without a gate everybody may do everything; `interception`: who steps in before
+        the router is called; without `arrivals` each connection is read by itself."""
+        self.router: Final = router
+        self.sessions: Final = sessions
+        self.clock: Final = clock
+        self.gate: Final = gate
+        self.interception: Final = interception
+        self.arrivals: Final = arrivals
+
+
+class ConnectionHandler(Origin):
+    """Owner of one driver over one MQTT connection."""
+
+    in_order = True
+    """Answers keep the order of what the client sent, whoever gives them [MQTT-4.6.0-2] [MQTT-4.6.0-3]."""
+    # One beside the other: a compiled one has a byte for each then, and eight where they are among others.
+    _left: bool
+    """The session is somebody else's."""
+    _arriving: bool
+    """The session is ours, and the client has not heard so."""
+    user: str  # or a compiled one has it in a dictionary of 200 bytes, as `Origin` has a default
+    __slots__ = (
+        "_admission", "_arriving", "_common", "_connect", "_driver", "_grant", "_in_parts", "_interceptor", "_lane",
+        "_left", "_login", "_session", "connection", "name", "user",
+    )  # fmt: skip
+
+    def __init__(self, driver: Driver, connection: Connection, common: Common) -> None:
         self.name = self.user = ""
         self.connection, self._driver = connection, driver
-        self._router = router
-        self._sessions = sessions
-        self._clock = clock
+        self._common = common
         self._session: Session | None = None
         """Set by CONNECT for good; `_left` says whether it is still ours."""
-        self._left = False
-        self._arriving = False
-        """The session is ours, and the client has not heard so."""
+        self._left = self._arriving = False
         self._connect: Connect | None = None
-        self._gate = gate
         self._login: Login | None = None
         """Of a client that named a method, and may come back to it."""
         self._grant: Grant | None = None
         """What the client may do; None where everybody may do everything."""
-        self._interception = interception
         self._admission: Admission = UNCHANGED
         self._interceptor: Interceptor = PASS_THROUGH
-        self._arrivals = arrivals
         self._lane: Lane | None = None
         self._in_parts: Subscribing | None = None
         """SUBSCRIBE or UNSUBSCRIBE of which the last part has not come."""
@@ -121,7 +131,7 @@ class ConnectionHandler(Origin):
             raise
 
     def _handle(self, events: Sequence[Any]) -> None:
-        publish = self._router.publish
+        publish = self._common.router.publish
         for event in events:
             kind = type(event)
             if kind is Published:
@@ -133,8 +143,8 @@ class ConnectionHandler(Origin):
                     continue
                 if run.flags & QOS_MASK < 2:
                     publish(self, run, event.packet_ids)
-                    if event.head and self._arrivals is not None and self._interceptor is PASS_THROUGH:
-                        self._lane = self._arrivals.teach(event, self._lane, self, self._driver, self._grant)
+                    if event.head and self._common.arrivals is not None and self._interceptor is PASS_THROUGH:
+                        self._lane = self._common.arrivals.teach(event, self._lane, self, self._driver, self._grant)
                 else:
                     self._publish_once(run, event.packet_ids)
             elif kind is Acknowledged:
@@ -152,7 +162,7 @@ class ConnectionHandler(Origin):
     def publish(self, run: Run, packet_ids: Sequence[int]) -> None:
         """Publish as the client's; answered to it under these packet identifiers."""
         if run.qos < 2:
-            self._router.publish(self, run, packet_ids)
+            self._common.router.publish(self, run, packet_ids)
         else:
             self._publish_once(run, packet_ids)
 
@@ -164,16 +174,16 @@ class ConnectionHandler(Origin):
     def _publish_once(self, run: Run, packet_ids: Sequence[int]) -> None:
         """QoS 2: the packet identifiers are written in the group that stores their messages."""
         session = self._attached
-        if self._router.address_type(run.address) is AddressType.ANYCAST:
+        if self._common.router.address_type(run.address) is AddressType.ANYCAST:
             session.state.unstored.update(packet_ids)
         else:
             session.state.answered(packet_ids)
-            self._sessions.on_disk.save_incoming(session)
+            self._common.sessions.on_disk.save_incoming(session)
         try:
-            self._router.publish(self, run, qos2_tokens(packet_ids))
+            self._common.router.publish(self, run, qos2_tokens(packet_ids))
         except Exception:
             session.state.forget_incoming(packet_ids)  # nobody has them: they may come again
-            self._sessions.on_disk.save_incoming(session)
+            self._common.sessions.on_disk.save_incoming(session)
             raise
 
     # --- attachment of a client -------------------------------------------------------------------------------
@@ -222,7 +232,7 @@ class ConnectionHandler(Origin):
     def not_stored(self, tokens: Sequence[int]) -> None:
         if qos_of(tokens) == 2:  # their packet identifiers must not reach the disk, or not stay there
             self._attached.state.unstored.update(packet_ids_of(tokens))
-            self._sessions.on_disk.save_incoming(self._attached)
+            self._common.sessions.on_disk.save_incoming(self._attached)
 
     def refused(self, tokens: Sequence[int], why: Refusal) -> None:
         for alike in by_qos(tokens):
@@ -246,7 +256,7 @@ class ConnectionHandler(Origin):
             packet_ids = packet_ids_of(tokens)
             self._attached.state.answered(packet_ids)
             self.connection.acknowledge(2, packet_ids, reason, why.value)
-            self._sessions.on_disk.save_incoming(self._attached)
+            self._common.sessions.on_disk.save_incoming(self._attached)
         # Before MQTT 5 nothing says no: the client hears nothing, and sends again on its next connection. Nobody there
         # to take an anycast message is no reason to close; a store that cannot write is.
         if older and hearer is not None and why is not Refusal.NO_CONSUMER:
@@ -277,7 +287,7 @@ class ConnectionHandler(Origin):
         match event:
             case Connect():
                 driver = self._driver
-                login = Login(self._gate, self.connection, self, driver.identity, driver.address)
+                login = Login(self._common.gate, self.connection, self, driver.identity, driver.address)
                 if event.authentication_method is not None:
                     self._login = login
                 login.begin(event)
@@ -292,7 +302,7 @@ class ConnectionHandler(Origin):
             case Rejected():
                 self._refuse(event, Refusal.FORMAT_INVALID)
             case Released():
-                self._sessions.on_disk.release(self._attached, event.packet_ids)
+                self._common.sessions.on_disk.release(self._attached, event.packet_ids)
             case Disconnected():
                 self._leave(event)
             case _:
@@ -303,11 +313,11 @@ class ConnectionHandler(Origin):
         assigned = None if connect.client_id else f"auto-{uuid.uuid4().hex}"
         self.name = assigned or connect.client_id
         self.user = user = "" if proven is None else proven.user
-        if not self._sessions.has_room(self.name, user):
+        if not self._common.sessions.has_room(self.name, user):
             self.connection.refuse(ReasonCode.QUOTA_EXCEEDED)
             return
         try:
-            self._admission = self._interception.admit(
+            self._admission = self._common.interception.admit(
                 user if proven is not None else connect.username, authenticated=proven is not None
             )
         except NotAdmitted as error:
@@ -332,7 +342,7 @@ class ConnectionHandler(Origin):
         back after a power cut."""
         self._arriving = True
         anew = connect.clean_start or not self._admission.keeps_session
-        session, present = self._sessions.take(
+        session, present = self._common.sessions.take(
             self.name, self, clean_start=anew, expiry_s=agreed.session_expiry_s, user=self.user
         )
         self._session = session
@@ -350,7 +360,7 @@ class ConnectionHandler(Origin):
             response_information=f"{REPLIES}/{self.name}" if connect.request_response_information else None,
             authentication_data=data,
         )
-        self._sessions.save(session, will, self, partial(self._accept, session, accept))
+        self._common.sessions.save(session, will, self, partial(self._accept, session, accept))
 
     def _accept(self, session: Session, accept: Callable[..., Sequence[Any]], why: Refusal | None) -> None:
         """It is on disk that the session is the client's, or `why` it could not be written."""
@@ -362,8 +372,8 @@ class ConnectionHandler(Origin):
             self.connection.refuse(ReasonCode.SERVER_UNAVAILABLE, f"the session cannot be kept: {why.value}")
             self._leave(Disconnected(publish_will=False, reason="its session could not be written"))
         else:
-            self._sessions.join(session)
-            events = accept(now=self._clock())
+            self._common.sessions.join(session)
+            events = accept(now=self._common.clock())
             if not self.connection.closed:
                 session.pump()
             self.handle(events)
@@ -374,7 +384,7 @@ class ConnectionHandler(Origin):
     def renewed(self, proven: Proven) -> bool:
         """The client has authenticated again: what it may do now counts. False: it is somebody else."""
         grant = self._grant
-        if grant is None or self._gate is None or not self._gate.renew(grant, proven):
+        if grant is None or self._common.gate is None or not self._common.gate.renew(grant, proven):
             return False
         will = self._connect.will if self._connect is not None else None
         if will is not None and not grant.may_send(will.run.address):
@@ -385,15 +395,15 @@ class ConnectionHandler(Origin):
     def _drop_subscriptions(self) -> None:
         """End those to what may not be received any more."""
         if self._session is not None and self._grant is not None:
-            self._sessions.drop_forbidden(self._session, self._grant)
+            self._common.sessions.drop_forbidden(self._session, self._grant)
 
     def _take_grant(self, proven: Proven, connect: Connect) -> ReasonCode | None:
         """Find out what the user may do over this connection; why it may not connect at all, if so."""
-        owner = self._sessions.owner(self.name)
+        owner = self._common.sessions.owner(self.name)
         if owner not in (None, "", proven.user):
             log.warning("%s: the session belongs to user %s, not to %s", self.name, owner, proven.user)
             return ReasonCode.CLIENT_IDENTIFIER_NOT_VALID
-        grant = self._gate.grant(proven, self.name, self._revoked) if self._gate is not None else None
+        grant = self._common.gate.grant(proven, self.name, self._revoked) if self._common.gate is not None else None
         if grant is None:
             return ReasonCode.NOT_AUTHORIZED
         self._grant = grant
@@ -408,11 +418,11 @@ class ConnectionHandler(Origin):
         """Not taken: answered in its turn at QoS 1 and 2, only counted at QoS 0."""
         packet_ids = event.packet_ids
         if event.run.qos == 0:
-            self._router.figures.refused += len(event.run.bodies)
+            self._common.router.figures.refused += len(event.run.bodies)
         elif event.run.qos == 2:
             self._attached.state.unstored.update(packet_ids)
             packet_ids = qos2_tokens(packet_ids)
-        self._router.refuse(self, packet_ids, why)
+        self._common.router.refuse(self, packet_ids, why)
 
     def _revoked(self, why: Ended) -> None:
         """Close. A will was allowed until now when a token has expired; else by rules that are no more."""
@@ -422,8 +432,8 @@ class ConnectionHandler(Origin):
         self._leave(Disconnected(publish_will=expired, reason=why.value))
 
     def _release(self) -> None:
-        if self._grant is not None and self._gate is not None:
-            self._gate.release(self._grant)
+        if self._grant is not None and self._common.gate is not None:
+            self._common.gate.release(self._grant)
 
     def _subscribe(self, event: Subscribe) -> None:
         subscribing = self._subscribing()
@@ -445,7 +455,7 @@ class ConnectionHandler(Origin):
         """Of the packet that is taken in parts, or of a new one."""
         if self._in_parts is None:
             version = self.connection.version
-            self._in_parts = Subscribing(self._attached, self._sessions, self._interceptor, self._grant, version)
+            self._in_parts = Subscribing(self._attached, self._common.sessions, self._interceptor, self._grant, version)
         return self._in_parts
 
     def _deliver_retained(self, subscribers: Iterable[Subscriber]) -> None:
@@ -453,7 +463,7 @@ class ConnectionHandler(Origin):
         for subscriber in subscribers:
             pattern, subscription = subscriber.request.filter, subscriber.live or subscriber.durable
             if subscription is not None and session.subscribers.get(pattern) is subscriber and not self._left:
-                session.deliver_retained(subscriber, subscription, self._sessions.retained(pattern))
+                session.deliver_retained(subscriber, subscription, self._common.sessions.retained(pattern))
         if not self._left:
             session.pump()
             self._interceptor.pump()
@@ -462,7 +472,7 @@ class ConnectionHandler(Origin):
         """SUBACK and UNSUBACK of a session that outlives its connection: a power cut must not undo what they say, nor
         leave what a part of the packet has joined without the session it is of."""
         if not last:
-            self._sessions.on_disk.save(self._attached)
+            self._common.sessions.on_disk.save(self._attached)
             return
         self._in_parts = None
 
@@ -470,14 +480,14 @@ class ConnectionHandler(Origin):
             answer()
             self._driver.flush_soon()
 
-        self._sessions.on_disk.save_and_tell(self._attached, tell)
+        self._common.sessions.on_disk.save_and_tell(self._attached, tell)
 
     def _leave(self, event: Disconnected) -> None:
         session = self._session
         if self._lane is not None:
             self._lane.leave()  # before the will
             self._lane = None
-        self._router.forget_origin(self)
+        self._common.router.forget_origin(self)
         self._release()
         if session is None or self._left:
             return
@@ -492,7 +502,7 @@ class ConnectionHandler(Origin):
         """Give the session back."""
         if event.session_expiry_s is not None and self._admission.keeps_session:
             expiry_s = min(event.session_expiry_s, self.connection.limits.session_expiry_s_max)
-            self._sessions.expire_after(session, expiry_s)
+            self._common.sessions.expire_after(session, expiry_s)
         gone = event.publish_will or self._arriving
         will = self._connect.will if self._connect is not None and gone else None
-        self._sessions.leave(session, self, will, self._clock())
+        self._common.sessions.leave(session, self, will, self._common.clock())

@@ -28,7 +28,7 @@ from edge.broker.mqtt import arrivals, packets
 from edge.broker.mqtt.arrivals import Arrivals, Calls
 from edge.broker.mqtt.connection import Connection
 from edge.broker.mqtt.events import SubscriptionRequest
-from edge.broker.mqtt.handler import ConnectionHandler
+from edge.broker.mqtt.handler import Common, ConnectionHandler
 from edge.broker.mqtt.session_registry import SessionRegistry
 from edge.broker.router.router import Router
 from edge.broker.store.errors import StoreError, StoreFull
@@ -242,7 +242,7 @@ class World:
 
         def owner(driver: Driver) -> ConnectionHandler:
             handler = ConnectionHandler(
-                driver, connection, self.router, self.sessions, self.clock, arrivals=self.arrivals
+                driver, connection, Common(self.router, self.sessions, self.clock, arrivals=self.arrivals)
             )
             self.handlers.append(handler)
             return handler

@@ -18,7 +18,7 @@ from edge.broker.model.authorization import Operation, Rule
 from edge.broker.mqtt import packets
 from edge.broker.mqtt.connection import Connection
 from edge.broker.mqtt.events import SubscriptionRequest
-from edge.broker.mqtt.handler import ConnectionHandler
+from edge.broker.mqtt.handler import Common, ConnectionHandler
 from edge.broker.mqtt.overlap import merge_live
 from edge.broker.mqtt.session_registry import SessionRegistry
 from edge.broker.router.router import Router
@@ -94,10 +94,7 @@ class Peer:
         self.session = ConnectionHandler(
             self.driver,  # type: ignore[arg-type]
             self.connection,
-            site.router,
-            site.sessions,
-            lambda: 0.0,
-            site.gate,
+            Common(site.router, site.sessions, lambda: 0.0, site.gate),
         )
         self.send(packets.Connect(connect.pop("client_id", "c"), version, **connect))
 

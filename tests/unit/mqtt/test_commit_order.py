@@ -19,7 +19,7 @@ from edge.broker.model.interfaces import Origin
 from edge.broker.mqtt import packets as p
 from edge.broker.mqtt.connection import Connection
 from edge.broker.mqtt.events import SubscriptionRequest
-from edge.broker.mqtt.handler import ConnectionHandler
+from edge.broker.mqtt.handler import Common, ConnectionHandler
 from edge.broker.mqtt.session_registry import SessionRegistry
 from edge.broker.router.router import Router
 from edge.broker.store.errors import StoreError
@@ -113,9 +113,7 @@ class Peer:
         self.handler = ConnectionHandler(
             self.driver,  # type: ignore[arg-type]
             self.connection,
-            site.router,
-            site.sessions,
-            lambda: 0.0,
+            Common(site.router, site.sessions, lambda: 0.0),
         )
         block = Properties(session_expiry_interval_s=expiry_s) if version == 5 else NONE
         self.send(p.Connect(client_id, version, clean_start, properties=block))

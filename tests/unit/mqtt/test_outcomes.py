@@ -16,7 +16,7 @@ from edge.broker.model.address_policy import AddressPolicy
 from edge.broker.mqtt import packets as p
 from edge.broker.mqtt.connection import Connection
 from edge.broker.mqtt.events import SubscriptionRequest
-from edge.broker.mqtt.handler import ConnectionHandler
+from edge.broker.mqtt.handler import Common, ConnectionHandler
 from edge.broker.mqtt.session_registry import SessionRegistry
 from tests.support.machines import take_all
 from tests.unit.amqp import broker as amqp
@@ -51,9 +51,7 @@ class Peer:
         self.handler = ConnectionHandler(
             Driver(),  # type: ignore[arg-type]
             self.connection,
-            site.router,
-            site.sessions,
-            lambda: 0.0,
+            Common(site.router, site.sessions, lambda: 0.0),
         )
         self.send(p.Connect(client_id, 5, clean_start=False, properties=Properties(**properties)))
         self.sent()
