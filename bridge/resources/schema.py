@@ -6,7 +6,6 @@ reads the same type annotations through `msgspec.inspect`, so there is one descr
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Iterable
 from typing import Any, Final
@@ -46,6 +45,8 @@ def build(kinds: Kinds, document: Any, origin: Origin) -> Resource | list[Config
 
 def suggestion(word: str, known: Iterable[str]) -> str:
     """``; did you mean "…"?`` when something known is close to the word; else what is known."""
+    import difflib  # noqa: PLC0415 - 0.2 MiB, for who has mistyped
+
     names = list(known)
     close = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
     if not close:  # the case is the commonest slip, and weighs too much in the ratio of a short word

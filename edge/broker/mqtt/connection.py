@@ -88,8 +88,8 @@ class Connection:
     """`Disconnected` has been given."""
     __slots__ = (
         "_client_id", "_connect", "_connect_bytes", "_connect_deadline", "_dialogue", "_end_reason", "_inbound",
-        "_keep_alive_s", "_now", "_out", "_outbound", "_phase", "_reported", "_state", "_unread", "lane", "limits",
-        "more", "version",
+        "_keep_alive_s", "_now", "_outbound", "_phase", "_reported", "_state", "_unread", "_unwritten", "lane",
+        "limits", "more", "version",
     )  # fmt: skip
 
     def __init__(self, limits: Limits, now: float) -> None:
@@ -97,14 +97,14 @@ class Connection:
         self.limits = limits
         self._phase = Phase.CONNECTING
         self._now = now
-        self._connect_deadline = now + limits.handshake_s
+        self._connect_deadline: float = now + limits.handshake_s
         self._keep_alive_s = 0
         self.version = 4
         """Protocol level the client speaks: 3 (MQTT 3.1), 4 (3.1.1) or 5; from CONNECT on."""
         self._connect: events.Connect  # from CONNECT on
         self._dialogue = NO_METHOD
         self._reported = False
-        self._out: list[bytes] = []
+        self._unwritten: list[bytes] | None = None
         self._unread = NOTHING
         self.more, self._connect_bytes = False, 0
         self._client_id, self._end_reason = "", "closed by the gateway"
@@ -180,12 +180,22 @@ class Connection:
 
     def data_to_send(self) -> bytes:
         """Everything to write now, once."""
-        out = self._out
-        if not out:
+        unwritten = self._unwritten
+        if not unwritten:
             return b""
-        data = b"".join(out)
-        out.clear()
+        data = b"".join(unwritten)
+        if self._inbound is None and self._outbound is None:
+            self._unwritten = None  # of thousands that have said no more than CONNECT
+        else:
+            unwritten.clear()
         return data
+
+    @property
+    def _out(self) -> list[bytes]:
+        """What is to be written."""
+        if self._unwritten is None:
+            self._unwritten = []
+        return self._unwritten
 
     # --- answers to CONNECT -----------------------------------------------------------------------------------
 

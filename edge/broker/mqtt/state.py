@@ -35,6 +35,18 @@ class SessionConnection(Protocol):
         ...
 
 
+class Qos2State:
+    """Packet identifiers of QoS 2 messages that came in, by how far they are."""
+
+    __slots__ = ("incoming", "pending", "releasing", "unstored")
+
+    def __init__(self) -> None:
+        self.incoming: set[int] = set()
+        self.pending: set[int] = set()
+        self.releasing: set[int] = set()
+        self.unstored: set[int] = set()
+
+
 class SessionState:
     """Packet identifiers in use in both directions. One object lives as long as the session.
 
@@ -42,8 +54,7 @@ class SessionState:
     """
 
     __slots__ = (
-        "_awaiting_commit", "_incoming", "_next", "_outgoing", "_pending", "_released", "_releasing", "_reserved",
-        "_unstored", "connection",
+        "_awaiting_commit", "_next", "_outgoing", "_qos2", "_released", "_reserved", "connection",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -52,11 +63,8 @@ class SessionState:
         self._outgoing: dict[int, InFlight] | None = None
         self._released: dict[int, InFlight] | None = None
         self._awaiting_commit: dict[int, None] | None = None
-        self._incoming: set[int] | None = None
-        self._pending: set[int] | None = None
-        self._releasing: set[int] | None = None
+        self._qos2: Qos2State | None = None
         self._reserved: set[int] | None = None
-        self._unstored: set[int] | None = None
 
     @property
     def outgoing(self) -> dict[int, InFlight]:
@@ -82,37 +90,35 @@ class SessionState:
     @property
     def incoming(self) -> set[int]:
         """QoS 2 packet identifiers received and not released by PUBREL."""
-        if self._incoming is None:
-            self._incoming = set()
-        return self._incoming
+        return self._of_qos2().incoming
 
     @property
     def pending(self) -> set[int]:
         """Those of `incoming` that have not been acknowledged: their message is not safe yet."""
-        if self._pending is None:
-            self._pending = set()
-        return self._pending
+        return self._of_qos2().pending
 
     @property
     def unstored(self) -> set[int]:
         """Those of `incoming` whose message is not in the store: it will be refused, or a consumer has it and has not
         answered (anycast). On disk they would say, after a restart, that it was taken."""
-        if self._unstored is None:
-            self._unstored = set()
-        return self._unstored
+        return self._of_qos2().unstored
 
     @property
     def stored(self) -> set[int]:
         """Those of `incoming` that are to be on disk."""
-        return self.incoming - self._unstored if self._unstored else self.incoming
+        qos2 = self._of_qos2()
+        return qos2.incoming - qos2.unstored if qos2.unstored else qos2.incoming
 
     @property
     def releasing(self) -> set[int]:
         """Packet identifiers released by PUBREL whose PUBCOMP waits until `incoming` is on disk without them: then the
         client may use them for other messages, which must not be taken for the old ones after a restart."""
-        if self._releasing is None:
-            self._releasing = set()
-        return self._releasing
+        return self._of_qos2().releasing
+
+    def _of_qos2(self) -> Qos2State:
+        if self._qos2 is None:
+            self._qos2 = Qos2State()
+        return self._qos2
 
     @property
     def reserved(self) -> set[int]:
@@ -128,8 +134,8 @@ class SessionState:
 
     def answered(self, packet_ids: Iterable[int]) -> None:
         """Somebody has these, or they were refused."""
-        if self._unstored:
-            self._unstored.difference_update(packet_ids)
+        if self._qos2 is not None:
+            self._qos2.unstored.difference_update(packet_ids)
 
     def complete(self, packet_ids: Iterable[int]) -> None:
         """It is on disk that these of `releasing` are forgotten, where anything of the session is: answer PUBCOMP."""
@@ -150,8 +156,10 @@ class SessionState:
     @property
     def at_rest(self) -> bool:
         """Nothing is under way, and nothing known of what was but `incoming`."""
-        under_way = self._outgoing or self._released or self._awaiting_commit
-        return not (under_way or self._pending or self._releasing or self._reserved or self._unstored)
+        if self._outgoing or self._released or self._awaiting_commit or self._reserved:
+            return False
+        qos2 = self._qos2
+        return qos2 is None or not (qos2.pending or qos2.releasing or qos2.unstored)
 
     def restore_incoming(self, packet_ids: Iterable[int]) -> None:
         """QoS 2 packet identifiers received and kept, with their messages, over a restart of the gateway."""
