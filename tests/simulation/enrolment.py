@@ -24,7 +24,7 @@ from cloud.hub.registry.enrolments import CertificateRecord, EnrolmentRefused
 from cloud.lake.faults import RegistryError
 from edge.appliance.identity import renewal
 from edge.appliance.identity.asking import Failure
-from edge.broker.router import uplinks
+from edge.broker.router import connector_uplink
 from tests.simulation.environment import EPOCH_NS
 from tests.simulation.gateway import HUB, NAME
 from tests.simulation.history import History
@@ -220,7 +220,7 @@ def simulated_certificates(admission: Admission) -> Iterator[None]:
     """While this lasts, the product's certificates are these."""
     with ExitStack() as patches:
         for owner, attribute, replacement in (
-            (uplinks, "peer_context", admission.context),
+            (connector_uplink, "peer_context", admission.context),
             (renewal, "validity_of", admission.validity),
             (renewal, "_renew", admission.renew),
             (service, "Enrolments", SimulatedEnrolments),

@@ -18,9 +18,10 @@ import bridge.transport.deadlines
 import edge.broker.listeners.tcp
 import edge.broker.router.sender_credit
 from bridge.backoff import BackoffPolicy
+from bridge.transport.listening import Load
 from edge.broker.delivery import feeds
 from edge.broker.model import isolation
-from edge.broker.router import peer_connector, uplinks
+from edge.broker.router import connector_uplink, peer_connector
 from tests.simulation.scheduler import Scheduler
 
 BACKOFF = BackoffPolicy(first_s=0.1, limit_s=1.0, stable_s=5.0)
@@ -48,8 +49,10 @@ class OrderedSet(dict[Any, None]):
         self.pop(value, None)
 
 
-async def listen(_name: str, make: Callable[[], Any], host: str, port: int, _backlog: int) -> Any:
-    """In place of `bridge.transport.listening.listen`: on the simulated network."""
+async def listen(
+    _name: str, make: Callable[[], Any], host: str, port: int, _backlog: int, _load: Load | None = None
+) -> Any:
+    """In place of `bridge.transport.listening.listen`: on the simulated network, which has no threads to load in."""
     return await asyncio.get_running_loop().create_server(make, host, port)
 
 
@@ -98,7 +101,7 @@ def simulated(scheduler: Scheduler, source: Random) -> Iterator[None]:
             ordered.enter_context(mock.patch.object(module, "set", OrderedSet, create=True))
         for module in (isolation, feeds):
             ordered.enter_context(mock.patch.object(module, "report", report))
-        for module in (uplinks, peer_connector):
+        for module in (connector_uplink, peer_connector):
             ordered.enter_context(mock.patch.object(module, "BACKOFF", BACKOFF))
         ordered.enter_context(mock.patch.object(edge.broker.listeners.tcp, "listen", listen))
         ordered.enter_context(mock.patch.object(bridge.socket_attempt, "connect", connect))

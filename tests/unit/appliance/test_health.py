@@ -30,6 +30,7 @@ class Gateway:
             dialer=SimpleNamespace(state=state),
             figures=figures,
             backlog=0,
+            uplink=SimpleNamespace(pacer=None),
         )
         self.state, self.figures = state, figures
         self.quotas = SimpleNamespace(rooms=list, space_bytes=None, closed=False, floor_bytes=0)
