@@ -164,11 +164,10 @@ class Driver(asyncio.Protocol):
         """What the meter knows of."""
         self.account: Any = None
         """Whatever the meter wants to find again."""
-        self._meter = meter
+        self._meter, self._gone = meter, gone
         self._make_owner: Callable[[Driver], Owner] | None = owner
         """Dropped when it was called: what it holds on to is not kept for the life of a connection."""
         self._owner: Owner | None = None
-        self._gone = gone
         self._write_bytes_max = write_bytes_max
         self._unread_bytes_max = unread_bytes_max
         self._turn = turn_of(asyncio.get_running_loop())
@@ -181,8 +180,7 @@ class Driver(asyncio.Protocol):
         self._put_off = b""
         """A read that waits for its turn; it goes with a connection that breaks."""
         self._ending: Ending | None = None
-        # One beside the other: a compiled one has a byte for each then, and eight where they are among others.
-        self.congested = self._flush_scheduled = False
+        self.congested = self._flush_scheduled = False  # flags stand together: a compiled one takes a byte then
         self.dialed: Final = dialed
         self._failed = False
         """The machine or its owner has raised: the socket is being dropped."""
@@ -575,9 +573,8 @@ class Driver(asyncio.Protocol):
     def _arm(self) -> None:
         deadline = self.connection.deadline
         if deadline is None:
-            if self._slot is not NEVER:
-                self._leave_slot()
-                self._slot = NEVER
+            self._leave_slot()
+            self._slot = NEVER
             return
         if self._slot is not None:
             if self._slot.at <= deadline + FINE_S:

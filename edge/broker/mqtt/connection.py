@@ -82,14 +82,10 @@ class Connection:
     """One client's connection; obeys `bridge.transport.connection.Connection`."""
 
     has_output = True
-    # One beside the other: a compiled one has a byte for each then, and eight where they are among others.
-    more: bool
-    _reported: bool
-    """`Disconnected` has been given."""
     __slots__ = (
         "_client_id", "_connect", "_connect_bytes", "_connect_deadline", "_dialogue", "_end_reason", "_inbound",
-        "_keep_alive_s", "_now", "_outbound", "_phase", "_reported", "_state", "_unread", "_unwritten", "lane",
-        "limits", "more", "version",
+        "_keep_alive_s", "_now", "_out", "_outbound", "_phase", "_reported", "_state", "_unread", "lane", "limits",
+        "more", "version",
     )  # fmt: skip
 
     def __init__(self, limits: Limits, now: float) -> None:
@@ -104,7 +100,8 @@ class Connection:
         self._connect: events.Connect  # from CONNECT on
         self._dialogue = NO_METHOD
         self._reported = False
-        self._unwritten: list[bytes] | None = None
+        """`Disconnected` has been given."""
+        self._out: list[bytes] = []
         self._unread = NOTHING
         self.more, self._connect_bytes = False, 0
         self._client_id, self._end_reason = "", "closed by the gateway"
@@ -180,22 +177,12 @@ class Connection:
 
     def data_to_send(self) -> bytes:
         """Everything to write now, once."""
-        unwritten = self._unwritten
-        if not unwritten:
+        out = self._out
+        if not out:
             return b""
-        data = b"".join(unwritten)
-        if self._inbound is None and self._outbound is None:
-            self._unwritten = None  # of thousands that have said no more than CONNECT
-        else:
-            unwritten.clear()
+        data = b"".join(out)
+        out.clear()
         return data
-
-    @property
-    def _out(self) -> list[bytes]:
-        """What is to be written."""
-        if self._unwritten is None:
-            self._unwritten = []
-        return self._unwritten
 
     # --- answers to CONNECT -----------------------------------------------------------------------------------
 

@@ -608,9 +608,12 @@ class TestLanes:
 
     def test_only_a_socket_that_carries_what_is_written_as_it_is_may_be_used(self) -> None:
         with socket.socket() as connection:
-            plain = asyncio.Transport({"socket": connection})
+            plain = asyncio.Transport({"descriptor": connection.fileno()})
             assert arrivals._plain_socket(plain) == connection.fileno()
-            assert arrivals._plain_socket(asyncio.Transport({"socket": connection, "sslcontext": object()})) == -1
+            assert (
+                arrivals._plain_socket(asyncio.Transport({"descriptor": connection.fileno(), "sslcontext": object()}))
+                == -1
+            )
             assert arrivals._plain_socket(asyncio.Transport()) == -1
 
     def test_nothing_of_it_is_left_when_connections_and_broker_are_gone(self) -> None:
