@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 from unittest import mock
@@ -101,7 +101,6 @@ def mark_in(documents: Sequence[Mapping[str, Any]]) -> int:
 # --- the hub's registry -----------------------------------------------------------------------------------------------
 
 
-@cache
 def _empty() -> bytes:
     """A registry whose gateway has connected once."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
-from functools import cache
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -75,11 +74,6 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     acts: tuple[str, ...] = tuple(ACTS)
 
 
-@cache
-def _empty() -> bytes:
-    return empty(open_schema)
-
-
 class FleetWorld:
     """One run. Made and run inside `simulated_fleet`."""
 
@@ -109,7 +103,7 @@ class FleetWorld:
 
     def open(self) -> None:
         """Inside `simulated_fleet`."""
-        self.database = SqlDatabase(self._failing, _empty())
+        self.database = SqlDatabase(self._failing, empty(open_schema))
         self.database.fuse = self._burn
         self.database.changed = self._look
 
