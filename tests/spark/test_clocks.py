@@ -165,6 +165,7 @@ def test_messages_are_held_and_come_back_at_their_time(lake: Lake, later: Any) -
     assert readings(lake) == there
 
 
+@pytest.mark.slow
 def test_who_never_learns_the_time_is_not_held_for_ever(lake: Lake, later: Any) -> None:
     at = START - timedelta(hours=3)
     offsets(lake, clock_offset(**ANNOUNCED))
@@ -183,6 +184,7 @@ def test_who_never_learns_the_time_is_not_held_for_ever(lake: Lake, later: Any) 
     assert len(readings(lake)) == 1
 
 
+@pytest.mark.slow
 def test_a_time_within_bounds_is_suspect(lake: Lake, later: Any) -> None:
     later(timedelta(minutes=6))
     at = START - timedelta(hours=3)

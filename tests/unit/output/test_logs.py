@@ -9,7 +9,7 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 import pytest
@@ -22,8 +22,10 @@ MARKER = "marker-7f3a"
 
 
 @contextmanager
-def logging_to(descriptor: int) -> Iterator[tuple[logging.Logger, LogWriter]]:
-    log, writer = logging.Logger("test.peer"), LogWriter(descriptor)  # noqa: LOG001 - of this test alone
+def logging_to(
+    descriptor: int, clock: Callable[[], float] = time.monotonic
+) -> Iterator[tuple[logging.Logger, LogWriter]]:
+    log, writer = logging.Logger("test.peer"), LogWriter(descriptor, clock=clock)  # noqa: LOG001 - of this test alone
     log.addHandler(writer)
     try:
         yield log, writer
@@ -168,9 +170,11 @@ def test_many_peers_are_no_way_round_it_and_cost_no_memory() -> None:
 def test_the_rest_is_told_of_although_nobody_logs_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edge.output.repetition.REPETITION_S", 0.2)
     reading, writing = os.pipe()
-    with logging_to(writing) as (log, _):
+    now_s = 0.0
+    with logging_to(writing, lambda: now_s) as (log, _):
         for _ in range(limits.REPETITION_OF_ONE_MAX + 5):
             log.warning("again")
+        now_s = 1.0
         os.set_blocking(reading, False)
         text = ""
 
