@@ -26,6 +26,7 @@ from edge.output.logs import said
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+Told = TypeVar("Told", Manifest, ClockOffsets)
 
 HUB_FAULTS = (CannotLand, OSError, MemoryError)
 """Faults of what the hub stands on: the next try of all together may succeed. Only when that fails too are batches
@@ -50,8 +51,8 @@ class Lander:
             self._release_fenced(group.entries)
         if report.fault is None:
             self._land_ledger(group, report, now_us)
-            self._land_manifests(group, report, now_us)
-            self._land_clock_offsets(group, report, now_us)
+            report.statements = self._land_told(Manifest, "manifests", group, report, now_us)
+            self._land_told(ClockOffsets, "clock_offsets", group, report, now_us)
             self._quarantine(group, report, now_us)
             self._land_batches(group, report, now_us)
             self._compare(group, report)
@@ -103,23 +104,17 @@ class Lander:
             for entry, _ in waiting[tried:]:
                 entry.untried = True
 
-    def _land_manifests(self, group: Group, report: Report, now_us: int) -> None:
-        """After a crash a statement may be there twice: its digest tells."""
-        waiting = _waiting(group, Manifest)
+    def _land_told(self, kind: type[Told], table: str, group: Group, report: Report, now_us: int) -> int:
+        """What gateways tell in rows of this table; returns how many have landed. After a crash one may be there twice:
+        a statement's digest tells, and of what is said of clocks readers take one of those that say the same."""
+        waiting = _waiting(group, kind)
         with self._attempt([entry for entry, _ in waiting], report):
-            rows = [row for _, manifest in waiting for row in manifest.rows]
-            self._landing.land_records("manifests", rows, now_us)
-            report.statements = len(rows)
+            rows = [row for _, told in waiting for row in told.rows]
+            self._landing.land_records(table, rows, now_us)
             for entry, _ in waiting:
                 entry.land()
-
-    def _land_clock_offsets(self, group: Group, report: Report, now_us: int) -> None:
-        """After a crash a row may be there twice: readers take one of those that say the same."""
-        waiting = _waiting(group, ClockOffsets)
-        with self._attempt([entry for entry, _ in waiting], report):
-            self._landing.land_records("clock_offsets", [row for _, told in waiting for row in told.rows], now_us)
-            for entry, _ in waiting:
-                entry.land()
+            return len(rows)
+        return 0
 
     def _quarantine(self, group: Group, report: Report, now_us: int) -> None:
         entries = _waiting(group, Unreadable)
