@@ -218,7 +218,6 @@ class Fleet:
         """From a batch's leaving to its answer, of each."""
         self._batches = Batches(shape)
         self._selector = selectors.DefaultSelector()
-        self._congested: set[int] = set()
         self._gateways = []
         for number in range(shape.gateways):
             gateway = Gateway(port, number)

@@ -29,8 +29,7 @@ MARKS = (
 )
 """Of tests that build an image and start it."""
 BOOT_S = 3600.0
-"""A machine emulated beside others takes up to ten times what it takes alone (100 s), and stands still meanwhile where
-others measure."""
+"""A machine emulated beside other work takes many times what it takes alone (100 s): 557 s were seen."""
 COMMAND_S = 900.0
 DATA = "/var/lib/waypost"
 AS_GATEWAY = ("runuser", "-u", "waypost", "--", "waypost")

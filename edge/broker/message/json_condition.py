@@ -161,9 +161,9 @@ class _Parser:
 
 def _tokens(text: str) -> list[tuple[str, str]]:
     tokens: list[tuple[str, str]] = []
-    at, end = 0, len(text.rstrip())
+    at, end, symbol = 0, len(text.rstrip()), re.compile(_SYMBOL)
     while at < end:
-        found = re.compile(_SYMBOL).match(text, at)
+        found = symbol.match(text, at)
         if found is None or found.lastgroup is None:
             rest = text[at:].lstrip()
             raise JsonConditionError(f"character {len(text) - len(rest) + 1}: cannot be read: {rest[:20]!r}")
