@@ -101,6 +101,10 @@ def test_it_enrols_while_it_serves_and_attests_everywhere(fleet: EnrolledFleet) 
     assert (machine.places.root / "run/waypost/light").read_text() == "done\n"
     assert state_of(machine.data).told()["certificate"] == serial
     assert "settings as before" in machine.run(*machine.settings())
+    machine.places.card.rename(machine.places.card.with_name("away"))
+    machine.places.card.mkdir()  # where the first partition would be mounted
+    assert "the card's first partition cannot be read: it is not mounted" in machine.run(*machine.settings(), code=1)
+    assert (machine.places.root / "run/waypost/light").read_text() == "waiting\n"
     machine.run(*machine.enrol())
     assert certificates(fleet, "hall") == [serial], "what is done is not done again"
     for build in ("a" * 64, "b" * 64):  # as it is known after each start; the second one is an update

@@ -15,7 +15,7 @@ from bridge.enrolment import Attestation
 from bridge.version import VERSION
 from edge.appliance.clock import kernel_synchronized
 from edge.appliance.first_boot.journal import State, Wanted
-from edge.appliance.first_boot.places import Places, write_whole
+from edge.appliance.first_boot.places import DONE, WAITING, WORKING, Places, show, write_whole
 from edge.output.text import lines
 from edge.output.times import moment
 
@@ -24,9 +24,6 @@ ROOT_EXPECTED: Final = "run/waypost-root/expected"
 """Both are made at each start (`waypost-root-hash.service`): of the slot that runs, and what the card was made with."""
 ISSUE: Final = "run/waypost/issue"
 """What the console shows before somebody logs in (agetty(8), issue.d)."""
-LIGHT: Final = "run/waypost/light"
-"""One word (`WORKING`, `WAITING` or `DONE`), for whoever steers the machine's light."""
-WORKING, WAITING, DONE = "working", "waiting", "done"
 NETWORKS_MAX: Final = 32
 """Addresses that are told: a box has a few, a machine with containers hundreds."""
 
@@ -61,7 +58,7 @@ def report(places: Places, name: str, state: State) -> str:
     text = "\n".join(_told(name, state)) + "\n"
     light = WAITING if state.trouble else DONE if state.done_at else WORKING
     write_whole(places.root / ISSUE, lines(text).encode(), mode=0o644)
-    write_whole(places.root / LIGHT, f"{light}\n".encode(), mode=0o644)
+    show(places, light)
     return text
 
 

@@ -29,17 +29,24 @@ def settings(root: Path) -> None:
 
     Before any network, as root. Done again, or cut off anywhere, it comes to the same.
     """
-    from edge.appliance.first_boot.places import Places
+    from edge.appliance.first_boot.places import WAITING, Places, show
     from edge.appliance.first_boot.settings import take_up
 
+    places = Places(root)
     try:
-        found = take_up(Places(root))
+        found = take_up(places)
+        if found.trouble is not None or found.unread is not None:
+            show(places, WAITING)
     except OSError as error:
         raise CommandError(f"{error.filename or root}: {error.strerror}") from None
     if found.card is not None:
         say(f"Waypost {found.card.name}: {'new settings are taken up' if found.new else 'settings as before'}")
-    elif found.trouble is None:
+    elif found.trouble is None and found.unread is None:
         say("Waypost: no settings on the card: DHCP on the cable, no hub (waypost.yaml on the first partition)")
+    if found.unread is not None:
+        why = f"the card's first partition cannot be read: {found.unread}. Settings on it were not taken up"
+        step = "switch it off and on; else, on another machine: fsck.vfat -a of its first partition, or flash a card"
+        raise CommandError(why, hint=step)
     if found.trouble is not None:
         step = "correct waypost.yaml on the card's first partition, and start the gateway again"
         raise CommandError(f"the settings on the card were not taken up:\n{found.trouble}", hint=step, code=Exit.USAGE)

@@ -21,6 +21,9 @@ FOLDER: Final = "first-boot"
 """In the gateway's data directory: `WANTED`, `STATE`."""
 WANTED: Final = "wanted.json"
 STATE: Final = "state.json"
+LIGHT: Final = "run/waypost/light"
+"""One word (`WORKING`, `WAITING` or `DONE`), for whoever steers the machine's light."""
+WORKING, WAITING, DONE = "working", "waiting", "done"
 
 
 class Places:
@@ -56,6 +59,11 @@ def write_whole(file: Path, content: bytes, *, mode: int, owner: tuple[int, int]
         os.fsync(out.fileno())
     fresh.replace(file)
     sync_folder(file.parent)
+
+
+def show(places: Places, light: str) -> None:
+    """Have the light show one of `LIGHT`'s words. Raises OSError."""
+    write_whole(places.root / LIGHT, f"{light}\n".encode(), mode=0o644)
 
 
 def remove_secret(file: Path) -> None:

@@ -7,6 +7,8 @@ start goes on: a file of the same digest has been taken up. Nothing of it waits 
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import hashlib
 import os
 import socket
@@ -41,16 +43,22 @@ class TakenUp(NamedTuple):
     """It was taken up now."""
     trouble: str | None
     """Why the file on the card was not."""
+    unread: str | None = None
+    """Why the card's first partition cannot be read: a file there has not been seen."""
 
 
 def take_up(places: Places) -> TakenUp:
     """Look for new settings, and make what those in force ask for. Raises OSError."""
-    card, trouble, new = _kept(places), None, False
+    card, new = _kept(places), False
+    trouble = unread = None
     try:
         found = _on_card(places)
+    except OSError as error:
+        unread = error.strerror or str(error)
     except ConfigurationRejected as rejected:
         trouble = "\n".join(str(error) for error in rejected.errors)
-        write_whole(places.refused, _REFUSED.format(file=FILE, errors=trouble).encode(), mode=0o644)
+        with contextlib.suppress(OSError):  # a card that cannot be written to; the console says it as well
+            write_whole(places.refused, _REFUSED.format(file=FILE, errors=trouble).encode(), mode=0o644)
     else:
         if found is not None:
             new = card is None or digest(found) != digest(card)
@@ -58,9 +66,9 @@ def take_up(places: Places) -> TakenUp:
             write_whole(places.kept, found.text, mode=0o600)
     if card is not None:
         _make(places, card)
-        if trouble is None:
+        if trouble is None and unread is None:
             _clear(places)
-    return TakenUp(card, new, trouble)
+    return TakenUp(card, new, trouble, unread)
 
 
 def digest(card: Card) -> str:
@@ -76,7 +84,9 @@ def _kept(places: Places) -> Card | None:
 
 
 def _on_card(places: Places) -> Card | None:
-    """Raises ConfigurationRejected."""
+    """Raises ConfigurationRejected; OSError where the first partition cannot be read."""
+    if not any(places.card.iterdir()):  # where it would be mounted; U-Boot's script is on it
+        raise OSError(errno.ENODEV, "it is not mounted")
     try:
         with places.file.open("rb") as file:
             return read(file.read(FILE_BYTES_MAX + 1), FILE)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -96,6 +97,25 @@ class TestTakingUp:
         for text in (text_of(None), "", "\n\n"):
             assert take_up(card(tmp_path, text)) == TakenUp(None, False, None)
 
+    def test_a_first_partition_that_cannot_be_read_leaves_what_was_before_in_force(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        places = card(tmp_path)
+        places.card.joinpath("boot.scr").touch()
+        take_up(places)
+        for name in rendering.ALL:
+            (tmp_path / name).unlink()
+        places.card.rename(places.card.with_name("away"))
+        places.card.mkdir()  # where it would be mounted
+        found = take_up(places)
+        assert found.card is not None
+        assert (found.card.name, found.new, found.unread) == ("hall", False, "it is not mounted")
+        assert set(rendering.ALL) <= tree(tmp_path).keys()
+        places.kept.unlink()
+        assert take_up(places) == TakenUp(None, False, None, "it is not mounted")
+        monkeypatch.setattr(Path, "iterdir", torn)
+        assert take_up(places).unread == "Input/output error"
+
     @pytest.mark.parametrize(
         "text", ["{", "kind: Card", "\0" * 100, "apiVersion: waypost/v1\nkind: Hub\n", "é" * 40_000]
     )
@@ -110,6 +130,10 @@ class TestTakingUp:
         assert places.file.read_text() == text
         assert take_up(card(tmp_path)).trouble is None
         assert not places.refused.exists()
+
+
+def torn(_: Path) -> Iterator[Path]:
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
 class CutOff(BaseException):
