@@ -23,6 +23,7 @@ DEBIAN: Final = {
     "zstd": "zstd",
     "debugfs": "e2fsprogs",
     "dpkg-deb": "dpkg",
+    "fdtput": "device-tree-compiler",
     "genimage": "genimage",
     "mcopy": "mtools",
     "mke2fs": "e2fsprogs",

@@ -35,6 +35,8 @@ ROOT_MIB: Final = 768
 DATA_MIB: Final = 64
 ENVIRONMENT_BYTES: Final = 0x4000
 ENVIRONMENT: Final = "BOOT_ORDER=A B\nBOOT_A_LEFT=3\nBOOT_B_LEFT=3\n"
+NEITHER_DELAY_NOR_PROMPT: Final = -2
+"""Of U-Boot's bootdelay."""
 LEVEL: Final = "-10"
 """Of zstd: 30 s for an image; the highest saves a tenth and takes ten minutes."""
 
@@ -46,7 +48,7 @@ def name(board: str) -> str:
 
 def build(steps: Steps, board: str, *, archive: Path, package: Path, keys: Keys) -> Path:
     """The folder with an image for such a board, and all that belongs to it. Needs root. Raises ImageError."""
-    require("genimage", "mcopy", "mkfs.vfat", "mkimage", "mkenvimage", "openssl", "zstd")
+    require("fdtput", "genimage", "mcopy", "mkfs.vfat", "mkimage", "mkenvimage", "openssl", "zstd")
     made = system(steps, archive=archive, package=package, keys=keys)
     return steps.result(
         f"image-{board}",
@@ -136,7 +138,16 @@ def boot_files(parts: Path, board: str, system: Path, log: Path) -> list[str]:
         shutil.copy(HERE / "config.txt", parts)
     for path in found:
         shutil.copy(path, parts)
+        if path.suffix == ".dtb":
+            without_prompt(parts / path.name, log)
     return [path.name for path in found] + (["config.txt"] if found else [])
+
+
+def without_prompt(tree: Path, log: Path) -> None:
+    """U-Boot takes a key on the console for nothing: a board's device tree says so, above its environment (U-Boot,
+    common/autoboot.c)."""
+    run("fdtput", "-c", tree, "/config", log=log)
+    run("fdtput", "-t", "x", tree, "/config", "bootdelay", f"{NEITHER_DELAY_NOR_PROMPT & 0xFFFFFFFF:x}", log=log)
 
 
 def hand_out(folder: Path, board: str, image: Path, system: Path, keys: Keys, log: Path) -> None:

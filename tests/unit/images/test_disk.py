@@ -178,15 +178,20 @@ class TestLists:
         assert sizes[1:] == [str(building.ROOT_MIB)] * 2 + [str(building.DATA_MIB)]
 
 
-@needs("genimage", "mcopy", "mkfs.vfat", "mkimage", "mkenvimage", "mke2fs", "debugfs", "openssl", "zstd", "sfdisk")
+@needs(
+    "dtc", "genimage", "mcopy", "mkfs.vfat", "mkimage", "mkenvimage", "mke2fs", "debugfs", "openssl", "zstd", "sfdisk"
+)
 def test_an_image_of_a_stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All but its content: layout, boot partition, what is handed out, and the same bytes twice."""
     monkeypatch.setenv("SOURCE_DATE_EPOCH", str(DATE))
     monkeypatch.setattr(building, "LEVEL", "-1")
     system, log = tmp_path / "system", tmp_path / "log"
     (system / "firmware").mkdir(parents=True)
-    for name in ("start4.elf", "fixup4.dat", "bcm2711-rpi-4-b.dtb", "u-boot.bin", "bootcode.bin"):
+    for name in ("start4.elf", "fixup4.dat", "u-boot.bin", "bootcode.bin"):
         (system / "firmware" / name).write_text(name)
+    device_tree = system / "firmware" / "bcm2711-rpi-4-b.dtb"
+    compiler = [find("dtc") or "dtc", "-q", "-o", str(device_tree), "-"]
+    subprocess.run(compiler, input='/dts-v1/; / { model = "stub"; };', text=True, check=True)
     tree = tmp_path / "tree"
     (tree / "etc").mkdir(parents=True)
     for name, mebibytes in (("root", 8), ("data", 8)):
@@ -211,13 +216,17 @@ def test_an_image_of_a_stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert re.findall(r"type=(\w+)", layout) == ["c", "83", "83", "83"]
     start = re.search(r"start= *(\d+)", layout)
     assert start is not None
+    place = f"{image}@@{int(start[1]) * 512}"
     listed = subprocess.run(
-        ["mdir", "-b", "-i", f"{image}@@{int(start[1]) * 512}", "::/"], capture_output=True, text=True, check=True
+        ["mdir", "-b", "-i", place, "::/"], capture_output=True, text=True, check=True
     ).stdout.split()
     assert {name.removeprefix("::/") for name in listed} == {
         "boot.scr", "rauc.env", "root.sha256", "waypost.yaml",
         "config.txt", "u-boot.bin", "start4.elf", "fixup4.dat", "bcm2711-rpi-4-b.dtb",
     }  # fmt: skip
+    subprocess.run(["mcopy", "-i", place, f"::/{device_tree.name}", str(tmp_path)], check=True)
+    said = ["fdtget", "-t", "i", str(tmp_path / device_tree.name), "/config", "bootdelay"]
+    assert subprocess.run(said, capture_output=True, text=True, check=True).stdout == "-2\n"
 
 
 class TestEmulator:
