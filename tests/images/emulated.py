@@ -84,7 +84,7 @@ class Emulated:
     @property
     def cpu_s(self) -> float:
         """Seconds of processor it has taken here."""
-        took = psutil.Process(self._process.pid).cpu_times()
+        took = psutil.Process(self.pid).cpu_times()
         return float(took.user + took.system)
 
     def wait_for(self, text: str, *, times: int = 1, timeout_s: float = BOOT_S) -> None:
@@ -95,6 +95,10 @@ class Emulated:
             return self.told.count(text) >= times
 
         wait_until(there, timeout_s=timeout_s, what=f"{text!r} on the console", every_s=1)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     def cut_off(self) -> None:
         """The power (SIGKILL)."""
@@ -155,11 +159,11 @@ class Gateway:
             "image", "configure", str(card), f"name={self.name}", *hub, f"sshKeys=@{self._shell.public}"
         )
         assert done.returncode == 0, done.stdout + done.stderr
-        self._drive = machine.disk(card, folder, folder / "log")
+        self.drive = machine.disk(card, folder, folder / "log")
 
     def start(self) -> Emulated:
         """The power is back."""
-        self.machine = Emulated(self._drive, self._folder / "console", self.ports)
+        self.machine = Emulated(self.drive, self._folder / "console", self.ports)
         return self.machine
 
     def cut_off(self) -> None:
