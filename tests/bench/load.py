@@ -23,7 +23,7 @@ NEEDS = {
 
 
 class LoadFailed(Exception):
-    """The load did not come through; the message is the generator's own."""
+    """The load did not come through, or a peer did not start; the message is the generator's or the peer's own."""
 
 
 class LoadGenerators:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from tests.bench.brokers import listens
+from tests.bench.load import LoadFailed
 from tests.bench.packages import BrokerMissing, program
 from tests.support.processes import free_port, resident_mib, wait_until
 
@@ -58,7 +59,8 @@ class _Node:
             )
 
     def wait_for(self, *ports: int) -> None:
-        """Until it listens. BrokerMissing with its log when it does not; nothing of it runs then."""
+        """Until it listens. LoadFailed with its log when it does not: what is installed is not passed over. Nothing of
+        it is left then."""
         self._ports.update(ports)
 
         def ready() -> bool:
@@ -70,8 +72,8 @@ class _Node:
         try:
             wait_until(ready, timeout_s=START_S, what=f"{self.name} listens", every_s=0.2)
         except AssertionError as error:
-            self.stop()
-            raise BrokerMissing(str(error)) from error
+            self.__exit__()
+            raise LoadFailed(str(error)) from error
 
     def __exit__(self, *_: object) -> None:
         self.stop()
