@@ -57,15 +57,15 @@ def made(variant: Variant, whole: Path, folder: Path) -> bundle.Bundle:
     """Its bundle. `folder`: for this, to be made."""
     folder.mkdir()
     log = folder / "log"
-    run("unsquashfs", "-no-progress", "-dest", folder / "content", whole, log=log)
-    root = folder / "content" / "rootfs.ext4"
+    run("unsquashfs", "-no-progress", "-dest", folder / "whole", whole, log=log)
+    root = folder / "whole" / "rootfs.ext4"
     before = filesystem.digest(root)
     run("debugfs", "-w", "-R", variant.change, root, log=log)
     build = filesystem.digest(root)
     assert build != before, log.read_text()
     target = folder / f"waypost-{variant.version}-arm64.raucb"
     bundle.make(target, root, build, signing.keys(default_cache(), None, None), log, version=variant.version)
-    shutil.rmtree(folder / "content")
+    shutil.rmtree(folder / "whole")
     return bundle.Bundle(target, variant.version, build)
 
 
