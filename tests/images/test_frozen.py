@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import statistics
 import subprocess
 import tempfile
 from pathlib import Path
@@ -14,7 +15,8 @@ import pytest
 from images.debian import Mirror
 from images.frozen import foreign, freezing
 from images.steps import Steps, default_cache, remove
-from tests.support.processes import Waypost
+from tests.bench.load import LoadGenerators
+from tests.support.processes import Waypost, edge
 
 pytestmark = [
     pytest.mark.images,
@@ -25,6 +27,11 @@ pytestmark = [
 READY_CPU_S = 1.5
 """From the start of the process to its ready line, of a processor's time: the wall's depends on who else is here."""
 MESSAGES = 20
+LOAD_MESSAGES = 100_000
+LOAD = ("-c", "50", "-n", str(LOAD_MESSAGES), "-q", "1", "-w", "20", "-s", "100")
+TURNS = 6
+SHARE_MAX = 1.05
+"""Of what a message costs a gateway from a checkout."""
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +80,31 @@ def test_what_is_acknowledged_is_there_after_a_kill(frozen: Path, tmp_path: Path
 def test_it_is_ready_soon(frozen: Path, tmp_path: Path) -> None:
     with gateway(frozen, tmp_path) as running:
         assert cpu_s(running.pid) < READY_CPU_S
+
+
+@pytest.mark.parametrize(
+    ("kind", "more"), [("in", ()), ("through", ("-S", "1", "-f", "load/#"))], ids=["in", "through"]
+)
+def test_a_message_costs_what_it_costs_a_checkout(
+    frozen: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str, more: tuple[str, ...]
+) -> None:
+    """Its processor's time a message, by turns: what others do on the machine falls on both."""
+    load, spent = LoadGenerators(tmp_path), []
+    folders = {name: tmp_path / name for name in ("frozen", "checkout")}
+    for folder in folders.values():
+        folder.mkdir()
+    with gateway(frozen, folders["frozen"]) as one, edge(folders["checkout"], "data") as other:
+        for _ in range(TURNS):
+            took = []
+            for each in (one, other):
+                before = cpu_s(each.pid)
+                load.run("mqttload", each.port("mqtt"), *LOAD, *more)
+                took.append((cpu_s(each.pid) - before) / LOAD_MESSAGES * 1e6)
+            spent.append(tuple(took))
+    ratio = statistics.median(ours / theirs for ours, theirs in spent[1:])  # the first turn of each warms up
+    with capsys.disabled():
+        print(f"\n{kind}: {ratio:.3f} of a checkout's; us a message, by turns: {spent}")
+    assert ratio < SHARE_MAX
 
 
 def test_what_is_in_it(frozen: Path, tmp_path: Path) -> None:
