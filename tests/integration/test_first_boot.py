@@ -84,8 +84,9 @@ def test_it_enrols_while_it_serves_and_attests_everywhere(fleet: EnrolledFleet) 
     assert "new settings are taken up" in machine.run(*machine.settings())
     machine.make()
     with Waypost(fleet.folder / "hall.log", "edge", "run", "--data", str(machine.data)) as running:
+        assert (machine.places.root / "run/waypost/light").read_text() == "working\n"
         said = machine.run(*machine.enrol())
-        assert "enrolled, certificate" in said
+        assert said.index("Waypost hall: being set up") < said.index("enrolled, certificate")
 
         def status() -> dict[str, Any]:
             return machine.status(running.port("http"))

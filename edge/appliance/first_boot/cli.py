@@ -29,7 +29,7 @@ def settings(root: Path) -> None:
 
     Before any network, as root. Done again, or cut off anywhere, it comes to the same.
     """
-    from edge.appliance.first_boot.places import WAITING, Places, show
+    from edge.appliance.first_boot.places import WAITING, WORKING, Places, show
     from edge.appliance.first_boot.settings import take_up
 
     places = Places(root)
@@ -37,6 +37,8 @@ def settings(root: Path) -> None:
         found = take_up(places)
         if found.trouble is not None or found.unread is not None:
             show(places, WAITING)
+        elif found.card is not None:
+            show(places, WORKING)  # until who enrols says more
     except OSError as error:
         raise CommandError(f"{error.filename or root}: {error.strerror}") from None
     if found.card is not None:
@@ -108,6 +110,9 @@ def enrol_gateway(data: Path, root: Path, once: bool) -> None:
         return
     work.journal.begin(wanted)
     said = ""
+    if not (work.journal.state.done_at or work.journal.state.trouble):
+        said = report(places, wanted.name, work.journal.state)
+        say(said.rstrip("\n"))
     for number in range(1 << 62):
         trouble: Stopped | None = None
         try:
