@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 KEY_DIGITS: Final = 16
 """Of the hash in a result's name: 64 bits tell a few thousand apart."""
 
+PART: Final = ".part"
+"""Behind the name of a result that is being made, or was when somebody ended that."""
+
 OLD_KEPT: Final = 2
 """Results of a step that stay: of these inputs, and of those before, to which a branch may come back."""
 
@@ -101,8 +104,9 @@ class Steps:
         with self._alone(name):
             if not again and self._unchanged(place, name, title):
                 return place
-            part = place.with_name(f"{place.name}.part")
-            remove(part)
+            for cut_off in self._of(name, PART):
+                remove(cut_off)
+            part = place.with_name(place.name + PART)
             part.mkdir()
             log = self._cache / f"{name}.log"
             log.unlink(missing_ok=True)
@@ -128,9 +132,12 @@ class Steps:
 
     def _forget(self, name: str) -> None:
         """Keep the newest results of a step."""
-        mine = [path for path in self._cache.glob(f"{name}-*") if len(path.name) == len(name) + 1 + KEY_DIGITS]
-        for old in sorted(mine, key=lambda path: path.stat().st_mtime)[:-OLD_KEPT]:
+        for old in sorted(self._of(name), key=lambda path: path.stat().st_mtime)[:-OLD_KEPT]:
             remove(old)
+
+    def _of(self, name: str, suffix: str = "") -> list[Path]:
+        """What is there of a step."""
+        return list(self._cache.glob(f"{name}-{'[0-9a-f]' * KEY_DIGITS}{suffix}"))
 
     @contextlib.contextmanager
     def _alone(self, name: str) -> Iterator[None]:
@@ -158,8 +165,8 @@ def tree_hash(folder: Path) -> str:
     """A hash of the sources below a folder: names, contents, links, and whether they are executable."""
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*")):
-        if "__pycache__" in path.parts or path.suffix == ".so" or path.name == "_native.json":  # made from the rest
-            continue
+        if path.suffix == ".so" or any(part == "__pycache__" or part.startswith("_native") for part in path.parts):
+            continue  # made from the rest, some while somebody looks
         name = path.relative_to(folder).as_posix()
         if path.is_symlink():
             digest.update(f"{name} -> {path.readlink()}\n".encode())

@@ -58,6 +58,17 @@ class TestResults:
         assert len(left) == OLD_KEPT
         assert newest in left
 
+    def test_what_was_cut_off_goes(self, steps: Steps, tmp_path: Path) -> None:
+        def cut(_folder: Path, _log: Path) -> None:
+            raise KeyboardInterrupt
+
+        for each in ("part", "part-other"):
+            with pytest.raises(KeyboardInterrupt):
+                steps.result(each, "a part", ["one"], cut)
+        steps.result("part", "a part", ["two"], Counted())
+        [left] = (tmp_path / "cache").glob("*.part")
+        assert left.name.startswith("part-other-")
+
     def test_where_nothing_can_be_kept(self, tmp_path: Path) -> None:
         (tmp_path / "file").touch()
         with pytest.raises(ImageError, match=r"Not a directory|File exists"):
@@ -88,6 +99,8 @@ class TestKeys:
         (tmp_path / "__pycache__").mkdir()
         (tmp_path / "__pycache__" / "a.pyc").touch()
         (tmp_path / "_loops_0123.so").touch()
+        (tmp_path / "_native_x1").mkdir()  # while it is compiled, or when that was cut off
+        (tmp_path / "_native_x1" / "a.c").touch()
         assert tree_hash(tmp_path) == before
 
 
