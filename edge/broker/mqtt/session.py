@@ -431,6 +431,10 @@ class Session:
         self._starved = None
         self._retained = None
 
+    def let_go(self) -> None:
+        """Nobody uses it any more: it is freed at once, as what it has knows it, and not when the collector looks."""
+        self._subscribers = self._overlaps = self._journal = None
+
     def clear_merged(self) -> None:
         """The client is away: what waited for several of its live subscriptions is gone with them."""
         if self._overlaps is not None:

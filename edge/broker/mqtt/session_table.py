@@ -164,7 +164,7 @@ class SessionTable:
         packed = RestingSession(session.user, session.expiry_s, subscriptions, _incoming(session), session.expires_at)
         del self.opened[session.client_id], self._away[session.client_id]
         self._resting.put(session.client_id, packed)
-        session.subscribers.clear()  # which know it: it is freed at once, and not when the collector looks
+        session.let_go()
 
 
 def restored(

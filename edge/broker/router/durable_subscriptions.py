@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import msgspec
@@ -95,7 +96,8 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
         return name in self.opened or name in self._resting
 
     def __iter__(self) -> Iterator[str]:
-        return iter([*self.opened, *self._resting])
+        """Those that are opened or laid down meanwhile may come twice, or not at all."""
+        return chain(list(self.opened), self._resting)
 
     def __len__(self) -> int:
         return len(self.opened) + len(self._resting)
@@ -216,17 +218,20 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
 
     def follow_configuration(self) -> None:
         """Rules or policies have changed: what is stored stays where it is, and is delivered from there."""
-        for name in self._resting:
-            places, declaration = self._resting.places(name), self._resting.declaration(name)
-            reached = set(self._reached(declaration.pattern)) <= {place.log for place in places}
-            if not reached or self._resting.is_looked_at(name) == (self._unused.kept_s(declaration) is None):
-                self._reopen(name)
+        for name in [each for each in self._resting if self._is_changed(each)]:
+            self._reopen(name)
         self._resting.look_anew()
         for subscription in self.opened.values():
             for part in subscription.parts:
                 part.policy = self._policy(subscription.declaration.name, part.log)
             self._open_parts(subscription)
         self._report_former_topics()
+
+    def _is_changed(self, name: str) -> bool:
+        """One at rest reaches other logs than before, or whether it ends by itself is another matter now."""
+        places, declaration = self._resting.places(name), self._resting.declaration(name)
+        reached = set(self._reached(declaration.pattern)) <= {place.log for place in places}
+        return not reached or self._resting.is_looked_at(name) == (self._unused.kept_s(declaration) is None)
 
     # --- opened, and laid down --------------------------------------------------------------------------------
 

@@ -145,8 +145,10 @@ class RestingSubscriptions:
         return isinstance(name, str) and self._names.number(name) is not None
 
     def __iter__(self) -> Iterator[str]:
-        firsts = [row for row, cursor in enumerate(self._cursors) if cursor and row not in self._firsts]
-        return iter([self._names[row] for row in firsts])
+        """One after the other, as there may be very many. What comes or goes meanwhile may be among them or not; all
+        that stay are, as a table that is made anew leaves this one as it was."""
+        firsts, names = self._firsts, self._names
+        return (names[row] for row, cursor in enumerate(self._cursors) if cursor and row not in firsts)
 
     def declaration(self, name: str) -> Declaration:
         """Raises KeyError."""

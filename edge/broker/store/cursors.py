@@ -272,10 +272,10 @@ class CursorTable:
         """It is none of those in use any more."""
         log = state.log
         del self._states[state.cursor]
-        if isinstance(log.cursors, dict):
+        if isinstance(log.cursors, dict) and len(log.cursors) > 1:
             del log.cursors[state.name]
         else:
-            log.cursors = ()
+            log.cursors, log.slowest = (), None  # with all the places of those there were
         log.lowest = None
 
     def begin_at(self, log: LogState, first: int) -> None:

@@ -28,10 +28,11 @@ class SideQueries:
     def __init__(self, connection: sqlite3.Connection) -> None:
         """`connection` is for reading only, and the loop's thread's own."""
         self._connection = connection
+        self._cursor = connection.cursor()  # of all questions: see `Writer`
 
     def rows(self, text: str, parameters: Sequence[str | int] = ()) -> list[Any]:
         try:
-            return self._connection.execute(text, parameters).fetchall()
+            return self._cursor.execute(text, parameters).fetchall()
         except sqlite3.Error as error:
             raise meaning(error, "reading the store") from error
 

@@ -104,6 +104,9 @@ class Writer:
         self._files = files
         self._problems = problems
         self._connection = connection
+        self._cursor = connection.cursor()
+        """Of all statements: a connection that makes one for each remembers 200 of them when they are gone, here and
+        there in memory that others gave back."""
         self._ledger = ledger
         self._post = post
         self._limits = limits
@@ -184,17 +187,17 @@ class Writer:
         return (1 + sum(2 + len(row.data) // page_bytes for row in job.segments)) * page_bytes
 
     def _commit(self, job: Job) -> Outcome:
-        connection = self._connection
+        connection, execute = self._connection, self._cursor.execute
         statements = list(_statements(job))
         group = job.group
         alone = not (group.reclaims or group.evictions or group.thinnings or group.losses or group.given_up or job.wear)
         try:
             if len(statements) == 1 and alone:
-                connection.execute(*statements[0])
+                execute(*statements[0])
                 return Outcome(None)
-            connection.execute("BEGIN IMMEDIATE")
+            execute("BEGIN IMMEDIATE")
             for text, parameters in statements:
-                connection.execute(text, parameters)
+                execute(text, parameters)
             if job.wear is not None:
                 write(connection, job.wear)
             evicted = [evict(connection, eviction) for eviction in group.evictions]
@@ -204,7 +207,7 @@ class Writer:
             losses += chain.from_iterable(part.losses for part in thinned)
             entries = self._enter(losses)
             reclaimed = self._reclaim(group.reclaims, group.reclaim_bytes_max)
-            connection.execute("COMMIT")
+            execute("COMMIT")
         except (sqlite3.Error, OverflowError) as error:
             self._roll_back()
             wrapped = error if isinstance(error, sqlite3.Error) else sqlite3.DataError(str(error))
@@ -225,7 +228,7 @@ class Writer:
         """Write losses into the ledger, in the transaction that removes the messages."""
         if not losses:
             return Entries()
-        entries, execute = self._ledger.entries(losses), self._connection.execute
+        entries, execute = self._ledger.entries(losses), self._cursor.execute
         for entry in entries.replaced:
             execute("DELETE FROM ledger WHERE entry = ?", (entry,))
         for text, parameters in _inserts(_LEDGER, entries.added):
@@ -240,7 +243,7 @@ class Writer:
     def _roll_back(self) -> None:
         if self._connection.in_transaction:
             with contextlib.suppress(sqlite3.Error):  # SQLite rolls back by itself on the worst errors
-                self._connection.execute("ROLLBACK")
+                self._cursor.execute("ROLLBACK")
 
     def _reclaim(self, reclaims: Sequence[Reclaim], bytes_max: int) -> list[Reclaimed]:
         rows_left = self._limits.reclaim_rows_max
@@ -250,15 +253,13 @@ class Writer:
             rows: list[tuple[int, int]] = []
             if rows_left > 0 and bytes_max > 0:
                 wanted = {"first": base | first, "limit": base | limit, "rows": rows_left, "bytes": bytes_max}
-                rows = self._connection.execute(_DELETE, wanted).fetchall()
+                rows = self._cursor.execute(_DELETE, wanted).fetchall()
             freed = sum(size for _, size in rows)
             rows_left -= len(rows)
             bytes_max -= freed
             kept = (max(until for until, _ in rows) & POSITION_MAX) if rows else first
             if rows:
-                self._connection.execute(
-                    "UPDATE log SET first = ?, bytes = bytes - ? WHERE log = ?", (kept, freed, log)
-                )
+                self._cursor.execute("UPDATE log SET first = ?, bytes = bytes - ? WHERE log = ?", (kept, freed, log))
             done.append(Reclaimed(log, kept, freed, rows_left > 0 and bytes_max > 0))
         return done
 

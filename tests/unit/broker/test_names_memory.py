@@ -206,14 +206,17 @@ class Connected:
         raise AssertionError
 
 
-def sessions_away(rig: Rig, router: Router, sessions: SessionRegistry, first: int, count: int) -> None:
-    """Clients that subscribe to one topic, and leave for long."""
+def sessions_away(
+    rig: Rig, router: Router, sessions: SessionRegistry, first: int, count: int, filters: int = 1
+) -> None:
+    """Clients that subscribe to a topic, or several, and leave for long."""
     for start in range(first, first + count, GROUP):
         for i in range(start, start + GROUP):
             connected: Any = Connected()
             session, _ = sessions.take(f"client{i:08d}", connected, clean_start=False, expiry_s=10**8, user="fleet")
             sessions.join(session)
-            sessions.subscribe(session, SubscriptionRequest(f"plant/{i:08d}/command", 1), 0)
+            for each in range(filters):
+                sessions.subscribe(session, SubscriptionRequest(f"plant/{i:08d}/command" + "/x" * each, 1), 0)
             sessions.on_disk.save(session)
             sessions.leave(session, connected, None, rig.now)
         router.flush()
@@ -260,7 +263,7 @@ def test_what_is_laid_down_does_not_wait_for_the_collector(tmp_path: Path, sessi
     gc.disable()
     try:
         if sessions:
-            sessions_away(rig, router, registry, 0, GROUP)
+            sessions_away(rig, router, registry, 0, GROUP, filters=2)  # which may have topics in common
         else:
             subscribe(rig, router, mqtt, 0, GROUP)
         assert gc.collect() < GROUP / 2

@@ -16,7 +16,7 @@ from edge.broker.model.address_policy import AddressPolicy
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.model.interfaces import Outcome, Subscription
 from edge.broker.model.topics import matches
-from edge.broker.router import durable_subscriptions
+from edge.broker.router import durable_subscriptions, resting_subscriptions
 from edge.broker.router.router import Router, SubscribeOptions
 from edge.broker.store.limits import Limits as StoreLimits
 from tests.contract.store.rig import sqlite_rig
@@ -237,6 +237,20 @@ class TestAtRest:
         [figures] = site.router.durable_subscriptions.figures()
         assert figures == ("mqtt/c/topic/a", "topic/a", 2, 0, 0)
         assert opened(site) == set()
+
+
+def test_who_looks_through_all_of_them_finds_all_that_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resting_subscriptions, "_ROWS_MIN", 4)
+    site = Site()
+    names = [f"mqtt/c/topic/{i}" for i in range(20)]
+    for name in names:
+        away(site, site.consumer(name.split("/", 2)[2], options=options(name)))
+    looking = iter(site.router.durable_subscriptions)
+    found = [next(looking) for _ in range(3)]
+    for name in names[1:18]:  # of so few the table is made anew
+        site.router.forget(name)
+    assert {names[0], *names[18:]} <= {*found, *looking} <= {*names}
+    assert list(site.router.durable_subscriptions) == [names[0], *names[18:]]
 
 
 @pytest.mark.parametrize("many", [False, True])
