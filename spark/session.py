@@ -49,6 +49,11 @@ _SETTINGS = {
     "spark.scheduler.mode": "FAIR",
     # What a Python worker is handed at once: rows alone are no bound, a body may have 256 KiB.
     "spark.sql.execution.arrow.maxBytesPerBatch": str(32 * 1024 * 1024),
+    # Of the default of 100 a pass of all jobs uses up several times as many: each pass compiled all its code anew, and
+    # the JVM did with it what it does with new code. Half of the processor time of a pass of 50 000 readings was that.
+    "spark.sql.codegen.cache.maxEntries": "2000",
+    # With more groups than this a task sorts in place of hashing. A sketch takes some 2 KB: 60 MB a task.
+    "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "30000",
 }
 """Wherever it runs."""
 Load = Literal["large", "small", "tiny"]
@@ -56,8 +61,20 @@ Load = Literal["large", "small", "tiny"]
 
 _QUICK_JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=256m")
 """For runs of seconds: no second compiler, one collector thread. Costs throughput once a run lasts minutes."""
+_LONG_JVM = ("-XX:+UseParallelGC",)
+"""The default collector takes Spark's pages of some megabytes for huge ones, and begins a cycle for each of them."""
 _QUICK_SETTINGS = {"spark.sql.shuffle.partitions": "1", "spark.databricks.delta.snapshotPartitions": "1"}
 """For small lakes: every stage less costs 20 ms or more of pure planning; a quarter less processor time was seen."""
+_FEW_SETTINGS = {
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.databricks.delta.merge.repartitionBeforeWrite.enabled": "false",
+}
+"""For a batch of few rows, in a session for many, too: one task a stage, and a plan that is made once."""
+FEW_ROWS_MAX = 200_000
+"""Rows of a batch up to which one task a stage is done sooner than several are planned."""
+_TOLD = "spark.waypost.told"
+"""Names the settings somebody chose: these stay as they are."""
 _TINY_SETTINGS = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
@@ -103,7 +120,8 @@ def start(name: str, options: Options = Options()) -> SparkSession:
         settings |= _TINY_SETTINGS
     if options.bucket is not None:
         settings |= object_store.COMMITS
-    for key, value in {**settings, **options.settings}.items():
+    told = {_TOLD: ",".join(options.settings)}
+    for key, value in {**settings, **options.settings, **told}.items():
         builder = builder.config(key, value)
     # What a job raises is reported by whoever runs the job; the bridge to the JVM would print it a second time.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
@@ -146,6 +164,25 @@ def _submitted(options: Options) -> dict[str, str]:
     _choose_python(cluster.python(options.settings))
     master = {"spark.master": options.master} if options.master is not None else {}
     return {**master, **_SETTINGS}
+
+
+def fit(session: SparkSession, *, few: bool) -> None:
+    """Set up a session, which is one job's own, for a batch of few rows, or of more."""
+    for key, value in fitting(few, dict(session.sparkContext.getConf().getAll())).items():
+        if value is None:
+            session.conf.unset(key)
+        else:
+            session.conf.set(key, value)
+
+
+def fitting(few: bool, chosen: Mapping[str, str]) -> dict[str, str | None]:
+    """The settings of a batch of few rows, or of more; None: what Spark takes unless told.
+
+    `chosen`: those the session was started with. Of what somebody has told it nothing is changed.
+    """
+    told = chosen.get(_TOLD, "").split(",")
+    settings = {key: value if few else chosen.get(key) for key, value in _FEW_SETTINGS.items()}
+    return {key: value for key, value in settings.items() if key not in told}
 
 
 def stop(session: SparkSession) -> None:
@@ -201,8 +238,7 @@ def _prepare_local_workers() -> None:
 def _jvm_options(home: java.Java, options: Options) -> str:
     # By option and not by a folder on the class path: a class archive allows jars there only.
     flags = [*_QUIET_JVM, "-Duser.timezone=UTC", f"-Dlog4j2.configurationFile={LOGGING.as_uri()}"]
-    if options.load != "large":
-        flags += _QUICK_JVM
+    flags += _QUICK_JVM if options.load != "large" else _LONG_JVM
     flags += options.jvm or archive.jvm_options(home)
     # Spark takes the line apart as a shell would: a checkout may lie in a folder with a space in its name.
     return " ".join(f'"{flag}"' if " " in flag else flag for flag in flags)

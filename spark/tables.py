@@ -249,22 +249,22 @@ class Lake:
         how: Mapping[str, str],
         transaction: Transaction,
         made_of: Provenance | None = None,
-    ) -> None:
+    ) -> DataFrame:
         """Fold partial aggregates into a table, in one commit, unless `transaction` was applied.
 
         A row whose keys are there becomes, column by column, what `how` says in SQL of `old` and `new`; others are
-        added. Only files that hold such a row are written anew. `rows` is computed once, and kept in memory meanwhile.
+        added. Only files that hold such a row are written anew. `rows` is computed once, and returned as it is kept.
         """
         table = _schema(name)
         if set(how) != set(table.columns.names) - set(table.keys) - set(table.partition_by):
             raise ValueError(f"table {name}: each column that is no key needs a way to be folded: {sorted(how)}")
         applied = self.transaction_version(name, transaction.application)
         if applied is not None and applied >= transaction.version:
-            return
-        if not self.rows(name):
-            self.append(name, rows, transaction, made_of)
-            return
+            return fitted(rows, name)
         partials = fitted(rows, name).localCheckpoint()
+        if not self.rows(name):
+            self.append(name, partials, transaction, made_of)
+            return partials
         partials.createOrReplaceTempView(_PARTIALS)
         matched = " AND ".join([f"old.{key} <=> new.{key}" for key in table.keys] + _where(table, partials))
         changes = ", ".join(f"{column} = {expression}" for column, expression in how.items())
@@ -273,6 +273,7 @@ class Lake:
                 f"MERGE INTO delta.`{self.path(name)}` AS old USING {_PARTIALS} AS new ON {matched} "
                 f"WHEN MATCHED THEN UPDATE SET {changes} WHEN NOT MATCHED THEN INSERT *"
             )
+        return partials
 
     def remove(self, name: str, keys: DataFrame, on: Sequence[str], condition: str) -> None:
         """Remove the rows of a table that are equal to a row of `keys` in the columns `on` and fulfil `condition`, SQL
@@ -329,7 +330,16 @@ class Lake:
         place, partitions = self.at(name), list(table.partition_by)
         place.make()
         options = place.storage_options
-        deltalake.DeltaTable.create(place.uri, columns, mode=mode, partition_by=partitions, storage_options=options)
+        # Files are chosen by these only; statistics of all columns took most of the time of writing windows.
+        told = {"delta.dataSkippingStatsColumns": ",".join(key for key in table.keys if key not in partitions)}
+        deltalake.DeltaTable.create(
+            place.uri,
+            columns,
+            mode=mode,
+            partition_by=partitions,
+            storage_options=options,
+            configuration=told if table.keys else None,
+        )
         state = self.state(name)
         if state is None:
             raise RuntimeError(f"table {name} vanished while it was made: {place.uri}")

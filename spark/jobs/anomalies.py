@@ -11,6 +11,9 @@ from spark.jobs.following import Batch, Following
 from spark.jobs.outcome import Job
 from spark.transforms import anomalies
 
+FEW_ROWS_MAX = 5_000
+"""What a row costs here is its series' state."""
+
 
 def _take(batch: Batch) -> None:
     # Judged once for both outputs. The states are last: while they are those of before, the same is judged again.
@@ -21,7 +24,9 @@ def _take(batch: Batch) -> None:
     batch.fold("detector_states", anomalies.states(judged), anomalies.FOLD)
 
 
-_FOLLOWING = Following("anomalies", "readings", ("anomalies", "detector_states"), revision=4, take=_take)
+_FOLLOWING = Following(
+    "anomalies", "readings", ("anomalies", "detector_states"), revision=4, take=_take, few_rows=FEW_ROWS_MAX
+)
 JOB = Job(
     "anomalies",
     "values that are unusual for their series, with the rule that says so",

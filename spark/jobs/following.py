@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from spark import session
 from spark.jobs.damage import Damage
 from spark.jobs.outcome import Outcome
 from spark.jobs.progress import Position, Span, spans
@@ -41,9 +42,9 @@ class Batch:
         """Append `rows` to a table, once. `made_of`: what the commit says instead of this batch's."""
         self.lake.append(output, rows, self.markers[output], made_of if made_of is not None else self.made_of)
 
-    def fold(self, output: str, rows: DataFrame, how: Mapping[str, str]) -> None:
-        """Fold partial aggregates of this batch into a table, once; see `Lake.fold`."""
-        self.lake.fold(output, rows, how, self.markers[output], self.made_of)
+    def fold(self, output: str, rows: DataFrame, how: Mapping[str, str]) -> DataFrame:
+        """Fold partial aggregates of this batch into a table, once, and return them; see `Lake.fold`."""
+        return self.lake.fold(output, rows, how, self.markers[output], self.made_of)
 
     def overwrite(self, output: str, rows: DataFrame) -> None:
         """Put `rows` in place of all of a table, once."""
@@ -59,6 +60,7 @@ class Following:
     `revision`  counts changes of the transform that change results; a new one rebuilds the outputs.
     `take`      called with each batch.
     `beside`    other tables that the outputs agree with: made anew, they have the outputs made anew.
+    `few_rows`  rows of a batch up to which one task a stage does.
     """
 
     name: str
@@ -67,6 +69,7 @@ class Following:
     revision: int
     take: Callable[[Batch], None]
     beside: tuple[str, ...] = ()
+    few_rows: int = session.FEW_ROWS_MAX
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -88,6 +91,7 @@ class Following:
         for span in spans(lake, self.source, source, begin, furthest if furthest != begin else None):
             made_of = self._made_of(lake, source, span)
             markers = {name: Transaction(application, span.end.marker()) for name, application in applications.items()}
+            session.fit(lake.session, few=span.rows <= self.few_rows)
             for files, rows in damage.attempts(span):
                 with damage.noticed(files):
                     self.take(Batch(lake, rows, made_of, markers))

@@ -56,6 +56,11 @@ class Span(NamedTuple):
     end: Position
     whole: int | None
 
+    @property
+    def rows(self) -> int:
+        """As the log counts them, or about."""
+        return _rows(self.files)
+
 
 def spans(lake: Lake, source: str, now: State, begin: Position | None, end: Position | None) -> Iterator[Span]:
     """The batches from `begin` (None: from the start) up to the source as it is `now`.

@@ -13,10 +13,9 @@ from spark.transforms import rollups
 
 
 def _take(batch: Batch) -> None:
-    minutes = rollups.by_minute(batch.rows).localCheckpoint()
-    hours = rollups.by_hour(minutes).localCheckpoint()
-    for name, windows in (("rollup_1m", minutes), ("rollup_1h", hours), ("rollup_1d", rollups.by_day(hours))):
-        batch.fold(name, windows, rollups.FOLD)
+    minutes = batch.fold("rollup_1m", rollups.by_minute(batch.rows), rollups.FOLD)
+    hours = batch.fold("rollup_1h", rollups.by_hour(minutes), rollups.FOLD)
+    batch.fold("rollup_1d", rollups.by_day(hours), rollups.FOLD)
 
 
 _FOLLOWING = Following("rollups", "readings", ("rollup_1m", "rollup_1h", "rollup_1d"), revision=3, take=_take)

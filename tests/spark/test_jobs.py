@@ -12,6 +12,7 @@ from typing import Any
 import deltalake
 import pyarrow as pa
 import pytest
+from pyspark.sql import DataFrame
 
 from spark import warmup
 from spark.decoding import reasons
@@ -168,10 +169,10 @@ def test_a_batch_that_reached_one_table_only_is_finished_with_the_rows_it_had(
     run(lake, "readings")
     fold = Lake.fold
 
-    def dies_before_the_hours(self: Lake, name: str, *rest: Any) -> None:
+    def dies_before_the_hours(self: Lake, name: str, *rest: Any) -> DataFrame:
         if name == "rollup_1h":
             raise RuntimeError("power cut")
-        fold(self, name, *rest)
+        return fold(self, name, *rest)
 
     with monkeypatch.context() as patch:
         patch.setattr(Lake, "fold", dies_before_the_hours)

@@ -1,0 +1,35 @@
+"""A session is set up for the batch that comes next."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pytest
+
+from spark import session
+from spark.tables import Lake
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+REPLANS: Final = "spark.sql.adaptive.enabled"
+TASKS: Final = "spark.sql.shuffle.partitions"
+
+
+def test_few_rows_are_one_task_a_stage_and_many_as_somebody_started(lake: Lake) -> None:
+    job = lake.for_job().session
+    usual = job.conf.get(REPLANS)
+    session.fit(job, few=True)
+    assert (job.conf.get(TASKS), job.conf.get(REPLANS)) == ("1", "false")
+    session.fit(job, few=False)
+    assert job.conf.get(REPLANS) == usual
+    session.fit(job, few=True)
+    assert lake.for_job().session.conf.get(REPLANS) == usual, "the next job's is as it was"
+
+
+def test_what_somebody_has_told_stays() -> None:
+    told = {TASKS: "9", "spark.waypost.told": f"spark.driver.memory,{TASKS}"}
+    assert TASKS not in session.fitting(True, told)
+    assert session.fitting(True, told)[REPLANS] == "false"
+    many = session.fitting(False, {TASKS: "4"})
+    assert many[TASKS] == "4"
+    assert many[REPLANS] is None, "what Spark takes unless told"
