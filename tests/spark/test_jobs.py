@@ -232,12 +232,13 @@ def test_what_lands_during_a_pass_is_for_the_next_and_a_wrong_clock_counts(
     landed = iter(range(6, 40))
     drawn_of = ("freshness", "gaps", "throughput", "rollups")
 
-    def lands_meanwhile(name: str) -> Callable[..., None]:
+    def lands_meanwhile(name: str) -> Callable[..., Any]:
         write = getattr(Lake, name)
 
-        def writes(self: Lake, *arguments: Any, **options: Any) -> None:
-            write(self, *arguments, **options)
+        def writes(self: Lake, *arguments: Any, **options: Any) -> Any:
+            written = write(self, *arguments, **options)
             land(lake, message(next(landed)))
+            return written
 
         return writes
 
