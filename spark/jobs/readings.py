@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from spark import registry
+from spark.jobs import stamps
 from spark.jobs.following import Batch, Following
 from spark.jobs.outcome import Job
-from spark.jobs.replay import Replay, judged
+from spark.jobs.replay import Replay
 from spark.provenance import Provenance
 from spark.transforms import births, readings
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 def _take(batch: Batch) -> None:
     # Bodies are decoded once for all outputs.
     registered = registry.registered(batch.lake.at("payload_schemas"))
-    decoded = readings.decoded(judged(batch.lake, batch.rows), registered).persist()
+    decoded = readings.decoded(stamps.judged(batch.lake, batch.rows), registered).persist()
     rows = _named(batch, decoded)
     try:
         # Readings are last: their commit says which version of the rejects belongs to them.

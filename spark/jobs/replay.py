@@ -23,6 +23,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark import registry
 from spark.decoding import reasons
+from spark.jobs import stamps
 from spark.jobs.outcome import Outcome
 from spark.provenance import Provenance, State
 from spark.tables import Lake, Transaction
@@ -125,16 +126,9 @@ def replay(lake: Lake, chosen: Chosen) -> Outcome:
     return Outcome(keys.count(), lake.rows_written("readings", there.version))
 
 
-def judged(lake: Lake, telemetry: DataFrame) -> DataFrame:
-    """`clocks.judged` by what gateways have told of their clocks."""
-    if not lake.rows("clock_offsets"):
-        return telemetry
-    return clocks.judged(telemetry, lake.read("clock_offsets"), clocks.now())
-
-
 def decoded(lake: Lake, telemetry: DataFrame, born: DataFrame | None = None) -> DataFrame:
     """`readings.decoded` by what is registered in `lake`, named by the births that have landed."""
-    rows = readings.decoded(judged(lake, telemetry), registry.registered(lake.at("payload_schemas")))
+    rows = readings.decoded(stamps.judged(lake, telemetry), registry.registered(lake.at("payload_schemas")))
     return births.named(rows, born if born is not None else lake.read("sparkplug_births"))
 
 

@@ -9,7 +9,8 @@ gateway did not know its clock to be right (`clock_quality` `unknown`) is one of
   the stamp says when it was, the message is *held*, for `HELD_HOURS_MAX` at most;
 - or nobody says more: the stamp, as it is.
 
-Sparkplug messages have times of their own and go by the order of their stamps: they are left as they are.
+Sparkplug messages have times of their own and go by the order of their stamps: their readings are left as they are.
+How long messages took (`delivered`) is told of those only whose stamp is right, or was put right.
 """
 
 from __future__ import annotations
@@ -47,9 +48,30 @@ def judged(telemetry: DataFrame, offsets: DataFrame, now: datetime) -> DataFrame
 
     `offsets`: table `clock_offsets`. Rows of it may be there twice; a message has one row here all the same.
     """
+    rows = _put_right(telemetry, offsets, ~is_sparkplug("address"))
+    waits = F.col("ingested_at") > F.lit(now) - F.expr(f"INTERVAL {HELD_HOURS_MAX} HOURS")
+    return rows.withColumn("held", F.col("wrong") & waits).drop("wrong")
+
+
+def delivered(telemetry: DataFrame, offsets: DataFrame) -> DataFrame:
+    """`telemetry` for who asks how long messages took, Sparkplug's too: nobody waits here, and a time that is not
+    known, or within bounds only, is null: `received_at`, and `event_time` where that was the stamp."""
+    rows = _put_right(telemetry, offsets, F.lit(True))
+    unknown = F.col("wrong") | (F.col("clock_quality") == BOUNDED)
+    of_stamp = F.col("event_time") == F.col("received_at")
+    return rows.withColumns(
+        {
+            "event_time": F.when(~(unknown & of_stamp), F.col("event_time")),
+            "received_at": F.when(~unknown, F.col("received_at")),
+        }
+    ).drop("wrong")
+
+
+def _put_right(telemetry: DataFrame, offsets: DataFrame, of: Column) -> DataFrame:
+    """Stamps of the messages `of` as they are known now; `wrong` (boolean): this one is not to be believed."""
     joined = telemetry.join(F.broadcast(_ranges(offsets)), list(_STREAM), "left")
     joined = joined.join(F.broadcast(_wrong(offsets)), ["tenant", "gateway"], "left")
-    unsure = (F.col("clock_quality") == NOT_GOOD) & ~is_sparkplug("address")
+    unsure = (F.col("clock_quality") == NOT_GOOD) & of
     found = F.try_element_at(F.filter("ranges", _is_of), F.lit(1))
     rows = joined.withColumn("found", F.when(unsure, found))
     low, high = F.col("found.low"), F.col("found.high")
@@ -58,17 +80,16 @@ def judged(telemetry: DataFrame, offsets: DataFrame, now: datetime) -> DataFrame
     moved = F.timestamp_micros(F.unix_micros("received_at") + off)
     known = F.col("found").isNotNull()
     late = F.abs(F.unix_micros("ingested_at") - F.unix_micros("received_at")) > F.lit(NEAR_SECONDS * 1_000_000)
-    waits = F.col("ingested_at") > F.lit(now) - F.expr(f"INTERVAL {HELD_HOURS_MAX} HOURS")
     of_stamp = F.col("event_time") == F.col("received_at")
     quality = F.when(F.col("found.known") == MEASURED, F.lit(MEASURED)).otherwise(F.lit(BOUNDED))
     return rows.withColumns(
         {
-            "held": F.coalesce(unsure & ~known & F.col("wrong") & late & waits, F.lit(False)),
+            "wrong": F.coalesce(unsure & ~known & F.col("wrong") & late, F.lit(False)),
             "event_time": F.when(known & of_stamp, moved).otherwise(F.col("event_time")),
             "received_at": F.when(known, moved).otherwise(F.col("received_at")),
             "clock_quality": F.when(known, quality).otherwise(F.col("clock_quality")),
         }
-    ).select(*telemetry.columns, "held")
+    ).select(*telemetry.columns, "wrong")
 
 
 def _ranges(offsets: DataFrame) -> DataFrame:

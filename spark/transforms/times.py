@@ -33,10 +33,14 @@ def _latest() -> Column:
 
 
 def with_trusted_times(rows: DataFrame) -> DataFrame:
-    """`rows` with `event_time` clamped to `ingested_at` + 5 min, and `suspect` (boolean) added."""
-    latest = _latest()
-    suspect = (F.col("event_time") > latest) | (F.col("event_time") < F.lit(PLAUSIBLE_FROM))
-    return rows.withColumns({"suspect": suspect, "event_time": F.least(F.col("event_time"), latest)})
+    """`rows` with `event_time` clamped to `ingested_at` + 5 min, and `suspect` (boolean) added.
+
+    A time that nobody knows (null) is suspect, and becomes that of the ingestion.
+    """
+    at, latest = F.col("event_time"), _latest()
+    suspect = at.isNull() | (at > latest) | (at < F.lit(PLAUSIBLE_FROM))
+    clamped = F.when(at.isNull(), F.col("ingested_at")).otherwise(F.least(at, latest))
+    return rows.withColumns({"suspect": suspect, "event_time": clamped})
 
 
 def with_trusted_reception(rows: DataFrame) -> DataFrame:

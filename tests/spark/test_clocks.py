@@ -197,3 +197,57 @@ def test_a_time_within_bounds_is_suspect(lake: Lake, later: Any) -> None:
     run(lake, "readings")
     near = at - timedelta(seconds=60)
     assert readings(lake) == [("gw1", 0, "t", near, "bounded", True), ("gw1", 1, "t", at, "unknown", False)]
+
+
+def utc(time: datetime | None) -> datetime | None:
+    return time.astimezone(UTC) if time is not None else None
+
+
+def test_how_long_messages_took_is_told_of_right_stamps_only(frame: Make) -> None:
+    at = START - timedelta(hours=1)
+    told = [
+        clock_offset(**ANNOUNCED),
+        clock_offset(0, 9, **MEASURED),
+        clock_offset(0, 9, **MEASURED, address="spBv1.0/plant/NDATA/press"),
+        clock_offset(20, 20, known="never", stretch=9, offset_high_us=OFF_US),
+    ]
+    own = at - timedelta(hours=2)
+    rows = [
+        stamped(0, at),
+        stamped(1, at, clock_quality="good"),
+        stamped(2, at, address="spBv1.0/plant/NDATA/press"),
+        stamped(20, at),
+        stamped(30, at),
+        stamped(31, at, event_time=own),
+        stamped(32, at, gateway="silent"),
+    ]
+    found = clocks.delivered(frame("telemetry", *rows), frame("clock_offsets", *told)).collect()
+    times = {row["sequence"]: [utc(row["received_at"]), utc(row["event_time"])] for row in found}
+    stamp = at - BEHIND
+    assert times == {
+        0: [at, at],
+        1: [stamp, stamp],
+        2: [at, at],
+        20: [None, None],
+        30: [None, None],
+        31: [None, own],
+        32: [stamp, stamp],
+    }
+
+
+def test_a_wrong_clock_makes_no_outage_and_misses_no_target(lake: Lake) -> None:
+    landed = START + timedelta(minutes=5)
+    offsets(lake, clock_offset(**ANNOUNCED), clock_offset(0, 9, **MEASURED))
+    known = [stamped(number, landed - timedelta(seconds=10 * number)) for number in range(8)]
+    unknown = [stamped(number, landed - timedelta(seconds=1), lane="backlog") for number in range(10, 13)]
+    land(lake, *known, *unknown)
+    run(lake, "freshness", "throughput", "outages", "slo")
+    of_all = table(lake, "gateway_freshness", "device", "rows", "late_rows", "suspect_rows", "lag_max_s")[-1]
+    assert of_all == (None, 11, 4, 3, 70.0)
+    hours = table(lake, "delivery_slo", "width_s", "window_start", "messages", "timed", "within", "max_s")
+    hour, day = START.replace(minute=0), START.replace(hour=0, minute=0)
+    assert hours == [(3_600, hour, 11, 8, 7, 70.0), (86_400, day, 11, 8, 7, 70.0)]
+    assert table(lake, "outages", "began", "until", "drained", "messages") == [(landed, landed, landed, 3)]
+    buckets = table(lake, "throughput", "bucket", "received")
+    assert sum(count for _, count in buckets) == 11
+    assert min(bucket for bucket, _ in buckets) == landed - timedelta(seconds=70)
