@@ -20,6 +20,10 @@ not."""
 RESTS: Mapping[Round, float] = {"values": 0.0, "fleet": 1.0, "series": 3.0}
 """How long a round rests after a pass, in times of what that took: so the fleet has half of the machine at most and the
 series a quarter, and the values get on where it is slow."""
+FIRST: Round = "values"
+"""What people wait for: while it is behind, as after a start, no other round begins a pass, for a while."""
+BEHIND, PATIENCE = 4.0, 12.0
+"""In times of `Following.every_s`: how long a pass of the first round takes that is behind; how long others wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,24 +48,32 @@ def rounds(jobs: Sequence[Job]) -> list[list[Job]]:
 
 def follow(lake: Lake, jobs: Sequence[Job], how: Following) -> list[Step]:
     """Run passes until a round has failed `FAILURES_MAX` times in a row; returns the steps of its last one."""
-    over = threading.Event()
+    over, keeps_up = threading.Event(), threading.Event()
     groups = rounds(jobs)
+    if groups[0][0].round != FIRST:
+        keeps_up.set()
     pool = ThreadPoolExecutor(len(groups), thread_name_prefix="round")
     try:
-        running = [pool.submit(_repeat, lake, group, how, over) for group in groups]
+        running = [pool.submit(_repeat, lake, group, how, over, keeps_up) for group in groups]
         ended, _ = wait(running, return_when=FIRST_COMPLETED)
         return ended.pop().result()
     finally:
         # Given up, or interrupted: threads end when Spark gives up what they wait for, which every job can stand.
         over.set()
+        keeps_up.set()
         lake.session.sparkContext.cancelAllJobs()
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _repeat(lake: Lake, jobs: Sequence[Job], how: Following, over: threading.Event) -> list[Step]:
+def _repeat(
+    lake: Lake, jobs: Sequence[Job], how: Following, over: threading.Event, keeps_up: threading.Event
+) -> list[Step]:
+    """`keeps_up`: the first round does."""
     steps: list[Step] = []
-    failures = 0
+    failures, name = 0, jobs[0].round
     while failures < FAILURES_MAX and not over.is_set():
+        if name != FIRST:
+            keeps_up.wait(PATIENCE * how.every_s)
         begun = time.monotonic()
         steps = one_pass(lake, jobs, how.report, at_once=1)
         if over.is_set():
@@ -69,5 +81,9 @@ def _repeat(lake: Lake, jobs: Sequence[Job], how: Following, over: threading.Eve
         how.passed(jobs, steps, time.monotonic() - begun)
         failures = failures + 1 if any(step.state == "failed" for step in steps) else 0
         took = time.monotonic() - begun
-        over.wait(max(how.every_s - took, RESTS[jobs[0].round] * took))
+        if name == FIRST and took > BEHIND * how.every_s:
+            keeps_up.clear()
+        elif name == FIRST:
+            keeps_up.set()
+        over.wait(max(how.every_s - took, RESTS[name] * took))
     return steps

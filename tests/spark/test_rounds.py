@@ -10,7 +10,7 @@ import pytest
 
 from spark.jobs import catalog
 from spark.jobs.outcome import Job, Outcome
-from spark.jobs.rounds import FAILURES_MAX, Following, follow, rounds
+from spark.jobs.rounds import FAILURES_MAX, PATIENCE, Following, follow, rounds
 from spark.jobs.runner import Step
 from spark.tables import Lake
 from tests.spark import lakes
@@ -66,6 +66,7 @@ def test_a_job_that_takes_long_does_not_hold_up_another_round(lake: Lake) -> Non
     with ThreadPoolExecutor(1) as pool:
         following = pool.submit(follow, lake, jobs, Following(0.2, lambda _: None, passed))
         wait_until(_has(lake, 1), timeout_s=WAIT_S, what="the first reading")
+        wait_until(lambda: slow.begun == 1, timeout_s=WAIT_S, what="the slow job")
         lakes.write(lake.place, "telemetry", [message(1)])
         wait_until(_has(lake, 2), timeout_s=WAIT_S, what="the second one, while the slow job goes on")
         assert (slow.begun, ("slow",) in passes) == (1, False)
@@ -73,6 +74,29 @@ def test_a_job_that_takes_long_does_not_hold_up_another_round(lake: Lake) -> Non
         (step,) = following.result(WAIT_S)
     assert (step.job, step.state, slow.begun) == ("slow", "failed", FAILURES_MAX)
     assert "the disk is broken" in (step.error or "")
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(300)
+def test_while_the_first_round_is_behind_no_other_begins(lake: Lake) -> None:
+    first, other = _Slow(), _Slow()
+    jobs = (Job("first", "", (first,), round="values"), Job("other", "", (other,)))
+    ended: list[str] = []
+
+    def passed(jobs: Sequence[Job], _steps: Sequence[Step], _seconds: float) -> None:
+        ended.append(jobs[0].name)
+        if ended[-1] == "other":
+            raise InterruptedError
+
+    other.told.set()
+    with ThreadPoolExecutor(1) as pool:
+        following = pool.submit(follow, lake, jobs, Following(WAIT_S / PATIENCE, lambda _: None, passed))
+        wait_until(lambda: first.begun == 1, timeout_s=WAIT_S, what="the first round")
+        assert other.begun == 0
+        first.told.set()
+        with pytest.raises(InterruptedError):
+            following.result(WAIT_S)
+    assert ended == ["first", "other"]
 
 
 def _has(lake: Lake, readings: int) -> Callable[[], bool]:
