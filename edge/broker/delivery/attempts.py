@@ -28,7 +28,7 @@ from edge.broker.model.ranges import Ranges
 from edge.broker.store.contract import SmallState
 
 ATTEMPTS: Final = "attempts"
-"""Kind of the small state that says how often messages failed: ``<log> <cursor's name>`` -> `Attempts.pack`."""
+"""Kind of the small state that says how often messages failed: `attempts_key` -> `Attempts.pack`."""
 
 
 def delay_s(redelivery: Redelivery, attempts: int) -> float:
@@ -39,6 +39,11 @@ def delay_s(redelivery: Redelivery, attempts: int) -> float:
         delay = float("inf")
     highest = redelivery.delay_max_s
     return delay if highest is None else min(delay, highest)
+
+
+def attempts_key(log: int, cursor: str) -> str:
+    """What a cursor is called among those of all logs."""
+    return f"{log} {cursor}"
 
 
 def unpack(packed: bytes) -> dict[int, int]:
@@ -178,11 +183,12 @@ class Attempts:
 class KeptAttempts:
     """The counts of one subscription as the store keeps them."""
 
-    __slots__ = ("_attempts", "_due_s", "_is_kept", "_key", "_store")
+    __slots__ = ("_attempts", "_cursor", "_due_s", "_is_kept", "_log", "_store")
 
-    def __init__(self, store: SmallState, key: str, attempts: Attempts) -> None:
+    def __init__(self, store: SmallState, log: int, cursor: str, attempts: Attempts) -> None:
+        """`cursor`: the name of the subscription's in that log."""
         self._store = store
-        self._key = key
+        self._log, self._cursor = log, cursor
         self._attempts = attempts
         self._is_kept = False
         self._due_s = 0.0  # when they may be written again
@@ -199,7 +205,7 @@ class KeptAttempts:
         self._due_s = now_s + ATTEMPTS_WRITTEN_S
         packed = self._attempts.pack()
         if packed is not None and decide:
-            self._store.put(ATTEMPTS, self._key, packed)
+            self._store.put(ATTEMPTS, attempts_key(self._log, self._cursor), packed)
             self._is_kept = True
         else:
             self.drop()
@@ -207,5 +213,5 @@ class KeptAttempts:
     def drop(self) -> None:
         """Nothing is worth keeping."""
         if self._is_kept:
-            self._store.delete(ATTEMPTS, self._key)
+            self._store.delete(ATTEMPTS, attempts_key(self._log, self._cursor))
             self._is_kept = False

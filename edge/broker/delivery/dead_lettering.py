@@ -7,7 +7,7 @@ store, what was not taken and is tried again, and how much is on its way.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from bridge.message import Stored
 from edge.broker.delivery.consumer_group import part_of
@@ -17,6 +17,9 @@ from edge.broker.model.address_policy import AddressPolicy
 from edge.broker.model.ranges import Ranges
 from edge.broker.store.contract import MessageLog
 from edge.broker.store.records import CursorRecord
+
+_NOTHING: Final[list[tuple[int, int, Reason]]] = []
+"""Of all that give nothing up, as nearly always; never changed."""
 
 
 class Subscription(Protocol):
@@ -58,9 +61,8 @@ class DeadLettering:
         self._store = store
         self._deadletters = deadletters
         self._subscription = subscription
-        self._unread: list[tuple[int, int, Reason]] = []
-        self._again: list[tuple[int, int, Reason]] = []
-        """Not taken; to be read again at the next tick."""
+        self._unread = self._again = _NOTHING
+        """To be read, and what was not taken: that is read again at the next tick."""
         self._leaving = Ranges()
         """All that is to be given up, and is not yet."""
         self._count = 0
@@ -103,12 +105,13 @@ class DeadLettering:
     def give_up_later(self, first: int, last: int, reason: Reason) -> None:
         """The same of messages that are not in memory any more; `read_on` follows."""
         self._leaving.add(first, last)
+        if self._unread is _NOTHING:
+            self._unread = []
         self._unread.append((first, last, reason))
 
     def try_again(self) -> None:
         """What was not taken may be taken now."""
-        self._unread += self._again
-        self._again.clear()
+        self._unread, self._again = self._unread + self._again, _NOTHING
         self.read_on()
 
     def read_on(self) -> None:
@@ -143,6 +146,8 @@ class DeadLettering:
         self._count -= last - first + 1
         if self._again and self._again[-1][1:] == (first - 1, reason):
             first = self._again.pop()[0]
+        if self._again is _NOTHING:
+            self._again = []
         self._again.append((first, last, reason))
         self._deadletters.wake_later(self._subscription)
 

@@ -11,7 +11,7 @@ attempts, what it gives up, what expires; and, for a queue, the order in which c
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from bridge.message import Run, Stored
 from edge.broker.delivery.attempts import Attempts, KeptAttempts, delay_s
@@ -37,6 +37,9 @@ from edge.broker.store.records import CursorRecord
 
 ADDRESSES_CACHED_MAX = 10_000
 """Addresses a subscription remembers to match or not to match; then it starts anew."""
+
+_NOT_ASKED: Final[dict[str, bool]] = {}
+"""Of all that nothing has come to yet; never changed."""
 
 
 class Lane(Protocol):
@@ -92,10 +95,10 @@ class LogSubscription:
         self.expiry = Expiry(self, self.window, self.dead_lettering, deadletters)
         self.behind = self.window.next < self.window.end
         self._counts = self.failures.counts  # empty nearly always: then nothing is looked at message by message
-        self._kept_attempts = KeptAttempts(store, self.name_in_log, self.failures)
+        self._kept_attempts = KeptAttempts(store, self.log, self.name, self.failures)
         self._store, self._deadletters, self._feeds = store, deadletters, feeds
         self._closed = self._pumping = False
-        self._address_matches: dict[str, bool] = {}
+        self._address_matches = _NOT_ASKED
         feeds.attach(self)
 
     @property
@@ -107,11 +110,6 @@ class LogSubscription:
     def policy(self, policy: AddressPolicy) -> None:
         self.dead_lettering.policy = policy
 
-    @property
-    def name_in_log(self) -> str:
-        """What the cursor is called among those of all logs."""
-        return f"{self.log} {self.name}"
-
     # --- from the feed of its log -----------------------------------------------------------------------------
 
     def wants(self, run: Run) -> bool:
@@ -120,8 +118,8 @@ class LogSubscription:
         if found is None:
             found = matches(self.pattern, run.address)
             if len(run.address) <= ADDRESS_REMEMBERED_CHARACTERS_MAX:
-                if len(self._address_matches) >= ADDRESSES_CACHED_MAX:
-                    self._address_matches.clear()
+                if self._address_matches is _NOT_ASKED or len(self._address_matches) >= ADDRESSES_CACHED_MAX:
+                    self._address_matches = {}
                 self._address_matches[run.address] = found
         return found and (self.accepts is None or self.accepts(run))
 

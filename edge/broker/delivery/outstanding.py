@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from edge.broker.model.interfaces import Consumer
 from edge.broker.model.ranges import Ranges
+
+_NOTHING: Final[dict[Consumer, Ranges]] = {}
+"""Of all that have delivered nothing yet; never changed."""
 
 
 class Outstanding:
@@ -14,7 +18,7 @@ class Outstanding:
     __slots__ = ("_by_consumer", "_leaving")
 
     def __init__(self) -> None:
-        self._by_consumer: dict[Consumer, Ranges] = {}
+        self._by_consumer = _NOTHING
         self._leaving: set[Consumer] | None = None
         """Consumers that left and still have something; None: there are none, as nearly always."""
 
@@ -31,6 +35,8 @@ class Outstanding:
         """These are being delivered to a consumer."""
         held = self._by_consumer.get(consumer)
         if held is None:
+            if self._by_consumer is _NOTHING:
+                self._by_consumer = {}
             held = self._by_consumer[consumer] = Ranges()
         held.add(first, last)
 

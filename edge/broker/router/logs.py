@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import msgspec
 
 from edge.broker.delivery import LogSubscription
-from edge.broker.delivery.attempts import ATTEMPTS
+from edge.broker.delivery.attempts import ATTEMPTS, attempts_key
 from edge.broker.delivery.dead_letters import DeadLetters
 from edge.broker.delivery.feeds import LogFeeds
 from edge.broker.delivery.queue import queue_subscription
@@ -103,7 +103,7 @@ class Logs:
 
     def forget_part(self, name: str, log: int, cursor: int) -> None:
         """The place of a durable subscription that is at rest: its cursor goes."""
-        key = f"{log} {name}"
+        key = attempts_key(log, name)
         if self._attempts.pop(key, None) is not None:
             self._store.delete(ATTEMPTS, key)
         self._store.drop_cursor(cursor)
@@ -115,7 +115,7 @@ class Logs:
         return part
 
     def _recall_attempts(self, subscription: LogSubscription) -> None:
-        packed = self._attempts.pop(subscription.name_in_log, None)
+        packed = self._attempts.pop(attempts_key(subscription.log, subscription.name), None)
         if packed is not None:
             try:
                 subscription.recall_attempts(packed)
