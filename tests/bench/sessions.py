@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion
 
-from tests.bench.brokers import Broker
+
+class Listening(Protocol):
+    """A broker by its ports."""
+
+    def port(self, protocol: str, /) -> int: ...
 
 
-def absent_session(broker: Broker) -> None:
+def absent_session(broker: Listening) -> None:
     """A persistent session on load/# whose client is away: every message is kept for it."""
     client = paho.Client(CallbackAPIVersion.VERSION2, "absent", clean_session=False)
     client.on_connect = lambda *_: client.subscribe("load/#", 1)  # type: ignore[assignment]
