@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import statistics
 import subprocess
 import tempfile
 from pathlib import Path
@@ -29,7 +28,7 @@ READY_CPU_S = 1.5
 """From the start of the process to its ready line, of a processor's time: the wall's depends on who else is here."""
 MESSAGES = 20
 LOAD = ("-c", "50", "-q", "1", "-w", "20", "-s", "100")
-TURNS = 6
+TURNS = 10
 SHARE_MAX = 1.05
 """Of what a message costs a gateway from a checkout."""
 
@@ -84,13 +83,13 @@ def test_it_is_ready_soon(frozen: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "messages", "more"),
-    [("stored", 300_000, ()), ("through", 1_000_000, ("-S", "1", "-f", "load/#"))],
+    [("stored", 500_000, ()), ("through", 1_000_000, ("-S", "1", "-f", "load/#"))],
     ids=["stored", "through"],
 )
 def test_a_message_costs_what_it_costs_a_checkout(
     frozen: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str, messages: int, more: tuple[str, ...]
 ) -> None:
-    """Its processor's time a message, by turns: what others do on the machine falls on both."""
+    """Its processor's time a message, by turns, the least of each: what others do on the machine only adds to it."""
     load, spent = LoadGenerators(tmp_path), []
     folders = {name: tmp_path / name for name in ("frozen", "checkout")}
     for folder in folders.values():
@@ -105,7 +104,7 @@ def test_a_message_costs_what_it_costs_a_checkout(
                 load.run("mqttload", each.port("mqtt"), "-n", str(messages), *LOAD, *more)
                 took.append((cpu_s(each.pid) - before) / messages * 1e6)
             spent.append(tuple(took))
-    ratio = statistics.median(ours / theirs for ours, theirs in spent[1:])  # the first turn of each warms up
+    ratio = min(ours for ours, _ in spent) / min(theirs for _, theirs in spent)
     with capsys.disabled():
         shown = ", ".join(f"{ours:.2f} {theirs:.2f}" for ours, theirs in spent)
         print(f"\n{kind}: {ratio:.3f} of a checkout's; us a message, by turns: {shown}")
