@@ -161,7 +161,7 @@ def test_it_is_said(small: Waypost) -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("attack", "refused", "each_max", "restarted_each_max"),
-    [(queue_names, 5_000, 300, 300), (retained_names, 0, 300, 300), (durable_filters, 5_000, 500, 300)],
+    [(queue_names, 5_000, 300, 300), (retained_names, 0, 300, 300), (durable_filters, 5_000, 800, 300)],
 )
 def test_the_most_names_there_may_be(  # type: ignore[no-untyped-def]
     tmp_path: Path, attack, refused: int, each_max: int, restarted_each_max: int, capsys: pytest.CaptureFixture[str]
