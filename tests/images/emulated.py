@@ -16,6 +16,7 @@ import pytest
 from images.card.partition import SECTOR
 from images.emulator import machine
 from images.programs import find
+from tests.images.write_log import WriteLog
 from tests.support import forked
 from tests.support.enrolled import EnrolledFleet
 from tests.support.processes import free_port, wait_until
@@ -65,16 +66,19 @@ def free_ports() -> Mapping[str, int]:
 class Emulated:
     """A machine with a card in it, from power-on to a power cut."""
 
-    def __init__(self, drive: Path, console: Path, ports: Mapping[str, int]) -> None:
-        """`console`: file for what it says, behind what is in it. `ports`: see `free_ports`."""
+    def __init__(self, drive: Path, console: Path, ports: Mapping[str, int], log: WriteLog | None = None) -> None:
+        """`console`: file for what it says, behind what is in it. `ports`: see `free_ports`. `log`: notes what is
+        written to the card."""
         self.ports = ports
         self._console = console
         self._began = console.stat().st_size if console.exists() else 0
         forwarded = {here: machine.PORTS[name] for name, here in ports.items()}
+        words = list(machine.command(drive, forwarded))
+        if log is not None:
+            place = words.index("-drive")
+            words[place : place + 2] = ["-blockdev", log.blockdev(drive)]
         with console.open("ab") as said:
-            self._process = subprocess.Popen(
-                machine.command(drive, forwarded), stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT
-            )
+            self._process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT)
 
     @property
     def told(self) -> str:
@@ -152,18 +156,18 @@ class Gateway:
         self._folder = folder
         self.fleet = fleet
         self._shell = Shell(folder)
-        card = decompressed(image, folder)
+        self.card = decompressed(image, folder)
         (folder / "token").write_text(fleet.fleet("token", "create"))
         hub = (f"hub.url=amqps://{HOST}:{fleet.hub_port}", f"hub.token=@{folder / 'token'}", "hub.forward=plant/#")
         done = forked.waypost(
-            "image", "configure", str(card), f"name={self.name}", *hub, f"sshKeys=@{self._shell.public}"
+            "image", "configure", str(self.card), f"name={self.name}", *hub, f"sshKeys=@{self._shell.public}"
         )
         assert done.returncode == 0, done.stdout + done.stderr
-        self.drive = machine.disk(card, folder, folder / "log")
+        self.drive = machine.disk(self.card, folder, folder / "log")
 
-    def start(self) -> Emulated:
+    def start(self, log: WriteLog | None = None) -> Emulated:
         """The power is back."""
-        self.machine = Emulated(self.drive, self._folder / "console", self.ports)
+        self.machine = Emulated(self.drive, self._folder / "console", self.ports, log)
         return self.machine
 
     def cut_off(self) -> None:

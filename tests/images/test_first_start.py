@@ -1,16 +1,17 @@
 """The first start of a card, cut off at any moment: the next one ends enrolled, once.
 
-Of one first start copies are taken at random moments, of the disks of card and hub, while both stand still: that is
-what a power cut leaves. Each is then started, at the hub as it was.
+One first start is watched, by the log of what it writes onto its card. At random moments, while card and hub stand
+still, the log's length is noted and the hub's disk copied. A power cut then leaves what was flushed, and of each later
+write what chance keeps: all, its first sectors, or nothing. From that it is started again, at the hub as it was.
 """
 
 from __future__ import annotations
 
-import hashlib
 import random
 import shutil
+import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
@@ -19,7 +20,9 @@ import pytest
 
 from cloud.hub.registry.enrolments import Enrolments
 from cloud.hub.registry.location import sqlite_file
+from images.emulator import machine
 from tests.images.emulated import BOOT_S, HOST, MARKS, Gateway
+from tests.images.write_log import Write, WriteLog
 from tests.support.enrolled import EnrolledFleet
 from tests.support.processes import standing_still, wait_until
 from tests.support.seeds import chosen_seed
@@ -27,8 +30,12 @@ from tests.support.seeds import chosen_seed
 pytestmark = [*MARKS]
 
 MOMENTS = 50
-PAUSE_S = 2.0
-"""Between two copies, at most: a first start takes a minute and more."""
+PAUSE_S = 1.0
+"""Between two of them, at most: a first start takes a minute and more, and writes now and then."""
+LONGER_MAX = 8
+"""So many times what the first start took another one may take, or it is stuck."""
+LAST_CHARACTERS = 2000
+"""Of a console, how much is shown of a start that failed."""
 
 
 class Moment(NamedTuple):
@@ -37,16 +44,21 @@ class Moment(NamedTuple):
     number: int
     after_s: float
     """Since power-on."""
-    card: Path
+    logged: int
+    """Bytes of the log of the card's writes."""
     hub: Path
 
+
+class Cut(NamedTuple):
+    """What a power cut at a moment leaves."""
+
+    moment: Moment
+    card: Sequence[Write]
+
     @property
-    def digest(self) -> str:
+    def disks(self) -> Hashable:
         """The same where a card starts from the same: the hub's clock and logs go on by themselves."""
-        digest = hashlib.sha256(self.card.read_bytes())
-        with closing(Enrolments(sqlite_file(self.hub / "registry.db"))) as registry:
-            digest.update(repr(list(registry.certificates())).encode())
-        return digest.hexdigest()
+        return tuple(self.card), certificates(self.moment.hub)
 
 
 @pytest.fixture
@@ -55,65 +67,90 @@ def fleet(tmp_path: Path) -> Iterator[EnrolledFleet]:
         yield made
 
 
+def certificates(hub: Path) -> tuple[str, ...]:
+    """Serials of all of its gateways', those that were revoked too."""
+    with closing(Enrolments(sqlite_file(hub / "registry.db"))) as registry:
+        return tuple(sorted(each.serial for each in registry.certificates()))
+
+
 def set_up(gateway: Gateway) -> bool:
     """It has said so on its console."""
     return gateway.machine is not None and f"Waypost {gateway.name}: set up" in gateway.machine.told
 
 
-def moments_of_a_first_start(gateway: Gateway, folder: Path, chance: random.Random) -> list[Moment]:
+def moments_of_a_first_start(gateway: Gateway, log: WriteLog, folder: Path, chance: random.Random) -> list[Moment]:
     """From power-on until it is set up."""
     folder.mkdir()
     began, found = time.monotonic(), list[Moment]()
-    emulated = gateway.start()
+    emulated = gateway.start(log)
     try:
         while not set_up(gateway):
-            assert time.monotonic() - began < BOOT_S, emulated.told[-2000:]
+            assert time.monotonic() - began < BOOT_S, emulated.told[-LAST_CHARACTERS:]
             time.sleep(chance.uniform(0, PAUSE_S))
             place = folder / str(len(found))
             with standing_still(emulated.pid), standing_still(gateway.fleet.hub.pid):
-                found.append(Moment(len(found), time.monotonic() - began, place / "card.qcow2", place / "hub"))
-                shutil.copytree(gateway.fleet.folder / "hub", place / "hub")
-                shutil.copy(gateway.drive, place / "card.qcow2")
+                found.append(Moment(len(found), time.monotonic() - began, log.size, place))
+                shutil.copytree(gateway.fleet.folder / "hub", place)
     finally:
         emulated.cut_off()
     return found
 
 
-def start_from(moment: Moment, gateway: Gateway) -> float:
-    """Until it is set up, at the hub as it was; how long that takes, s."""
-    fleet = gateway.fleet
+def different_cuts(moments: Sequence[Moment], log: WriteLog, chance: random.Random) -> Sequence[Cut]:
+    """At moments of chance. Before the first write there is one, however long that takes."""
+    found = dict[Hashable, Cut]()
+    while len(found) < MOMENTS:
+        moment = chance.choice(moments)
+        cut = Cut(moment, log.left(moment.logged, chance))
+        found.setdefault(cut.disks, cut)
+    return list(found.values())
+
+
+def start_after(cut: Cut, log: WriteLog, gateway: Gateway, folder: Path, limit_s: float) -> float:
+    """Until it is set up and enrolled once, at the hub as it was; how long that takes, s. `folder`: for its disks."""
+    folder.mkdir()
+    card = folder / "card.img"
+    subprocess.run(["cp", "--sparse=always", str(gateway.card), str(card)], check=True)
+    subprocess.run(["truncate", "--size", machine.CARD, str(card)], check=True)
+    log.write(cut.card, card)
+    fleet, hub = gateway.fleet, gateway.fleet.folder / "hub"
     fleet.hub.stop()
-    shutil.rmtree(fleet.folder / "hub")
-    shutil.copytree(moment.hub, fleet.folder / "hub")
-    shutil.copy(moment.card, gateway.drive)
+    shutil.rmtree(hub)
+    shutil.copytree(cut.moment.hub, hub)
     fleet.hub.start()
+    gateway.drive = machine.disk(card, folder, folder / "log")
     began = time.monotonic()
     gateway.start()
     try:
-        wait_until(lambda: set_up(gateway), timeout_s=BOOT_S, what="it is set up", every_s=1)
+        wait_until(lambda: set_up(gateway), timeout_s=limit_s, what="it is set up", every_s=1)
         took = time.monotonic() - began
-        wait_until(lambda: bool(gateway.attested()), timeout_s=BOOT_S, what="its attestation", every_s=1)
+        wait_until(lambda: bool(gateway.attested()), timeout_s=limit_s, what="its attestation", every_s=1)
     finally:
         gateway.cut_off()
+    [serial] = certificates(hub)
+    assert gateway.attested()["certificate"] == serial
     return took
-
-
-def certificates(gateway: Gateway) -> list[str]:
-    """Serials of a gateway's, those that were revoked too."""
-    with closing(Enrolments(sqlite_file(gateway.fleet.folder / "hub" / "registry.db"))) as registry:
-        return [each.serial for each in registry.certificates() if each.gateway == gateway.name]
 
 
 def test_cut_off_at_any_moment_it_ends_enrolled_once(tmp_path: Path, image: Path, fleet: EnrolledFleet) -> None:
     chance = random.Random(chosen_seed())
-    gateway = Gateway(tmp_path, image, fleet)
-    all_of_them = moments_of_a_first_start(gateway, tmp_path / "moments", chance)
-    chosen = sorted(chance.sample(all_of_them, min(MOMENTS, len(all_of_them))))
-    different = {each.digest: each for each in reversed(chosen)}
-    print(f"{len(chosen)} moments of {all_of_them[-1].after_s:.0f} s, {len(different)} with other disks", flush=True)
-    assert len(chosen) == MOMENTS
-    for each in sorted(different.values()):
-        took = start_from(each, gateway)
-        [serial] = certificates(gateway)
-        assert gateway.attested()["certificate"] == serial
-        print(f"cut off after {each.after_s:.1f} s: enrolled once, {took:.0f} s after the next power-on", flush=True)
+    gateway, log = Gateway(tmp_path, image, fleet), WriteLog(tmp_path / "writes")
+    moments = moments_of_a_first_start(gateway, log, tmp_path / "moments", chance)
+    cuts, took_s = different_cuts(moments, log, chance), moments[-1].after_s
+    print(f"{len(moments)} moments of {took_s:.0f} s, {len(cuts)} cuts that leave other disks", flush=True)
+    failed = []
+    for number, cut in enumerate(cuts, 1):
+        said = f"{time.strftime('%H:%M:%S')} cut {number} of {len(cuts)}, after {cut.moment.after_s:.1f} s"
+        folder = tmp_path / f"cut-{number}"
+        try:
+            took = start_after(cut, log, gateway, folder, max(took_s, 100) * LONGER_MAX)
+        except Exception as error:  # the others are seen all the same
+            failed.append(f"{said}: {error!r}")
+            told = gateway.machine.told if gateway.machine else ""
+            (folder / "console").write_text(told)
+            shutil.copytree(fleet.folder / "hub", folder / "hub")
+            print(f"{failed[-1]}; its disks and console are in {folder}\n{told[-LAST_CHARACTERS:]}", flush=True)
+        else:
+            print(f"{said}: enrolled once, {took:.0f} s after the next power-on", flush=True)
+            shutil.rmtree(folder)
+    assert not failed, failed
