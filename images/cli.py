@@ -97,10 +97,11 @@ def build(
     fresh: bool,
     out: Path,
 ) -> None:
-    """Make the image of a card: compressed, with map, sums, signature and bill of materials.
+    """Make the image of a card, compressed and signed.
 
-    Needs root, and half an hour the first time; two minutes where only the gateway has changed. Without --key it is
-    signed with a key made for this machine, which is good for trying out.
+    Beside it are its map, sums, signature and bill of materials. Needs root, and half an hour the first time; six
+    minutes where only the gateway has changed, one where only files over Debian have. Without --key it is signed with a
+    key made for this machine, which is good for trying out.
 
     \b
     For a Raspberry Pi 4:
@@ -132,9 +133,9 @@ def bundle(
     out: Path,
     url: str | None,
 ) -> None:
-    """Make the file of an update, for gateways whose images are signed with the same key.
+    """Make the file of an update, signed as images are.
 
-    Needs root. A bundle fits all boards; it has no firmware and no boot loader.
+    It is for gateways whose images are signed with the same key. Needs root. A bundle fits all boards; it has no firmware and no boot loader.
 
     \b
     On a gateway:
@@ -172,9 +173,9 @@ image.add_command(container)
 )
 @click.option("--until", metavar="TEXT", help="With --screenshot: once its console has shown this.")
 def run_image(img: Path, ports: tuple[str, ...], disk: Path | None, screenshot: Path | None, until: str | None) -> None:
-    """Boot an image in an emulated machine (QEMU), with the gateway's ports at 20000 and more here.
+    """Boot an image in an emulated machine (QEMU).
 
-    The console is this terminal; Ctrl-A X ends the machine.
+    The gateway's ports are 20000 higher here. The console is this terminal; Ctrl-A X ends the machine.
 
     \b
     MQTT is at 127.0.0.1:21883, MQTT over TLS at 28883, AMQP at 25672:

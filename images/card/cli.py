@@ -38,11 +38,12 @@ def configure(
     check: bool,
     schema: bool,
 ) -> None:
-    """Write what a gateway is told before its first start: its network, its hub, who may log in.
+    """Write a gateway's settings: network, hub, who may log in.
 
-    FILE is a YAML file, or an image (.img), in whose first partition it is then waypost.yaml; or, with a CSV, a folder
-    for a file of each row. A NAME is the way to a setting in the YAML file, which has a comment for each, and the name
-    of a column in a CSV. NAME=@FILE takes the text from a file: a secret is then in no list of processes.
+    They are taken up at its next start. FILE is a YAML file, or an image (.img), in whose first partition it is then
+    waypost.yaml; or, with a CSV, a folder for a file of each row. Alone, FILE is made with a comment for each setting.
+    NAME is the way to one there (hub.url), and in a CSV its column. NAME=@FILE takes the text from a file: a secret is
+    then in no list of processes.
 
     \b
     A gateway on the cable that enrols by itself:

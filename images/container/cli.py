@@ -37,7 +37,9 @@ if TYPE_CHECKING:
 def container(
     role: str, cache: Path | None, mirror: str | None, machines: tuple[str, ...], oci: bool, fresh: bool, out: Path
 ) -> None:
-    """Make what a container is built from: a folder with a Dockerfile, and what starts it.
+    """Make what a container is built from, for Docker or balena.
+
+    OUT is then a folder with a Dockerfile, what starts it, and all that they copy.
 
     \b
     A fleet of balena, or a machine with Docker:

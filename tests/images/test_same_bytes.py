@@ -1,0 +1,42 @@
+"""The same parts make the same root and the same image, wherever nothing of an earlier build is."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from images.debian import Mirror
+from images.disk import building as disk
+from images.disk import signing
+from images.frozen import foreign
+from images.package import deb
+from images.rootfs import building as rootfs
+from images.steps import Steps, default_cache
+from tests.images.emulated import MARKS
+
+pytestmark = [*MARKS]
+
+
+def made_anew(cache: Path) -> Path:
+    """Root and image, of the parts that are there."""
+    known, mirror = Steps(default_cache()), Mirror(None)
+    package = deb.package(known, foreign.freeze(known, mirror), "aarch64")
+    archive, keys = rootfs.base(known, mirror), signing.keys(default_cache(), None, None)
+    return disk.build(Steps(cache), "qemu", archive=archive, package=package, keys=keys)
+
+
+def sums(folder: Path) -> dict[str, str]:
+    """Of all but the signature: two of one file differ (ECDSA)."""
+    files = (path for path in folder.iterdir() if path.suffix != ".p7s")
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def test_root_and_image_are_made_anew_with_the_same_bytes(
+    image: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    expected = sums(image)
+    assert sums(made_anew(tmp_path)) == expected
+    with capsys.disabled():
+        print("\n" + "\n".join(f"{digest}  {name}, twice" for name, digest in sorted(expected.items())))
