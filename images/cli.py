@@ -135,7 +135,8 @@ def bundle(
 ) -> None:
     """Make the file of an update, signed as images are.
 
-    It is for gateways whose images are signed with the same key. Needs root. A bundle fits all boards; it has no firmware and no boot loader.
+    It is for gateways whose images are signed with the same key. Needs root. A bundle fits all boards; it has no
+    firmware and no boot loader.
 
     \b
     On a gateway:
