@@ -42,13 +42,15 @@ def make(target: Path, tree: Path, *, mebibytes: int, label: str, date: int, jou
 
 
 def _date_inodes(target: Path, tree: Path, date: int, log: Path) -> None:
-    """mke2fs takes over when inodes of `tree` were changed and read, which is when it was laid out here."""
+    """mke2fs takes over when inodes of `tree` were changed and read, and when files of it were written, which may be
+    when it was laid out here."""
     commands = []
     for path in (tree, *sorted(tree.rglob("*"))):
         name = "/" + path.relative_to(tree).as_posix() if path != tree else "/"
         for field in ("ctime", "atime", "crtime"):
             commands += [f'set_inode_field "{name}" {field} @{date}', f'set_inode_field "{name}" {field}_extra 0']
-        commands.append(f'set_inode_field "{name}" mtime_extra 0')
+        changed = min(int(path.lstat().st_mtime), date)
+        commands += [f'set_inode_field "{name}" mtime @{changed}', f'set_inode_field "{name}" mtime_extra 0']
     environment = {"E2FSPROGS_FAKE_TIME": str(date), "DEBUGFS_PAGER": "cat"}
     file = target.with_name(f"{target.name}.debugfs")
     file.write_text("\n".join(commands) + "\n")
