@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import random
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,8 +20,10 @@ from cloud.hub.registry.enrolments import Enrolments
 from cloud.hub.registry.location import sqlite_file
 from edge.appliance.first_boot.journal import state_of
 from edge.appliance.first_boot.places import Places
+from edge.appliance.identity.location import identity_file
 from edge.card.text import document, text_of
 from tests.support import forked
+from tests.support.clock import Clock
 from tests.support.enrolled import EnrolledFleet
 from tests.support.http_proxy import HttpProxy
 from tests.support.processes import Waypost, free_port, wait_until
@@ -173,6 +179,41 @@ def test_other_settings_with_the_token_that_was_used(fleet: EnrolledFleet) -> No
     machine.run(*machine.enrol("--once"))
     assert len(certificates(fleet, "again")) == 1
     assert "alarm/#" in machine.run("get", "--data", str(machine.data), "-o", "yaml")
+
+
+def test_a_second_card_with_the_same_settings_gets_nothing(fleet: EnrolledFleet) -> None:
+    """Name and token are those of a gateway that has enrolled: that one stays what it is."""
+    first, second = Machine(fleet, "twin", token=token(fleet)), Machine(fleet, "other-card")
+    second.name = first.name
+    second.places.file.write_bytes(first.places.file.read_bytes())
+    for machine in (first, second):
+        machine.run(*machine.settings())
+        machine.make()
+    first.run(*first.enrol("--once"))
+    said = second.run(*second.enrol("--once"), code=1)
+    assert "the hub gives no certificate" in said
+    assert "has been used" in said
+    assert "waypost fleet token create" in said
+    [serial] = certificates(fleet, "twin")
+    assert json.loads(fleet.fleet("show", "twin", "--json"))["attestation"]["certificate"] == serial
+    assert not identity_file(second.data).exists()
+
+
+def test_with_a_clock_in_1970_it_enrols_and_attests_once_that_is_right(fleet: EnrolledFleet, tmp_path: Path) -> None:
+    machine = Machine(fleet, "past", token=token(fleet))
+    machine.run(*machine.settings())
+    machine.make()
+    with Clock(tmp_path, synchronized=False) as clock:
+        clock.set(-int(time.time()), synchronized=False)
+        words = [sys.executable, "-m", "edge.appliance.main", *machine.enrol("--once")]
+        done = subprocess.run(words, env=clock.environment, capture_output=True, text=True, check=False, timeout=WAIT_S)
+    assert done.returncode == 1
+    assert "certificate is not yet valid" in done.stderr
+    assert "is this machine's clock right?" in done.stderr
+    [serial] = certificates(fleet, "past")
+    machine.run(*machine.enrol("--once"))
+    assert certificates(fleet, "past") == [serial]
+    assert state_of(machine.data).told()["certificate"] == serial
 
 
 @pytest.mark.parametrize("kills", [5, pytest.param(50, marks=[pytest.mark.slow, pytest.mark.timeout(900)])])

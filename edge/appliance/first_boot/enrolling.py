@@ -40,6 +40,8 @@ ANOTHER: Final = (
     "(waypost.applied.yaml has them), and start the gateway again"
 )
 """What helps where a token does not."""
+ANOTHER_HUB: Final = "compare hub.url with the hub's address and names (hub run --name); is this machine's clock right?"
+"""What helps where who answers does not show that he is the hub."""
 
 
 class Stopped(Exception):
@@ -105,8 +107,7 @@ class FirstBoot:
             step = f"is there a network, and does the hub run at {places}? It asks again by itself"
             raise Stopped(str(error), step) from None
         except WrongHub as error:
-            step = "compare hub.url with the hub's address and names (hub run --name); is this machine's clock right?"
-            raise Stopped(str(error), step) from None
+            raise Stopped(str(error), ANOTHER_HUB) from None
         except NotIssued as error:
             raise Stopped(f"the hub gives no certificate: {error}", ANOTHER) from None
         except NotWhatWasAskedFor as error:
@@ -170,8 +171,10 @@ class FirstBoot:
 
         try:
             at_first(wanted.urls, tell)
-        except (HubUnreachable, WrongHub) as error:
+        except HubUnreachable as error:
             raise Stopped(str(error), "nothing, if the hub is away: it tells it later by itself") from None
+        except WrongHub as error:
+            raise Stopped(str(error), f"{ANOTHER_HUB} It tells it later by itself") from None
         except NotIssued as error:
             raise Stopped(f"the hub does not take what the gateway says of itself: {error}", ANOTHER) from None
 

@@ -192,6 +192,26 @@ def test_cut_off_before_any_change_of_a_file_it_ends_the_same(tmp_path: Path, cu
     assert cuts > 20
 
 
+def test_a_file_that_was_cut_off_anywhere_is_mended_by_the_whole_one(
+    tmp_path: Path, cut: Callable[[int], None]
+) -> None:
+    """Somebody pulled the card while it was written: it is refused, or says less."""
+    whole = card(tmp_path / "whole")
+    take_up(whole)
+    wanted, text = tree(whole.root), whole.kept.read_text()
+    refused = 0
+    for length in range(1, len(text), 37):
+        places = card(tmp_path / str(length), text[:length])
+        found = take_up(places)
+        refused += found.trouble is not None
+        assert places.refused.exists() == (found.trouble is not None)
+        assert found.card is None or found.card.spec.hub is None or found.card.spec.hub.token == TOKEN
+        places.file.write_text(text)
+        assert take_up(places).trouble is None
+        assert tree(places.root) == wanted, f"after its first {length} characters"
+    assert refused > 5
+
+
 def test_a_state_that_cannot_be_read_says_nothing(tmp_path: Path) -> None:
     (tmp_path / "first-boot").mkdir()
     assert state_of(tmp_path) == State()
