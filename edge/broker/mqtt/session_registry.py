@@ -156,6 +156,7 @@ class SessionRegistry:
         if attachment in (session.attachment, self._arriving.get(session.client_id)):
             self._detach(session, now)
             self._leave_will(session, will, now)
+            self._table.pack_large(session)
 
     def _detach(self, session: Session, now: float) -> None:
         """The client's connection is gone: keep the session for its expiry interval, or end it."""
@@ -185,7 +186,7 @@ class SessionRegistry:
         session.release_group(ended=False)
         for subscriber in session.all_subscribers:
             if subscriber.durable is not None:
-                subscriber.durable.leave(subscriber, keep=True)
+                self._router.leave_for_now(subscriber, subscriber.durable)
             if subscriber.live is not None:
                 self._router.unsubscribe(subscriber, subscriber.live, forget=False, keep=True)
                 subscriber.live = None

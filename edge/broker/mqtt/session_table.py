@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from edge.broker.limits import SESSION_REST_S, SESSIONS_AWAY_MAX, SESSIONS_LOOKED_AT_MAX
+from edge.broker.limits import SESSION_REST_S, SESSIONS_AWAY_MAX, SESSIONS_LOOKED_AT_MAX, SUBSCRIPTIONS_OPEN_MAX
 from edge.broker.mqtt.events import SubscriptionRequest
 from edge.broker.mqtt.resting_sessions import RestingSession, RestingSessions
 from edge.broker.mqtt.session import Session, Subscriber
@@ -135,6 +135,13 @@ class SessionTable:
                 session = self.opened[client_id]
                 if self._let_go(session):
                     self._lay_down(session)
+
+    def pack_large(self, session: Session) -> None:
+        """Its client has gone: pack it now where it has very many subscriptions, of which a burst leaves more than one
+        in a tick."""
+        away = session.client_id in self._away and self.opened.get(session.client_id) is session
+        if away and len(session.all_subscribers) > SUBSCRIPTIONS_OPEN_MAX and self._let_go(session):
+            self._lay_down(session)
 
     # --- inside -----------------------------------------------------------------------------------------------
 

@@ -263,6 +263,20 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
                 if not left:
                     return
 
+    def left(self, subscription: DurableSubscription, now_ns: int) -> None:
+        """A consumer may come back to it. With very many open it is laid down now: the clients of a burst leave in less
+        than a tick."""
+        name = subscription.declaration.name
+        if (
+            len(self.opened) <= SUBSCRIPTIONS_OPEN_MAX
+            or subscription.consumers
+            or self.opened.get(name) is not subscription
+        ):
+            return
+        self._unused.look(subscription)
+        if name in self.opened and _is_clients(subscription.declaration) and subscription.at_rest:
+            self._lay_down(subscription, now_ns)
+
     @property
     def unused_s(self) -> int:
         """How long one that nobody holds is kept, at most."""

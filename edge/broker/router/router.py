@@ -325,6 +325,10 @@ class Router:
         """As `SubscriptionRegistry.unsubscribe`."""
         return self.subscriptions.unsubscribe(consumer, subscription, forget=forget, keep=keep)
 
+    def leave_for_now(self, consumer: Consumer, subscription: Joinable) -> None:
+        """As `SubscriptionRegistry.leave_for_now`."""
+        self.subscriptions.leave_for_now(consumer, subscription, self.now_ns())
+
     def declare(self, declaration: Declaration) -> DurableSubscription:
         """As `DurableSubscriptions.declare`."""
         return self.subscriptions.declare(declaration)

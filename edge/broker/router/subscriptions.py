@@ -94,6 +94,12 @@ class SubscriptionRegistry:
                 return self.forget(subscription.declaration.name)
         return None
 
+    def leave_for_now(self, consumer: Consumer, subscription: Joinable, now_ns: int) -> None:
+        """The consumer may come back, and what is outstanding to it is so until then."""
+        subscription.leave(consumer, keep=True)
+        if isinstance(subscription, DurableSubscription):
+            self.durable.left(subscription, now_ns)
+
     def declare(self, declaration: Declaration) -> DurableSubscription:
         """As `DurableSubscriptions.declare`."""
         made = self.durable.declare(declaration)

@@ -67,25 +67,38 @@ def queue_names(
             refused += answer.reason >= 0x80
 
 
-def retained_names(gateway: Waypost, count: int) -> tuple[int, int]:
+def retained_names(gateway: Waypost, count: int, *, prefix: str = "retained/") -> tuple[int, int]:
     """As `queue_names`, of retained messages."""
-    return queue_names(gateway, count, prefix="retained/", retain=True)
+    return queue_names(gateway, count, prefix=prefix, retain=True)
 
 
-def durable_filters(gateway: Waypost, count: int, *, name: str = "filters") -> tuple[int, int]:
+def session_names(gateway: Waypost, count: int, *, prefix: str = "session-") -> tuple[int, int]:
+    """As `queue_names`, of sessions without a subscription that outlive their connections."""
+    taken = 0
+    for number in range(count):
+        with Raw(gateway, version=5) as client:
+            expiry = Properties(session_expiry_interval_s=EXPIRY_S)
+            client.send(packets.Connect(f"{prefix}{number}", 5, properties=expiry))
+            answer = client.receive()
+            assert isinstance(answer, packets.ConnAck), answer
+            taken += not answer.reason
+    return taken, count - taken
+
+
+def durable_filters(gateway: Waypost, count: int, *, prefix: str = "filters") -> tuple[int, int]:
     """(taken, refused) of `count` filters of sessions that outlive their connections."""
     taken = refused = 0
     for session in range(-(-count // FILTERS_EACH)):
         with Raw(gateway, version=5) as client:
             client.send(
-                packets.Connect(f"{name}-{session}", 5, properties=Properties(session_expiry_interval_s=EXPIRY_S))
+                packets.Connect(f"{prefix}-{session}", 5, properties=Properties(session_expiry_interval_s=EXPIRY_S))
             )
             answer = client.receive()
             assert isinstance(answer, packets.ConnAck), answer
             if answer.reason:
                 refused += FILTERS_EACH
                 continue
-            wanted = [f"{name}/{session}/{i}" for i in range(min(FILTERS_EACH, count - session * FILTERS_EACH))]
+            wanted = [f"{prefix}/{session}/{i}" for i in range(min(FILTERS_EACH, count - session * FILTERS_EACH))]
             for start in range(0, len(wanted), 100):
                 part = tuple(SubscriptionRequest(each, 1) for each in wanted[start : start + 100])
                 client.send(packets.Subscribe(1, part))

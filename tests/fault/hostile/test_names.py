@@ -17,7 +17,7 @@ from edge.broker.limits import TOPIC_LEVELS_MAX, Limits
 from edge.broker.message.mqtt_properties import Properties
 from edge.broker.message.mqtt_reason_codes import ReasonCode
 from edge.broker.mqtt import packets
-from tests.fault.hostile.naming import durable_filters, figures, queue_names, retained_names
+from tests.fault.hostile.naming import durable_filters, figures, queue_names, retained_names, session_names
 from tests.support.hostile import WAIT_S, Raw
 from tests.support.processes import Waypost, edge, resident_mib, wait_until
 
@@ -31,17 +31,30 @@ RESTART_S_MAX = 10.0
 SETTLED_S = 10.0
 """After this long everything is given back that a burst took in passing."""
 
+NAME_BYTES_MAX = 300
+"""Resident memory for a name, at most: 20 000 of them are 6 MB of a small Pi."""
+FIRST, MORE = 20_000, 40_000
+ONCE_MIB_MAX = 9.0
+"""What a burst takes once, however many names it makes: first traffic, caches of SQLite, and pieces that the thousand
+filters of a session leave in the allocator."""
+LARGE = {"queuesMax": 100_000, "subscriptionsMax": 100_000, "sessionsMax": 100_000, "retainedMax": 100_000}
+
 SMALL = {"queuesMax": 300, "subscriptionsMax": 200, "sessionsMax": 8, "retainedMax": 250, "queueUnusedS": 1}
+
+
+def limited(folder: Path, limits: dict[str, int]) -> Waypost:
+    """A gateway with other limits than the usual ones."""
+    gateway = {"apiVersion": "waypost/v1", "kind": "Gateway", "metadata": {"name": "g"}, "spec": {"limits": limits}}
+    queues = {"address": "queue/#", "type": "queue"}
+    address = {"apiVersion": "waypost/v1", "kind": "Address", "metadata": {"name": "default.queues"}, "spec": queues}
+    (folder / "g.yaml").write_text(yaml.safe_dump_all([gateway, address]))
+    return edge(folder, "gw", "--config", str(folder / "g.yaml"))
 
 
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Waypost]:
     """A gateway with small limits."""
-    gateway = {"apiVersion": "waypost/v1", "kind": "Gateway", "metadata": {"name": "g"}, "spec": {"limits": SMALL}}
-    queues = {"address": "queue/#", "type": "queue"}
-    address = {"apiVersion": "waypost/v1", "kind": "Address", "metadata": {"name": "default.queues"}, "spec": queues}
-    (tmp_path / "g.yaml").write_text(yaml.safe_dump_all([gateway, address]))
-    with edge(tmp_path, "gw", "--config", str(tmp_path / "g.yaml")) as running:
+    with limited(tmp_path, SMALL) as running:
         yield running
 
 
@@ -82,7 +95,7 @@ def test_filters_stop_at_the_quota_and_end_with_their_sessions(small: Waypost) -
         assert other.subscribe("plant/#", qos=1) == [1], "a session that ends with its connection keeps nothing"
     with Raw(small, version=5).connect("filters-0"):
         pass  # a clean start ends the session
-    assert durable_filters(small, 200, name="more") == (200, 0)
+    assert durable_filters(small, 200, prefix="more") == (200, 0)
 
 
 def test_sessions_stop_at_the_quota(small: Waypost) -> None:
@@ -161,14 +174,13 @@ def test_it_is_said(small: Waypost) -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("attack", "refused", "each_max", "restarted_each_max"),
-    [(queue_names, 5_000, 300, 300), (retained_names, 0, 300, 300), (durable_filters, 5_000, 800, 300)],
+    [(queue_names, 5_000, 300, 300), (retained_names, 0, 300, 300), (durable_filters, 5_000, 600, 300)],
 )
 def test_the_most_names_there_may_be(  # type: ignore[no-untyped-def]
     tmp_path: Path, attack, refused: int, each_max: int, restarted_each_max: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Nobody configured anything. The figures in bytes have all in them that the process takes more than when it did
-    nothing, once for all names too, 2 MiB. What a session's thousand filters are while it is there leaves the allocator
-    in pieces, 4 MiB however many sessions there are: among them is something that stays."""
+    nothing, also what is taken once for all names (`ONCE_MIB_MAX`)."""
     with edge(tmp_path, "gw") as gateway:
         time.sleep(SETTLED_S)
         fresh = resident_mib(gateway.pid)
@@ -194,3 +206,32 @@ def test_the_most_names_there_may_be(  # type: ignore[no-untyped-def]
         assert restarted_each < restarted_each_max
         assert restart_s < RESTART_S_MAX
         assert seen.worst_s < WORST_S_MAX
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("names", "prefixes"),
+    [
+        (queue_names, ("queue/a/", "queue/b/")),
+        (retained_names, ("retained/a/", "retained/b/")),
+        (durable_filters, ("a", "b")),
+        (session_names, ("a-", "b-")),
+    ],
+)
+def test_what_one_more_name_takes(  # type: ignore[no-untyped-def]
+    tmp_path: Path, names, prefixes: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with limited(tmp_path, LARGE) as running:
+        resident = [resident_mib(running.pid)]
+        for prefix, count in zip(prefixes, (FIRST, MORE), strict=True):
+            assert names(running, count, prefix=prefix) == (count, 0)
+            time.sleep(SETTLED_S)
+            resident.append(resident_mib(running.pid))
+    fresh, first, both = resident
+    one_more = (both - first) * (1 << 20) / MORE
+    once_mib = first - fresh - FIRST * one_more / (1 << 20)
+    with capsys.disabled():
+        print(f"\n{names.__name__}: {one_more:.0f} bytes one more, {once_mib:.1f} MiB once; {fresh:.0f} MiB at rest")
+    assert one_more < NAME_BYTES_MAX
+    assert once_mib < ONCE_MIB_MAX
