@@ -67,7 +67,8 @@ def run(
     \b
     Jobs:
       readings    one row per value of each message; unreadable ones to reject
-      rollups     count, min, max, sum, mean, last per metric and minute, hour, day
+      rollups     count, min, max, sum, mean, last per metric and minute
+      hours       the same per hour and day
       anomalies   values that are unusual for their series, with the rule that says so
       freshness   last data and lag of each gateway and device
       gaps        missing, explained and duplicate sequences of each address

@@ -11,7 +11,8 @@ from spark.jobs.outcome import Job
 
 _ALL = (
     readings.JOB,
-    rollups.JOB,
+    rollups.MINUTES,
+    rollups.HOURS,
     anomalies.JOB,
     freshness.JOB,
     gaps.JOB,

@@ -1,4 +1,4 @@
-"""readings -> rollup_1m -> rollup_1h -> rollup_1d: what each metric of each device did in each minute, hour, day.
+"""readings -> rollup_1m, rollup_1h -> rollup_1d: what each metric of each device did in each minute, hour, day.
 
 Rows of one window add up: `FOLD` says how two of them, of different readings, become that of all of them. `revised_at`
 is the latest ingestion among the readings counted, not the time of the computation.
@@ -42,9 +42,23 @@ def by_minute(readings: DataFrame) -> DataFrame:
 
     `last` is the reading of the latest event time, and of those the one of the highest sequence.
     """
-    rolled = (
+    return _finished(_windows(readings, "minute"), schemas.ROLLUP_1M)
+
+
+def by_hour(readings: DataFrame) -> DataFrame:
+    """The same per hour, as table `rollup_1h` has them."""
+    return _finished(_windows(readings, "hour"), schemas.ROLLUP_1H)
+
+
+def by_day(hours: DataFrame) -> DataFrame:
+    """`rollup_1h` rows folded into days (UTC), as table `rollup_1d` has them."""
+    return _finished(_wider(hours, "day"), schemas.ROLLUP_1D)
+
+
+def _windows(readings: DataFrame, unit: str) -> DataFrame:
+    return (
         readings.where(F.col("value").isNotNull())
-        .withColumn("window_start", F.date_trunc("minute", "event_time"))
+        .withColumn("window_start", F.date_trunc(unit, "event_time"))
         .groupBy(*_SERIES, "window_start")
         .agg(
             F.count("value").alias("count"),
@@ -59,17 +73,6 @@ def by_minute(readings: DataFrame) -> DataFrame:
             F.kll_sketch_agg_double("value").alias("sketch"),
         )
     )
-    return _finished(rolled, schemas.ROLLUP_1M)
-
-
-def by_hour(minutes: DataFrame) -> DataFrame:
-    """`rollup_1m` rows folded into hours, as table `rollup_1h` has them."""
-    return _finished(_wider(minutes, "hour"), schemas.ROLLUP_1H)
-
-
-def by_day(hours: DataFrame) -> DataFrame:
-    """`rollup_1h` rows folded into days (UTC), as table `rollup_1d` has them."""
-    return _finished(_wider(hours, "day"), schemas.ROLLUP_1D)
 
 
 def _order(at: str, sequence: str) -> Column:

@@ -45,7 +45,8 @@ KILLS = 25
 """Of each part: 100 in all."""
 WRITTEN: Final = {
     "readings": ("reject", "readings"),
-    "rollups": ("rollup_1m", "rollup_1h", "rollup_1d"),
+    "rollups": ("rollup_1m",),
+    "hours": ("rollup_1h", "rollup_1d"),
     "anomalies": ("detector_states",),
     "freshness": ("gateway_freshness",),
     "gaps": (

@@ -67,9 +67,9 @@ def test_several_commits_and_passes_equal_plain_python(lake: Lake) -> None:
     rows = [reading(n, n % 17 + 0.5, START + timedelta(seconds=7 * n), device=f"dev{n % 3}") for n in range(120)]
     land(lake, *rows[:40])
     land(lake, *rows[40:70])
-    assert run(lake, "readings", "rollups")["readings"].rows_in == 70
+    assert run(lake, "rollups", "hours")["readings"].rows_in == 70
     land(lake, *rows[70:])
-    second = run(lake, "readings", "rollups")
+    second = run(lake, "rollups", "hours")
     assert (second["readings"].rows_in, second["readings"].rows_out) == (50, 50)
     assert rollup(lake) == plain_rollup(rows)
     hours = rollup(lake, "rollup_1h")
@@ -83,7 +83,7 @@ def test_several_commits_and_passes_equal_plain_python(lake: Lake) -> None:
 
     # Nothing new: nothing is read, nothing is written.
     versions = {name: lake.state(name) for name in ("readings", "rollup_1m", "rollup_1h")}
-    third = run(lake, "readings", "rollups")
+    third = run(lake, "rollups", "hours")
     assert all((step.rows_in, step.rows_out) == (0, 0) for step in third.values())
     assert {name: lake.state(name) for name in versions} == versions
 
@@ -124,10 +124,10 @@ def test_whatever_a_device_sends_becomes_a_reject_with_its_reason(lake: Lake) ->
 def test_late_data_corrects_history_and_leaves_other_hours_alone(lake: Lake) -> None:
     now = START + timedelta(hours=2)
     land(lake, reading(0, 10.0, START), reading(1, 20.0, now))
-    run(lake, "readings", "rollups")
+    run(lake, "rollups", "hours")
     late = reading(2, 30.0, START + timedelta(seconds=5), lane="backlog", ingested_at=now + timedelta(hours=70))
     land(lake, late)
-    run(lake, "readings", "rollups")
+    run(lake, "rollups", "hours")
     rows = {row[0]: row[1:] for row in table(lake, "rollup_1m", "window_start", "count", "mean", "revised_at")}
     assert rows[START] == (2, 20.0, now + timedelta(hours=70))
     assert rows[now] == (1, 20.0, now + timedelta(seconds=1))
@@ -169,18 +169,18 @@ def test_a_batch_that_reached_one_table_only_is_finished_with_the_rows_it_had(
     run(lake, "readings")
     fold = Lake.fold
 
-    def dies_before_the_hours(self: Lake, name: str, *rest: Any) -> DataFrame:
-        if name == "rollup_1h":
+    def dies_before_the_days(self: Lake, name: str, *rest: Any) -> DataFrame:
+        if name == "rollup_1d":
             raise RuntimeError("power cut")
         return fold(self, name, *rest)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Lake, "fold", dies_before_the_hours)
-        steps = runner.one_pass(lake, catalog.chosen(["rollups"]), lambda _: None)
+        patch.setattr(Lake, "fold", dies_before_the_days)
+        steps = runner.one_pass(lake, catalog.chosen(["hours"]), lambda _: None)
         assert [step.state for step in steps] == ["done", "failed"]
-    assert len(table(lake, "rollup_1m")) > 0
+    assert len(table(lake, "rollup_1h")) > 0
     land(lake, *rows[20:])
-    run(lake, "rollups")
+    run(lake, "rollups", "hours")
     assert rollup(lake) == plain_rollup(rows)
     for name in ("rollup_1h", "rollup_1d"):
         found = table(lake, name, "count", "sum", "last", "p50")
@@ -300,9 +300,9 @@ def test_times_that_nobody_believes_are_kept_in_one_place(lake: Lake) -> None:
     assert days[-1] < PLAUSIBLE_FROM
     rows = [reading(n, n + 0.5, START) | {"event_time": at} for n, at in enumerate([*days, *days, START])]
     land(lake, *rows[:20])
-    run(lake, "readings", "rollups")
+    run(lake, "rollups", "hours")
     land(lake, *rows[20:])
-    run(lake, "readings", "rollups")
+    run(lake, "rollups", "hours")
     assert rollup(lake) == plain_rollup(rows)
     for name in ("readings", "rollup_1m", "rollup_1h"):
         kept = {path.name for path in Path(lake.path(name)).glob("event_date=*")}

@@ -59,7 +59,7 @@ def late(backlog: Iterable[Row]) -> list[Row]:
 def run(lake: Lake) -> delta_commits.Written:
     """A pass; what it wrote of windows."""
     before = {name: delta_commits.version(lake.place.path / name) for name in ROLLUPS}
-    steps = runner.one_pass(lake, catalog.chosen(["rollups"]), lambda _: None)
+    steps = runner.one_pass(lake, catalog.chosen(["rollups", "hours"]), lambda _: None)
     assert [step.error for step in steps] == [None] * len(steps)
     total = delta_commits.Written()
     for name, version in before.items():

@@ -32,7 +32,7 @@ def test_every_job_is_in_one_round_after_those_of_it_that_it_reads() -> None:
         if name in writer and writer[name].round != job.round
     }
     # What is followed is there commit by commit, whoever writes it meanwhile.
-    assert read_across == {("anomalies", "readings"), ("health", "readings")}
+    assert read_across == {("anomalies", "readings"), ("health", "readings"), ("hours", "readings")}
 
 
 class _Slow:

@@ -125,7 +125,7 @@ class TestRollups:
         assert first["last"] == 3.0  # two readings at :59; the higher sequence is the later
         assert first["suspect"] == 1
         assert utc(first["revised_at"]) == START + timedelta(seconds=60)
-        hours = {(row["device"], utc(row["window_start"]).hour): row for row in rows(rollups.by_hour(minutes))}
+        hours = {(row["device"], utc(row["window_start"]).hour): row for row in rows(rollups.by_hour(rolled))}
         nine = hours["dev1", 9]
         assert (nine["count"], nine["min"], nine["max"], nine["sum"], nine["last"]) == (4, 1.0, 9.0, 17.0, 9.0)
         assert hours["dev1", 10]["count"] == 1
