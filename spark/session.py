@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from cloud.place.bucket import Bucket
 
 LOGGING = Path(__file__).parent / "log4j2.properties"
+POOLS = Path(__file__).parent / "pools.xml"
 DRIVER_MEMORY = "1g"
 """Heap of the one local process. A 10-million-row rollup was seen to need 0.9 to 1.1 GB resident in all."""
 STOP_SECONDS_MAX = 120.0
@@ -47,6 +48,7 @@ _SETTINGS = {
     "spark.sql.ansi.enabled": "true",
     # Tasks of jobs that run side by side take turns: else many tasks of one hold all cores until they are over.
     "spark.scheduler.mode": "FAIR",
+    "spark.scheduler.allocation.file": POOLS.as_uri(),
     # What a Python worker is handed at once: rows alone are no bound, a body may have 256 KiB.
     "spark.sql.execution.arrow.maxBytesPerBatch": str(32 * 1024 * 1024),
     # Of the default of 100 a pass of all jobs uses up several times as many: each pass compiled all its code anew, and
@@ -73,6 +75,13 @@ _FEW_SETTINGS = {
 """For a batch of few rows, in a session for many, too: one task a stage, and a plan that is made once."""
 FEW_ROWS_MAX = 200_000
 """Rows of a batch up to which one task a stage is done sooner than several are planned."""
+_SHORT_TASKS = {
+    "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
+    "spark.sql.adaptive.coalescePartitions.initialPartitionNum": "64",
+    "spark.sql.adaptive.advisoryPartitionSizeInBytes": "8m",
+}
+"""For rows that are large: as many tasks as their size asks for, and not as there are cores. A task keeps its core
+until it is over, whoever waits for one."""
 _TOLD = "spark.waypost.told"
 """Names the settings somebody chose: these stay as they are."""
 _TINY_SETTINGS = {
@@ -175,14 +184,25 @@ def fit(session: SparkSession, *, few: bool) -> None:
             session.conf.set(key, value)
 
 
+def shorten_tasks(session: SparkSession) -> None:
+    """Set up a session, which is one job's own, for rows that are large."""
+    told = _told(dict(session.sparkContext.getConf().getAll()))
+    for key in _SHORT_TASKS.keys() - told:
+        session.conf.set(key, _SHORT_TASKS[key])
+
+
 def fitting(few: bool, chosen: Mapping[str, str]) -> dict[str, str | None]:
     """The settings of a batch of few rows, or of more; None: what Spark takes unless told.
 
     `chosen`: those the session was started with. Of what somebody has told it nothing is changed.
     """
-    told = chosen.get(_TOLD, "").split(",")
+    told = _told(chosen)
     settings = {key: value if few else chosen.get(key) for key, value in _FEW_SETTINGS.items()}
     return {key: value for key, value in settings.items() if key not in told}
+
+
+def _told(chosen: Mapping[str, str]) -> set[str]:
+    return set(chosen.get(_TOLD, "").split(","))
 
 
 def stop(session: SparkSession) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from spark import session
 from spark.jobs.damage import Damage
 from spark.jobs.outcome import Outcome
-from spark.jobs.progress import Position, Span, spans
+from spark.jobs.progress import BATCH_ROWS_MAX, Position, Span, spans
 from spark.provenance import Provenance, State
 from spark.tables import Lake, Transaction
 
@@ -29,12 +29,13 @@ if TYPE_CHECKING:
 class Batch:
     """Commits of the source that were not taken yet, and the way to write what comes of them.
 
-    `rows`     what they added.
+    `rows`     what they added; `count` of them, as the log counts or about.
     `made_of`  what the outputs are made of once they have taken this; None when that is no version of the source.
     """
 
     lake: Lake
     rows: DataFrame
+    count: int
     made_of: Provenance | None
     markers: Mapping[str, Transaction]
 
@@ -55,12 +56,13 @@ class Batch:
 class Following:
     """A step that follows `source`.
 
-    `outputs`   tables it alone writes. Each batch writes the last one, if only to say how far it is; of the others
-                those it has something for, and before that one.
-    `revision`  counts changes of the transform that change results; a new one rebuilds the outputs.
-    `take`      called with each batch.
-    `beside`    other tables that the outputs agree with: made anew, they have the outputs made anew.
-    `few_rows`  rows of a batch up to which one task a stage does.
+    `outputs`     tables it alone writes. Each batch writes the last one, if only to say how far it is; of the others
+                  those it has something for, and before that one.
+    `revision`    counts changes of the transform that change results; a new one rebuilds the outputs.
+    `take`        called with each batch.
+    `beside`      other tables that the outputs agree with: made anew, they have the outputs made anew.
+    `few_rows`    rows of a batch up to which one task a stage does.
+    `batch_rows`  rows of a batch of commits at most.
     """
 
     name: str
@@ -70,6 +72,7 @@ class Following:
     take: Callable[[Batch], None]
     beside: tuple[str, ...] = ()
     few_rows: int = session.FEW_ROWS_MAX
+    batch_rows: int = BATCH_ROWS_MAX
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -88,13 +91,14 @@ class Following:
         lake.check_readable(self.source, source.version)
         damage = Damage(lake, self.source, self.name)
         rows_in = 0
-        for span in spans(lake, self.source, source, begin, furthest if furthest != begin else None):
+        ended = furthest if furthest != begin else None
+        for span in spans(lake, self.source, source, begin, ended, self.batch_rows):
             made_of = self._made_of(lake, source, span)
             markers = {name: Transaction(application, span.end.marker()) for name, application in applications.items()}
             session.fit(lake.session, few=span.rows <= self.few_rows)
             for files, rows in damage.attempts(span):
                 with damage.noticed(files):
-                    self.take(Batch(lake, rows, made_of, markers))
+                    self.take(Batch(lake, rows, span.rows, made_of, markers))
                     rows_in += sum(file.rows or 0 for file in files)
         written = sum(lake.rows_written(name, state.version) for name, state in before.items())
         return Outcome(rows_in, written, damage.notes)

@@ -62,11 +62,19 @@ class Span(NamedTuple):
         return _rows(self.files)
 
 
-def spans(lake: Lake, source: str, now: State, begin: Position | None, end: Position | None) -> Iterator[Span]:
+def spans(
+    lake: Lake,
+    source: str,
+    now: State,
+    begin: Position | None,
+    end: Position | None,
+    rows_max: int = BATCH_ROWS_MAX,
+) -> Iterator[Span]:
     """The batches from `begin` (None: from the start) up to the source as it is `now`.
 
-    `end`: where a batch ended that was begun and not finished: it comes first, as it was. Raises `SourceLost`,
-    `delta_log.LogDamaged`.
+    `end`: where a batch ended that was begun and not finished: it comes first, as it was. `rows_max`: of a batch of
+    further commits; the parts of a source are of `BATCH_ROWS_MAX`, as their numbers are the progress. Raises
+    `SourceLost`, `delta_log.LogDamaged`.
     """
     if begin is None or begin.part:
         base = begin.version if begin is not None else _base(end, now)
@@ -80,7 +88,7 @@ def spans(lake: Lake, source: str, now: State, begin: Position | None, end: Posi
             f"table {source} is at version {now.version}, of which version {begin.version - 1} was taken: it "
             "is an older copy. Make what came of it anew: `waypost analytics rebuild`"
         )
-    yield from _versions(lake, source, begin.version, now.version)
+    yield from _versions(lake, source, range(begin.version, now.version + 1), rows_max)
 
 
 def _base(end: Position | None, now: State) -> int:
@@ -101,18 +109,18 @@ def _parts(lake: Lake, source: str, version: int, taken: int) -> Iterator[Span]:
         yield Span(group, Position(version + 1) if last else Position(version, number), version if last else None)
 
 
-def _versions(lake: Lake, source: str, first: int, last: int) -> Iterator[Span]:
+def _versions(lake: Lake, source: str, versions: range, rows_max: int) -> Iterator[Span]:
     pending: list[Sequence[File]] = []
-    size = _Size()
-    for version in range(first, last + 1):
+    size = _Size(rows_max)
+    for version in versions:
         added = _added(lake, source, version)
         if pending and not size.has_room(added):
             yield _span(pending, Position(version))
-            pending, size = [], _Size()
+            pending, size = [], _Size(rows_max)
         size.add(added)
         pending.append(added)
     if any(pending):  # what only maintenance has done needs no commit of ours
-        yield _span(pending, Position(last + 1))
+        yield _span(pending, Position(versions.stop))
 
 
 def _span(added: Sequence[Sequence[File]], end: Position) -> Span:
@@ -140,12 +148,13 @@ def lost(source: str, version: int) -> SourceLost:
 
 
 class _Size:
-    def __init__(self) -> None:
+    def __init__(self, rows_max: int = BATCH_ROWS_MAX) -> None:
+        self._rows_max = rows_max
         self._rows = self._bytes = 0
 
     def has_room(self, added: Sequence[File]) -> bool:
         rows, size = _rows(added), sum(file.size for file in added)
-        return self._rows + rows <= BATCH_ROWS_MAX and self._bytes + size <= BATCH_BYTES_MAX
+        return self._rows + rows <= self._rows_max and self._bytes + size <= BATCH_BYTES_MAX
 
     def add(self, added: Sequence[File]) -> None:
         self._rows += _rows(added)

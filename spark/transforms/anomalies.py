@@ -50,14 +50,15 @@ _SCHEMA = pa.schema([(name, kind) for name, _, kind in _FIELDS])
 _SQL = ", ".join(f"{name} {kind}" for name, kind, _ in _FIELDS)
 
 
-def judged(readings: DataFrame, states: DataFrame) -> DataFrame:
+def judged(readings: DataFrame, states: DataFrame, tasks: int) -> DataFrame:
     """Anomalies of `readings`, and one more row a series with the state after them; `score` is null in that.
 
     Readings without a number, those whose event time is not to be believed, and numbers that only say which reading it
-    is (`spark.detector.numbering`) are not judged.
+    is (`spark.detector.numbering`) are not judged. `tasks`: into how many the series are divided.
     """
     values = readings.where(F.col("value").isNotNull() & ~F.col("suspect")).select(*SERIES, *_VALUES)
-    return values.groupBy(*SERIES).cogroup(states.groupBy(*SERIES)).applyInArrow(_judge, _SQL)
+    series, known = (rows.repartition(tasks, *SERIES).groupBy(*SERIES) for rows in (values, states))
+    return series.cogroup(known).applyInArrow(_judge, _SQL)
 
 
 def anomalies(judged_: DataFrame) -> DataFrame:
