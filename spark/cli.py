@@ -184,7 +184,7 @@ def _pass(lake: Place, jobs: list[Job], how: _Passes) -> None:
 
     options = session.Options(
         master=how.master,
-        load="large" if how.follow else runner.load(lake),
+        load="rounds" if how.follow else runner.load(lake),
         settings={commands.UMASK_SETTING: f"{closed:03o}", **how.settings},
         log=runner.log_of(lake),
     )

@@ -58,9 +58,11 @@ _SETTINGS = {
     "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "30000",
 }
 """Wherever it runs."""
-Load = Literal["large", "small", "tiny"]
-"""How much a session has to do: minutes of work; seconds; or so few rows that making plans ready is all it does."""
+Load = Literal["rounds", "large", "small", "tiny"]
+"""How much a session has to do: rounds of jobs side by side, without end; minutes of work; seconds; or so few rows that
+making plans ready is all it does."""
 
+_QUICK: tuple[Load, ...] = ("small", "tiny")
 _QUICK_JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=256m")
 """For runs of seconds: no second compiler, one collector thread. Costs throughput once a run lasts minutes."""
 _LONG_JVM = ("-XX:+UseParallelGC",)
@@ -82,6 +84,8 @@ _SHORT_TASKS = {
 }
 """For rows that are large: as many tasks as their size asks for, and not as there are cores. A task keeps its core
 until it is over, whoever waits for one."""
+_ROUNDS = "spark.waypost.rounds"
+"""Says that rounds of jobs run side by side."""
 _TOLD = "spark.waypost.told"
 """Names the settings somebody chose: these stay as they are."""
 _TINY_SETTINGS = {
@@ -97,8 +101,7 @@ stage, took half of the processor time of a pass with some thousand rows."""
 class Options:
     """How to start.
 
-    `master`    Spark's master URL; None: what `spark-submit` was told, or WAYPOST_SPARK_MASTER, or all of
-                this machine's cores.
+    `master`    Spark's master URL; None: what `spark-submit` was told, or WAYPOST_SPARK_MASTER, or this machine.
     `load`      what it is tuned for.
     `settings`  further `spark.*` settings; they win over what is set here.
     `jvm`       further options of the driver's JVM.
@@ -123,8 +126,10 @@ def start(name: str, options: Options = Options()) -> SparkSession:
     from pyspark.sql import SparkSession  # noqa: PLC0415 - half a second that `--help` must not pay
 
     builder = SparkSession.builder.appName(name)
-    if options.load != "large":
+    if options.load in _QUICK:
         settings |= _QUICK_SETTINGS
+    if options.load == "rounds":
+        settings |= {_ROUNDS: "true"}
     if options.load == "tiny":
         settings |= _TINY_SETTINGS
     if options.bucket is not None:
@@ -150,7 +155,7 @@ def _launched(options: Options) -> dict[str, str]:
     client = S3.paths() if options.bucket is not None else []
     connector = DELTA.paths()
     home = java.find()
-    master = options.master or os.environ.get("WAYPOST_SPARK_MASTER") or "local[*]"
+    master = options.master or os.environ.get("WAYPOST_SPARK_MASTER") or _here(options)
     os.environ["JAVA_HOME"] = str(home.home)
     settings = {
         "spark.master": master,
@@ -166,6 +171,12 @@ def _launched(options: Options) -> dict[str, str]:
     _prepare_local_workers()
     # Not on the class path: a class archive fits one only.
     return {**settings, **_local_settings(), "spark.jars": ",".join(map(str, client)), **_SETTINGS}
+
+
+def _here(options: Options) -> str:
+    """This machine. For rounds twice as many tasks at once as it has cores: a task keeps its place until it is over,
+    and those that have one share the cores as the kernel sees fit."""
+    return f"local[{2 * (os.cpu_count() or 1)}]" if options.load == "rounds" else "local[*]"
 
 
 def _submitted(options: Options) -> dict[str, str]:
@@ -189,6 +200,13 @@ def shorten_tasks(session: SparkSession) -> None:
     told = _told(dict(session.sparkContext.getConf().getAll()))
     for key in _SHORT_TASKS.keys() - told:
         session.conf.set(key, _SHORT_TASKS[key])
+
+
+def aside(session: SparkSession) -> int | None:
+    """How many tasks at once a job may have that nobody waits for, so that the others always find a place for theirs;
+    None: as many as there are."""
+    context = session.sparkContext
+    return max(1, context.defaultParallelism // 4) if context.getConf().contains(_ROUNDS) else None
 
 
 def fitting(few: bool, chosen: Mapping[str, str]) -> dict[str, str | None]:
@@ -258,7 +276,7 @@ def _prepare_local_workers() -> None:
 def _jvm_options(home: java.Java, options: Options) -> str:
     # By option and not by a folder on the class path: a class archive allows jars there only.
     flags = [*_QUIET_JVM, "-Duser.timezone=UTC", f"-Dlog4j2.configurationFile={LOGGING.as_uri()}"]
-    flags += _QUICK_JVM if options.load != "large" else _LONG_JVM
+    flags += _QUICK_JVM if options.load in _QUICK else _LONG_JVM
     flags += options.jvm or archive.jvm_options(home)
     # Spark takes the line apart as a shell would: a checkout may lie in a folder with a space in its name.
     return " ".join(f'"{flag}"' if " " in flag else flag for flag in flags)

@@ -27,7 +27,8 @@ def _take(batch: Batch) -> None:
     session.shorten_tasks(batch.lake.session)
     series = batch.lake.rows("detector_states") or min(batch.count // SERIES_ROWS, SERIES_MAX)
     tasks = max(1, series // TASK_SERIES)
-    judged = anomalies.judged(batch.rows, batch.lake.read("detector_states"), tasks).localCheckpoint()
+    judged = anomalies.judged(batch.rows, batch.lake.read("detector_states"), tasks)
+    judged = batch.aside(judged).localCheckpoint()
     found = anomalies.anomalies(judged)
     if not found.isEmpty():
         batch.append("anomalies", found)

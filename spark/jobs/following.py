@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from spark import session
 from spark.jobs.damage import Damage
 from spark.jobs.outcome import Outcome
-from spark.jobs.progress import BATCH_ROWS_MAX, Position, Span, spans
+from spark.jobs.progress import Position, Span, spans
 from spark.provenance import Provenance, State
 from spark.tables import Lake, Transaction
 
@@ -38,6 +38,11 @@ class Batch:
     count: int
     made_of: Provenance | None
     markers: Mapping[str, Transaction]
+
+    def aside(self, rows: DataFrame) -> DataFrame:
+        """`rows`, made in so few tasks at once that a job people wait for always finds a place for its own."""
+        at_once = session.aside(self.lake.session)
+        return rows if at_once is None else rows.coalesce(at_once)
 
     def append(self, output: str, rows: DataFrame, made_of: Provenance | None = None) -> None:
         """Append `rows` to a table, once. `made_of`: what the commit says instead of this batch's."""
@@ -62,7 +67,7 @@ class Following:
     `take`        called with each batch.
     `beside`      other tables that the outputs agree with: made anew, they have the outputs made anew.
     `few_rows`    rows of a batch up to which one task a stage does.
-    `batch_rows`  rows of a batch of commits at most.
+    `batch_rows`  rows of a batch of commits at most, where not as of others.
     """
 
     name: str
@@ -72,7 +77,7 @@ class Following:
     take: Callable[[Batch], None]
     beside: tuple[str, ...] = ()
     few_rows: int = session.FEW_ROWS_MAX
-    batch_rows: int = BATCH_ROWS_MAX
+    batch_rows: int | None = None
 
     @property
     def inputs(self) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def _take(batch: Batch) -> None:
-    batch.fold("device_days", health.days(batch.rows), health.FOLD)
+    batch.fold("device_days", health.days(batch.aside(batch.rows)), health.FOLD)
 
 
 def _frames(lake: Lake) -> Mapping[str, DataFrame]:

@@ -68,13 +68,13 @@ def spans(
     now: State,
     begin: Position | None,
     end: Position | None,
-    rows_max: int = BATCH_ROWS_MAX,
+    rows_max: int | None = None,
 ) -> Iterator[Span]:
     """The batches from `begin` (None: from the start) up to the source as it is `now`.
 
     `end`: where a batch ended that was begun and not finished: it comes first, as it was. `rows_max`: of a batch of
-    further commits; the parts of a source are of `BATCH_ROWS_MAX`, as their numbers are the progress. Raises
-    `SourceLost`, `delta_log.LogDamaged`.
+    further commits, unless `BATCH_ROWS_MAX`; the parts of a source are of that always, as their numbers are the
+    progress. Raises `SourceLost`, `delta_log.LogDamaged`.
     """
     if begin is None or begin.part:
         base = begin.version if begin is not None else _base(end, now)
@@ -109,7 +109,7 @@ def _parts(lake: Lake, source: str, version: int, taken: int) -> Iterator[Span]:
         yield Span(group, Position(version + 1) if last else Position(version, number), version if last else None)
 
 
-def _versions(lake: Lake, source: str, versions: range, rows_max: int) -> Iterator[Span]:
+def _versions(lake: Lake, source: str, versions: range, rows_max: int | None) -> Iterator[Span]:
     pending: list[Sequence[File]] = []
     size = _Size(rows_max)
     for version in versions:
@@ -148,8 +148,8 @@ def lost(source: str, version: int) -> SourceLost:
 
 
 class _Size:
-    def __init__(self, rows_max: int = BATCH_ROWS_MAX) -> None:
-        self._rows_max = rows_max
+    def __init__(self, rows_max: int | None = None) -> None:
+        self._rows_max = rows_max or BATCH_ROWS_MAX
         self._rows = self._bytes = 0
 
     def has_room(self, added: Sequence[File]) -> bool:

@@ -17,12 +17,12 @@ FAILURES_MAX = 3
 """Passes of a round that may fail in a row before following gives up: a commit race heals by itself, a broken disk does
 not."""
 
-RESTS: Mapping[Round, float] = {"values": 0.0, "fleet": 1.0, "series": 3.0}
-"""How long a round rests after a pass, in times of what that took: so the fleet has half of the machine at most and the
-series a quarter, and the values get on where it is slow."""
+RESTS: Mapping[Round, float] = {"values": 0.0, "fleet": 1.0, "series": 2.0}
+"""How long a round rests after a pass, in times of what that took: so the fleet takes half of the time at most and the
+series a third, and the values get on where a machine is slow."""
 FIRST: Round = "values"
 """What people wait for: while it is behind, as after a start, no other round begins a pass, for a while."""
-BEHIND, PATIENCE = 4.0, 12.0
+BEHIND, PATIENCE = 2.0, 12.0
 """In times of `Following.every_s`: how long a pass of the first round takes that is behind; how long others wait."""
 
 

@@ -23,10 +23,12 @@ def lake(tmp_path: Path) -> Lake:
     return Lake(cast(Any, None), tmp_path)
 
 
-def taken(lake: Lake, begin: Position | None, end: Position | None = None) -> list[tuple[int, Position, int | None]]:
+def taken(
+    lake: Lake, begin: Position | None, end: Position | None = None, rows_max: int | None = None
+) -> list[tuple[int, Position, int | None]]:
     now = lake.state("telemetry")
     assert now is not None
-    return [(len(span.files), span.end, span.whole) for span in spans(lake, "telemetry", now, begin, end)]
+    return [(len(span.files), span.end, span.whole) for span in spans(lake, "telemetry", now, begin, end, rows_max)]
 
 
 def test_positions_ascend_as_they_are_reached() -> None:
@@ -50,6 +52,9 @@ def test_batches_are_bounded(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> Non
     assert taken(lake, None) == [(2, Position(3, 1), None), (2, Position(4), 3)]
     assert taken(lake, Position(3, 1)) == [(2, Position(4), 3)]
     assert taken(lake, Position(1)) == [(2, Position(3), 2), (1, Position(4), 3)]
+    # A job may take more commits at once, and not other parts: what number 1 holds must not depend on who asks.
+    assert taken(lake, Position(1), rows_max=3) == [(3, Position(4), 3)]
+    assert taken(lake, None, rows_max=3) == taken(lake, None)
     monkeypatch.setattr(progress, "BATCH_BYTES_MAX", 1)
     assert [files for files, _, _ in taken(lake, None)] == [1, 1, 1, 1]
 

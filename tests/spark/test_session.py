@@ -13,6 +13,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 REPLANS: Final = "spark.sql.adaptive.enabled"
 TASKS: Final = "spark.sql.shuffle.partitions"
+TASK_BYTES: Final = "spark.sql.adaptive.advisoryPartitionSizeInBytes"
 
 
 def test_few_rows_are_one_task_a_stage_and_many_as_somebody_started(lake: Lake) -> None:
@@ -24,6 +25,15 @@ def test_few_rows_are_one_task_a_stage_and_many_as_somebody_started(lake: Lake) 
     assert job.conf.get(REPLANS) == usual
     session.fit(job, few=True)
     assert lake.for_job().session.conf.get(REPLANS) == usual, "the next job's is as it was"
+
+
+def test_what_people_wait_for_gets_the_next_core_and_large_rows_give_theirs_back_soon(lake: Lake) -> None:
+    context = lake.session.sparkContext._jsc.sc()
+    assert context.getPoolForName("values").get().minShare() == 1
+    job = lake.for_job().session
+    session.shorten_tasks(job)
+    assert job.conf.get(TASK_BYTES) == "8m"
+    assert lake.for_job().session.conf.get(TASK_BYTES) != "8m"
 
 
 def test_what_somebody_has_told_stays() -> None:
