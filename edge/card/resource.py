@@ -132,7 +132,7 @@ def _check(resource: Resource, spec: CardSpec) -> Iterator[ConfigurationError]:
         try:
             fields.host_name(resource.name)
         except ValueError:
-            words = f'"{resource.name}" is no host name: give spec.hostname too'
+            words = f'"{resource.name}" is no host name (1 to 63 of a-z, 0-9 and -): give hostname too'
             yield error_at(resource, ("metadata", "name"), words)
     cable = spec.cable
     if cable is not None and cable.gateway is not None:

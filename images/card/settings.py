@@ -44,7 +44,8 @@ class Written(NamedTuple):
 def rejected(errors: Sequence[ConfigurationError]) -> ImageError:
     """What is wrong, a line each."""
     count = f"{len(errors)} {'problem' if len(errors) == 1 else 'problems'}"
-    return ImageError("\n".join(map(str, errors)), hint=f"{count}; nothing was written", code=USAGE)
+    step = "a fresh file says what each setting is for: waypost image configure fresh.yaml"
+    return ImageError("\n".join(map(str, errors)), hint=f"{count}; nothing was written; {step}", code=USAGE)
 
 
 def of_text(text: bytes, source: str) -> Written | None:
