@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from functools import partial
 from typing import get_args
 
 from spark.jobs.outcome import Job, Round
@@ -21,9 +22,10 @@ RESTS: Mapping[Round, float] = {"values": 0.0, "fleet": 1.0, "series": 2.0}
 """How long a round rests after a pass, in times of what that took: so the fleet takes half of the time at most and the
 series a third, and the values get on where a machine is slow."""
 FIRST: Round = "values"
-"""What people wait for: while it is behind, as after a start, no other round begins a pass, for a while."""
-BEHIND, PATIENCE = 2.0, 12.0
-"""In times of `Following.every_s`: how long a pass of the first round takes that is behind; how long others wait."""
+"""What people wait for: while it is behind, as after a start, no other round begins a pass or a job, for a while."""
+BEHIND, PATIENCE = 1.5, 12.0
+"""In times of `Following.every_s`: how long a pass of the first round takes that is behind; how long a pass of another
+one waits for it, in all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,19 @@ def rounds(jobs: Sequence[Job]) -> list[list[Job]]:
     """The jobs of each round that has some, in their order."""
     found = ([job for job in jobs if job.round == name] for name in get_args(Round))
     return [each for each in found if each]
+
+
+class Patience:
+    """How long a pass waits for something, in all, however often."""
+
+    def __init__(self, left_s: float) -> None:
+        self._left_s = left_s
+
+    def wait(self, for_: threading.Event) -> None:
+        """Until it is so, or patience is over."""
+        begun = time.monotonic()
+        for_.wait(max(0.0, self._left_s))
+        self._left_s -= time.monotonic() - begun
 
 
 def follow(lake: Lake, jobs: Sequence[Job], how: Following) -> list[Step]:
@@ -72,10 +87,11 @@ def _repeat(
     steps: list[Step] = []
     failures, name = 0, jobs[0].round
     while failures < FAILURES_MAX and not over.is_set():
-        if name != FIRST:
-            keeps_up.wait(PATIENCE * how.every_s)
+        patience = Patience(PATIENCE * how.every_s if name != FIRST else 0.0)
+        wait_for_values = partial(patience.wait, keeps_up)
+        wait_for_values()
         begun = time.monotonic()
-        steps = one_pass(lake, jobs, how.report, at_once=1)
+        steps = one_pass(lake, jobs, how.report, at_once=1, before_each=wait_for_values)
         if over.is_set():
             break
         how.passed(jobs, steps, time.monotonic() - begun)

@@ -99,12 +99,19 @@ def forget(lake: Lake, jobs: Sequence[Job]) -> None:
     lake.forget("set_aside", f"job IN ({steps})")
 
 
-def one_pass(lake: Lake, jobs: Sequence[Job], report: Callable[[Step], None], *, at_once: int = 2) -> list[Step]:
+def one_pass(
+    lake: Lake,
+    jobs: Sequence[Job],
+    report: Callable[[Step], None],
+    *,
+    at_once: int = 2,
+    before_each: Callable[[], None] = lambda: None,
+) -> list[Step]:
     """Run `jobs`, each after those whose tables it reads. Returns their steps, in the order of `jobs`.
 
     `at_once`: jobs that run side by side; two, as most of a small pass is one thread planning. All see the landed
-    tables as they are now. A job that fails ends what reads its tables, and nothing else. `report` is called from
-    other threads.
+    tables as they are now. A job that fails ends what reads its tables, and nothing else. `report`, and
+    `before_each` when a job is about to begin, are called from other threads.
     """
     pinned, waiting = lake.pin(), TopologicalSorter(catalog.graph(jobs))
     by_name = {job.name: job for job in jobs}
@@ -116,7 +123,7 @@ def one_pass(lake: Lake, jobs: Sequence[Job], report: Callable[[Step], None], *,
             while waiting.is_active():
                 for name in waiting.get_ready():
                     broken = [before for before in catalog.graph(jobs)[name] if steps[before].state != "done"]
-                    running.add(pool.submit(_run, pinned, by_name[name], broken, report))
+                    running.add(pool.submit(_run, pinned, by_name[name], broken, report, before_each))
                 done, running = wait(running, return_when=FIRST_COMPLETED)
                 for future in done:
                     step = future.result()
@@ -130,10 +137,17 @@ def one_pass(lake: Lake, jobs: Sequence[Job], report: Callable[[Step], None], *,
     return [steps[job.name] for job in jobs]
 
 
-def _run(lake: Lake, job: Job, broken: Sequence[str], report: Callable[[Step], None]) -> Step:
+def _run(
+    lake: Lake,
+    job: Job,
+    broken: Sequence[str],
+    report: Callable[[Step], None],
+    before: Callable[[], None],
+) -> Step:
     if broken:
         step = Step(job.name, "skipped", error=f"not run, as {', '.join(sorted(broken))} failed")
     else:
+        before()
         report(Step(job.name, "running"))
         # Tasks of each round get their share of the cores, however many another one has.
         lake.session.sparkContext.setLocalProperty("spark.scheduler.pool", job.round)

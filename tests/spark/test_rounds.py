@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -10,7 +11,7 @@ import pytest
 
 from spark.jobs import catalog
 from spark.jobs.outcome import Job, Outcome
-from spark.jobs.rounds import FAILURES_MAX, PATIENCE, RESTS, Following, follow, rounds
+from spark.jobs.rounds import FAILURES_MAX, PATIENCE, RESTS, Following, Patience, follow, rounds
 from spark.jobs.runner import Step
 from spark.tables import Lake
 from tests.spark import lakes
@@ -99,6 +100,16 @@ def test_while_the_first_round_is_behind_no_other_begins(lake: Lake) -> None:
         with pytest.raises(InterruptedError):
             following.result(WAIT_S)
     assert ended == ["first", "other"]
+
+
+def test_a_pass_waits_so_long_in_all_and_then_goes_on() -> None:
+    patience, so = Patience(0.2), threading.Event()
+    begun = time.monotonic()
+    for _ in range(20):
+        patience.wait(so)
+    assert 0.2 <= time.monotonic() - begun < 0.2 * 20
+    so.set()
+    patience.wait(so)
 
 
 def _has(lake: Lake, readings: int) -> Callable[[], bool]:
