@@ -23,7 +23,7 @@ from bridge.transport.deadlines import FINE_S, NEVER, Slot, deadlines_of
 from bridge.transport.served import ServedTransport, UnreadError
 from bridge.transport.slow_lane import LARGE_BYTES, SLICE_S, slow_lane_of
 from bridge.transport.tcp_path import Path, path_of
-from bridge.transport.turn import turn_of
+from bridge.transport.turn import Turn, turn_of
 
 log = logging.getLogger(__name__)
 
@@ -128,13 +128,33 @@ class Ending:
         """The peer of a connection that is gone, until its machine and its owner have been told."""
 
 
+class Terms:
+    """What a driver is made with, and what the connections of one listener have in common."""
+
+    __slots__ = ("gone", "meter", "turn", "unread_bytes_max", "write_bytes_max")
+
+    def __init__(
+        self,
+        turn: Turn,
+        write_bytes_max: int,
+        unread_bytes_max: int | None,
+        meter: Meter | None,
+        gone: Callable[[Driver], None] | None,
+    ) -> None:
+        self.turn: Final = turn
+        self.write_bytes_max: Final = write_bytes_max
+        self.unread_bytes_max: Final = unread_bytes_max
+        self.meter: Final = meter
+        self.gone: Final = gone
+
+
 class Driver(asyncio.Protocol):
     """Drives one `Connection` over one transport."""
 
     __slots__ = (
-        "_ending", "_failed", "_flush_scheduled", "_gatherer", "_gone", "_in_turns", "_known", "_make_owner", "_meter",
-        "_owner", "_paused_for", "_put_off", "_reader", "_slot", "_turn", "_unread_bytes_max", "_write_bytes_max",
-        "account", "congested", "connection", "dialed", "held_bytes", "identity", "transport",
+        "_ending", "_failed", "_flush_scheduled", "_gatherer", "_in_turns", "_known", "_make_owner", "_owner",
+        "_paused_for", "_put_off", "_reader", "_slot", "_terms", "account", "congested", "connection", "dialed",
+        "held_bytes", "identity", "transport",
     )  # fmt: skip
 
     def __init__(
@@ -164,14 +184,12 @@ class Driver(asyncio.Protocol):
         """What the meter knows of."""
         self.account: Any = None
         """Whatever the meter wants to find again."""
-        self._meter, self._gone = meter, gone
+        turn = turn_of(asyncio.get_running_loop())
+        self._terms = terms = _terms_of(turn, write_bytes_max, unread_bytes_max, meter, gone)
         self._make_owner: Callable[[Driver], Owner] | None = owner
         """Dropped when it was called: what it holds on to is not kept for the life of a connection."""
         self._owner: Owner | None = None
-        self._write_bytes_max = write_bytes_max
-        self._unread_bytes_max = unread_bytes_max
-        self._turn = turn_of(asyncio.get_running_loop())
-        self._gatherer: Gatherer = self._turn
+        self._gatherer: Gatherer = turn
         self._slot: Slot | None = None
         """When `look` comes; None where the deadline is to be asked for."""
         self._reader: Reader | None = None
@@ -184,7 +202,7 @@ class Driver(asyncio.Protocol):
         self.dialed: Final = dialed
         self._failed = False
         """The machine or its owner has raised: the socket is being dropped."""
-        self._known = meter is None
+        self._known = terms.meter is None
         """The peer has said who it is. Until then what it sends has its turn with large reads, however small it is."""
         self._in_turns = False
         """The transport reads when the connection has its turn: what it gives is taken at once."""
@@ -195,11 +213,11 @@ class Driver(asyncio.Protocol):
         self._reader = self.transport = cast(asyncio.Transport, transport)
         if isinstance(transport, ServedTransport):
             self._in_turns = True
-            if self._meter is not None:
+            if self._terms.meter is not None:
                 transport.held_by(self.count)
-        self.transport.set_write_buffer_limits(high=self._write_bytes_max)
-        if self._meter is not None:
-            self._meter.begun(self)
+        self.transport.set_write_buffer_limits(high=self._terms.write_bytes_max)
+        if self._terms.meter is not None:
+            self._terms.meter.begun(self)
         make_owner, self._make_owner = self._make_owner, None
         if make_owner is None:
             raise RuntimeError("a driver serves one transport")
@@ -219,9 +237,9 @@ class Driver(asyncio.Protocol):
             self.put_off(data)
             return
         begun = self._loop.time()
-        self._turn.unhurried = True
+        self._terms.turn.unhurried = True
         self._take(data)
-        self._turn.unhurried = False
+        self._terms.turn.unhurried = False
         lane.spend(self._loop.time() - begun)
 
     def _take(self, data: bytes) -> None:
@@ -288,7 +306,7 @@ class Driver(asyncio.Protocol):
         peer = self.peername
         self.read_by(None)
         self.transport = self._reader = None
-        self._gatherer = self._turn  # who wrote for us knows us too
+        self._gatherer = self._terms.turn  # who wrote for us knows us too
         lane = slow_lane_of(self._loop)
         if not lane.has_time:
             ending.lost_from = peer
@@ -310,10 +328,10 @@ class Driver(asyncio.Protocol):
                 _log_fault(peer, error)
         finally:
             self._owner = None  # it holds us too: without this both would wait for the garbage collector
-            if self._meter is not None:
-                self._meter.ended(self)
-            if self._gone is not None:
-                self._gone(self)
+            if self._terms.meter is not None:
+                self._terms.meter.ended(self)
+            if self._terms.gone is not None:
+                self._terms.gone(self)
 
     def pause_writing(self) -> None:
         self.congested = True
@@ -378,7 +396,7 @@ class Driver(asyncio.Protocol):
 
     def write_by(self, gatherer: Gatherer | None) -> None:
         """Have somebody else know when there is something to write, and write it; None: the turn again."""
-        self._gatherer = gatherer or self._turn
+        self._gatherer = gatherer or self._terms.turn
 
     def written(self) -> bool:
         """Somebody else writes now all that the connection has to send. False where there is more to do than that:
@@ -441,11 +459,13 @@ class Driver(asyncio.Protocol):
         self._known = True
         if isinstance(self.transport, ServedTransport):
             self.transport.identified()
-        return self._meter is None or self._meter.identified(self, user)
+        meter = self._terms.meter
+        return meter is None or meter.identified(self, user)
 
     def count(self) -> None:
         """Tell the meter what the connection holds now."""
-        if self._meter is None:
+        meter = self._terms.meter
+        if meter is None:
             return
         held = self.connection.held_bytes + len(self._put_off)
         if (transport := self.transport) is not None:
@@ -454,7 +474,7 @@ class Driver(asyncio.Protocol):
         held = 0 if held <= UNCOUNTED_BYTES else held
         if held != self.held_bytes:
             self.held_bytes = held
-            self._meter.held(self, held)
+            meter.held(self, held)
 
     def shed(self, *, told: bool = True) -> None:
         """Close the connection as there is no room for what it holds, and give that back in this turn: the loop reads
@@ -483,7 +503,7 @@ class Driver(asyncio.Protocol):
 
     @property
     def _loop(self) -> asyncio.AbstractEventLoop:
-        return self._turn.loop
+        return self._terms.turn.loop
 
     def _ends(self) -> Ending:
         if self._ending is None:
@@ -539,8 +559,9 @@ class Driver(asyncio.Protocol):
             transport.write(data)
             if transport.get_write_buffer_size() > UNCOUNTED_BYTES:
                 self._loop.call_soon(self.count)  # what the socket takes has left by then
-            if self.congested and self._unread_bytes_max is not None:
-                self._look_at_unread(transport.get_write_buffer_size(), self._unread_bytes_max)
+            unread_bytes_max = self._terms.unread_bytes_max
+            if self.congested and unread_bytes_max is not None:
+                self._look_at_unread(transport.get_write_buffer_size(), unread_bytes_max)
         if connection.closed:
             self._end(transport)
             return
@@ -608,6 +629,29 @@ class Driver(asyncio.Protocol):
 
     def _time_out(self) -> None:
         self._dispatch(self.connection.handle_timeout(self._loop.time()))
+
+
+_latest_terms: list[Terms] = []
+"""Those of the counted connection that came last, if there was one: most come in rows of one listener."""
+
+
+def _terms_of(
+    turn: Turn,
+    write_bytes_max: int,
+    unread_bytes_max: int | None,
+    meter: Meter | None,
+    gone: Callable[[Driver], None] | None,
+) -> Terms:
+    """One object for connections that say the same one after the other: there may be 10 000 that are idle."""
+    if meter is None:
+        return Terms(turn, write_bytes_max, unread_bytes_max, meter, gone)
+    for latest in _latest_terms:
+        same_bounds = (latest.write_bytes_max, latest.unread_bytes_max) == (write_bytes_max, unread_bytes_max)
+        if same_bounds and latest.turn is turn and latest.meter is meter and latest.gone is gone:
+            return latest
+    made = Terms(turn, write_bytes_max, unread_bytes_max, meter, gone)
+    _latest_terms[:] = [made]
+    return made
 
 
 def _log_fault(peer: str, error: Exception) -> None:

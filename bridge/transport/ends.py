@@ -20,8 +20,8 @@ ENDS_S: Final = 0.001
 class Ending(Protocol):
     """A transport whose connection is over."""
 
-    def end(self) -> None:
-        """Tell the protocol, and close the socket."""
+    def end(self, error: Exception | None) -> None:
+        """Tell the protocol why, and close the socket."""
         ...
 
 
@@ -33,11 +33,11 @@ class Ends:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._scheduled = False
-        self._waiting: deque[Ending] = deque()
+        self._waiting: deque[tuple[Ending, Exception | None]] = deque()
 
-    def add(self, ending: Ending) -> None:
-        """It ends in a later turn, as `asyncio.Transport.abort` promises."""
-        self._waiting.append(ending)
+    def add(self, ending: Ending, error: Exception | None) -> None:
+        """It ends in a later turn, as `asyncio.Transport.abort` promises; `error`: why, if not as somebody wanted."""
+        self._waiting.append((ending, error))
         self._schedule()
 
     def _schedule(self) -> None:
@@ -50,7 +50,8 @@ class Ends:
         until, waiting = time.monotonic() + ENDS_S, self._waiting
         try:
             while waiting:
-                waiting.popleft().end()
+                ending, error = waiting.popleft()
+                ending.end(error)
                 if time.monotonic() > until:
                     break
         finally:

@@ -52,8 +52,8 @@ class TcpTransport(ServedTransport):
     """
 
     __slots__ = (
-        "_closing", "_descriptor", "_eof_written", "_error", "_events", "_high", "_host", "_kind", "_lost", "_port",
-        "_protocol", "_reads", "_unsent", "_writing_paused",
+        "_closing", "_descriptor", "_eof_written", "_events", "_high", "_host", "_kind", "_lost", "_port", "_protocol",
+        "_reads", "_unsent", "_writing_paused",
     )  # fmt: skip
 
     def __init__(
@@ -69,8 +69,6 @@ class TcpTransport(ServedTransport):
         """What its kind watches for."""
         self._high = 64 * 1024
         self._unsent: Unsent | None = None
-        self._error: Exception | None = None
-        """What `connection_lost` is told."""
         # One beside the other: a compiled one has a byte for each then, and eight where they are among others.
         self._reads = True
         """The protocol wants to be given what comes."""
@@ -254,15 +252,14 @@ class TcpTransport(ServedTransport):
             except Exception as error:
                 self._report(error)
 
-    def end(self) -> None:
+    def end(self, error: Exception | None) -> None:
         """`bridge.transport.ends.Ending`."""
-        error, self._error = self._error, None
         if error is not None:
             error.__traceback__ = None  # its frames know us, and whom we drive: nothing would be freed
         try:
             self._protocol.connection_lost(error)
-        except Exception as error:
-            self._report(error)
+        except Exception as raised:
+            self._report(raised)
         finally:
             descriptor, self._descriptor = self._descriptor, -1
             os.close(descriptor)
@@ -316,8 +313,7 @@ class TcpTransport(ServedTransport):
         self._lost = self._closing = True
         self._forget_unsent()
         self._watch()
-        self._error = error
-        ends_of(self._loop).add(self)
+        ends_of(self._loop).add(self, error)
 
     def _report(self, error: Exception) -> None:
         """The protocol has raised: nobody knows what it took."""

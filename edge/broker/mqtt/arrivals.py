@@ -326,7 +326,7 @@ class Arrivals:
         if column is None or retains or driver.connection is not connection or connection.closed:
             return lane
         if lane is None:
-            lane = connection.lane = Lane(self._calls, self._turn, self.publish, publisher, driver, grant)
+            lane = connection.receiver.lane = Lane(self._calls, self._turn, self.publish, publisher, driver, grant)
             if lane.socket >= 0:
                 self._listen()
             lane.begin()

@@ -8,7 +8,7 @@ subscription, no message and no clock; what outlives it is in `SessionState`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from bridge.message import Run
 from edge.broker.limits import TOPIC_LEVELS_MAX, Limits
@@ -36,7 +36,7 @@ from edge.broker.mqtt.connect import (
     reason_string,
 )
 from edge.broker.mqtt.events import Event
-from edge.broker.mqtt.inbound import Inbound
+from edge.broker.mqtt.inbound import Inbound, Lane
 from edge.broker.mqtt.limits import CONNECT_BYTES_MAX, EARLY_BYTES_MAX, EVENTS_AT_ONCE, KEEP_ALIVE_GRACE
 from edge.broker.mqtt.names import check_subscription, check_topic_filter
 from edge.broker.mqtt.outbound import Outbound, first_window
@@ -60,32 +60,14 @@ _DECIDING: Final = Phase.DECIDING
 _ACKNOWLEDGEMENTS: Final = frozenset({PUBACK, PUBREC, PUBREL, PUBCOMP})
 
 
-class Lane(Protocol):
-    """Takes PUBLISH packets that say nothing new (`edge.broker.mqtt.arrivals`)."""
-
-    @property
-    def heard_s(self) -> float:
-        """When it last took something."""
-        ...
-
-    @property
-    def held_bytes(self) -> int:
-        """What the client has it remember."""
-        ...
-
-    def close(self) -> None:
-        """The connection has ended."""
-        ...
-
-
 class Connection:
     """One client's connection; obeys `bridge.transport.connection.Connection`."""
 
     has_output = True
     __slots__ = (
         "_client_id", "_connect", "_connect_bytes", "_connect_deadline", "_dialogue", "_end_reason", "_inbound",
-        "_keep_alive_s", "_now", "_out", "_outbound", "_phase", "_reported", "_state", "_unread", "lane", "limits",
-        "more", "version",
+        "_keep_alive_s", "_now", "_out", "_outbound", "_phase", "_reported", "_state", "_unread", "limits", "more",
+        "version",
     )  # fmt: skip
 
     def __init__(self, limits: Limits, now: float) -> None:
@@ -101,7 +83,8 @@ class Connection:
         self._dialogue = NO_METHOD
         self._reported = False
         """`Disconnected` has been given."""
-        self._out: list[bytes] = []
+        self._out: list[bytes] | None = None
+        """What is to be written; who sends or receives messages keeps it, and without them there is none at rest."""
         self._unread = NOTHING
         self.more, self._connect_bytes = False, 0
         self._client_id, self._end_reason = "", "closed by the gateway"
@@ -109,8 +92,6 @@ class Connection:
         self._outbound: Outbound | None = None
         self._inbound: Inbound | None = None
         """Each is made for its first message: many clients only listen, or only send."""
-        self.lane: Lane | None = None
-        """Who takes what it can of what the client sends, before it comes here."""
 
     # --- bridge.transport.connection.Connection ---------------------------------------------------------------
 
@@ -123,7 +104,8 @@ class Connection:
     def deadline(self) -> float | None:
         """End of the time to CONNECT and be accepted, later of the keep alive period."""
         if self._phase is _OPEN:
-            heard_s = self._now if self.lane is None else max(self._now, self.lane.heard_s)
+            lane = self.lane
+            heard_s = self._now if lane is None else max(self._now, lane.heard_s)
             return heard_s + self._keep_alive_s * KEEP_ALIVE_GRACE if self._keep_alive_s else None
         return self._connect_deadline if self._phase in BEFORE_OPEN else None
 
@@ -136,9 +118,10 @@ class Connection:
     def held_bytes(self) -> int:
         """What is not taken apart, what CONNECT said, and what PUBLISH packets have us remember."""
         held = self._unread.held_bytes + self._connect_bytes
-        if self.lane is not None:
-            held += self.lane.held_bytes
-        return held if self._inbound is None else held + self._inbound.held_bytes
+        inbound = self._inbound
+        if inbound is None:
+            return held
+        return held + inbound.held_bytes + (0 if inbound.lane is None else inbound.lane.held_bytes)
 
     def shed(self) -> Sequence[Event]:
         """There is no room for what the client makes us hold. MQTT 5 clients are told Quota exceeded."""
@@ -182,6 +165,8 @@ class Connection:
             return b""
         data = b"".join(out)
         out.clear()
+        if self._outbound is None and self._inbound is None:
+            self._out = None
         return data
 
     # --- answers to CONNECT -----------------------------------------------------------------------------------
@@ -236,7 +221,7 @@ class Connection:
             self._refuse(ReasonCode.PACKET_TOO_LARGE, "CONNACK above the client's maximum packet size")
             return self._last(publish_will=False)
         self._phase = phase
-        self._out.append(answer)
+        self._output.append(answer)
         self._state, self._client_id, self._connect_deadline = state, client_id, 0.0
         state.connection = self
         found: list[Event] = []
@@ -433,16 +418,27 @@ class Connection:
         found.append(connect)
 
     @property
+    def _output(self) -> list[bytes]:
+        if self._out is None:
+            self._out = []
+        return self._out
+
+    @property
     def _sender(self) -> Outbound:
         if self._outbound is None:
-            self._outbound = Outbound(self._connect, self._state, self._out, self.limits)
+            self._outbound = Outbound(self._connect, self._state, self._output, self.limits)
         return self._outbound
+
+    @property
+    def lane(self) -> Lane | None:
+        """Who takes what it can of what the client sends, before it comes here."""
+        return None if self._inbound is None else self._inbound.lane
 
     @property
     def receiver(self) -> Inbound:
         """Of PUBLISH packets; once the connection is open."""
         if self._inbound is None:
-            self._inbound = Inbound(self._connect, self._client_id, self._state, self._out, self.limits)
+            self._inbound = Inbound(self._connect, self._client_id, self._state, self._output, self.limits)
         return self._inbound
 
     def _acknowledged(self, first: int, packet_ids: list[int], found: list[Any]) -> None:
@@ -512,7 +508,7 @@ class Connection:
 
     def _append(self, encoded: bytes, name: str) -> None:
         if len(encoded) <= self._connect.maximum_packet_size:  # [MQTT-3.1.2-24]
-            self._out.append(encoded)
+            self._output.append(encoded)
         else:
             self._close(ReasonCode.PACKET_TOO_LARGE, f"{name} above the client's maximum packet size")
 
@@ -523,7 +519,7 @@ class Connection:
     def _violated(self, error: RemoteError, data: bytes) -> None:
         """The client broke the standard (section 4.13): answer as its version has it, and close."""
         if self._phase is Phase.CONNECTING:
-            self._out.append(encode_violation(error, data))
+            self._output.append(encode_violation(error, data))
             self._end(str(error))
         else:
             self._close(error.reason, str(error))
@@ -534,21 +530,21 @@ class Connection:
 
     def _refuse(self, reason: ReasonCode, text: str, explanation: str = "") -> None:
         self._end(text, Step.REFUSE)
-        self._out.append(encode_refusal(reason, self.version, explanation, self._connect.maximum_packet_size))
+        self._output.append(encode_refusal(reason, self.version, explanation, self._connect.maximum_packet_size))
 
     def _farewell(self, reason: ReasonCode, text: str) -> None:
         """Close an open connection; MQTT 5 says why."""
         if self.version == 5:
-            self._out.append(encode_farewell(reason, text, self._connect))
+            self._output.append(encode_farewell(reason, text, self._connect))
         self._end(text)
 
     def _end(self, text: str, step: Step = Step.CLOSE) -> None:
         self._phase = after_step(self._phase, step)
         self._end_reason, self.more = text, False
         self._unread = NOTHING
-        if self.lane is not None:
-            self.lane.close()
-            self.lane = None
+        if self._inbound is not None and self._inbound.lane is not None:
+            self._inbound.lane.close()
+            self._inbound.lane = None
         if self._phase is Phase.CLOSED and self._state.connection is self:
             self._state.connection = None
 

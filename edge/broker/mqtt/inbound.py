@@ -11,7 +11,7 @@ bodies are above 16 KiB, so copying them outweighs any of this.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from bridge.message import DURABLE, QOS_MASK, RETAIN, Run
 from edge.broker.limits import TOPIC_LEVELS_MAX, Limits
@@ -108,6 +108,24 @@ PUBLISH_BYTES_MIN = 5
 """Bytes of a PUBLISH with a topic name of one character and no payload, at QoS 0 before MQTT 5."""
 
 
+class Lane(Protocol):
+    """Takes PUBLISH packets that say nothing new (`edge.broker.mqtt.arrivals`)."""
+
+    @property
+    def heard_s(self) -> float:
+        """When it last took something."""
+        ...
+
+    @property
+    def held_bytes(self) -> int:
+        """What the client has it remember."""
+        ...
+
+    def close(self) -> None:
+        """The connection has ended."""
+        ...
+
+
 class Inbound:
     """PUBLISH packets of one connection: which are new, which are allowed, and what is still to be acknowledged."""
 
@@ -127,6 +145,7 @@ class Inbound:
         "_topics",
         "_version",
         "device",
+        "lane",
         "out",
         "outstanding",
         "receive_maximum",
@@ -134,6 +153,8 @@ class Inbound:
 
     def __init__(self, connect: Connect, device: str, state: SessionState, out: list[bytes], limits: Limits) -> None:
         """`out` is where an answer that cannot wait goes; `limits`: packet_bytes_max and receive_maximum count."""
+        self.lane: Lane | None = None
+        """Who takes what it can of what the client sends, before it comes to the machine."""
         self.outstanding = 0
         """QoS 1 and 2 messages the client counts against our Receive Maximum (MQTT 5 section 4.9), or would."""
         self._connect = connect

@@ -233,6 +233,15 @@ class Token(NamedTuple):
     subscriber: Subscriber
 
 
+class Common(NamedTuple):
+    """What the sessions of one broker have in common."""
+
+    translator: MqttTranslator
+    lifetime: Lifetime
+    journal_changed: Callable[[Session], None]
+    """What the journal of a session holds has to reach the disk."""
+
+
 class Session:
     """One session.
 
@@ -240,24 +249,15 @@ class Session:
     """
 
     __slots__ = (
-        "_journal", "_journal_changed", "_overlaps", "_retained", "_starved", "_subscribers", "_translator",
-        "attachment", "client_id", "counted", "ended", "expires_at", "expiry_s", "lifetime", "recorded", "state",
-        "turn", "user", "will_due",
+        "_common", "_journal", "_overlaps", "_retained", "_starved", "_subscribers", "attachment", "client_id",
+        "counted", "ended", "expires_at", "expiry_s", "recorded", "state", "turn", "user", "will_due",
     )  # fmt: skip
 
-    def __init__(
-        self,
-        client_id: str,
-        translator: MqttTranslator,
-        lifetime: Lifetime,
-        journal_changed: Callable[[Session], None],
-    ) -> None:
-        """`journal_changed`: what `journal` holds has to reach the disk."""
+    def __init__(self, client_id: str, common: Common) -> None:
         self.client_id = client_id
+        self._common = common
         self.turn: Turn | None = None
         """Its share of this turn of the loop, where deliveries to it may take more."""
-        self._translator = translator
-        self.lifetime = lifetime
         self.state = SessionState()
         self.user = ""
         """Whom the session belongs to; empty: to whoever names it."""
@@ -277,9 +277,13 @@ class Session:
         self._starved: dict[Subscriber, None] | None = None
         """Subscribers the router wanted to serve while the in-flight window was full."""
         self._retained: RetainedDelivery | None = None
-        self._journal_changed = journal_changed
         self._journal: Qos2Journal | None = None
         self._overlaps: Overlaps | None = None
+
+    @property
+    def lifetime(self) -> Lifetime:
+        """How long messages have left to be delivered."""
+        return self._common.lifetime
 
     @property
     def due_at(self) -> float | None:
@@ -303,7 +307,7 @@ class Session:
     def journal(self) -> Qos2Journal:
         """Its QoS 2 exchanges that are kept on disk."""
         if self._journal is None:
-            self._journal = Qos2Journal(self.state, lambda: self._journal_changed(self))
+            self._journal = Qos2Journal(self.state, lambda: self._common.journal_changed(self))
         return self._journal
 
     @property
@@ -422,7 +426,7 @@ class Session:
         if self.turn is None:
             if self.attachment is None:
                 raise LookupError(f"{self.client_id}: delivery without a connection")
-            self.turn = Turn(self._translator, self.attachment.go_on_soon)
+            self.turn = Turn(self._common.translator, self.attachment.go_on_soon)
         return self.turn
 
     def leave(self) -> None:

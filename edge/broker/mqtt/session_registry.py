@@ -26,7 +26,7 @@ from edge.broker.mqtt.due_sessions import DueSessions
 from edge.broker.mqtt.events import SubscriptionRequest, Will
 from edge.broker.mqtt.expiry import Lifetime
 from edge.broker.mqtt.figures import PREFIX, BrokerFigures, ClientFigures
-from edge.broker.mqtt.session import Attachment, Session, Subscriber
+from edge.broker.mqtt.session import Attachment, Common, Session, Subscriber
 from edge.broker.mqtt.session_store import SessionStore
 from edge.broker.mqtt.session_table import NEVER_EXPIRES, SessionTable, restored
 from edge.broker.mqtt.wills import Wills
@@ -65,7 +65,6 @@ class SessionRegistry:
         """Monotonic seconds at the last `tick`."""
         self._router = router
         self._store = store
-        self._translator = translator
         self._connected = 0
         self._arriving: dict[str, Attachment] = {}
         """Connections that have taken the session of this client identifier, and are not accepted yet."""
@@ -75,7 +74,7 @@ class SessionRegistry:
         self._groups: dict[str, int] = {}
         """Members of each shared subscription, connected or not, by the name of what they hold together."""
         self._on_disk = SessionStore(store, router.flush_soon)
-        self._journal_changed = self._on_disk.journal_changed  # one object for all sessions
+        self._common = Common(translator, self.lifetime, self._on_disk.journal_changed)
         self._table = SessionTable(router.names, self._new, self._on_disk.let_go)
         self._restore_all()
         router.participate(self._on_disk)
@@ -311,7 +310,7 @@ class SessionRegistry:
     # --- inside -----------------------------------------------------------------------------------------------
 
     def _new(self, client_id: str) -> Session:
-        return Session(client_id, self._translator, self.lifetime, self._journal_changed)
+        return Session(client_id, self._common)
 
     def _restore_all(self) -> None:
         """Bring back the sessions as the store kept them: packed, but for those with deliveries under way."""

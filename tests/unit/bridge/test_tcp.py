@@ -457,13 +457,13 @@ class TestShares:
 
     def test_an_end_that_raises_is_not_in_the_way_of_others(self) -> None:
         class Failing:
-            def end(self) -> None:
+            def end(self, error: Exception | None) -> None:
                 raise ValueError("of the ending")
 
         class Well:
             ended = False
 
-            def end(self) -> None:
+            def end(self, error: Exception | None) -> None:
                 self.ended = True
 
         async def scenario() -> None:
@@ -471,8 +471,8 @@ class TestShares:
             loop.set_exception_handler(lambda _, context: said.append(context["exception"]))
             found = ends.ends_of(loop)
             assert ends.ends_of(loop) is found
-            found.add(Failing())
-            found.add(well)
+            found.add(Failing(), None)
+            found.add(well, None)
             await until(lambda: well.ended)
             assert len(said) == 1
 

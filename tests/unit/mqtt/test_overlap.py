@@ -10,11 +10,12 @@ from edge.broker.model.clock import Clock
 from edge.broker.mqtt import overlap
 from edge.broker.mqtt.events import SubscriptionRequest
 from edge.broker.mqtt.expiry import Lifetime
-from edge.broker.mqtt.session import Session, Subscriber
+from edge.broker.mqtt.session import Common, Session, Subscriber
 
 
 def client() -> Session:
-    return Session("c", MqttTranslator(), Lifetime(Clock(lambda: 0, lambda: True, lambda: 0.0)), lambda _client: None)
+    lifetime = Lifetime(Clock(lambda: 0, lambda: True, lambda: 0.0))
+    return Session("c", Common(MqttTranslator(), lifetime, lambda _client: None))
 
 
 def subscribe(one: Session, pattern: str, qos: int = 1, **options: bool) -> Subscriber:
