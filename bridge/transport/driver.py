@@ -559,9 +559,8 @@ class Driver(asyncio.Protocol):
             transport.write(data)
             if transport.get_write_buffer_size() > UNCOUNTED_BYTES:
                 self._loop.call_soon(self.count)  # what the socket takes has left by then
-            unread_bytes_max = self._terms.unread_bytes_max
-            if self.congested and unread_bytes_max is not None:
-                self._look_at_unread(transport.get_write_buffer_size(), unread_bytes_max)
+            if self.congested and (unread_max := self._terms.unread_bytes_max) is not None:
+                self._look_at_unread(transport.get_write_buffer_size(), unread_max)
         if connection.closed:
             self._end(transport)
             return

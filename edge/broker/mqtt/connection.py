@@ -36,7 +36,7 @@ from edge.broker.mqtt.connect import (
     reason_string,
 )
 from edge.broker.mqtt.events import Event
-from edge.broker.mqtt.inbound import Inbound, Lane
+from edge.broker.mqtt.inbound import Inbound
 from edge.broker.mqtt.limits import CONNECT_BYTES_MAX, EARLY_BYTES_MAX, EVENTS_AT_ONCE, KEEP_ALIVE_GRACE
 from edge.broker.mqtt.names import check_subscription, check_topic_filter
 from edge.broker.mqtt.outbound import Outbound, first_window
@@ -83,8 +83,7 @@ class Connection:
         self._dialogue = NO_METHOD
         self._reported = False
         """`Disconnected` has been given."""
-        self._out: list[bytes] | None = None
-        """What is to be written; who sends or receives messages keeps it, and without them there is none at rest."""
+        self._out: list[bytes] | None = None  # none at rest: an empty list is 64 bytes
         self._unread = NOTHING
         self.more, self._connect_bytes = False, 0
         self._client_id, self._end_reason = "", "closed by the gateway"
@@ -104,8 +103,7 @@ class Connection:
     def deadline(self) -> float | None:
         """End of the time to CONNECT and be accepted, later of the keep alive period."""
         if self._phase is _OPEN:
-            lane = self.lane
-            heard_s = self._now if lane is None else max(self._now, lane.heard_s)
+            heard_s = self._now if self._inbound is None else max(self._now, self._inbound.heard_s)
             return heard_s + self._keep_alive_s * KEEP_ALIVE_GRACE if self._keep_alive_s else None
         return self._connect_deadline if self._phase in BEFORE_OPEN else None
 
@@ -118,10 +116,7 @@ class Connection:
     def held_bytes(self) -> int:
         """What is not taken apart, what CONNECT said, and what PUBLISH packets have us remember."""
         held = self._unread.held_bytes + self._connect_bytes
-        inbound = self._inbound
-        if inbound is None:
-            return held
-        return held + inbound.held_bytes + (0 if inbound.lane is None else inbound.lane.held_bytes)
+        return held if self._inbound is None else held + self._inbound.held_bytes
 
     def shed(self) -> Sequence[Event]:
         """There is no room for what the client makes us hold. MQTT 5 clients are told Quota exceeded."""
@@ -165,8 +160,7 @@ class Connection:
             return b""
         data = b"".join(out)
         out.clear()
-        if self._outbound is None and self._inbound is None:
-            self._out = None
+        self._out = None if self._outbound is None and self._inbound is None else out
         return data
 
     # --- answers to CONNECT -----------------------------------------------------------------------------------
@@ -260,8 +254,7 @@ class Connection:
         """QoS 1 and 2 messages that may be delivered now; 0 unless the connection is open."""
         if self._phase is not _OPEN:
             return 0
-        outbound = self._outbound
-        return first_window(self._connect, self._state, self.limits) if outbound is None else outbound.window
+        return self._outbound.window if self._outbound else first_window(self._connect, self._state, self.limits)
 
     def deliver(self, delivery: events.Delivery) -> Sequence[int]:
         """Send one PUBLISH a message; returns the indexes of those above the client's Maximum Packet Size.
@@ -430,11 +423,6 @@ class Connection:
         return self._outbound
 
     @property
-    def lane(self) -> Lane | None:
-        """Who takes what it can of what the client sends, before it comes here."""
-        return None if self._inbound is None else self._inbound.lane
-
-    @property
     def receiver(self) -> Inbound:
         """Of PUBLISH packets; once the connection is open."""
         if self._inbound is None:
@@ -525,8 +513,7 @@ class Connection:
             self._close(error.reason, str(error))
 
     def _close(self, reason: ReasonCode, text: str) -> None:
-        end = self._farewell if self._phase is _OPEN else self._refuse  # [MQTT-4.12.0-4]
-        end(reason, text)
+        (self._farewell if self._phase is _OPEN else self._refuse)(reason, text)  # [MQTT-4.12.0-4]
 
     def _refuse(self, reason: ReasonCode, text: str, explanation: str = "") -> None:
         self._end(text, Step.REFUSE)
@@ -542,9 +529,8 @@ class Connection:
         self._phase = after_step(self._phase, step)
         self._end_reason, self.more = text, False
         self._unread = NOTHING
-        if self._inbound is not None and self._inbound.lane is not None:
-            self._inbound.lane.close()
-            self._inbound.lane = None
+        if self._inbound is not None:
+            self._inbound.close()
         if self._phase is Phase.CLOSED and self._state.connection is self:
             self._state.connection = None
 

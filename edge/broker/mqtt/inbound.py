@@ -174,6 +174,17 @@ class Inbound:
         self._topic_bytes = self._block_bytes = self._alias_bytes = 0
         """What these three cost."""
 
+    @property
+    def heard_s(self) -> float:
+        """When the lane last took something; 0 where there is none."""
+        return 0.0 if self.lane is None else self.lane.heard_s
+
+    def close(self) -> None:
+        """The connection has ended."""
+        if self.lane is not None:
+            self.lane.close()
+            self.lane = None
+
     def forget_topics(self) -> None:
         """Topic names come as for the first time."""
         self._topics.clear()
@@ -188,6 +199,8 @@ class Inbound:
     def held_bytes(self) -> int:
         """What the client has us remember: topic names, property blocks, QoS 2 packet identifiers."""
         held = self._topic_bytes + self._block_bytes + self._alias_bytes
+        if self.lane is not None:
+            held += self.lane.held_bytes
         return held if self._expected is None else held + PACKET_ID_BYTES * len(self._state.incoming)
 
     @property
