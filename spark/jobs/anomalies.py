@@ -16,7 +16,7 @@ FEW_ROWS_MAX = 5_000
 """What a row costs here is its series' state."""
 TASK_SERIES = 100
 """What one task judges: half a second of a core, which nobody else gets before it is over."""
-SERIES_ROWS, SERIES_MAX = 20, 10_000
+SERIES_ROWS, SERIES_MAX = 200, 10_000
 """Readings of a series, and how many series, that are taken for granted while no state says how many there are."""
 BATCH_ROWS_MAX = 4_000_000
 """Of some columns: a batch more costs a state of each series more."""
