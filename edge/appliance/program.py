@@ -31,10 +31,14 @@ def program_name() -> str:
         called = sys.argv[0]
     if not called:
         return NAME
-    import shutil  # noqa: PLC0415 - a gateway needs none, nor what that imports
-
     name = os.path.basename(called)
-    return shlex.quote(name if shutil.which(name) == called else called)
+    return shlex.quote(name if _found_by_shell(name) == called else called)
+
+
+def _found_by_shell(name: str) -> str | None:
+    """As `shutil.which`, of a bare name: to import that takes 0.6 MiB of every gateway's memory."""
+    paths = (os.path.join(folder, name) for folder in os.get_exec_path())
+    return next((path for path in paths if os.path.isfile(path) and os.access(path, os.X_OK)), None)
 
 
 def frozen() -> bool:

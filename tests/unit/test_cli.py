@@ -186,9 +186,17 @@ def test_start_is_quick_and_imports_next_to_nothing() -> None:
         seconds.append(time.monotonic() - began)
         assert done.returncode == 0, done.stderr
     assert min(seconds) < START_SECONDS_MAX
-    heavy = "asyncio", "rich", "yaml", "msgspec", "proton", "cproton", "pyarrow", "pyspark", "sqlalchemy", "uvloop"
-    probe = f"import sys, edge.appliance.main; print([name for name in {heavy} if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", probe], cwd=ROOT, capture_output=True, text=True, check=True)
+    heavy = "asyncio rich yaml msgspec proton cproton pyarrow pyspark sqlalchemy uvloop shutil".split()
+    probe = f"""if True:
+        import sys
+        import edge.appliance.main, edge.appliance.program
+        edge.appliance.program.program_name()
+        print([name for name in {heavy} if name in sys.modules])
+    """
+    called = {**os.environ, "WAYPOST_PROGRAM": "./waypost"}
+    done = subprocess.run(
+        [sys.executable, "-c", probe], cwd=ROOT, env=called, capture_output=True, text=True, check=True
+    )
     assert done.stdout.strip() == "[]"
 
 
