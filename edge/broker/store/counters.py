@@ -21,6 +21,10 @@ ADDRESS_AGE_S: Final = 2.0
 """How often many addresses age: one that has not come for so long is looked for among the older ones, and after as
 long again on the medium, 10 us."""
 
+COUNTED_SOON: Final = 7 / 8
+"""Of the commits or bytes between two updates of all counters: from here on small commits write some each, 17 of them
+all that may wait. 4 096 at once take 8 ms, which one message in a hundred would wait for at 20 000 a second."""
+
 
 class Counters:
     """Of sequences by address, and what of the logs' ends is not written."""
@@ -144,7 +148,7 @@ class Counters:
         if group.counting:
             group.counters = {**self.uncounted, **group.sequences}
             touched |= self.uncounted_logs | group.ends.keys()
-        elif len(self.uncounted) + len(group.sequences) >= limits.counted_addresses_max:
+        elif self._writes_part(group):
             group.counters = self._next_part(group)
         if not group.counting and group.new_logs:
             counted = group.counted = group.ends.keys() & group.new_logs  # their rows are written in any case
@@ -163,16 +167,35 @@ class Counters:
 
     def _lags_enough(self, group: Group) -> bool:
         """All that waits is to be written."""
-        limits, waiting = self._limits, len(self.uncounted) + len(group.sequences)
-        commits, size = self._uncounted_commits + 1, self.uncounted_bytes + group.size
-        few_logs = len(self.uncounted_logs) <= limits.counted_logs_few
-        in_parts = few_logs and len(self.sequences) + len(self._older) <= limits.addresses_cached_max
-        if not in_parts and waiting >= limits.counted_addresses_max:
+        waiting = len(self.uncounted) + len(group.sequences)
+        if not self._goes_in_parts and waiting >= self._limits.counted_addresses_max:
             return True
-        if in_parts and len(self.uncounted) > limits.counted_at_once:
+        return self._lag(group) >= 1.0
+
+    def _writes_part(self, group: Group) -> bool:
+        """Some of what waits is to be written: it is much, or all of it will be soon and commits are small, where one
+        that writes all would take far longer than the others."""
+        limits, fresh = self._limits, len(group.sequences)
+        if len(self.uncounted) + fresh >= limits.counted_addresses_max:
+            return True
+        if len(self.uncounted) <= limits.counted_at_once or fresh > limits.counted_at_once // 4:
+            return False
+        return self._goes_in_parts and self._lag(group) >= COUNTED_SOON
+
+    @property
+    def _goes_in_parts(self) -> bool:
+        limits = self._limits
+        few_logs = len(self.uncounted_logs) <= limits.counted_logs_few
+        return few_logs and len(self.sequences) + len(self._older) <= limits.addresses_cached_max
+
+    def _lag(self, group: Group) -> float:
+        """How far the medium is behind, as a share of what it may be."""
+        limits = self._limits
+        commits, size = self._uncounted_commits + 1, self.uncounted_bytes + group.size
+        if self._goes_in_parts and len(self.uncounted) > limits.counted_at_once:
             bytes_max = limits.counted_bytes_deleting_max if self._logs.to_reclaim else limits.counted_bytes_max
-            return commits >= limits.counted_commits_many_max or size >= bytes_max
-        return commits >= limits.counted_commits_max or size >= limits.counted_bytes_max
+            return max(commits / limits.counted_commits_many_max, size / bytes_max)
+        return max(commits / limits.counted_commits_max, size / limits.counted_bytes_max)
 
     def _next_part(self, group: Group) -> dict[str, int]:
         """Counters of some that wait, with what the group makes of them."""

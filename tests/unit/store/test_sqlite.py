@@ -212,6 +212,34 @@ class TestOpen:
         assert self.counted(tmp_path) == ([f"plant/{j}" for j in range(4)], 20)
         rig.store.close()
 
+    @pytest.mark.parametrize(("each", "parts"), [(1, [0, 4, 8]), (2, [0, 0, 0])])
+    def test_small_commits_write_parts_before_all_is_written(self, tmp_path: Path, each: int, parts: list[int]) -> None:
+        """So that none takes long. With `each` addresses a commit, `parts` are on the medium after the 13th, 14th and
+        15th; the next one writes all."""
+        limits = Limits(
+            counted_commits_max=1000, counted_commits_many_max=16, counted_addresses_max=50, counted_at_once=4
+        )
+        rig = sqlite_rig(tmp_path, limits)
+        log = rig.store.log("a")
+        rig.store.open_cursor("c", log, 0)
+        rig.commit()
+        found = []
+        for i in range(15):
+            for j in range(each):
+                rig.store.append(log, run_of(b"x", address=f"plant/{i:02}{j}"))
+            rig.commit()
+            found.append(self.counted(tmp_path))
+        assert [(len(names), position) for names, position in found[12:]] == [(count, 0) for count in parts]
+        after = crash(rig, tmp_path, tmp_path / "copy")
+        for one in (rig, after):
+            for name in ("plant/000", "plant/140", "z"):
+                one.store.append(one.store.log("a"), run_of(b"x", address=name))
+            assert [stored.sequence for _, stored in one.commit().appended] == [1, 1, 0]
+        names, position = self.counted(tmp_path)
+        assert (len(names), position) == (15 * each + 1, 15 * each + 3)
+        after.store.close()
+        rig.store.close()
+
     def test_what_can_be_deleted_is_counted_sooner(self, tmp_path: Path) -> None:
         rig = sqlite_rig(tmp_path, structs.replace(self.PARTS, counted_addresses_max=50))
         log = rig.store.log("a")
