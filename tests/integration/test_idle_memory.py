@@ -56,7 +56,7 @@ def test_a_gateway_that_does_nothing(tmp_path: Path) -> None:
 
 
 def test_a_connection(tmp_path: Path) -> None:
-    assert growth_kib(tmp_path, keep_alive_s=0, subscribed=False) < 1.8
+    assert growth_kib(tmp_path, keep_alive_s=0, subscribed=False) < 1.7
 
 
 def test_a_device_with_a_keep_alive_that_waits_for_commands(tmp_path: Path) -> None:
