@@ -107,7 +107,7 @@ class LaneTarget(Target):
     def _has_lane(self, peer: Peer) -> bool:
         if self.protocol == "mqtt":
             connection: Any = peer.driver.connection
-            return connection.lane is not None
+            return connection.receiver.lane is not None
         arrivals = self._broker._amqp.arrivals
         return arrivals is not None and any(lane.driver is peer.driver for lane in arrivals._lanes.values())
 
