@@ -89,8 +89,8 @@ def amqp_unlike(load: LoadGenerators, broker: Broker) -> float:
 
 
 def _each(senders: int) -> int:
-    """Messages of a round: one waits for another with few senders."""
-    return 2_000 if senders == 1 else 20 * max(senders, 500)
+    """Messages of a round: a second or more, and with few senders one waits for another."""
+    return 2_000 if senders == 1 else max(20 * senders, 20_000 if senders < 50 else 60_000)
 
 
 def amqp_each(load: LoadGenerators, broker: Broker, senders: int) -> float:
