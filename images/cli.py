@@ -99,9 +99,9 @@ def build(
 ) -> None:
     """Make the image of a card, compressed and signed.
 
-    Beside it are its map, sums, signature and bill of materials. Needs root, and half an hour the first time; six
-    minutes where only the gateway has changed, one where only files over Debian have. Without --key it is signed with a
-    key made for this machine, which is good for trying out.
+    Beside it are its map, sums, signature and bill of materials. Needs root, and ten minutes the first time, with what
+    it downloads; five where only the gateway has changed, one where only files over Debian have; much more on a busy
+    machine. Without --key it is signed with a key made for this machine, which is good for trying out.
 
     \b
     For a Raspberry Pi 4:

@@ -59,7 +59,7 @@ def configure(
 
         say_json(json_schema(KINDS))
         return
-    if target is None:
+    if target is None or ("=" in str(target) and not target.exists()):
         raise ImageError("which file?", hint="for example: waypost image configure hall.yaml name=hall", code=USAGE)
     if show or check:
         if values or source is not None:

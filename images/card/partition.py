@@ -40,7 +40,8 @@ def of_image(image: Path) -> Partition:
         with image.open("rb") as file:
             return first(file.read(SECTOR))
     except OSError as error:
-        raise ImageError(f"{image}: {error.strerror}", code=USAGE) from None
+        hint = "an image is wanted; the name of a file of settings ends with .yaml"
+        raise ImageError(f"{image}: {error.strerror}", hint=hint, code=USAGE) from None
     except ImageError as error:
         raise ImageError(f"{image}: {error.message}", code=INTEGRITY) from None
 

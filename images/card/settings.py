@@ -11,8 +11,9 @@ import csv
 import difflib
 import io
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from bridge.resources.errors import ConfigurationError, ConfigurationRejected, Origin
 from bridge.resources.resource import Resource
@@ -89,30 +90,27 @@ def of_arguments(words: Sequence[str], base: Plain | None) -> Written:
 
 def of_csv(path: Path, base: Plain | None) -> list[Written]:
     """A card for each row, over a document. The first row has names. Raises ImageError, for all rows together."""
-    try:
-        text = path.read_text("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ImageError(f"{path}: {error}", code=USAGE) from None
-    reader = csv.reader(io.StringIO(text), delimiter=_delimiter(text))
-    names = [cell.strip() for cell in next(reader, [])]
-    for name in names:
-        _require_known(name, f"{path}, row 1")
-    if NAME not in names or len(set(names)) < len(names):
-        raise ImageError(f"{path}, row 1: a column {NAME} is wanted, and each column once", code=USAGE)
+    rows = _rows(path)
+    row, names = next(rows, (1, []))
+    called = [name for name in names if name]
+    for name in called:
+        _require_known(name, f"{path}, row {row}")
+    if NAME not in called or len(set(called)) < len(called):
+        raise ImageError(f"{path}, row {row}: a column {NAME} is wanted, and each column once", code=USAGE)
     made: list[Written] = []
     errors: list[ConfigurationError] = []
-    rows: dict[str, int] = {}
-    for row, cells in _rows(reader):
-        if len(cells) > len(names):
-            errors.append(ConfigurationError(str(path), row, "", f"{len(cells)} cells under {len(names)} columns"))
+    first_rows: dict[str, int] = {}
+    for row, cells in rows:
+        if any(cell and not name for name, cell in zip_longest(names, cells, fillvalue="")):
+            errors.append(ConfigurationError(str(path), row, "", "a cell is in a column that has no name"))
             continue
-        given = {name: cell.strip() for name, cell in zip(names, cells, strict=False) if cell.strip()}
+        given = {name: cell for name, cell in zip(names, cells, strict=False) if cell}
         try:
             one = _made(given, base, Origin(str(path), {(): row}))
         except _Wrong as wrong:
             errors += wrong.errors
             continue
-        first = rows.setdefault(one.card.name, row)
+        first = first_rows.setdefault(one.card.name, row)
         if first != row:
             errors.append(ConfigurationError(str(path), row, NAME, f"{one.card.name} is in row {first} already"))
         made.append(one)
@@ -137,10 +135,25 @@ class _Wrong(ImageError):
         self.errors = errors
 
 
-def _rows(reader: Any) -> Iterator[tuple[int, list[str]]]:
-    """(number of the line it ends in, cells) of rows that have something in them."""
-    for cells in reader:
-        if any(cell.strip() for cell in cells):
+def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """(number of the line it ends in, cells) of a CSV's rows that have something in them. Raises ImageError."""
+    try:
+        text = path.read_text("utf-8-sig")
+    except OSError as error:
+        raise ImageError(f"{path}: {error.strerror}", code=USAGE) from None
+    except UnicodeDecodeError:
+        raise ImageError(f"{path} is not in UTF-8", hint='save it as "CSV UTF-8"', code=USAGE) from None
+    reader = csv.reader(io.StringIO(text), delimiter=_delimiter(text))
+    while True:
+        begin = reader.line_num + 1
+        try:
+            cells = [cell.strip() for cell in next(reader)]
+        except StopIteration:
+            return
+        except csv.Error as error:
+            hint = "is there a quotation mark that none ends?"
+            raise ImageError(f"{path}, row {begin}: {error}", hint=hint, code=USAGE) from None
+        if any(cells):
             yield reader.line_num, cells
 
 
@@ -162,7 +175,7 @@ def _require_known(name: str, place: str) -> None:
 def _made(given: Mapping[str, str], base: Plain | None, origin: Origin) -> Written:
     """Raises _Wrong, with paths by the names above."""
     plain = copy.deepcopy(base) if base is not None else document("", {})
-    spec = plain.setdefault("spec", {})
+    spec = plain["spec"] = plain.get("spec") or {}  # without a value where all below it is a comment
     for name, value in given.items():
         if name == NAME:
             plain["metadata"]["name"] = value
@@ -170,7 +183,8 @@ def _made(given: Mapping[str, str], base: Plain | None, origin: Origin) -> Writt
         *outer, last = name.split(".")
         place = spec
         for key in outer:
-            place = place.setdefault(key, {})
+            place[key] = place.get(key) or {}
+            place = place[key]
         place[last] = value.split(LISTS[name]) if name in LISTS else value
     if not plain["metadata"]["name"]:
         raise _Wrong([ConfigurationError(origin.source, origin.line(()), NAME, "is missing")])

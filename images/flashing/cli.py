@@ -72,12 +72,15 @@ def flash(
     if base is not None and (config is None or config.suffix != CSV):
         raise ImageError("--base goes with a CSV", code=USAGE)
     if labels is not None:
-        _check_labels()
+        _check_labels(labels)
     settings = _cards(config, base)
     handed = image.look_at(img, certificate or _own_certificate(), signed=not unsigned)
     jobs = several.jobs([(each, _disk(each, handed, loop=allow_loop)) for each in targets], settings, names)
     if len({each.target.resolve() for each in jobs}) < len(jobs):
         raise ImageError("a card is named twice", code=USAGE)
+    for given in (each for each in (img, config, base, labels, certificate) if each is not None):
+        if any(each.target.resolve() == given.resolve() for each in jobs):
+            raise ImageError(f"{given} would be written over", hint="name a card, or another file", code=USAGE)
     if not yes:
         _ask(jobs)
     for each in jobs:  # somebody may have changed cards meanwhile
@@ -179,8 +182,10 @@ def _write(handed: Handed, jobs: Sequence[Job]) -> Sequence[Outcome]:
         return several.write(handed, jobs, progress)
 
 
-def _check_labels() -> None:
+def _check_labels(target: Path) -> None:
     """Before a card is touched. Raises ImageError."""
+    if target.is_dir() or not target.parent.is_dir():
+        raise ImageError(f"{target} cannot be written", hint="name a file in a folder that is there", code=USAGE)
     try:
         import segno  # noqa: F401
     except ModuleNotFoundError as why:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 
@@ -107,6 +108,14 @@ class TestTheFile:
                 of_arguments([*hub, word], None)
             assert "hidden" not in refused.value.message
 
+    @pytest.mark.parametrize("spec", ["", " {hub: }", " {hub: , wifi: }"])
+    def test_over_a_file_with_nothing_below_a_name(self, spec: str) -> None:
+        found = of_text(f"apiVersion: waypost/v1\nkind: Card\nmetadata: {{name: hall}}\nspec:{spec}\n".encode(), FILE)
+        assert found is not None
+        hub = of_arguments(["hub.url=amqps://hub.example", f"hub.token={TOKEN}"], found.document).card.spec.hub
+        assert hub is not None
+        assert hub.token == TOKEN
+
     def test_a_large_file_is_none(self) -> None:
         with pytest.raises(ImageError, match="larger than"):
             of_text(b"#" * (FILE_BYTES_MAX + 1), FILE)
@@ -117,11 +126,11 @@ class TestTheFile:
         assert not [secret for secret in ("'secret'", "hidden-lte", "hidden-proxy", "0123", TOKEN) if secret in shown]
 
 
-def mistaken(folder: Path, text: str) -> str:
-    (folder / "fleet.csv").write_text(text)
+def mistaken(folder: Path, text: str, encoding: str = "utf-8") -> str:
+    (folder / "fleet.csv").write_text(text, encoding)
     with pytest.raises(ImageError) as refused:
         of_csv(folder / "fleet.csv", None)
-    return refused.value.message
+    return f"{refused.value.message}\n{refused.value.hint}"
 
 
 class TestFleets:
@@ -144,7 +153,7 @@ class TestFleets:
             f"{file}:2: hub.url:",
             f"{file}:2: cable.address:",
             f"{file}:4: name: is missing",
-            f"{file}:5: 4 cells",
+            f"{file}:5: a cell is in a column that has no name",
         ):
             assert place in said
         assert f"{file}:3: name: " not in mistaken(tmp_path, "name\nnorth\nsouth\nx y\n")
@@ -152,10 +161,20 @@ class TestFleets:
 
     @pytest.mark.parametrize(("text", "said"), [
         ("", "a column name is wanted"), ("name,name\n", "each column once"), ("name\n", "has no rows"),
-        ("name,wifi\nx,y\n", "no setting is called"),
+        ("name,wifi\nx,y\n", "no setting is called"), ("name,\nnorth,x\n", "a cell is in a column that has no name"),
+        (f'name,hostname\nnorth,"n\n{"x" * csv.field_size_limit()}', "row 2: field larger"),
     ])  # fmt: skip
     def test_a_table_that_is_none(self, tmp_path: Path, text: str, said: str) -> None:
         assert said in mistaken(tmp_path, text)
+
+    @pytest.mark.parametrize("encoding", ["latin-1", "utf-16"])
+    def test_a_table_of_another_encoding(self, tmp_path: Path, encoding: str) -> None:
+        assert 'save it as "CSV UTF-8"' in mistaken(tmp_path, "name\nn\xf6rd\n", encoding)
+
+    def test_columns_that_a_spreadsheet_adds(self, tmp_path: Path) -> None:
+        (tmp_path / "fleet.csv").write_text(",,\nname,,\nnorth,,\n,,\n")
+        [north] = of_csv(tmp_path / "fleet.csv", None)
+        assert north.card.name == "north"
 
 
 class TestTheCommand:
@@ -183,6 +202,13 @@ class TestTheCommand:
         assert run(["image", "configure", str(tmp_path / "x.img"), "name=hall"]) == 4
         assert run(["image", "configure", str(tmp_path / "x.img.zst"), "name=hall"]) == 2
         assert "give it to waypost flash (--config)" in capsys.readouterr().err
+
+    @pytest.mark.parametrize(("file", "said"), [
+        ("name=hall", "which file?"), ("hub.url=amqps://hub.example", "which file?"), ("hall.txt", "ends with .yaml"),
+    ])  # fmt: skip
+    def test_what_is_no_file(self, file: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+        assert run(["image", "configure", file, "hostname=hall"]) == 2
+        assert said in capsys.readouterr().err
 
     def test_a_file_to_fill_in_and_one_for_its_owner_alone(self, tmp_path: Path) -> None:
         file = tmp_path / "hall.yaml"

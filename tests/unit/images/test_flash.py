@@ -329,6 +329,24 @@ class TestWhatGoesWrong:
             subprocess.run(["umount", str(place)], check=True)
         assert "free some space" in said(capsys)
 
+    def test_what_is_read_is_not_written_over(
+        self, whole: Made, copy: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        plain, settings = copy.with_suffix(""), copy.with_name("hall.yaml")
+        shutil.copy(whole.plain, plain)
+        assert run(["image", "configure", str(settings), "name=hall"]) == 0
+        for target, more in ((plain, ()), (settings, ("--config", str(settings)))):
+            before = target.read_bytes()
+            words = ["flash", str(plain), str(target), "--certificate", str(whole.certificate), "--yes", *more]
+            assert run(words) == 2
+            assert "would be written over" in said(capsys)
+            assert target.read_bytes() == before
+
+    @pytest.mark.parametrize("labels", ["", "missing/labels.html"])
+    def test_where_no_labels_can_be(self, whole: Made, tmp_path: Path, labels: str) -> None:
+        assert run(whole.words(str(tmp_path / "card"), "--labels", str(tmp_path / labels))) == 2
+        assert not (tmp_path / "card").exists()
+
     @pytest.mark.parametrize("target", ["/dev/no-such-disk", "/"])
     def test_what_is_no_card(self, whole: Made, target: str, capsys: pytest.CaptureFixture[str]) -> None:
         assert run(whole.words(target)) == 2
