@@ -17,6 +17,8 @@ from images.rootfs import building as rootfs
 from images.steps import Input, Steps, key, remove
 
 HERE: Final = Path(__file__).parent
+SYSTEM_PROGRAMS: Final = ("mke2fs", "debugfs", "systemctl")
+PROGRAMS: Final = ("fdtput", "genimage", "mcopy", "mkfs.vfat", "mkimage", "mkenvimage", "openssl", "zstd")
 BOARDS: Final = {
     "pi3": ("bootcode.bin", "start.elf", "fixup.dat", "bcm2837-rpi-*.dtb", "bcm2710-rpi-*.dtb"),
     "pi4": ("start4.elf", "fixup4.dat", "bcm2711-rpi-*.dtb"),
@@ -48,7 +50,7 @@ def name(board: str) -> str:
 
 def build(steps: Steps, board: str, *, archive: Path, package: Path, keys: Keys) -> Path:
     """The folder with an image for such a board, and all that belongs to it. Needs root. Raises ImageError."""
-    require("fdtput", "genimage", "mcopy", "mkfs.vfat", "mkimage", "mkenvimage", "openssl", "zstd")
+    require(*PROGRAMS)
     made = system(steps, archive=archive, package=package, keys=keys)
     return steps.result(
         f"image-{board}",
@@ -61,7 +63,7 @@ def build(steps: Steps, board: str, *, archive: Path, package: Path, keys: Keys)
 def system(steps: Steps, *, archive: Path, package: Path, keys: Keys) -> Path:
     """The folder with what every board has: the root's and the data partition's file systems, and the firmware. Needs
     root. Raises ImageError."""
-    require("mke2fs", "debugfs", "systemctl")
+    require(*SYSTEM_PROGRAMS)
     parts: list[Input] = [HERE, rootfs.OVERLAY, rootfs.UNITS, Path(rootfs.__file__), str(source.date())]
     return steps.result(
         "root-arm64",

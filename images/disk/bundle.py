@@ -19,6 +19,7 @@ from images.steps import Steps, key, remove
 
 COMPATIBLE: Final = "waypost-arm64"
 """What `rauc/system.conf` of a root says, too."""
+PROGRAMS: Final = ("rauc", "mksquashfs")
 PACKING: Final = "-comp zstd -Xcompression-level 9 -all-root"
 """Of mksquashfs: 15 s; what it takes by itself needs 80 s and saves a tenth."""
 MANIFEST: Final = """\
@@ -46,7 +47,7 @@ class Bundle(NamedTuple):
 
 def build(steps: Steps, system: Path, keys: Keys) -> Bundle:
     """The bundle of a system (`images.disk.building.system`). Raises ImageError."""
-    require("rauc", "mksquashfs")
+    require(*PROGRAMS)
     name = f"waypost-{source.version()}-arm64.raucb"
     build_id = (system / "root.sha256").read_text().strip()
     made = steps.result(

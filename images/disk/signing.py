@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from images.errors import USAGE, ImageError
-from images.programs import require, run
+from images.programs import output, require, run
 
 SUBJECT: Final = "/CN=Waypost development, this machine only"
 DAYS: Final = "3650"
@@ -28,9 +28,12 @@ def keys(cache: Path, key: Path | None, certificate: Path | None) -> Keys:
     """Those named, or the development pair of this machine, made when it is not there. Raises ImageError."""
     if (key is None) != (certificate is None):
         raise ImageError("--key and --certificate go together", code=USAGE)
-    if key is not None and certificate is not None:
-        return Keys(key, certificate)
     require("openssl")
+    if key is not None and certificate is not None:
+        public = ("openssl", "x509", "-noout", "-pubkey")
+        if output("openssl", "pkey", "-pubout", "-in", key) != output(*public, "-in", certificate):
+            raise ImageError(f"{certificate} is not the certificate of {key}", hint="name the pair", code=USAGE)
+        return Keys(key, certificate)
     folder = cache / "development-key"
     pair = Keys(folder / "key.pem", folder / "certificate.pem")
     if not pair.certificate.exists():

@@ -33,6 +33,7 @@ RECIPE: Final = "1"
 BINFMT: Final = Path("/proc/sys/fs/binfmt_misc")
 """Where the kernel says which kinds of programs it has an interpreter for."""
 TRIPLET: Final = "aarch64-linux-gnu"
+PROGRAMS: Final = ("mmdebstrap", "qemu-aarch64-static", f"{TRIPLET}-gcc", "chroot")
 SUFFIX: Final = f".cpython-311-{TRIPLET}.so"
 """Of extension modules of that Python."""
 TAGS: Final = (
@@ -62,7 +63,7 @@ ENVIRONMENT: Final = {
 def freeze(steps: Steps, mirror: Mirror) -> Path:
     """The folder of a gateway for arm64. Raises ImageError."""
     source.require_checkout()
-    require("mmdebstrap", "qemu-aarch64-static", f"{TRIPLET}-gcc", "chroot")
+    require(*PROGRAMS)
     if os.geteuid() != 0:
         raise ImageError("another kind of machine's programs are laid out as root", hint="use sudo", code=USAGE)
     require_emulation()

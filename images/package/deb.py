@@ -19,6 +19,7 @@ from images.programs import require, run
 from images.steps import Steps
 
 HERE: Final = Path(__file__).parent
+PROGRAMS: Final = ("dpkg-deb",)
 SCRIPTS: Final = ("postinst", "prerm", "postrm")
 LIBRARY: Final = "usr/lib/waypost"
 ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
@@ -41,7 +42,7 @@ Description: messaging gateway that survives the power cut
 
 def package(steps: Steps, frozen: Path, machine: str) -> Path:
     """The package of a frozen gateway for such machines (``x86_64``, ``aarch64``). Raises ImageError."""
-    require("dpkg-deb")
+    require(*PROGRAMS)
     name = f"waypost_{source.version()}_{ARCHITECTURES[machine]}.deb"
     made = steps.result(
         f"package-{machine}",

@@ -24,6 +24,7 @@ INITRAMFS: Final = HERE / "initramfs"
 OVERLAY: Final = HERE / "overlay"
 UNITS: Final = HERE / "units.list"
 
+PROGRAMS: Final = ("mmdebstrap", "qemu-aarch64-static", "arch-test")
 TREE: Final = "root"
 STATE: Final = ("waypost", "timesync", "rauc", "ssh")
 """Folders of the data partition; the first is the gateway's own."""
@@ -38,7 +39,7 @@ LEFT_OUT: Final = (
 
 def base(steps: Steps, mirror: Mirror, *, fresh: bool = False) -> Path:
     """The archive of Debian's part. Raises ImageError."""
-    require("mmdebstrap", "qemu-aarch64-static", "arch-test")
+    require(*PROGRAMS)
     made = steps.result(
         "debian-arm64",
         f"Debian {SUITE} for arm64 (emulated, minutes)",

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,11 +15,13 @@ import pytest
 from bridge.resources.parse import parse
 from edge.configuration.kinds import KINDS
 from edge.configuration.resources import SystemSpec
+from images.building import build_bundle, build_image
 from images.disk import bmap, building, bundle, filesystem, sbom, signing
 from images.emulator import machine
 from images.errors import ImageError
 from images.programs import find
 from images.rootfs import building as rootfs
+from images.steps import Steps
 
 DATE = 1_700_000_000
 
@@ -109,6 +112,32 @@ class TestSignatures:
     def test_half_a_pair_is_none(self, tmp_path: Path) -> None:
         with pytest.raises(ImageError, match="go together"):
             signing.keys(tmp_path, tmp_path / "key.pem", None)
+
+    @needs("openssl")
+    def test_a_key_and_the_certificate_of_another_are_no_pair(self, tmp_path: Path) -> None:
+        one, other = (signing.keys(tmp_path / name, None, None) for name in ("one", "other"))
+        assert signing.keys(tmp_path, one.key, one.certificate) == one
+        with pytest.raises(ImageError, match="is not the certificate of"):
+            signing.keys(tmp_path, one.key, other.certificate)
+        with pytest.raises(ImageError, match="openssl ended with 1"):
+            signing.keys(tmp_path, one.certificate, one.certificate)
+
+
+@pytest.mark.parametrize("build", [
+    lambda steps, cache: build_image(steps, cache, "pi4", None, (None, None)),
+    lambda steps, cache: build_bundle(steps, cache, None, (None, None)),
+], ids=["image", "bundle"])  # fmt: skip
+def test_all_that_is_missing_is_said_before_the_first_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, build: Callable[[Steps, Path], object]
+) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setattr("images.programs.find", lambda _: None)
+    with pytest.raises(ImageError, match="missing on this machine: ") as refused:
+        build(Steps(tmp_path / "cache"), tmp_path)
+    packages = set(refused.value.hint.split())
+    assert {"mmdebstrap", "gcc-aarch64-linux-gnu", "dpkg", "e2fsprogs"} < packages
+    assert packages & {"genimage", "rauc"}
+    assert not (tmp_path / "cache").exists()
 
 
 STATUS = """\
