@@ -16,7 +16,9 @@ from typing import Final
 from edge.broker.listeners.lazy_amqp import AMQP
 from edge.broker.router.uplinks import TO_HUB, TO_PEER
 
-LATE: Final = (AMQP, TO_HUB, TO_PEER)
+COMPRESSION: Final = "edge.broker.store.compression"
+
+LATE: Final = (AMQP, TO_HUB, TO_PEER, COMPRESSION)
 """The modules that import the rest of each."""
 
 WHY_BYTES_MAX: Final = 2_000

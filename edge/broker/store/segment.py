@@ -24,13 +24,10 @@ segment; it is a column of its own, so that it needs no copy of the data.
 from __future__ import annotations
 
 import struct
-import threading
 import zlib
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
 from typing import Final, NamedTuple
-
-import zstandard
 
 from bridge.hidden import hides
 from bridge.message import Run, Stored
@@ -41,19 +38,6 @@ VERSION: Final = PLAIN
 PACKED: Final = 3
 
 _COLUMNS: Final = struct.Struct("<qqqqq")
-_LEVEL: Final = 1
-"""Of zstd: 40-70 us for a segment of 15 KB; level 3 makes noise and JSON less than a hundredth smaller."""
-
-
-class _Zstd(threading.local):
-    """One compressor and one decompressor a thread: neither may be shared."""
-
-    def __init__(self) -> None:
-        self.compressor = zstandard.ZstdCompressor(level=_LEVEL, write_content_size=True)
-        self.decompressor = zstandard.ZstdDecompressor()
-
-
-_zstd: Final = _Zstd()
 
 
 class SegmentDamaged(ValueError):
@@ -103,7 +87,9 @@ def encode(
     """
     data, messages, size = loops().pack(list(runs), -1 if span is None else key & POSITION_MAX)
     if packed and len(data) >= PACKED_BYTES_MIN:
-        data = min(bytes((PACKED,)) + _zstd.compressor.compress(data), data, key=len)
+        from edge.broker.store.compression import compress  # noqa: PLC0415 - most gateways never need it
+
+        data = min(bytes((PACKED,)) + compress(data), data, key=len)
     row = Row(key, messages if span is None else span, size, boot, monotonic_ns, 0, data)
     return row._replace(crc=_checksum(row))
 
@@ -198,10 +184,12 @@ def _plain(row: Row) -> bytes:
     """The data of a verified row as it was before compression. Raises SegmentDamaged."""
     if not is_packed(row):
         return row.data
+    from edge.broker.store.compression import decompress  # noqa: PLC0415 - as above
+
     try:
-        return _zstd.decompressor.decompress(row.data[1:], allow_extra_data=False)
-    except zstandard.ZstdError as error:
-        raise SegmentDamaged(f"zstd: {error}") from error
+        return decompress(row.data[1:])
+    except ValueError as error:
+        raise SegmentDamaged(str(error)) from error
 
 
 def _checksum(row: Row) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 from unittest import mock
@@ -33,6 +34,22 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_all_of_a_gateways_can_be_loaded() -> None:
     assert not fault_of(LATE)
+
+
+def test_a_gateway_without_work_loads_none_of_them() -> None:
+    """Nor what libraries would take besides."""
+    probe = f"""if True:
+        import importlib, sys
+        from edge.appliance.commands import COMMANDS
+        from edge.appliance.loading import TYPES_OF_NEWER_PYTHONS, load
+        load("edge", COMMANDS["edge"])
+        importlib.import_module("edge.appliance.following")
+        importlib.import_module("edge.appliance.gateway")
+        late = {(*LATE, "zstandard")}
+        print([name for name in (*late, TYPES_OF_NEWER_PYTHONS) if name in sys.modules])
+    """
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
 
 
 def test_what_was_tried_is_not_here(folder: Path) -> None:
