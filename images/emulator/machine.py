@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from images.card import partition
 from images.errors import USAGE, ImageError
 from images.programs import find, require, run
 
@@ -57,6 +58,7 @@ def disk(image: Path, folder: Path, log: Path, *, kept: Path | None = None) -> P
         plain = folder / image.stem
         if not plain.exists() or plain.stat().st_mtime < image.stat().st_mtime:
             run("zstd", "--quiet", "--decompress", "--force", "--sparse", image, "-o", plain, log=log)
+    partition.of_image(plain)  # of anything else U-Boot says nothing, for ever
     target = kept or folder / "disk.qcow2"
     if kept is not None:  # it holds all of it
         run("qemu-img", "convert", "-f", "raw", "-O", "qcow2", plain, target, log=log)

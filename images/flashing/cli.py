@@ -71,6 +71,8 @@ def flash(
         return
     if base is not None and (config is None or config.suffix != CSV):
         raise ImageError("--base goes with a CSV", code=USAGE)
+    if names and config is None:
+        raise ImageError("--only goes with --config", code=USAGE)
     if labels is not None:
         _check_labels(labels)
     settings = _cards(config, base)

@@ -274,6 +274,13 @@ class TestEmulator:
             machine.disk(tmp_path / "none.img", tmp_path, tmp_path / "log")
         assert "waypost image build" in caught.value.hint
 
+    def test_what_is_no_image(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(machine, "require", lambda *_: None)
+        file = tmp_path / "hall.yaml"
+        file.write_text("name: hall\n")
+        with pytest.raises(ImageError, match="no image of a card"):
+            machine.disk(file, tmp_path, tmp_path / "log")
+
 
 def test_what_a_hub_is_told_of_a_bundle_is_a_resource(tmp_path: Path) -> None:
     file = tmp_path / "waypost-2-arm64.raucb"

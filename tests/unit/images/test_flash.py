@@ -260,6 +260,7 @@ class TestWriting:
         more = ("--config", str(tmp_path / "fleet.csv"))
         assert run(whole.words(str(tmp_path / "a"), *more)) == 2
         assert run(whole.words(str(tmp_path / "a"), *more, "--only", "east")) == 2
+        assert run(whole.words(str(tmp_path / "a"), "--only", "north")) == 2
         assert not (tmp_path / "a").exists()
         assert run(whole.words(str(tmp_path / "a"), *more, "--only", "south")) == 0
         assert len(cards.jobs([(tmp_path, None)], [], [])) == 1
