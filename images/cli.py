@@ -9,6 +9,7 @@ import click
 
 from images.card.cli import configure
 from images.container.cli import container
+from images.errors import USAGE, ImageError
 from images.options import cache_option, out_option
 
 if TYPE_CHECKING:
@@ -150,6 +151,8 @@ def bundle(
     from images.output import copy_file
     from images.steps import Steps, default_cache
 
+    if url is not None and not url.startswith(("https://", "http://")):
+        raise ImageError(f"--url {url}: gateways fetch from https://host/path", code=USAGE)
     folder = cache or default_cache()
     made = build_bundle(Steps(folder), folder, mirror, (key, certificate), fresh=fresh)
     click.echo(copy_file(made.file, out))

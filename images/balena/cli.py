@@ -29,8 +29,8 @@ def balena() -> None:
     From nothing to a gateway on a Raspberry Pi 4:
       waypost balena login
       waypost balena register acme/gateways gateways.csv --out devices.csv
-      waypost balena os download raspberrypi4-64 --out balena.img
-      waypost balena os configure balena.img acme/gateways --device hall-1
+      waypost balena os download raspberrypi4-64 --version 6.0.10 --out balena.img
+      waypost balena os configure balena.img acme/gateways --version 6.0.10 --device hall-1
     """
 
 
@@ -99,7 +99,7 @@ def register(fleet: str, file: Path, out: Path) -> None:
     \b
     gateways.csv:
       name,tenant,WAYPOST_HUB,WAYPOST_TOKEN
-      hall-1,acme,amqps://hub.example:5671,wpt_…
+      hall-1,acme,amqps://hub.example:5671,wpt1…
     """
     from images.balena.fleet import listed
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from bridge.resources.parse import parse
+from edge.appliance.main import run
 from edge.configuration.kinds import KINDS
 from edge.configuration.resources import SystemSpec
 from images.building import build_bundle, build_image
@@ -280,6 +281,11 @@ class TestEmulator:
         file.write_text("name: hall\n")
         with pytest.raises(ImageError, match="no image of a card"):
             machine.disk(file, tmp_path, tmp_path / "log")
+
+
+def test_a_folder_that_nobody_fetches_from_is_said_before_the_first_step(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["image", "bundle", "--url", "files.example/waypost"]) == 2
+    assert "--url files.example/waypost: gateways fetch from https://host/path" in capsys.readouterr().err
 
 
 def test_what_a_hub_is_told_of_a_bundle_is_a_resource(tmp_path: Path) -> None:
