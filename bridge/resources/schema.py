@@ -120,7 +120,8 @@ class _Walk:
     def _read(self, value: Any, reader: Reader, path: Path) -> Any:
         if isinstance(value, bool) or not isinstance(value, reader.types):
             expected = " or ".join(dict.fromkeys(_WORDS[type_] for type_ in reader.types))
-            return self.complain(path, f"expected {expected}, not {_word(value)}")
+            found = _no_text(value) if reader.types == (str,) else _word(value)
+            return self.complain(path, f"expected {expected}, not {found}")
         try:
             return reader.read(value)
         except ValueError as why:
@@ -166,8 +167,7 @@ class _Walk:
     def text(self, value: Any, type_: inspect.StrType, path: Path) -> Any:
         """Text, within its bounds."""
         if not isinstance(value, str):
-            quotes = "" if isinstance(value, dict | list | None) else "; put it in quotes if text is meant"
-            return self.complain(path, f"expected text, not {_word(value)}{quotes}")
+            return self.complain(path, f"expected text, not {_no_text(value)}")
         if type_.min_length and len(value) < type_.min_length:
             return self.complain(path, "must not be empty")
         if type_.max_length is not None and len(value) > type_.max_length:
@@ -242,3 +242,11 @@ def _word(value: object) -> str:
     if isinstance(value, int | float):
         return str(value)
     return _WORDS.get(type(value), type(value).__name__)
+
+
+def _no_text(value: object) -> str:
+    """The same of what is no text. A number stays unsaid: it may be a password that lacks its quotes."""
+    if isinstance(value, dict | list | None):
+        return _word(value)
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return f"{'a number' if number else _word(value)}; put it in quotes if text is meant"

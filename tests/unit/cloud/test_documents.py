@@ -111,7 +111,7 @@ def test_a_configuration_is_read(tmp_path: Path) -> None:
             ':4: spec.ampq: unknown field "ampq"; did you mean',
         ),
         ("apiVersion: waypost/v1\nkind: Hub\nspec:\n  gatherMilliseconds: 9000\n", ":4: spec.gatherMilliseconds: "),
-        ("apiVersion: waypost/v1\nkind: Hub\nspec:\n  amqp: 5673\n", ":4: spec.amqp: expected text, not 5673"),
+        ("apiVersion: waypost/v1\nkind: Hub\nspec:\n  amqp: 5673\n", ":4: spec.amqp: expected text, not a number"),
         ("apiVersion: waypost/v1\nkind: hub\nspec: {}\n", ':2: kind: unknown kind "hub"; did you mean "Hub"?'),
         ("apiVersion: waypost/v2\nkind: Hub\nspec: {}\n", ":1: apiVersion: "),
         ("apiVersion: waypost/v1\nkind: Hub\n", ':1: "spec" is missing'),

@@ -139,7 +139,16 @@ def test_unknown_key_names_file_line_path_and_what_was_meant() -> None:
             '7: spec.type: "7" is not one of queue, topic, subscription, anycast, multicast, deadletter',
         ),
         ("  type: queue\n", "", '5: spec: "type" is missing'),
-        ("address: load/#", "address: 12", "6: spec.address: expected text, not 12; put it in quotes if text is meant"),
+        (
+            "address: load/#",
+            "address: 12",
+            "6: spec.address: expected text, not a number; put it in quotes if text is meant",
+        ),
+        (
+            "address: load/#",
+            "address: no",
+            "6: spec.address: expected text, not false; put it in quotes if text is meant",
+        ),
         ("address: load/#", 'address: ""', "6: spec.address: must not be empty"),
         ("address: load/#", "address: [a]", "6: spec.address: expected text, not a list"),
         ("kind: Address", "kind: address", '2: kind: unknown kind "address"; did you mean "Address"?'),

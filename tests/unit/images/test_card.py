@@ -116,6 +116,16 @@ class TestTheFile:
         assert hub is not None
         assert hub.token == TOKEN
 
+    def test_text_that_yaml_takes_for_something_else(self) -> None:
+        wifi = "{ssid: 4711, password: 47114711, country: NO}"
+        text = f"apiVersion: waypost/v1\nkind: Card\nmetadata: {{name: hall}}\nspec:\n  wifi: {wifi}\n"
+        with pytest.raises(ImageError) as refused:
+            of_text(text.encode(), FILE)
+        said = refused.value.message
+        assert "4711" not in said
+        for name, found in (("ssid", "a number"), ("password", "a number"), ("country", "false")):
+            assert f"wifi.{name}: expected text, not {found}; put it in quotes if text is meant" in said
+
     def test_a_large_file_is_none(self) -> None:
         with pytest.raises(ImageError, match="larger than"):
             of_text(b"#" * (FILE_BYTES_MAX + 1), FILE)
