@@ -3,7 +3,7 @@
 The counters on the medium lag behind, as opening can work them out again from the segments that came after them. They
 are written now and then, so that this stays little (`Limits.counted_commits_max` and its neighbours). On the medium
 those of addresses may be ahead of those of logs, as opening takes the larger of what it finds: where thousands wait,
-each commit writes a part of them.
+each commit writes a part of them (`counter_sweep`).
 """
 
 from __future__ import annotations
@@ -11,19 +11,21 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
+from edge.broker.store.counter_sweep import CounterSweep
 from edge.broker.store.errors import StoreError
 from edge.broker.store.group import Group
 from edge.broker.store.limits import POSITION_MAX, Limits
 from edge.broker.store.logs import LogRow, LogTable
 from edge.broker.store.loops import loops
+from edge.broker.store.spill import Spill
 
 ADDRESS_AGE_S: Final = 2.0
 """How often many addresses age: one that has not come for so long is looked for among the older ones, and after as
 long again on the medium, 10 us."""
 
-COUNTED_SOON: Final = 7 / 8
-"""Of the commits or bytes between two updates of all counters: from here on small commits write some each, 17 of them
-all that may wait. 4 096 at once take 8 ms, which one message in a hundred would wait for at 20 000 a second."""
+COUNTED_SOON: Final = 3 / 4
+"""Of the commits or bytes that may wait: from here on commits write some counters each, if many wait. 4 096 at once
+take 8 ms, which one message in a hundred would wait for at 20 000 a second."""
 
 
 class Counters:
@@ -44,11 +46,11 @@ class Counters:
         self.uncounted: dict[str, int] = {}
         self.uncounted_logs: set[int] = set()
         self.uncounted_bytes = 0
+        """Of bodies, and of addresses whose counters changed."""
         self.spills = 0
         """Number of the newest commit on the medium that had spills."""
         self._uncounted_commits = 0
-        self._sweep: list[str] = []
-        """Addresses whose counters are written next, a part at a time, the first one last."""
+        self._sweep = CounterSweep(limits)
         self._characters = 0
         """Of the addresses in `sequences`."""
 
@@ -132,7 +134,7 @@ class Counters:
         self._characters += sum(map(len, missing))
 
     def count(self, group: Group) -> None:
-        """Decide whether this group writes the counters, and which rows of table ``log`` it writes."""
+        """Decide which counters this group writes, and which rows of table ``log``."""
         limits = self._limits
         group.counting = (
             group.last
@@ -144,93 +146,111 @@ class Counters:
             or any(self._logs[log].next for log in group.new_logs)  # one that was another's: its row has counters
             or (not group.runs and bool(self._logs.to_reclaim) and bool(self.uncounted_logs))
         )
-        touched, counted = group.freed.union(group.new_logs), set[int]()
         if group.counting:
             group.counters = {**self.uncounted, **group.sequences}
+        else:
+            self._count_part(group)
+            self._count_new(group)
+        self._write_logs(group)
+
+    def _count_part(self, group: Group) -> None:
+        """Some of what waits, if it is much."""
+        lag, waiting = self._lag(group), len(self.uncounted)
+        full = waiting + len(group.sequences) > self._limits.counted_addresses_many_max
+        if not self._sweep.runs and self._goes_in_parts and (full or lag >= COUNTED_SOON):
+            self._sweep.begin(self.uncounted, {log: self._logs[log].next for log in self.uncounted_logs}, lag)
+        group.part = self._sweep.part(self.uncounted, group.sequences, lag=lag, full=full)
+        if group.part is not None:
+            group.counters = group.part.counters
+            if self._sweep.is_last(group.part):
+                group.swept = dict(self._sweep.ends)
+
+    def _count_new(self, group: Group) -> None:
+        """What comes with a new log, whose row is written in any case."""
+        if group.new_logs:
+            new = group.counted = group.ends.keys() & group.new_logs
+            group.counters |= {run.address: group.sequences[run.address] for log, run in group.runs if log in new}
+
+    def _write_logs(self, group: Group) -> None:
+        touched = group.freed.union(group.new_logs, group.swept)
+        if group.counting:
             touched |= self.uncounted_logs | group.ends.keys()
-        elif self._writes_part(group):
-            group.counters = self._next_part(group)
-        if not group.counting and group.new_logs:
-            counted = group.counted = group.ends.keys() & group.new_logs  # their rows are written in any case
-            group.counters |= {run.address: group.sequences[run.address] for log, run in group.runs if log in counted}
         spills = {spill.log: spill for spill in group.spills}
         touched |= spills.keys()
         for log in sorted(touched):
-            state = self._logs[log]
-            if group.counting or log in counted:
-                end, size = group.ends.get(log, state.next), state.bytes + group.sizes.get(log, 0)
-                if log in spills:
-                    end, size = spills[log].end, size + spills[log].size
-                group.log_rows.append(LogRow(log, state.name, state.first, end, size))
-            else:
-                group.log_rows.append(LogRow(log, state.name, 0, 0, 0))
+            group.log_rows.append(self._row(group, log, spills.get(log)))
+
+    def _row(self, group: Group, log: int, spill: Spill | None) -> LogRow:
+        state = self._logs[log]
+        end, size = group.ends.get(log, state.next), state.bytes + group.sizes.get(log, 0)
+        if spill is not None:
+            end, size = spill.end, size + spill.size
+        elif log in group.swept:
+            end, size = group.swept[log], state.bytes - self._sweep.size_since(log)
+        elif not group.counting and log not in group.counted:
+            return LogRow(log, state.name, 0, 0, 0)
+        return LogRow(log, state.name, state.first, end, size)
 
     def _lags_enough(self, group: Group) -> bool:
         """All that waits is to be written."""
-        waiting = len(self.uncounted) + len(group.sequences)
-        if not self._goes_in_parts and waiting >= self._limits.counted_addresses_max:
-            return True
-        return self._lag(group) >= 1.0
-
-    def _writes_part(self, group: Group) -> bool:
-        """Some of what waits is to be written: it is much, or all of it will be soon and commits are small, where one
-        that writes all would take far longer than the others."""
-        limits, fresh = self._limits, len(group.sequences)
-        if len(self.uncounted) + fresh >= limits.counted_addresses_max:
-            return True
-        if len(self.uncounted) <= limits.counted_at_once or fresh > limits.counted_at_once // 4:
+        if self._goes_in_parts:
             return False
-        return self._goes_in_parts and self._lag(group) >= COUNTED_SOON
+        return len(self.uncounted) + len(group.sequences) >= self._limits.counted_addresses_max or self._lag(group) >= 1
 
     @property
     def _goes_in_parts(self) -> bool:
+        """Commits write some counters each: many wait, all of which are kept, and those of few logs."""
         limits = self._limits
-        few_logs = len(self.uncounted_logs) <= limits.counted_logs_few
-        return few_logs and len(self.sequences) + len(self._older) <= limits.addresses_cached_max
+        return (
+            len(self.uncounted) > limits.counted_at_once
+            and len(self.uncounted_logs) <= limits.counted_logs_few
+            and len(self.sequences) + len(self._older) <= limits.addresses_cached_max
+        )
 
     def _lag(self, group: Group) -> float:
         """How far the medium is behind, as a share of what it may be."""
         limits = self._limits
-        commits, size = self._uncounted_commits + 1, self.uncounted_bytes + group.size
-        if self._goes_in_parts and len(self.uncounted) > limits.counted_at_once:
-            bytes_max = limits.counted_bytes_deleting_max if self._logs.to_reclaim else limits.counted_bytes_max
-            return max(commits / limits.counted_commits_many_max, size / bytes_max)
-        return max(commits / limits.counted_commits_max, size / limits.counted_bytes_max)
-
-    def _next_part(self, group: Group) -> dict[str, int]:
-        """Counters of some that wait, with what the group makes of them."""
-        fresh, before = group.sequences, self.uncounted
-        if not self._sweep:
-            self._sweep = sorted({*before, *fresh}, reverse=True)
-        size = max(self._limits.counted_at_once, len(fresh))
-        part = self._sweep[-size:]
-        del self._sweep[-size:]
-        part.reverse()
-        counters = {address: before[address] for address in part if address in before}
-        counters.update({address: fresh[address] for address in part if address in fresh})
-        return counters
+        commits, size = self._uncounted_commits + 1, self.uncounted_bytes + _size(group)
+        if not self._goes_in_parts:
+            return max(commits / limits.counted_commits_max, size / limits.counted_bytes_max)
+        deleting = bool(self._logs.to_reclaim)
+        bytes_max = limits.counted_bytes_deleting_max if deleting else limits.counted_bytes_many_max
+        return max(commits / limits.counted_commits_many_max, size / bytes_max)
 
     def committed(self, group: Group, reserved: Collection[str]) -> None:
         """The group is on disk. Counters of `reserved` addresses never leave memory."""
         self.sequences.update(group.sequences)
         self.spills = max(self.spills, group.spill)
-        if not group.counting:
-            self.uncounted.update(group.sequences)
-            before = len(self.uncounted_logs)
-            self.uncounted_logs.update(group.ends.keys() - group.counted)
-            for log in group.counted:
-                self._logs[log].counted = group.ends[log]
-            self._logs.came += len(self.uncounted_logs) - before
-            self._uncounted_commits += bool(group.runs)
-            self.uncounted_bytes += group.size
-            for address in group.counters:
-                del self.uncounted[address]
-            return
+        if group.counting:
+            self._all_counted(group, reserved)
+        else:
+            self._some_counted(group)
+
+    def _some_counted(self, group: Group) -> None:
+        self.uncounted.update(group.sequences)
+        for address in group.counters:
+            self.uncounted.pop(address, None)
+        before = len(self.uncounted_logs)
+        self.uncounted_logs.update(group.ends.keys() - group.counted)
+        self._logs.came += len(self.uncounted_logs) - before
+        for log in group.counted:
+            self._logs[log].counted = group.ends[log]
+        for log, end in group.swept.items():
+            self._logs[log].counted = end
+            if self._logs[log].next == end:
+                self.uncounted_logs.discard(log)
+        self._uncounted_commits += bool(group.runs)
+        self.uncounted_bytes += _size(group)
+        self._sweep.committed(group)
+        if group.part is not None and not self._sweep.runs:
+            self._uncounted_commits, self.uncounted_bytes = self._sweep.commits, self._sweep.bytes
+
+    def _all_counted(self, group: Group, reserved: Collection[str]) -> None:
         for row in group.log_rows:
             self._logs[row.log].counted = row.next
         self.uncounted.clear()
         self.uncounted_logs.clear()
-        self._sweep.clear()
+        self._sweep.stop()
         self._uncounted_commits = self.uncounted_bytes = 0
         limits = self._limits
         count = len(self.sequences) + len(self._older)
@@ -239,3 +259,8 @@ class Counters:
             self._keep(reserved)
             self._older = {}
             self._keep(())
+
+
+def _size(group: Group) -> int:
+    """Bytes of what it brings, which opening reads again: bodies and addresses."""
+    return group.size + sum(map(len, group.sequences))

@@ -27,6 +27,15 @@ class CursorRow(NamedTuple):
     acknowledged: bytes
 
 
+class Part(NamedTuple):
+    """What one commit writes of a sweep over counters (`counter_sweep`)."""
+
+    counters: dict[str, int]
+    """Next sequence by address, with what the commit makes of it."""
+    following: int
+    """Where the next part begins."""
+
+
 class GivenUp(NamedTuple):
     """Positions a cursor is done with; `if_kept`: only with what the group appends."""
 
@@ -98,9 +107,14 @@ class Group:
     sequences: dict[str, int] = field(default_factory=dict)
     """Next sequence by address, after this group."""
     counting: bool = False
+    """It writes all counters."""
+    part: Part | None = None
+    """It writes some of them."""
     counters: dict[str, int] = field(default_factory=dict)
     counted: set[int] = field(default_factory=set)
     """New logs whose ends it writes, with the counters of what came to them, although it does not write all."""
+    swept: dict[int, int] = field(default_factory=dict)
+    """Where logs ended when the sweep began that ends with it."""
     log_rows: list[LogRow] = field(default_factory=list)
     cursor_rows: list[CursorRow] = field(default_factory=list)
     evictions: list[Eviction] = field(default_factory=list)

@@ -119,16 +119,21 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """The same where more than `counted_at_once` counters wait: an update writes most pages of the table, 0.5 MB for
     10 000 addresses, and commits of a few messages each made one 20 times a second. Opening reads 0.1 s longer."""
     counted_bytes_max: int = 8 * MIB
-    """Bytes between two updates of the counters, for the same reason."""
+    """Bytes, of bodies and of addresses that changed in a commit, between two updates of the counters, for the same
+    reason."""
+    counted_bytes_many_max: int = 16 * MIB
+    """The same where more than `counted_at_once` counters wait."""
     counted_bytes_deleting_max: int = 512 * KIB
     """The same where more than `counted_at_once` counters wait and there is something to delete: only what is counted
     is deleted, and room that a quota counts comes back no sooner."""
     counted_addresses_max: int = 4_096
-    """Addresses whose counter waits to be written: bounds the one commit that writes them all, some 8 ms. With 512 and
-    10 000 addresses in use a message of 100 bytes took 630 bytes of writing, and takes 370."""
+    """Addresses whose counter waits to be written where one commit writes them all, in some 8 ms."""
+    counted_addresses_many_max: int = 32_768
+    """The same where commits write some each, some 110 bytes each: of 40 000 addresses in use 60 of the 80 in a page
+    wait then, and each page is written for all of them. With 4 096 it was written for 8."""
     counted_at_once: int = 256
-    """Counters that a commit writes, in order of their names, where more than `counted_addresses_max` would wait, or
-    as many as come with it if these are more: neighbours share pages, 0.4 ms."""
+    """Counters that a commit writes at least, in order of their names, where commits write some each: neighbours share
+    pages, 0.4 ms. Of no more than these all are written at once."""
     counted_logs_few: int = 16
     """Logs up to which counters are written in such parts. Where more of them wait the counters are written together:
     a log that is not counted cannot rest (`logs_at_rest`)."""

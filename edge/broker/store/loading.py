@@ -83,6 +83,7 @@ def _recount(tables: Tables, side: sqlite3.Connection, state: LogState) -> None:
         counters.uncounted_bytes += row.body_bytes
         for address, sequence, count in found:
             counters.uncounted[address] = max(counters.uncounted.get(address, 0), sequence + count)
+            counters.uncounted_bytes += len(address)
 
 
 def _heads(log: str, row: Row) -> list[Head]:

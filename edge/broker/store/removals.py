@@ -61,7 +61,7 @@ class Removals:
             group.thinnings.append(thinning)
 
     def _choose_reclaims(self, group: Group) -> None:
-        """Never what is not counted, and on a busy store only when counting anyway."""
+        """Never what is not counted, and on a busy store only when counting the log anyway."""
         waiting = self._logs.to_reclaim
         group.reclaim_bytes_max = max(self._limits.reclaim_bytes_max, 2 * group.size)
         for log in list(waiting):
@@ -69,11 +69,13 @@ class Removals:
                 break
             state = self._logs[log]
             lowest = self._cursors.lowest(state, group.ends.get(log, state.next))
-            limit = min(lowest, group.ends.get(log, state.next) if group.counting else state.counted)
+            end = group.ends.get(log, state.next)
+            limit = min(lowest, end if group.counting else group.swept.get(log, state.counted))
+            counts = group.counting or log in group.swept
             if lowest <= state.first:
                 del waiting[log]
                 self._unfinished.discard(log)
-            elif limit > state.first and (group.counting or not group.runs or log in self._unfinished):
+            elif limit > state.first and (counts or not group.runs or log in self._unfinished):
                 del waiting[log]
                 state.deleting_to = limit
                 group.reclaims.append(Reclaim(log, state.first, limit))

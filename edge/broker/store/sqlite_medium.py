@@ -110,7 +110,7 @@ class SqliteMedium:
         return self._meter.untold
 
     def commit(self, group: Group, finished: Callable[[], None]) -> None:
-        due = group.counting and (group.last or self._meter.due())
+        due = bool(group.counting or group.swept) and (group.last or self._meter.due())
         self._wear = self._meter.totals(group.payload_bytes) if due else None
         segments = list(pack(group, self._boot, self.limits.segment_bytes_max))
         self.writer.submit(Job(group, segments, self._boot_row, self._wear, self._summary, finished))

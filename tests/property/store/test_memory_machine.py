@@ -28,6 +28,7 @@ LIMITS = Limits(
     counted_commits_max=3,
     counted_commits_many_max=8,
     counted_addresses_max=2,
+    counted_addresses_many_max=3,
     counted_at_once=1,
     reclaim_rows_max=2,
     addresses_cached_max=2,

@@ -23,6 +23,7 @@ LIMITS = Limits(
     counted_commits_max=3,
     counted_commits_many_max=8,
     counted_addresses_max=3,
+    counted_addresses_many_max=4,
     counted_at_once=1,
     counted_logs_few=2,
     reclaim_rows_max=2,

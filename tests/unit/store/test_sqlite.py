@@ -142,8 +142,8 @@ class TestOpen:
         rig.store.close()
 
     PARTS = Limits(
-        counted_commits_max=2, counted_commits_many_max=100, counted_addresses_max=8, counted_at_once=3,
-        counted_logs_few=1, counted_bytes_deleting_max=20,
+        counted_commits_max=2, counted_commits_many_max=100, counted_addresses_max=8, counted_addresses_many_max=8,
+        counted_at_once=3, counted_logs_few=1, counted_bytes_deleting_max=100,
     )  # fmt: skip
 
     def counted(self, directory: Path) -> tuple[list[str], int]:
@@ -162,11 +162,12 @@ class TestOpen:
             rig.store.append(log, run_of(b"x", address=name))
         rig.commit()
         assert self.counted(tmp_path) == ([], 0)
-        for more, count in ((names[:1], 3), (["z/1", "z/2", "z/3"], 6), (["z/4", "z/5", "z/6"], 8)):
+        later = ["z/1", "z/2", "z/3"], ["z/4", "z/5", "z/6"], ["z/7"]
+        for more, count, position in zip((names[:1], *later), (0, 3, 6, 8), (0, 0, 0, 8), strict=True):
             for name in more:
                 rig.store.append(log, run_of(b"x", address=name))
             rig.commit()
-            assert self.counted(tmp_path) == (names[:count], 0)
+            assert self.counted(tmp_path) == (names[:count], position)
         after = crash(rig, tmp_path, tmp_path / "copy")
         rig.store.append(log, run_of(*[b"x"] * 9, address="plant/7"))
         rig.commit()
@@ -200,6 +201,7 @@ class TestOpen:
         rig.store.close()
 
     def test_a_long_wait_for_counters_is_bounded(self, tmp_path: Path) -> None:
+        """By commits: what came until three quarters of them is counted with the last."""
         rig = sqlite_rig(tmp_path, structs.replace(self.PARTS, counted_commits_many_max=5, counted_addresses_max=50))
         log = rig.store.log("a")
         rig.store.open_cursor("c", log, 0)
@@ -209,13 +211,40 @@ class TestOpen:
             for j in range(4):
                 rig.store.append(log, run_of(b"x", address=f"plant/{j}"))
             rig.commit()
-        assert self.counted(tmp_path) == ([f"plant/{j}" for j in range(4)], 20)
+        assert self.counted(tmp_path) == ([f"plant/{j}" for j in range(4)], 12)
         rig.store.close()
 
-    @pytest.mark.parametrize(("each", "parts"), [(1, [0, 4, 8]), (2, [0, 0, 0])])
-    def test_small_commits_write_parts_before_all_is_written(self, tmp_path: Path, each: int, parts: list[int]) -> None:
-        """So that none takes long. With `each` addresses a commit, `parts` are on the medium after the 13th, 14th and
-        15th; the next one writes all."""
+    def test_a_long_wait_for_counters_is_bounded_by_bytes(self, tmp_path: Path) -> None:
+        rig = sqlite_rig(tmp_path, structs.replace(self.PARTS, counted_bytes_many_max=4_940, counted_addresses_max=50))
+        log = rig.store.log("a")
+        rig.store.open_cursor("c", log, 0)
+        rig.commit()
+        for _ in range(5):
+            assert self.counted(tmp_path)[1] == 0
+            for j in range(4):
+                rig.store.append(log, run_of(bytes(240), address=f"plant/{j}"))
+            rig.commit()
+        assert self.counted(tmp_path) == ([f"plant/{j}" for j in range(4)], 12)
+        rig.store.close()
+
+    def test_names_count_for_what_opening_reads_again(self, tmp_path: Path) -> None:
+        """Or bodies of no bytes would let names of 64 KiB wait by the thousand."""
+        rig = sqlite_rig(tmp_path, Limits(counted_commits_max=1000, counted_bytes_max=1000))
+        log = rig.store.log("a")
+        rig.store.open_cursor("c", log, 0)
+        rig.commit()
+        for i in range(3):
+            assert self.counted(tmp_path)[1] == 0
+            rig.store.append(log, run_of(b"", address=f"{i}".rjust(400, "x")))
+            rig.commit()
+        assert self.counted(tmp_path)[1] == 3
+        rig.store.close()
+
+    @pytest.mark.parametrize(("each", "parts"), [(1, [0, 4, 8, 11]), (2, [0, 5, 11, 16, 22])])
+    def test_parts_are_written_in_time(self, tmp_path: Path, each: int, parts: list[int]) -> None:
+        """Three quarters of the commits that may wait have gone with the 12th: no later one writes much, and what
+        waited then is counted with the 16th at the latest. `parts`: counters on the medium from the 12th on, by `each`
+        addresses a commit."""
         limits = Limits(
             counted_commits_max=1000, counted_commits_many_max=16, counted_addresses_max=50, counted_at_once=4
         )
@@ -224,19 +253,18 @@ class TestOpen:
         rig.store.open_cursor("c", log, 0)
         rig.commit()
         found = []
-        for i in range(15):
+        for i in range(11 + len(parts)):
             for j in range(each):
                 rig.store.append(log, run_of(b"x", address=f"plant/{i:02}{j}"))
             rig.commit()
             found.append(self.counted(tmp_path))
-        assert [(len(names), position) for names, position in found[12:]] == [(count, 0) for count in parts]
+        ends = [0] * (len(parts) - 1) + [11 * each]
+        assert [(len(names), position) for names, position in found[11:]] == list(zip(parts, ends, strict=True))
         after = crash(rig, tmp_path, tmp_path / "copy")
         for one in (rig, after):
-            for name in ("plant/000", "plant/140", "z"):
+            for name in ("plant/000", "plant/130", "z"):
                 one.store.append(one.store.log("a"), run_of(b"x", address=name))
             assert [stored.sequence for _, stored in one.commit().appended] == [1, 1, 0]
-        names, position = self.counted(tmp_path)
-        assert (len(names), position) == (15 * each + 1, 15 * each + 3)
         after.store.close()
         rig.store.close()
 
