@@ -60,9 +60,11 @@ def disk(image: Path, folder: Path, log: Path, *, kept: Path | None = None) -> P
             run("zstd", "--quiet", "--decompress", "--force", "--sparse", image, "-o", plain, log=log)
     partition.of_image(plain)  # of anything else U-Boot says nothing, for ever
     target = kept or folder / "disk.qcow2"
-    if kept is not None:  # it holds all of it
-        run("qemu-img", "convert", "-f", "raw", "-O", "qcow2", plain, target, log=log)
-        run("qemu-img", "resize", "-q", target, CARD, log=log)
+    if kept is not None:  # it holds all of it, and is there whole or not at all
+        part = kept.with_name(f"{kept.name}.part")
+        run("qemu-img", "convert", "-f", "raw", "-O", "qcow2", plain, part, log=log)
+        run("qemu-img", "resize", "-q", part, CARD, log=log)
+        part.replace(kept)
     else:
         run("qemu-img", "create", "-q", "-f", "qcow2", "-b", plain.resolve(), "-F", "raw", target, CARD, log=log)
     return target

@@ -16,6 +16,7 @@ from bridge.resources.parse import parse
 from edge.appliance.main import run
 from edge.configuration.kinds import KINDS
 from edge.configuration.resources import SystemSpec
+from images import programs
 from images.building import build_bundle, build_image
 from images.disk import bmap, building, bundle, filesystem, sbom, signing
 from images.emulator import machine
@@ -23,6 +24,7 @@ from images.errors import ImageError
 from images.programs import find
 from images.rootfs import building as rootfs
 from images.steps import Steps
+from tests.unit.images import handed
 
 DATE = 1_700_000_000
 
@@ -274,6 +276,29 @@ class TestEmulator:
         with pytest.raises(ImageError, match="is not there") as caught:
             machine.disk(tmp_path / "none.img", tmp_path, tmp_path / "log")
         assert "waypost image build" in caught.value.hint
+
+    @needs("qemu-img", "zstd", "mkfs.vfat", "mcopy")
+    def test_a_card_that_is_kept_is_there_whole(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        plain, kept, log = handed.card(tmp_path), tmp_path / "kept.qcow2", tmp_path / "log"
+
+        def cut_off(*words: str | Path, log: Path) -> None:
+            if "resize" in words:
+                raise ImageError("no room")
+            programs.run(*words, log=log)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(machine, "run", cut_off)
+            with pytest.raises(ImageError, match="no room"):
+                machine.disk(plain, tmp_path, log, kept=kept)
+        assert not kept.exists()
+        assert machine.disk(plain, tmp_path, log, kept=kept) == kept
+        again = tmp_path / "again"
+        subprocess.run(["qemu-img", "convert", "-O", "raw", str(kept), str(again)], check=True)
+        size = plain.stat().st_size
+        with again.open("rb") as file:
+            assert file.read(size) == plain.read_bytes()
+        kept.write_bytes(b"written to since")
+        assert machine.disk(plain, tmp_path, log, kept=kept).read_bytes() == b"written to since"
 
     def test_what_is_no_image(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(machine, "require", lambda *_: None)
