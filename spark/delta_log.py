@@ -57,6 +57,11 @@ class Entry(msgspec.Struct, frozen=True):
     added: tuple[File, ...]
     takes_away: bool
 
+    @property
+    def changes_rows(self) -> bool:
+        """It is no maintenance, nor does it only say something."""
+        return self.takes_away or any(file.rows != 0 for file in self.added)
+
 
 class _Add(msgspec.Struct):
     path: str

@@ -7,9 +7,7 @@ one of several commits that belong together, of which the last one says it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
 
 import deltalake
 import msgspec
@@ -71,16 +69,16 @@ def state_of(table: deltalake.DeltaTable) -> State:
 
 def committed(table: deltalake.DeltaTable, count: int = COMMITS_MAX) -> list[tuple[int, datetime | None]]:
     """The newest versions of a table, the newest first, and when each was committed, where its log says so."""
-    return [(version, _time(commit.get("timestamp"))) for version, commit in _commits(table, count)]
+    return [(version, _time(entry.info.get("timestamp"))) for version, entry in _entries(table, count)]
 
 
 def versions(table: deltalake.DeltaTable) -> list[tuple[int, Provenance | None]]:
     """The newest versions of a table, the newest first, and what each was made of."""
     found: list[tuple[int, Provenance | None]] = []
     made_of: Provenance | None = None
-    for version, commit in reversed(_commits(table, COMMITS_MAX)):
-        if commit.get("operation") not in _MAINTENANCE:
-            made_of = parsed(commit.get("userMetadata"))
+    for version, entry in reversed(_entries(table, COMMITS_MAX)):
+        if entry.info.get("operation") not in _MAINTENANCE:
+            made_of = parsed(entry.info.get("userMetadata"))
         found.append((version, made_of))
     return found[::-1]
 
@@ -93,24 +91,16 @@ def rows_changed(table: deltalake.DeltaTable, after: int, upto: int | None = Non
     count = table.version() - after
     if count > CHANGES_MAX:
         return upto is None or upto > after
-    commits = _commits(table, count)
-    return any(_changes_rows(commit) for version, commit in commits if upto is None or version <= upto)
-
-
-def _changes_rows(commit: Mapping[str, Any]) -> bool:
-    if commit.get("operation") in _MAINTENANCE:
-        return False
-    appended = commit.get("operation") == "WRITE" and (commit.get("operationParameters") or {}).get("mode") == "Append"
-    written = (commit.get("operationMetrics") or {}).get("numOutputRows")
-    return not (appended and written is not None and int(written) == 0)
+    entries = _entries(table, count)
+    return any(entry.changes_rows for version, entry in entries if upto is None or version <= upto)
 
 
 def _time(stamp: object) -> datetime | None:
     return datetime.fromtimestamp(stamp / 1e3, UTC) if isinstance(stamp, int) else None
 
 
-def _commits(table: deltalake.DeltaTable, count: int) -> list[tuple[int, dict[str, Any]]]:
-    """At most `count` versions up to the one opened that are in the log, the newest first, and their `commitInfo`.
+def _entries(table: deltalake.DeltaTable, count: int) -> list[tuple[int, delta_log.Entry]]:
+    """At most `count` versions up to the one opened that are in the log, the newest first, and what each did.
 
     Read from the log: `DeltaTable.history` numbers the newest commits of the moment, not those of the version opened.
     """
@@ -119,5 +109,5 @@ def _commits(table: deltalake.DeltaTable, count: int) -> list[tuple[int, dict[st
         entry = delta_log.entry(place, version)
         if entry is None:  # cleaned up: a checkpoint has what came of it
             break
-        found.append((version, entry.info))
+        found.append((version, entry))
     return found

@@ -29,14 +29,20 @@ class Table:
     """A table of the lake: its columns in order and what its files are partitioned by.
 
     `keys`: its grain. No two rows have the same values in them; empty where nothing is promised.
+    `row_bytes`: what a row takes in memory, about.
     """
 
     name: str
     columns: StructType
     partition_by: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
+    row_bytes: int = 300
 
 
+_SKETCH_BYTES = 4_000
+_STATE_BYTES = 60_000
+_BODY_BYTES = 4_500
+"""Of rows with a KLL sketch, a detector's state, a body as far as it is kept."""
 _TYPES: dict[str, DataType] = {
     "string": StringType(),
     "bigint": LongType(),
@@ -50,13 +56,15 @@ _TYPES: dict[str, DataType] = {
 }
 
 
-def _table(name: str, partition_by: tuple[str, ...], columns: str, keys: tuple[str, ...] = ()) -> Table:
+def _table(
+    name: str, partition_by: tuple[str, ...], columns: str, keys: tuple[str, ...] = (), row_bytes: int = 300
+) -> Table:
     """`columns`: one `name type` a line; a type that ends in `?` may be null."""
     fields = []
     for line in filter(None, map(str.strip, columns.splitlines())):
         column, kind = line.split()
         fields.append(StructField(column, _TYPES[kind.rstrip("?")], nullable=kind.endswith("?")))
-    return Table(name, StructType(fields), partition_by, keys)
+    return Table(name, StructType(fields), partition_by, keys, row_bytes)
 
 
 TELEMETRY = _table(
@@ -230,6 +238,7 @@ REJECT = _table(
     body          binary
     ingest_date   date
     """,
+    row_bytes=_BODY_BYTES,
 )
 
 """`metric`: empty where the whole message could not be read; such rows leave when it can (job `readings`)."""
@@ -290,6 +299,7 @@ DETECTOR_STATES = _table(
     late    bigint
     """,
     keys=("tenant", "gateway", "device", "address", "metric"),
+    row_bytes=_STATE_BYTES,
 )
 """Where the detector of each series is: after the value of `last_at`. `judged` and `late` count values; those that came
 after a later one are not judged, as a detector goes forward only, nor are those that only number readings."""
@@ -324,6 +334,7 @@ def _rollup(name: str, *partition_by: str) -> Table:
         {finer}
         """,
         keys=("tenant", "gateway", "device", "address", "metric", "window_start"),
+        row_bytes=_SKETCH_BYTES,
     )
 
 
@@ -352,6 +363,7 @@ GATEWAY_FRESHNESS = _table(
     lags             binary?
     """,
     keys=("tenant", "gateway", "device"),
+    row_bytes=_SKETCH_BYTES,
 )
 """`lags`: a KLL sketch of all lags, from which the percentiles are; two of them add up to that of both."""
 _ADDRESS = """
@@ -521,6 +533,7 @@ DELIVERY_SLO = _table(
     event_date   date
     """,
     keys=("tenant", "gateway", "width_s", "window_start"),
+    row_bytes=_SKETCH_BYTES,
 )
 """`width_s`: 3600 or 86400, of reception at the gateway; `timed`: messages whose delivery time is known, of which
 `within` kept the target; `times`: a KLL sketch of them, from which the percentiles are."""

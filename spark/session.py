@@ -58,17 +58,26 @@ _SETTINGS = {
     "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "30000",
 }
 """Wherever it runs."""
-Load = Literal["rounds", "large", "small", "tiny"]
-"""How much a session has to do: rounds of jobs side by side, without end; minutes of work; seconds; or so few rows that
-making plans ready is all it does."""
+Load = Literal["rounds", "large", "small", "few", "tiny"]
+"""How much a session has to do: rounds of jobs side by side, without end; minutes of work; seconds; so few rows that
+plans and commits are most of it; or so few that compiling a plan takes longer than interpreting it."""
 
-_QUICK: tuple[Load, ...] = ("small", "tiny")
-_QUICK_JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=256m")
-"""For runs of seconds: no second compiler, one collector thread. Costs throughput once a run lasts minutes."""
+_FEW: tuple[Load, ...] = ("few", "tiny")
+_QUICK: tuple[Load, ...] = ("small", *_FEW)
+_QUICK_JVM = (
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-XX:ReservedCodeCacheSize=256m",
+    "-XX:MetaspaceSize=256m",
+)
+"""For runs of seconds: no second compiler, one collector thread, no collection because classes are loaded. Costs
+throughput once a run lasts minutes."""
 _LONG_JVM = ("-XX:+UseParallelGC",)
 """The default collector takes Spark's pages of some megabytes for huge ones, and begins a cycle for each of them."""
 _QUICK_SETTINGS = {"spark.sql.shuffle.partitions": "1", "spark.databricks.delta.snapshotPartitions": "1"}
 """For small lakes: every stage less costs 20 ms or more of pure planning; a quarter less processor time was seen."""
+_FOLDER_SETTINGS = {"spark.sql.sources.parallelPartitionDiscovery.threshold": "1000"}
+"""So many files one thread looks at by itself: a task for each takes 7 ms, and a look next to nothing."""
 _FEW_SETTINGS = {
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.adaptive.enabled": "false",
@@ -88,13 +97,11 @@ _ROUNDS = "spark.waypost.rounds"
 """Says that rounds of jobs run side by side."""
 _TOLD = "spark.waypost.told"
 """Names the settings somebody chose: these stay as they are."""
-_TINY_SETTINGS = {
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    "spark.sql.adaptive.enabled": "false",
-}
-"""Expressions are interpreted and a plan is made once: compiling each plan's code, and planning it again after every
-stage, took half of the processor time of a pass with some thousand rows."""
+_ONE_PLAN = {"spark.sql.adaptive.enabled": "false"}
+"""A plan is made once: to make it again after every stage takes longer than a stage of some thousand rows."""
+_INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+"""Nothing is compiled for a plan: that took half of the processor time of a pass of some thousand rows. A pass of 57 600
+messages takes a quarter more of it so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +123,11 @@ class Options:
     log: Path | None = None
     bucket: Bucket | None = None
 
+    @property
+    def few(self) -> bool:
+        """All there is are so few rows that they are sooner written from this process than planned to be written."""
+        return self.load in _FEW
+
 
 def start(name: str, options: Options = Options()) -> SparkSession:
     """A session named `name`.
@@ -130,8 +142,10 @@ def start(name: str, options: Options = Options()) -> SparkSession:
         settings |= _QUICK_SETTINGS
     if options.load == "rounds":
         settings |= {_ROUNDS: "true"}
+    if options.few:
+        settings |= _ONE_PLAN
     if options.load == "tiny":
-        settings |= _TINY_SETTINGS
+        settings |= _INTERPRETED
     if options.bucket is not None:
         settings |= object_store.COMMITS
     told = {_TOLD: ",".join(options.settings)}
@@ -170,7 +184,8 @@ def _launched(options: Options) -> dict[str, str]:
     _choose_python(sys.executable)
     _prepare_local_workers()
     # Not on the class path: a class archive fits one only.
-    return {**settings, **_local_settings(), "spark.jars": ",".join(map(str, client)), **_SETTINGS}
+    here = _local_settings() | (_FOLDER_SETTINGS if options.bucket is None else {})
+    return {**settings, **here, "spark.jars": ",".join(map(str, client)), **_SETTINGS}
 
 
 def _here(options: Options) -> str:

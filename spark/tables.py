@@ -26,7 +26,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name every Spark text
 from pyspark.sql.types import StructType, TimestampType
 
 from cloud.place.place import Place, Somewhere, place_of
-from spark import delta_log, schemas
+from spark import delta_log, gathered, schemas
 from spark.provenance import Provenance, State, state_of, versions
 
 if TYPE_CHECKING:
@@ -67,14 +67,23 @@ class Transaction:
 
 
 class Lake:
-    """The tables of one lake, through one session."""
+    """The tables of one lake, through one session.
+
+    `few`: what there is are few rows, which are read file by file and written from this process (`spark.gathered`).
+    """
 
     def __init__(
-        self, session: SparkSession, lake: Somewhere, pinned: Mapping[str, State | None] | None = None
+        self,
+        session: SparkSession,
+        lake: Somewhere,
+        pinned: Mapping[str, State | None] | None = None,
+        *,
+        few: bool = False,
     ) -> None:
         self.session = session
         self.place = place_of(lake)
         self._pinned = pinned or {}
+        self._few = few
 
     def pin(self) -> Lake:
         """The same lake, in which the landed tables stay what they are now however much lands.
@@ -85,11 +94,11 @@ class Lake:
         for name in schemas.LANDED:
             with suppress(TableUnreadable, delta_log.LogDamaged):
                 pinned[name] = self._latest(name)
-        return Lake(self.session, self.place, pinned)
+        return Lake(self.session, self.place, pinned, few=self._few)
 
     def for_job(self) -> Lake:
         """The same lake through a session whose settings are its own: jobs run side by side and set some."""
-        return Lake(self.session.newSession(), self.place, self._pinned)
+        return Lake(self.session.newSession(), self.place, self._pinned, few=self._few)
 
     def path(self, name: str) -> str:
         """Where table `name` is, there or not, as Spark names it."""
@@ -136,10 +145,8 @@ class Lake:
     def rows_written(self, name: str, after: int) -> int:
         """Rows that the commits after version `after` wrote, as the commits say of themselves."""
         table = self._open(name)
-        count = table.version() - after if table is not None else 0
-        if table is None or count <= 0:
-            return 0
-        return sum(_rows_written(commit) for commit in table.history(count))
+        entries = (self.commit(name, at) for at in range(after + 1, table.version() + 1 if table is not None else 0))
+        return sum(_rows_written(entry) for entry in entries if entry is not None)
 
     def rows(self, name: str) -> int:
         """Rows of a table, from the statistics in its log."""
@@ -157,10 +164,13 @@ class Lake:
         As it is, as it is pinned, or as it was at `version`. Raises `SchemaMismatch` when what is there does not fit
         the schema.
         """
-        columns = _schema(name).columns
         found = self.state(name)
         if found is None:
-            return self.session.createDataFrame([], columns)
+            return self._nothing(name)
+        if self._few:
+            at = version if version is not None else found.version
+            self.check_readable(name, at)
+            return self.rows_of(name, delta_log.files(self.opened(name, at)))
         reader = self.session.read.format("delta")
         if version is not None or name in self._pinned:
             reader = reader.option("versionAsOf", version if version is not None else found.version)
@@ -181,7 +191,7 @@ class Lake:
         """
         columns = _schema(name).columns
         if not files:
-            return self.session.createDataFrame([], columns)
+            return self._nothing(name)
         paths = [f"{self.path(name)}/{file.path}" for file in files]
         # Names are names: no pattern is looked for in them.
         reader = self.session.read.schema(columns).option("basePath", self.path(name)).option("__globPaths__", "false")
@@ -224,6 +234,8 @@ class Lake:
 
     def append(self, name: str, rows: DataFrame, transaction: Transaction, made_of: Provenance | None = None) -> None:
         """Append `rows` unless `transaction` was applied already."""
+        if self._few and self._written_here(name, rows, transaction, made_of) is not None:
+            return
         writer = _told(fitted(rows, name).write.format("delta").mode("append"), made_of)
         writer.options(**transaction.options()).save(self.path(name))
 
@@ -233,13 +245,16 @@ class Lake:
         rows: DataFrame,
         transaction: Transaction,
         made_of: Provenance | None,
-        where: str | None = None,
+        partition: tuple[str, str] | None = None,
     ) -> None:
-        """Put `rows` in place of all rows, or of those `where` is true, in one commit, unless `transaction` was
-        applied. Raises where `where` is not true of `rows`."""
+        """Put `rows` in place of all rows, or of those of a partition (column, value), in one commit, unless
+        `transaction` was applied. `rows` are of that partition."""
+        if self._few and self._written_here(name, rows, transaction, made_of, partition or "all") is not None:
+            return
         writer = _told(fitted(rows, name).write.format("delta").mode("overwrite"), made_of)
-        if where is not None:
-            writer = writer.option("replaceWhere", where)
+        if partition is not None:
+            column, value = partition
+            writer = writer.option("replaceWhere", f"{column} = {value}")
         writer.options(**transaction.options()).save(self.path(name))
 
     def fold(
@@ -261,8 +276,11 @@ class Lake:
         applied = self.transaction_version(name, transaction.application)
         if applied is not None and applied >= transaction.version:
             return fitted(rows, name)
+        empty = not self.rows(name)
+        if empty and self._few and (written := self._written_here(name, rows, transaction, made_of)) is not None:
+            return self.session.createDataFrame(written, table.columns) if written.num_rows else self._nothing(name)
         partials = fitted(rows, name).localCheckpoint()
-        if not self.rows(name):
+        if empty:
             self.append(name, partials, transaction, made_of)
             return partials
         partials.createOrReplaceTempView(_PARTIALS)
@@ -289,6 +307,26 @@ class Lake:
             f"MERGE INTO delta.`{self.path(name)}` AS old USING {_PARTIALS} AS new "
             f"ON {matched} AND {condition} WHEN MATCHED THEN DELETE"
         )
+
+    def _nothing(self, name: str) -> DataFrame:
+        """No rows, of which Spark knows before it plans."""
+        return self.session.createDataFrame([], _schema(name).columns).limit(0)
+
+    def _written_here(
+        self,
+        name: str,
+        rows: DataFrame,
+        transaction: Transaction,
+        made_of: Provenance | None,
+        instead_of: Literal["all"] | tuple[str, str] | None = None,
+    ) -> pa.Table | None:
+        """Write `rows` from this process, and return them; None, and nothing is done, where they are not few."""
+        found = gathered.gathered(fitted(rows, name), _schema(name).row_bytes)
+        if found is not None:
+            said = {} if made_of is None else {"userMetadata": made_of.text()}
+            commit = gathered.Commit(transaction.application, transaction.version, said, instead_of)
+            gathered.write(self.at(name), found, commit)
+        return found
 
     @contextmanager
     def _told_by_settings(self, transaction: Transaction, made_of: Provenance | None) -> Iterator[None]:
@@ -346,11 +384,11 @@ class Lake:
         return state
 
 
-def _rows_written(commit: Mapping[str, Any]) -> int:
-    metrics = commit.get("operationMetrics") or {}
-    if commit.get("operation") == "MERGE":
+def _rows_written(entry: delta_log.Entry) -> int:
+    if entry.info.get("operation") == "MERGE":  # which writes rows again that stay what they were
+        metrics = entry.info.get("operationMetrics") or {}
         return int(metrics.get("numTargetRowsInserted", 0)) + int(metrics.get("numTargetRowsUpdated", 0))
-    return int(metrics.get("numOutputRows", 0))
+    return sum(file.rows or 0 for file in entry.added)
 
 
 def _where(table: schemas.Table, rows: DataFrame) -> list[str]:

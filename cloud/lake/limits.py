@@ -57,9 +57,6 @@ RETRY_S_FIRST = 0.5
 RETRY_S_MAX = 30.0
 """Longest pause between two tries: how late the hub notices that there is space again."""
 
-PARQUET_COMPRESSION_LEVEL = 3
-"""zstd level of the data files: 1.3 M rows/s a core, 2x smaller than snappy (measured)."""
-
 SMALL_FILE_BYTES_MAX = 4 * 1024 * 1024
 """Bytes of a data file that is put together with others of its day; a larger one is left as it is. Each of these may
 be written anew with every `COMPACTED_FILES_MIN` others until it has grown that large: less than 0.1 MB/s."""
@@ -87,9 +84,6 @@ LOG_KEPT_DAYS = 7
 """How long the entries of a table's log stay that a checkpoint has made superfluous, until `waypost analytics` looks
 after it: as long as the files that compaction has replaced. With one commit a second a month of entries would be 2.6
 million files, and whoever opens the table lists them all: about 1 s of processor time a million."""
-
-STATISTICS_TEXT_MAX = 32
-"""Characters of a text column's minimum or maximum put into the Delta log; longer ones are left out of it."""
 
 COMMITS_KEPT = 1_000
 """Confirmed commits kept in the registry, for the people who look at it; correctness needs only the last id."""

@@ -9,22 +9,17 @@ has been told about: `Table.open` takes it away again. On an object store nothin
 from __future__ import annotations
 
 import contextlib
-import datetime
 import json
 import logging
-import time
-import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import IO, Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Schema
 from deltalake import Transaction as AppTransaction
 from deltalake.exceptions import DeltaError, TableNotFoundError
-from deltalake.transaction import AddAction
 
 from cloud.lake.commits import Failpoint, no_failpoint
 from cloud.lake.compaction import SmallFile, entry, row_groups, small_files
@@ -36,9 +31,8 @@ from cloud.lake.limits import (
     COMPACTED_FILES_MAX,
     COMPACTED_FILES_MIN,
     LOG_KEPT_DAYS,
-    PARQUET_COMPRESSION_LEVEL,
-    STATISTICS_TEXT_MAX,
 )
+from cloud.place.data_file import written
 from cloud.place.faults import explained
 from cloud.place.place import LOG, Place, Somewhere, place_of
 from edge.output.logs import said
@@ -132,7 +126,7 @@ class Table:
         with lake_errors(f"table {self.name} cannot be written"):
             partitions = contract().tables[self.name].partition_by
             values = {column: str(rows.column(column)[0].as_py()) for column in partitions}
-            action = self._write_file([rows.drop_columns(list(partitions))], values)
+            action = written(self._place, [rows.drop_columns(list(partitions))], values)
             self._failpoint("written")
             transactions = None if transaction is None else [AppTransaction(*transaction)]
             self._delta.update_incremental()
@@ -168,7 +162,7 @@ class Table:
             if not files:
                 return 0
             kept = pa.schema([field for field in spec.arrow_schema if field.name not in spec.partition_by])
-            action = self._write_file(row_groups(map(self._rows_of, files), kept), dict(files[0].partition))
+            action = written(self._place, row_groups(map(self._rows_of, files), kept), dict(files[0].partition))
             self._failpoint("rewritten")
             content = entry(files, action, action.modification_time)
             if not self._place.put_new(f"{LOG}/{self.version + 1:020}.json", content):
@@ -188,17 +182,6 @@ class Table:
             self._unreadable.add(file.path)
             raise
 
-    def _write_file(self, row_groups_: Iterable[pa.Table], values: Mapping[str, str]) -> AddAction:
-        """Write one data file of a partition, on the medium on return, and say what is in it. There is one row group at
-        least, and all have the same columns."""
-        folder = "/".join(f"{column}={value}" for column, value in values.items())
-        path = f"{folder}/part-00000-{uuid.uuid4()}-c000.zstd.parquet"
-        with self._place.create(path) as file:
-            written = _write_row_groups(file, row_groups_)
-            size = file.tell()
-        modified_ms = time.time_ns() // 1_000_000
-        return AddAction(path, size, dict(values), modified_ms, True, json.dumps(written))
-
 
 def _created(place: Place, spec: TableContract) -> DeltaTable:
     """An empty table, on the medium."""
@@ -212,69 +195,6 @@ def _created(place: Place, spec: TableContract) -> DeltaTable:
     )
     _sync_log(place, 0)
     return delta
-
-
-def _write_row_groups(file: IO[bytes], row_groups_: Iterable[pa.Table]) -> dict[str, Any]:
-    """Write the content of a data file; returns its statistics."""
-    found: dict[str, Any] | None = None
-    with contextlib.ExitStack() as stack:
-        writer: pq.ParquetWriter | None = None
-        for rows in row_groups_:
-            if writer is None:
-                writer = stack.enter_context(
-                    pq.ParquetWriter(
-                        file,
-                        rows.schema,
-                        compression="zstd",
-                        compression_level=PARQUET_COMPRESSION_LEVEL,
-                        store_schema=False,
-                        write_page_checksum=True,
-                    )
-                )
-            writer.write_table(rows)
-            found = statistics(rows) if found is None else added(found, statistics(rows))
-    if found is None:
-        raise ValueError("a data file without rows")
-    return found
-
-
-def added(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    """The statistics of all rows, by those of some and those of the others."""
-    ends: dict[str, dict[str, Any]] = {"minValues": {}, "maxValues": {}}
-    for name in one["nullCount"]:
-        # Where there is no value there is no end; where an end is too long to be said, there is none of all.
-        those = [each for each in (one, other) if each["nullCount"][name] < each["numRecords"]]
-        for key, end in (("minValues", min), ("maxValues", max)):
-            if those and all(name in each[key] for each in those):
-                ends[key][name] = end(each[key][name] for each in those)
-    nulls = {name: count + other["nullCount"][name] for name, count in one["nullCount"].items()}
-    return {"numRecords": one["numRecords"] + other["numRecords"], **ends, "nullCount": nulls}
-
-
-def statistics(rows: pa.Table) -> dict[str, Any]:
-    """Delta's per-file statistics: rows, and minimum, maximum, nulls of each column that readers prune by."""
-    low: dict[str, Any] = {}
-    high: dict[str, Any] = {}
-    nulls: dict[str, int] = {}
-    for field, column in zip(rows.schema, rows.columns, strict=True):
-        if pa.types.is_binary(field.type):
-            continue
-        nulls[field.name] = column.null_count
-        extremes = pc.min_max(column).as_py()
-        if pa.types.is_timestamp(field.type) and extremes["min"] is not None:
-            low[field.name] = _milliseconds(extremes["min"])
-            # Readers compare with milliseconds: the maximum is rounded up, or rows in its last one would be pruned.
-            high[field.name] = _milliseconds(extremes["max"] + datetime.timedelta(microseconds=999))
-        elif pa.types.is_string(field.type):
-            if all(value is not None and len(value) <= STATISTICS_TEXT_MAX for value in extremes.values()):
-                low[field.name], high[field.name] = extremes["min"], extremes["max"]
-        elif extremes["min"] is not None:
-            low[field.name], high[field.name] = extremes["min"], extremes["max"]
-    return {"numRecords": rows.num_rows, "minValues": low, "maxValues": high, "nullCount": nulls}
-
-
-def _milliseconds(value: datetime.datetime) -> str:
-    return value.astimezone(datetime.UTC).replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
 
 
 def _add_columns(place: Place, delta: DeltaTable, wanted: pa.Schema) -> None:

@@ -109,7 +109,7 @@ JOB = Job(
             ("gaps", "completeness_hourly", "completeness"),
             revision=5,
             frames=_frames,
-            replaces={"completeness_hourly": "settled = false"},
+            replaces={"completeness_hourly": ("settled", "false")},
             prepare=_settle,
         ),
     ),

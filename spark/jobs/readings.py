@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pyspark.sql import functions as F  # noqa: N812
+
 from spark import registry
 from spark.jobs import stamps
 from spark.jobs.following import Batch, Following
@@ -20,11 +22,14 @@ def _take(batch: Batch) -> None:
     # Bodies are decoded once for all outputs.
     registered = registry.registered(batch.lake.at("payload_schemas"))
     decoded = readings.decoded(stamps.judged(batch.lake, batch.rows), registered).persist()
-    rows = _named(batch, decoded)
+    # Most lakes have no Sparkplug at all, and most batches nothing that could not be read: one look tells both.
+    seen = decoded.agg(F.max(births.is_sparkplug("address")), F.max(F.col("reason").isNotNull())).first()
+    has_sparkplug, has_rejects = seen if seen is not None else (False, False)
+    rows = _named(batch, decoded) if has_sparkplug else decoded
     try:
         # Readings are last: their commit says which version of the rejects belongs to them.
         rejects = readings.rejects(rows)
-        if not rejects.isEmpty():
+        if has_rejects or (has_sparkplug and not rejects.isEmpty()):
             batch.append("reject", rejects)
         beside, made_of = batch.lake.state("reject"), batch.made_of
         if made_of is not None and beside is not None:
@@ -36,9 +41,7 @@ def _take(batch: Batch) -> None:
 
 
 def _named(batch: Batch, decoded: DataFrame) -> DataFrame:
-    """With the births of this batch and those before it; most lakes have no Sparkplug at all."""
-    if batch.rows.where(births.is_sparkplug("address")).isEmpty():
-        return decoded
+    """With the births of this batch and those before it."""
     batch.append("sparkplug_births", births.births(decoded))
     return births.named(decoded, batch.lake.read("sparkplug_births")).persist()
 

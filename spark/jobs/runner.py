@@ -31,8 +31,10 @@ if TYPE_CHECKING:
 
 SMALL_BYTES_MAX = 64 * 1024 * 1024
 """Up to this much telemetry a pass lasts seconds, and the JVM's second compiler costs more than it gives."""
-TINY_BYTES_MAX = 4 * 1024 * 1024
-"""Up to this much telemetry, some 100,000 messages, compiling a plan takes longer than interpreting it."""
+FEW_BYTES_MAX = 4 * 1024 * 1024
+"""Up to this much telemetry, some 100,000 messages, planning and committing takes longer than the rows do."""
+TINY_BYTES_MAX = 256 * 1024
+"""Up to this much telemetry, some thousand messages, compiling a plan takes longer than interpreting it."""
 LOG = Path("_logs") / "spark.log"
 """In a lake that is a folder."""
 
@@ -61,7 +63,7 @@ def opened(lake: Somewhere, options: session.Options) -> Iterator[Lake]:
     place = place_of(lake)
     started = session.start("waypost-analytics", replace(options, bucket=_bucket(place)))
     try:
-        yield Lake(started, place)
+        yield Lake(started, place, few=options.few)
     finally:
         session.stop(started)
 
@@ -80,7 +82,12 @@ def load(lake: Somewhere) -> session.Load:
     except TableNotFoundError:
         return "tiny"
     total: int = sum(sizes.to_pylist())
-    return "tiny" if total <= TINY_BYTES_MAX else "small" if total <= SMALL_BYTES_MAX else "large"
+    bounds: tuple[tuple[int, session.Load], ...] = (
+        (TINY_BYTES_MAX, "tiny"),
+        (FEW_BYTES_MAX, "few"),
+        (SMALL_BYTES_MAX, "small"),
+    )
+    return next((load for bound, load in bounds if total <= bound), "large")
 
 
 def log_of(lake: Place) -> Path:

@@ -29,7 +29,7 @@ class Snapshot:
     `outputs`   tables it alone writes.
     `revision`  counts changes of the transform that change results.
     `frames`    the outputs' rows, by table, not yet computed.
-    `replaces`  which rows of an output they take the place of, as SQL; all unless named.
+    `replaces`  which partition of an output they take the place of, as column and value; all of it unless named.
     `prepare`   what is done to the inputs before, where there is something new.
     """
 
@@ -38,7 +38,7 @@ class Snapshot:
     outputs: tuple[str, ...]
     revision: int
     frames: Callable[[Lake], Mapping[str, DataFrame]]
-    replaces: Mapping[str, str] = field(default_factory=dict)
+    replaces: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     prepare: Callable[[Lake], None] = lambda _: None
 
     def run(self, lake: Lake) -> Outcome:
@@ -53,7 +53,7 @@ class Snapshot:
         mark, frames = self._mark(lake), self.frames(lake)
         provenance = self._made_of(lake)
         for name in stale:
-            lake.overwrite(name, frames[name], mark, provenance, where=self.replaces.get(name))
+            lake.overwrite(name, frames[name], mark, provenance, partition=self.replaces.get(name))
         written = sum(lake.rows_written(name, before[name].version) for name in stale)
         return Outcome(lake.rows(self.inputs[0]), written)
 

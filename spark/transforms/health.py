@@ -60,8 +60,15 @@ def days(readings: DataFrame) -> DataFrame:
     at = F.when(of_battery, F.pmod(F.unix_micros("event_time") / 1e6, F.lit(_DAY_S)) / _DAY_S)
     of_device = F.col("time_source") != "gateway"
     ahead = F.when(of_device, (F.unix_micros("event_time") - F.unix_micros("received_at")) / 1e6)
-    summed = readings.groupBy(*_KEY, F.to_date("received_at").alias("event_date")).agg(
-        F.count_distinct("address", "epoch", "sequence").alias("messages"),
+    dated = readings.withColumn("event_date", F.to_date("received_at"))
+    # Counted apart: else everything else is first added up for each message, of which there are many.
+    messages = (
+        dated.select(*_KEY, "event_date", "address", "epoch", "sequence")
+        .distinct()
+        .groupBy(*_KEY, "event_date")
+        .agg(F.count(F.lit(1)).alias("messages"))
+    )
+    summed = dated.groupBy(*_KEY, "event_date").agg(
         F.min("received_at").alias("first_at"),
         F.max("received_at").alias("last_at"),
         F.count_if("suspect").alias("suspect"),
@@ -83,7 +90,7 @@ def days(readings: DataFrame) -> DataFrame:
         F.max(ahead).alias("ahead_s"),
         F.slice(F.array_sort(F.collect_set(_boot())), 1, BOOTS_MAX).alias("boots"),
     )
-    return summed.select(*schemas.DEVICE_DAYS.columns.names)
+    return summed.join(messages, [*_KEY, "event_date"]).select(*schemas.DEVICE_DAYS.columns.names)
 
 
 def _boot() -> Column:

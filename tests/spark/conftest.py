@@ -48,8 +48,14 @@ def _bucket() -> Bucket | None:
 
 @pytest.fixture
 def lake(spark: SparkSession, tmp_path: Path) -> Lake:
-    """An empty lake."""
-    return Lake(spark, tmp_path / "lake")
+    """An empty lake, of few rows."""
+    return Lake(spark, tmp_path / "lake", few=True)
+
+
+@pytest.fixture
+def larger(spark: SparkSession, tmp_path: Path) -> Lake:
+    """An empty lake whose rows Spark's connector reads and writes, as it does where they are many."""
+    return Lake(spark, tmp_path / "larger")
 
 
 @pytest.fixture(scope="module")

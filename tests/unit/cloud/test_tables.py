@@ -19,7 +19,8 @@ from cloud.lake.faults import LakeError, TableMismatch
 from cloud.lake.lake import Transaction
 from cloud.lake.limits import COMPACTED_FILES_MIN, LOG_KEPT_DAYS
 from cloud.lake.rows import records
-from cloud.lake.tables import Table, added, statistics
+from cloud.lake.tables import Table
+from cloud.place.data_file import added, statistics
 from spark import delta_log
 
 NOW_US = 1_795_250_665_237_123

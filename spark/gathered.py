@@ -1,0 +1,92 @@
+"""Few rows gathered in this process and written from here: a file a partition and one commit of delta-rs, for which
+Spark's connector plans and runs half a dozen jobs.
+
+What holds is what holds of the connector's writes: a table takes a transaction once, and a commit is there whole or
+not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import deltalake
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake.transaction import AddAction
+
+from cloud.place.data_file import written
+from cloud.place.place import Place
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+BYTES_MAX = 100_000_000
+"""What the rows of one write take here, about, and in the JVM on their way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """What is committed: under which transaction of which application, what is said of it, what it takes the place of.
+
+    `instead_of`: all rows, those of a partition (column, value), or none.
+    """
+
+    application: str
+    version: int
+    said: Mapping[str, str]
+    instead_of: Literal["all"] | tuple[str, str] | None = None
+
+
+def gathered(rows: DataFrame, row_bytes: int) -> pa.Table | None:
+    """All of these rows, which take so much each; None when they take more than `BYTES_MAX`."""
+    rows_max = BYTES_MAX // row_bytes
+    found: pa.Table = rows.limit(rows_max + 1).toArrow()
+    return found if found.num_rows <= rows_max else None
+
+
+def write(place: Place, rows: pa.Table, commit: Commit) -> None:
+    """Write rows with the columns of a table into it, unless it has taken this transaction.
+
+    Raises what delta-rs raises; of several writers of one transaction at the same moment one does.
+    """
+    table = place.delta()
+    applied = table.transaction_version(commit.application)
+    if applied is not None and applied >= commit.version:
+        return
+    fitting = rows.cast(pa.schema(table.schema().to_arrow()))
+    partitions = table.metadata().partition_columns
+    table.create_write_transaction(
+        list(_files(place, fitting, partitions)),
+        mode="append" if commit.instead_of is None else "overwrite",
+        schema=table.schema(),
+        partition_by=partitions,
+        partition_filters=[_filter(*commit.instead_of)] if isinstance(commit.instead_of, tuple) else None,
+        commit_properties=deltalake.CommitProperties(
+            custom_metadata=dict(commit.said),
+            app_transactions=[deltalake.Transaction(commit.application, commit.version)],
+        ),
+    )
+
+
+def _filter(column: str, value: str) -> tuple[str, str, str]:
+    return column, "=", value
+
+
+def _files(place: Place, rows: pa.Table, partitions: list[str]) -> Iterator[AddAction]:
+    if not rows.num_rows:
+        return
+    if not partitions:
+        yield written(place, [rows], {})
+        return
+    for key in rows.select(partitions).group_by(partitions).aggregate([]).to_pylist():
+        chosen = rows
+        for column, value in key.items():
+            chosen = chosen.filter(pc.equal(chosen[column], pa.scalar(value, chosen[column].type)))
+        yield written(place, [chosen.drop_columns(partitions)], {name: _said(value) for name, value in key.items()})
+
+
+def _said(value: object) -> str:
+    """A partition's value as a log has it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
