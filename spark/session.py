@@ -100,8 +100,8 @@ _TOLD = "spark.waypost.told"
 _ONE_PLAN = {"spark.sql.adaptive.enabled": "false"}
 """A plan is made once: to make it again after every stage takes longer than a stage of some thousand rows."""
 _INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
-"""Nothing is compiled for a plan: that took half of the processor time of a pass of some thousand rows. A pass of 57 600
-messages takes a quarter more of it so."""
+"""Nothing is compiled for a plan: that took half of the processor time of a pass of some thousand rows. One of
+57 600 messages takes a quarter more so."""
 
 
 @dataclass(frozen=True, slots=True)
