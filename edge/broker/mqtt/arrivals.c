@@ -821,6 +821,17 @@ enum {
     A_TURN_MAX = 4000,       /* messages of a turn, which take 5 ms here and about 15 in all; larger reads are late then */
 };
 
+/* Something of this turn is for us; false with an error. */
+static bool begin_turn(struct turn *turn)
+{
+    PyObject *done = PyObject_CallNoArgs(turn->begin);
+    if (done) {
+        Py_DecRef(done);
+        turn->begun = true;
+    }
+    return done != NULL;
+}
+
 /*
  * A run of the packets at `*pos`: those that begin like the first of them, as far as they are complete and `room_left`
  * allows. Returns 1 where one was taken, 0 where the packet at `*pos` is not for us, -1 on an error.
@@ -833,6 +844,12 @@ static int take_run(struct lane *lane, PyObject *lane_capsule, const uint8_t *da
     PyObject *capsule = stop ? known(lane, &packet) : NULL;
     if (!capsule)
         return 0;
+    if (!lane->turn->begun) {
+        if (!begin_turn(lane->turn))
+            return -1;
+        if (!(capsule = known(lane, &packet))) /* routes may have changed with it */
+            return 0;
+    }
     uint16_t ids[ALIKE_MAX];
     const struct topic *topic = at(capsule, TOPIC);
     struct turn *turn = lane->turn;
@@ -878,24 +895,17 @@ static int take_run(struct lane *lane, PyObject *lane_capsule, const uint8_t *da
 static Py_ssize_t read_packets(struct lane *lane, PyObject *capsule, const uint8_t *data, size_t size)
 {
     struct turn *turn = lane->turn;
-    struct packet packet;
-    size_t pos = 0, at_id, at_body;
-    if (!turn->begin || !next_packet(lane, data, 0, size, &packet, &at_id, &at_body) || !known(lane, &packet))
+    size_t pos = 0;
+    if (!turn->begin)
         return 0;
-    if (!turn->begun) {
-        PyObject *done = PyObject_CallNoArgs(turn->begin);
-        if (!done)
-            return -1;
-        Py_DecRef(done);
-        turn->begun = true;
-    }
     PyObject *number = PyObject_GetAttr(lane->inbound, OUTSTANDING);
     long outstanding = number ? PyLong_AsLong(number) : -1, room_left = lane->receive_maximum - outstanding;
     Py_DecRef(number);
     int taken = PyErr_Occurred() ? -1 : 1;
     while (taken > 0 && pos < size)
         taken = take_run(lane, capsule, data, size, &pos, &room_left);
-    lane->waits_in = turn->number, lane->heard_s = turn->now_s;
+    if (pos)
+        lane->waits_in = turn->number, lane->heard_s = turn->now_s;
     if (taken >= 0 && lane->receive_maximum - room_left != outstanding) {
         number = PyLong_FromLong(lane->receive_maximum - room_left);
         if (!number || PyObject_SetAttr(lane->inbound, OUTSTANDING, number))
