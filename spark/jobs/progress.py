@@ -72,13 +72,13 @@ def spans(
 ) -> Iterator[Span]:
     """The batches from `begin` (None: from the start) up to the source as it is `now`.
 
-    `end`: where a batch ended that was begun and not finished: it comes first, as it was. `rows_max`: of a batch of
-    further commits, unless `BATCH_ROWS_MAX`; the parts of a source are of that always, as their numbers are the
-    progress. Raises `SourceLost`, `delta_log.LogDamaged`.
+    `end`: where a batch ended that was begun and not finished: it comes first, as it was. `rows_max`: of a batch,
+    unless `BATCH_ROWS_MAX`; the parts of a source are of that always, as their numbers are the progress, and a batch is
+    some of them. Raises `SourceLost`, `delta_log.LogDamaged`.
     """
     if begin is None or begin.part:
         base = begin.version if begin is not None else _base(end, now)
-        yield from _parts(lake, source, base, begin.part if begin is not None else 0)
+        yield from _parts(lake, source, Position(base, begin.part if begin is not None else 0), end, rows_max)
         begin, end = Position(base + 1), None
     if end is not None:
         yield _span([_added(lake, source, version) for version in range(begin.version, end.version)], end)
@@ -98,15 +98,30 @@ def _base(end: Position | None, now: State) -> int:
     return end.version if end.part else end.version - 1
 
 
-def _parts(lake: Lake, source: str, version: int, taken: int) -> Iterator[Span]:
+def _parts(lake: Lake, source: str, begin: Position, end: Position | None, rows_max: int | None) -> Iterator[Span]:
+    version, taken = begin
     try:
         table = lake.opened(source, version)
     except Exception as error:
         raise lost(source, version) from error
-    groups = list(_grouped([[file] for file in files(table)]))
-    for number, group in enumerate(groups[taken:], start=taken + 1):
-        last = number == len(groups)
-        yield Span(group, Position(version + 1) if last else Position(version, number), version if last else None)
+    parts = list(_grouped([[file] for file in files(table)]))
+    upto = None if end is None else end.part or len(parts)
+    while taken < len(parts):
+        count = _in_a_batch(parts[taken:], rows_max) if upto is None else upto - taken
+        group = [file for part in parts[taken : taken + count] for file in part]
+        taken, upto = taken + count, None
+        last = taken == len(parts)
+        yield Span(group, Position(version + 1) if last else Position(version, taken), version if last else None)
+
+
+def _in_a_batch(parts: Sequence[Sequence[File]], rows_max: int | None) -> int:
+    """How many of these are one batch; one at least."""
+    size = _Size(rows_max)
+    for number, part in enumerate(parts):
+        if number and not size.has_room(part):
+            return number
+        size.add(part)
+    return len(parts)
 
 
 def _versions(lake: Lake, source: str, versions: range, rows_max: int | None) -> Iterator[Span]:

@@ -15,7 +15,7 @@ from spark.jobs.outcome import Job
 from spark.transforms import rollups
 
 BATCH_ROWS_MAX = 4_000_000
-"""Of hours: a batch more costs another fold into each window."""
+"""A batch more costs another fold, and of hours one into each window."""
 
 
 def _take_minutes(batch: Batch) -> None:
@@ -27,7 +27,7 @@ def _take_hours(batch: Batch) -> None:
     batch.fold("rollup_1d", rollups.by_day(hours), rollups.FOLD)
 
 
-_MINUTES = Following("rollups", "readings", ("rollup_1m",), revision=3, take=_take_minutes)
+_MINUTES = Following("rollups", "readings", ("rollup_1m",), revision=3, take=_take_minutes, batch_rows=BATCH_ROWS_MAX)
 _HOURS = Following(
     "hours",
     "readings",

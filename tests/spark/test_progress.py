@@ -55,6 +55,7 @@ def test_batches_are_bounded(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> Non
     # A job may take more commits at once, and not other parts: what number 1 holds must not depend on who asks.
     assert taken(lake, Position(1), rows_max=3) == [(3, Position(4), 3)]
     assert taken(lake, None, rows_max=3) == taken(lake, None)
+    assert taken(lake, None, rows_max=4) == [(4, Position(4), 3)]
     monkeypatch.setattr(progress, "BATCH_BYTES_MAX", 1)
     assert [files for files, _, _ in taken(lake, None)] == [1, 1, 1, 1]
 
@@ -64,6 +65,16 @@ def test_a_batch_that_was_begun_ends_where_it_did(lake: Lake) -> None:
     assert taken(lake, Position(1), Position(3)) == [(2, Position(3), 2), (1, Position(4), 3)]
     # The same in the first batch of all, which was of the table as it was at version 1.
     assert taken(lake, None, Position(2)) == [(2, Position(2), 1), (2, Position(4), 3)]
+
+
+def test_a_batch_of_several_parts_that_was_begun_ends_where_it_did(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a batch may hold now, and however many parts the last output has taken."""
+    monkeypatch.setattr(progress, "BATCH_ROWS_MAX", 1)
+    rest = (2, Position(4), 3)
+    assert taken(lake, None, Position(3, 2), rows_max=4) == [(2, Position(3, 2), None), rest]
+    assert taken(lake, Position(3, 1), Position(3, 2), rows_max=4) == [(1, Position(3, 2), None), rest]
+    assert taken(lake, Position(3, 1), Position(4), rows_max=1) == [(3, Position(4), 3)]
+    assert taken(lake, Position(3, 1), rows_max=2) == [(2, Position(3, 3), None), (1, Position(4), 3)]
 
 
 def test_a_source_that_is_older_than_what_was_taken(lake: Lake) -> None:
