@@ -207,7 +207,7 @@ CASES: Final = (
     ),
     _beside_sqlite(
         "mqtt-fleet-in-sqlite", f"{_EACH.format(FLEET)}, for an absent session; ours on disk first", 60,
-        _one_each(FLEET, 50_000), goal=1.5,
+        _one_each(FLEET, 300_000), goal=1.5,
     ),
     _beside_artemis(
         "mqtt-unlike-in-artemis", f"{_WHAT}, QoS 1, window 20, for an absent session, both on disk", 120,
@@ -227,19 +227,19 @@ CASES: Final = (
     ),
     _compared(
         "mqtt-fleet-in", f"{_EACH.format(FLEET)}; ours on disk first, theirs stored nowhere", 40,
-        _one_each(FLEET, 50_000), goal=0.7, prepare=stored,
+        _one_each(FLEET, 300_000), goal=0.7, prepare=stored,
     ),
     _compared(
         "mqtt-fleet-2000-in", f"{_EACH.format(2_000)}; ours on disk first, theirs stored nowhere", 40,
-        _one_each(2_000, 50_000), goal=0.7, prepare=stored,
+        _one_each(2_000, 300_000), goal=0.7, prepare=stored,
     ),
     _compared(
         "mqtt-fleet-through", f"{_EACH.format(FLEET)}, through to one live subscriber", 40,
-        _one_each(FLEET, 50_000, *_SUBSCRIBER, figure="recv_per_s"), goal=0.7,
+        _one_each(FLEET, 300_000, *_SUBSCRIBER, figure="recv_per_s"), goal=0.7,
     ),
     _compared(
         "mqtt-fleet-2000-through", _EACH_THROUGH.format(2_000), 50,
-        _one_each(2_000, 50_000, *_SUBSCRIBER, figure="recv_per_s"), goal=0.7,
+        _one_each(2_000, 300_000, *_SUBSCRIBER, figure="recv_per_s"), goal=0.7,
     ),
     LATENCY,
     Benchmark("mqtt-connections", _EACH_IN.format("1 to 5 000"), 120, partial(_curve, through=False)),
