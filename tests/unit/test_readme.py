@@ -91,12 +91,12 @@ def test_the_example_configuration_is_valid() -> None:
 
 def test_the_four_users_are_there() -> None:
     for user in (
-        "You set up gateways.",
-        "Your devices connect, with or without an uplink.",
-        "You configure the bridge.",
-        "You read the fleet's telemetry.",
+        "You set up gateways",
+        "Your devices connect, with or without an uplink",
+        "You configure the bridge",
+        "You read the fleet's telemetry",
     ):
-        assert f"**{user}**" in README
+        assert f"### {user}\n" in README
 
 
 def test_the_promise_comes_first() -> None:
