@@ -23,7 +23,7 @@ from bridge.enrolment import (
 )
 from edge.appliance.identity.exchange import AnswerLost, Exchange, HubUnreachable, NotIssued, WrongHub, trusting
 from edge.appliance.identity.files import Identity
-from edge.appliance.identity.request import fingerprint, named_in, require_ours, signing_request
+from edge.appliance.identity.request import fingerprint, named_in, only_first, require_ours, signing_request
 from edge.appliance.identity.revocation_list import ListUnusable, fetch
 
 A = TypeVar("A")
@@ -58,8 +58,11 @@ def enrol(
 
     Raises `HubUnreachable`, `WrongHub`, `NotIssued`, `edge.appliance.identity.request.NotWhatWasAskedFor`, OSError.
     """
-    authority = exchange.authority()
-    if _fingerprint(authority) != token.authority:
+    try:
+        authority = only_first(exchange.authority())
+    except (ValueError, x509.InvalidVersion):
+        raise WrongHub(f"{exchange.endpoint} answers, and is no hub gateways can enrol at") from None
+    if fingerprint(authority) != token.authority:
         raise WrongHub(f"{exchange.endpoint} is not the hub this token is for: its authority has another fingerprint")
     own = Identity(data)
     first = not own.key_was_sent
@@ -79,7 +82,7 @@ def enrol(
     if _fingerprint(issued.authority) != token.authority:
         raise WrongHub(f"{exchange.endpoint} issued a certificate of another authority than the token names")
     require_ours(issued, key)
-    own.become(key, issued.certificate, issued.authority)
+    own.become(key, issued.certificate, authority)
     with contextlib.suppress(HubUnreachable, WrongHub, NotIssued, ListUnusable, OSError):
         fetch(data, exchange)  # a gateway that runs tries again
     return Enrolled(own.file, issued, now() - issued.now)

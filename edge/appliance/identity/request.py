@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import ssl
 from urllib.parse import unquote
 
 from cryptography import x509
@@ -52,9 +50,15 @@ def named_in(certificate: x509.Certificate) -> str:
     return uris[0] if len(uris) == 1 else ""
 
 
+def only_first(pem: str) -> str:
+    """The first certificate of a text, and nothing that stands before or behind it: whoever trusts the text would trust
+    every certificate in it. Raises ValueError."""
+    return x509.load_pem_x509_certificate(pem.encode("ascii")).public_bytes(Encoding.PEM).decode()
+
+
 def fingerprint(pem: str) -> bytes:
-    """SHA-256 of a certificate. Raises ValueError."""
-    return hashlib.sha256(ssl.PEM_cert_to_DER_cert(pem)).digest()
+    """SHA-256 of the first certificate of a text. Raises ValueError."""
+    return x509.load_pem_x509_certificate(pem.encode("ascii")).fingerprint(hashes.SHA256())
 
 
 def require_ours(issued: Issued, key: ec.EllipticCurvePrivateKey) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
 
 from bridge.enrolment import Issued, Reason, Token
 from cloud.hub.enrolment.authority import OwnAuthority
@@ -138,6 +139,18 @@ class TestRefused:
             come(hub, data, token)
         assert hub.asked == 0, "it has not seen the token"
         assert not list(data.iterdir())
+
+    def test_another_authority_behind_the_one_of_the_token(self, hub: Hub, tmp_path: Path) -> None:
+        """Who stands between shows the hub's certificate, which everybody can have, and one of his own behind it."""
+        data, token = gateway(tmp_path), hub.token()
+        hub.shown = hub.own.pem + OwnAuthority.make("hub", NOW).pem
+        come(hub, data, token)
+        [trusted] = {cert for context in hub.contexts for cert in context.get_ca_certs(binary_form=True)}
+        assert trusted == hub.own.certificate.public_bytes(Encoding.DER)
+        assert Identity(data).authority() == hub.own.pem
+        hub.shown = OwnAuthority.make("hub", NOW).pem + hub.own.pem
+        with pytest.raises(WrongHub):
+            come(hub, gateway(tmp_path, "other"), hub.token())
 
     def test_expired(self, hub: Hub, tmp_path: Path) -> None:
         data, token = gateway(tmp_path), hub.token(life_s=DAY)
