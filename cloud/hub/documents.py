@@ -21,12 +21,19 @@ from cloud.hub.limits import LEDGER_RANGES_MAX, OPENINGS_MAX, STATEMENTS_MAX
 from cloud.lake.landing import LedgerRange
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+SEQUENCE_MAX = (1 << 63) - 2
+"""As in batches: how many there are from 0 up to it is a number of 63 bits, too."""
+SequenceNumber = Annotated[int, msgspec.Meta(ge=0, le=SEQUENCE_MAX)]
 WORD_MAX = 255
 """Characters of a name or reason."""
 Word = Annotated[str, msgspec.Meta(max_length=WORD_MAX)]
 T = TypeVar("T")
 
 Time = int | datetime.datetime | None
+TIME_US_MAX = ((1 << 63) - 1) // 1_000
+"""The last microsecond that UTC nanoseconds reach, in 2262. The end of a calendar (the year 9999, or a day after it in
+another time zone) is where programs raise that reckon with times."""
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 CONNECTED, DISCONNECTED = "connected", "disconnected"
 """States the hub itself reports of a gateway; gateways report theirs, such as `running`."""
@@ -56,8 +63,8 @@ class RangeDocument(msgspec.Struct, frozen=True):
 
     epoch: Word
     address: str
-    first_sequence: Count
-    last_sequence: Count
+    first_sequence: SequenceNumber
+    last_sequence: SequenceNumber
     reason: Word
     bytes: Count = 0
     decided_at: Time = None
@@ -104,10 +111,10 @@ def microseconds(time: Time, otherwise: int) -> int:
     """A document's time as UTC microseconds; `otherwise` when it has none or one no calendar knows."""
     if isinstance(time, datetime.datetime):
         aware = time if time.tzinfo is not None else time.replace(tzinfo=datetime.UTC)
-        return int(aware.timestamp() * 1_000_000)
-    if time is None or not 0 <= time < 1 << 63:
-        return otherwise
-    return time // 1_000
+        told = (aware - _EPOCH) // datetime.timedelta(microseconds=1)
+    else:
+        told = -1 if time is None else time // 1_000
+    return told if 0 <= told <= TIME_US_MAX else otherwise
 
 
 def status_row(session: Session, document: Mapping[str, Any], now_us: int) -> dict[str, Any]:
@@ -153,9 +160,11 @@ def manifest_rows(session: Session, document: Mapping[str, Any]) -> Sequence[dic
     rows = []
     for statement in told.statements:
         row = msgspec.structs.asdict(statement)
-        numbers = [row[name] for name in ("first_sequence", "count", "closing", "statements", *_MANIFEST_TIMES)]
-        if any(not 0 <= number < 1 << 63 for number in numbers) or not -1 <= statement.last_sequence < 1 << 63:
+        numbers = [row[name] for name in ("count", "closing", "statements", *_MANIFEST_TIMES)]
+        if any(not 0 <= number < 1 << 63 for number in numbers):
             raise DocumentError("a number is out of range")
+        if not (0 <= statement.first_sequence <= SEQUENCE_MAX and -1 <= statement.last_sequence <= SEQUENCE_MAX):
+            raise DocumentError("a sequence is out of range")
         row.update((name, row[name] // 1_000) for name in _MANIFEST_TIMES)
         row["given_up"] = msgspec.json.encode(statement.given_up, order="sorted").decode()
         rows.append({"tenant": session.tenant, "gateway": session.gateway, "public_key": told.public_key, **row})
@@ -196,7 +205,7 @@ def clock_offset_rows(session: Session, document: Mapping[str, Any], now_us: int
 
 
 def _stamped(told: StampedRange) -> dict[str, Any]:
-    if not 0 <= told.first_sequence <= told.last_sequence < 1 << 63 or len(told.epoch) > WORD_MAX:
+    if not 0 <= told.first_sequence <= told.last_sequence <= SEQUENCE_MAX or len(told.epoch) > WORD_MAX:
         raise DocumentError("a range of messages is none")
     return {
         "epoch": told.epoch,

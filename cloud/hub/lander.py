@@ -9,9 +9,9 @@ a gateway sent before must be in the registry when its store is compared with it
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from cloud.hub.groups import ClockOffsets, Entry, Group, LedgerDocument, Lineage, Manifest, Report, Verdict
 from cloud.hub.registry.registry import Registry
@@ -77,6 +77,24 @@ class Lander:
                 log.exception("landing met a fault of our own")
             self._hold(entries, _words(error), report)
 
+    def _in_parts(
+        self, waiting: Sequence[tuple[Entry, T]], land: Callable[[Sequence[tuple[Entry, T]]], None], report: Report
+    ) -> None:
+        """Land all of these together. A fault of our own is one that something in them brings about: it is looked for
+        by halving, so that what one gateway says keeps back nothing that others say."""
+        try:
+            land(waiting)
+        except HUB_FAULTS as error:
+            self._hold([entry for entry, _ in waiting], _words(error), report)
+        except Exception as error:
+            half = len(waiting) // 2
+            if half:
+                self._in_parts(waiting[:half], land, report)
+                self._in_parts(waiting[half:], land, report)
+                return
+            log.exception("landing met a fault of our own")
+            self._hold([entry for entry, _ in waiting], _words(error), report)
+
     @staticmethod
     def _hold(entries: Sequence[Entry], why: str, report: Report) -> None:
         report.fault = why
@@ -94,27 +112,31 @@ class Lander:
         waiting = _waiting(group, LedgerDocument)
         if not waiting:
             return
-        with self._attempt([entry for entry, _ in waiting], report):
-            documents = [document.ranges for _, document in waiting]
+
+        def land(part: Sequence[tuple[Entry, LedgerDocument]]) -> None:
+            documents = [document.ranges for _, document in part]
             landed = self._landing.land_ledger(documents, now_us, clock=self._clock, seconds=LANDING_S_MAX)
-            report.ledger_ranges = landed.new
-            tried = len(waiting) - landed.left
-            for entry, _ in waiting[:tried]:
+            report.ledger_ranges += landed.new
+            tried = len(part) - landed.left
+            for entry, _ in part[:tried]:
                 entry.land()
-            for entry, _ in waiting[tried:]:
+            for entry, _ in part[tried:]:
                 entry.untried = True
+
+        self._in_parts(waiting, land, report)
 
     def _land_told(self, kind: type[Told], table: str, group: Group, report: Report, now_us: int) -> int:
         """What gateways tell in rows of this table; returns how many have landed. After a crash one may be there twice:
         a statement's digest tells, and of what is said of clocks readers take one of those that say the same."""
         waiting = _waiting(group, kind)
-        with self._attempt([entry for entry, _ in waiting], report):
-            rows = [row for _, told in waiting for row in told.rows]
-            self._landing.land_records(table, rows, now_us)
-            for entry, _ in waiting:
+
+        def land(part: Sequence[tuple[Entry, Told]]) -> None:
+            self._landing.land_records(table, [row for _, told in part for row in told.rows], now_us)
+            for entry, _ in part:
                 entry.land()
-            return len(rows)
-        return 0
+
+        self._in_parts(waiting, land, report)
+        return sum(len(told.rows) for entry, told in waiting if entry.verdict is Verdict.LANDED)
 
     def _quarantine(self, group: Group, report: Report, now_us: int) -> None:
         entries = _waiting(group, Unreadable)
@@ -185,11 +207,24 @@ class Lander:
 
     def _land_rest(self, group: Group, report: Report, now_us: int) -> None:
         with self._attempt((), report):
-            self._landing.land_records("gateway_status", group.states, now_us)
-            report.states, group.states = len(group.states), []
+            report.states, group.states = self._land_states(group.states, now_us), []
         with self._attempt((), report):
             self.registry.directory.seen(group.seen)
             group.seen = {}
+
+    def _land_states(self, states: Sequence[Mapping[str, Any]], now_us: int) -> int:
+        """Returns how many have landed. One of which no row can be made is forgotten: the next one says the same."""
+        try:
+            self._landing.land_records("gateway_status", states, now_us)
+        except HUB_FAULTS:
+            raise
+        except Exception:
+            half = len(states) // 2
+            if half:
+                return self._land_states(states[:half], now_us) + self._land_states(states[half:], now_us)
+            log.exception("gateway %s: its status cannot be landed, and is forgotten", states[0]["gateway"])
+            return 0
+        return len(states)
 
 
 def _waiting(group: Group, kind: type[T]) -> list[tuple[Entry, T]]:

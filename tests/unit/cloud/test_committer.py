@@ -18,7 +18,8 @@ import sqlalchemy as sa
 from bridge.batch import decode, encode
 from bridge.message import Run, Stored
 from cloud.hub.committer import Committer
-from cloud.hub.groups import Group, Key, LedgerDocument, Lineage, Presence, Report, Session, Verdict
+from cloud.hub.documents import presence_row
+from cloud.hub.groups import ClockOffsets, Group, Key, LedgerDocument, Lineage, Presence, Report, Session, Verdict
 from cloud.hub.lander import Lander
 from cloud.hub.registry.location import sqlite_file
 from cloud.hub.registry.registry import Registry
@@ -532,6 +533,32 @@ class TestWhatTheHubCannotDo:
             await bench.answered(2)
 
         assert run(tmp_path, scenario).answers[-1] == ("ledger", Verdict.LANDED)
+
+    def test_what_one_gateway_says_keeps_nothing_back_that_others_say(self, tmp_path: Path) -> None:
+        """Of a time at the end of the calendar no row can be made: a fault of ours that documents let through."""
+        end_us = 253_402_300_799_999_999
+
+        def told(gateway: str, at_us: int) -> list[tuple[str, Any]]:
+            stretch = {"tenant": "default", "gateway": gateway, "boot": "b", "stretch": 1, "known": "not yet"}
+            times = {"began": at_us, "told_at": at_us, "heard_at": at_us, "whole": False}
+            ledger = LedgerDocument([LedgerRange("default", gateway, "e", "a", 3, 4, 1, "x", at_us)])
+            return [("ledger", ledger), ("clock", ClockOffsets([stretch | times]))]
+
+        async def scenario(bench: Bench) -> None:
+            for gateway, at_us in (("gw1", 1), ("bad", end_us), ("gw2", 1), ("gw3", 1)):
+                session = bench.session(gateway)
+                bench.committer.put_state(presence_row(session, "running", at_us))
+                for name, content in told(gateway, at_us):
+                    bench.put(session, f"{name} {gateway}", content)
+            await bench.answered(6)
+            assert not bench.committer.failing
+            assert {session.gateway for session, _ in bench.committer.held} == {"bad"}
+
+        answered = dict(run(tmp_path, scenario).answers)
+        assert answered == {f"{kind} gw{n}": Verdict.LANDED for kind in ("ledger", "clock") for n in (1, 2, 3)}
+        for table in ("ledger", "clock_offsets", "gateway_status"):
+            found = sorted(row["gateway"] for row in rows(tmp_path / "lake", table))
+            assert found == ["gw1", "gw2", "gw3"], table
 
     def test_landing_that_does_not_end_is_told_from_the_age_of_what_waits(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

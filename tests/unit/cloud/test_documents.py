@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from bridge.resources.endpoint import Endpoint
@@ -14,6 +15,7 @@ from cloud.hub.groups import Session
 from cloud.hub.limits import STATEMENTS_MAX
 from cloud.lake.landing import LedgerRange
 from cloud.lake.rows import records
+from cloud.place.data_file import statistics
 
 NOW_US = 1_795_250_665_237_123
 SESSION = Session("default", "gw1", "-")
@@ -53,7 +55,42 @@ def test_ledger_documents_have_one_range_or_several() -> None:
     assert list(ledger_ranges(SESSION, {"ranges": [RANGE, RANGE]}, NOW_US)) == [expected, expected]
 
 
-@pytest.mark.parametrize("change", [{"last_sequence": 2}, {"first_sequence": -1}, {"reason": None}, {"epoch": 1}])
+@pytest.mark.parametrize(
+    "time",
+    [
+        "9999-12-31T23:59:59.999999Z",
+        "9999-12-31T23:59:59-12:00",
+        "0001-01-01T00:00:00+12:00",
+        "1969-12-31T23:59:59Z",
+        1 << 64,
+        -1,
+    ],
+)
+def test_a_time_at_an_end_of_the_calendar_is_none(time: object) -> None:
+    """A row with it could not be landed, nor what others say beside it."""
+    document = msgspec.json.decode(msgspec.json.encode({**RANGE, "decided_at": time}))
+    [entry] = ledger_ranges(SESSION, document, NOW_US)
+    status = status_row(SESSION, {"reported_at": time, "backlog_oldest_at": time}, NOW_US)
+    assert (entry.decided_at, status["reported_at"], status["backlog_oldest_at"]) == (NOW_US, NOW_US, NOW_US)
+
+
+def test_the_last_time_there_is_can_be_landed() -> None:
+    """In 2262, the end of what nanoseconds reach."""
+    row = status_row(SESSION, {"reported_at": (1 << 63) - 1}, NOW_US)
+    latest = statistics(records("gateway_status", [row], NOW_US))["maxValues"]
+    assert latest["reported_at"] == "2262-04-11T23:47:16.855Z"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"last_sequence": 2},
+        {"first_sequence": -1},
+        {"last_sequence": (1 << 63) - 1},
+        {"reason": None},
+        {"epoch": 1},
+    ],
+)
 def test_a_ledger_document_that_cannot_be_right_is_refused(change: dict[str, object]) -> None:
     with pytest.raises(DocumentError):
         ledger_ranges(SESSION, {**RANGE, **change}, NOW_US)
