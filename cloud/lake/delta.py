@@ -57,6 +57,9 @@ class DeltaLake:
     def committed(self, table: str, application: str) -> int | None:
         return self._tables[table].committed(application)
 
+    def settled(self, table: str, transaction: Transaction) -> bool:
+        return self._tables[table].settled(transaction)
+
     def landed(self, tenant: str, gateway: str) -> Iterator[Sequence[SequenceRange]]:
         for rows in self._tables["telemetry"].read(
             ["epoch", "address", "sequence"], {"tenant": tenant, "gateway": gateway}

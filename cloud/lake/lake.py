@@ -48,6 +48,11 @@ class Lake(Protocol):
         """The last commit id of an application in the table; None for none. What it tells is on the medium."""
         ...
 
+    def settled(self, table: str, transaction: Transaction) -> bool:
+        """Whether this transaction is in the table, on the medium, for good: what has not come there never will,
+        whatever is still on its way, or whoever was about to commit it and was held up."""
+        ...
+
     def landed(self, tenant: str, gateway: str) -> Iterator[Sequence[SequenceRange]]:
         """Every sequence of a gateway in `telemetry`, as of now, a data file at a time: for the rebuilding of a
         damaged registry, so it may be slow."""

@@ -9,8 +9,8 @@ A landing is four steps, and each is durable before the next begins:
 4. the caller acknowledges.
 
 After a crash, or an error whose outcome is not known, `resolve` asks the table for the id: it is there, then the commit
-is confirmed, or it is not and never will be (it has one committer), then it is forgotten. What arrives again after a
-confirmed commit is trimmed; what arrives again after a forgotten one lands.
+is confirmed, or it is not, then the table takes it no more, whoever may still be about to commit it, and it is
+forgotten. What arrives again after a confirmed commit is trimmed; what arrives again after a forgotten one lands.
 
 This module has no thread, clock, socket, disk or database of its own: `cloud.hub.lander` calls it from one thread.
 """
@@ -202,8 +202,8 @@ class Landing:
     def resolve(self) -> None:
         """Confirm or forget every prepared commit. Raises `CannotLand`; may be called again."""
         for prepared in self._commits.unresolved():
-            found = self._lake.committed(prepared.table, self._commits.application(prepared))
-            if found is not None and found >= prepared.commit:
+            transaction = Transaction(self._commits.application(prepared), prepared.commit)
+            if self._lake.settled(prepared.table, transaction):
                 self._commits.confirm(prepared, self._lake.versions[prepared.table])
             else:
                 self._commits.forget(prepared)

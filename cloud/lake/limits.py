@@ -57,6 +57,10 @@ RETRY_S_FIRST = 0.5
 RETRY_S_MAX = 30.0
 """Longest pause between two tries: how late the hub notices that there is space again."""
 
+FENCED_WITHIN = 10
+"""Versions that others may take before an entry of ours: only an optimize or vacuum by somebody else commits beside the
+hub, seconds or more for each."""
+
 SMALL_FILE_BYTES_MAX = 4 * 1024 * 1024
 """Bytes of a data file that is put together with others of its day; a larger one is left as it is. Each of these may
 be written anew with every `COMPACTED_FILES_MIN` others until it has grown that large: less than 0.1 MB/s."""

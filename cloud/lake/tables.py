@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote
@@ -30,6 +31,7 @@ from cloud.lake.lake import Transaction
 from cloud.lake.limits import (
     COMPACTED_FILES_MAX,
     COMPACTED_FILES_MIN,
+    FENCED_WITHIN,
     LOG_KEPT_DAYS,
 )
 from cloud.place.data_file import written
@@ -38,6 +40,9 @@ from cloud.place.place import LOG, Place, Somewhere, place_of
 from edge.output.logs import said
 
 log = logging.getLogger(__name__)
+
+_FENCED = "/fenced"
+"""Behind an application's name: the name under which its last transaction stands that comes too late."""
 
 
 @contextlib.contextmanager
@@ -109,6 +114,22 @@ class Table:
             _sync_log(self._place, self.version)
         return None if found is None else int(found)
 
+    def settled(self, transaction: Transaction) -> bool:
+        """Whether a transaction is in the table, for good. Raises `LakeError`.
+
+        A store may still put there what its sender has given up: an entry for the version behind the newest. And who
+        writes under the same application, from a copy of a data directory, may be about to commit. So that version is
+        taken, by an entry that says up to which transaction nothing more is taken, and whoever commits looks.
+        """
+        for _ in range(FENCED_WITHIN):
+            found = self.committed(transaction.application)
+            if _is_in(transaction, found):
+                return True
+            with lake_errors(f"table {self.name} cannot be written"):
+                if self._entered(_fence(transaction, found or 0)):
+                    return False
+        raise LakeError(f"table {self.name} cannot be written: others commit to it again and again")
+
     def read(self, columns: Sequence[str], equal: Mapping[str, str]) -> Iterator[pa.Table]:
         """These columns of the rows whose columns `equal` these values, a data file at a time. Raises `LakeError`."""
         with lake_errors(f"table {self.name} cannot be read"):
@@ -130,6 +151,8 @@ class Table:
             self._failpoint("written")
             transactions = None if transaction is None else [AppTransaction(*transaction)]
             self._delta.update_incremental()
+            if transaction is not None and self._is_fenced(transaction):
+                raise LakeError(f"table {self.name} takes commit {transaction.commit} no more: somebody has settled it")
             self._delta.create_write_transaction(
                 [action],
                 mode="append",
@@ -145,6 +168,10 @@ class Table:
             self._failpoint("synced")
         self._appended += 1
         return self.version
+
+    def _is_fenced(self, transaction: Transaction) -> bool:
+        """By the version that was opened; of one that comes then, delta-rs tells that it names the application."""
+        return _is_in(transaction, self._delta.transaction_version(transaction.application + _FENCED))
 
     def compact(self) -> int:
         """Put small files of one day together when there are enough of them; returns how many, 0 for none.
@@ -164,15 +191,22 @@ class Table:
             kept = pa.schema([field for field in spec.arrow_schema if field.name not in spec.partition_by])
             action = written(self._place, row_groups(map(self._rows_of, files), kept), dict(files[0].partition))
             self._failpoint("rewritten")
-            content = entry(files, action, action.modification_time)
-            if not self._place.put_new(f"{LOG}/{self.version + 1:020}.json", content):
+            if not self._entered(entry(files, action, action.modification_time)):
                 self._place.delete(action.path)  # others have committed meanwhile: another time
                 return 0
-            self._delta.update_incremental()
-            _sync_log(self._place, self.version)
         if len(files) == COMPACTED_FILES_MAX:  # there may be more
             self._appended = COMPACTED_FILES_MIN
         return len(files)
+
+    def _entered(self, content: bytes) -> bool:
+        """Make this the entry of the next version, on the medium on return; False where somebody else has one there. A
+        store that had done it and answered with an error refuses when it is asked again: what is there tells."""
+        name = f"{LOG}/{self.version + 1:020}.json"
+        if not self._place.put_new(name, content) and self._place.read(name) != content:
+            return False
+        self._delta.update_incremental()
+        _sync_log(self._place, self.version)
+        return True
 
     def _rows_of(self, file: SmallFile) -> pa.Table:
         try:
@@ -181,6 +215,19 @@ class Table:
         except (OSError, pa.ArrowException):
             self._unreadable.add(file.path)
             raise
+
+
+def _is_in(transaction: Transaction, found: int | None) -> bool:
+    return found is not None and found >= transaction.commit
+
+
+def _fence(transaction: Transaction, last: int) -> bytes:
+    """A log entry that changes no rows: an application's transactions up to this one come too late. `last`: the last of
+    it that is there, which is said once more, so that who commits for the application at the same moment meets it."""
+    info = {"timestamp": time.time_ns() // 1_000_000, "operation": "FENCE", "operationParameters": {}}
+    numbers = {transaction.application: last, transaction.application + _FENCED: transaction.commit}
+    actions = [{"commitInfo": info}, *({"txn": {"appId": name, "version": at}} for name, at in numbers.items())]
+    return b"".join(json.dumps(action).encode() + b"\n" for action in actions)
 
 
 def _created(place: Place, spec: TableContract) -> DeltaTable:

@@ -132,10 +132,12 @@ class Bucket:
         """Nothing has to be made: a folder is the beginning of names."""
 
     def check(self) -> None:
-        """An object is put once, and refused the second time."""
+        """An object is put once, and refused the second time. The first put may have been sent again by the client, and
+        have found itself there."""
         path = f"_probe/{uuid.uuid4()}"
         try:
-            if not self.put_new(path, b"") or self.put_new(path, b""):
+            self.put_new(path, b"")
+            if self.put_new(path, b""):
                 raise StoreError(
                     f"{self.uri}: the store does not know conditional writes (If-None-Match): two writers would "
                     "overwrite each other's commits"
@@ -148,10 +150,12 @@ class Bucket:
     def create(self, path: str) -> Iterator[IO[bytes]]:
         content = io.BytesIO()
         yield content
-        if not self.put_new(path, content.getbuffer()):
+        if not self.put_new(path, content.getbuffer()) and self.read(path) != content.getvalue():
             raise FileExistsError(f"{self.uri}/{path}")
 
     def put_new(self, path: str, content: bytes | memoryview) -> bool:
+        """False also where it was this put: a store that answers with an error after it has done it is asked again by
+        the client, and refuses. What is there tells."""
         try:
             with self._told(f"put {path}"):
                 obstore.put(self._store, self._key(path), content, mode="create", use_multipart=False)

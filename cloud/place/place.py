@@ -99,7 +99,8 @@ class Place(Protocol):
         ...
 
     def put_new(self, path: str, content: bytes) -> bool:
-        """Put an object there, whole; False where somebody else has put one: of several who try at once one does."""
+        """Put an object there, whole; False where there is one: of several who try at once one does. Whose it is what
+        is there tells: an answer may have been lost."""
         ...
 
     def delete(self, path: str) -> None:

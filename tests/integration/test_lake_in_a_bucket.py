@@ -31,6 +31,7 @@ from tests.support.cut_link import CutLink
 from tests.support.lake import manifests_asked_for
 from tests.support.processes import Waypost, edge, free_port, hub, wait_until
 from tests.support.publisher import Publisher
+from tests.support.put_gate import PutGate
 from tests.support.s3 import BUCKET, KEYS, ObjectStore
 
 FILES = 8
@@ -121,6 +122,32 @@ class TestTable:
             name for rows in again.read(["gateway"], {"gateway": "gw7"}) for name in rows["gateway"].to_pylist()
         ]
         assert gateways == ["gw7"]
+
+    def test_a_put_that_was_done_and_answered_with_an_error_counts(
+        self, store: ObjectStore, lake: Bucket, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The client sends it again by itself, and is refused: the entry it finds there is its own."""
+        for module in (tables, compaction):
+            monkeypatch.setattr(module, "COMPACTED_FILES_MIN", 2)
+        with PutGate(store.port) as gate:
+            monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{gate.port}")
+            gate.fail_answer_to_put_of("")
+            parse(lake.uri).check()
+            table = Table.open(parse(lake.uri), "gateway_status")
+            for number in range(2):
+                gate.fail_answer_to_put_of(".parquet")
+                table.append(state(number), Transaction("app", number + 1))
+            gate.fail_answer_to_put_of(f"{3:020}.json")
+            assert table.compact() == 2
+        found = lake.at("gateway_status").delta()
+        assert (len(found.file_uris()), found.to_pyarrow_table().num_rows) == (1, 2)
+
+    def test_what_was_not_committed_in_time_never_is(self, lake: Bucket) -> None:
+        """An entry that a hub had sent comes to be there after the next one has looked: it is refused."""
+        table = Table.open(lake, "gateway_status")
+        assert not table.settled(Transaction("app", 1))
+        assert not lake.put_new(f"gateway_status/_delta_log/{1:020}.json", b'{"txn":{"appId":"app","version":1}}\n')
+        assert table.append(state(2), Transaction("app", 2)) == 2
 
     def test_two_writers_take_one_version_each(self, lake: Bucket) -> None:
         one, other = Table.open(lake, "ledger"), Table.open(lake, "ledger")

@@ -86,6 +86,9 @@ class SimulatedLake:
         names = [version.transaction for version in self._tables[table] if version.transaction is not None]
         return max((name.commit for name in names if name.application == application), default=None)
 
+    def settled(self, table: str, transaction: Transaction) -> bool:
+        return (self.committed(table, transaction.application) or 0) >= transaction.commit
+
     def append(self, table: str, rows: Rows, transaction: Transaction | None = None) -> int:
         failure = self.failure
         if failure is not None and not self.uncertain:

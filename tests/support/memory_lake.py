@@ -37,6 +37,9 @@ class MemoryLake:
     def committed(self, table: str, application: str) -> int | None:
         return self._committed.get((table, application))
 
+    def settled(self, table: str, transaction: Transaction) -> bool:
+        return (self.committed(table, transaction.application) or 0) >= transaction.commit
+
     def landed(self, tenant: str, gateway: str) -> Iterator[Sequence[SequenceRange]]:
         for rows in list(self.appended["telemetry"]):
             whose = zip(rows.column("tenant").to_pylist(), rows.column("gateway").to_pylist(), strict=True)

@@ -15,7 +15,7 @@ class PutGate:
     """Passes requests to its own `port` on to the store at another one; a context manager.
 
     The next put of an object whose path ends as said meets `before` (which runs first, and may be a put of somebody
-    else's through this gate), or has its answer lost once the store has done it.
+    else's through this gate), or has its answer lost, or told to be an error, once the store has done it.
     """
 
     def __init__(self, store_port: int) -> None:
@@ -23,6 +23,7 @@ class PutGate:
         self._lock = threading.Lock()
         self._end: str | None = None
         self._before: Callable[[], object] | None = None
+        self._instead = 0
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _Passing)
         self._server.gate = self  # type: ignore[attr-defined]
         self._thread = threading.Thread(target=self._server.serve_forever, name="gate", daemon=True)
@@ -50,16 +51,23 @@ class PutGate:
         with self._lock:
             self._end, self._before = end, None
 
-    def passes(self, method: str, path: str) -> bool:
-        """A request has come: do what is to be done before it; False when its answer is to be lost."""
+    def fail_answer_to_put_of(self, end: str) -> None:
+        """The store does the next put of a path with this end, and who asked is told of an error."""
+        with self._lock:
+            self._end, self._before, self._instead = end, None, 500
+
+    def passes(self, method: str, path: str) -> int | None:
+        """A request has come: do what is to be done before it. What to answer in place of what the store does: None, an
+        error, or 0 for nothing."""
         with self._lock:
             if self._end is None or method != "PUT" or not path.partition("?")[0].endswith(self._end):
-                return True
+                return None
             act, self._end, self._before = self._before, None, None
+            instead, self._instead = self._instead, 0
         if act is None:
-            return False
+            return instead
         act()
-        return True
+        return None
 
 
 class _Passing(BaseHTTPRequestHandler):
@@ -69,15 +77,17 @@ class _Passing(BaseHTTPRequestHandler):
     def _pass(self) -> None:
         gate: PutGate = self.server.gate  # type: ignore[attr-defined]
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        heard = gate.passes(self.command, self.path)
+        instead = gate.passes(self.command, self.path)
         store = http.client.HTTPConnection("127.0.0.1", gate.store_port, timeout=ANSWER_S)
         headers = {name: value for name, value in self.headers.items() if name.lower() != "expect"}
         store.request(self.command, self.path, body, headers)
         answer = store.getresponse()
         content = answer.read()
         store.close()
-        if not heard:
+        if instead is not None:
             self.close_connection = True
+            if instead:
+                self.send_error(instead)
             return
         self.send_response_only(answer.status)
         for name, value in answer.getheaders():

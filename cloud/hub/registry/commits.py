@@ -25,7 +25,8 @@ from cloud.lake.sequences import SequenceRange, SequenceSet, Stream
 
 log = logging.getLogger(__name__)
 
-PREPARED, CONFIRMED = "prepared", "confirmed"
+PREPARED, CONFIRMED, FORGOTTEN = "prepared", "confirmed", "forgotten"
+"""What was forgotten stays for a while: its number is never given again, as the lake takes it no more."""
 TELEMETRY, LEDGER = "telemetry", "ledger"
 NUMBERED = (TELEMETRY, LEDGER)
 """The tables of the lake that have numbered commits."""
@@ -200,14 +201,14 @@ class Commits:
         done = commits.update().where(_row_of(prepared), commits.c.state == PREPARED)
         if tx.execute(done.values(state=CONFIRMED, version=version, ranges=b"")).rowcount != 1:
             raise RegistryError(f"commit {prepared.commit} of table {prepared.table} is not open any more")
-        older = (commits.c.state == CONFIRMED) & (commits.c.id <= prepared.commit - COMMITS_KEPT)
+        older = (commits.c.state != PREPARED) & (commits.c.id <= prepared.commit - COMMITS_KEPT)
         tx.execute(commits.delete().where(*_of_table(prepared), older))
         return changed
 
     def forget(self, prepared: Prepared) -> None:
         def work(tx: sa.Connection) -> None:
             self._writer.require(tx)
-            tx.execute(commits.delete().where(_row_of(prepared)))
+            tx.execute(commits.update().where(_row_of(prepared)).values(state=FORGOTTEN, ranges=b""))
 
         self._database.transaction(work)
 

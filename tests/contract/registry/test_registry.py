@@ -112,6 +112,8 @@ class TestCommits:
         assert later.commit > prepared.commit, "an id is not given twice while the program runs"
         with pytest.raises(RegistryError, match="not open any more"):
             commits.confirm(prepared, 1)
+        commits.forget(later)
+        assert place.open().commits.prepare("telemetry", [], 0).commit > later.commit, "nor after that"
 
     def test_a_ledger_range_is_known_once_confirmed(self, place: Place) -> None:
         registry = place.open()

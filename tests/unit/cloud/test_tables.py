@@ -6,6 +6,7 @@ import datetime
 import json
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pyarrow as pa
 import pytest
@@ -21,6 +22,7 @@ from cloud.lake.limits import COMPACTED_FILES_MIN, LOG_KEPT_DAYS
 from cloud.lake.rows import records
 from cloud.lake.tables import Table
 from cloud.place.data_file import added, statistics
+from cloud.place.folder import Folder
 from spark import delta_log
 
 NOW_US = 1_795_250_665_237_123
@@ -137,6 +139,64 @@ def test_a_table_with_a_column_of_another_type_is_refused(tmp_path: Path) -> Non
         Table.open(tmp_path, "manifests")
 
 
+class TestSettled:
+    """What has not been committed by now never will be."""
+
+    def ghost(self, number: int) -> bytes:
+        """An entry its sender has given up, as the store may put it there later."""
+        rows = {"add": {"path": "gone.parquet", "partitionValues": {}, "size": 1, "modificationTime": 1}}
+        marker = {"txn": {"appId": "app", "version": number}}
+        return b"".join(json.dumps(action).encode() + b"\n" for action in (rows, marker))
+
+    def test_what_is_on_its_way_comes_too_late(self, tmp_path: Path) -> None:
+        place, table = Folder(tmp_path / "gateway_status"), Table.open(tmp_path, "gateway_status")
+        assert not table.settled(Transaction("app", 1)), "also where there has been none"
+        table.append(state(2), Transaction("app", 2))
+        assert table.settled(Transaction("app", 2))
+        before = table.version
+        assert not table.settled(Transaction("app", 3))
+        assert not place.put_new(f"_delta_log/{before + 1:020}.json", self.ghost(3))
+        assert table.append(state(4), Transaction("app", 4)) == before + 2
+        assert (table.committed("app"), gateways(tmp_path)) == (4, ["gw2", "gw4"])
+        commit = delta_log.entry(tmp_path / "gateway_status", before + 1)
+        assert commit is not None
+        assert (commit.added, commit.takes_away) == ((), False)
+
+    def test_what_has_come_meanwhile_is_in(self, tmp_path: Path) -> None:
+        table, other = (Table.open(tmp_path, "gateway_status") for _ in range(2))
+        committed, found = table.committed, list[int | None]()
+
+        def looked(application: str) -> int | None:
+            found.append(committed(application))
+            if len(found) == 1:
+                other.append(state(1), Transaction("app", 1))
+            return found[-1]
+
+        with mock.patch.object(table, "committed", looked):
+            assert table.settled(Transaction("app", 1))
+        assert (found, gateways(tmp_path)) == ([None, 1], ["gw1"])
+
+    @pytest.mark.parametrize("moment", ["before it looks at the log", "before it commits"])
+    def test_who_is_held_up_and_goes_on_commits_nothing(self, tmp_path: Path, moment: str) -> None:
+        """Another hub has started from a copy of its data directory, with the same lake."""
+        another = Table.open(tmp_path, "gateway_status")
+        held_up = Table.open(tmp_path, "gateway_status")
+        held_up.append(state(1), Transaction("app", 1))
+
+        def settle(*_: object, **__: object) -> None:
+            assert not another.settled(Transaction("app", 2))
+
+        if moment == "before it commits":
+            delta = mock.patch.object(held_up, "_is_fenced", side_effect=settle, return_value=False)
+        else:
+            delta = mock.patch.object(held_up, "_failpoint", side_effect=lambda step: step == "written" and settle())
+        with delta, pytest.raises(LakeError):
+            held_up.append(state(2), Transaction("app", 2))
+        assert gateways(tmp_path) == ["gw1"]
+        held_up.append(state(3), Transaction("app", 3))
+        assert gateways(tmp_path) == ["gw1", "gw3"]
+
+
 class TestCompaction:
     """Small files of a day become one: no row more or less, and nobody who follows the commits sees it."""
 
@@ -166,6 +226,19 @@ class TestCompaction:
         assert DeltaTable(tmp_path / "gateway_status", version=found.version() - 1).to_pyarrow_table().num_rows == 64
         assert table.append(state(64), Transaction("app", 65)) == found.version() + 1
         assert gateways(tmp_path) == self.names(65)
+
+    def test_an_entry_that_is_there_although_its_put_was_refused_is_kept(self, tmp_path: Path) -> None:
+        """A store has put it there, answered with an error, and refuses when it is asked again."""
+        table, put_new = self.filled(tmp_path, COMPACTED_FILES_MIN), Folder.put_new
+
+        def refused(place: Folder, path: str, content: bytes) -> bool:
+            assert put_new(place, path, content)
+            return False
+
+        with mock.patch.object(Folder, "put_new", refused):
+            assert table.compact() == COMPACTED_FILES_MIN
+        assert len(DeltaTable(tmp_path / "gateway_status").file_uris()) == 1
+        assert gateways(tmp_path) == self.names(COMPACTED_FILES_MIN)
 
     def test_who_dies_on_the_way_leaves_the_table_as_it_was(self, tmp_path: Path) -> None:
         self.filled(tmp_path, COMPACTED_FILES_MIN)
