@@ -25,12 +25,18 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
+class TakenMeanwhile(RuntimeError):
+    """Another program writes the outputs of a step at the same time. What it has taken is taken; nothing is lost."""
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
     """Commits of the source that were not taken yet, and the way to write what comes of them.
 
     `rows`     what they added; `count` of them, as the log counts or about.
     `made_of`  what the outputs are made of once they have taken this; None when that is no version of the source.
+    `begin`    where it begins; None: at the start. Every way to write raises `TakenMeanwhile` where another program has
+               taken some of it since, or has made the output anew.
     """
 
     lake: Lake
@@ -38,6 +44,7 @@ class Batch:
     count: int
     made_of: Provenance | None
     markers: Mapping[str, Transaction]
+    begin: Position | None = None
 
     def aside(self, rows: DataFrame) -> DataFrame:
         """`rows`, made in so few tasks at once that a job people wait for always finds a place for its own."""
@@ -46,15 +53,27 @@ class Batch:
 
     def append(self, output: str, rows: DataFrame, made_of: Provenance | None = None) -> None:
         """Append `rows` to a table, once. `made_of`: what the commit says instead of this batch's."""
-        self.lake.append(output, rows, self.markers[output], made_of if made_of is not None else self.made_of)
+        self.lake.append(output, rows, self._turn(output), made_of if made_of is not None else self.made_of)
 
     def fold(self, output: str, rows: DataFrame, how: Mapping[str, str]) -> DataFrame:
         """Fold partial aggregates of this batch into a table, once, and return them; see `Lake.fold`."""
-        return self.lake.fold(output, rows, how, self.markers[output], self.made_of)
+        return self.lake.fold(output, rows, how, self._turn(output), self.made_of)
 
     def overwrite(self, output: str, rows: DataFrame) -> None:
         """Put `rows` in place of all of a table, once."""
-        self.lake.overwrite(output, rows, self.markers[output], self.made_of)
+        self.lake.overwrite(output, rows, self._turn(output), self.made_of)
+
+    def _turn(self, output: str) -> Transaction:
+        """Under which transaction an output takes this batch: a higher one than it has taken, of the same job, does not
+        show that it has some of the rows already. Raises `TakenMeanwhile`."""
+        turn, table = self.markers[output], self.lake.at(output).delta()
+        if not turn.application.endswith(f"/{table.metadata().id}"):
+            raise TakenMeanwhile(f"table {output} was made anew by another program meanwhile: let one run at a time")
+        applied = table.transaction_version(turn.application)
+        begun = self.begin.marker() if self.begin is not None else -1
+        if applied is not None and begun < applied < turn.version:
+            raise TakenMeanwhile(f"another program writes table {output} at the same time: let one run at a time")
+        return turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,14 +116,16 @@ class Following:
         damage = Damage(lake, self.source, self.name)
         rows_in = 0
         ended = furthest if furthest != begin else None
+        done = begin
         for span in spans(lake, self.source, source, begin, ended, self.batch_rows):
             made_of = self._made_of(lake, source, span)
             markers = {name: Transaction(application, span.end.marker()) for name, application in applications.items()}
             session.fit(lake.session, few=span.rows <= self.few_rows)
             for files, rows in damage.attempts(span):
                 with damage.noticed(files):
-                    self.take(Batch(lake, rows, span.rows, made_of, markers))
+                    self.take(Batch(lake, rows, span.rows, made_of, markers, done))
                     rows_in += sum(file.rows or 0 for file in files)
+            done = span.end
         written = sum(lake.rows_written(name, state.version) for name, state in before.items())
         return Outcome(rows_in, written, damage.notes)
 

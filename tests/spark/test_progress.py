@@ -5,12 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, cast
 
+import pyarrow as pa
 import pytest
 
+from spark import gathered
 from spark.jobs import catalog, progress
+from spark.jobs.following import Batch, TakenMeanwhile
 from spark.jobs.outcome import Job
 from spark.jobs.progress import BATCH_ROWS_MAX, Position, SourceLost, spans
-from spark.tables import Lake
+from spark.tables import Lake, Transaction
 from tests.spark import lakes
 from tests.spark.lakes import message
 
@@ -44,6 +47,51 @@ def test_at_first_the_table_is_taken_as_it_is_and_then_commit_by_commit(lake: La
     lakes.write(lake.place.path, "telemetry", [message(4)])
     assert taken(lake, Position(4)) == [(1, Position(5), 4)]
     assert taken(lake, Position(2)) == [(3, Position(5), 4)]
+
+
+class _Counted(Lake):
+    """What is appended is counted, and not written."""
+
+    appended = 0
+
+    def append(self, name: str, rows: Any, transaction: Transaction, made_of: Any = None) -> None:
+        self.appended += 1
+
+
+NOBODY, SAME, SOME, ALL = None, Position(4), Position(5), Position(7)
+"""How far another program has taken commits, of a batch from 4 to 7."""
+
+
+@pytest.mark.parametrize(("taken_by_others", "goes"), [(NOBODY, True), (SAME, True), (SOME, False), (ALL, True)])
+@pytest.mark.parametrize("at_first", [False, True])
+def test_what_another_program_has_taken_some_of_is_not_taken_again(
+    tmp_path: Path, taken_by_others: Position | None, goes: bool, at_first: bool
+) -> None:
+    lake = _Counted(cast(Any, None), tmp_path)
+    state = lake.ensure("gateway_backlog")
+    turn = Transaction(f"backlog@1/source/{state.id}", Position(7).marker())
+    begin = None if at_first else Position(4)
+    batch = Batch(lake, cast(Any, None), 1, None, {"gateway_backlog": turn}, begin)
+    if taken_by_others is not None:
+        place = lake.at("gateway_backlog")
+        nothing = pa.schema(place.delta().schema().to_arrow()).empty_table()
+        gathered.write(place, nothing, gathered.Commit(turn.application, taken_by_others.marker(), {}))
+    if goes and not (at_first and taken_by_others is SAME):
+        batch.append("gateway_backlog", cast(Any, None))
+    else:
+        with pytest.raises(TakenMeanwhile, match="at the same time"):
+            batch.append("gateway_backlog", cast(Any, None))
+    assert lake.appended == (goes and not (at_first and taken_by_others is SAME))
+
+
+def test_what_another_program_has_made_anew_is_not_written(tmp_path: Path) -> None:
+    """A program of another revision, say, which knows nothing of what is in it."""
+    lake = _Counted(cast(Any, None), tmp_path)
+    turn = Transaction(f"backlog@1/source/{lake.ensure('gateway_backlog').id}", Position(7).marker())
+    lake.recreate("gateway_backlog")
+    with pytest.raises(TakenMeanwhile, match="made anew"):
+        Batch(lake, cast(Any, None), 1, None, {"gateway_backlog": turn}).append("gateway_backlog", cast(Any, None))
+    assert lake.appended == 0
 
 
 def test_batches_are_bounded(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
