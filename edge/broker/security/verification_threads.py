@@ -48,4 +48,8 @@ NICE = 10
 
 def _step_back() -> None:
     if hasattr(os, "setpriority") and os.uname().sysname == "Linux":
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
+        thread = threading.get_native_id()
+        # Never forward: a gateway that was itself started further back may not, and a pool whose threads do not start
+        # verifies nothing, so that nobody would be let in.
+        if os.getpriority(os.PRIO_PROCESS, thread) < NICE:
+            os.setpriority(os.PRIO_PROCESS, thread, NICE)
