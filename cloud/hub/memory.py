@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import sys
+from importlib.abc import MetaPathFinder
 
 import pyarrow as pa
 
@@ -20,7 +21,19 @@ def keep_pandas_out() -> None:
     pyarrow imports pandas, where it is installed, when it makes its first array: 0.2 s of processor time in the first
     landing, and 57 MiB, to ask whether a list is one of pandas' own.
     """
-    sys.modules["pandas"] = None  # type: ignore[assignment]
+    sys.meta_path.insert(0, _WithoutPandas())
+
+
+class _WithoutPandas(MetaPathFinder):
+    """Pandas is not installed, for this process.
+
+    ``None`` in `sys.modules` says so to Python, but compiled code of pyarrow takes it for the module, and the first
+    table it made ended in AttributeError.
+    """
+
+    def find_spec(self, name: str, *_: object) -> None:
+        if name == "pandas":
+            raise ModuleNotFoundError("a hub needs no pandas", name=name)
 
 
 def give_back() -> None:

@@ -1,0 +1,22 @@
+"""What a hub keeps out of its memory, seen in a process of its own: there is one list of modules in each."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+FIRST = """
+import sys
+from cloud.hub.memory import keep_pandas_out
+keep_pandas_out()
+import pyarrow as pa
+print(len({}), "pandas" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize("made", ["pa.table({'a': [1]})", "pa.array([1])", "pa.record_batch({'a': [1]})"])
+def test_the_first_thing_arrow_makes_does_not_look_for_pandas(made: str) -> None:
+    done = subprocess.run([sys.executable, "-c", FIRST.format(made)], capture_output=True, text=True, check=False)
+    assert done.stdout == "1 False\n", done.stderr
