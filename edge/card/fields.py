@@ -11,6 +11,7 @@ from typing import Final
 from bridge.enrolment import Token
 from bridge.resources.endpoint import valid_host
 from bridge.resources.values import HubUrl
+from bridge.topic_filter import filter_fault
 
 PLACEHOLDER: Final = "(secret)"
 """In the place of a secret where a file is shown, and in the one that stays on the card."""
@@ -130,6 +131,17 @@ def token(value: str) -> str:
 
 def server(value: str) -> str:
     """A time server's name or address."""
-    if not value.isprintable():
-        raise ValueError("a time server is a host's name or its address")
+    if not re.fullmatch(r"[A-Za-z0-9.:_-]+", value):
+        raise ValueError(f'"{value}" is no time server: a host\'s name or its address is wanted')
     return valid_host(value)
+
+
+def topic_filter(value: str) -> str:
+    """What goes to the hub."""
+    fault = "a filter is not empty" if not value else filter_fault(value)
+    # For files a trailing asterisk means everything below; here it would match nothing, and nothing would go there.
+    if not fault and value.endswith("*"):
+        fault = f'"{value}": wildcards are + and #'
+    if fault:
+        raise ValueError(fault)
+    return value

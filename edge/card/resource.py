@@ -22,7 +22,7 @@ FILE_BYTES_MAX: Final = 64 << 10
 KEYS_MAX: Final = 100
 """SSH keys, time servers, filters: whoever needs more has another way to say it."""
 
-Filter = Annotated[str, msgspec.Meta(min_length=1, max_length=65535)]
+Filter = Annotated[str, read_by(fields.topic_filter, str)]
 
 
 class Cable(Part, frozen=True, kw_only=True):

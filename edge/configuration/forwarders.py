@@ -9,10 +9,11 @@ from bridge.forwarders.mapping import MappingError, fits, is_template
 from bridge.resources import schema
 from bridge.resources.errors import Path
 from bridge.resources.resource import Check, Errors, Resource, error_at, of_kind
+from bridge.topic_filter import filter_fault
 from edge.broker.configuration import ConnectorType, Direction, ForwarderPart
 from edge.broker.message.json_condition import JsonConditionError
 from edge.broker.message.selector import SelectorError
-from edge.broker.model.topics import filter_fault, is_filter
+from edge.broker.model.topics import is_filter
 from edge.broker.router.forwarder_filter import wanted_by
 from edge.configuration.loops import HUB, connectors_of, remote_of, rings, ways
 from edge.configuration.resources import AddressSpaceSpec, AddressSpec, GatewaySpec

@@ -15,8 +15,9 @@ from bridge.forwarders.mapping import as_pattern
 from bridge.resources import values
 from bridge.resources.errors import Path
 from bridge.resources.resource import Resource, of_kind
+from bridge.topic_filter import filter_fault
 from edge.broker.configuration import Connector, Direction, ForwarderPart
-from edge.broker.model.topics import filter_fault, overlaps
+from edge.broker.model.topics import overlaps
 from edge.configuration.resources import AddressSpaceSpec, AddressSpec, GatewaySpec
 
 Peers = frozenset[tuple[str, int]]

@@ -20,6 +20,7 @@ from bridge.resources.declaration import fields_of
 from bridge.resources.errors import Path
 from bridge.resources.resource import Check, Errors, Resource, error_at, of_kind
 from bridge.sasl.scram import ScramError, prepare
+from bridge.topic_filter import filter_fault
 from edge.broker.configuration import (
     Authentication,
     Connector,
@@ -30,7 +31,7 @@ from edge.broker.hono.tenant import ALL, IDENTIFIER
 from edge.broker.limits import MEMORY_MESSAGES_MIN, Limits
 from edge.broker.model.address_policy import AddressPolicy
 from edge.broker.model.addresses import AddressType
-from edge.broker.model.topics import filter_fault, is_filter
+from edge.broker.model.topics import is_filter
 from edge.broker.security.limits import PASSWORD_BYTES_MAX, RULES_PER_USER_MAX, USERNAME_CHARACTERS_MAX
 from edge.broker.security.site import host_name
 from edge.configuration.connectors import connector_directions, connector_faults

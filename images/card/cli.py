@@ -61,6 +61,8 @@ def configure(
         return
     if target is None or ("=" in str(target) and not target.exists()):
         raise ImageError("which file?", hint="for example: waypost image configure hall.yaml name=hall", code=USAGE)
+    if base is not None and CSV not in (target.suffix, "" if source is None else source.suffix):
+        raise ImageError("--base goes with a CSV", code=USAGE)
     if show or check:
         if values or source is not None:
             raise ImageError("--show and --check write nothing: give a file alone", code=USAGE)
@@ -151,7 +153,8 @@ def _write_fleet(folder: Path, source: Path, base: Plain | None) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ImageError(f"{folder}: {error.strerror}", code=USAGE) from None
+        hint = "with a CSV, FILE is a folder: it gets a file for each row"
+        raise ImageError(f"{folder}: {error.strerror}", hint=hint, code=USAGE) from None
     for each in made:
         _write(folder / f"{each.card.name}.yaml", each.card.text)
         click.echo(folder / f"{each.card.name}.yaml")

@@ -84,8 +84,21 @@ def of_arguments(words: Sequence[str], base: Plain | None) -> Written:
         if not equals:
             raise ImageError(f"{name}: expected NAME=VALUE, for example hub.url=amqps://hub.example:5671", code=USAGE)
         _require_known(name, "the command line")
-        given[name] = read_small(Path(value[1:])).decode("utf-8", "replace").strip() if value[:1] == "@" else value
+        given[name] = _text_of(name, Path(value[1:])) if value[:1] == "@" else value
     return _made(given, base, Origin("the command line", {(): 0}))
+
+
+def _text_of(name: str, path: Path) -> str:
+    """What ``NAME=@FILE`` takes. Raises ImageError."""
+    try:
+        text = read_small(path).decode("utf-8", "replace").strip()
+    except ImageError as error:
+        hint = "the file the hub's `waypost fleet token create` was printed into" if name == "hub.token" else ""
+        raise ImageError(f"{name}=@{error.message}", hint=hint, code=USAGE) from None
+    if "PRIVATE KEY" in text:  # else each of its lines would be said to be no key
+        hint = "give the public one, from the file that ends in .pub"
+        raise ImageError(f"{name}=@{path}: this is a private key", hint=hint, code=USAGE)
+    return text
 
 
 def of_csv(path: Path, base: Plain | None) -> list[Written]:
@@ -99,20 +112,25 @@ def of_csv(path: Path, base: Plain | None) -> list[Written]:
         raise ImageError(f"{path}, row {row}: a column {NAME} is wanted, and each column once", code=USAGE)
     made: list[Written] = []
     errors: list[ConfigurationError] = []
-    first_rows: dict[str, int] = {}
+    names_seen, tokens_seen = dict[str, int](), dict[str, int]()
     for row, cells in rows:
         if any(cell and not name for name, cell in zip_longest(names, cells, fillvalue="")):
             errors.append(ConfigurationError(str(path), row, "", "a cell is in a column that has no name"))
             continue
         given = {name: cell for name, cell in zip(names, cells, strict=False) if cell}
-        try:
-            one = _made(given, base, Origin(str(path), {(): row}))
+        try:  # a row is a gateway of its own, whatever the one is called that the document was written for
+            one = _made({NAME: "", **given}, base, Origin(str(path), {(): row}))
         except _Wrong as wrong:
             errors += wrong.errors
             continue
-        first = first_rows.setdefault(one.card.name, row)
+        first = names_seen.setdefault(one.card.name, row)
         if first != row:
             errors.append(ConfigurationError(str(path), row, NAME, f"{one.card.name} is in row {first} already"))
+        token = one.card.spec.hub.token if one.card.spec.hub is not None else ""
+        first = tokens_seen.setdefault(token, row) if token else row
+        if first != row:
+            words = f"is that of row {first}, and a token lets one gateway in: waypost fleet token create --count 2"
+            errors.append(ConfigurationError(str(path), row, "hub.token", words))
         made.append(one)
     if len(made) > CARDS_MAX:
         errors.append(ConfigurationError(str(path), 0, "", f"{CARDS_MAX} rows at most"))

@@ -145,8 +145,8 @@ def selection_of(
     cursor: str | None = None,
 ) -> Selection:
     """What the options say. Raises click.UsageError."""
+    from bridge.topic_filter import filter_fault
     from edge.appliance.store.selection import Selection, moment
-    from edge.broker.model.topics import filter_fault
 
     fault = filter_fault(address) if address is not None else None
     if fault:

@@ -8,12 +8,9 @@ match them too begins with ``$+`` or ``$#`` here, which no client can write, as 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, Generic, TypeVar
+from typing import Generic, TypeVar
 
 T = TypeVar("T")
-
-NAME_BYTES_MAX: Final = 65_535
-"""A topic name or filter (MQTT 5 section 4.7.3)."""
 
 EVERY_NAME = {"+": "$+", "#": "$#"}
 """First level of a filter, by the wildcard it is, when it is to match names that begin with ``$`` too."""
@@ -44,18 +41,6 @@ def filter_levels(pattern: str) -> list[str]:
 def is_filter(name: str) -> bool:
     """True when the name contains a wildcard character."""
     return "+" in name or "#" in name
-
-
-def filter_fault(pattern: str) -> str:
-    """Why this is no topic filter (MQTT 5 section 4.7.1); empty when it is one."""
-    levels = pattern.split("/")
-    if len(pattern.encode("utf-8", "surrogatepass")) > NAME_BYTES_MAX or "\0" in pattern:
-        return f'longer than {NAME_BYTES_MAX} bytes, or with a null character: "{pattern[:40]}…"'
-    if any("#" in level and level != "#" for level in levels) or "#" in levels[:-1]:
-        return f'"{pattern}": # stands alone in the last level'
-    if any("+" in level and level != "+" for level in levels):
-        return f'"{pattern}": + stands alone in its level'
-    return ""
 
 
 def matches(pattern: str, name: str) -> bool:

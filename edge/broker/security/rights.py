@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from bridge.topic_filter import filter_fault
 from edge.broker.model.authorization import Operation, Rule
-from edge.broker.model.topics import filter_fault
 
 
 def read(texts: Iterable[str]) -> tuple[Rule, ...]:

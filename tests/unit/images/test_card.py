@@ -86,10 +86,13 @@ class TestTheFile:
         ("hub.failover=amqps://hub.example ws://hub.example", "without TLS"), ("hub.failover=hub", "is not a hub URL"),
         ("hub.proxy.host=a/b", "no host"), ("hub.proxy.port=http", "port"), ("hub.proxy.username=a:b", "with a colon"),
         (f"hub.proxy.password={PLACEHOLDER}", "write the secret itself"), ("hub.proxy=x", "no setting is called"),
-        ("hub.token=wpt1.x.y.z", "token"), ("hub.forward=", "forward"), ("timeServers=a/b", "no host"),
+        ("hub.token=wpt1.x.y.z", "token"), ("hub.forward=", "forward"),
+        ("hub.forward=plant/#/x", "# stands alone in the last level"), ("hub.forward=plant/*", "wildcards are + and #"),
+        ("timeServers=a/b", "no time server"),
+        ("timeServers=10.0.0.1;10.0.0.2", "no time server"),
         ("data.keepFree=a lot", "is not a size"), (f"hub.token={PLACEHOLDER}", "write the secret itself"),
         (f"wifi.password={PLACEHOLDER}", "write the secret itself"), ("wifi.pasword=x", "did you mean wifi.password?"),
-        ("name", "expected NAME=VALUE"), ("sshKeys=@nowhere", "nowhere"),
+        ("name", "expected NAME=VALUE"), ("sshKeys=@nowhere", "sshKeys=@nowhere: No such file"),
     ])  # fmt: skip
     def test_what_is_wrong_is_said(self, word: str, said: str) -> None:
         with pytest.raises(ImageError) as refused:
@@ -97,6 +100,19 @@ class TestTheFile:
         assert said in refused.value.message
         assert "hidden" not in refused.value.message
         assert refused.value.exit_code == 2
+
+    def test_a_private_key_out_of_a_file_is_one_problem_and_not_shown(self, tmp_path: Path) -> None:
+        (tmp_path / "key").write_text("-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1\n-----END\n")
+        with pytest.raises(ImageError, match="this is a private key") as refused:
+            of_arguments(["name=hall", f"sshKeys=@{tmp_path / 'key'}"], None)
+        assert "\n" not in refused.value.message
+        assert "b3BlbnNzaC1" not in refused.value.message
+        assert refused.value.hint.endswith("ends in .pub")
+
+    def test_a_token_that_is_not_there_says_where_one_comes_from(self) -> None:
+        with pytest.raises(ImageError, match=r"hub\.token=@nowhere: No such file") as refused:
+            of_arguments(["name=hall", "hub.token=@nowhere"], None)
+        assert "waypost fleet token create" in refused.value.hint
 
     def test_name_and_password_for_a_proxy_go_together(self) -> None:
         hub = ("name=hall", "hub.url=amqps://hub.example", f"hub.token={TOKEN}", "hub.proxy.host=proxy.example")
@@ -169,6 +185,23 @@ class TestFleets:
         assert f"{file}:3: name: " not in mistaken(tmp_path, "name\nnorth\nsouth\nx y\n")
         assert f"{file}:3: name: north is in row 2 already" in mistaken(tmp_path, "name\nnorth\nnorth\n")
 
+    def test_a_token_for_two_is_said(self, tmp_path: Path) -> None:
+        """The second card would never be let in."""
+        base = of_arguments(["name=site", "hub.url=amqps://hub.example", f"hub.token={TOKEN}"], None).document
+        other = Token.make(bytes(32)).text
+        (tmp_path / "fleet.csv").write_text(f"name,hub.token\nnorth,\nsouth,{TOKEN}\neast,{other}\n")
+        with pytest.raises(ImageError) as refused:
+            of_csv(tmp_path / "fleet.csv", base)
+        said = f"{tmp_path / 'fleet.csv'}:3: hub.token: is that of row 2, and a token lets one gateway in"
+        assert refused.value.message.startswith(said)
+        assert "\n" not in refused.value.message
+
+    def test_a_row_without_a_name_is_not_called_as_its_base(self, tmp_path: Path) -> None:
+        base = of_arguments(["name=site"], None).document
+        (tmp_path / "fleet.csv").write_text("name,hostname\n,north\n")
+        with pytest.raises(ImageError, match=r"fleet\.csv:2: name: is missing"):
+            of_csv(tmp_path / "fleet.csv", base)
+
     @pytest.mark.parametrize(("text", "said"), [
         ("", "a column name is wanted"), ("name,name\n", "each column once"), ("name\n", "has no rows"),
         ("name,wifi\nx,y\n", "no setting is called"), ("name,\nnorth,x\n", "a cell is in a column that has no name"),
@@ -236,6 +269,21 @@ class TestTheCommand:
         out = tmp_path / "out"
         assert run(["image", "configure", str(out), "--from", str(tmp_path / "fleet.csv")]) == 0
         assert sorted(path.name for path in out.iterdir()) == ["north.yaml", "south.yaml"]
+
+    @pytest.mark.parametrize(("words", "said"), [
+        (["taken.yaml", "--from", "fleet.csv"], "FILE is a folder"),
+        (["hall.yaml", "name=hall", "--base", "taken.yaml"], "--base goes with a CSV"),
+        (["fleet", "--from", "taken.yaml", "--base", "taken.yaml"], "--base goes with a CSV"),
+    ])  # fmt: skip
+    def test_a_fleet_and_one_gateway_mixed_up(
+        self, words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:  # fmt: skip
+        monkeypatch.chdir(tmp_path)
+        Path("fleet.csv").write_text("name\nnorth\n")
+        Path("taken.yaml").write_text(text_of(None))
+        assert run(["image", "configure", *words]) == 2
+        assert said in capsys.readouterr().err
 
     def test_the_schema_names_every_part(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert run(["image", "configure", "--schema"]) == 0
