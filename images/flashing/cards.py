@@ -51,7 +51,7 @@ def jobs(targets: Sequence[tuple[Path, Disk | None]], cards: Sequence[Card], nam
     if not cards:
         return [Job(target, disk, None) for target, disk in targets]
     if len(chosen) != len(targets):
-        words = f"{len(targets)} cards, and settings for {len(chosen)} gateways: {_some(chosen)}"
+        words = f"{_number(targets, 'card')}, and settings for {_number(chosen, 'gateway')}: {_some(chosen)}"
         raise ImageError(words, hint="--only NAME, once for each card, says which", code=USAGE)
     return [Job(target, disk, card) for (target, disk), card in zip(targets, chosen, strict=True)]
 
@@ -87,6 +87,10 @@ def label(outcome: Outcome, image: str) -> Label:
 def estimated(handed: Handed) -> int:
     """Bytes that a card takes to be written and read back."""
     return 2 * handed.layout.mapped
+
+
+def _number(of: Sequence[object], what: str) -> str:
+    return f"{len(of)} {what}" if len(of) == 1 else f"{len(of)} {what}s"
 
 
 def _some(cards: Sequence[Card]) -> str:

@@ -76,7 +76,8 @@ def flash(
     if labels is not None:
         _check_labels(labels)
     settings = _cards(config, base)
-    handed = image.look_at(img, certificate or _own_certificate(), signed=not unsigned)
+    own = None if certificate is not None else _own_certificate()
+    handed = image.look_at(img, certificate or own, signed=not unsigned, own=own is not None)
     jobs = several.jobs([(each, _disk(each, handed, loop=allow_loop)) for each in targets], settings, names)
     if len({each.target.resolve() for each in jobs}) < len(jobs):
         raise ImageError("a card is named twice", code=USAGE)

@@ -22,6 +22,7 @@ MAP_BYTES_MAX: Final = 16 << 20
 """Of a block map: one with a range for every other block of 4 GB has 60 MB; ours has 100 kB."""
 BLOCKS: Final = (512, 1 << 20)
 """Sizes a block of a map may have, bytes."""
+CERTIFICATE: Final = b"-----BEGIN CERTIFICATE-----"
 AGAIN: Final = "download it and what is beside it again; it is not written to any card"
 
 
@@ -66,8 +67,11 @@ class Handed(NamedTuple):
         return zstandard.ZstdDecompressor().stream_reader(source, read_across_frames=True, closefd=True)
 
 
-def look_at(file: Path, certificate: Path | None, *, signed: bool = True) -> Handed:
-    """An image that is what its maker has signed. `certificate`: the maker's. Raises ImageError."""
+def look_at(file: Path, certificate: Path | None, *, signed: bool = True, own: bool = False) -> Handed:
+    """An image that is what its maker has signed. `certificate`: the maker's; `own`: this machine's, as none was named.
+
+    Raises ImageError.
+    """
     stem = Path(str(file).removesuffix(".zst").removesuffix(".img"))
     sums, mapping = stem.with_name(f"{stem.name}.sha256"), stem.with_name(f"{stem.name}.img.bmap")
     signature = sums.with_name(f"{sums.name}.p7s")
@@ -77,7 +81,7 @@ def look_at(file: Path, certificate: Path | None, *, signed: bool = True) -> Han
             hint = f"beside an image are {', '.join(path.name for path in beside)}: download these too"
             raise ImageError(f"{each} is not there", hint=hint, code=USAGE)
     if signed:
-        _require_signature(sums, certificate)
+        _require_signature(sums, certificate, own=own)
     lines = (line.partition("  ") for line in sums.read_text("utf-8", "replace").splitlines())
     listed = {name: digest for digest, _, name in lines}
     for each in (mapping, file):
@@ -130,17 +134,22 @@ def boot_partition(handed: Handed, name: str, content: bytes) -> dict[int, bytes
 # --- inside ---------------------------------------------------------------------------------------------------------
 
 
-def _require_signature(sums: Path, certificate: Path | None) -> None:
+def _require_signature(sums: Path, certificate: Path | None, *, own: bool) -> None:
     if certificate is None:
         hint = "--certificate FILE is the maker's certificate; --unsigned takes the image as it is"
         raise ImageError(f"whose signature is to be under {sums.name}?", hint=hint, code=USAGE)
+    if CERTIFICATE not in certificate.read_bytes():
+        raise ImageError(f"{certificate} is no certificate", hint="it begins with BEGIN CERTIFICATE (PEM)", code=USAGE)
     require("openssl")
     with tempfile.TemporaryDirectory(prefix="waypost-flash-") as folder:
         try:
             signing.verify(sums, certificate, Path(folder) / "log")
         except ImageError:
             words = f"the signature under {sums} is not that of {certificate}, or the sums were changed"
-            raise ImageError(words, hint="do not use this image; ask who made it", code=INTEGRITY) from None
+            hint = "do not use this image; ask who made it"
+            if own:
+                hint = f"it is of another maker: --certificate FILE is the maker's. It is of this machine: {hint}"
+            raise ImageError(words, hint=hint, code=INTEGRITY) from None
 
 
 def _layout(text: bytes) -> Layout:

@@ -93,7 +93,7 @@ def opened(path: Path, size: int) -> Iterator[Target]:
     try:
         is_disk = path.exists() and stat.S_ISBLK(path.stat().st_mode)
         flags |= os.O_EXCL if is_disk else os.O_CREAT  # of a disk: fails where it is in use (open(2))
-        descriptor = os.open(path, flags, 0o644)
+        descriptor = os.open(path, flags, 0o600)  # with settings it holds a token and passwords
     except OSError as error:
         if error.errno == errno.EBUSY:
             raise ImageError(f"{path} is in use", hint="unmount what is on it: lsblk shows where it is") from None

@@ -160,6 +160,21 @@ class TestWhichImagesAreWritten:
         signing.sign(sums, other, copy.with_name("log"))
         assert self.refused(copy, whole, capsys)[0] == 4
 
+    def test_whose_certificate_was_taken_is_said(
+        self, copy: Path, whole: Made, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """An image of others is not condemned because nobody named their certificate."""
+        monkeypatch.setattr("images.flashing.cli.default_cache", lambda: copy.parent / "cache")
+        words = ["flash", str(copy), str(copy.parent / "target"), "--yes"]
+        assert run(words) == 2
+        assert "whose signature" in said(capsys)
+        signing.keys(copy.parent / "cache", None, None)
+        assert run(words) == 4
+        assert "of another maker: --certificate FILE" in said(capsys)
+        assert run([*words, "--certificate", str(copy.with_name("waypost-1-pi4.sha256"))]) == 2
+        assert "is no certificate" in said(capsys)
+        assert not copy.with_name("target").exists()
+
     @pytest.mark.parametrize("name", ["sha256", "sha256.p7s", "img.bmap", "img.zst"])
     def test_what_is_missing_is_named(
         self, copy: Path, whole: Made, capsys: pytest.CaptureFixture[str], name: str
@@ -219,6 +234,7 @@ class TestWriting:
         assert run(whole.words(str(target), "--config", str(tmp_path / "hall.yaml"))) == 0
         assert partition.get(target, made.BEGIN, FILE) == (tmp_path / "hall.yaml").read_bytes()
         assert partition.get(target, made.BEGIN, "boot.scr") == b"boot\n"
+        assert target.stat().st_mode & 0o777 == 0o600
         assert target.stat().st_blocks * 512 < target.stat().st_size / 2, "what the image has no data for stays a hole"
         behind = made.BEGIN + (made.FAT << 20)
         assert target.read_bytes()[behind:] == whole.plain.read_bytes()[behind:]
@@ -255,10 +271,13 @@ class TestWriting:
             assert text is not None
             assert f"name: {name}".encode() in text
 
-    def test_rows_and_cards_have_to_be_as_many(self, whole: Made, tmp_path: Path) -> None:
+    def test_rows_and_cards_have_to_be_as_many(
+        self, whole: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         (tmp_path / "fleet.csv").write_text("name\nnorth\nsouth\n")
         more = ("--config", str(tmp_path / "fleet.csv"))
         assert run(whole.words(str(tmp_path / "a"), *more)) == 2
+        assert "1 card, and settings for 2 gateways: north, south" in said(capsys)
         assert run(whole.words(str(tmp_path / "a"), *more, "--only", "east")) == 2
         assert run(whole.words(str(tmp_path / "a"), "--only", "north")) == 2
         assert not (tmp_path / "a").exists()
