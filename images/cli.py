@@ -192,6 +192,7 @@ def run_image(img: Path, ports: tuple[str, ...], disk: Path | None, screenshot: 
     if until is not None and screenshot is None:
         raise click.UsageError("--until goes with --screenshot")
     forwarded = machine.forwarded(ports)
+    machine.ready()
     with tempfile.TemporaryDirectory(prefix="waypost-image-") as folder:
         card = machine.disk(img, Path(folder), Path(folder) / "log", kept=disk)
         words = machine.command(card, forwarded)

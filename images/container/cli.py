@@ -51,12 +51,16 @@ def container(
       waypost image container analytics --out ./analytics && docker build --tag waypost-analytics ./analytics
       kubectl apply -f ./analytics/spark-application.yaml
     """
+    from images.container import oci as archives
     from images.debian import Mirror
     from images.output import copy_tree
+    from images.package import deb
     from images.steps import Steps, default_cache
 
     steps, packages = Steps(cache or default_cache()), Mirror(mirror)
     wanted = machines or (platform.machine(),)
+    if oci:
+        archives.ready([deb.ARCHITECTURES[machine] for machine in wanted])
     context = _gateway(steps, packages, wanted) if role == "gateway" else _of_this_machine(steps, role, wanted)
     copy_tree(context, out, holding="Dockerfile")
     click.echo(out)

@@ -29,11 +29,17 @@ PACKAGES: Final = {
 """Of Debian: what a program that brings its Python asks for, and what one that does not."""
 
 
-def base(steps: Steps, mirror: Mirror, architecture: str, packages: Sequence[str], *, fresh: bool = False) -> Path:
-    """The archive of a small Debian with these packages. Needs root. Raises ImageError."""
-    require("mmdebstrap")
+def ready(architectures: Sequence[str]) -> None:
+    """All that can be lacking is said before the first of many minutes. Raises ImageError."""
     if os.geteuid() != 0:
         raise ImageError("a container's files have several owners, which takes root", hint="use sudo", code=USAGE)
+    require("buildah", "mmdebstrap")
+    if "arm64" in architectures and os.uname().machine != "aarch64":
+        require_emulation()
+
+
+def base(steps: Steps, mirror: Mirror, architecture: str, packages: Sequence[str], *, fresh: bool = False) -> Path:
+    """The archive of a small Debian with these packages. Needs root. Raises ImageError."""
     made = steps.result(
         f"container-base-{architecture}",
         f"Debian {SUITE} for containers ({architecture})",
@@ -46,9 +52,6 @@ def base(steps: Steps, mirror: Mirror, architecture: str, packages: Sequence[str
 
 def build(context: Path, archive: Path, architecture: str, name: str, out: Path, log: Path) -> None:
     """Make `out`, an OCI archive that calls the image `name`, of a folder and a base. Raises ImageError."""
-    require("buildah")
-    if architecture == "arm64" and os.uname().machine != "aarch64":
-        require_emulation()
     kind = ("--arch", architecture)
     with tempfile.TemporaryDirectory(prefix="waypost-container-") as folder:
         buildah = ("buildah", "--root", f"{folder}/storage", "--runroot", f"{folder}/run", "--storage-driver", "vfs")

@@ -34,6 +34,11 @@ HIGHER: Final = 20_000
 """So much higher a gateway's port is here: nothing else is there, as a rule."""
 
 
+def ready() -> None:
+    """All that is lacking is said at once, not a program a try. Raises ImageError."""
+    require("qemu-img", "qemu-system-aarch64", "zstd", files={U_BOOT: "u-boot-qemu"})
+
+
 def forwarded(texts: Sequence[str]) -> dict[int, int]:
     """Ports of this machine and the gateway's, out of ``HERE:GATEWAY``; of nothing, the usual. Raises ImageError."""
     found = {}

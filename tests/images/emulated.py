@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
+import struct
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,7 +15,6 @@ import pytest
 
 from images.card.partition import SECTOR
 from images.emulator import machine
-from images.programs import find
 from tests.images.write_log import WriteLog
 from tests.support import forked
 from tests.support.enrolled import EnrolledFleet
@@ -47,9 +46,11 @@ def decompressed(image: Path, folder: Path) -> Path:
 
 
 def begin(card: Path, partition: int) -> int:
-    """Where a partition of a card's image begins, bytes."""
-    told = subprocess.run([find("sfdisk") or "", "-d", str(card)], capture_output=True, text=True, check=True).stdout
-    return int(re.findall(r"start= *(\d+)", told)[partition - 1]) * SECTOR
+    """Where a partition of a card's image begins, bytes (MBR)."""
+    with card.open("rb") as image:
+        head = image.read(SECTOR)
+    (sectors,) = struct.unpack_from("<I", head, 446 + 16 * (partition - 1) + 8)
+    return int(sectors) * SECTOR
 
 
 def write_at(card: Path, place: int, source: Path) -> None:

@@ -271,6 +271,14 @@ class TestEmulator:
             with pytest.raises(ImageError, match="two ports"):
                 machine.forwarded([wrong])
 
+    def test_all_that_is_missing_is_said_at_once(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setattr(programs, "find", lambda _: None)
+        monkeypatch.setattr(machine, "U_BOOT", str(tmp_path / "u-boot.bin"))
+        assert run(["image", "run", str(tmp_path / "x.img.zst")]) == 2
+        assert "sudo apt install qemu-system-arm qemu-utils u-boot-qemu zstd\n" in capsys.readouterr().err
+
     def test_an_image_that_is_not_there(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(machine, "require", lambda *_: None)
         with pytest.raises(ImageError, match="is not there") as caught:
