@@ -77,6 +77,8 @@ class Removals:
                 self._unfinished.discard(log)
             elif limit > state.first and (counts or not group.runs or log in self._unfinished):
                 del waiting[log]
+                if limit < lowest:
+                    waiting[log] = None  # the rest has its turn once it is counted
                 state.deleting_to = limit
                 group.reclaims.append(Reclaim(log, state.first, limit))
 

@@ -109,6 +109,15 @@ class SweepMachine(RuleBasedStateMachine):
         self.rig = sqlite_rig(place, LIMITS)
 
     @rule()
+    def rest(self) -> None:
+        """Of what everybody has nothing stays, whatever was counted when it was acknowledged."""
+        store = self.rig.store
+        self.rig.settle()
+        for log, end in self.ends.items():
+            if store.cursor(store.open_cursor("c", store.log(log), 0)).position == end:
+                assert store.bounds(store.log(log)) == (end, end)
+
+    @rule()
     def reopen(self) -> None:
         self.rig.reopen()
 

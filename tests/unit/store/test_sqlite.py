@@ -280,6 +280,25 @@ class TestOpen:
         assert self.counted(tmp_path)[1] >= 20
         rig.store.close()
 
+    def test_what_came_while_counters_were_written_is_deleted_later(self, tmp_path: Path) -> None:
+        """The commit that ends a sweep deletes what was there when it began, though all of it was acknowledged."""
+        rig = sqlite_rig(tmp_path, self.PARTS)
+        log, other = rig.store.log("a"), rig.store.log("b")
+        cursor = rig.store.open_cursor("c", log, 0)
+        rig.store.open_cursor("c", other, 0)
+        rig.commit()
+        for names in ("1234567", "0", "abc", "def"):
+            for name in names:
+                rig.store.append(log, run_of(b"x", address=name))
+            rig.commit()
+        rig.store.acknowledge(cursor, 0, 13)
+        rig.store.append(other, run_of(b"x", address="g"))
+        rig.commit()
+        assert rig.store.bounds(log) == (8, 14)
+        rig.settle()
+        assert rig.store.bounds(log) == (14, 14)
+        rig.store.close()
+
     def test_counters_of_many_logs_are_written_together(self, tmp_path: Path) -> None:
         rig = sqlite_rig(tmp_path, self.PARTS)
         for i in range(3):
@@ -554,6 +573,28 @@ class TestBoundedWork:
             firsts.append(rig.store.bounds(log)[0])
             rig.store.acknowledge(cursor, i, i)
         assert firsts == [0, 0, 0, 0, 4, 4, 4, 4, 4, 9, 9]
+        rig.store.close()
+
+    def test_what_is_counted_later_is_deleted_as_well(self, tmp_path: Path) -> None:
+        """Also where nothing more comes to the log, and nobody acknowledges anything there: its quota may be full."""
+        rig = sqlite_rig(tmp_path, Limits(reclaim_rows_max=2))
+        log, other = rig.store.log("a"), rig.store.log("b")
+        cursor = rig.store.open_cursor("c", log, 0)
+        rig.store.open_cursor("c", other, 0)
+        for _ in range(5):
+            rig.store.append(log, run_of(b"x"))
+            rig.commit()
+        rig.store.acknowledge(cursor, 0, 4)
+        rig.commit()
+        rig.store.append(log, run_of(b"x"))
+        rig.commit()
+        assert rig.store.bounds(log) == (4, 6)
+        rig.store.acknowledge(cursor, 5, 5)
+        rig.store.append(other, run_of(b"x"))
+        rig.commit()
+        assert rig.store.bounds(log) == (5, 6)
+        rig.settle()
+        assert rig.store.bounds(log) == (6, 6)
         rig.store.close()
 
     def test_space_is_used_again(self, rig: Rig, tmp_path: Path) -> None:
