@@ -121,6 +121,7 @@ class GroupCommits:
             if with_moves or group.reclaims or group.spills or group.filled:
                 group.moved |= self._gatherer.moved
                 self._gatherer.moved = set()
+                group.all_moved = bool(group.moved)
                 self._lazy_since_s = None
             elif self._gatherer.moving_with_each:
                 group.moved |= self._gatherer.moved & self._gatherer.moving_with_each
@@ -173,7 +174,7 @@ class GroupCommits:
             self._spiller.committed(spill)
         self._crash.committed(group)
         self._retry_at_s = 0.0
-        self.moves_kept += bool(group.moved)
+        self.moves_kept += group.all_moved
         self._ledger.committed(outcome.entries)
         self._cursors.committed(group)
         self._counters.committed(group, self._buffer.reservations)

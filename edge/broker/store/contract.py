@@ -372,7 +372,8 @@ class Commits(Protocol):
 
     @property
     def moves_kept(self) -> int:
-        """Commits that held cursor moves. A move remembered while no commit runs is on disk once this has grown."""
+        """Commits that held every cursor move there was. A move remembered while no commit runs is on disk once this
+        has grown."""
         ...
 
 

@@ -101,6 +101,8 @@ class Group:
     packed: set[int] = field(default_factory=set)
     """Logs whose messages may wait, so that their segments are worth compressing."""
     moved: set[int] = field(default_factory=set)
+    all_moved: bool = False
+    """There are some, and no other cursor has moved."""
     appended: list[tuple[int, Stored]] = field(default_factory=list)
     ends: dict[int, int] = field(default_factory=dict)
     """Next position by log, after this group."""

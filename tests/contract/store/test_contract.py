@@ -232,14 +232,17 @@ class TestAcknowledge:
         rig.store.acknowledge(lazy, 0, 0)
         rig.store.acknowledge(prompt, 0, 0)
         assert not rig.store.flush(), "alone they wait as others do"
+        kept = rig.store.moves_kept
         rig.store.append(log, run_of(b"z"))
         assert rig.store.flush()
         while rig.store.committing:
             rig.turn()
         assert {row.name: row.position for row in rig.store.medium.cursors()} == {"c": 0, "d": 1}
+        assert rig.store.moves_kept == kept, "a move still waits"
         rig.store.drop_cursor(prompt)
         rig.settle()
         assert {row.name: row.position for row in rig.store.medium.cursors()} == {"c": 1}
+        assert rig.store.moves_kept == kept + 1
 
     def test_what_every_cursor_passed_is_deleted(self, rig: Rig) -> None:
         log = rig.store.log("a")
