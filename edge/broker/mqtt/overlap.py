@@ -154,6 +154,11 @@ class Overlaps:
         if len(sent) > OVERLAP_RANGES_MAX:
             sent.remove(0, next(iter(sent))[1])
 
+    def take_back(self, log: int, first: int, last: int) -> None:
+        """What `sort_out` was given of these was not sent after all."""
+        if log in self._sent:
+            self._sent[log].remove(first, last)
+
 
 def _combine(members: Sequence[Subscriber]) -> Combined:
     return Combined(

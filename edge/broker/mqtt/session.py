@@ -178,11 +178,19 @@ class Subscriber(Consumer):
         write = partial(self._write, subscription, qos_max, identifiers, retain)
         run = stored.run
         if run.flags & AMQP:
-            self.session.begin_turn().translate(Part(stored, write))
+            self.session.begin_turn().translate(Part(stored, write, partial(self._give_back, subscription)))
         else:
             if len(run.address) > USUAL_TOPIC_CHARACTERS_MAX:
                 self.session.begin_turn().write_topics(run)
             write(stored.position, (run,))
+
+    def _give_back(self, subscription: Subscription, first: int, last: int) -> None:
+        """These were delivered to us, and the client does not get them over this connection."""
+        if first < 0:
+            return
+        if self.overlaps and isinstance(subscription, LogSubscription):
+            self.session.overlaps.take_back(subscription.log, first, last)
+        subscription.settle(self, first, last, Outcome.RELEASED)
 
     def _write(
         self,
@@ -431,7 +439,9 @@ class Session:
 
     def leave(self) -> None:
         """The connection is gone. A new one gets retained messages for new subscriptions only."""
-        self.turn = None
+        turn, self.turn = self.turn, None
+        if turn is not None:
+            turn.end()
         self._starved = None
         self._retained = None
 

@@ -22,6 +22,8 @@ class Part(NamedTuple):
     stored: Stored
     write: Callable[[int, Sequence[Run]], None]
     """Sends the runs that were made of its messages, from this position on."""
+    give_back: Callable[[int, int], None]
+    """These positions were not sent, and will not be."""
 
 
 class Turn:
@@ -44,7 +46,19 @@ class Turn:
         self.over = False
         self._translated_bytes = self._topic_bytes = 0
         while self._waiting and not self.over:
-            self._translate(self._waiting.popleft())
+            part = self._waiting.popleft()
+            try:
+                self._translate(part)
+            except Exception:
+                self._waiting.appendleft(part)  # the connection ends, and with it this turn
+                raise
+
+    def end(self) -> None:
+        """The connection is gone. What waits was not sent, so the session knows nothing of it: it goes back to where it
+        came from."""
+        waiting, self._waiting = self._waiting, deque()
+        for (position, _, run), _, give_back in waiting:
+            give_back(position, position + len(run.bodies) - 1)
 
     def translate(self, part: Part) -> None:
         """Send this delivery, as far as this turn allows."""
@@ -64,7 +78,7 @@ class Turn:
         made = self._translator.part(run, 0, max(1, TRANSLATED_BYTES_A_TURN - self._translated_bytes))
         self._translated_bytes += made.decoded
         if made.end < len(run.bodies):
-            self._waiting.appendleft(Part(part_of(part.stored, made.end, len(run.bodies)), part.write))
+            self._waiting.appendleft(part._replace(stored=part_of(part.stored, made.end, len(run.bodies))))
         if self._waiting or self._translated_bytes >= TRANSLATED_BYTES_A_TURN:
             self._end()
         part.write(position, made.runs)

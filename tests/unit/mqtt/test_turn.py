@@ -34,6 +34,7 @@ class Site:
     def __init__(self) -> None:
         self.asked = 0
         self.sent: list[tuple[int, bytes]] = []
+        self.given_back: list[tuple[int, int]] = []
         self.translator = MqttTranslator()
         self.turn = Turn(self.translator, self._ask)
 
@@ -46,7 +47,8 @@ class Site:
             position += len(run.bodies)
 
     def deliver(self, position: int, bodies: Sequence[bytes]) -> None:
-        self.turn.translate(Part(Stored(position, 0, Run("a", "d", AMQP, b"", list(bodies))), self.write))
+        stored = Stored(position, 0, Run("a", "d", AMQP, b"", list(bodies)))
+        self.turn.translate(Part(stored, self.write, lambda first, last: self.given_back.append((first, last))))
 
     def numbers(self) -> list[int]:
         return [int(body.decode().strip("[").partition(",")[0]) for _, body in self.sent]
@@ -79,6 +81,29 @@ class TestTranslated:
         assert site.numbers() == [0]
         site.turn.begin()
         assert site.numbers() == [0, 1]
+
+    def test_what_waits_at_the_end_goes_back(self) -> None:
+        site = Site()
+        a_turn = -(-TRANSLATED_BYTES_A_TURN // len(value(0)))
+        site.deliver(0, [value(i) for i in range(a_turn + 2)])
+        site.deliver(a_turn + 2, [value(0), value(1)])
+        site.turn.end()
+        site.turn.begin()
+        assert len(site.sent) == a_turn
+        assert site.given_back == [(a_turn, a_turn + 1), (a_turn + 2, a_turn + 3)]
+
+    def test_what_could_not_be_sent_goes_back_at_the_end(self) -> None:
+        site = Site()
+        site.deliver(0, [value(0, TRANSLATED_BYTES_A_TURN), value(1), value(2)])
+
+        def raises(_position: int, _runs: Sequence[Run]) -> None:
+            raise LookupError("a bug")
+
+        site.turn._waiting[0] = site.turn._waiting[0]._replace(write=raises)
+        with pytest.raises(LookupError):
+            site.turn.begin()
+        site.turn.end()
+        assert (len(site.sent), site.given_back) == (1, [(1, 2)])
 
     def test_data_sections_cost_nothing(self) -> None:
         site = Site()

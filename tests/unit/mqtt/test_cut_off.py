@@ -1,0 +1,91 @@
+"""A connection that ends while deliveries wait for their turn of the loop: the next one gets them, or others do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from bridge.amqp_values import encode
+from bridge.message import AMQP, Run
+from edge.broker.mqtt import packets as p
+from edge.broker.mqtt.events import SubscriptionRequest
+from edge.broker.router.due_wills import WillOrigin
+from tests.unit.mqtt import test_commit_order
+from tests.unit.mqtt.test_commit_order import Site
+
+COUNT = 40
+
+
+class Driver(test_commit_order.Driver):
+    """Its loop has turns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.later: list[Callable[[], None]] = []
+
+    def soon(self, callback: Callable[[], None]) -> None:
+        self.later.append(callback)
+
+
+class Peer(test_commit_order.Peer):
+    """A client with a session that is kept."""
+
+    driver: Driver
+
+    def subscribe(self, site: Site, *patterns: str) -> None:
+        self.send(p.Subscribe(1, tuple(SubscriptionRequest(pattern, 1) for pattern in patterns)))
+        site.settle()
+        self.sent()
+
+    def take(self, site: Site) -> list[int]:
+        """What comes until nothing more does, acknowledged."""
+        taken: list[int] = []
+        while found := [packet for packet in self.sent() if isinstance(packet, p.Publish)]:
+            taken += [int(packet.payload.decode().strip("[").partition(",")[0]) for packet in found]
+            self.send(*(p.PubAck(packet.packet_id) for packet in found))
+            later, self.driver.later = self.driver.later, []
+            for callback in later:
+                callback()
+            site.settle()
+        return taken
+
+
+@pytest.fixture(autouse=True)
+def _turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(test_commit_order, "Driver", Driver)
+
+
+def send(site: Site, address: str) -> None:
+    """Messages that have to be translated: more than one turn takes."""
+    bodies = [b"\0\x53\x77" + encode([number, "x" * 500]) for number in range(COUNT)]
+    site.router.publish(WillOrigin("d", ""), Run(address, "d", AMQP | 1, b"", bodies), ())
+    site.settle()
+
+
+@pytest.mark.parametrize("patterns", [("topic/x",), ("topic/x", "topic/+"), ("queue/x",), ("$share/g/topic/x",)])
+def test_what_waited_comes_over_the_next_connection(patterns: tuple[str, ...]) -> None:
+    site = Site()
+    peer = Peer(site)
+    peer.subscribe(site, *patterns)
+    send(site, patterns[0].removeprefix("$share/g/"))
+    assert peer.driver.later, "more waits for its turn"
+    assert 0 < len([each for each in peer.sent() if isinstance(each, p.Publish)]) < COUNT
+    peer.lose()
+    again = Peer(site)
+    site.settle()
+    assert sorted(again.take(site)) == list(range(COUNT))
+
+
+def test_what_waited_for_one_consumer_goes_to_another() -> None:
+    site = Site()
+    peer = Peer(site)
+    peer.subscribe(site, "queue/x")
+    send(site, "queue/x")
+    got = [each for each in peer.sent() if isinstance(each, p.Publish)]
+    peer.send(*(p.PubAck(packet.packet_id) for packet in got))
+    other = Peer(site, "other")
+    other.subscribe(site, "queue/x")
+    peer.lose()
+    site.settle()
+    assert sorted(other.take(site)) == list(range(len(got), COUNT))
