@@ -296,10 +296,12 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
         self._idle.pop(declaration.name, None)
         del self.opened[declaration.name]
         self._tree.remove(declaration.pattern, subscription)
+        # Before the parts go: a log that nobody follows for a moment is followed from its end on, and what was
+        # committed and not handed on yet would be passed.
+        self._resting.put(declaration, places, self._left(declaration, subscription.left_at))
         for part in subscription.parts:
             part.let_go()
         subscription.parts.clear()
-        self._resting.put(declaration, places, self._left(declaration, subscription.left_at))
 
     def _left(self, declaration: Declaration, left_at: int | None) -> Left:
         return Left(left_at, self._unused.look_at(declaration, left_at))

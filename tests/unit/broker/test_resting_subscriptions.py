@@ -87,6 +87,29 @@ class TestAtRest:
         assert [name for name, _ in back.got] == ["2", "3"]
         assert opened(site) == {"mqtt/c/topic/+"}
 
+    def test_what_was_committed_as_its_consumer_left_is_not_passed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A client may say good-bye right behind its CONNECT, which is answered before messages are handed on."""
+        monkeypatch.setattr(durable_subscriptions, "SUBSCRIPTIONS_OPEN_MAX", 0)
+        site = Site()
+        consumer = site.consumer("topic/a", options=options("mqtt/c/topic/a"))
+
+        class Leaving:
+            def prepare(self) -> None:
+                """It writes nothing."""
+
+            def committed(self, *, kept: bool) -> None:
+                assert consumer.joined is not None
+                site.router.leave_for_now(consumer, consumer.joined)
+
+        site.router.participate(Leaving())
+        site.send("topic/a", b"1")
+        assert opened(site) == set()
+        site.consumer("topic/b", "other", options=options("mqtt/other/topic/b"))
+        site.send("topic/b", b"2")
+        for _ in range(8):
+            site.settle_down(wait_s=SUBSCRIPTIONS_PASSED_S)
+        assert site.consumer("topic/a", options=options("mqtt/c/topic/a")).got == [("1", 0)]
+
     def test_what_does_not_concern_it_is_passed_and_given_back(self) -> None:
         site = Site()
         site.router.tick()
