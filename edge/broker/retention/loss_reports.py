@@ -34,6 +34,8 @@ class LossReports:
         self._connector = connector
         self._subscriptions = f"forwarder/{connector}/"
         self._under_way = False
+        self._unread = False
+        """The store could not say what is new."""
         self._confirmed = int.from_bytes(dict(store.items(KIND)).get(connector, b""), "big")
 
     def feed(self) -> None:
@@ -43,11 +45,18 @@ class LossReports:
                 entries = self._store.losses(self._confirmed, LEDGER_RANGES, self._subscriptions)
             except StoreError as error:
                 log.warning("the ledger cannot be read, and is sent later: %s", error)
+                self._unread = True
                 return
+            self._unread = False
             if not entries:
                 return
             self._under_way = True
             self._reports.ledger(self._document(entries), partial(self._told, entries[-1].entry))
+
+    def look(self) -> None:
+        """Called every few seconds: what could not be read may be readable by now."""
+        if self._unread:
+            self.feed()
 
     def restart(self) -> None:
         """What was under way is not any more."""

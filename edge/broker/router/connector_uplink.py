@@ -250,6 +250,7 @@ class ConnectorUplink:
 
     def look(self, now_ns: int, *, clock_good: bool) -> None:
         """Called every few seconds: an hour may be over, of which a manifest is due."""
+        self._losses.look()
         self.manifests.look(now_ns, clock_good=clock_good)
         if self.clock_offsets is not None:
             self.clock_offsets.look()
