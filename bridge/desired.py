@@ -14,7 +14,7 @@ import base64
 import binascii
 import enum
 import hashlib
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -73,6 +73,10 @@ class Signed(msgspec.Struct, frozen=True):
             raise DesiredError("the signature cannot be read") from None
 
 
+VersionNumber = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
+"""What a gateway says of one: the hub gives the next numbers, and a database keeps them in 63 bits."""
+
+
 class Outcome(enum.Enum):
     """What became of a version that is not in force."""
 
@@ -85,7 +89,7 @@ class Outcome(enum.Enum):
 class Failure(msgspec.Struct, frozen=True):
     """A version that is not in force, and why."""
 
-    version: int
+    version: VersionNumber
     """0: of a document that says none that can be believed."""
     outcome: Outcome
     why: str
@@ -130,11 +134,11 @@ class SystemReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 class DesiredReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a gateway says of its configuration."""
 
-    version: int = 0
+    version: VersionNumber = 0
     """Of the hub's, confirmed and in force where none is tried; 0: none."""
-    trying: int | None = None
+    trying: VersionNumber | None = None
     """This version is in force, until it is confirmed or the one before it returns."""
-    newest: int = 0
+    newest: VersionNumber = 0
     """The highest version it has decided about."""
     failure: Failure | None = None
     """Of the newest version that failed, if none was confirmed since."""

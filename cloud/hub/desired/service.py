@@ -199,12 +199,19 @@ class DesiredConfigurations:
                 del self._reports[: len(part)]
 
     async def _kept(self, part: Sequence[_Reported]) -> bool:
+        """False: not now. What cannot be kept of one gateway keeps back nobody else."""
         entries = [(each.key, each.report) for each in part]
         try:
             offers = await self.ask(lambda tables: tables.configurations.reported(entries, self.now_us()))
         except (RegistryError, NotReady) as error:
             self._failed(error)
             return False
+        except Exception:
+            half = len(part) // 2
+            if half:
+                return await self._kept(part[:half]) and await self._kept(part[half:])
+            log.exception("gateway %s: how it is configured cannot be kept", part[0].key[1])
+            return True
         for each, offer in zip(part, offers, strict=True):
             each.kept()
             self._offer(each.key, offer)

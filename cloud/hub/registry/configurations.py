@@ -6,6 +6,7 @@ For the hub, in a thread of its own, and for commands beside it, as `enrolments`
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -36,6 +37,7 @@ from cloud.hub.registry.schema import (
     selectors,
 )
 from cloud.hub.rollout import RolloutState
+from edge.output.text import line
 
 TIES_US = 10_000_000
 """How much further back than the last change seen the next ones are looked for: a transaction may end later than one
@@ -324,9 +326,14 @@ def _changed_last(tx: sa.Connection) -> int:
 
 
 def _gateway(row: Any) -> GatewayRecord:
-    record = GatewayRecord(*row)
-    report = msgspec.json.decode(row.report, type=DesiredReport) if row.report is not None else None
-    return record._replace(report=report)
+    return GatewayRecord(*row)._replace(report=_report_of(row.report) if row.report is not None else None)
+
+
+def _report_of(text: str) -> DesiredReport | None:
+    """None: an older program has kept what no gateway can mean."""
+    with contextlib.suppress(msgspec.ValidationError):
+        return msgspec.json.decode(text, type=DesiredReport)
+    return None
 
 
 def _set(tx: sa.Connection, key: Key, before: GatewayRecord | None, **values: Any) -> None:
@@ -351,17 +358,26 @@ def _forget_old(tx: sa.Connection, tenant: str, gateway: str, newest: int) -> No
 
 def _reported(tx: sa.Connection, key: Key, report: DesiredReport, now_us: int) -> Offer | None:
     before = gateway_in(tx, *key)
-    if report.failure is not None and len(report.failure.why) > WHY_CHARACTERS_MAX:
-        shorter = msgspec.structs.replace(report.failure, why=f"{report.failure.why[:WHY_CHARACTERS_MAX]} …")
-        report = msgspec.structs.replace(report, failure=shorter)
-    if report.system is not None and len(report.system.why) > WHY_CHARACTERS_MAX:
-        system = msgspec.structs.replace(report.system, why=f"{report.system.why[:WHY_CHARACTERS_MAX]} …")
-        report = msgspec.structs.replace(report, system=system)
-    known = _of_our_versions(tx, key, report)
+    known = _of_our_versions(tx, key, _with_words_kept(report))
     if before is None or before.reported_at is None or before.report != known:
         _set(tx, key, before, report=msgspec.json.encode(known).decode(), reported_at=now_us)
         _note_outcomes(tx, key, known, now_us)
     return _due(tx, key, report)
+
+
+def _with_words_kept(report: DesiredReport) -> DesiredReport:
+    """A gateway's words as they are kept: not too many, and of none a character that a database does not take."""
+    failure, system = report.failure, report.system
+    if failure is not None:
+        failure = msgspec.structs.replace(failure, why=_kept(failure.why))
+    if system is not None:
+        system = msgspec.structs.replace(system, version=_kept(system.version), why=_kept(system.why))
+    return msgspec.structs.replace(report, failure=failure, system=system)
+
+
+def _kept(words: str) -> str:
+    shown = line(words)
+    return shown if len(shown) <= WHY_CHARACTERS_MAX else f"{shown[:WHY_CHARACTERS_MAX]} …"
 
 
 def _of_our_versions(tx: sa.Connection, key: Key, report: DesiredReport) -> DesiredReport:
