@@ -84,11 +84,15 @@ def fault(device: str, name: str, payload: bytes, content_type: str | None, ttl_
         return f"the name of a command is 1 to {COMMAND_NAME_CHARACTERS_MAX} printable characters without + and #"
     if len(payload) > COMMAND_PAYLOAD_BYTES_MAX:
         return f"the payload has {len(payload)} bytes, more than {COMMAND_PAYLOAD_BYTES_MAX}"
-    if content_type is not None and not (content_type.isascii() and 0 < len(content_type) <= DEVICE_CHARACTERS_MAX):
-        return "the content type is ASCII text, for example application/json"
+    if content_type is not None and not _is_plain(content_type):
+        return "the content type is printable ASCII text, for example application/json"
     if not 0 < ttl_s <= COMMAND_TTL_S_MAX:
         return f"the time to live is more than 0 s and at most {COMMAND_TTL_S_MAX / 86_400:g} days"
     return None
+
+
+def _is_plain(text: str) -> bool:
+    return text.isascii() and text.isprintable() and 0 < len(text) <= DEVICE_CHARACTERS_MAX
 
 
 def message(command: Command) -> bytes:

@@ -17,6 +17,7 @@ from cloud.hub.registry.commands import CommandState, News
 from edge.broker.message.mqtt_errors import MqttError
 from edge.broker.message.mqtt_properties import decode_run
 from edge.broker.message.translation import outline
+from edge.output.text import line
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +50,8 @@ def _read(stored: Stored) -> Iterator[News]:
         except (DecodeError, MqttError, msgspec.MsgspecError, UnicodeDecodeError) as error:
             log.info("what came at %s is about no command: %s", run.address, error)
             continue
-        if news is not None:
+        # Identifiers of commands are digits and letters: others are none, and a database may not take them.
+        if news is not None and news.id.isascii() and news.id.isalnum():
             yield news
 
 
@@ -74,14 +76,14 @@ def _response(kind: str, device: str, run: Run, i: int) -> News | None:
 def _amqp(run: Run, i: int) -> tuple[str, int | None, str | None, bytes]:
     found = outline(run.bodies[i])
     fields = [*found.properties, *[None] * (_CONTENT_TYPE + 1)]
-    content_type = str(fields[_CONTENT_TYPE])[:255] if fields[_CONTENT_TYPE] else None
+    content_type = line(fields[_CONTENT_TYPE])[:255] if fields[_CONTENT_TYPE] else None
     return _text(fields[_CORRELATION]), _status(found.application.get(STATUS)), content_type, found.body
 
 
 def _mqtt(run: Run, i: int) -> tuple[str, int | None, str | None, bytes]:
     own = decode_run(run.properties)
     said = [value for name, value in own.user_property if name == STATUS]
-    content_type = own.content_type[:255] if own.content_type is not None else None
+    content_type = line(own.content_type)[:255] if own.content_type is not None else None
     return _text(own.correlation_data), _status(said[-1] if said else None), content_type, run.bodies[i]
 
 

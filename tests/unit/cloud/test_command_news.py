@@ -68,12 +68,23 @@ def test_a_response_of_a_device_made_for_hono() -> None:
         run("command-receipt/pump7", b'{"command": "a1", "receipt": "eaten"}'),
         run("command-response/pump7", b"x"),
         run("command-response/pump7", b"x", Properties(correlation_data=b"\xff\xfe")),
+        run("command-response/pump7", b"x", Properties(correlation_data=b"a1\0")),
+        run("command-receipt/pump7", b'{"command": "a1\\u0000", "receipt": "delivered"}'),
         Run("command-response/pump7", "pump7", AMQP | 1, b"", [b"\x00\x53"], 5),
     ],
 )
 def test_what_is_about_no_command_says_nothing(nothing: Run) -> None:
     assert has_news(batch(nothing))
     assert news(nothing, RESPONSE)[0].id == "a1", "and what came with it counts"
+
+
+def test_a_content_type_is_what_a_database_takes() -> None:
+    answer = amqp_from_run(run("command-response/pump7", b"x", Properties(correlation_data=b"a1")), 0)
+    said = amqp_from_run(RESPONSE, 0).replace(b"text/plain", b"text\0\r\nain")
+    (found, without) = (
+        news(Run("command-response/pump7", "pump7", AMQP | 1, b"", [body], 5))[0] for body in (said, answer)
+    )
+    assert (found.content_type, without.content_type) == ("text\\x00\\r\\nain", None)
 
 
 @pytest.mark.parametrize("status", ["", "-1", "1000", "a", "²"])
