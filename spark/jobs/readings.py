@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark import registry
+from spark import gathered, registry
 from spark.jobs import stamps
 from spark.jobs.following import Batch, Following
 from spark.jobs.outcome import Job
 from spark.jobs.replay import Replay
 from spark.provenance import Provenance
+from spark.tables import Lake
 from spark.transforms import births, readings
 
 if TYPE_CHECKING:
@@ -22,9 +24,12 @@ def _take(batch: Batch) -> None:
     # Bodies are decoded once for all outputs.
     registered = registry.registered(batch.lake.at("payload_schemas"))
     decoded = readings.decoded(stamps.judged(batch.lake, batch.rows), registered).persist()
-    # Most lakes have no Sparkplug at all, and most batches nothing that could not be read: one look tells both.
-    seen = decoded.agg(F.max(births.is_sparkplug("address")), F.max(F.col("reason").isNotNull())).first()
-    has_sparkplug, has_rejects = seen if seen is not None else (False, False)
+    # Most lakes have no Sparkplug at all, most batches nothing that could not be read or is large: one look tells all.
+    looked_for = (births.is_sparkplug("address"), F.col("reason").isNotNull())
+    seen = decoded.agg(*map(F.max, looked_for), F.sum(F.octet_length("text"))).first()
+    has_sparkplug, has_rejects, text_bytes = seen if seen is not None else (False, False, 0)
+    if (text_bytes or 0) > gathered.BYTES_MAX:  # the same text again and again is next to nothing in a file
+        batch = replace(batch, lake=Lake(batch.lake.session, batch.lake.place))
     rows = _named(batch, decoded) if has_sparkplug else decoded
     try:
         # Readings are last: their commit says which version of the rejects belongs to them.

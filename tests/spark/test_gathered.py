@@ -109,6 +109,21 @@ def test_rows_that_are_not_few_are_left_to_the_connector(lake: Lake, monkeypatch
     assert [lake.provenance("gateway_backlog", version) for version in (1, 2)] == [made_of, made_of]
 
 
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+def test_long_texts_are_left_to_the_connector_however_few_they_are(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same text again and again takes next to nothing in the lake, and all of it here."""
+    monkeypatch.setattr(gathered, "BYTES_MAX", 20 * schemas.READINGS.row_bytes)
+    body = json.dumps({"said": "x" * 2_000}).encode()
+    for first, last in ((0, 5), (5, 6)):
+        lakes.write(lake.place, "telemetry", [message(number, body=body) for number in range(first, last)])
+        steps = runner.one_pass(lake, catalog.chosen(["readings"]), lambda _: None)
+        assert [step.error for step in steps] == [None]
+    entries = [lake.commit("readings", version) for version in (1, 2)]
+    engines = ["Spark" in entry.info.get("engineInfo", "") for entry in entries if entry is not None]
+    assert (engines, lake.rows("readings")) == ([True, False], 6)
+
+
 def _sent(number: int, **override: Any) -> dict[str, Any]:
     """Of two devices, some of it hours late, some of it not readable."""
     at = START + timedelta(seconds=37 * number)
