@@ -106,20 +106,22 @@ def verify(lake: Place, names: tuple[str, ...]) -> None:
     unknown = [name for name in names if name not in known]
     if unknown:
         raise click.UsageError(f"no table named {unknown[0]!r} in {lake.uri}; tables: {', '.join(known)}")
-    wrong = 0
+    wrong = files = 0
     for table in verification.verified(lake, names or known):
         wrong += len(table.wrong)
+        files += len(table.wrong) if table.files else 0
         click.echo(
             f"{table.table:<20} {table.files:>7,} files {table.size / 1e6:>10,.1f} MB  {len(table.wrong)} damaged"
         )
         for text in table.wrong:
             click.echo(f"error: {text}", err=True)
-    if wrong:
+    if files:
         click.echo(
             "Put back copies of files of landed tables, then run `waypost analytics rebuild`; it alone makes derived "
             "tables anew.",
             err=True,
         )
+    if wrong:
         sys.exit(INTEGRITY)
 
 
@@ -132,25 +134,25 @@ def maintain(lake: Place) -> None:
     no longer has stay for 7 days, those of tables that are written anew with each pass for 2 hours.
     """
     commands.as_private_as(lake)
-    from deltalake.exceptions import DeltaError
-
-    if not _maintained(lake, lake.tables(), DeltaError):
+    if not _maintained(lake, lake.tables()):
         sys.exit(FAILED)
 
 
-def _maintained(lake: Place, names: list[str], expected: type[Exception]) -> bool:
-    """Look after these tables; False when one could not be."""
-    from spark import maintenance
+def _maintained(lake: Place, names: Sequence[str], *, by_need: bool = False) -> bool:
+    """Look after these tables, or those of them that need it; False when one could not be."""
+    from spark import maintenance, remedy
     from spark.jobs import catalog
 
     well = True
     for name in names:
         try:
+            if by_need and not maintenance.is_due(lake, name):
+                continue
             for done in maintenance.maintained(lake, [name], catalog.followed()):
                 files = f"{done.files_before:>7,} -> {done.files_after:>6,} files {done.size / 1e6:>10,.1f} MB"
                 click.echo(f"{done.table:<20} {files} {done.deleted:>7,} deleted {done.seconds:>7.1f} s", err=True)
-        except (expected, OSError) as error:
-            click.echo(f"warning: table {name} was not looked after: {str(error)[:300]}", err=True)
+        except remedy.FAILURES as error:
+            click.echo(f"warning: table {name} was not looked after: {remedy.told(error)}", err=True)
             well = False
     return well
 
@@ -220,16 +222,13 @@ def _pass(lake: Place, jobs: list[Job], how: _Passes) -> None:
 def _maintain_by_need(lake: Place, jobs: Sequence[Job], steps: Sequence[Step]) -> None:
     """After a pass of these jobs, the tables of their rounds, which no job writes now; those that are nobody's go with
     the values. A lake in which something is damaged is left as it is."""
-    from deltalake.exceptions import DeltaError
-
-    from spark import maintenance
     from spark.jobs import catalog
 
     round_of = {name: job.round for job in catalog.JOBS for name in job.outputs}
     ended = {job.round for job in jobs}
     if all(step.state == "done" for step in steps):
-        names = {name for name in lake.tables() if round_of.get(name, "values") in ended}
-        _maintained(lake, maintenance.due(lake, names), DeltaError)
+        names = [name for name in lake.tables() if round_of.get(name, "values") in ended]
+        _maintained(lake, names, by_need=True)
 
 
 def _conclude(steps: Sequence[Step], log: Path) -> None:
@@ -382,19 +381,15 @@ def report(lake: Place, out: str | None, gateway: str | None, as_json: bool, fac
     folder = out is not None and (out.endswith("/") or Path(out).is_dir())
     if folder and gateway is not None:
         raise click.UsageError("a folder is of the whole fleet: leave out --gateway, or give a file as --out")
-    import deltalake.exceptions
-
     from spark.report import facts as facts_file
     from spark.report import queries
 
     try:
         described = facts_file.load(facts) if facts is not None else facts_file.Facts()
-        known, said = _drawn(queries.LakeReader(lake), None if out is None else Path(out), folder, gateway, described)
+        to = None if out is None else Path(out)
+        known, said = queries.readable(lake, lambda reader: _drawn(reader, to, folder, gateway, described))
     except (facts_file.BadFacts, queries.NoGateway) as error:
         raise click.UsageError(str(error)) from None
-    except deltalake.exceptions.DeltaError as error:
-        click.echo(f"error: {lake.uri}: a table cannot be read: {error}", err=True)
-        sys.exit(FAILED)
     except OSError as error:
         click.echo(f"error: {error.filename or lake.uri}: {error.strerror or error}", err=True)
         sys.exit(FAILED)
@@ -403,6 +398,8 @@ def report(lake: Place, out: str | None, gateway: str | None, as_json: bool, fac
     if as_json:
         click.echo(queries.encoded(known))
     _say_notices(known, lake)
+    if known.unreadable:
+        sys.exit(INTEGRITY)
 
 
 def _drawn(

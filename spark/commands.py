@@ -7,7 +7,8 @@ import json
 import os
 import stat
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,7 +18,7 @@ from cloud.place.folder import Folder
 from cloud.place.option import PlaceOption
 from cloud.place.place import Place
 
-FAILED, USAGE = 1, 2
+FAILED, USAGE, INTEGRITY = 1, 2, 4
 Command = TypeVar("Command", bound=Callable[..., Any])
 UMASK_SETTING = "spark.hadoop.fs.permissions.umask-mode"
 """Hadoop sets the modes of files it makes, whatever the process's umask is."""
@@ -73,6 +74,18 @@ def _there(lake: Place) -> Place:
 
 
 lake_option, _LAKE = _lake(existing), _lake(_there)
+
+
+@contextmanager
+def _unreadable_said() -> Iterator[None]:
+    """Around what reads tables: says of one that cannot be read what is wrong and what to do, and leaves."""
+    from spark.remedy import TableUnreadable
+
+    try:
+        yield
+    except TableUnreadable as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(INTEGRITY)
 
 
 @click.group()
@@ -139,7 +152,8 @@ def add(
         message=message,
     )
     try:
-        registry.register(_table(lake), described, datetime.now(UTC))
+        with _unreadable_said():
+            registry.register(_table(lake), described, datetime.now(UTC))
     except BadSchema as error:
         raise click.UsageError(str(error)) from None
 
@@ -164,7 +178,8 @@ def list_(lake: Place, as_json: bool) -> None:
 
     from spark import registry
 
-    found = registry.registered(_table(lake))
+    with _unreadable_said():
+        found = registry.registered(_table(lake))
     if as_json:
         click.echo(msgspec.json.encode(found))
         return
@@ -186,7 +201,8 @@ def remove(lake: Place, pattern: str, tenant: str | None) -> None:
 
     as_private_as(lake)
     try:
-        registry.remove(_table(lake), pattern, tenant, datetime.now(UTC))
+        with _unreadable_said():
+            registry.remove(_table(lake), pattern, tenant, datetime.now(UTC))
     except registry.UnknownSchema:
         click.echo(f"error: no schema is registered for {pattern}; `schema list` shows them", err=True)
         sys.exit(FAILED)
@@ -208,17 +224,22 @@ def replay(lake: Place, reason: str | None, address: str | None, master: str | N
     from spark import java, session
     from spark.connector.repository import ConnectorMissing
     from spark.jobs import runner
-    from spark.jobs.replay import Chosen
-    from spark.jobs.replay import replay as read_again
+    from spark.jobs.outcome import Job
+    from spark.jobs.replay import ByHand, Chosen
+
+    job = Job("replay", "rejected messages read again", (ByHand(Chosen(reason, address)),))
 
     settings = {UMASK_SETTING: f"{as_private_as(lake):03o}"}
     options = session.Options(master=master, load=runner.load(lake), settings=settings, log=runner.log_of(lake))
     try:
         with runner.opened(lake, options) as opened:
-            outcome = read_again(opened.pin(), Chosen(reason, address))
+            (step,) = runner.one_pass(opened, [job], lambda _: None)
     except (ConnectorMissing, java.JavaMissing) as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(USAGE)
-    counts: dict[str, Any] = {"messages": outcome.rows_in, "readings": outcome.rows_out}
-    told = f"{outcome.rows_in} rejected messages read again, {outcome.rows_out} rows came of them"
+    if step.error is not None:
+        click.echo(f"error: {step.error}", err=True)
+        sys.exit(INTEGRITY if step.integrity else FAILED)
+    counts: dict[str, Any] = {"messages": step.rows_in, "readings": step.rows_out}
+    told = f"{step.rows_in} rejected messages read again, {step.rows_out} rows came of them"
     click.echo(json.dumps(counts) if as_json else told)

@@ -39,13 +39,9 @@ class Maintained:
     seconds: float
 
 
-def due(lake: Somewhere, names: Container[str] | None = None) -> list[str]:
-    """Tables of a lake that were not looked after in their last `DUE_COMMITS` commits."""
-    place = place_of(lake)
-    return [name for name in place.tables() if (names is None or name in names) and _due(place.at(name))]
-
-
-def _due(place: Place) -> bool:
+def is_due(lake: Somewhere, name: str) -> bool:
+    """A table was not looked after in its last `DUE_COMMITS` commits. Raises `remedy.FAILURES`."""
+    place = place_of(lake).at(name)
     newest = place.delta().version()
     if newest < DUE_COMMITS:
         return False

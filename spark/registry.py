@@ -10,7 +10,7 @@ import pyarrow as pa
 from deltalake.exceptions import TableNotFoundError
 
 from cloud.place.place import Somewhere, place_of
-from spark import schemas
+from spark import remedy, schemas
 from spark.decoding.schema import BadSchema, PayloadSchema
 
 SCHEMAS_MAX = 1_000
@@ -23,9 +23,10 @@ class UnknownSchema(LookupError):
 
 
 def registered(table: Somewhere) -> list[PayloadSchema]:
-    """What holds, in the order it was registered; nothing where there is no such table."""
+    """What holds, in the order it was registered; nothing where there is no such table. Raises `TableUnreadable`."""
     try:
-        rows = place_of(table).delta().to_pyarrow_dataset().to_table(use_threads=False).to_pylist()
+        with remedy.named(_TABLE.name):
+            rows = place_of(table).delta().to_pyarrow_dataset().to_table(use_threads=False).to_pylist()
     except TableNotFoundError:
         return []
     found: dict[tuple[str | None, str], PayloadSchema] = {}

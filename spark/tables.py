@@ -26,8 +26,9 @@ from pyspark.sql import functions as F  # noqa: N812 - the name every Spark text
 from pyspark.sql.types import StructType, TimestampType
 
 from cloud.place.place import Place, Somewhere, place_of
-from spark import delta_log, gathered, schemas
+from spark import delta_log, gathered, remedy, schemas
 from spark.provenance import Provenance, State, state_of, versions
+from spark.remedy import TableUnreadable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
@@ -44,10 +45,6 @@ _COLUMN_MAPPING_READER_VERSION = 2
 
 class SchemaMismatch(RuntimeError):
     """A landed table lacks a column of the contract, or has it with another type."""
-
-
-class TableUnreadable(RuntimeError):
-    """A table cannot be opened; the message says what to do."""
 
 
 class FormatUnknown(RuntimeError):
@@ -70,6 +67,7 @@ class Lake:
     """The tables of one lake, through one session.
 
     `few`: what there is are few rows, which are read file by file and written from this process (`spark.gathered`).
+    `notes`: what its user has to be told beside what is returned; a job's own.
     """
 
     def __init__(
@@ -84,6 +82,7 @@ class Lake:
         self.place = place_of(lake)
         self._pinned = pinned or {}
         self._few = few
+        self.notes: list[str] = []
 
     def pin(self) -> Lake:
         """The same lake, in which the landed tables stay what they are now however much lands.
@@ -215,10 +214,14 @@ class Lake:
                 deltalake.write_deltalake(table, data, mode="append")
 
     def forget(self, name: str, predicate: str) -> None:
-        """Delete rows of a small table of notes."""
-        table = self._open(name)
-        if table is not None:
-            table.delete(predicate)
+        """Delete rows of a small table of notes; all, where they cannot be read."""
+        try:
+            table = self._open(name)
+            with remedy.named(name):
+                if table is not None:
+                    table.delete(predicate)
+        except TableUnreadable:
+            self.recreate(name)
 
     def check_readable(self, name: str, version: int) -> None:
         """Raise `SchemaMismatch` or `FormatUnknown` unless the files of a table are its rows, column by column."""
@@ -350,16 +353,10 @@ class Lake:
     def _open(self, name: str) -> deltalake.DeltaTable | None:
         pinned = self._pinned.get(name)
         try:
-            return self.at(name).delta(pinned.version if pinned is not None else None)
+            with remedy.named(name):
+                return self.at(name).delta(pinned.version if pinned is not None else None)
         except TableNotFoundError:
             return None
-        except (DeltaError, OSError, ValueError) as error:
-            back = (
-                "Start the hub, which takes a torn last entry of the log away, or put back a copy of the table's log"
-                if name in schemas.LANDED
-                else "Make it anew: `waypost analytics rebuild`"
-            )
-            raise TableUnreadable(f"table {name} cannot be opened: {str(error)[:300]}. {back}") from error
 
     def _create(self, name: str, mode: Literal["error", "overwrite"]) -> State:
         table = schemas.DERIVED[name]

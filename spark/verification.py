@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from deltalake.exceptions import DeltaError
-
 from cloud.place.place import Place, Somewhere, place_of
-from spark import delta_log
-from spark.delta_log import LogDamaged
+from spark import delta_log, remedy
 
 LOG_ENTRIES_MAX = 1_000
 """Entries of a log that are read, the newest; what came before is in a checkpoint."""
@@ -37,8 +34,8 @@ def _verified(place: Place) -> Verified:
         table = place.delta()
         files = delta_log.files(table)
         _read_log(place, table.version())
-    except (DeltaError, OSError, LogDamaged) as error:
-        return Verified(place.name, 0, 0, (f"{place.uri}: the log cannot be read: {error}",))
+    except remedy.FAILURES as error:
+        return Verified(place.name, 0, 0, (str(remedy.unreadable(place.name, error)),))
     found = ((file, file.damaged(place)) for file in files)
     wrong = tuple(f"{place.uri}/{file.path} is {why}" for file, why in found if why is not None)
     return Verified(place.name, len(files), sum(file.size for file in files), wrong)

@@ -25,6 +25,12 @@ class Outcome:
     notes: tuple[str, ...] = ()
 
 
+def merged(outcomes: Sequence[Outcome]) -> Outcome:
+    """Several as one."""
+    rows_in, rows_out = sum(each.rows_in for each in outcomes), sum(each.rows_out for each in outcomes)
+    return Outcome(rows_in, rows_out, tuple(note for each in outcomes for note in each.notes))
+
+
 class Step(Protocol):
     """One part of a job: what it reads, what it alone writes."""
 

@@ -16,15 +16,18 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import date
 from typing import TYPE_CHECKING
 
 import msgspec
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark import registry
+from spark import delta_log, registry
 from spark.decoding import reasons
 from spark.jobs import stamps
-from spark.jobs.outcome import Outcome
+from spark.jobs.damage import Damage
+from spark.jobs.outcome import Outcome, merged
+from spark.jobs.progress import Position, Span
 from spark.provenance import Provenance, State
 from spark.tables import Lake, Transaction
 from spark.transforms import births, clocks, readings
@@ -77,12 +80,25 @@ class Replay:
         if rejects is None or lake.state("readings") is None:
             return Outcome(0, 0)
         finish(lake, rejects)
-        taken, written = 0, 0
+        outcomes = []
         for chosen, mark in _due(lake, rejects):
-            outcome = replay(lake, chosen)
-            taken, written = taken + outcome.rows_in, written + outcome.rows_out
+            outcomes.append(replay(lake, chosen))
             lake.append("reject", lake.read("reject").limit(0), mark)
-        return Outcome(taken, written)
+        return merged(outcomes)
+
+
+@dataclass(frozen=True, slots=True)
+class ByHand:
+    """The step of command `replay`: these rejects, whether anything new has made them readable or not."""
+
+    chosen: Chosen
+    name = "replay"
+    inputs = ("telemetry",)
+    outputs = ("reject", "readings")
+
+    def run(self, lake: Lake) -> Outcome:
+        """See `replay`."""
+        return replay(lake, self.chosen)
 
 
 def _due(lake: Lake, rejects: State) -> Sequence[tuple[Chosen, Transaction]]:
@@ -114,16 +130,28 @@ def replay(lake: Lake, chosen: Chosen) -> Outcome:
     dates = [row["ingest_date"] for row in keys.select("ingest_date").distinct().collect()]
     if not dates:
         return Outcome(0, 0)
-    messages = lake.read("telemetry").where(F.col("ingest_date").isin(dates))
-    messages = messages.join(keys, [*MESSAGE, "ingest_date"], "left_semi")
-    rows = decoded(lake, messages).localCheckpoint()
+    damage = Damage(lake, "telemetry", "replay")
+    for files, messages in damage.attempts(_landed_on(lake, dates)):
+        with damage.noticed(files):
+            rows = decoded(lake, messages.join(keys, [*MESSAGE, "ingest_date"], "left_semi")).localCheckpoint()
     good = rows.where(F.col("reason").isNull()).withColumn("replay", F.lit(rejects.version))
     marks = (Transaction(f"{step}@{rejects.id}/{there.id}", rejects.version) for step in ("replay-values", "replay"))
     of_values = rows.where(F.col("metric") != "").join(good.select(*MESSAGE).distinct(), list(MESSAGE), "left_semi")
     lake.append("reject", readings.rejects(of_values), next(marks))
     lake.append("readings", readings.readings(good), next(marks))
     finish(lake, rejects)
-    return Outcome(keys.count(), lake.rows_written("readings", there.version))
+    return Outcome(keys.count(), lake.rows_written("readings", there.version), damage.notes)
+
+
+def _landed_on(lake: Lake, dates: Sequence[date]) -> Span:
+    """The messages of these days."""
+    telemetry = lake.state("telemetry")
+    if telemetry is None:
+        return Span((), Position(0), None)
+    lake.check_readable("telemetry", telemetry.version)
+    folders = tuple(f"ingest_date={each}/" for each in dates)
+    files = delta_log.files(lake.opened("telemetry", telemetry.version))
+    return Span([file for file in files if file.path.startswith(folders)], Position(telemetry.version), None)
 
 
 def decoded(lake: Lake, telemetry: DataFrame, born: DataFrame | None = None) -> DataFrame:

@@ -19,12 +19,13 @@ from deltalake.exceptions import TableNotFoundError
 
 from cloud.place.folder import Folder
 from cloud.place.place import Place, Somewhere, place_of
-from spark import schemas, session, verification
+from spark import remedy, schemas, session, verification
 from spark.delta_log import LogDamaged
-from spark.jobs import catalog
+from spark.jobs import catalog, stamps
 from spark.jobs.outcome import Job
 from spark.jobs.progress import SourceLost
-from spark.tables import FormatUnknown, Lake, SchemaMismatch, TableUnreadable
+from spark.remedy import TableUnreadable
+from spark.tables import FormatUnknown, Lake, SchemaMismatch
 
 if TYPE_CHECKING:
     from cloud.place.bucket import Bucket
@@ -81,6 +82,8 @@ def load(lake: Somewhere) -> session.Load:
         sizes = pa.table(telemetry.delta().get_add_actions(flatten=True))["size_bytes"]
     except TableNotFoundError:
         return "tiny"
+    except remedy.FAILURES:
+        return "large"  # the jobs say what is wrong; what is to be done besides may be of any size
     total: int = sum(sizes.to_pylist())
     bounds: tuple[tuple[int, session.Load], ...] = (
         (TINY_BYTES_MAX, "tiny"),
@@ -102,8 +105,8 @@ def forget(lake: Lake, jobs: Sequence[Job]) -> None:
     for job in jobs:
         for name in job.outputs:
             lake.recreate(name)
-    steps = ", ".join(f"'{step.name}'" for job in jobs for step in job.steps)
-    lake.forget("set_aside", f"job IN ({steps})")
+    names = ", ".join(f"'{name}'" for name in (stamps.NAME, *(step.name for job in jobs for step in job.steps)))
+    lake.forget("set_aside", f"job IN ({names})")
 
 
 def one_pass(
@@ -166,7 +169,8 @@ def _run(
 def _done(lake: Lake, job: Job) -> Step:
     started = time.monotonic()
     try:
-        outcome = job.run(lake.for_job())
+        lake = lake.for_job()
+        outcome = job.run(lake)
     except INTEGRITY_ERRORS as error:
         return Step(job.name, "failed", seconds=time.monotonic() - started, error=str(error), integrity=True)
     except Exception as error:
@@ -174,7 +178,14 @@ def _done(lake: Lake, job: Job) -> Step:
         seconds = time.monotonic() - started
         return Step(job.name, "failed", seconds=seconds, error=wrong or _first_lines(error), integrity=bool(wrong))
     seconds = time.monotonic() - started
-    return Step(job.name, "done", outcome.rows_in, outcome.rows_out, seconds, notes=outcome.notes)
+    return Step(
+        job.name,
+        "done",
+        outcome.rows_in,
+        outcome.rows_out,
+        seconds,
+        notes=tuple(dict.fromkeys((*outcome.notes, *lake.notes))),
+    )
 
 
 def _damaged(lake: Lake, job: Job) -> str | None:

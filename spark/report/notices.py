@@ -16,18 +16,18 @@ def notices(known: LakeFigures, command: str = "waypost analytics run --lake DIR
 
     `command` runs the jobs."""
     run = f"`{command}`"
+    found = [f"{_sentence(text)}. Nothing is drawn of it." for text in known.unreadable.values()]
     if not known.landed:
-        return ["Nothing to draw: no gateway has forwarded messages to this hub yet."]
+        return found or ["Nothing to draw: no gateway has forwarded messages to this hub yet."]
     count = formatting.count(known.landed)
     if not (known.accounts.known or known.members or known.flows):
-        return [f"{count} messages have landed, but no job has run. Run {run} and draw the report again."]
-    found = []
+        return [*found, f"{count} messages have landed, but no job has run. Run {run} and draw the report again."]
     if known.mixed:
         found.append(
             "The tables were made of different versions of the lake, so their totals may differ. "
             f"Run {run} without --job and draw the report again."
         )
-    if not known.accounts.known:
+    if not known.accounts.known and not {"gaps", "completeness"} & known.unreadable.keys():
         found.append(f"Duplicates and gaps are unknown: the job gaps has not run. Run {run}.")
     if known.landed_since:
         since = formatting.count(known.landed_since)

@@ -5,13 +5,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
+from typing import TypeVar
 
 import msgspec
 
 from cloud.place.place import Somewhere
 from spark.provenance import State
+from spark.remedy import TableUnreadable
 from spark.report import accounts, changes, delivery, devices, fleet, flows, outages, snapshot, storage, tracks
 from spark.report.accounts import Accounts
 from spark.report.changes import Changes
@@ -23,6 +25,8 @@ from spark.report.outages import Outage
 from spark.report.storage import Storage
 from spark.report.tables import Gateway, Tables
 from spark.report.tracks import Anomalies, Track
+
+Drawn = TypeVar("Drawn")
 
 
 class NoGateway(LookupError):
@@ -42,6 +46,7 @@ class LakeFigures(msgspec.Struct):
     `newest_at`     when the newest data of the lake landed, seconds since 1970.
     `changes`       of the last day; None where the lake is younger.
     `metrics_total` metrics of devices; 0 where there are too many to count.
+    `unreadable`    tables that could not be read, and what to do; nothing is drawn of them.
     """
 
     gateway: Gateway | None
@@ -67,6 +72,7 @@ class LakeFigures(msgspec.Struct):
     versions: dict[str, int]
     readings_at: snapshot.Standing | None = None
     tracks_at: snapshot.Standing | None = None
+    unreadable: dict[str, str] = {}
 
     @property
     def span(self) -> tuple[float, float] | None:
@@ -77,10 +83,13 @@ class LakeFigures(msgspec.Struct):
 
 
 class LakeReader:
-    """The lake as it was when this was made: the fleet's page and those of gateways are of one state."""
+    """The lake as it was when this was made: the fleet's page and those of gateways are of one state.
 
-    def __init__(self, lake: Somewhere, now: datetime | None = None) -> None:
-        self._taken = snapshot.taken(lake)
+    `without`: tables that are left out, and why. It and every page raise `TableUnreadable`; `readable` has an answer.
+    """
+
+    def __init__(self, lake: Somewhere, now: datetime | None = None, without: Mapping[str, str] | None = None) -> None:
+        self._taken = snapshot.taken(lake, without)
         self._now = now or datetime.now(UTC)
         self._newest_at: float | None = None
 
@@ -142,6 +151,7 @@ class LakeReader:
             metrics_total=0,
             versions={name: table.version() for name, table in taken.tables.items()},
             readings_at=taken.apart.get("readings"),
+            unreadable=dict(taken.unreadable),
         )
         self._add_tracks(figures, tables)
         return figures
@@ -162,9 +172,21 @@ class LakeReader:
             figures.tracks_at = self._taken.apart.get(name)
 
 
+def readable(lake: Somewhere, draw: Callable[[LakeReader], Drawn]) -> Drawn:
+    """What `draw` makes of a lake: begun again without each table that it finds cannot be read."""
+    without: dict[str, str] = {}
+    while True:
+        try:
+            return draw(LakeReader(lake, without=without))
+        except TableUnreadable as error:
+            if error.table in without:
+                raise
+            without[error.table] = str(error)
+
+
 def read(lake: Somewhere) -> LakeFigures:
     """The fleet's page of a lake."""
-    return LakeReader(lake).fleet()
+    return readable(lake, LakeReader.fleet)
 
 
 def rejected(known: LakeFigures) -> int:

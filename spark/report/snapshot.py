@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import deltalake
 from deltalake.exceptions import TableNotFoundError
 
 from cloud.place.place import Place, Somewhere, of_table, place_of
-from spark import delta_log, provenance
+from spark import delta_log, provenance, remedy
 from spark.provenance import TELEMETRY, Provenance, State
 
 DESCRIPTIONS = ("gateway_freshness", "throughput", "outages", "gaps", "completeness")
@@ -57,18 +57,26 @@ class Snapshot:
     `telemetry`  the version of the messages that every description is of; None: there is none, or no common one.
     `mixed`      the descriptions have no version of `telemetry` in common: their totals may differ.
     `apart`      the other derived tables that are not of that version, and where they stand.
+    `unreadable` tables that are left out, and why.
     """
 
     tables: Mapping[str, deltalake.DeltaTable]
     telemetry: State | None
     mixed: bool
     apart: Mapping[str, Standing] = field(default_factory=dict)
+    unreadable: Mapping[str, str] = field(default_factory=dict)
 
 
-def taken(lake: Somewhere) -> Snapshot:
-    """Open the tables of a lake."""
-    place = place_of(lake)
-    tables = {name: table for name in place.tables() if (table := _opened(place.at(name))) is not None}
+def taken(lake: Somewhere, without: Mapping[str, str] | None = None) -> Snapshot:
+    """Open the tables of a lake, but for those `without` which it is drawn, and why. Raises `TableUnreadable`."""
+    place, unreadable = place_of(lake), without or {}
+    names = [name for name in place.tables() if name not in unreadable]
+    tables = {name: table for name in names if (table := _opened(place.at(name))) is not None}
+    return replace(_matched(tables), unreadable=unreadable)
+
+
+def _matched(tables: dict[str, deltalake.DeltaTable]) -> Snapshot:
+    """The tables at versions that belong together."""
     made = {name: _made(tables[name]) for name in DESCRIPTIONS if name in tables}
     # A table that no job has filled yet describes nothing.
     filled = [name for name in made if made[name] or tables[name].count()]
@@ -87,13 +95,15 @@ def _follow(tables: dict[str, deltalake.DeltaTable], page: State) -> dict[str, S
     apart: dict[str, Standing] = {}
     for name, source in _FOLLOWING.items():
         if name in tables:
-            tables[name], standing = _chosen(tables, name, source, page)
+            with remedy.named(name):
+                tables[name], standing = _chosen(tables, name, source, page)
             if standing is not None:
                 apart[name] = standing
             elif source in apart and tables[name].count():
                 apart[name] = apart[source]
     if REJECTS in tables and READINGS in tables:
-        tables[REJECTS] = _beside(tables[REJECTS], tables[READINGS])
+        with remedy.named(REJECTS):
+            tables[REJECTS] = _beside(tables[REJECTS], tables[READINGS])
     return apart
 
 
@@ -128,7 +138,8 @@ def _beside(rejects: deltalake.DeltaTable, readings: deltalake.DeltaTable) -> de
 
 def _opened(place: Place) -> deltalake.DeltaTable | None:
     try:
-        return place.delta()
+        with remedy.named(place.name):
+            return place.delta()
     except TableNotFoundError:
         return None
 
@@ -145,7 +156,8 @@ def _readable(table: deltalake.DeltaTable, version: int) -> deltalake.DeltaTable
 
 
 def _made(table: deltalake.DeltaTable) -> _Made:
-    found = provenance.versions(table)
+    with remedy.named(of_table(table).name):
+        found = provenance.versions(table)
     return [(at, basis) for at, basis in found if basis is not None and basis.telemetry is not None]
 
 

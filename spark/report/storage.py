@@ -9,6 +9,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark import remedy
 from spark.report import limits
 from spark.report.snapshot import Snapshot
 from spark.report.tables import Tables, seconds
@@ -64,7 +65,8 @@ def _concerns(row: dict[str, Any], tables: Tables) -> bool:
 
 
 def _held(name: str, table: deltalake.DeltaTable) -> Held:
-    actions = pa.table(table.get_add_actions(flatten=True))
+    with remedy.named(name):
+        actions = pa.table(table.get_add_actions(flatten=True))
     size = pc.sum(actions["size_bytes"]).as_py() if actions.num_rows else 0
     return Held(name, table.version(), actions.num_rows, int(size or 0), int(table.count()))
 

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark import remedy
 from spark.report.snapshot import Snapshot
 
 Gateway = tuple[str, str]
@@ -34,7 +35,7 @@ class Tables:
         return int(table.count()) if table is not None else 0
 
     def read(self, name: str, columns: Sequence[str], *where: Filter) -> pa.Table:
-        """These columns; no rows when the table is not there."""
+        """These columns; no rows when the table is not there. Raises `TableUnreadable`."""
         table = self._taken.tables.get(name)
         if table is None:
             return pa.table({column: pa.nulls(0) for column in columns})
@@ -42,7 +43,8 @@ class Tables:
         mine: list[Filter] = []
         if self.only is not None and "gateway" in there:
             mine = [("tenant", "=", self.only[0]), ("gateway", "=", self.only[1])]
-        return table.to_pyarrow_table(columns=list(columns), filters=[*mine, *where] or None)
+        with remedy.named(name):
+            return table.to_pyarrow_table(columns=list(columns), filters=[*mine, *where] or None)
 
     def rows(self, name: str, columns: Sequence[str], *where: Filter) -> list[dict[str, Any]]:
         """As `read`, row by row: of small tables."""

@@ -8,10 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import deltalake
 import pytest
 from click.testing import CliRunner
 
 from spark.cli import analytics
+from spark.jobs import runner
 from tests.spark import gold, lakes
 from tests.spark.lakes import message
 
@@ -108,11 +110,55 @@ class TestUsage:
         code, output = invoke("report", "--lake", tmp_path, *arguments)
         assert (code, says in output) == (2, True)
 
-    def test_a_lake_that_cannot_be_read(self, lake: Path, tmp_path: Path) -> None:
+    def test_a_lake_that_cannot_be_read(self, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("RUST_BACKTRACE", "1")
         (lake / "telemetry" / "_delta_log" / f"{0:020}.json").write_text("half a li")
         code, output = invoke("report", "--lake", lake, "--out", tmp_path / "r.html")
-        assert code == 1
-        assert "cannot be read" in output
+        assert code == 4
+        assert "table telemetry cannot be read: " in output.lower()
+        assert ". Start the hub, which takes a torn end of its log away" in output
+        assert "<unknown>" not in output, "no frames of a stack"
+        assert "Start the hub" in (tmp_path / "r.html").read_text()
+        assert invoke("verify", "--lake", lake)[0] == 4
+        assert runner.load(lake) == "large", "that it cannot be read is for the jobs to say"
+
+    @pytest.mark.parametrize("table", ["rollup_1m", "gateway_freshness", "completeness"])
+    @pytest.mark.parametrize("harm", ["half an entry", "an empty entry", "a truncated file", "a file less"])
+    def test_a_page_without_the_table_that_is_damaged(self, tmp_path: Path, table: str, harm: str) -> None:
+        gold.fleet(tmp_path / "lake", 3)
+        lake, out = tmp_path / "lake", tmp_path / "r.html"
+        newest = max((lake / table / "_delta_log").glob("*.json"))
+        (file, *_) = deltalake.DeltaTable(lake / table).file_uris()
+        match harm:
+            case "half an entry":
+                newest.write_bytes(newest.read_bytes()[:150])
+            case "an empty entry":
+                newest.write_bytes(b"")
+            case "a truncated file":
+                os.truncate(file.removeprefix("file://"), 50)
+            case _:
+                Path(file.removeprefix("file://")).unlink()
+        result = CliRunner().invoke(analytics, ["report", "--lake", str(lake), "--out", str(out), "--json"])
+        known = json.loads(result.stdout)
+        assert (result.exit_code, list(known["unreadable"])) == (4, [table]), result.output
+        assert "waypost analytics rebuild" in result.stderr
+        assert f"able {table}" in out.read_text()
+        assert known["tracks" if table == "gateway_freshness" else "members"], "the rest is drawn"
+
+    def test_a_table_of_a_newer_program(self, lake: Path) -> None:
+        log = lake / "telemetry" / "_delta_log"
+        lakes.write(lake, "telemetry", [message(0)])
+        newer = {"protocol": {"minReaderVersion": 9, "minWriterVersion": 9}}
+        (log / f"{1:020}.json").write_text(json.dumps(newer))
+        code, output = invoke("verify", "--lake", lake)
+        assert (code, "A newer program wrote it: use that" in output, "Put back" in output) == (4, True, False)
+
+    def test_schemas_that_cannot_be_read(self, lake: Path) -> None:
+        assert invoke("schema", "add", "env/+", "--format", "json", "--lake", lake) == (0, "")
+        (lake / "payload_schemas" / "_delta_log" / f"{1:020}.json").write_text("half a li")
+        for command in (("list",), ("remove", "env/+"), ("add", "a", "--format", "json")):
+            code, output = invoke("schema", *command, "--lake", lake)
+            assert (code, "register the schemas again" in output) == (4, True), command
 
     def test_a_page_that_cannot_be_written(self, tmp_path: Path) -> None:
         lake = tmp_path / "lake"

@@ -110,10 +110,35 @@ def test_a_damaged_derived_table_is_named_and_made_anew(lake: Lake) -> None:
     land(lake, message(2))
     step = steps(lake, "freshness")["freshness"]
     assert (step.state, step.integrity) == ("failed", True)
-    assert "table gateway_freshness cannot be opened" in (step.error or "")
+    assert "table gateway_freshness cannot be read" in (step.error or "")
     runner.forget(lake, catalog.made_of(["freshness"]))
     steps(lake, "freshness")
     assert counted(lake) == {"gw1": 3}
+
+
+def test_offsets_of_clocks_that_are_gone_are_set_aside_and_named(lake: Lake) -> None:
+    """Every job that reads stamps reads that table whole: messages of gateways whose clocks were right are taken."""
+    lakes.write(lake.place.path, "clock_offsets", [lakes.clock_offset(gateway="gw9")])
+    (gone,) = deltalake.DeltaTable(lake.path("clock_offsets")).file_uris()
+    lakes.write(lake.place.path, "clock_offsets", [lakes.clock_offset(gateway="gw8")])
+    Path(gone.removeprefix("file://")).unlink()
+    land(lake, message(0))
+    step = steps(lake, "freshness")["freshness"]
+    assert (step.state, counted(lake)) == ("done", {"gw1": 1})
+    (note,) = step.notes
+    assert "clock_offsets" in note
+    assert "missing and set aside: 1 rows of gateway gw9. Put back a copy of it" in note
+
+
+def test_a_rebuild_needs_no_notes_that_can_be_read(lake: Lake) -> None:
+    paths = [land(lake, message(number)) for number in range(2)]
+    paths[0].unlink()
+    assert steps(lake, "freshness")["freshness"].notes
+    log = Path(lake.path("set_aside")) / "_delta_log"
+    max(log.glob("*.json")).write_text('{"add":{"pa')
+    runner.forget(lake, catalog.made_of(["freshness"]))
+    step = steps(lake, "freshness")["freshness"]
+    assert (step.state, len(step.notes), counted(lake)) == ("done", 1, {"gw1": 1})
 
 
 def entry(lake: Lake, version: int) -> Path:
@@ -173,8 +198,8 @@ def rows_deleted(lake: Lake) -> None:
     [
         (half, "Start the hub"),
         (empty, "is damaged (empty)"),
-        (missing, "cannot be opened"),
-        (newer_protocol, "cannot be opened"),
+        (missing, "cannot be read"),
+        (newer_protocol, "A newer program wrote it"),
         (newer_feature, "deletionVectors"),
         (other_type, "column sequence is string, the contract says bigint"),
         (cleaned, "log was cleaned"),

@@ -125,6 +125,23 @@ def test_what_could_not_be_read_is_read_once_when_it_can(lake: Lake, monkeypatch
     assert not rows_changed(rejects, made_of.beside["reject"].version)
 
 
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+def test_messages_of_a_file_that_is_gone_are_named_and_the_others_read(lake: Lake) -> None:
+    land(lake, message(0, address="a/x", body=b"up"))
+    (gone,) = deltalake.DeltaTable(lake.path("telemetry")).file_uris()
+    land(lake, message(1, address="a/x", body=b"down"))
+    run(lake, "readings")
+    assert len(table(lake, "reject")) == 2
+    Path(gone.removeprefix("file://")).unlink()
+    registry.register(lake.at("payload_schemas"), PayloadSchema("a/+", "text"), NOW)
+    step = run(lake, "readings")["readings"]
+    (note,) = step.notes
+    assert "missing and set aside: 1 rows of gateway gw1, sequences 0 to 0" in note
+    assert table(lake, "readings", "sequence", "text") == [(1, "down")]
+    assert table(lake, "reject", "sequence") == [(0,)]
+
+
 def _power_cut(patch: pytest.MonkeyPatch, name: str) -> None:
     """The next call that ends a step of a replay does not return; one before it does."""
     whole = getattr(Lake, name)

@@ -126,6 +126,14 @@ def test_it_fits_a_phone_and_follows_the_dark(browser: Browser, report: Path) ->
     assert (light.wrong, dark.wrong) == ([], [])
 
 
+def test_on_a_phone_no_value_lies_over_another(browser: Browser, tmp_path: Path) -> None:
+    gold.fleet(tmp_path / "lake", 2)
+    told = facts.Facts(facts=(facts.Fact("Proved", "8,132 in 13 statements and one more", 8132, True),))
+    page.write(queries.read(tmp_path / "lake"), tmp_path / "r.html", told)
+    cells = opened(browser, tmp_path / "r.html", viewport=PHONE).page.locator(".facts td")
+    assert cells.evaluate_all("all => all.filter(each => each.scrollWidth > each.clientWidth).length") == 0
+
+
 def test_in_print_all_charts_are_there(browser: Browser, report: Path) -> None:
     reading = opened(browser, report)
     printed = reading.page.pdf(format="A4")

@@ -1,0 +1,65 @@
+"""What is wrong with a table that cannot be opened or read, in a sentence, and what to do about it. No JVM."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import takewhile
+from typing import Final
+
+import pyarrow as pa
+from deltalake.exceptions import DeltaError, TableNotFoundError
+
+from spark.delta_log import LogDamaged
+
+FAILURES: Final = (DeltaError, LogDamaged, pa.ArrowException, OSError, ValueError)
+"""What delta-rs and pyarrow raise where a log or a data file is not what it should be."""
+_FRAME: Final = re.compile(r"\s*(\d+: |(stack )?backtrace:)", re.IGNORECASE)
+_NEWER: Final = re.compile("unsupported|not supported", re.IGNORECASE)
+_CHARACTERS_MAX = 300
+
+
+class TableUnreadable(RuntimeError):
+    """A table cannot be opened, or its rows cannot be read; the message says what to do."""
+
+    def __init__(self, table: str, text: str) -> None:
+        super().__init__(text)
+        self.table = table
+
+
+@contextmanager
+def named(table: str) -> Iterator[None]:
+    """Around what opens or reads a table. Raises `TableUnreadable`; that there is no such table stays what it is."""
+    try:
+        yield
+    except TableNotFoundError:
+        raise
+    except FAILURES as error:
+        raise unreadable(table, error) from error
+
+
+def unreadable(table: str, error: Exception) -> TableUnreadable:
+    """What to raise, or to say, when a table cannot be opened or read."""
+    if isinstance(error, LogDamaged):  # which says both itself
+        return TableUnreadable(table, f"table {table}: {error}")
+    text = told(error)
+    return TableUnreadable(table, f"table {table} cannot be read: {text}. {_way_back(table, text)}")
+
+
+def told(error: Exception) -> str:
+    """What an error says in a line; delta-rs adds the frames of its stack where RUST_BACKTRACE is set."""
+    lines = takewhile(lambda line: not _FRAME.match(line), str(error).splitlines())
+    return " ".join(line.strip() for line in lines)[:_CHARACTERS_MAX].rstrip(" .")
+
+
+def _way_back(table: str, text: str) -> str:
+    from spark import schemas  # noqa: PLC0415 - Spark's types are half a second that a report must not pay
+
+    if _NEWER.search(text):
+        return "A newer program wrote it: use that"
+    if table in schemas.LANDED:
+        return "Start the hub, which takes a torn end of its log away, or put back a copy of the table"
+    if table == schemas.PAYLOAD_SCHEMAS.name:
+        return "Put back a copy of it, or delete it and register the schemas again: `waypost analytics schema add`"
+    return "Make it anew: `waypost analytics rebuild`"
