@@ -20,7 +20,7 @@ from edge.broker.message.mqtt_translator import MqttTranslator
 from edge.broker.model.addresses import AddressType
 from edge.broker.model.authorization import Grant
 from edge.broker.model.interfaces import Origin, Refusal
-from edge.broker.model.isolation import report
+from edge.broker.model.isolation import guarded, report
 from edge.broker.model.topics import is_wide
 from edge.broker.mqtt.due_sessions import DueSessions
 from edge.broker.mqtt.events import SubscriptionRequest, Will
@@ -117,6 +117,7 @@ class SessionRegistry:
         if session is not None and session.attachment is not None:  # or has failed
             session.attachment = None
             self._connected -= 1
+            guarded(f"session {client_id!r}", self._take_back, session)
         if session is not None and clean_start:
             self._end(session)
             session = None
@@ -178,6 +179,11 @@ class SessionRegistry:
         if not self._table.left(session, now):
             log.warning("%s: its session ends: its user has no room for what it has not released", session.client_id)
             self._end(session)
+
+    def _take_back(self, session: Session) -> None:
+        """Its connection has failed to give it back."""
+        session.leave()
+        self._leave_for_now(session)
 
     def _leave_for_now(self, session: Session) -> None:
         """What it subscribes to waits for its client to come back."""

@@ -10,6 +10,7 @@ from bridge.amqp_values import encode
 from bridge.message import AMQP, Run
 from edge.broker.mqtt import packets as p
 from edge.broker.mqtt.events import SubscriptionRequest
+from edge.broker.mqtt.handler import ConnectionHandler
 from edge.broker.router.due_wills import WillOrigin
 from tests.unit.mqtt import test_commit_order
 from tests.unit.mqtt.test_commit_order import Site
@@ -89,3 +90,22 @@ def test_what_waited_for_one_consumer_goes_to_another() -> None:
     peer.lose()
     site.settle()
     assert sorted(other.take(site)) == list(range(len(got), COUNT))
+
+
+def test_what_waited_comes_over_the_connection_that_took_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever becomes of the older one."""
+    site = Site()
+    peer = Peer(site)
+    peer.subscribe(site, "topic/x")
+    send(site, "topic/x")
+    got = [each for each in peer.sent() if isinstance(each, p.Publish)]
+    peer.send(*(p.PubAck(packet.packet_id) for packet in got))
+    with monkeypatch.context() as broken:
+
+        def raises(_handler: ConnectionHandler) -> None:
+            raise LookupError("a bug")
+
+        broken.setattr(ConnectionHandler, "taken_over", raises)
+        again = Peer(site)
+    site.settle()
+    assert sorted(again.take(site)) == list(range(len(got), COUNT))
