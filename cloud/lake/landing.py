@@ -17,6 +17,7 @@ This module has no thread, clock, socket, disk or database of its own: `cloud.hu
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 from collections import Counter
@@ -190,7 +191,8 @@ class Landing:
         self._lake = lake
         self._commits = commits
         self._failpoint = failpoint
-        self._settled = False
+        self._unsettled: set[str] = set()
+        """Tables to which something may have been committed, or not."""
         self._rebuilds: dict[tuple[str, str], Rebuild] = {}
         self.resolve()
 
@@ -200,14 +202,25 @@ class Landing:
         return self._lake.versions
 
     def resolve(self) -> None:
-        """Confirm or forget every prepared commit. Raises `CannotLand`; may be called again."""
+        """Confirm or forget every prepared commit. Raises `CannotLand`, after it has tried all: a table that refuses
+        keeps back nothing that belongs into another. May be called again."""
+        fault: LakeError | None = None
+        unsettled: set[str] = set()
         for prepared in self._commits.unresolved():
             transaction = Transaction(self._commits.application(prepared), prepared.commit)
-            if self._lake.settled(prepared.table, transaction):
+            try:
+                landed = self._lake.settled(prepared.table, transaction)
+            except LakeError as error:
+                fault = error
+                unsettled.add(prepared.table)
+                continue
+            if landed:
                 self._commits.confirm(prepared, self._lake.versions[prepared.table])
             else:
                 self._commits.forget(prepared)
-        self._settled = True
+        self._unsettled = unsettled
+        if fault is not None:
+            raise fault
 
     def land(
         self, batches: Sequence[ReceivedBatch], now_us: int, *, clock: Clock = _no_clock, seconds: float = 1.0
@@ -218,7 +231,7 @@ class Landing:
         `now_us`: UTC microseconds, becomes `ingested_at`. Raises `ContentError` when no rows can be made of them, or
         whatever kept the hub from landing them: then nothing may be acknowledged.
         """
-        self._settle()
+        self._settle("telemetry")
         known = Known(self._commits.landed)
         began = clock()
         tables: list[pa.Table] = []
@@ -246,7 +259,7 @@ class Landing:
     ) -> LandedRanges:
         """Land ledger ranges, each once, of as many documents as it takes `seconds` by `clock` to look up in the
         registry, and at least of one. Raises as `land`."""
-        self._settle()
+        self._settle("ledger")
         began = clock()
         new: dict[SequenceRange, LedgerRange] = {}
         done = 0
@@ -282,7 +295,7 @@ class Landing:
 
         Raises `CannotLand`, and ValueError for a batch that cannot be encoded.
         """
-        self._settle()
+        self._settle("telemetry")
         tenant, gateway, batch = received.tenant, received.gateway, received.batch
         content = encode(batch.stored(), space=batch.space, epoch=batch.epoch, lane=batch.lane)
         self.quarantine([Unreadable(tenant, gateway, "telemetry", None, reason, content, now_us)], now_us)
@@ -302,9 +315,14 @@ class Landing:
         else:
             self._rebuilds[tenant, gateway] = rebuild
 
-    def _settle(self) -> None:
-        if not self._settled:
-            self.resolve()
+    def _settle(self, table: str) -> None:
+        """Know what is in this table. Raises `CannotLand`."""
+        if table in self._unsettled:
+            try:
+                self.resolve()
+            except LakeError:
+                if table in self._unsettled:
+                    raise
 
     def _commit(
         self,
@@ -314,17 +332,18 @@ class Landing:
         reached: Mapping[GatewayStore, Mapping[int, int]] | None = None,
     ) -> None:
         """The steps of the module's description. After an error the outcome is looked up before the next landing."""
-        self._settled = False
+        self._unsettled.add(name)
         prepared = self._commits.prepare(name, ranges, rows.num_rows, reached)
         self._failpoint("prepared")
         try:
             version = self._lake.append(name, rows, Transaction(self._commits.application(prepared), prepared.commit))
         except LakeError:
-            self.resolve()
+            with contextlib.suppress(LakeError):  # then it is looked up again
+                self.resolve()
             raise
         self._commits.confirm(prepared, version)
         self._failpoint("confirmed")
-        self._settled = True
+        self._unsettled.discard(name)
 
 
 def _in_slices(batches: Sequence[ReceivedBatch]) -> Iterator[Sequence[ReceivedBatch]]:

@@ -310,13 +310,13 @@ def _answer_before_landing(self: Committer, session: Any, content: Any, answer: 
 def _forget_prepared(self: Landing) -> None:
     for prepared in self._commits.unresolved():
         self._commits.forget(prepared)
-    self._settled = True
+    self._unsettled = set()
 
 
 def _confirm_prepared(self: Landing) -> None:
     for prepared in self._commits.unresolved():
         self._commits.confirm(prepared, 0)
-    self._settled = True
+    self._unsettled = set()
 
 
 def _above_the_mark(self: SequenceSet, first: int, last: int) -> list[Span]:

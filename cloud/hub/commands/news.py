@@ -50,8 +50,8 @@ def _read(stored: Stored) -> Iterator[News]:
         except (DecodeError, MqttError, msgspec.MsgspecError, UnicodeDecodeError) as error:
             log.info("what came at %s is about no command: %s", run.address, error)
             continue
-        # Identifiers of commands are digits and letters: others are none, and a database may not take them.
-        if news is not None and news.id.isascii() and news.id.isalnum():
+        # Identifiers of commands can be printed: others are none, and a database may not take them.
+        if news is not None and news.id.isprintable():
             yield news
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import time
 from collections import Counter
@@ -28,6 +29,7 @@ from cloud.lake.faults import LakeError
 from cloud.lake.landing import QUARANTINED, LandedRanges, Landing, LedgerRange, Unreadable
 from cloud.lake.limits import QUIET_BYTES_MIN
 from cloud.lake.rows import ReceivedBatch, telemetry
+from cloud.place.folder import Folder
 from tests.support.lake import rows
 
 
@@ -533,6 +535,38 @@ class TestWhatTheHubCannotDo:
             await bench.answered(2)
 
         assert run(tmp_path, scenario).answers[-1] == ("ledger", Verdict.LANDED)
+
+    def test_a_table_in_which_nothing_can_be_settled_holds_nothing_else(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Neither a data file nor an entry of the log of table `ledger` can be written."""
+        create, put_new = Folder.create, Folder.put_new
+
+        def refused(place: Folder, path: str) -> Any:
+            if place.name == "ledger":
+                raise OSError(errno.EROFS, "read-only")
+            return create(place, path)
+
+        def refused_entry(place: Folder, path: str, content: bytes) -> bool:
+            if place.name == "ledger":
+                raise OSError(errno.EROFS, "read-only")
+            return put_new(place, path, content)
+
+        async def scenario(bench: Bench) -> None:
+            session = bench.session()
+            with monkeypatch.context() as patch:
+                patch.setattr(Folder, "create", refused)
+                patch.setattr(Folder, "put_new", refused_entry)
+                bench.put(session, "ledger", LedgerDocument([LedgerRange("default", "gw1", "e", "a", 3, 4, 1, "x", 1)]))
+                await bench.until(lambda: bool(bench.committer.held) or bench.committer.failing)
+                for number in range(3):
+                    bench.send(session, f"batch {number}", first=3 * number)
+                    await bench.answered(number + 1)
+            await bench.answered(4)
+
+        answers = run(tmp_path, scenario).answers
+        assert answers == [*((f"batch {n}", Verdict.LANDED) for n in range(3)), ("ledger", Verdict.LANDED)]
+        assert len(rows(tmp_path / "lake", "ledger")) == 1
 
     def test_what_one_gateway_says_keeps_nothing_back_that_others_say(self, tmp_path: Path) -> None:
         """Of a time at the end of the calendar no row can be made: a fault of ours that documents let through."""
