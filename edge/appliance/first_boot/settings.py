@@ -12,6 +12,7 @@ import errno
 import hashlib
 import os
 import socket
+import stat
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -133,8 +134,11 @@ def tell_gateway(data: Path, card: Card) -> None:
     folder = data / FOLDER
     owner = data.stat().st_uid, data.stat().st_gid
     folder.mkdir(exist_ok=True, mode=0o700)
-    if (folder.stat().st_uid, folder.stat().st_gid) != owner:
-        os.chown(folder, *owner)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode):  # the gateway's user may put a link there, and would be given what it leads to
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
+    if (found.st_uid, found.st_gid) != owner:
+        os.chown(folder, *owner, follow_symlinks=False)
     text = msgspec.json.encode(wanted)
     if not (folder / WANTED).exists() or (folder / WANTED).read_bytes() != text:
         write_whole(folder / WANTED, text, mode=0o600, owner=owner)

@@ -93,6 +93,17 @@ class TestTakingUp:
         assert (changed.new, changed.card.hostname) == (True, "other")
         assert not set(rendering.ALL) & tree(tmp_path).keys(), "what nobody asks for any more is gone"
 
+    def test_a_link_of_the_gateways_user_is_not_followed(self, tmp_path: Path) -> None:
+        """What it leads to would be given to that user, or written over: root's keys, say."""
+        places = card(tmp_path)
+        places.data.mkdir(parents=True)
+        roots = places.ssh_keys.parent
+        roots.mkdir(parents=True)
+        (places.data / "first-boot").symlink_to(roots)
+        with pytest.raises(NotADirectoryError):
+            take_up(places)
+        assert [path.name for path in roots.iterdir()] == ["authorized_keys"]
+
     def test_nothing_is_said(self, tmp_path: Path) -> None:
         for text in (text_of(None), "", "\n\n"):
             assert take_up(card(tmp_path, text)) == TakenUp(None, False, None)
