@@ -12,6 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark import schemas
 from spark.decoding.sparkplug import ONLINE
+from spark.transforms.times import believable
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -52,7 +53,8 @@ def days(readings: DataFrame) -> DataFrame:
     """One row per device and day of reception, as table `device_days` has them.
 
     Battery sums are those of a straight line, of days since the day began. `ahead_s`: how far the device's clock is
-    ahead of its gateway's at least, of readings with a time of their own. `boots`: seconds since 1970.
+    ahead of its gateway's at least, of readings with a time of their own. `boots`: seconds since 1970. What a wrong
+    clock of a gateway says of reception is not believed: it is then when they landed.
     """
     metric, value = F.col("metric"), F.col("value")
     of_battery = metric.rlike(_BATTERY) & value.isNotNull()
@@ -60,7 +62,9 @@ def days(readings: DataFrame) -> DataFrame:
     at = F.when(of_battery, F.pmod(F.unix_micros("event_time") / 1e6, F.lit(_DAY_S)) / _DAY_S)
     of_device = F.col("time_source") != "gateway"
     ahead = F.when(of_device, (F.unix_micros("event_time") - F.unix_micros("received_at")) / 1e6)
-    dated = readings.withColumn("event_date", F.to_date("received_at"))
+    # Of a gateway whose clock was wrong: a day that has not come would be its newest for ever, and hide all others.
+    received = F.when(believable(F.col("received_at")), F.col("received_at")).otherwise(F.col("ingested_at"))
+    dated = readings.withColumn("received_at", received).withColumn("event_date", F.to_date("received_at"))
     # Counted apart: else everything else is first added up for each message, of which there are many.
     messages = (
         dated.select(*_KEY, "event_date", "address", "epoch", "sequence")

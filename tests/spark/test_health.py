@@ -64,6 +64,17 @@ def test_what_readings_say_of_a_device(frame: Make) -> None:
     assert (found["short"]["battery"], found["short"]["battery_per_day"]) == (8.0, None)
 
 
+def test_a_day_that_has_not_come_is_none(frame: Make) -> None:
+    """A gateway whose clock was in 2038, or in 1970, for a while."""
+    wrong = (datetime(2038, 1, 19, tzinfo=UTC), datetime(1970, 1, 2, tzinfo=UTC))
+    rows = [reading("t", 1.0, START + n * DAY, ingested_at=START + n * DAY) for n in range(3)]
+    rows += [reading("t", 1.0, START, sequence=90 + n, received_at=at) for n, at in enumerate(wrong)]
+    days = health.days(frame("readings", *rows)).localCheckpoint()
+    assert {row["event_date"] for row in days.collect()} == {(START + n * DAY).date() for n in range(3)}
+    (one,) = health.health(days).collect()
+    assert (one["messages"], utc(one["last_at"])) == (5, START + 2 * DAY)
+
+
 def test_delivery_times(frame: Make) -> None:
     def landed(received: float, after: float, **override: Any) -> dict[str, Any]:
         at = START + timedelta(seconds=received)
