@@ -36,6 +36,7 @@ _UNIT: Final = "engUnit"
 SIGNED: Final = {1: 8, 2: 16, 3: 32, 4: 64}
 """Data types Int8 to Int64 and their bits: such values are sent as unsigned two's complement."""
 _BOOLEAN, _WORD, _LONG_WORD = 11, 32, 64
+_UNKNOWN, _DATATYPE_MAX = 0, (1 << 31) - 1
 
 
 class Topic(NamedTuple):
@@ -97,7 +98,7 @@ def _metrics(metrics: Any, prefix: str, depth: int, told_us: int | None) -> Iter
         value = _value(metric, name, at_us)
         if metric.HasField("alias"):
             value = value._replace(alias=_bigint(metric.alias))
-        yield value._replace(datatype=metric.datatype) if metric.HasField("datatype") else value
+        yield value._replace(datatype=_datatype(metric.datatype)) if metric.HasField("datatype") else value
 
 
 def _name(metric: Any) -> str:
@@ -131,6 +132,11 @@ def twos_complement(said: int, bits: int) -> int:
     """An integer sent as unsigned, as the signed one of so many bits that it is."""
     said &= (1 << bits) - 1
     return said - (1 << bits) if said >> (bits - 1) else said
+
+
+def _datatype(said: int) -> int:
+    """The specification's go up to 34, and columns hold 31 bits."""
+    return said if said <= _DATATYPE_MAX else _UNKNOWN
 
 
 def _bigint(alias: int) -> int:

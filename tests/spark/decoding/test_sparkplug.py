@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,6 +13,7 @@ from spark.decoding import reasons, sparkplug
 from spark.decoding.decoder import Decoder
 from spark.decoding.limits import DEPTH_MAX, VALUES_MAX
 from spark.decoding.value import Message, Value
+from spark.transforms import readings
 from tests.spark.decoding.test_text import check
 
 AT_MS = 1_486_144_502_122
@@ -49,6 +51,16 @@ def payload(*metrics: bytes, seq: int = 0) -> bytes:
 
 def read(body: bytes, address: str) -> list[Value]:
     return Decoder().values(Message(body, address, "application/octet-stream"))
+
+
+def test_numbers_are_what_their_columns_hold() -> None:
+    """Whoever may publish says of an alias 64 bits and of a data type 32; one message must not end the job of all."""
+    body = payload(metric("a", (4, (1 << 32) - 1), (13, 1.0), alias=(1 << 64) - 1), metric("b", (4, 34), (13, 2.0)))
+    columns = [pa.array([each]) for each in (body, NODE.format("NBIRTH"), None, AT_US, "tenant")]
+    columns[2] = columns[2].cast(pa.string())
+    (_, first, second) = readings._decode(b"[]", columns).to_pylist()[0]
+    assert (first["datatype"], first["alias"], first["value"]) == (0, -1, 1.0)
+    assert (second["datatype"], second["value"]) == (34, 2.0)
 
 
 def test_a_birth_names_what_data_leaves_out() -> None:
