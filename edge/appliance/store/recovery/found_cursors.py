@@ -43,7 +43,9 @@ class CursorSearch:
         there, number = {(row[2], row[1]) for row in kept}, max((row[0] for row in kept), default=0)
         indexed = self._indexed_groups(logs, kept)
         if not complete:
-            self._report.note("the table of cursors is damaged: who lost its place there is given again what is kept")
+            self._report.note(
+                "the table of cursors is damaged: a consumer that lost its position gets the kept messages again"
+            )
             indexed += [(log, name, 0, b"") for log, name in self._groups(logs, there)]
         for log, name, position, above in indexed:
             if (log, name) not in there:

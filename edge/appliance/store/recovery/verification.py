@@ -229,7 +229,9 @@ class _Verification:
         """Numbers given are below their counter, and dense where nothing is known to be missing."""
         for address, end in self._counted_end.items():
             if self._next.get(address, 0) < end:
-                what = f"the next sequence is {self._next.get(address, 0)}, and {end - 1} is given: it would be twice"
+                what = (
+                    f"the next sequence is {self._next.get(address, 0)}, and {end - 1} is given: it would be used twice"
+                )
                 yield Finding("counter-behind", f"address {address!r}", what)
         if not self._full or self._holes or self._known_gaps:
             return  # what is missing is reported as positions already
