@@ -141,7 +141,7 @@ class GatewayHealth:
 
     def housekeeping(self) -> Iterator[Found]:
         for part, kind in self._broker.failing.items():
-            what = f"it raises {kind} at each turn: what it does is not done"
+            what = f"it raises {kind} at each turn, so its work is not done"
             yield Found(f"housekeeping: {part}", what, "a fault of the program: see its log, and report it")
 
     def credentials(self) -> Iterator[Found]:
@@ -176,19 +176,21 @@ class GatewayHealth:
             what = f"messages were given up within the last minute: {', '.join(reasons)}"
             yield Found("losses", what, "the ledger names them: waypost store info", Severity.WARNING)
         if "restarts" in lately:
-            what = "a subscription raised within the last minute, and reads the store anew"
+            what = "a subscription failed within the last minute, and reads the store anew"
             yield Found("subscriptions", what, "a fault of the program: see its log, and report it")
         if "connections" in lately:
-            what = "connections were turned away within the last minute: there are as many as there may be"
+            what = "connections were refused within the last minute: the maximum number is open"
             yield Found("connections", what, "see who connects; or raise limits.connections of the Gateway")
 
     def certificates(self) -> Iterator[Found]:
         trouble = self._broker.listeners.certificate_trouble
         if trouble is not None:
-            yield Found("certificate", trouble, "put files there that belong together; they are taken up by themselves")
+            yield Found(
+                "certificate", trouble, "put a certificate and its own key there; the gateway loads them by itself"
+            )
         revocations = self._broker.listeners.revocations
         if revocations is not None and (trouble := revocations.trouble) is not None:
-            step = "put the authority's current list there; it is taken up by itself"
+            step = "put the authority's current list there; the gateway loads it by itself"
             yield Found("revocations", trouble, step, Severity.ERROR if revocations.closed else Severity.WARNING)
         refused = self._renewal()
         if refused is not None:
@@ -198,14 +200,14 @@ class GatewayHealth:
             )
 
         if (trouble := self._revocations()) is not None:
-            what = f"what the hub's authority has revoked is not known anew: {trouble}"
-            step = "see the hub's log; what was known counts until the list ends, then nothing is sent"
+            what = f"the hub's list of revoked certificates cannot be renewed: {trouble}"
+            step = "see the hub's log; the gateway uses its list until that ends, and then sends nothing"
             yield Found("identity", what, step, Severity.WARNING)
 
     def machine(self) -> Iterator[Found]:
         self._clock()
         if self._clock.stepped_lately:
-            what = "it was set within the last minute: times of messages before and after do not compare"
+            what = "it was set within the last minute: times of messages before and after it cannot be compared"
             yield Found("clock", what, "nothing, if a time service did it; else see what sets it", Severity.WARNING)
 
     def files(self) -> Iterator[Found]:
@@ -250,7 +252,7 @@ class GatewayHealth:
                 step = "at the hub: waypost fleet list, and a token for this gateway; then waypost edge enrol here"
                 yield Found(name, f"the hub does not let this gateway in: {why}", step)
                 return
-            what = "whoever answers there does not take the link: its certificate, our credentials, or no such peer"
+            what = "the peer does not accept the link: wrong certificate, wrong credentials, or not the expected peer"
             yield Found(name, what, "see the last error of `waypost bridge status`, and `waypost doctor`")
         yield from budget_problems(name, uplink)
 
@@ -320,13 +322,13 @@ class StandingLogs:
             return None
         if group.credit > 0 and (subscription.order is None or not subscription.order.serves):
             if subscription.failures.parked:
-                what = "messages wait that none of its consumers takes: too large for them, or given back for others"
+                what = "no consumer takes the messages that wait: they are too large, or were given back for others"
                 step = "connect a consumer that takes them, or purge them: waypost store purge"
                 return Found(name, what, step, Severity.WARNING)
-            what = "messages wait, a consumer asks for them, and nothing has moved for a minute"
+            what = "messages wait and a consumer asks for them, but none was delivered for a minute"
             return Found(name, what, "see the log for what cannot be read; `waypost store verify` beside the gateway")
         if outstanding:
-            what = "messages wait, and its consumers have settled nothing for a minute of what they were given"
+            what = "messages wait, and for a minute its consumers have settled none of those they have"
             return Found(name, what, "see that its consumers work and acknowledge", Severity.WARNING)
-        what = "messages wait that none of its connected consumers selects"
+        what = "no connected consumer selects the messages that wait"
         return Found(name, what, "connect a consumer that selects them, or purge them", Severity.WARNING)

@@ -15,19 +15,19 @@ from edge.broker.retention.names import NamesOf
 from edge.broker.retention.quotas import Room
 from edge.health.problems import Found, Severity
 
-_BACKLOG_STEP: Final = "see who does not take the backlog: waypost store info; or raise"
+_BACKLOG_STEP: Final = "find the consumer that does not take its backlog (waypost store info), or raise"
 
 
 def store_problems(texts: Sequence[str]) -> Iterator[Found]:
     """Those of the store's medium, which say themselves what helps."""
     for text in texts:
-        step = "do what it says, or ask `waypost doctor` with --data; until then nothing more may be acknowledged"
+        step = "do what it says, or run `waypost doctor` with --data; until then messages may get no acknowledgement"
         yield Found("store", text, step)
 
 
 def token_problem(overdue: str) -> Found:
     """The token issuer's keys are not known, or too old."""
-    step = "check network, clock and authenticationService.oidc.issuer; passwords and certificates are taken meanwhile"
+    step = "check network, clock and authenticationService.oidc.issuer; passwords and certificates still work"
     return Found("token issuer", overdue, step)
 
 
@@ -35,23 +35,23 @@ def name_problems(names: Iterable[NamesOf], lately: frozenset[str]) -> Iterator[
     """Where clients may not make what they need. `lately`: the kinds refused to some within the last minute."""
     for one in names:
         if one.kind.value in lately:
-            what = f"clients were refused {one.kind.value} in the last minute: they, or the space, have too many"
-            step = f"see who makes them ({one.names} of {one.space_max} are there), or raise spec.limits of the Gateway"
+            what = f"clients were refused {one.kind.value} in the last minute: user or space has the maximum number"
+            step = f"find who makes them ({one.names} of {one.space_max} exist), or raise spec.limits of the Gateway"
             yield Found(one.kind.value, what, step)
 
 
 def memory_problems(*, bytes_max: int, exceeded: bool, lately: Container[str]) -> Iterator[Found]:
     """Where connections are closed or refused for want of memory or places. `exceeded`: the process takes more than
     `bytes_max`; `lately`: of ``shed`` and ``refused``, what has happened in the last minute."""
-    step = "see who in the log; raise spec.limits.memoryBytesMax of the Gateway where it is right and there is as much"
+    step = "the log names the clients; with enough memory, raise spec.limits.memoryBytesMax of the Gateway"
     if exceeded:
-        what = f"the process takes more than {size(bytes_max)} (limits.memoryBytesMax): nobody new is let in"
+        what = f"the process takes more than {size(bytes_max)} (limits.memoryBytesMax): new connections are refused"
         yield Found("memory", what, step)
     elif "shed" in lately:
-        what = "connections that held more than there is room for were closed in the last minute"
+        what = "connections were closed in the last minute because they held too much memory"
         yield Found("memory", what, step, Severity.WARNING)
     if "refused" in lately:
-        what = "users or addresses with many connections were refused more in the last minute"
+        what = "users or remote addresses with many connections were refused further ones in the last minute"
         step = "see who connects; raise spec.limits.connectionsMax of the Gateway"
         yield Found("places", what, step, Severity.WARNING)
 
@@ -66,7 +66,11 @@ def room_problems(
             f"the card has less than {size(floor_bytes)} free (limits.freeFloorBytes): messages beyond an "
             "address's reserve are refused, or old ones given up"
         )
-        yield Found("free space", what, "free space on the card; see who does not take the backlog: waypost store info")
+        yield Found(
+            "free space",
+            what,
+            "free space on the card, or find the consumer that does not take its backlog (waypost store info)",
+        )
     space_full = space_bytes is not None and _refusing(rooms, space_bytes)
     if space_full:
         what = f"the space's quota of {size(space_bytes)} is used up: messages are refused"

@@ -15,10 +15,12 @@ ANSWER_S: Final = 5.0
 """A gateway on this machine that does not answer within this is not well."""
 
 data_option = click.option(
-    "--data", type=click.Path(path_type=Path), help="Its data directory: the token there shows who asks."
+    "--data",
+    type=click.Path(path_type=Path),
+    help="The gateway's data directory; its operator token logs the command in.",
 )
 http_option = click.option(
-    "--http", metavar="HOST:PORT", help="Its console, if not where --data has it, or 127.0.0.1:8080."
+    "--http", metavar="HOST:PORT", help="Address of its console.  [default: as --data says, else 127.0.0.1:8080]"
 )
 
 
@@ -56,7 +58,7 @@ def ask(url: str, token: str | None, *, post: bool = False, answer_s: float = AN
         if refused.code not in (401, 403):
             raise CommandError(_error_in(said) or why) from None
         hint = "give --data with the gateway's data directory, and run this as the user the gateway runs as"
-        raise CommandError(f"{why}: it wants to know who asks", hint=hint) from None
+        raise CommandError(f"{why}: the gateway requires a login", hint=hint) from None
     except (OSError, ValueError) as error:
         raise CommandError(
             f"no gateway answers at {url}: {getattr(error, 'reason', error)}",

@@ -38,9 +38,9 @@ def forwarder_notices(resources: Sequence[Resource]) -> Iterator[tuple[Resource,
             if forwarder.direction is Direction.IN and (connector is None or connector.type is ConnectorType.WAYPOST):
                 yield (
                     resource,
-                    f'forwarder "{forwarder.name}" does nothing: over a connector of type waypost nothing comes in; a '
-                    "second one to the same hub of type: amqp, with the credentials of an application, takes from its "
-                    "addresses",
+                    f'forwarder "{forwarder.name}" does nothing: a connector of type waypost brings no messages in; '
+                    "to receive from a hub's addresses, add a connector of type: amqp to the same hub, with the "
+                    "credentials of an application",
                 )
 
 
@@ -113,10 +113,10 @@ def _to_a_hub(resource: Resource, path: Path, address: str, remote: str, forward
     }
     for field, given in said.items():
         if given:
-            message = "over a connector of type waypost every message goes, as it is; give the connector another type"
+            message = "a connector of type waypost sends every message unchanged; give the connector another type"
             yield error_at(resource, (*path, field), message)
     if (is_filter(remote) and remote != address) or is_template(remote):
-        message = "a hub has messages under the addresses they have here: name the connector alone"
+        message = "a hub keeps the addresses of this gateway: write the connector's name alone"
         yield error_at(resource, (*path, "remoteAddress"), message)
 
 

@@ -76,10 +76,10 @@ def certificate_problems(paths: Iterable[str], now: datetime.datetime) -> Iterat
             continue
         if ends <= now:
             what = f"it ended on {ends:%Y-%m-%d}: whoever checks it refuses the connection"
-            yield Found(f"certificate {path}", what, "renew it; a new file is taken up by itself")
+            yield Found(f"certificate {path}", what, "renew it; a new file is loaded by itself")
         elif ends - now < SOON:
             what = f"it ends on {ends:%Y-%m-%d}"
-            yield Found(f"certificate {path}", what, "renew it; a new file is taken up by itself", Severity.WARNING)
+            yield Found(f"certificate {path}", what, "renew it; a new file is loaded by itself", Severity.WARNING)
 
 
 def _pems(text: str) -> list[str]:

@@ -224,7 +224,7 @@ class TestTrees:
         tear(made.path, "cursor")
         tear(made.path, "sqlite_autoindex_cursor_1")
         done = repaired(made)
-        assert "begins" in " ".join(done.notes) or "given again" in " ".join(done.notes)
+        assert "begins" in " ".join(done.notes) or "gets the kept messages again" in " ".join(done.notes)
         assert Lost(made.path.parent).rows == [("mqtt/s1", "plant/3/temp", 11, 21, 11)]
         with contextlib.closing(open_store(made.path.parent, post=lambda _: None)) as store:
             assert {(cursor.name, cursor.position) for cursor in store.cursors()} == {("mqtt/s1", 0), ("queue", 50)}

@@ -88,7 +88,7 @@ def _wear(wear: Wear) -> Iterable[Metric]:
     """What the kernel or the configuration does not say is left out."""
     counted: tuple[tuple[str, str, int | None], ...] = (
         ("waypost_store_payload_bytes", "Bytes of bodies stored since the store was made.", wear.get("payload_bytes")),
-        ("waypost_process_written_bytes", "Bytes the gateway wrote to media since.", wear.get("process_bytes")),
+        ("waypost_process_written_bytes", "Bytes the gateway wrote to media since then.", wear.get("process_bytes")),
     )
     for name, about, value in counted:
         if value is not None:
@@ -96,14 +96,18 @@ def _wear(wear: Wear) -> Iterable[Metric]:
     device = [wear.get("device") or ""]
     written = wear.get("device_bytes")
     if written is not None:
-        about = "Bytes written to the store's device since, by everybody."
+        about = "Bytes that all programs wrote to the store's device since then."
         family = CounterMetricFamily("waypost_device_written_bytes", about, labels=["device"])
         family.add_metric(device, written)
         yield family
     for name, about, figure in (
         ("waypost_device_endurance_bytes", "Bytes the device is rated for.", wear.get("endurance_bytes")),
         ("waypost_device_used_ratio", "Share of the device's life that is used up.", wear.get("used")),
-        ("waypost_device_days_left", "Days of running until it is, at the present pace.", wear.get("days_left")),
+        (
+            "waypost_device_days_left",
+            "Days of running until its life is used up, at the present rate.",
+            wear.get("days_left"),
+        ),
     ):
         if figure is not None:
             gauge = GaugeMetricFamily(name, about, labels=["device"])
@@ -134,10 +138,10 @@ def _memory(status: Status) -> Iterable[Metric]:
     yield held
     yield held_max
     for name, about, value in (
-        ("waypost_connections_shed", "Connections closed that held most.", memory["shed"]),
-        ("waypost_connections_shed_bytes", "What they held.", memory["shed_bytes"]),
-        ("waypost_connections_displaced", "Connections closed of peers nobody knew.", memory["displaced"]),
-        ("waypost_connections_refused", "Connections of users and addresses with many.", memory["refused"]),
+        ("waypost_connections_shed", "Connections closed because they held the most memory.", memory["shed"]),
+        ("waypost_connections_shed_bytes", "Bytes that the closed connections held.", memory["shed_bytes"]),
+        ("waypost_connections_displaced", "Unauthenticated connections closed to make room.", memory["displaced"]),
+        ("waypost_connections_refused", "Connections refused to users and addresses with many.", memory["refused"]),
     ):
         yield CounterMetricFamily(name, about, value=value)
 
@@ -160,22 +164,30 @@ def _uplink(status: Status) -> Iterable[Metric]:
 def _bridge(bridge: Bridge, now_s: float) -> Iterable[Metric]:
     """By connector."""
     for name, about, figure in (
-        ("waypost_bridge_room_bytes", "Bodies there is room for.", bridge.get("room_bytes")),
-        ("waypost_bridge_autonomy_hours", "Until there is none, were nothing sent.", bridge.get("autonomy_hours")),
+        ("waypost_bridge_room_bytes", "Bytes of message bodies for which there is room.", bridge.get("room_bytes")),
+        (
+            "waypost_bridge_autonomy_hours",
+            "Hours until the room is used up if nothing is sent.",
+            bridge.get("autonomy_hours"),
+        ),
     ):
         if figure is not None:
             yield GaugeMetricFamily(name, about, value=figure)
     labels = ["connector"]
-    up = GaugeMetricFamily("waypost_bridge_connected", "1 while its peer is.", labels=labels)
+    up = GaugeMetricFamily("waypost_bridge_connected", "1 while the connector is connected.", labels=labels)
     messages = GaugeMetricFamily(
         "waypost_bridge_backlog_messages", "Messages its peer has not accepted.", labels=labels
     )
-    size = GaugeMetricFamily("waypost_bridge_backlog_bytes", "Bodies of them, about.", labels=labels)
+    size = GaugeMetricFamily(
+        "waypost_bridge_backlog_bytes", "Bytes of the bodies that wait, approximately.", labels=labels
+    )
     age = GaugeMetricFamily(
-        "waypost_bridge_backlog_age_seconds", "Since the oldest of them was received.", labels=labels
+        "waypost_bridge_backlog_age_seconds", "Seconds since the oldest waiting message was received.", labels=labels
     )
     accepted = CounterMetricFamily("waypost_bridge_accepted", "Messages its peer accepted.", labels=labels)
-    stated = GaugeMetricFamily("waypost_bridge_manifest_waiting", "Statements its peer has not got.", labels=labels)
+    stated = GaugeMetricFamily(
+        "waypost_bridge_manifest_waiting", "Manifest statements that the peer does not have.", labels=labels
+    )
     for one in bridge.get("connectors", ()):
         who, oldest_at = [line(one.get("name", ""))], one.get("backlog_oldest_at")
         up.add_metric(who, float(one.get("state") == "connected"))
@@ -191,12 +203,12 @@ def _process(status: Status) -> Iterable[Metric]:
     """Of the loop, the log and the ledger."""
     loop, log = status.get("loop"), status.get("log")
     if loop is not None:
-        about = "How late the event loop's timers came, the most of the last minute."
+        about = "Largest delay of the event loop's timers in the last minute."
         yield GaugeMetricFamily("waypost_loop_lag_seconds", about, value=loop["lag_s"])
     if log is not None:
         about = "Log lines that stderr did not take."
         yield CounterMetricFamily("waypost_log_lines_dropped", about, value=log["dropped"])
-        about = "Log lines left out because there were too many of their kind."
+        about = "Log lines left out because too many were alike."
         yield CounterMetricFamily("waypost_log_lines_repeated", about, value=log["repeated"])
     about = "How often messages were given up, by reason."
     entered = CounterMetricFamily("waypost_ledger_entries", about, labels=["reason"])
@@ -207,11 +219,13 @@ def _process(status: Status) -> Iterable[Metric]:
 
 def _problems(status: Status) -> Iterable[Metric]:
     problems = status.get("problems", ())
-    counted = GaugeMetricFamily("waypost_problems", "What is wrong; errors keep it from serving.", labels=["severity"])
+    counted = GaugeMetricFamily(
+        "waypost_problems", "Problems by severity; errors make /healthz answer 503.", labels=["severity"]
+    )
     for severity in ("error", "warning"):
         counted.add_metric([severity], sum(problem["severity"] == severity for problem in problems))
     yield counted
-    about = "Unix time since when a problem is there."
+    about = "Unix time at which a problem began."
     since = GaugeMetricFamily("waypost_problem_since_timestamp_seconds", about, labels=["problem", "what", "severity"])
     for problem in problems:
         began = datetime.datetime.fromisoformat(problem["since"]).timestamp()

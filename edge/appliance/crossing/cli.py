@@ -114,10 +114,11 @@ def resume(connectors: tuple[str, ...], data: Path | None, http: str | None, as_
 )
 @json_option
 def drain(data: Path | None, http: str | None, timeout_s: float, as_json: bool) -> None:
-    """Wait until nothing waits for a peer any more, and the manifest of it is at the hub.
+    """Wait until no message waits for a peer, and the hub has the manifest of all of them.
 
-    For before a gateway is switched off or replaced, while devices are told to stop. It ends with 1 when something
-    still waits after --timeout, and says what.
+    Use it before a gateway is switched off or replaced, after its devices were told to stop. Exit code 1 when something
+    still waits after --timeout; the error says what.
+
 
     \b
       waypost bridge drain --data ./data/gw1 --timeout 3600 && systemctl poweroff
@@ -139,11 +140,11 @@ def drain(data: Path | None, http: str | None, timeout_s: float, as_json: bool) 
 @http_option
 @json_option
 def test(connectors: tuple[str, ...], data: Path | None, http: str | None, as_json: bool) -> None:
-    """Probe connectors, those named or all, from end to end, with the round trip.
+    """Probe connectors, those named or all, from end to end, and show the round trip.
 
-    A hub takes the probe through its landing like any document, so its answer says that it takes, lands and answers;
-    the lake shows nothing of it. Of a peer that is no hub it says whether its links are attached. Ends with 1 when one
-    fails.
+    A hub lands the probe like any document, so its answer proves that it receives, lands and acknowledges; the lake
+    shows nothing of the probe. For a peer that is no hub the command says whether its links are attached. Exit code 1
+    when one fails.
 
     \b
       waypost bridge test --data ./data/gw1
@@ -171,9 +172,9 @@ def test(connectors: tuple[str, ...], data: Path | None, http: str | None, as_js
 def plan(data: Path, names: tuple[str, ...], as_json: bool) -> None:
     """Say what a configuration would do to the bridge, before it is applied.
 
-    Which connectors and forwarders come, change and go; what waits for each, and what a new one would be sent of what
-    is stored already: one that was there before goes on where it was, any other begins with what comes from then on.
-    Nothing is changed; mistakes and loops are answered as `apply` answers them.
+    It lists the connectors and forwarders that are added, changed and removed, with the messages that wait for each. A
+    forwarder that existed before continues where it was; any other begins with messages that come from then on. Nothing
+    is changed; mistakes and loops are reported as `apply` reports them.
 
     \b
       waypost bridge plan --data ./data/gw1 -f gateway.yaml

@@ -95,7 +95,7 @@ def _forwarders(
     for name in (*new, *(name for name in old if name not in new)):
         count = waiting.get(name, 0)
         if name not in new:
-            what = f"nothing more is kept for it; {_messages(count)} it was owed stay in the store until it comes back"
+            what = f"it gets no further messages; {_messages(count)} that wait for it stay stored until it comes back"
             yield _forwarder(name, "removed", count, what)
         elif name not in old:
             yield _forwarder(name, "added", count, f"{_way(new[name])}; {_begins(new[name], name in waiting, count)}")
@@ -106,10 +106,10 @@ def _forwarders(
 
 def _begins(forwarder: Forwarder, known: bool, count: int) -> str:
     if forwarder.direction is Direction.IN:
-        return "what the peer has of it comes in"
+        return "messages come in from the peer"
     if known:
-        return f"it goes on where it was, with {_messages(count)} that wait for it and what comes"
-    return "it begins with what comes from then on; what is stored already is not sent"
+        return f"it continues where it was, with {_messages(count)} that wait for it"
+    return "it begins with messages that come from then on; stored ones are not sent"
 
 
 def _forwarder(name: str, change: str, waiting: int, what: str) -> PlannedChange:

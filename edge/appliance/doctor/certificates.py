@@ -66,7 +66,7 @@ def _of_clients(around: Surroundings) -> Iterator[Result]:
         yield ok(name, f"{tls.client_crl} is good")
     else:
         say = fail if known.closed else warn
-        yield say(name, known.trouble, "put the authority's current list there; it is taken up by itself")
+        yield say(name, known.trouble, "put the authority's current list there; it is loaded by itself")
 
 
 def check_files(files: Files, now: datetime.datetime) -> Iterator[Result]:
@@ -120,7 +120,7 @@ def _times(
     certificate: x509.Certificate, name: str, now: datetime.datetime, *, enrolled: bool = False
 ) -> Iterator[Result]:
     subject = certificate.subject.rfc4514_string() or "(no name)"
-    renew, days_warn = "renew it; the gateway takes the new file up by itself", DAYS_WARN
+    renew, days_warn = "renew it; the gateway loads the new file by itself", DAYS_WARN
     if enrolled:
         renew = "the gateway renews it while it runs: does it reach its hub? else a new token, and waypost edge enrol"
         days_warn = DAYS_WARN_ENROLLED

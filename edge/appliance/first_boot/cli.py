@@ -13,21 +13,24 @@ PAUSES_S = (2.0, 5.0, 15.0, 60.0)
 """Before the next try; the last one for as long as it takes."""
 
 root_option = click.option(
-    "--root", type=click.Path(path_type=Path, file_okay=False), default=Path("/"), help="Of the machine.  [default: /]"
+    "--root",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("/"),
+    help="Root folder of the machine.  [default: /]",
 )
 
 
 @click.group("first-boot")
 def first_boot() -> None:
-    """Make a gateway what the file on its card says: for the services of an image."""
+    """Set a gateway up from the file on its card; for the services of an image."""
 
 
 @first_boot.command()
 @root_option
 def settings(root: Path) -> None:
-    """Take up waypost.yaml of the card's first partition, and make what network, clock and SSH are told.
+    """Apply waypost.yaml of the card's first partition: write the settings of network, clock and SSH.
 
-    Before any network, as root. Done again, or cut off anywhere, it comes to the same.
+    Runs as root, before the network is up. It may be repeated or cut off anywhere, with the same result.
     """
     from edge.appliance.first_boot.places import WAITING, WORKING, Places, show
     from edge.appliance.first_boot.settings import take_up
@@ -59,9 +62,9 @@ def settings(root: Path) -> None:
     "--data", type=click.Path(path_type=Path, file_okay=False, exists=True), required=True, help="Data directory."
 )
 def environment(data: Path) -> None:
-    """Take up the settings of a container: WAYPOST_NAME, _HUB, _TOKEN, _FORWARD, _PROXY, _KEEP_FREE.
+    """Apply the settings of a container: WAYPOST_NAME, _HUB, _TOKEN, _FORWARD, _PROXY, _KEEP_FREE.
 
-    As the gateway's user. What was taken up before stays where they say nothing, or nothing that can be.
+    Runs as the gateway's user. Earlier settings stay where a variable is missing or wrong.
     """
     import os
 
@@ -88,12 +91,12 @@ def environment(data: Path) -> None:
     "--data", type=click.Path(path_type=Path, file_okay=False, exists=True), required=True, help="Data directory."
 )
 @root_option
-@click.option("--once", is_flag=True, help="Try once, and fail where it cannot be done now.")
+@click.option("--once", is_flag=True, help="Try once, and fail if it cannot be done now.")
 def enrol_gateway(data: Path, root: Path, once: bool) -> None:
-    """Enrol at the hub of the settings, send to it, and tell it what was set up; until that is done.
+    """Enrol at the hub of the settings, forward to it, and report what was set up; try until all of it is done.
 
-    As the gateway's user, while the gateway serves. What it waits for it says on the console, in the gateway's
-    problems, and in DATA/first-boot/state.json.
+    Runs as the gateway's user, while the gateway serves. The console, the gateway's problems and
+    DATA/first-boot/state.json say what it waits for.
     """
     import time
     from functools import partial

@@ -39,13 +39,13 @@ PROXY_HELP = "HTTP proxy the hub is reached through: http://USER:PASSWORD@HOST:P
     "--data", type=click.Path(path_type=Path, file_okay=False, exists=True), required=True, help="Data directory."
 )
 @click.option("--token", envvar="WAYPOST_TOKEN", required=True, help="From the hub: waypost fleet token create.")
-@click.option("--hub", "hubs", metavar="URL", multiple=True, help=HUB_HELP + " If not the one it is configured for.")
+@click.option("--hub", "hubs", metavar="URL", multiple=True, help=HUB_HELP + " [default: the hub it is configured for]")
 @click.option("--proxy", "proxy_url", metavar="URL", envvar=PROXY_VARIABLE, help=PROXY_HELP)
 def enrol(data: Path, token: str, hubs: tuple[str, ...], proxy_url: str | None) -> None:
-    """Get a certificate of a hub for a gateway that is there, and use it.
+    """Get a certificate from a hub for an existing gateway, and use it.
 
-    For one that has sent without TLS, moves to another hub, or whose certificate has ended or was revoked. What it
-    stores, and what of it the hub has, stays as it is. It may run meanwhile.
+    For a gateway that has sent without TLS, moves to another hub, or whose certificate has ended or was revoked. Its
+    stored messages stay, and the hub still knows which of them it has. The gateway may run meanwhile.
     """
     from bridge.resources.errors import ConfigurationRejected
     from edge.appliance.configuration.repository import Repository, RepositoryError

@@ -61,7 +61,7 @@ def enrol(
     try:
         authority = only_first(exchange.authority())
     except (ValueError, x509.InvalidVersion):
-        raise WrongHub(f"{exchange.endpoint} answers, and is no hub gateways can enrol at") from None
+        raise WrongHub(f"{exchange.endpoint} answers, but is no hub at which gateways can enrol") from None
     if fingerprint(authority) != token.authority:
         raise WrongHub(f"{exchange.endpoint} is not the hub this token is for: its authority has another fingerprint")
     own = Identity(data)

@@ -62,7 +62,7 @@ class Exchange:
         with self._connected(context) as connection:
             status, body = self._ask(connection, "GET", AUTHORITY_PATH)
         if status != 200 or b"BEGIN CERTIFICATE" not in body:
-            raise WrongHub(f"{self.endpoint} answers, and is no hub gateways can enrol at")
+            raise WrongHub(f"{self.endpoint} answers, but is no hub at which gateways can enrol")
         return body.decode("ascii", "replace")
 
     def ask(self, path: str, document: Any, context: ssl.SSLContext) -> Issued:

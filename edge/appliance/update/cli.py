@@ -19,20 +19,23 @@ if TYPE_CHECKING:
     from edge.appliance.update.updating import Updating
 
 root_option = click.option(
-    "--root", type=click.Path(path_type=Path, file_okay=False), default=Path("/"), help="Of the machine.  [default: /]"
+    "--root",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("/"),
+    help="Root folder of the machine.  [default: /]",
 )
 gateway_option = click.option(
     "--data", type=click.Path(path_type=Path, file_okay=False, exists=True), required=True, help="Data directory."
 )
-restart_option = click.option("--restart/--no-restart", default=True, help="Start the machine anew when it is done.")
+restart_option = click.option("--restart/--no-restart", default=True, help="Restart the machine when it is done.")
 
 
 @click.group()
 def update() -> None:
     """Install, watch and take back updates of a gateway from a card; as root.
 
-    A bundle (.raucb) is signed by who made the image. It goes into the slot that does not run, and is kept once the
-    gateway has been as well as before for a minute; else the old system comes back by itself.
+    The maker of the image signs a bundle (.raucb). It goes into the slot that does not run. It is kept when the
+    gateway has served as well as before for a minute; otherwise the old system comes back by itself.
     """
 
 
@@ -42,9 +45,11 @@ def update() -> None:
 @http_option
 @root_option
 @restart_option
-@click.option("--again/--not-again", default=True, help="Also a bundle that is there, or was given up.")
+@click.option(
+    "--again/--not-again", default=True, help="Also install a bundle that is installed already, or was given up."
+)
 def install(bundle: Path, data: Path | None, http: str | None, root: Path, restart: bool, again: bool) -> None:
-    """Install a bundle, and start it.
+    """Install a bundle, and restart from it.
 
     \b
     From a laptop:
@@ -52,7 +57,7 @@ def install(bundle: Path, data: Path | None, http: str | None, root: Path, resta
       ssh root@hall waypost edge update install /data/update/waypost-0.2.0-arm64.raucb
     """
     with _said_plainly():
-        say(f"{bundle.name}: its signature is looked at, then it is written; that takes minutes")
+        say(f"{bundle.name}: checking its signature, then writing it; that takes minutes")
         made = _updating(data, http, root).install(str(bundle.resolve()), again=again)
     say(f"{made.version} is installed, and is tried at the next start")
     if restart:
@@ -64,8 +69,8 @@ def install(bundle: Path, data: Path | None, http: str | None, root: Path, resta
 def fetch(data: Path) -> None:
     """Fetch the bundle of the system that the gateway's configuration wants; for a service of an image.
 
-    As the gateway's user. It goes on where it was after any break, keeps to the pace of what is wanted, and ends when
-    the bundle is there and may be installed, or is wanted no more.
+    Runs as the gateway's user. After a break it continues where it was. It keeps to the rate and quiet hours of the
+    `System`, and ends when the bundle is complete and may be installed, or is no longer wanted.
     """
     from functools import partial
 
@@ -79,7 +84,7 @@ def fetch(data: Path) -> None:
         authority = None
     with _said_plainly():
         found = Fetching(WantedFiles(data), partial(trusting_also, authority)).run()
-    say("no system is wanted" if found is None else f"{found.name} is there, and is what it should be")
+    say("no system is wanted" if found is None else f"{found.name} is complete, and its checksum is right")
 
 
 @update.command("install-fetched")
@@ -142,7 +147,7 @@ def confirm(root: Path) -> None:
 @root_option
 @restart_option
 def rollback(root: Path, restart: bool) -> None:
-    """Go back to the system of the other slot."""
+    """Restart from the system of the other slot."""
     with _said_plainly():
         slots = _updating(None, None, root).rollback()
     say(f"slot {slots.other.letter} is started next")
@@ -156,9 +161,9 @@ def rollback(root: Path, restart: bool) -> None:
 @root_option
 @restart_option
 def watch(data: Path | None, http: str | None, root: Path, restart: bool) -> None:
-    """Give the slot that runs its tries back once its gateway serves; one with an update, once that has shown itself.
+    """Mark the running slot as good once its gateway serves; after an update, once that has passed its trial.
 
-    For the service of an image. It ends when that is decided.
+    For the service of an image. Ends when that is decided.
     """
     import time
 

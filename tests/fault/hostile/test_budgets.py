@@ -165,7 +165,7 @@ def given_back(running: Waypost, before_mib: float, *, kept_mib: float = GIVEN_B
 def is_said(running: Waypost) -> None:
     """Connections that were closed for what they held are a problem, wherever somebody looks."""
     if status(running)["memory"]["shed"]:
-        said(running.port("http"), "memory", "held more than there is room for", severity="warning")
+        said(running.port("http"), "memory", "because they held too much memory", severity="warning")
 
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name.replace(" ", "-"))

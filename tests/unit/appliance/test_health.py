@@ -127,7 +127,7 @@ def test_somebody_who_answers_and_does_not_take_the_link(gateway: Gateway) -> No
     gateway.now += STANDS_S
     problem = gateway.only()
     assert problem.severity is Severity.ERROR
-    assert "does not take the link" in problem.what
+    assert "does not accept the link" in problem.what
 
 
 def test_a_hub_that_does_not_let_this_gateway_in(gateway: Gateway) -> None:
@@ -164,10 +164,10 @@ _ENDED_LIST = SimpleNamespace(trouble="crl.pem has ended", closed=False)
     [
         (lambda gateway: gateway.broker.failing.update(feeds="KeyError"), "KeyError"),
         (lambda gateway: setattr(gateway.feeds, "restarts", 1), "reads the store anew"),
-        (lambda gateway: setattr(gateway.listeners, "refused", 1), "turned away"),
-        (lambda gateway: setattr(gateway.admission.figures, "shed", 1), "held more than there is room for"),
+        (lambda gateway: setattr(gateway.listeners, "refused", 1), "maximum number is open"),
+        (lambda gateway: setattr(gateway.admission.figures, "shed", 1), "because they held too much memory"),
         (lambda gateway: setattr(gateway.admission.figures, "refused", 1), "with many connections"),
-        (lambda gateway: setattr(gateway.admission.resident, "exceeded", True), "nobody new is let in"),
+        (lambda gateway: setattr(gateway.admission.resident, "exceeded", True), "new connections are refused"),
         (lambda gateway: setattr(gateway.listeners, "certificate_trouble", "it stays: no PEM"), "no PEM"),
         (lambda gateway: setattr(gateway.listeners, "revocations", _ENDED_LIST), "crl.pem has ended"),
         (lambda gateway: setattr(gateway, "users", "credentials.sqlite: disk I/O error"), "disk I/O error"),

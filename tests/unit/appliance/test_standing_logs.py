@@ -58,9 +58,9 @@ def found_after_a_minute(one: Any) -> list[Found]:
 @pytest.mark.parametrize(
     ("one", "severity", "words"),
     [
-        (subscription(), Severity.ERROR, "nothing has moved"),
-        (subscription(credit=0, outstanding=3), Severity.WARNING, "settled nothing"),
-        (subscription(parked=True), Severity.WARNING, "none of its consumers takes"),
+        (subscription(), Severity.ERROR, "none was delivered"),
+        (subscription(credit=0, outstanding=3), Severity.WARNING, "have settled none"),
+        (subscription(parked=True), Severity.WARNING, "no consumer takes"),
         (subscription(order=SimpleNamespace(serves=True)), Severity.WARNING, "selects"),
     ],
 )

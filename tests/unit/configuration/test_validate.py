@@ -186,7 +186,7 @@ def test_good_wholes(text: str) -> None:
         ),
         (
             HUB + address("address: x/#, type: topic, forwarders: [{name: f, remoteAddress: hub/y/#}]"),
-            "a hub has messages under the addresses they have here: name the connector alone",
+            "a hub keeps the addresses of this gateway: write the connector's name alone",
         ),
         (
             AMQP + address("address: x/#, type: topic, forwarders: [{name: f, remoteAddress: b/y/+}]"),
@@ -218,7 +218,7 @@ def test_good_wholes(text: str) -> None:
         ),
         (
             HUB + address("address: x, type: topic, forwarders: [{name: f, remoteAddress: hub, messageTtl: 1m}]"),
-            "spec.forwarders[0].messageTtl: over a connector of type waypost every message goes, as it is",
+            "spec.forwarders[0].messageTtl: a connector of type waypost sends every message unchanged",
         ),
         (
             HUB + address("address: x, type: anycast, forwarders: [{name: f, remoteAddress: hub}]"),

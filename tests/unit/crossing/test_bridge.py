@@ -165,7 +165,7 @@ def test_a_plan_says_what_comes_changes_and_goes(tmp_path: Path) -> None:
         ("connector", "hub", "added", 0),
         ("forwarder", PLANT, "added", waiting),
     ]
-    assert f"goes on where it was, with {waiting} messages" in added[1].sentence
+    assert f"continues where it was, with {waiting} messages" in added[1].sentence
     assert run(["apply", "--data", str(data), "-f", str(file)]) == 0
     assert planned(data, [str(file)]) == []
     file.write_text(
@@ -180,8 +180,8 @@ def test_a_plan_says_what_comes_changes_and_goes(tmp_path: Path) -> None:
         ("forwarder", PLANT, "removed"),
     ]
     assert "dials two:5672" in changed[0].sentence
-    assert "begins with what comes from then on" in changed[1].sentence
-    assert f"{waiting} messages it was owed stay in the store" in changed[2].sentence
+    assert "begins with messages that come from then on" in changed[1].sentence
+    assert f"{waiting} messages that wait for it stay stored" in changed[2].sentence
 
 
 def test_a_plan_of_nonsense_is_refused(tmp_path: Path) -> None:
