@@ -205,10 +205,10 @@ def list_gateways(data: Path, config: Path | None, everyone: bool, selector: str
 @json_option
 @click.argument("gateway")
 def show(data: Path, config: Path | None, tenant: str, as_json: bool, gateway: str) -> None:
-    """Show a gateway's certificate, and what it has found itself to be at its first start.
+    """Show a gateway's certificate, and its report of its first start.
 
-    That is what it says of itself, with the certificate it was given: name, networks, clock, and the root file system
-    it runs. A root other than expected is said.
+    The report is the gateway's own, sent with the certificate it was given: name, networks, clock, and the root file
+    system it runs. A line says so when that is not the expected one.
     """
     import json
 
@@ -248,10 +248,10 @@ def show(data: Path, config: Path | None, tenant: str, as_json: bool, gateway: s
 @tenant_option
 @click.argument("gateway")
 def revoke(data: Path, config: Path | None, tenant: str, gateway: str) -> None:
-    """Shut a gateway out: its certificates count no more, and a running hub ends its connection within seconds.
+    """Shut a gateway out: revoke its certificates. A running hub ends its connection within seconds.
 
-    It keeps what its devices send. To let it in again, make a token for its name (`token create --gateway NAME`) and
-    run `waypost edge enrol` there.
+    The gateway stores what its devices send. To let it in again, make a token for its name
+    (`token create --gateway NAME`) and run `waypost edge enrol` there.
     """
     from edge.output.terminal import say
 
@@ -272,11 +272,11 @@ def revoke(data: Path, config: Path | None, tenant: str, gateway: str) -> None:
 @json_option
 @click.argument("gateway")
 def forget(data: Path, config: Path | None, tenant: str, as_json: bool, gateway: str) -> None:
-    """Give back the name of a gateway that is gone: it counts for its tenant's quota no more.
+    """Free the name of a gateway that is gone, so that it no longer counts for its tenant's quota.
 
-    It must have been shut out (`fleet revoke`), or its certificates must have ended. What it sent stays, and so does
-    what the hub knows of that: when it enrols again nothing of it lands twice. The name is free then: any token lets a
-    new gateway have it, where the quota has room.
+    Revoke its certificates first (`fleet revoke`), unless they have ended. Its messages stay, and so does the hub's
+    record of them: when the gateway enrols again nothing lands twice. Any token lets a new gateway take the name, if
+    the quota has room.
     """
     from cloud.hub.registry.enrolments import NotForgotten, StillThere
     from edge.output.terminal import say, say_json
@@ -285,7 +285,7 @@ def forget(data: Path, config: Path | None, tenant: str, as_json: bool, gateway:
     steps = {
         StillThere.UNKNOWN: f"see them: waypost fleet list --data {data}",
         StillThere.GOOD_CERTIFICATE: f"shut it out first: waypost fleet revoke {here}",
-        StillThere.CONNECTED: "a hub that runs cuts off within seconds who was shut out: see that it runs, try again",
+        StillThere.CONNECTED: "a running hub disconnects a revoked gateway within seconds: does it run? Try again",
     }
     with opened(data, config) as place:
         try:
@@ -302,11 +302,11 @@ def forget(data: Path, config: Path | None, tenant: str, as_json: bool, gateway:
 @data_option
 @config_option
 def revoke_hub(data: Path, config: Path | None) -> None:
-    """Shut out whoever has the key of the hub's own certificate: it counts no more, and the hub makes another.
+    """Revoke the hub's own certificate, for example when its key was stolen. The hub makes another.
 
-    Gateways that have enrolled fetch the list of what was revoked every four hours; those that have it send nothing to
-    who shows the old certificate. Connections that stand go on. If the authority's key was taken too, every gateway has
-    to enrol anew, with a new authority.
+    Enrolled gateways fetch the list of revoked certificates every four hours. With the new list they send nothing to a
+    peer that shows the old certificate. Open connections go on. If the authority's key was stolen too, every gateway
+    has to enrol anew, with a new authority.
     """
     from cloud.hub.enrolment.files import forget_certificate, shown_certificate
     from edge.output.terminal import say

@@ -30,15 +30,17 @@ LOOK_S = 0.2
 STATES = ("waiting", "sent", "queued", "delivered", "expired", "rejected", "cancelling", "cancelled", "rejecting")
 
 wait_option = click.option(
-    "--wait", metavar="TIME", help="Wait so long for what becomes of it: 30s, 5m. Exit code 1 when it is not delivered."
+    "--wait",
+    metavar="TIME",
+    help="Wait at most this long for the outcome: 30s, 5m. Exit code 1 when it is not delivered.",
 )
 
 
 @click.group()
 def command() -> None:
-    """Commands to devices: send one, see what became of it, cancel one.
+    """Commands to devices: send one, show its outcome, cancel one.
 
-    They are put into the hub's registry, and go down within a second while the hub runs; else when it does.
+    They are put into the hub's registry. A running hub sends them within a second; otherwise it does when it starts.
     """
 
 
@@ -50,11 +52,11 @@ def command() -> None:
 @click.argument("name")
 @click.argument("payload", required=False, default="")
 @click.option("--payload-file", type=click.File("rb"), help="Bytes of a file in place of PAYLOAD; -: standard input.")
-@click.option("--content-type", help="Of the payload, for example application/json.")
-@click.option("--ttl", default="1h", show_default=True, metavar="TIME", help="Worth nothing after: 30s, 10m, 24h, 7d.")
+@click.option("--content-type", help="Content type of the payload, for example application/json.")
+@click.option("--ttl", default="1h", show_default=True, metavar="TIME", help="Time to live: 30s, 10m, 24h, 7d.")
 @click.option("--response", is_flag=True, help="Ask the device for a response.")
-@click.option("--correlation-id", help="A name of your own, which comes back with it.")
-@click.option("--idempotency-key", help="Sent again with the same key, it is one command: for scripts that try again.")
+@click.option("--correlation-id", help="A name of your own, which comes back with the outcome.")
+@click.option("--idempotency-key", help="Repeats with the same key are one command; for scripts that try again.")
 @wait_option
 @json_option
 def send(
@@ -167,10 +169,10 @@ def status(data: Path, config: Path | None, identifier: str, wait: str | None, a
 @click.argument("identifier", metavar="ID")
 @json_option
 def cancel(data: Path, config: Path | None, identifier: str, as_json: bool) -> None:
-    """Keep a command from its gateway, while that has not been sent it.
+    """Cancel a command that was not sent to its gateway yet.
 
-    Exit code 1 when it is too late: the gateway may have it then (`sent`, `queued`), or it is over. ID: as `send` and
-    `list` show it. A hub that runs tells who waits for it within a second.
+    Exit code 1 when it is too late: the gateway may have it (`sent`, `queued`), or it is over. ID: as `send` and `list`
+    show it. A running hub tells an application that waits for it within a second.
     """
     from cloud.hub.registry.commands import TooLate
 
@@ -178,7 +180,7 @@ def cancel(data: Path, config: Path | None, identifier: str, as_json: bool) -> N
         try:
             found = commands.cancel(identifier, who(), time.time_ns() // 1_000)
         except TooLate as late:
-            raise FleetError(str(late), "what is at a gateway is over with its time to live") from None
+            raise FleetError(str(late), "a command at its gateway ends with its time to live") from None
         if found is None:
             raise FleetError(f"there is no command {identifier}", f"see them: waypost fleet command list --data {data}")
         _tell(commands, found, None, as_json=as_json)

@@ -30,7 +30,7 @@ files_option = click.option(
 gateways_argument = click.argument("gateways", nargs=-1, required=True, metavar="GATEWAY...")
 gateways_or_selector = click.argument("gateways", nargs=-1, metavar="[GATEWAY...]")
 selector_option = click.option(
-    "-l", "--selector", metavar="SELECTOR", help="In place of names: those with these labels, site=berlin,ring!=canary."
+    "-l", "--selector", metavar="SELECTOR", help="Choose gateways by labels, not by name: site=berlin,ring!=canary."
 )
 note_option = click.option("--why", "note", default="", help="Why, for the history.")
 confirm_option = click.option(
@@ -38,9 +38,9 @@ confirm_option = click.option(
     default="5m",
     show_default=True,
     metavar="TIME",
-    help="The version before returns when the hub has not confirmed this one by then.",
+    help="Restore the former version when the hub has not confirmed this one within this time.",
 )
-restart_option = click.option("--restart", is_flag=True, help="Gateways may restart where a change needs it.")
+restart_option = click.option("--restart", is_flag=True, help="Let gateways restart when a change needs it.")
 
 
 @click.group()
@@ -61,7 +61,7 @@ def config() -> None:
 @confirm_option
 @restart_option
 @selector_option
-@click.option("--dry-run", is_flag=True, help="Check everything and say whom it is for; send nothing.")
+@click.option("--dry-run", is_flag=True, help="Check everything and list the gateways; send nothing.")
 @json_option
 @gateways_or_selector
 def apply(
@@ -136,7 +136,7 @@ def selectors(data: Path, config: Path | None, tenant: str, as_json: bool) -> No
 @json_option
 @click.argument("selector")
 def delete(data: Path, config: Path | None, tenant: str, as_json: bool, selector: str) -> None:
-    """Say nothing for a selector any more: its gateways get what was said last for others that choose them."""
+    """Delete a selector's configuration. Its gateways get the newest one of other selectors that choose them."""
     from cloud.hub.desired.making import making_of
     from cloud.hub.labels import selector as selector_of
 
@@ -163,7 +163,7 @@ def rollback(
     as_json: bool,
     gateways: Sequence[str],
 ) -> None:
-    """Send what an earlier version said, as a new one."""
+    """Send the content of an earlier version, as a new one."""
     from cloud.hub.desired.making import again, earlier, named, want
 
     with configured(data, config) as place:

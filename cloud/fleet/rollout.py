@@ -54,13 +54,29 @@ def rollout() -> None:
     "--waves",
     default="1,10%,100%",
     show_default=True,
-    help="How many gateways have it after each wave, or a label: ring=canary,10%,100%.",
+    help="Size of each wave, in all: a number, a share, or a label, as in ring=canary,10%,100%.",
 )
-@click.option("--soak", default="10m", show_default=True, metavar="TIME", help="How long a wave is watched.")
 @click.option(
-    "--away", default="1h", show_default=True, metavar="TIME", help="Who is away for so long is not waited for."
+    "--soak",
+    default="10m",
+    show_default=True,
+    metavar="TIME",
+    help="How long a wave has to stay well before the next one.",
 )
-@click.option("--failures", default=0, show_default=True, type=click.IntRange(min=0), help="More of them halt it.")
+@click.option(
+    "--away",
+    default="1h",
+    show_default=True,
+    metavar="TIME",
+    help="Do not wait for a gateway that is away for this long.",
+)
+@click.option(
+    "--failures",
+    default=0,
+    show_default=True,
+    type=click.IntRange(min=0),
+    help="Halt when more gateways than this fail.",
+)
 @json_option
 @gateways_or_selector
 def start(
@@ -79,9 +95,9 @@ def start(
     as_json: bool,
     gateways: Sequence[str],
 ) -> None:
-    """Begin one; the hub goes on with it, also after it was started again. Gateways that are connected go first.
+    """Start a roll-out. The hub continues it, also after a restart. Connected gateways go first.
 
-    With --selector, gateways that get such labels later have the same from when it is done.
+    With --selector, gateways that get such labels later have the same configuration when the roll-out is done.
 
     \b
     waypost fleet rollout start --data HUBDIR -f forwarders.yaml --waves 1,10%,100% --soak 10m 'store-*'
@@ -130,7 +146,7 @@ def status(data: Path, config: Path | None, tenant: str, as_json: bool, rollout_
 @config_option
 @rollout_argument
 def pause(data: Path, config: Path | None, rollout_id: str) -> None:
-    """Send nothing more, and withhold what gateways have not fetched yet."""
+    """Pause a roll-out: send nothing more, and withhold the version from gateways that have not fetched it."""
     with configured(data, config) as place:
         place.rollouts.pause(rollout_id)
     _say_state(rollout_id, "paused")
@@ -141,7 +157,7 @@ def pause(data: Path, config: Path | None, rollout_id: str) -> None:
 @config_option
 @rollout_argument
 def resume(data: Path, config: Path | None, rollout_id: str) -> None:
-    """Go on with one that is paused or halted, without the gateways that failed."""
+    """Resume a paused or halted roll-out, without the gateways that failed."""
     with configured(data, config) as place:
         place.rollouts.resume(rollout_id, time.time_ns() // 1_000)
     _say_state(rollout_id, "running")
@@ -151,9 +167,9 @@ def resume(data: Path, config: Path | None, rollout_id: str) -> None:
 @data_option
 @config_option
 @rollout_argument
-@click.option("--take-back", is_flag=True, help="Send who has taken it what it had confirmed before.")
+@click.option("--take-back", is_flag=True, help="Send gateways that have the version what they had confirmed before.")
 def abort(data: Path, config: Path | None, rollout_id: str, take_back: bool) -> None:
-    """End one. What gateways have taken stays, unless --take-back is given."""
+    """End a roll-out. Gateways keep the version they have taken, unless --take-back is given."""
     with configured(data, config) as place:
         if take_back:
             back = place.rollouts.take_back(rollout_id, who(), time.time_ns() // 1_000, place.sign)

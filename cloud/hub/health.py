@@ -102,10 +102,10 @@ class HubHealth:
 
     def held(self) -> Iterator[Found]:
         for session, fault in self._committer.held[:HELD_SHOWN_MAX]:
-            what = f"something of it cannot be landed, and is tried again: {fault.reason}"
+            what = f"data of it cannot be landed, and is tried again: {fault.reason}"
             whose = "" if session.tenant == DEFAULT_TENANT else f" of tenant {session.tenant}"
             yield Found(
-                f"gateway {session.gateway}{whose}", what, "see the hub's log; it is not acknowledged meanwhile"
+                f"gateway {session.gateway}{whose}", what, "see the hub's log; the data is not acknowledged meanwhile"
             )
 
     def refused(self) -> Iterator[Found]:
@@ -120,24 +120,24 @@ class HubHealth:
         }
         lately = self._rising.lately({name: count for name, count in counters.items() if count})
         if "quarantined" in lately:
-            what = "deliveries nobody can read were put into quarantine within the last minute"
+            what = "unreadable deliveries were put into quarantine within the last minute"
             yield Found(
                 "quarantine", what, "see why in the hub's log, and in the lake's table quarantine", Severity.WARNING
             )
         if "rejected" in lately:
-            what = (
-                "deliveries without a name of their own, or in another gateway's, were rejected within the last minute"
-            )
-            yield Found("intake", what, "see which gateway, and what software it runs", Severity.WARNING)
+            what = "deliveries without a name, or in the name of another gateway, were rejected within the last minute"
+            yield Found("intake", what, "find the gateway in the log, and check the software it runs", Severity.WARNING)
         if "damaged" in lately:
             what = "holes in a gateway's sequences were given up within the last minute to keep the registry small"
             yield Found("sequences", what, "compare the gateway's ledger with the lake", Severity.WARNING)
         if "connections" in lately:
-            what = "connections were turned away within the last minute: there are as many as there may be"
+            what = "connections were refused within the last minute: the maximum number is open"
             yield Found("connections", what, "see who connects; run more hubs")
         if "memory" in lately:
-            what = "connections were closed within the last minute that held most: there was no room for all they held"
-            yield Found("memory", what, "see in the hub's log which; what they sent comes again", Severity.WARNING)
+            what = "connections were closed within the last minute because they held the most memory"
+            yield Found(
+                "memory", what, "the hub's log names them; they send again what they had sent", Severity.WARNING
+            )
 
     def applications(self) -> Iterator[Found]:
         """Tenants whose applications are not served as they should be."""
@@ -149,35 +149,44 @@ class HubHealth:
             )
         for tenant, why in self._spaces.troubles.items():
             what = f"the address space is not open: {why}"
-            yield Found(f"tenant {tenant}", what, f"see DATA/spaces/{tenant}; its applications are not served")
+            yield Found(f"tenant {tenant}", what, f"see DATA/spaces/{tenant}; the tenant's applications are not served")
         counts = {tenant: figures.missed for tenant, figures in self._copies.all_figures().items() if figures.missed}
         for tenant in self._missed.lately(counts):
-            what = "live copies were missed within the last minute: an application does not keep up, or too much comes"
-            yield Found(f"tenant {tenant}", what, "receive less, or read the lake, which has all", Severity.WARNING)
+            what = (
+                "live copies were dropped within the last minute: an application is too slow, or too many messages come"
+            )
+            yield Found(
+                f"tenant {tenant}",
+                what,
+                "receive fewer addresses, or read the lake, which has everything",
+                Severity.WARNING,
+            )
 
     def certificate(self) -> Iterator[Found]:
         certificates = self._certificates()
         if certificates is not None and certificates.trouble is not None:
-            yield Found("certificate", certificates.trouble, "put files there that belong together")
+            yield Found("certificate", certificates.trouble, "put a certificate and its own key there")
         if self._enrolment is not None and self._enrolment.trouble is not None:
             what = f"certificates revoked elsewhere are not noticed: {self._enrolment.trouble}"
             yield Found("enrolment", what, "see the registry and the hub's log")
         if self._enrolment is not None and (why := self._enrolment.registration_trouble) is not None:
             what = f"gateways get no certificates: {why}"
-            yield Found("enrolment", what, "see the server of `est`; who has a certificate goes on until it ends")
+            yield Found(
+                "enrolment", what, "check the server of `est`; gateways that have a certificate go on until it ends"
+            )
 
     def configurations(self) -> Iterator[Found]:
         """Gateways that are not configured as somebody wants them, and roll-outs that stand."""
         if self._desired is None:
             return
         if (why := self._desired.trouble) is not None:
-            yield Found("configurations", f"they cannot be looked at: {why}", "see the registry and the hub's log")
+            yield Found("configurations", f"they cannot be read: {why}", "see the registry and the hub's log")
         for rollout in self._desired.figures.halted:
             step = f"waypost fleet rollout status {rollout.id}, then resume or abort it"
             yield Found(f"roll-out {rollout.id}", f"it is halted: {rollout.why}", step, Severity.WARNING)
         for (_, gateway), why in itertools.islice(self._desired.refused.items(), FAILED_SHOWN_MAX):
-            what = f"it cannot have what its selector has: {why}"
-            step = "change its labels, or what the selector has (waypost fleet config selectors)"
+            what = f"the configuration of its selector cannot be sent to it: {why}"
+            step = "change its labels, or the selector's configuration (waypost fleet config selectors)"
             yield Found(f"gateway {gateway}", what, step, Severity.WARNING)
         for each in self._desired.figures.failed:
             what = f"version {each.wanted} of its configuration is not in force: {each.why or each.state}"
@@ -189,8 +198,8 @@ class HubHealth:
         counts = {f"{tenant} {bound}": times for (tenant, bound), times in self._tenants.reached.items()}
         for each in sorted(self._bounds.lately(counts)):
             tenant, _, bound = each.partition(" ")
-            what = f"it has been at its quota `{bound}` within the last minute"
-            step = "let it take less, or raise its quota (tenantQuota, or tenants, of the hub's configuration)"
+            what = f"it has reached its quota `{bound}` within the last minute"
+            step = "have it use less, or raise its quota (tenantQuota or tenants in the hub's configuration)"
             yield Found(f"tenant {tenant}", what, step, Severity.WARNING)
 
     def machine(self) -> Iterator[Found]:

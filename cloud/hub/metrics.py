@@ -131,18 +131,18 @@ class _Live(Collector):
         yield counted
         since = GaugeMetricFamily(
             "waypost_hub_problem_since_timestamp_seconds",
-            "Unix time since when a problem is there.",
+            "Unix time at which a problem began.",
             labels=["problem", "what", "severity"],
         )
         for problem in problems:
             began = datetime.datetime.fromisoformat(problem.since).timestamp()
             since.add_metric([line(problem.name), line(problem.what), problem.severity.value], began)
         yield since
-        about = "How late the event loop's timers came, the most of the last minute."
+        about = "Largest delay of the event loop's timers in the last minute."
         yield GaugeMetricFamily("waypost_hub_loop_lag_seconds", about, value=self._health.lag.recent_s)
         about = "Log lines that stderr did not take."
         yield CounterMetricFamily("waypost_hub_log_lines_dropped", about, value=written.dropped)
-        about = "Log lines left out because there were too many of their kind."
+        about = "Log lines left out because too many were alike."
         yield CounterMetricFamily("waypost_hub_log_lines_repeated", about, value=written.repeated)
 
 

@@ -154,7 +154,9 @@ class Enrolment:
         key = _key_of(request.request)
         serial = serial_of(shown)
         if serial is None:
-            raise EnrolmentRefused(Reason.NO_CERTIFICATE, "a certificate is renewed by who shows the one it has")
+            raise EnrolmentRefused(
+                Reason.NO_CERTIFICATE, "no certificate was shown: a gateway renews by the one it has"
+            )
         shown_before, most = serial, CERTIFICATES_A_GATEWAY_MAX
 
         def keep(sign: Sign) -> Awaitable[CertificateRecord]:
@@ -168,7 +170,9 @@ class Enrolment:
         """Keep what who has shown this certificate says of itself. Raises `EnrolmentRefused`, `RegistryError`."""
         serial = serial_of(shown)
         if serial is None:
-            raise EnrolmentRefused(Reason.NO_CERTIFICATE, "a gateway says who it is by the certificate it has")
+            raise EnrolmentRefused(
+                Reason.NO_CERTIFICATE, "no certificate was shown: a gateway reports what it is by the one it has"
+            )
         tenant, gateway = await self._asked(lambda registry: registry.attest(serial, json(said), self._now_us()))
         log.info("gateway %s of tenant %s was set up: root %s", gateway, tenant, line(said.root[:16] or "unknown"))
 

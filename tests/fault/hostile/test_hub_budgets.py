@@ -40,7 +40,7 @@ def test_messages_that_are_never_complete(tmp_path: Path, links: int, size: int,
             crowd.send(lambda number: itertools.islice(attack[number], 2 + links), seconds=6.0)
             crowd.wait_for(BEGIN)
             crowd.send(attack.__getitem__, seconds=6.0)
-            said(running.port("http"), "memory", "held most", severity="warning")
+            said(running.port("http"), "memory", "held the most memory", severity="warning")
             seen = other.rounds
             wait_until(lambda: other.rounds > seen + 1 or other.failure is not None, timeout_s=60, what="an answer")
             assert peak_mib(running.pid) < before + GREW_MIB_MAX
