@@ -121,5 +121,5 @@ def proxy_fault(proxy: Proxy) -> str:
     if (proxy.username is None) != (proxy.password is None):
         return "username and password go together"
     if proxy.username is not None and ":" in proxy.username:
-        return "a name with a colon cannot be told a proxy (RFC 7617)"
+        return "a user name with a colon cannot be sent to a proxy (RFC 7617)"
     return ""

@@ -282,7 +282,7 @@ class _Connection:
         """The first bytes of the peer; of another protocol's server a packet would not end."""
         data = await self._read()
         if data[0] != _CONNACK_HEADER:
-            raise ConnectorError("whoever answers there does not speak MQTT 3.1.1")
+            raise ConnectorError("the peer does not speak MQTT 3.1.1")
         return data
 
     async def _read(self) -> bytes:
