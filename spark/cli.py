@@ -99,7 +99,7 @@ def rebuild(lake: Place, names: tuple[str, ...], master: str | None, settings: t
 @commands.lake_option
 @click.argument("names", nargs=-1, metavar="[TABLE]...")
 def verify(lake: Place, names: tuple[str, ...]) -> None:
-    """Read every data file of every table, or of these, and tell which are not what was written. Changes nothing."""
+    """Read and check every data file of every table, or of these, and name the damaged ones. Changes nothing."""
     from spark import verification
 
     known = lake.tables()
@@ -152,7 +152,7 @@ def _maintained(lake: Place, names: Sequence[str], *, by_need: bool = False) -> 
                 files = f"{done.files_before:>7,} -> {done.files_after:>6,} files {done.size / 1e6:>10,.1f} MB"
                 click.echo(f"{done.table:<20} {files} {done.deleted:>7,} deleted {done.seconds:>7.1f} s", err=True)
         except remedy.FAILURES as error:
-            click.echo(f"warning: table {name} was not looked after: {remedy.told(error)}", err=True)
+            click.echo(f"warning: table {name} was not maintained: {remedy.told(error)}", err=True)
             well = False
     return well
 

@@ -85,8 +85,8 @@ def spans(
         begin = end
     if begin.version > now.version + 1:
         raise SourceLost(
-            f"table {source} is at version {now.version}, of which version {begin.version - 1} was taken: it "
-            "is an older copy. Make what came of it anew: `waypost analytics rebuild`"
+            f"table {source} is at version {now.version}, but the job has taken version {begin.version - 1}: it "
+            "is an older copy. Make the tables of the job anew: `waypost analytics rebuild`"
         )
     yield from _versions(lake, source, range(begin.version, now.version + 1), rows_max)
 
@@ -148,8 +148,8 @@ def _added(lake: Lake, source: str, version: int) -> Sequence[File]:
         raise lost(source, version)
     if entry.takes_away:
         raise SourceLost(
-            f"version {version} of table {source} took rows away or replaced them, and what was made of them is still "
-            "there. Make it anew: `waypost analytics rebuild`"
+            f"version {version} of table {source} removed or replaced rows, and the tables made of them still have "
+            "them. Make those tables anew: `waypost analytics rebuild`"
         )
     return entry.added
 
@@ -157,8 +157,8 @@ def _added(lake: Lake, source: str, version: int) -> Sequence[File]:
 def lost(source: str, version: int) -> SourceLost:
     """What to raise when a version of a table was not taken in time."""
     return SourceLost(
-        f"version {version} of table {source} is not there any more: its log was cleaned or it was vacuumed before it "
-        "was taken. Make what comes of it anew: `waypost analytics rebuild`"
+        f"version {version} of table {source} is gone: a cleaning of its log or a vacuum removed it before the job "
+        "took it. Make the tables of the job anew: `waypost analytics rebuild`"
     )
 
 

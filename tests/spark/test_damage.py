@@ -203,7 +203,7 @@ def rows_deleted(lake: Lake) -> None:
         (newer_feature, "deletionVectors"),
         (other_type, "column sequence is string, the contract says bigint"),
         (cleaned, "log was cleaned"),
-        (rows_deleted, "took rows away"),
+        (rows_deleted, "removed or replaced rows"),
     ],
 )
 def test_a_log_that_is_not_what_it_should_be(lake: Lake, harm: Callable[[Lake], None], words: str) -> None:
