@@ -18,17 +18,20 @@ if TYPE_CHECKING:
 machine_option = click.option(
     "--machine",
     type=click.Choice(["x86_64", "aarch64"]),
-    help="For machines of this kind.  [default: the one it is made on]",
+    help="Kind of machine to make it for.  [default: that of this machine]",
 )
 mirror_option = click.option(
-    "--mirror", metavar="URL", help="Debian's packages for arm64 from here, not from where apt has its own."
+    "--mirror", metavar="URL", help="Mirror of Debian's packages for arm64, in place of apt's."
 )
 key_option = click.option(
     "--key", type=click.Path(path_type=Path, exists=True), help="Sign with this key (PEM), with --certificate."
 )
 fresh_option = click.option("--fresh", is_flag=True, help="Take Debian's newest packages, not those of the last build.")
 into_option = click.option(
-    "--out", type=click.Path(path_type=Path, file_okay=False), default=Path(), help="Folder.  [default: this one]"
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path(),
+    help="Folder for the results.  [default: this one]",
 )
 
 
@@ -84,9 +87,13 @@ def package(cache: Path | None, mirror: str | None, machine: str | None, out: Pa
 @image.command()
 @cache_option
 @mirror_option
-@click.option("--board", type=click.Choice(["pi4", "pi3", "qemu"]), required=True, help="What it is to run on.")
+@click.option("--board", type=click.Choice(["pi4", "pi3", "qemu"]), required=True, help="Board to make it for.")
 @key_option
-@click.option("--certificate", type=click.Path(path_type=Path, exists=True), help="Of that key; gateways keep it.")
+@click.option(
+    "--certificate",
+    type=click.Path(path_type=Path, exists=True),
+    help="Certificate of that key (PEM); gateways keep it.",
+)
 @fresh_option
 @into_option
 def build(
@@ -100,9 +107,9 @@ def build(
 ) -> None:
     """Make the image of a card, compressed and signed.
 
-    Beside it are its map, sums, signature and bill of materials. Needs root, and ten minutes the first time, with what
-    it downloads; five where only the gateway has changed, one where only files over Debian have; much more on a busy
-    machine. Without --key it is signed with a key made for this machine, which is good for trying out.
+    Beside it are its block map, checksums, signature and bill of materials. Needs root. It takes ten minutes the first
+    time, with downloads; five when only the gateway has changed, one when only our files over Debian have; much more on
+    a busy machine. Without --key a key made for this machine signs it, which is good for trying out.
 
     \b
     For a Raspberry Pi 4:
@@ -121,10 +128,16 @@ def build(
 @cache_option
 @mirror_option
 @key_option
-@click.option("--certificate", type=click.Path(path_type=Path, exists=True), help="Of that key; gateways have it.")
+@click.option(
+    "--certificate",
+    type=click.Path(path_type=Path, exists=True),
+    help="Certificate of that key (PEM); gateways have it.",
+)
 @fresh_option
 @into_option
-@click.option("--url", metavar="URL", help="Of the folder gateways fetch it from: writes what the hub is told, too.")
+@click.option(
+    "--url", metavar="URL", help="Folder from which gateways will fetch it; also writes the `System` for the hub."
+)
 def bundle(
     cache: Path | None,
     mirror: str | None,
@@ -170,7 +183,7 @@ image.add_command(container)
 @click.argument("img", type=click.Path(path_type=Path))
 @click.option("--port", "ports", metavar="HERE:THERE", multiple=True, help="Ports to forward.  [default: 21883:1883 …]")
 @click.option(
-    "--disk", type=click.Path(path_type=Path), help="Keep the card in this file, and go on with it next time."
+    "--disk", type=click.Path(path_type=Path), help="Keep the card in this file, and continue with it next time."
 )
 @click.option(
     "--screenshot", type=click.Path(path_type=Path, dir_okay=False), help="Draw its screen (SVG) when it serves; end."

@@ -40,10 +40,10 @@ def configure(
 ) -> None:
     """Write a gateway's settings: network, hub, who may log in.
 
-    They are taken up at its next start. FILE is a YAML file, or an image (.img), in whose first partition it is then
-    waypost.yaml; or, with a CSV, a folder for a file of each row. Alone, FILE is made with a comment for each setting.
-    NAME is the way to one there (hub.url), and in a CSV its column. NAME=@FILE takes the text from a file: a secret is
-    then in no list of processes.
+    The gateway applies them at its next start. FILE is a YAML file; or an image (.img), which gets it as waypost.yaml
+    on its first partition; or, with a CSV, a folder for one file per row. Without settings, FILE is made with each one
+    as a comment. NAME is the path of a setting (hub.url), and in a CSV its column. NAME=@FILE takes the value from a
+    file, so that a secret is in no list of processes.
 
     \b
     A gateway on the cable that enrols by itself:

@@ -25,21 +25,19 @@ CSV = ".csv"
 @click.command()
 @click.argument("img", metavar="[IMG]", type=click.Path(path_type=Path), required=False)
 @click.argument("targets", metavar="[DEVICE]…", nargs=-1, type=click.Path(path_type=Path))
-@click.option("--list", "listing", is_flag=True, help="Show the cards that are there, and why other disks are none.")
+@click.option("--list", "listing", is_flag=True, help="List the cards of this machine, and why other disks are none.")
 @click.option("--config", type=click.Path(path_type=Path), help="Settings (YAML, or CSV: a row for each card).")
-@click.option(
-    "--base", type=click.Path(path_type=Path), help="With a CSV: what its rows do not say is as in this file."
-)
-@click.option("--only", "names", metavar="NAME", multiple=True, help="Of a CSV these gateways, in this order.")
+@click.option("--base", type=click.Path(path_type=Path), help="With a CSV: settings that its rows leave out (YAML).")
+@click.option("--only", "names", metavar="NAME", multiple=True, help="Only these gateways of the CSV, in this order.")
 @click.option("--labels", type=click.Path(path_type=Path), help="Write labels with QR codes to print (HTML).")
 @click.option(
     "--certificate",
     envvar="WAYPOST_CERTIFICATE",
     type=click.Path(path_type=Path, exists=True),
-    help="Of who signed the image (PEM).  [default: this machine's own, where it builds images]",
+    help="Certificate of the image's maker (PEM).  [default: this machine's own, if it builds images]",
 )
-@click.option("--unsigned", is_flag=True, help="Take an image whose maker is not known; its sums are looked at.")
-@click.option("--yes", is_flag=True, help="Do not ask before a card is written over.")
+@click.option("--unsigned", is_flag=True, help="Take an image of an unknown maker; only its checksums are verified.")
+@click.option("--yes", is_flag=True, help="Do not ask before a card is overwritten.")
 @click.option("--allow-loop", is_flag=True, hidden=True, help="A loop device is taken for a card: for tests.")
 def flash(
     img: Path | None,
@@ -56,8 +54,8 @@ def flash(
 ) -> None:
     """Write an image onto cards, or into a file, and read all of it back.
 
-    Nothing is touched before the image is what its maker has signed and every DEVICE is a card that nothing uses.
-    Without DEVICE it shows the cards that are there. A card whose writing was cut off starts nothing.
+    It changes nothing before it has verified the image's signature, and that every DEVICE is a card that nothing uses.
+    Without DEVICE it lists the cards of this machine. A card whose writing was interrupted does not start.
 
     \b
       sudo waypost flash waypost-0.1.0-pi4.img.zst /dev/sdX --config hall.yaml
