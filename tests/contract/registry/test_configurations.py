@@ -307,6 +307,15 @@ class TestLimits:
         [found] = known.gateways("acme")
         assert len(found.why) < WHY_CHARACTERS_MAX + 20
 
+    def test_words_of_a_gateway_are_what_a_database_takes(self, known: Configurations) -> None:
+        """PostgreSQL takes no NUL in a text."""
+        [made] = known.want([wanted("g1", "a")], 1, sign)
+        system = SystemReport(version="2\0", phase=SystemPhase.REFUSED, why="b\0")
+        failure = Failure(made.version, Outcome.REFUSED, "a\0\nb")
+        say(known, ("acme", "g1"), DesiredReport(newest=made.version, failure=failure, system=system), 2)
+        [now] = known.versions("acme", "g1")
+        assert now.failure == "refused: a\\x00\\nb"
+
     def test_ended_roll_outs_are_forgotten(self, rollouts: Rollouts) -> None:
         for number in range(ROLLOUTS_KEPT + 3):
             begin(rollouts, [3], id=f"r{number}", made_at=number, state=RolloutState.ABORTED)

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from bridge.desired import DesiredReport, Failure, Outcome
+from bridge.desired import DesiredReport
 from cloud.hub.desired.service import DesiredConfigurations
 from cloud.hub.enrolment.authority import OwnAuthority
 from cloud.hub.registry.location import sqlite_file
@@ -46,24 +46,3 @@ def test_what_cannot_be_kept_of_one_gateway_keeps_back_nobody_else(
 def test_a_number_no_version_has_is_refused(report: dict[str, int]) -> None:
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert(report, DesiredReport)
-
-
-def test_words_are_kept_without_what_a_database_does_not_take(tmp_path: Path) -> None:
-    report = DesiredReport(newest=1, failure=Failure(1, Outcome.REFUSED, "a\0b\n" + "c" * 10_000))
-
-    async def main() -> str:
-        desired = DesiredConfigurations(OwnAuthority.make("hub", NOW), sqlite_file(tmp_path / "registry.db"))
-        await desired.open()
-        try:
-            entries = [(("default", "gw"), report)]
-            await desired.ask(lambda tables: tables.configurations.reported(entries, 1))
-            [found] = await desired.ask(lambda tables: tables.configurations.gateways())
-        finally:
-            await desired.close()
-        assert found.report is not None
-        assert found.report.failure is not None
-        return found.report.failure.why
-
-    why = asyncio.run(main())
-    assert why.startswith("a\\x00b\\nc")
-    assert len(why) < 9_000
