@@ -77,7 +77,7 @@ class Mapping:
         self.pattern = pattern
         self.mapped = mapped
         self._gateway = gateway
-        self._of: Callable[[str, str], str]
+        self._of: Callable[[str, str], str | None]
         if mapped == pattern and wildcards(pattern):
             self._of = _same
         elif is_template(mapped):
@@ -87,19 +87,28 @@ class Mapping:
         else:
             self._of = self._one
 
-    def __call__(self, address: str, device: str) -> str:
-        """The name over there of what `device` sent to `address`, which the filter matches."""
+    def __call__(self, address: str, device: str) -> str | None:
+        """The name over there of what `device` sent to `address`; None where the filter does not match it (one before
+        did) and the name is made of what its wildcards stand for."""
         return self._of(address, device)
 
     def _one(self, _address: str, _device: str) -> str:
         return self.mapped
 
-    def _carried(self, address: str, _device: str) -> str:
-        return carried(self.pattern, self.mapped, address)
+    def _carried(self, address: str, _device: str) -> str | None:
+        return carried(self.pattern, self.mapped, address) if _matches(self.pattern, address) else None
 
     def _filled(self, address: str, device: str) -> str:
         fields = {"address": address, "device": device.replace("/", "_"), "gateway": self._gateway}
         return _FIELD.sub(lambda found: fields[found[1]], self.mapped)
+
+
+def _matches(pattern: str, name: str) -> bool:
+    levels, named = pattern.split("/"), name.split("/")
+    if levels[-1] == "#":
+        levels, named = levels[:-1], named[: len(levels) - 1]
+    alike = zip(levels, named, strict=False)
+    return len(levels) == len(named) and all(level in ("+", one) for level, one in alike)
 
 
 def _same(address: str, _device: str) -> str:

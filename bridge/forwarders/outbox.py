@@ -244,8 +244,15 @@ class Outlet:
 
     def _keep(self, subscription: Subscription, stored: Stored) -> None:
         run = stored.run
+        address = self.rule.mapping(run.address, run.device)
+        if address is None:
+            self.figures.rejected += len(run)
+            log.error("%s: %d messages have no name there: its filter was changed", self.name, len(run))
+            last = stored.position + len(run) - 1
+            subscription.settle(self, stored.position, last, self._outbox.words.rejected)
+            return
         size = run.size + MESSAGE_OVERHEAD_BYTES * len(run)
-        self._pending.append(_Piece(subscription, stored, self.rule.mapping(run.address, run.device), size))
+        self._pending.append(_Piece(subscription, stored, address, size))
         self._held_bytes += size
         mean = size / len(run)
         self._mean_bytes = max(mean, self._mean_bytes + (mean - self._mean_bytes) / 32)

@@ -79,6 +79,8 @@ class Following:
                     await self.follow(gateway)
             except (RepositoryError, ConfigurationRejected, OptionsRefused) as error:
                 log.warning("the configuration is unchanged: %s", error)
+            except Exception:  # what is applied next may be followed, and somebody has to hear of this one
+                log.exception("the configuration may be in force in part: this is a fault of the program; restart it")
 
     async def follow(self, gateway: Gateway) -> None:
         """Take over what is applied now.

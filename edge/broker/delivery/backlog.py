@@ -126,7 +126,7 @@ class Backlog:
             if stored.position > last:
                 return
             at = min(stored.position + len(stored.run.bodies) - 1, last) + 1
-            if not self._live.wants(stored.run):
+            if not self._live.wants(stored):
                 self._pass(stored.position, at - 1)
                 continue
             for first, end in self._left.take(stored.position, at - 1):

@@ -17,6 +17,14 @@ FORWARDER_PREFIX: Final = "forwarder/"
 """Durable subscriptions of this name send on what they were given: a time to live runs out where it ends."""
 
 
+class Former(msgspec.Struct, frozen=True):
+    """What a forwarder is owed by a filter it had before: all that matches below the ends."""
+
+    pattern: str
+    ends: dict[int, int]
+    """The first position of each log that came later."""
+
+
 class Declaration(msgspec.Struct, frozen=True, kw_only=True):
     """What is kept of a durable subscription across restarts."""
 
@@ -39,6 +47,9 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True):
     left_at: int | None = None
     """Since when nobody holds it, in seconds of `router.running_time`; None: somebody does, or did until lately."""
 
+    former: tuple[Former, ...] = ()
+    """Of a forwarder whose filter was changed."""
+
     @property
     def lapses(self) -> bool:
         """It ends when nobody has used it for long. A session of MQTT ends its own, and a forwarder is configured."""
@@ -50,8 +61,9 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True):
         return len(self.name) + len(self.pattern)
 
     def is_like(self, other: Declaration) -> bool:
-        """The same, whoever made it, and however long it is kept."""
-        return msgspec.structs.replace(self, user=other.user, timeout_s=other.timeout_s, left_at=other.left_at) == other
+        """The same, whoever made it, however long it is kept, and whatever it was before."""
+        user, timeout_s, left_at, former = other.user, other.timeout_s, other.left_at, other.former
+        return msgspec.structs.replace(self, user=user, timeout_s=timeout_s, left_at=left_at, former=former) == other
 
     def replaces(self, older: Declaration) -> bool:
         """True when it is a new subscription under the name of an older one (JMS 2.0 section 8.3.3)."""
@@ -60,8 +72,9 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True):
         return self.pattern != older.pattern or older.selector not in (None, self.selector)
 
     def owes(self, run: Run) -> bool:
-        """True when a run is to be delivered."""
-        return matches(self.pattern, run.address) and self.accepts(run)
+        """True when a run may be to be delivered."""
+        filters = (self.pattern, *(former.pattern for former in self.former))
+        return any(matches(pattern, run.address) for pattern in filters) and self.accepts(run)
 
     def accepts(self, run: Run) -> bool:
         """True when a run whose address matches is to be delivered."""

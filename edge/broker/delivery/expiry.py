@@ -26,7 +26,7 @@ class Waiting(Protocol):
         """No message below is to be had."""
         ...
 
-    def wants(self, run: Run) -> bool:
+    def wants(self, stored: Stored) -> bool:
         """The run is one this subscription delivers."""
         ...
 
@@ -144,7 +144,7 @@ class Expiry:
         for stored in runs:
             self._pass(at, stored.position)
             first, at = stored.position, stored.position + len(stored.run.bodies)
-            if not self._subscription.wants(stored.run):
+            if not self._subscription.wants(stored):
                 self._pass(first, at)
                 continue
             due_ns = self._give_up_when_over(stored, judge, again)

@@ -72,6 +72,8 @@ class LogSubscription:
     """A cursor over one log, filtered, with one consumer or several that compete."""
 
     attempts = 0
+    former: Sequence[tuple[str, int]] = ()
+    """Filters it had before: what matches one is delivered below the position beside it."""
 
     def __init__(
         self, store: Store, record: CursorRecord, pattern: str, *, deadletters: DeadLetters, feeds: LogFeeds
@@ -112,8 +114,9 @@ class LogSubscription:
 
     # --- from the feed of its log -----------------------------------------------------------------------------
 
-    def wants(self, run: Run) -> bool:
+    def wants(self, stored: Stored) -> bool:
         """True when the run is one this subscription delivers."""
+        run = stored.run
         found = self._address_matches.get(run.address)
         if found is None:
             found = matches(self.pattern, run.address)
@@ -121,11 +124,15 @@ class LogSubscription:
                 if self._address_matches is _NOT_ASKED or len(self._address_matches) >= ADDRESSES_CACHED_MAX:
                     self._address_matches = {}
                 self._address_matches[run.address] = found
+        if not found:
+            at = stored.position
+            found = any(at < end and matches(pattern, run.address) for pattern, end in self.former)
         return found and (self.accepts is None or self.accepts(run))
 
     def owed(self, run: Run) -> bool:
-        """As `wants`, on any thread."""
-        return matches(self.pattern, run.address) and (self.accepts is None or self.accepts(run))
+        """As `wants`, on any thread, wherever the run is stored."""
+        found = matches(self.pattern, run.address) or any(matches(pattern, run.address) for pattern, _ in self.former)
+        return found and (self.accepts is None or self.accepts(run))
 
     @property
     def sleeps(self) -> bool:
@@ -503,7 +510,7 @@ class LogSubscription:
         if self._leaves_to_order(runs):
             return
         for stored in runs:
-            if self.wants(stored.run):
+            if self.wants(stored):
                 self._look_at(stored)
             else:
                 self.window.skip_to(stored.position + len(stored.run.bodies))

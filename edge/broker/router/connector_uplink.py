@@ -120,7 +120,7 @@ class ConnectorUplink:
         self.reports = Reports()
         self._losses = LossReports(store, self.reports, connector.name)
         router.loss_listeners.add(self._losses.feed)
-        router.tick_listeners.add(commands.inbound.try_again)
+        router.tick_listeners.add(self._tick)
         self.manifests = Manifests(
             store, self.reports, connector.name, gateway=hop.gateway, covers=self._covers, signer=signer
         )
@@ -174,12 +174,15 @@ class ConnectorUplink:
                 name = f"{FORWARDER_PREFIX}{self.connector.name}/{forwarder.name}"
                 self._forwardings[forwarder.name] = Forwarding(self._router, self.uplink.live, name, forwarder.filter)
                 self._forwardings[forwarder.name].newest = Backfill.parse(forwarder.backfill).newest
+        backfills = [Backfill.parse(forwarder.backfill) for forwarder in forwarders]
+        self.uplink.live_share = min((backfill.live_share for backfill in backfills), default=1.0)
+        self._follow()
+
+    def _follow(self) -> None:
         for forwarding in self._forwardings.values():
             before = forwarding.subscriptions
             forwarding.follow()
             self._remove([each for each in before if each not in forwarding.subscriptions])
-        backfills = [Backfill.parse(forwarder.backfill) for forwarder in forwarders]
-        self.uplink.live_share = min((backfill.live_share for backfill in backfills), default=1.0)
         if self.uplink.connected:
             self._part_lanes()
         for forwarding in self._forwardings.values():
@@ -293,7 +296,7 @@ class ConnectorUplink:
         if self.clock_offsets is not None:
             self.clock_offsets.release()
         self._router.loss_listeners.remove(self._losses.feed)
-        self._router.tick_listeners.remove(self._commands.inbound.try_again)
+        self._router.tick_listeners.remove(self._tick)
         self._commands.release()
         self._carried = ()
         self.forward(())
@@ -310,6 +313,16 @@ class ConnectorUplink:
     def _remove(self, subscriptions: Sequence[Pump]) -> None:
         for subscription in subscriptions:
             self.uplink.remove(subscription)
+
+    def _tick(self) -> None:
+        self._commands.inbound.try_again()
+        if self.faults:
+            self._follow()
+
+    @property
+    def faults(self) -> dict[str, str]:
+        """Why forwarders take nothing from their addresses, by name."""
+        return {name: each.fault for name, each in self._forwardings.items() if each.fault is not None}
 
     @property
     def backlog(self) -> int:

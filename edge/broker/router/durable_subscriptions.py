@@ -11,7 +11,7 @@ import msgspec
 
 from bridge.message import Run
 from edge.broker.delivery import LogSubscription
-from edge.broker.delivery.durable import FORWARDER_PREFIX, Declaration, DurableSubscription
+from edge.broker.delivery.durable import FORWARDER_PREFIX, Declaration, DurableSubscription, Former
 from edge.broker.delivery.expiry import SWEEP_AGAIN_NS
 from edge.broker.delivery.feeds import LogFeeds
 from edge.broker.limits import (
@@ -124,12 +124,16 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
 
     def figures(self) -> Iterator[SubscriptionFigures]:
         """What is to be said of each, and none of them opened for it."""
-        for name, found in list(self.opened.items()):
-            backlog, outstanding = sum(part.backlog for part in found.parts), sum(p.outstanding for p in found.parts)
-            yield SubscriptionFigures(name, found.declaration.pattern, backlog, outstanding, len(found.consumers))
+        for found in list(self.opened.values()):
+            yield _figures(found)
         for name in self._resting:
             if name in self._resting:
                 yield SubscriptionFigures(name, self._resting.declaration(name).pattern, self._left_in(name), 0, 0)
+
+    def left_by_forwarders(self) -> list[SubscriptionFigures]:
+        """Those of forwarders that are configured no more: what comes is kept for them too, as they may come back."""
+        opened = [each for each in self.opened.values() if not (_is_clients(each.declaration) or each.consumers)]
+        return [_figures(each) for each in opened]
 
     def join(self, consumer: Consumer, pattern: str, options: SubscribeOptions) -> DurableSubscription:
         """Join the one of the options' name, which is made when it is new.
@@ -161,18 +165,23 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
         subscription.join(consumer)
         return subscription
 
-    def join_remainder(self, consumer: Consumer, name: str, *, shared: bool) -> DurableSubscription | None:
+    def join_remainder(
+        self, consumer: Consumer, name: str, *, pattern: str | None, shared: bool
+    ) -> DurableSubscription | None:
         """As `Router.join_remainder`."""
         found = self.get(name)
         if found is not None:
+            if pattern is not None:
+                found = self.declare(msgspec.structs.replace(found.declaration, pattern=pattern))
             self._unused.held(found)
             found.serve(exclusive=not shared)
             found.join(consumer)
         return found
 
     def declare(self, declaration: Declaration) -> DurableSubscription:
-        """Make it, or find it; messages are kept for it from now on. Raises AddressError when it has another filter, or
-        when there are too many.
+        """Make it, or find it; messages are kept for it from now on. A forwarder's goes on with another filter, and
+        with what it was owed by the one before. Raises AddressError when a client's has another filter, or when there
+        are too many.
         """
         found = self.get(declaration.name)
         kept: list[int] = []
@@ -186,10 +195,13 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
                     self._write(found)  # with a ticket of its own: it is not on disk yet
                 return found
             if found.declaration.pattern != declaration.pattern:
-                raise AddressError(
-                    Refusal.ADDRESS_INVALID,
-                    f"subscription {declaration.name!r} exists with filter {found.declaration.pattern!r}",
-                )
+                if _is_clients(declaration):
+                    raise AddressError(
+                        Refusal.ADDRESS_INVALID,
+                        f"subscription {declaration.name!r} exists with filter {found.declaration.pattern!r}",
+                    )
+                self._note_bases(declaration)
+                declaration = msgspec.structs.replace(declaration, former=self._formers(found))
             consumers, kept = found.consumers, [part.log for part in found.parts]
             self._drop(found)
         elif not self._has_room(declaration):
@@ -375,7 +387,23 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
             if consumers:
                 part.pump()
 
+    def _formers(self, subscription: DurableSubscription) -> tuple[Former, ...]:
+        """What it is owed by filters that count no more: the one it has, and those before of which something waits."""
+        ends = {part.log: self._store.bounds(part.log)[1] for part in subscription.parts}
+        declaration = subscription.declaration
+        formers = (Former(declaration.pattern, ends), *declaration.former)
+        waiting = {part.log: self._store.cursor(part.cursor).position for part in subscription.parts}
+        left = (
+            Former(each.pattern, {log: end for log, end in each.ends.items() if waiting.get(log, end) < end})
+            for each in formers
+        )
+        return tuple(each for each in left if each.ends)
+
     def _configure(self, part: LogSubscription, declaration: Declaration) -> None:
+        if declaration.former:
+            begins = self._store.cursor(part.cursor).position
+            ends = [(each.pattern, each.ends.get(part.log, 0)) for each in declaration.former]
+            part.former = [(pattern, end) for pattern, end in ends if begins < end]
         part.policy = self._policy(declaration.name, part.log)
         part.accepts = declaration.accepts
         part.expiry.counts = not declaration.name.startswith(FORWARDER_PREFIX)
@@ -457,6 +485,13 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
             ]
             named = msgspec.structs.replace(declaration, name=cursors[0].name)
             yield named, places, self._left(named, left_at)
+
+
+def _figures(found: DurableSubscription) -> SubscriptionFigures:
+    backlog, outstanding = sum(part.backlog for part in found.parts), sum(part.outstanding for part in found.parts)
+    return SubscriptionFigures(
+        found.declaration.name, found.declaration.pattern, backlog, outstanding, len(found.consumers)
+    )
 
 
 def _is_clients(declaration: Declaration) -> bool:

@@ -8,6 +8,7 @@ the forwarders that match them.
 
 from __future__ import annotations
 
+import logging
 from itertools import chain
 
 from edge.broker.delivery import LogSubscription
@@ -15,9 +16,11 @@ from edge.broker.delivery.backlog import Backlog
 from edge.broker.delivery.durable import DurableSubscription
 from edge.broker.delivery.pattern import Joinable
 from edge.broker.model.addresses import AddressType
-from edge.broker.model.interfaces import Consumer, SubscribeOptions
+from edge.broker.model.interfaces import AddressError, Consumer, SubscribeOptions
 from edge.broker.router.router import Router
 from edge.broker.store.contract import Store
+
+log = logging.getLogger(__name__)
 
 
 class Forwarding:
@@ -31,6 +34,8 @@ class Forwarding:
         self.pattern = pattern
         self.newest = False
         """A backlog goes from its end."""
+        self.fault: str | None = None
+        """Why nothing comes from its addresses; None: it does."""
         self._router = router
         self._consumer = consumer
         self._lanes: dict[LogSubscription, Backlog] = {}
@@ -75,10 +80,8 @@ class Forwarding:
             lane.take_over()
 
     def follow(self) -> None:
-        """Join what the addresses are now; to be called again when their types may have changed.
-
-        Raises AddressError when the filter's addresses do not take another consumer.
-        """
+        """Join what the addresses are now; to be called again when their types may have changed, and while `fault` says
+        why they do not take it."""
         router, consumer = self._router, self._consumer
         former = router.subscriptions.competing.former_queues(self.pattern)
         for address, queue in self._former_queues.items():
@@ -106,7 +109,12 @@ class Forwarding:
         if before is not None and not isinstance(before, DurableSubscription):
             router.unsubscribe(consumer, before, forget=False)
         options = SubscribeOptions(durable_name=self._name, all_qos=True)
-        self._current = router.subscribe(consumer, self.pattern, options)
-        self._kind = kind
+        try:
+            self._current, self._kind, fault = router.subscribe(consumer, self.pattern, options), kind, None
+        except AddressError as error:
+            self._current, self._kind, fault = None, None, str(error)
+        if fault is not None and fault != self.fault:
+            log.warning("%s takes nothing from %s, and tries again: %s", self._name, self.pattern, fault)
+        self.fault = fault
         durable = isinstance(self._current, DurableSubscription)
-        self._earlier = None if durable else router.join_remainder(consumer, self._name)
+        self._earlier = None if durable else router.join_remainder(consumer, self._name, pattern=self.pattern)

@@ -146,6 +146,12 @@ class PeerConnector:
         return ConnectorFigures(sent, accepted, rejected)
 
     @property
+    def faults(self) -> dict[str, str]:
+        """Why forwarders take nothing from their addresses, by name."""
+        each = ((name, outgoing.forwarding.fault) for name, outgoing in self._outgoing.items())
+        return {name: fault for name, fault in each if fault is not None}
+
+    @property
     def backlog(self) -> int:
         """Messages kept for the peer that it has not accepted (an upper bound while behind)."""
         return sum(part.backlog + part.outstanding for part in self.parts)
@@ -205,6 +211,8 @@ class PeerConnector:
     def _tick(self) -> None:
         for inbound in self.inboxes:
             inbound.try_again()
+        for name in self.faults:
+            self._follow(self._outgoing[name])
 
 
 def dialed(connector: Connector, scheme: str = "amqp") -> list[PeerEndpoint]:

@@ -337,10 +337,13 @@ class Router:
         """Delete a durable subscription with its backlog; nothing happens when there is none."""
         self.subscriptions.forget(name)
 
-    def join_remainder(self, consumer: Consumer, name: str, *, shared: bool = False) -> Joinable | None:
+    def join_remainder(
+        self, consumer: Consumer, name: str, *, pattern: str | None = None, shared: bool = False
+    ) -> Joinable | None:
         """Let `consumer` receive what the durable subscription `name` kept while its address was a topic, which it may
-        not be any more; None when there is no such subscription. `shared`: others may join it too."""
-        return self.subscriptions.durable.join_remainder(consumer, name, shared=shared)
+        not be any more; None when there is no such subscription. `pattern`: the filter it has from now on; `shared`:
+        others may join it too."""
+        return self.subscriptions.durable.join_remainder(consumer, name, pattern=pattern, shared=shared)
 
     def make_temporary_queue(self, address: str, user: str = "") -> None:
         """As `LiveSubscriptions.make_temporary_queue`."""

@@ -10,6 +10,7 @@ import pytest
 
 from bridge.message import Run
 from edge.broker.model import interfaces
+from edge.broker.model.address_policy import AddressPolicy
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.model.interfaces import Outcome, Refusal, SubscribeOptions, Subscription
 from edge.broker.router.forwarding import Forwarding
@@ -197,3 +198,60 @@ def test_a_forwarder_that_ends_leaves_everything() -> None:
     site.settle_down()
     assert forwarders.peer.got == [b"0"]
     assert [queue.group.consumers for queue in site.router.queues.values()] == [[]]
+
+
+@pytest.mark.parametrize("narrower", [TOPIC, QUEUE])
+@pytest.mark.parametrize("restarted", [False, True])
+def test_another_filter_goes_on_with_what_the_one_before_was_owed(narrower: AddressType, restarted: bool) -> None:
+    """The address of a forwarder is corrected while its peer is away."""
+    site = Site()
+    site.router.reconfigure(table(None))
+    forwarders, device = Forwarders(site, "plant/#"), Device(site)
+    forwarders.peer.credit = 0
+    keeper = SubscribeOptions(durable_name="keeper")
+    site.consumer("#", options=keeper)  # else what nobody forwards is not in the store
+    for address in ("plant/1", "plant/hall/1"):
+        device.send(address)
+    site.settle_down()
+    site.table = AddressTable([AddressRule("plant/+", narrower)])
+    if restarted:
+        site.boot()
+        site.consumer("#", options=keeper)
+    else:
+        site.router.reconfigure(site.table)
+        forwarders.all[0].end()
+    forwarders = Forwarders(site)
+    peer = forwarders.peer
+    forwarders.all = [Forwarding(site.router, peer, "forwarder/hub/plant/#", "plant/+")]
+    forwarders.follow()
+    for address in ("plant/hall/2", "plant/2"):
+        device.send(address)
+    forwarders.drain()
+    assert sorted(peer.got) == [b"0", b"1", b"3"]
+    assert len(device.accepted_bodies) == 4
+    assert site.lost == []
+    site.boot()
+    forwarders.all = [Forwarding(site.router, peer, "forwarder/hub/plant/#", "plant/+")]
+    forwarders.follow()
+    forwarders.drain()
+    assert len(peer.got) == 3, "a start sends nothing again"
+
+
+def test_an_address_that_takes_no_consumer_more_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+    site = Site()
+    site.router.reconfigure(table(QUEUE), {"plant/press/#": AddressPolicy(consumers_max=1)})
+    first = site.consumer("plant/press/1", credit=0)
+    forwarders = Forwarders(site, "plant/press/1", "plant/#")
+    full, other = forwarders.all
+    assert (full.subscriptions, other.fault) == ([], None)
+    assert full.fault is not None
+    assert "as many as it may have" in full.fault
+    forwarders.follow()
+    assert caplog.text.count("takes nothing") == 1, "it is said once"
+    site.router.unsubscribe(first, first.joined, forget=False)
+    forwarders.follow()
+    assert full.fault is None
+    device = Device(site)
+    device.send("plant/press/1")
+    forwarders.drain()
+    assert forwarders.peer.got == device.accepted_bodies == [b"0"]

@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import cast
 
+import pytest
 from click.testing import CliRunner
 
 from edge.appliance.configuration.commands import apply
@@ -38,6 +39,18 @@ class Reconfigured:
         self.configuration = configuration
 
 
+class FirstRefused(Reconfigured):
+    """Raises what nobody thought of, at first."""
+
+    refused = False
+
+    async def reconfigure(self, configuration: BrokerConfiguration) -> None:
+        if not self.refused:
+            self.refused = True
+            raise KeyError("nobody thought of it")
+        await super().reconfigure(configuration)
+
+
 def applied(data: Path, text: str) -> None:
     done = CliRunner().invoke(apply, ["--data", str(data), "-f", "-"], input=text)
     assert done.exit_code == 0, done.output
@@ -63,3 +76,28 @@ def test_what_is_applied_between_the_reading_and_the_watch_is_taken_over(tmp_pat
     configuration = asyncio.run(scenario())
     assert configuration is not None
     assert "late" in repr(configuration.addresses)
+
+
+def test_what_raises_is_said_and_what_is_applied_next_is_followed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> BrokerConfiguration | None:
+        options = RunOptions(data=tmp_path)
+        applied(tmp_path, GATEWAY)
+        gateway, taken_over = FirstRefused(), asyncio.Event()
+        following = Following(options, Applied.read(options))
+        following.followed = taken_over.set
+        watching = asyncio.create_task(following.watch(cast(Gateway, gateway)))
+        applied(tmp_path, ADDRESS)
+        async with asyncio.timeout(20):
+            while not gateway.refused:
+                await asyncio.sleep(0.01)
+            applied(tmp_path, ADDRESS.replace("late", "later"))
+            await taken_over.wait()
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+        return gateway.configuration
+
+    configuration = asyncio.run(scenario())
+    assert "later" in repr(configuration)
+    assert "a fault of the program" in caplog.text

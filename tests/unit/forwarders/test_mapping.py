@@ -27,6 +27,21 @@ def test_an_address_over_there(pattern: str, mapped: str, address: str, expected
 
 
 @pytest.mark.parametrize(
+    ("pattern", "mapped", "address", "expected"),
+    [
+        ("plant/+", "cloud/+", "plant/7/temp", None),
+        ("plant/+/temp", "cloud/+", "plant/7", None),
+        ("plant/#", "cloud/#", "hall/7", None),
+        ("plant/+", "plant/+", "plant/7/temp", "plant/7/temp"),
+        ("plant/+", "readings", "plant/7/temp", "readings"),
+        ("plant/+", "{address}", "plant/7/temp", "plant/7/temp"),
+    ],
+)
+def test_what_the_filter_before_matched(pattern: str, mapped: str, address: str, expected: str | None) -> None:
+    assert Mapping(pattern, mapped, "gw1")(address, "d") == expected
+
+
+@pytest.mark.parametrize(
     ("pattern", "mapped", "says"),
     [
         ("plant/+", "cloud/#", "wildcards"),

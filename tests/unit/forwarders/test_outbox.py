@@ -204,3 +204,12 @@ def test_a_forwarder_that_ends_has_no_say_any_more(settle_first: bool) -> None:
         assert bodies(bench.take()) == [b"b"]
     assert gone.settled == {}
     assert outlet.held_bytes == 0
+
+
+def test_what_has_no_name_there_since_the_filter_was_changed_is_rejected() -> None:
+    bench = Bench(Rule("f", Mapping("plant/+", "cloud/+", "gw1")))
+    bench.logs[0].publish(b"a", b"b", address="plant/7/temp")
+    bench.logs[0].publish(b"c")
+    assert bodies(bench.take()) == [b"c"]
+    assert bench.logs[0].settled == {0: "rejected", 1: "rejected"}
+    assert bench.logs[0].outlet.figures.rejected == 2
