@@ -19,6 +19,7 @@ from edge.appliance.problems import memory_problems, name_problems, room_problem
 from edge.appliance.program import as_called
 from edge.broker.configuration import BrokerConfiguration, ConnectorType
 from edge.broker.delivery import LogSubscription
+from edge.broker.delivery.durable import FORWARDER_PREFIX
 from edge.broker.router.uplinks import AnyConnector, Uplinks, is_to_hub
 from edge.broker.server import Broker
 from edge.broker.store.sqlite import SqliteStore
@@ -157,6 +158,12 @@ class GatewayHealth:
     def hubs(self) -> Iterator[Found]:
         for uplink in self._uplinks:
             yield from self._hub(uplink)
+        for name, waiting in self._uplinks.left.items():
+            if waiting:
+                what = f"it is configured no more; up to {waiting:,} messages wait for it, and what comes is kept too"
+                purge = f"waypost store purge --cursor '{FORWARDER_PREFIX}{name}'"
+                step = f"apply it again; or stop the gateway and {purge}"
+                yield Found(f"forwarder {name}", what, step, Severity.WARNING)
 
     def losses(self) -> Iterator[Found]:
         """What happened within the last minute, by counters that rise."""
@@ -255,6 +262,9 @@ class GatewayHealth:
             what = "the peer does not accept the link: wrong certificate, wrong credentials, or not the expected peer"
             yield Found(name, what, "see the last error of `waypost bridge status`, and `waypost doctor`")
         yield from budget_problems(name, uplink)
+        for forwarder, why in uplink.faults.items():
+            step = "raise maxConsumers of the Address, or end another consumer; it is tried again by itself"
+            yield Found(f"forwarder {forwarder}", f"it takes nothing from its address: {why}", step)
 
 
 def _peer(uplink: AnyConnector) -> str:

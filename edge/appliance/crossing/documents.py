@@ -30,6 +30,8 @@ class ForwarderStatus(msgspec.Struct, frozen=True):
     remote_address: str
     backlog_messages: int
     """At most: messages of other addresses in the same logs may count while it is behind."""
+    fault: str | None = None
+    """Why it takes nothing from its address; None: it does."""
 
 
 class ConnectorStatus(msgspec.Struct, frozen=True):
@@ -86,3 +88,6 @@ class BridgeStatus(msgspec.Struct, frozen=True):
     autonomy_hours: float | None
     """Until there is no room, were nothing sent; None: nothing comes, or the room is not known."""
     connectors: Sequence[ConnectorStatus]
+    left: dict[str, int] = {}
+    """Messages that wait for forwarders that are configured no more, at most, by ``CONNECTOR/NAME``. What comes is kept
+    for them too, until they come back or are purged."""

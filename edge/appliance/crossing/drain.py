@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import msgspec
@@ -51,7 +51,8 @@ def wait_drained(
                 state()
                 asked, stating = True, clock_s()
             elif not waiting and _stated(bridge) and clock_s() - stating >= 2 * LOOK_S:
-                return Drained(True, 0, passed, "")
+                left = {name: count for name, count in bridge.left.items() if count}
+                return Drained(not left, sum(left.values()), passed, _left(left))
             elif not waiting and clock_s() - stating >= STATED_S:
                 return Drained(False, 0, passed, "nothing waits, but the hub has not taken the manifest")
             if passed >= timeout_s and waiting:
@@ -61,6 +62,13 @@ def wait_drained(
 
 def _stated(bridge: BridgeStatus) -> bool:
     return all(not one.manifest_waiting and not one.manifest_due for one in bridge.connectors)
+
+
+def _left(left: Mapping[str, int]) -> str:
+    if not left:
+        return ""
+    names = ", ".join(f"{name} ({count:,} at most)" for name, count in left.items())
+    return f"messages wait for forwarders that are configured no more: {names}; apply these again, or store purge them"
 
 
 def _why(bridge: BridgeStatus, waiting: int, timeout_s: float) -> str:

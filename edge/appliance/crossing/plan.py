@@ -95,7 +95,10 @@ def _forwarders(
     for name in (*new, *(name for name in old if name not in new)):
         count = waiting.get(name, 0)
         if name not in new:
-            what = f"it gets no further messages; {_messages(count)} that wait for it stay stored until it comes back"
+            what = (
+                f"{_messages(count)} it was owed stay in the store, and what comes is kept for it too, until it comes "
+                f"back or `waypost store purge --cursor '{FORWARDER_PREFIX}{name}'` gives it up"
+            )
             yield _forwarder(name, "removed", count, what)
         elif name not in old:
             yield _forwarder(name, "added", count, f"{_way(new[name])}; {_begins(new[name], name in waiting, count)}")

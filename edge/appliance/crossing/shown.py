@@ -34,6 +34,8 @@ def _whole(bridge: BridgeStatus) -> Iterator[tuple[str, str]]:
         yield "room", f"{_size(bridge.room_bytes)} of messages{left}"
     if not bridge.connectors:
         yield "bridge", "no connector: `waypost apply` one, or give --hub"
+    for name, waiting in bridge.left.items():
+        yield "left", f"up to {waiting:,} messages wait for {name}, which is configured no more, and what comes too"
 
 
 def _connector(one: ConnectorStatus, now_s: float) -> Iterator[tuple[str, str]]:
@@ -58,6 +60,8 @@ def _connector(one: ConnectorStatus, now_s: float) -> Iterator[tuple[str, str]]:
     for each in one.forwarders:
         arrow = "->" if each.direction == "out" else "<-"
         yield f"  {each.name}", f"{each.filter} {arrow} {each.remote_address}, {each.backlog_messages:,} wait"
+        if each.fault is not None:
+            yield "", f"it takes nothing: {each.fault}"
 
 
 def _in(seconds: float | None) -> str:

@@ -106,7 +106,7 @@ class BridgeWatch:
         room = self._room
         hours = room / taken / 3600 if room is not None and taken > 0 else None
         connectors = [self._connector(uplink, forwarders) for uplink in self._uplinks]
-        return BridgeStatus(gateway, self._store.epoch, public_key, room, taken, hours, connectors)
+        return BridgeStatus(gateway, self._store.epoch, public_key, room, taken, hours, connectors, self._uplinks.left)
 
     def _connector(self, uplink: AnyConnector, forwarders: Sequence[Forwarder]) -> ConnectorStatus:
         connector, state = uplink.connector, uplink.dialer.state
@@ -171,5 +171,10 @@ def _forwarders(uplink: AnyConnector, forwarders: Sequence[Forwarder]) -> Iterat
         if forwarder.connector == uplink.connector.name:
             backlog = waiting.get(f"{FORWARDER_PREFIX}{forwarder.connector}/{forwarder.name}", 0)
             yield ForwarderStatus(
-                forwarder.name, forwarder.direction.value, forwarder.filter, forwarder.remote_address, backlog
+                name=forwarder.name,
+                direction=forwarder.direction.value,
+                filter=forwarder.filter,
+                remote_address=forwarder.remote_address,
+                backlog_messages=backlog,
+                fault=uplink.faults.get(forwarder.name),
             )

@@ -84,10 +84,13 @@ def purge(
 ) -> None:
     """Give up messages nobody has acknowledged yet. The loss ledger says which, and goes to the hub.
 
-    The gateway must be stopped. Says what would go, and asks.
+    The gateway must be stopped. Says what would go, and asks. With --cursor alone, of a forwarder that is configured no
+    more, nothing is kept for it from then on.
     """
+    from edge.appliance.store.forwarders import is_left
     from edge.appliance.store.purge import plan
     from edge.appliance.store.purge import purge as purge_store
+    from edge.appliance.store.selection import Selection
 
     chosen = selection_of(logs=logs, address=address, device=device, since=since, until=until, cursor=cursor)
     if chosen.everything and not everything:
@@ -97,6 +100,7 @@ def purge(
     _refuse_running(data)
     with explained():
         wanted = plan(store_path(data), chosen)
+    end = chosen == Selection(cursor=cursor) and cursor is not None and is_left(data, cursor)
     if not as_json:
         say(f"{wanted.messages:,} messages, {size(wanted.bytes)} of bodies, that somebody waits for:")
         for name, count in wanted.groups.items():
@@ -104,7 +108,8 @@ def purge(
     if wanted.messages and not yes:
         confirm("Give them up?")
     with explained(), progress("purging", quiet=as_json) as on_progress:
-        done = purge_store(data, chosen, lambda gone: on_progress(gone, wanted.bytes)) if wanted.messages else wanted
+        goes = wanted.messages or end
+        done = purge_store(data, chosen, lambda gone: on_progress(gone, wanted.bytes), end=end) if goes else wanted
     if as_json:
         say_json(done, indent=0)
     else:

@@ -14,6 +14,7 @@ from edge.appliance.store.offline import Offline, offline
 from edge.appliance.store.recovery.inspection import CursorFacts, Inspection
 from edge.appliance.store.selection import Passed, Selection, select, waiting_parts
 from edge.broker.model.ranges import Ranges
+from edge.broker.router.durable_subscriptions import KIND as SUBSCRIPTIONS
 from edge.broker.store.progress import Progress
 from edge.broker.store.records import Loss
 from edge.broker.store.sqlite import FILE_NAME
@@ -57,8 +58,9 @@ def plan(store: Path, selection: Selection) -> Purged:
     return purged
 
 
-def purge(data: Path, selection: Selection, on_progress: Callable[[int], None]) -> Purged:
-    """Give up what is selected and not acknowledged. The gateway must be stopped. Raises StoreError.
+def purge(data: Path, selection: Selection, on_progress: Callable[[int], None], *, end: bool = False) -> Purged:
+    """Give up what is selected and not acknowledged; `end`: nothing more is kept for its cursor either. The gateway
+    must be stopped. Raises StoreError.
 
     Interrupted, it has done a part, ledger and all, and may be done again.
     """
@@ -74,8 +76,19 @@ def purge(data: Path, selection: Selection, on_progress: Callable[[int], None]) 
                 opened.commit()
                 gathered = 0
                 on_progress(purged.bytes)
+        if end and selection.cursor is not None:
+            _end(opened, inspection, selection.cursor)
         opened.settle()
     return purged
+
+
+def _end(opened: Offline, inspection: Inspection, name: str) -> None:
+    """The durable subscription of this name ends, in the commit after what was given up."""
+    opened.commit()
+    opened.store.delete(SUBSCRIPTIONS, name)
+    for cursor in inspection.cursors():
+        if cursor.name == name:
+            opened.store.drop_cursor(cursor.cursor)
 
 
 def _give_up(opened: Offline, cursor: CursorFacts, part: Stored, now: int) -> None:

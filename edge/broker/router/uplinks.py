@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeGuard
 
 from edge.broker.configuration import BrokerConfiguration, Connector, ConnectorType, Direction
+from edge.broker.delivery.durable import FORWARDER_PREFIX
 from edge.broker.model.clock import WallClock
 from edge.broker.router.commands.addresses import PLAIN, CommandAddresses, command_forwarders
 from edge.broker.router.commands.receipts import CommandReceipts
@@ -122,6 +123,12 @@ class Uplinks:
         for uplink in self:
             if is_to_hub(uplink):
                 uplink.keep_spent()
+
+    @property
+    def left(self) -> dict[str, int]:
+        """Messages that wait for forwarders that are configured no more, at most, by ``CONNECTOR/NAME``."""
+        found = self._router.durable_subscriptions.left_by_forwarders()
+        return {each.name.removeprefix(FORWARDER_PREFIX): each.backlog + each.outstanding for each in found}
 
     @property
     def backlog(self) -> int:

@@ -31,6 +31,7 @@ class Gateway:
             figures=figures,
             backlog=0,
             uplink=SimpleNamespace(pacer=None),
+            faults=dict[str, str](),
         )
         self.state, self.figures = state, figures
         self.quotas = SimpleNamespace(rooms=list, space_bytes=None, closed=False, floor_bytes=0)
@@ -55,7 +56,8 @@ class Gateway:
         self.users: str | None = None
         self.renewal: str | None = None
         self.clock: Any = _Clock()
-        uplinks: Any = [self.uplink]
+        uplinks: Any = _Uplinks([self.uplink])
+        self.left: dict[str, int] = uplinks.left
         configuration: Any = SimpleNamespace(connectors=(), tls=None)
         self.health = GatewayHealth(
             broker=self.broker, store=self.store, uplinks=uplinks, clock=self.clock, data=folder,
@@ -69,6 +71,12 @@ class Gateway:
     def only(self) -> Problem:
         [problem] = self.problems()
         return problem
+
+
+class _Uplinks(list[Any]):
+    def __init__(self, uplinks: list[Any]) -> None:
+        super().__init__(uplinks)
+        self.left: dict[str, int] = {}
 
 
 class _Clock:
@@ -179,3 +187,18 @@ def test_what_is_wrong_is_said(gateway: Gateway, change: Any, words: str) -> Non
     change(gateway)
     assert words in gateway.only().what
     assert gateway.only().next_step
+
+
+def test_a_forwarder_that_takes_nothing_from_its_address(gateway: Gateway) -> None:
+    gateway.uplink.faults["default.jobs/up"] = "'jobs' has 1 consumers, as many as it may have"
+    problem = gateway.only()
+    assert (problem.name, problem.severity) == ("forwarder default.jobs/up", Severity.ERROR)
+    assert "as many as it may have" in problem.what
+
+
+def test_what_waits_for_a_forwarder_that_is_configured_no_more(gateway: Gateway) -> None:
+    gateway.left |= {"hub/default.plant/old": 3, "hub/default.plant/older": 0}
+    problem = gateway.only()
+    assert (problem.name, problem.severity) == ("forwarder hub/default.plant/old", Severity.WARNING)
+    assert "3 messages wait for it" in problem.what
+    assert "store purge --cursor 'forwarder/hub/default.plant/old'" in problem.next_step

@@ -80,6 +80,10 @@ def test_the_terminal_says_all_of_it(capsys: pytest.CaptureFixture[str], monkeyp
         "plant/# -> hub, 1,200 wait",
     ):
         assert words in said
+    show(msgspec.structs.replace(BRIDGE, left={"hub/old": 7}), NOW_S)
+    assert "up to 7 messages wait for hub/old, which is configured no more" in capsys.readouterr().out
+    show(with_connector(forwarders=[ForwarderStatus("up", "out", "jobs", "hub", 0, "'jobs' is full")]), NOW_S)
+    assert "it takes nothing: 'jobs' is full" in capsys.readouterr().out
     show(with_connector(state="connecting", last_error="hub: refused", drain_s=None, backlog_oldest_at=None), NOW_S)
     said = capsys.readouterr().out
     assert "hub: refused (0 attempts)" in said
@@ -104,8 +108,12 @@ class Draining:
         self.backlogs = backlogs
         self.statements = statements
         self.asked = False
+        self.left: dict[str, int] = {}
 
     def status(self) -> BridgeStatus:
+        return msgspec.structs.replace(self._status(), left=self.left)
+
+    def _status(self) -> BridgeStatus:
         backlog = self.backlogs.pop(0) if len(self.backlogs) > 1 else self.backlogs[0]
         waiting = 0
         if self.asked:
@@ -139,6 +147,14 @@ def test_draining_says_that_the_hub_does_not_take_the_manifest() -> None:
     left = draining.wait(60)
     assert (left.drained, left.why) == (False, "nothing waits, but the hub has not taken the manifest")
     assert draining.now_s >= STATED_S
+
+
+def test_draining_says_what_waits_for_forwarders_that_are_configured_no_more() -> None:
+    draining = Draining([3, 0], [0])
+    draining.left = {"hub/old": 7, "hub/older": 0}
+    left = draining.wait(60)
+    assert (left.drained, left.waiting, draining.asked) == (False, 7, True)
+    assert "hub/old (7 at most)" in left.why
 
 
 BASE = """

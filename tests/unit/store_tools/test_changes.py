@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import sqlite3
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,11 +17,12 @@ from edge.appliance.configuration.effective import development
 from edge.appliance.errors import Exit
 from edge.appliance.main import run
 from edge.appliance.store import restore
+from edge.appliance.store.offline import offline
 from edge.appliance.store.recovery.verification import verify
 from edge.appliance.store.restore import import_messages
 from edge.broker.store import schema
 from edge.broker.store.errors import StoreError
-from edge.broker.store.sqlite import FILE_NAME, open_store
+from edge.broker.store.sqlite import FILE_NAME, SqliteStore, open_store
 from tests.contract.store.rig import sqlite_rig
 from tests.support.stores import AT, FORWARDER, Made, change, make
 
@@ -49,6 +51,21 @@ def command(name: str, data: Path, *options: str) -> int:
     return run(["store", name, "--data", str(data), *options])
 
 
+@contextlib.contextmanager
+def open_store_at(data: Path) -> Iterator[SqliteStore]:
+    with offline(data) as opened:
+        yield opened.store
+        opened.settle()
+
+
+CONFIGURED = """
+{apiVersion: waypost/v1, kind: Gateway, metadata: {name: gw1}, spec: {hub: {url: "amqp://one:5672"}}}
+---
+{apiVersion: enmasse.io/v1beta1, kind: Address, metadata: {name: default.plant},
+  spec: {address: plant/#, type: topic, forwarders: [{name: up, remoteAddress: hub}]}}
+"""
+
+
 class TestPurge:
     def test_one_address(self, made: Made) -> None:
         data = made.path.parent
@@ -72,6 +89,28 @@ class TestPurge:
         [entry] = ledger(data)
         assert (entry["first"], entry["last"], entry["messages"]) == (55, 199, 145)
         assert verify(made.path).findings == []
+
+    def test_a_forwarder_that_is_configured_no_more_ends(self, made: Made) -> None:
+        data = made.path.parent
+        with open_store_at(data) as store:
+            store.put("subscription", FORWARDER, b"what it is")
+        assert command("purge", data, "--cursor", FORWARDER, "--since", "7d", "--yes") == 0
+        assert backlog(data) == {"queue": 145, FORWARDER: 209}, "a part of it was asked for"
+        assert command("purge", data, "--cursor", FORWARDER, "--yes") == 0
+        assert backlog(data) == {"queue": 145}
+        assert sum(int(str(entry["messages"])) for entry in ledger(data)) == 209
+        with open_store_at(data) as store:
+            assert list(store.items("subscription")) == []
+        assert verify(made.path).findings == []
+
+    def test_one_that_is_configured_goes_on(self, made: Made, tmp_path: Path) -> None:
+        data, file = made.path.parent, tmp_path / "gateway.yaml"
+        file.write_text(CONFIGURED)
+        assert run(["apply", "--data", str(data), "-f", str(file)]) == 0
+        name = "forwarder/hub/default.plant/up"
+        assert change(made.path, "UPDATE cursor SET name = ? WHERE name = ?", name, FORWARDER)
+        assert command("purge", data, "--cursor", name, "--yes") == 0
+        assert backlog(data) == {"queue": 145, name: 0}
 
     def test_everything_frees_the_file(self, made: Made) -> None:
         data = made.path.parent

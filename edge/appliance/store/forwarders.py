@@ -1,0 +1,30 @@
+"""Which forwarders a store keeps messages for, and no configuration names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from edge.appliance.configuration.effective import effective
+from edge.appliance.configuration.repository import Repository, RepositoryError
+from edge.appliance.errors import CommandError
+from edge.broker.configuration import ConnectorType
+from edge.broker.delivery.durable import FORWARDER_PREFIX
+from edge.broker.router.commands.addresses import PLAIN, command_forwarders
+
+BY_OPTION: Final = "/forward:"
+"""In the name of one that `edge run --forward` makes: whether it comes again nobody knows."""
+
+
+def is_left(data: Path, cursor: str) -> bool:
+    """The consumer group of this name is a forwarder's that is configured no more. Raises CommandError."""
+    if not cursor.startswith(FORWARDER_PREFIX) or BY_OPTION in cursor:
+        return False
+    try:
+        configuration = effective(Repository(data).load().resources)
+    except RepositoryError as error:
+        raise CommandError(str(error)) from None
+    hubs = [one.name for one in configuration.connectors if one.type is ConnectorType.WAYPOST]
+    carried = [each for hub in hubs for each in command_forwarders(hub, PLAIN)]
+    configured = {f"{each.connector}/{each.name}" for each in (*configuration.forwarders, *carried)}
+    return cursor.removeprefix(FORWARDER_PREFIX) not in configured
