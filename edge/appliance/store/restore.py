@@ -12,7 +12,7 @@ import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -24,6 +24,9 @@ from edge.broker.model.addresses import AddressTable
 from edge.broker.model.interfaces import Origin, Refusal
 from edge.broker.router.router import Router
 from edge.broker.store.errors import StoreError, StoreFull
+from edge.broker.store.records import Committed
+from edge.broker.store.sqlite import SqliteStore
+from edge.broker.store.ticket import Ticket
 
 KIND: Final = "import"
 """Of the small state: SHA-256 of the file -> lines done, 8 bytes big-endian."""
@@ -48,21 +51,56 @@ class Imported(msgspec.Struct):
 
 
 class _Origin(Origin):
-    """Where the router believes the messages come from."""
+    """Where the router believes the messages of one run come from: a refusal is heard at once, not behind answers that
+    wait for a commit."""
 
     name = "import"
 
     def __init__(self) -> None:
-        self.answered = 0
         self.refusal: Refusal | None = None
 
     def accepted(self, tokens: Sequence[int]) -> None:
-        self.answered += len(tokens)
+        """What is not refused by the end of its commit is there."""
 
     def refused(self, tokens: Sequence[int], why: Refusal) -> None:
-        self.answered += len(tokens)
         if why in (Refusal.FULL, Refusal.NAMES, Refusal.STORE_FAILED):
             self.refusal = why
+
+
+class _Progress:
+    """How far the file has come, as the store knows it.
+
+    What a commit that fails had of the small state joins the next one, and its messages do not: then what was known
+    before is put back, and joins that one as well."""
+
+    def __init__(self, store: SqliteStore, digest: str) -> None:
+        self._store = store
+        self._digest = digest
+        self._kept = dict(store.items(KIND)).get(digest)
+        self._reached = b""
+        self._ticket: Ticket | None = None
+        store.commit_listeners.append(self._committed)
+
+    @property
+    def line(self) -> int:
+        return 0 if self._kept is None else int.from_bytes(self._kept, "big")
+
+    def reach(self, line: int) -> None:
+        """The next commit has the messages up to this line."""
+        self._reached = line.to_bytes(8, "big")
+        self._ticket = self._store.put(KIND, self._digest, self._reached)
+
+    def _committed(self, _commit: Committed) -> None:
+        ticket = self._ticket
+        if ticket is None or not ticket.decided:
+            return
+        self._ticket = None
+        if ticket.error is None:
+            self._kept = self._reached
+        elif self._kept is None:
+            self._store.delete(KIND, self._digest)
+        else:
+            self._store.put(KIND, self._digest, self._kept)
 
 
 class _Clock:
@@ -85,8 +123,8 @@ def import_messages(
 ) -> Imported:
     """Publish the lines of an NDJSON file to their addresses. `again`: whatever was imported of it before.
 
-    The gateway must be stopped. Raises StoreError naming the line that is none (what came before it is stored),
-    StoreFull when a quota or the medium is full, or OSError of the file.
+    The gateway must be stopped. Raises StoreError naming the line that is none, StoreFull naming the one a quota has no
+    room for (what came before it is stored, either way) or when the medium is full, or OSError of the file.
     """
     digest, size = _digest(source)
     with source.open("rb") as file:
@@ -94,17 +132,22 @@ def import_messages(
     done = Imported()
     with offline(data) as opened:
         router, clock = _router(opened, configuration)
-        origin = _Origin()
-        known = {key: int.from_bytes(value, "big") for key, value in opened.store.items(KIND)}
-        skip = 0 if again else known.get(digest, 0)
+        progress = _Progress(opened.store, digest)
+        skip = 0 if again else progress.line
         with source.open("rb") as file:
             lines = iter(enumerate(file, 1))
             done.skipped = sum(1 for _ in itertools.islice(lines, skip))
             read = file.tell
             for group in _groups(lines, source):
-                number = _publish(group, router, clock, origin, opened, done)
-                opened.store.put(KIND, digest, number.to_bytes(8, "big"))
-                _commit(opened, router, origin)
+                published = _publish(group, router, clock, opened, done)
+                if published.line:
+                    progress.reach(published.line)
+                    _commit(opened, router, published.origins)
+                if published.full:
+                    raise StoreFull(
+                        f"an address or the medium has no room for line {published.full} and what follows: raise its "
+                        "quota, then run the import again"
+                    )
                 on_progress(read(), size)
     return done
 
@@ -119,28 +162,44 @@ def _router(opened: Offline, configuration: BrokerConfiguration) -> tuple[Router
     return router, clock
 
 
+class _Published(NamedTuple):
+    """What became of a group before its commit."""
+
+    line: int
+    """The last one that was taken; 0: none."""
+    full: int
+    """The first one there is no room for; 0: there is for all."""
+    origins: Sequence[_Origin]
+
+
 def _publish(
-    group: Sequence[tuple[int, Record]], router: Router, clock: _Clock, origin: _Origin, opened: Offline, done: Imported
-) -> int:
-    """Give the router a group's messages, run by run; returns the number of its last line."""
-    for run in _runs(group):
+    group: Sequence[tuple[int, Record]], router: Router, clock: _Clock, opened: Offline, done: Imported
+) -> _Published:
+    """Give the router a group's messages, run by run, as long as there is room."""
+    line, full = 0, 0
+    origins: list[_Origin] = []
+    for first, last, run in _runs(group):
         before = opened.store.gathered
         clock.at = run.received_at
+        origin = _Origin()
         router.publish(origin, run, range(len(run.bodies)))
+        if origin.refusal is not None:
+            full = first
+            break
+        line = last
+        origins.append(origin)
         if opened.store.gathered > before:
             done.messages += len(run.bodies)
         else:
             done.unwanted += len(run.bodies)
     clock.at = 0
-    return group[-1][0]
+    return _Published(line, full, origins)
 
 
-def _commit(opened: Offline, router: Router, origin: _Origin) -> None:
+def _commit(opened: Offline, router: Router, origins: Sequence[_Origin]) -> None:
     """All of the group on disk, with the line it ends at. Raises StoreError."""
-    if origin.refusal is not None:
-        raise StoreFull("an address or the medium has no room for more: raise its quota, then run the import again")
     opened.settle_urgent(router.flush)
-    if origin.refusal is not None:
+    if any(origin.refusal is not None for origin in origins):
         raise StoreError("the store could not write: nothing of the last lines is kept; run the import again")
 
 
@@ -166,9 +225,11 @@ def _groups(lines: Iterator[tuple[int, bytes]], source: Path) -> Iterator[list[t
         yield group
 
 
-def _runs(group: Sequence[tuple[int, Record]]) -> Iterator[Run]:
+def _runs(group: Sequence[tuple[int, Record]]) -> Iterator[tuple[int, int, Run]]:
+    """(first line, last line, messages that are alike)."""
     run: Run | None = None
-    for _, record in group:
+    first = last = 0
+    for number, record in group:
         flags = QOS_1 if record.flags is None else record.flags
         properties = record.raw_properties
         alike = (record.address, record.device, flags, properties, record.received_ns)
@@ -176,12 +237,14 @@ def _runs(group: Sequence[tuple[int, Record]]) -> Iterator[Run]:
             run.address, run.device, run.flags, run.properties, run.received_at
         ):  # fmt: skip
             run.bodies.append(record.body)
+            last = number
             continue
         if run is not None:
-            yield run
+            yield first, last, run
         run = Run(record.address, record.device, flags, properties, [record.body], record.received_ns)
+        first = last = number
     if run is not None:
-        yield run
+        yield first, last, run
 
 
 def _digest(source: Path) -> tuple[str, int]:

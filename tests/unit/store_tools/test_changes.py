@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import json
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 import sqlite_utils
 
@@ -17,14 +19,19 @@ from edge.appliance.configuration.effective import development
 from edge.appliance.errors import Exit
 from edge.appliance.main import run
 from edge.appliance.store import restore
-from edge.appliance.store.offline import offline
+from edge.appliance.store.offline import Offline, offline
 from edge.appliance.store.recovery.verification import verify
 from edge.appliance.store.restore import import_messages
+from edge.broker.configuration import AddressConfiguration
+from edge.broker.model.address_policy import AddressPolicy, WhenFull
+from edge.broker.model.addresses import AddressRule, AddressType
 from edge.broker.store import schema
-from edge.broker.store.errors import StoreError
+from edge.broker.store.errors import StoreError, StoreFull
 from edge.broker.store.sqlite import FILE_NAME, SqliteStore, open_store
+from edge.broker.store.sqlite_medium import SqliteMedium
 from tests.contract.store.rig import sqlite_rig
 from tests.support.stores import AT, FORWARDER, Made, change, make
+from tests.support.writer_thread import execute_on
 
 
 @pytest.fixture
@@ -45,6 +52,12 @@ def backlog(data: Path) -> dict[str, int]:
     found = {cursor.name: cursor.backlog for cursor in store.info().cursors}
     store.close()
     return found
+
+
+def store_put(store: SqliteStore) -> tuple[str, str]:
+    """The next commit needs more pages than a file has free; returns what to delete again."""
+    store.put("test", "large", bytes(1 << 20))
+    return "test", "large"
 
 
 def command(name: str, data: Path, *options: str) -> int:
@@ -258,6 +271,48 @@ class TestImport:
         assert command("import", data, str(source), "--dev") == Exit.FAILED
         assert "line 21: " in capsys.readouterr().err
         assert len(self.bodies(data)) == 20
+
+    def test_what_there_was_no_room_for_comes_with_the_next_run(self, tmp_path: Path) -> None:
+        data, source = self.new(tmp_path), self.lines(tmp_path, 50)
+        rule = AddressRule("queue/#", AddressType.QUEUE)
+        for quota in (30, 40, 41, 60):
+            full = AddressConfiguration(rule, AddressPolicy(quota_bytes=quota, when_full=WhenFull.REJECT))
+            configuration = msgspec.structs.replace(development(), addresses=(full,))
+            with pytest.raises(StoreFull) as refused:
+                import_messages(data, source, configuration, lambda _done, _all: None)
+            assert f"no room for line {len(self.bodies(data)) + 1} " in str(refused.value)
+        import_messages(data, source, development(), lambda _done, _all: None)
+        assert self.bodies(data) == [b"%d" % i for i in range(50)]
+
+    @pytest.mark.parametrize("failing", [1, 2, 3])
+    def test_what_could_not_be_committed_comes_with_the_next_run(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: int
+    ) -> None:
+        monkeypatch.setattr(restore, "COMMIT_MESSAGES_MAX", 10)
+        data, source = self.new(tmp_path), self.lines(tmp_path, 50)
+        settle, told = Offline.settle_urgent, itertools.count(1)
+
+        def settle_or_fail(opened: Offline, flush: Callable[[], object]) -> None:
+            if next(told) != failing:
+                settle(opened, flush)
+                return
+            medium = opened.store.medium
+            assert isinstance(medium, SqliteMedium)
+            execute_on(medium.writer, "PRAGMA max_page_count = 1")  # SQLite makes that the pages there are
+            large = store_put(opened.store)
+            try:
+                settle(opened, flush)
+            finally:
+                execute_on(medium.writer, "PRAGMA max_page_count = 1000000")
+                opened.store.delete(*large)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Offline, "settle_urgent", settle_or_fail)
+            with pytest.raises(StoreFull):
+                import_messages(data, source, development(), lambda _done, _all: None)
+        assert len(self.bodies(data)) == 10 * (failing - 1)
+        import_messages(data, source, development(), lambda _done, _all: None)
+        assert self.bodies(data) == [b"%d" % i for i in range(50)]
 
     def test_what_nobody_keeps_is_told(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         data, source = self.new(tmp_path), self.lines(tmp_path, 5, "topic/nobody")
