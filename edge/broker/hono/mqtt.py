@@ -255,6 +255,8 @@ class DeviceConnection(Interceptor):
         reason = _CODES.get(error.status, ReasonCode.UNSPECIFIED_ERROR)
         if action is OnError.IGNORE and qos:
             self._publisher.acknowledge(packet_ids, qos, reason)
+        elif qos == 2:
+            self._publisher.forget(packet_ids)
         if action is OnError.DISCONNECT or error.status == _DISABLED:
             self._publisher.connection.disconnect(reason)
         self._publisher.flush_soon()

@@ -169,7 +169,16 @@ class ConnectionHandler(Origin):
     def acknowledge(self, packet_ids: Sequence[int], qos: int, reason: ReasonCode) -> None:
         """Answer messages that are not published; before MQTT 5 an answer says no reason."""
         sent = reason if self._connect is not None and self._connect.version == 5 else ReasonCode.SUCCESS
+        if qos == 2:
+            self._attached.state.answered(packet_ids)
         self.connection.acknowledge(qos, packet_ids, sent)
+        if qos == 2:
+            self._common.sessions.on_disk.save_incoming(self._attached)
+
+    def forget(self, packet_ids: Sequence[int]) -> None:
+        """Nobody has these messages of QoS 2, and nobody says so: they may come again."""
+        self._attached.state.forget_incoming(packet_ids)
+        self._common.sessions.on_disk.save_incoming(self._attached)
 
     def _publish_once(self, run: Run, packet_ids: Sequence[int]) -> None:
         """QoS 2: the packet identifiers are written in the group that stores their messages."""
@@ -182,8 +191,7 @@ class ConnectionHandler(Origin):
         try:
             self._common.router.publish(self, run, qos2_tokens(packet_ids))
         except Exception:
-            session.state.forget_incoming(packet_ids)  # nobody has them: they may come again
-            self._common.sessions.on_disk.save_incoming(session)
+            self.forget(packet_ids)
             raise
 
     # --- attachment of a client -------------------------------------------------------------------------------
@@ -240,7 +248,7 @@ class ConnectionHandler(Origin):
 
     def _refused(self, tokens: Sequence[int], why: Refusal) -> None:
         """`tokens` are of one QoS."""
-        if self._interceptor.refused(packet_ids_of(tokens), qos_of(tokens), why):
+        if not self._left and self._interceptor.refused(packet_ids_of(tokens), qos_of(tokens), why):
             return
         hearer: Attachment | None = self
         if self._left:  # the client may have sent QoS 2 messages again, over the connection it has now (section 4.3.3)

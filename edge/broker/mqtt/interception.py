@@ -36,6 +36,10 @@ class Publisher(Protocol):
         """Answer messages that are not published; before MQTT 5 an answer says no reason."""
         ...
 
+    def forget(self, packet_ids: Sequence[int]) -> None:
+        """Messages of QoS 2 that are not published are not answered either: they may come again."""
+        ...
+
     def flush_soon(self) -> None:
         """Something is to be sent."""
         ...
@@ -58,7 +62,8 @@ class Interceptor:
         """The session acknowledges these."""
 
     def refused(self, packet_ids: Sequence[int], qos: int, why: Refusal) -> bool:
-        """True when the router's refusal is dealt with; False leaves it to the session."""
+        """True when the router's refusal is dealt with; False leaves it to the session. Not asked once the connection
+        is over."""
         return False
 
     def subscribe(self, request: SubscriptionRequest) -> ReasonCode | None:

@@ -20,6 +20,7 @@ from edge.broker.mqtt import packets as p
 from edge.broker.mqtt.connection import Connection
 from edge.broker.mqtt.events import SubscriptionRequest
 from edge.broker.mqtt.handler import Common, ConnectionHandler
+from edge.broker.mqtt.interception import NO_INTERCEPTION
 from edge.broker.mqtt.session_registry import SessionRegistry
 from edge.broker.router.router import Router
 from edge.broker.store.errors import StoreError
@@ -67,6 +68,9 @@ class RaisingRouter(Router):
 class Site:
     """A router and its sessions over a store whose commits end when the test says so."""
 
+    rules = RULES
+    interception = NO_INTERCEPTION
+
     def __init__(self) -> None:
         self.posted: deque[Callable[[], None]] = deque()
         self.store = MemoryStore(post=self.posted.append)
@@ -74,7 +78,7 @@ class Site:
 
     def start(self) -> None:
         """As after a kill: what was committed is there."""
-        self.router = RaisingRouter(self.store, AddressTable(RULES), clock_ns=lambda: 1, flush_soon=lambda: None)
+        self.router = RaisingRouter(self.store, AddressTable(self.rules), clock_ns=lambda: 1, flush_soon=lambda: None)
         self.sessions = SessionRegistry(self.router, self.store, MqttTranslator())
 
     def end_commit(self) -> None:
@@ -113,7 +117,7 @@ class Peer:
         self.handler = ConnectionHandler(
             self.driver,  # type: ignore[arg-type]
             self.connection,
-            Common(site.router, site.sessions, lambda: 0.0),
+            Common(site.router, site.sessions, lambda: 0.0, interception=site.interception),
         )
         block = Properties(session_expiry_interval_s=expiry_s) if version == 5 else NONE
         self.send(p.Connect(client_id, version, clean_start, properties=block))

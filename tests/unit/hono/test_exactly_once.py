@@ -1,0 +1,124 @@
+"""QoS 2 over the device API, where nobody asks devices who they are and their sessions outlive their connections."""
+
+from __future__ import annotations
+
+import pytest
+
+from edge.broker.configuration import DeviceApi
+from edge.broker.hono.mqtt import DeviceInterception
+from edge.broker.hono.service import DeviceService
+from edge.broker.message.mqtt_reason_codes import ReasonCode
+from edge.broker.model.addresses import AddressRule, AddressType
+from edge.broker.model.interfaces import Refusal
+from edge.broker.mqtt import packets as p
+from edge.broker.mqtt.answers import REASONS
+from edge.broker.mqtt.events import SubscriptionRequest
+from edge.broker.store.errors import StoreError
+from tests.unit.mqtt.test_commit_order import Peer, Site
+
+ADDRESS, TOPIC = "event/t", "event/t/4711"
+
+
+class Devices(Site):
+    """A site with the device API."""
+
+    rules = [AddressRule(ADDRESS, AddressType.QUEUE)]  # noqa: RUF012 - as in the base
+
+    def start(self) -> None:
+        super().start()
+        self.interception = DeviceInterception(DeviceService(DeviceApi(tenant="t"), self.router, self.store))
+
+    @property
+    def stored(self) -> int:
+        return self.router.queues[ADDRESS].backlog
+
+
+class Handed(Devices):
+    """Its events are handed to an application, and not stored."""
+
+    rules = [AddressRule(ADDRESS, AddressType.ANYCAST)]  # noqa: RUF012 - as in the base
+
+
+def refused(site: Devices, peer: Peer, topic: str) -> None:
+    """A message whose commit fails; the next one has what else that held."""
+    peer.publish(1, topic)
+    site.store.failure = StoreError("no")
+    site.settle()
+    site.store.failure = None
+    site.store.put("test", "test", b"")
+    site.settle()
+
+
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize("bag", ["", "/?on-error=skip-ack", "/?on-error=disconnect"])
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_refused_message_is_taken_when_it_comes_again(version: int, bag: str, *, restarted: bool) -> None:
+    site = Devices()
+    peer = Peer(site, version=version)
+    refused(site, peer, TOPIC + bag)
+    assert not [each for each in peer.sent() if isinstance(each, p.PubRec)]
+    assert site.incoming() == []
+    peer.lose()
+    site.settle()
+    if restarted:
+        site.start()
+    again = Peer(site, version=version)
+    again.publish(1, TOPIC + bag)
+    site.settle()
+    assert [each.packet_id for each in again.sent() if isinstance(each, p.PubRec)] == [1]
+    assert site.stored == 1
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_the_identifier_of_a_message_that_was_refused_is_free(*, restarted: bool) -> None:
+    """PUBREC with an error ends the exchange [MQTT-4.3.3-9]."""
+    site = Devices()
+    peer = Peer(site)
+    refused(site, peer, TOPIC + "/?on-error=ignore")
+    assert [each.packet_id for each in peer.sent() if isinstance(each, p.PubRec)] == [1]
+    assert site.incoming() == []
+    if restarted:
+        peer.lose()
+        site.settle()
+        site.start()
+        peer = Peer(site)
+    peer.publish(1, TOPIC)
+    site.settle()
+    assert [each.packet_id for each in peer.sent() if isinstance(each, p.PubRec)] == [1]
+    assert site.stored == 1
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_a_message_that_was_never_published_comes_again(version: int) -> None:
+    """As its topic is none: nothing says so to a client before MQTT 5."""
+    site = Devices()
+    peer = Peer(site, version=version)
+    peer.publish(1, "event/t/no device/?on-error=skip-ack")
+    site.settle()
+    peer.publish(1, TOPIC)
+    site.settle()
+    assert [each.packet_id for each in peer.sent() if isinstance(each, p.PubRec)] == [1]
+    assert site.stored == 1
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_a_message_that_came_again_before_it_was_refused(version: int) -> None:
+    """The connection that took over hears of it: what cannot be said there ends it."""
+    site = Handed()
+    application = Peer(site, "application")
+    application.send(p.Subscribe(1, (SubscriptionRequest(ADDRESS, 1),)))
+    site.settle()
+    application.sent()
+    Peer(site, version=version).publish(1, TOPIC)
+    again = Peer(site, version=version)
+    again.publish(1, TOPIC)
+    site.settle()
+    [handed] = [each for each in application.sent() if isinstance(each, p.Publish)]
+    application.send(p.PubAck(handed.packet_id, ReasonCode.UNSPECIFIED_ERROR))
+    site.settle()
+    answers = [each.reason for each in again.sent() if isinstance(each, p.PubRec)]
+    assert (answers, again.connection.closed) == (([], True) if version == 4 else ([REASONS[Refusal.REJECTED]], False))
+    last = Peer(site, version=version) if version == 4 else again
+    last.publish(1, TOPIC)
+    site.settle()
+    assert [each for each in application.sent() if isinstance(each, p.Publish)], "it is taken, and handed on anew"
