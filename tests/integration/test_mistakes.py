@@ -303,7 +303,10 @@ MISTAKES = (
         ("{running} is in use", "stop the gateway first"),
     ),
     Mistake(
-        "a new epoch nobody agrees to", "store new-epoch --data {gw}", 1, ("nothing is changed", "--yes asks nothing")
+        "a new epoch nobody agrees to",
+        "store new-epoch --data {gw}",
+        1,
+        ("nothing was changed", "--yes skips the question"),
     ),
     Mistake("a new epoch while it runs", "store new-epoch --yes --data {running}", 1, ("stop the gateway first",)),
     Mistake(

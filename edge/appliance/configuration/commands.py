@@ -205,7 +205,7 @@ def delete(data: Path, names: Sequence[str], as_json: bool, kind: Kind | None, r
         managed = repository.load().managed
         for key in keys:
             if key not in own and "/".join(key) in managed:
-                raise CommandError(f"{'/'.join(key)} is decided by the hub, and nothing of it is this gateway's own")
+                raise CommandError(f"the hub decides about {'/'.join(key)}; this gateway has none of its own to delete")
             if key not in own:
                 raise _absent(*key, [name for of_kind, name in own if of_kind == key[0]])
         version, changes = repository.delete(keys)

@@ -126,7 +126,9 @@ class HubVersions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         if self.trial is None:
             return self
         if self.starts >= STARTS_MAX:
-            return self.rolled_back(f"the gateway started {self.starts} times while it was tried, and did not last")
+            return self.rolled_back(
+                f"the gateway started {self.starts} times during the trial and did not keep running"
+            )
         return msgspec.structs.replace(self, starts=self.starts + 1)
 
     def keeping(self, names: tuple[str, ...]) -> HubVersions:

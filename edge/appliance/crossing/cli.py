@@ -54,11 +54,11 @@ def status(data: Path | None, http: str | None, as_json: bool) -> None:
 
     \b
       state      connected, connecting (the last error says why not) or paused
-      waiting    messages the peer has not accepted, about how many bytes, the age of the oldest
+      waiting    messages the peer has not accepted, their approximate bytes, the age of the oldest
       rate       messages accepted a second, over the last minute
-      drained    when nothing waits any more, if it goes on as in the last minute
-      room       hours until messages are refused or given up, were nothing sent (the present rate of storing)
-      manifest   the hour that is being counted, and statements the hub has not got
+      drained    when nothing waits any more, at the rate of the last minute
+      room       hours until messages are refused or given up if nothing is sent, at the present rate of storing
+      manifest   the hour that is being counted, and statements the hub does not have
 
     \b
       waypost bridge status --data ./data/gw1
@@ -78,7 +78,7 @@ def status(data: Path | None, http: str | None, as_json: bool) -> None:
 @http_option
 @json_option
 def pause(connectors: tuple[str, ...], data: Path | None, http: str | None, as_json: bool) -> None:
-    """Cut connectors, those named or all, until `resume` or the next start. What is accepted meanwhile is stored.
+    """Pause connectors, those named or all, until `resume` or the next start. Messages are stored meanwhile.
 
     \b
       waypost bridge pause hub --data ./data/gw1
@@ -92,7 +92,7 @@ def pause(connectors: tuple[str, ...], data: Path | None, http: str | None, as_j
 @http_option
 @json_option
 def resume(connectors: tuple[str, ...], data: Path | None, http: str | None, as_json: bool) -> None:
-    """Take connectors up again, those named or all, at once.
+    """Resume connectors, those named or all, at once.
 
     \b
       waypost bridge resume --data ./data/gw1

@@ -48,7 +48,7 @@ def _connector(one: ConnectorStatus, now_s: float) -> Iterator[tuple[str, str]]:
     if one.backlog_oldest_at is not None:
         waiting += f", the oldest {_span(now_s - one.backlog_oldest_at)} old"
     if one.live_messages:
-        waiting += f"; {one.live_messages:,} came since the link did"
+        waiting += f"; {one.live_messages:,} of them since the link is up"
     yield "  waiting", f"{waiting}; quiet hours" if one.quiet else waiting
     if one.budget_bytes:
         share = 100 * one.spent_bytes / one.budget_bytes
@@ -65,7 +65,7 @@ def _connector(one: ConnectorStatus, now_s: float) -> Iterator[tuple[str, str]]:
 
 
 def _in(seconds: float | None) -> str:
-    return "not as it goes now" if seconds is None else f"in {_span(seconds)}"
+    return "never at the present rate" if seconds is None else f"in {_span(seconds)}"
 
 
 def _hours(hours: float | None) -> str:

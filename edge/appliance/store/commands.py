@@ -32,9 +32,9 @@ from edge.output.terminal import say, say_json
 def import_(data: Path, source: Path, dev: bool, config: Path | None, again: bool, as_json: bool) -> None:
     """Publish the messages of an NDJSON file to their addresses, as new messages.
 
-    The gateway must be stopped. Lines are those of `export`; `address` and a body (`text`, `json`, `base64`) do.
-    What was received when, and by whom, is kept; sequences are new. Run again after an interruption it goes on where it
-    stopped, and each message is there once.
+    The gateway must be stopped. Lines are those of `export`; `address` and a body (`text`, `json`, `base64`) suffice.
+    Time and device of reception are kept; sequences are new. Run it again after an interruption: it continues where it
+    stopped, and each message is stored once.
     """
     from bridge.resources.errors import ConfigurationRejected
     from edge.appliance.options import OptionsRefused, RunOptions, configuration_of
@@ -118,7 +118,7 @@ def purge(
 
 @click.command()
 @data_option
-@click.option("--yes", is_flag=True, help="Do it; without, only the versions are shown.")
+@click.option("--yes", is_flag=True, help="Do it. Without this only the versions are shown.")
 @json_option
 def migrate(data: Path, yes: bool, as_json: bool) -> None:
     """Bring the store to this program's schema, and keep a copy of what it was. A newer store is refused.
@@ -149,7 +149,7 @@ def migrate(data: Path, yes: bool, as_json: bool) -> None:
 
 @click.command()
 @data_option
-@click.option("--yes", is_flag=True, help="Do it; without, only what would be done is shown.")
+@click.option("--yes", is_flag=True, help="Do it. Without this the command shows what it would do.")
 @json_option
 def repair(data: Path, yes: bool, as_json: bool) -> None:
     """Make a sound store of a damaged one: everything that passes its checks is kept, the loss ledger has the rest.
@@ -217,7 +217,7 @@ def new_epoch(data: Path, yes: bool, as_json: bool) -> None:
         before = inspection.epochs(inspection.meta("epoch") or "").current
     if not as_json:
         say(f"epoch {before}: messages in the store keep it, new ones get another")
-        say("needed after an older copy was put back: else a hub drops new messages, as it has seen their numbers")
+        say("needed after an older copy was put back: a hub would drop new messages whose numbers it has seen")
     if not yes:
         confirm("Begin a new epoch?")
     with explained(), offline(data) as opened:

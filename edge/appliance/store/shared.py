@@ -97,7 +97,7 @@ def confirm(question: str) -> None:
         agreed = False
         click.echo(err=True)  # ends the line of the question
     if not agreed:
-        raise CommandError("nothing is changed, as nobody said yes", hint="--yes asks nothing")
+        raise CommandError("nothing was changed: the answer was not yes", hint="--yes skips the question")
 
 
 def console() -> Console:

@@ -87,7 +87,7 @@ def test_the_terminal_says_all_of_it(capsys: pytest.CaptureFixture[str], monkeyp
     show(with_connector(state="connecting", last_error="hub: refused", drain_s=None, backlog_oldest_at=None), NOW_S)
     said = capsys.readouterr().out
     assert "hub: refused (0 attempts)" in said
-    assert "not as it goes now" in said
+    assert "never at the present rate" in said
 
 
 def test_the_terminal_says_what_came_since_what_the_month_has_cost_and_that_hours_are_quiet(
@@ -96,7 +96,7 @@ def test_the_terminal_says_what_came_since_what_the_month_has_cost_and_that_hour
     monkeypatch.setenv("COLUMNS", "200")
     show(with_connector(live_messages=7, budget_bytes=500_000_000, spent_bytes=405_000_000, quiet=True), NOW_S)
     said = capsys.readouterr().out
-    assert "; 7 came since the link did; quiet hours" in said
+    assert "; 7 of them since the link is up; quiet hours" in said
     assert "405.0 MB of 500.0 MB of this month (81 %)" in said
 
 

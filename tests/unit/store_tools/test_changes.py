@@ -161,7 +161,7 @@ class TestPurge:
         before = made.path.read_bytes()
         monkeypatch.setattr("click.confirm", lambda *_args, **_options: False)
         assert command("purge", made.path.parent, "--all") == Exit.FAILED
-        assert "nothing is changed" in capsys.readouterr().err
+        assert "nothing was changed" in capsys.readouterr().err
         assert made.path.read_bytes() == before
 
     @pytest.mark.parametrize("options", [[], ["--json", "--all"], ["--since", "never"]])
@@ -396,7 +396,7 @@ class TestNewEpoch:
         before = made.path.read_bytes()
         monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
         assert command("new-epoch", made.path.parent) != 0
-        assert "a hub drops new messages" in capsys.readouterr().out
+        assert "a hub would drop new messages" in capsys.readouterr().out
         assert command("new-epoch", made.path.parent, "--json") == Exit.USAGE
         assert made.path.read_bytes() == before
 
