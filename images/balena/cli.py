@@ -36,9 +36,9 @@ def balena() -> None:
 
 @balena.command()
 @click.option("--token", help="Access token; asked for unless given.  [env: BALENA_API_KEY]", envvar="BALENA_API_KEY")
-@click.option("--host", default="balena-cloud.com", show_default=True, help="Of an openBalena of your own.")
+@click.option("--host", default="balena-cloud.com", show_default=True, help="Host of an openBalena of your own.")
 def login(token: str | None, host: str) -> None:
-    """Remember an access token, once it is seen to work.
+    """Check an access token, and remember it.
 
     Make one in balena's dashboard: Preferences, Access tokens. It is kept where only you can read it.
     """
@@ -53,7 +53,7 @@ def login(token: str | None, host: str) -> None:
 
 @balena.command()
 def logout() -> None:
-    """Forget the token. It stays good at balena until it is removed there."""
+    """Forget the token. It stays valid at balena until you remove it there."""
     from images.balena import account
 
     account.forget(account.remembered_at())
@@ -88,13 +88,16 @@ def devices(fleet: str, tag: str, as_json: bool) -> None:
 @click.argument("fleet")
 @click.argument("file", metavar="CSV", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 @click.option(
-    "--out", type=click.Path(path_type=Path, dir_okay=False), required=True, help="CSV of who was registered."
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    required=True,
+    help="CSV to write: the registered gateways.",
 )
 def register(fleet: str, file: Path, out: Path) -> None:
     """Register the gateways of a CSV, with their tenants and variables.
 
     Its first line names the columns: `name`, `tenant` if there are several, and one for each variable. OUT gets name
-    and UUID. A list that was broken off is given again as it is: nobody is registered twice.
+    and UUID. After an interruption run it again with the same CSV: no gateway is registered twice.
 
     \b
     gateways.csv:
@@ -200,14 +203,16 @@ def download(device_type: str, version: str, out: Path) -> None:
 @os_group.command()
 @click.argument("img", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 @click.argument("fleet")
-@click.option("--version", required=True, help="Of the balenaOS in the image.")
-@click.option("--device", metavar="NAME", help="The card becomes this device, which is registered.")
+@click.option("--version", required=True, help="Version of balenaOS in the image.")
+@click.option("--device", metavar="NAME", help="Registered device that the card becomes.")
 @click.option("--wifi", metavar="SSID", help="Network to join; its password is asked for.")
-@click.option("--wifi-password", envvar="WAYPOST_WIFI_PASSWORD", help="Of that network.  [env: WAYPOST_WIFI_PASSWORD]")
+@click.option(
+    "--wifi-password", envvar="WAYPOST_WIFI_PASSWORD", help="Password of that network.  [env: WAYPOST_WIFI_PASSWORD]"
+)
 def configure(
     img: Path, fleet: str, version: str, device: str | None, wifi: str | None, wifi_password: str | None
 ) -> None:
-    """Write into an image which fleet it joins, as which device, and over which network.
+    """Write fleet, device and network into an image.
 
     Without --device each card registers itself as a new device of the fleet, with a key that the image then holds.
     """

@@ -145,7 +145,7 @@ def _list(img: Path | None) -> None:
         elif disk.kind == "disk":
             click.secho(f"{disk.title}: not this one, {refused[0]}", dim=True)
     if not shown:
-        click.echo("no card is there: put one in; a reader without a card has 0 bytes")
+        click.echo("no card found: put one in; a reader without a card has 0 bytes")
     elif img is not None:
         click.echo(f"name one: sudo waypost flash {img} /dev/…")
 
@@ -157,8 +157,8 @@ def _ask(jobs: Sequence[Job]) -> None:
             continue
         title = each.disk.title if each.disk is not None else f"{each.target}, a file"
         whose = f" for {each.card.name}" if each.card is not None else ""
-        click.echo(f"All that is on it will be gone: {title}{whose}")
-        typed: str = click.prompt(f"To write it over, type {each.target}")
+        click.echo(f"Everything on it will be lost: {title}{whose}")
+        typed: str = click.prompt(f"To overwrite it, type {each.target}")
         if typed != str(each.target):
             raise ImageError("nothing was written", hint="the names differ", code=USAGE)
 
