@@ -86,10 +86,10 @@ def run(
 @click.argument("names", nargs=-1, metavar="[JOB]...")
 @_session_options
 def rebuild(lake: Place, names: tuple[str, ...], master: str | None, settings: tuple[str, ...], as_json: bool) -> None:
-    """Make the tables of these jobs anew from what has landed, and what is made of them; of all jobs unless named.
+    """Make the tables of these jobs anew, or of all jobs, and the tables that depend on them.
 
-    The way back when a derived table is damaged, when files of a landed one were put back, or when its log was cleaned
-    before a job had taken it. Stopped on the way, it is done again; other tables stay as they are.
+    Use it when a derived table is damaged, when files of a landed table were put back, or when the log of one was
+    cleaned before a job had taken it. After an interruption run it again; other tables stay as they are.
     """
     jobs = _jobs(names, "made_of")
     _pass(lake, jobs, _Passes(False, master, _pairs(settings), as_json, rebuilds=True))
@@ -128,10 +128,10 @@ def verify(lake: Place, names: tuple[str, ...]) -> None:
 @analytics.command()
 @commands.lake_option
 def maintain(lake: Place) -> None:
-    """Put small files together, delete files that nobody needs any more, keep logs short. Needs no JVM.
+    """Compact small files, delete unused files and shorten logs. Needs no JVM.
 
-    `analytics run` does it by itself for tables that have had 100 commits since. Files that a landed table or readings
-    no longer has stay for 7 days, those of tables that are written anew with each pass for 2 hours.
+    `analytics run` does it by itself for tables that have had 100 commits since the last time. Files that landed tables
+    or readings no longer use stay for 7 days, those of tables that each pass writes anew for 2 hours.
     """
     commands.as_private_as(lake)
     if not _maintained(lake, lake.tables()):

@@ -90,9 +90,9 @@ def _unreadable_said() -> Iterator[None]:
 
 @click.group()
 def schema() -> None:
-    """How messages of some addresses are read, where they do not say so themselves.
+    """Schemas: how to read messages of addresses that do not say it themselves.
 
-    A schema holds for what lands after it, and for rejects: the next pass (or `replay`) reads those again.
+    A schema counts for messages that land after it, and for rejects, which the next pass (or `replay`) reads again.
     """
 
 
@@ -171,9 +171,9 @@ def _table(lake: Place) -> Place:
 
 @schema.command("list")
 @_LAKE
-@click.option("--json", "as_json", is_flag=True, help="As JSON, with all of it.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, with all fields.")
 def list_(lake: Place, as_json: bool) -> None:
-    """The schemas of a lake."""
+    """List the schemas of a lake."""
     import msgspec
 
     from spark import registry
@@ -194,7 +194,7 @@ def list_(lake: Place, as_json: bool) -> None:
 @click.argument("pattern")
 @click.option("--tenant", metavar="NAME", help="The tenant it was registered for.")
 def remove(lake: Place, pattern: str, tenant: str | None) -> None:
-    """End a schema. What was read by it stays as it was read."""
+    """Remove a schema. Readings that were read by it stay as they are."""
     from datetime import UTC, datetime
 
     from spark import registry
@@ -217,8 +217,8 @@ def remove(lake: Place, pattern: str, tenant: str | None) -> None:
 def replay(lake: Place, reason: str | None, address: str | None, master: str | None, as_json: bool) -> None:
     """Read rejected messages again; those that are readable now move from reject to readings, each once.
 
-    A pass does this by itself once a schema was registered or a Sparkplug birth has landed. May be killed at any
-    moment: what was begun is ended by the next pass.
+    A pass does this by itself after a schema was registered or a Sparkplug birth has landed. It may be killed at any
+    moment: the next pass finishes it.
     """
     require_writable(lake)
     from spark import java, session

@@ -157,8 +157,8 @@ def _added(lake: Lake, source: str, version: int) -> Sequence[File]:
 def lost(source: str, version: int) -> SourceLost:
     """What to raise when a version of a table was not taken in time."""
     return SourceLost(
-        f"version {version} of table {source} is gone: a cleaning of its log or a vacuum removed it before the job "
-        "took it. Make the tables of the job anew: `waypost analytics rebuild`"
+        f"version {version} of table {source} is gone: its log was cleaned, or it was vacuumed, before the job took "
+        "it. Make the tables of the job anew: `waypost analytics rebuild`"
     )
 
 
