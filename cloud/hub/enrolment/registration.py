@@ -107,7 +107,7 @@ class Registration:
             made = await self._in_thread(partial(self._made, asked, uri))
         except (EstError, OSError) as error:
             self._failed(str(error))
-            words = f"the authority behind this hub makes no certificate now: {error}"
+            words = f"the authority behind this hub cannot make a certificate now: {error}"
             raise EnrolmentRefused(Reason.UNAVAILABLE, words) from error
         self.trouble = None
         begins_at, ends_at = (
@@ -127,19 +127,19 @@ class Registration:
         if not any(_made_by(made, each) for each in self._authorities):
             self.fetch()  # it has changed its key meanwhile
         if fault := self._fault(made, uri):
-            raise EstError(f"its certificate for {line(uri)} is of no use: {fault}")
+            raise EstError(f"its certificate for {line(uri)} cannot be used: {fault}")
         return made
 
     def _fault(self, made: x509.Certificate, uri: str) -> str | None:
         """Why the hub would not let a gateway in by this certificate; None: it would."""
         if not any(_made_by(made, each) for each in self._authorities):
-            return "it is of an authority that its server does not name (/cacerts)"
+            return "it is from an authority that its server does not name (/cacerts)"
         names, usage = _extension(made, x509.SubjectAlternativeName), _extension(made, x509.ExtendedKeyUsage)
         uris = names.get_values_for_type(x509.UniformResourceIdentifier) if names is not None else []
         if [each for each in uris if each.startswith(SCHEME)] != [uri]:
             return "it does not have the URI of the request; let its profile take subjectAltName from requests"
         if usage is not None and ExtendedKeyUsageOID.CLIENT_AUTH not in usage:
-            return "it is none for a client of TLS; add clientAuth to its profile"
+            return "it is not for TLS clients; add clientAuth to its profile"
         constraints = _extension(made, x509.BasicConstraints)
         if constraints is not None and constraints.ca:
             return "it is an authority's"
