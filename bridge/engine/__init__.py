@@ -5,13 +5,25 @@
 """
 
 import bridge.native  # noqa: F401 - modules below may be in the library
-from bridge.engine.events import Attached, Closed, Detached, Dispositions, Event, Flow, Opened, SessionEnded, Transfers
+from bridge.engine.events import (
+    Accepted,
+    Attached,
+    Closed,
+    Detached,
+    Dispositions,
+    Event,
+    Flow,
+    Opened,
+    SessionEnded,
+    Transfers,
+)
 from bridge.engine.link import Link
 from bridge.engine.machine import Engine
 from bridge.engine.states import Condition, Detail, State, words
 from bridge.engine.terminus import Terminus, TerminusKind
 
 __all__ = [
+    "Accepted",
     "Attached",
     "Closed",
     "Condition",

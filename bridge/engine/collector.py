@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from cproton import ffi, lib
 
-from bridge.engine.events import Closed, Detached, Dispositions, Event, Flow, Transfers
+from bridge.engine.events import Accepted, Closed, Detached, Dispositions, Event, Flow, Transfers
 from bridge.engine.link import Link
 from bridge.engine.links import HANDLERS, Links
 from bridge.engine.loops import Batches, Groups, Loops
@@ -114,10 +114,14 @@ class Collector:
         for link, items in groups.dispositions.items():
             if not link.closed:
                 events.append(Dispositions(link, items))
+        for link, tags in groups.apart.items():
+            if not link.closed:
+                events.append(Accepted(link, tags))
         for link in groups.flows:
             self._on_flow(link, events)
         groups.received.clear()
         groups.dispositions.clear()
+        groups.apart.clear()
         groups.flows.clear()
         return _WRONG_WAY if groups.wrong and not self._links.over else None
 

@@ -42,7 +42,7 @@ ROWS_MAX: Final = 4096
 SMALL_BYTES: Final = 4096
 """A read of more is not given to Proton by `CompiledLoops.receive_all`; as in `loops.c`."""
 
-_ACCEPTED, _SETTLED, _UPDATED, _RECEIVED = 1, 2, 4, 8
+_ACCEPTED, _SETTLED, _UPDATED, _RECEIVED, _DONE = 1, 2, 4, 8, 7
 _STATE_ACCEPTED = State.ACCEPTED
 _STATE_RELEASED = State.RELEASED
 _DELIVERY, _LINK_FLOW = lib.PN_DELIVERY, lib.PN_LINK_FLOW
@@ -77,7 +77,7 @@ class CompiledLoops(Loops):
         (
             self._read, self._collect, self._receive, self._settle, self._forget, self._send, self._write,
             self._credit, self._held, self._has_output, self._usual_bodies,
-            self._receive_all, self._settle_all, self._write_all,
+            self._receive_all, self._settle_all, self._write_all, self._forget_accepted,
         ) = functions  # fmt: skip
 
     def read(self, transport: Transport, data: bytes, links: Mapping[int, Link]) -> Read:
@@ -142,7 +142,7 @@ class CompiledLoops(Loops):
                 return lib.pn_collector_peek(transport.collector) if waits else None
             self._sort(rows, links, groups)
 
-    def _sort(self, rows: Sequence[tuple[int, int, int, int]], links: Mapping[int, Link], groups: Groups) -> None:
+    def _sort(self, rows: Sequence[tuple[int, Any, Any, int]], links: Mapping[int, Link], groups: Groups) -> None:
         address, link, items = 0, None, None
         sent: dict[int, int] = {}
         over: list[int] = []
@@ -153,6 +153,12 @@ class CompiledLoops(Loops):
                 if link is not None:
                     sent = link._sent
             if link is None:
+                continue
+            if marks == _DONE:
+                self._forget(over)
+                over.clear()
+                items = None
+                self._take_accepted(link, delivery, tag, groups)
                 continue
             if not delivery:
                 (groups.received if marks == _RECEIVED else groups.flows)[link] = None
@@ -178,6 +184,14 @@ class CompiledLoops(Loops):
                 items = groups.dispositions.setdefault(link, [])
             items.append((tag, state, settled, detail))
         self._forget(over)
+
+    def _take_accepted(self, link: Link, deliveries: list[int], tags: list[int], groups: Groups) -> None:
+        """Deliveries of ours under these tags that the peer has accepted and settled."""
+        found = self._forget_accepted(link._sent, deliveries, tags)
+        link._deliveries.unsettled -= len(found)
+        if len(found) < len(tags):
+            look_for_transfer(link, groups)
+        groups.accepted(link, found)
 
     def receive(self, link: Link, batches: Batches) -> tuple[int, int]:
         """See `Loops`."""

@@ -69,6 +69,13 @@ class Dispositions(msgspec.Struct, frozen=True, gc=False):
     items: list[tuple[int, State, bool, Detail]]
 
 
+class Accepted(msgspec.Struct, frozen=True, gc=False):
+    """The peer has accepted and settled messages of ours with these tags; of a link with `Link.accepted_apart`."""
+
+    link: Link
+    tags: list[int]
+
+
 class Detached(msgspec.Struct, frozen=True, gc=False):
     """The link is over by the peer's doing (the machine answers). Not told for links we detached ourselves."""
 
@@ -89,4 +96,4 @@ class Closed(msgspec.Struct, frozen=True, gc=False):
     condition: Condition | None
 
 
-Event = Opened | Attached | Flow | Transfers | Dispositions | Detached | SessionEnded | Closed
+Event = Opened | Attached | Flow | Transfers | Accepted | Dispositions | Detached | SessionEnded | Closed

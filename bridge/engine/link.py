@@ -20,8 +20,8 @@ class DeliveryCount:
 
 
 class Link:
-    """One link. The owner reads everything, writes only `answers_close`, `context` and `messages_at_once`; names with
-    an underscore are the machine's.
+    """One link. The owner reads everything, and writes only `accepted_apart`, `answers_close`, `context` and
+    `messages_at_once`; names with an underscore are the machine's.
 
     `source`, `target`, capabilities, properties, modes and `max_message_size` are what the *peer* said.
     """
@@ -39,6 +39,7 @@ class Link:
         "_session",
         "_tags",
         "_unsettled",
+        "accepted_apart",
         "answers_close",
         "attached",
         "closed",
@@ -93,6 +94,8 @@ class Link:
         """Detached or closed by either side: nothing can be done with it any more."""
         self.answers_close = False
         """The owner answers the peer's detach that closes the link (`Engine.answer_close`); else the machine does."""
+        self.accepted_apart = False
+        """What the peer has accepted and settled is told as `Accepted`, not among `Dispositions`."""
         self.context: Any = None
         """Whatever the owner wants to find again."""
         self.messages_at_once = 0

@@ -102,7 +102,7 @@ static bool append(PyObject *list, PyObject *item)
 /* --- events: collect --------------------------------------------------------------------------------------------- */
 
 /* Marks of a row; the same in compiled.py. */
-enum { ACCEPTED = 1, SETTLED = 2, UPDATED = 4, RECEIVED = 8, FLOW = 16 };
+enum { ACCEPTED = 1, SETTLED = 2, UPDATED = 4, RECEIVED = 8, FLOW = 16, DONE = ACCEPTED | SETTLED | UPDATED };
 
 /* (link, delivery of a disposition or 0, its tag, marks) */
 static PyObject *row(const pn_link_t *link, const pn_delivery_t *delivery, uint64_t tag, uint64_t marks)
@@ -111,7 +111,27 @@ static PyObject *row(const pn_link_t *link, const pn_delivery_t *delivery, uint6
     return Py_BuildValue("KKKK", (number)(uintptr_t)link, (number)(uintptr_t)delivery, (number)tag, (number)marks);
 }
 
-static PyObject *disposition(pn_link_t *link, pn_delivery_t *delivery)
+/* Rows of what happened, and of which links the last ones tell: that is told once, as long as no other link comes
+ * between. */
+struct told {
+    PyObject *rows;
+    uintptr_t n;
+    pn_link_t *receiving, *flowing, *accepting;
+    PyObject *deliveries, *tags; /* of the last row of `accepting`, which has them */
+};
+
+/* Begin a row of messages that are accepted and settled: (link, deliveries, their tags, marks). */
+static bool begin_accepted(struct told *all, pn_link_t *link)
+{
+    typedef unsigned long long number;
+    all->accepting = link;
+    all->deliveries = PyList_New(0);
+    all->tags = PyList_New(0);
+    return append(all->rows, Py_BuildValue("KNNK", (number)(uintptr_t)link, all->deliveries, all->tags, (number)DONE));
+}
+
+/* What the peer did with a message: a row of its own, or a place in one of those that are done. */
+static bool disposition(struct told *all, pn_link_t *link, pn_delivery_t *delivery)
 {
     pn_bytes_t tag = pn.delivery_tag(delivery);
     uint64_t number = 0, marks = 0;
@@ -124,21 +144,19 @@ static PyObject *disposition(pn_link_t *link, pn_delivery_t *delivery)
         marks |= SETTLED;
     if (pn.delivery_updated(delivery))
         marks |= UPDATED;
-    return row(link, delivery, number, marks);
+    if (marks != DONE) {
+        all->accepting = NULL;
+        return append(all->rows, row(link, delivery, number, marks));
+    }
+    return (link == all->accepting || begin_accepted(all, link)) &&
+           append(all->deliveries, PyLong_FromVoidPtr(delivery)) &&
+           append(all->tags, PyLong_FromUnsignedLongLong(number));
 }
-
-/* Rows of what happened, and of which links the last ones tell: that is told once, as long as no other link comes
- * between. */
-struct told {
-    PyObject *rows;
-    uintptr_t n;
-    pn_link_t *receiving, *flowing;
-};
 
 /*
  * Take the delivery and flow events from the head of the collector, up to an event that Python handles or `rows_max`
- * rows, and say what they are about: a row a disposition, and one for each run of transfers or flows of a link. Settles
- * nothing. False on an error.
+ * rows, and say what they are about: a row a disposition (those in a row that are done are one), and one for each run of
+ * transfers or flows of a link. Settles nothing. False on an error.
  */
 static bool collect_into(struct told *all, pn_collector_t *collector)
 {
@@ -160,7 +178,7 @@ static bool collect_into(struct told *all, pn_collector_t *collector)
                 told = ++all->n && append(all->rows, row(link, NULL, 0, FLOW));
             all->flowing = link;
         } else if (pn.link_is_sender(link)) {
-            told = ++all->n && append(all->rows, disposition(link, pn.event_delivery(event)));
+            told = ++all->n && disposition(all, link, pn.event_delivery(event));
         } else {
             if (link != all->receiving)
                 told = ++all->n && append(all->rows, row(link, NULL, 0, RECEIVED));
@@ -335,6 +353,34 @@ static PyObject *forget(PyObject *self, PyObject *const *arguments, Py_ssize_t c
     }
     Py_DecRef(addresses);
     return PyErr_Occurred() ? NULL : none();
+}
+
+/* The delivery that stands under this tag is the one at this address: it is taken from there, and settled. */
+static bool forgotten(PyObject *by_tag, PyObject *tag, PyObject *address)
+{
+    PyObject *found = PyDict_GetItemWithError(by_tag, tag);
+    void *delivery = found ? PyLong_AsVoidPtr(found) : NULL;
+    if (!delivery || delivery != PyLong_AsVoidPtr(address) || PyDict_DelItem(by_tag, tag))
+        return false;
+    pn.delivery_settle(delivery);
+    return true;
+}
+
+/* forget_accepted(deliveries by tag, deliveries, their tags) -> those tags whose deliveries stood there: they are settled. */
+static PyObject *forget_accepted(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+{
+    (void)self, (void)count;
+    Py_ssize_t n = PyList_Size(arguments[2]);
+    PyObject *found = n < 0 || PyList_Size(arguments[1]) != n ? NULL : PyList_New(0);
+    for (Py_ssize_t i = 0; found && i < n; i++) {
+        PyObject *tag = PyList_GetItem(arguments[2], i);
+        bool done = !forgotten(arguments[0], tag, PyList_GetItem(arguments[1], i)) || !PyList_Append(found, tag);
+        if (!done || PyErr_Occurred()) {
+            Py_DecRef(found);
+            found = NULL;
+        }
+    }
+    return found;
 }
 
 /* --- what a message is: usual_bodies ------------------------------------------------------------------------------ */
@@ -676,6 +722,7 @@ static PyMethodDef methods[] = {
     {"held", held, METH_FASTCALL, NULL},         {"has_output", has_output, METH_FASTCALL, NULL},
     {"usual_bodies", usual_bodies, METH_FASTCALL, NULL}, {"receive_all", receive_all, METH_FASTCALL, NULL},
     {"settle_all", settle_all, METH_FASTCALL, NULL}, {"write_all", write_all, METH_FASTCALL, NULL},
+    {"forget_accepted", forget_accepted, METH_FASTCALL, NULL},
 };
 enum { METHODS = sizeof methods / sizeof *methods };
 

@@ -21,6 +21,7 @@ from bridge.sections import usual_bodies
 
 _DELIVERY = lib.PN_DELIVERY
 _LINK_FLOW = lib.PN_LINK_FLOW
+_ACCEPTED = State.ACCEPTED
 _SESSION_POINTER = ffi.typeof("pn_session_t *")
 
 OF_THE_CONNECTION: Final = (lib.PN_CONNECTION_REMOTE_OPEN, lib.PN_CONNECTION_REMOTE_CLOSE, lib.PN_TRANSPORT_ERROR)
@@ -34,14 +35,25 @@ Batches = list[tuple[bool, list[bytes]]]
 class Groups:
     """What a run of delivery and flow events touched; told as one event a link."""
 
-    __slots__ = ("dispositions", "flows", "received", "wrong")
+    __slots__ = ("apart", "dispositions", "flows", "received", "wrong")
 
     def __init__(self) -> None:
         self.received: dict[Link, None] = {}
+        self.apart: dict[Link, list[int]] = {}
+        """Tags of what the peer has accepted and settled, of links where that is told apart."""
         self.dispositions: dict[Link, list[tuple[int, State, bool, Detail]]] = {}
         self.flows: dict[Link, None] = {}
         self.wrong = False
         """The peer sent on a link it receives on."""
+
+    def accepted(self, link: Link, tags: Sequence[int]) -> None:
+        """The peer has accepted and settled these."""
+        if not tags:
+            return
+        if link.accepted_apart:
+            self.apart.setdefault(link, []).extend(tags)
+        else:
+            self.dispositions.setdefault(link, []).extend([(tag, _ACCEPTED, True, None) for tag in tags])
 
 
 Taken = tuple[Link, Batches, int, int]
@@ -175,6 +187,9 @@ class InterpretedLoops(Loops):
             del link._sent[tag]
             link._deliveries.unsettled -= 1
             lib.pn_delivery_settle(delivery)
+            if state is _ACCEPTED:
+                groups.accepted(link, (tag,))
+                return
         elif not state.terminal:
             return
         groups.dispositions.setdefault(link, []).append((tag, state, settled, detail))
