@@ -20,9 +20,9 @@ from bridge.transport.ready import Together
 from bridge.transport.tcp import TcpTransport
 from bridge.transport.turn import Turn
 from edge.broker.amqp.incoming import IncomingLink
-from edge.broker.message.translation import read_header
-from edge.broker.model.interfaces import Origin, Refusal
-from edge.broker.model.isolation import answered, origin_called
+from edge.broker.message.translation import lasting_header, read_header
+from edge.broker.model.interfaces import ManyOrigins, Origin, Refusal
+from edge.broker.model.isolation import answered, end_party, origin_called
 from edge.broker.router.batch import Batch, Column, LogRuns, LogSink
 from edge.broker.router.router import Router
 
@@ -34,8 +34,19 @@ WRITTEN_AT_ONCE: Final = 128
 
 Watch = Callable[[Callable[[Sequence[int]], None]], Together]
 
-Member = tuple[IncomingLink, Run, tuple[int]]
-"""Who sent a message, and under which number."""
+Member = tuple[IncomingLink, int, bytes, int, bytes]
+"""Who sent a message, under which number, and with which header section, flags and body."""
+
+Kept = tuple[IncomingLink, Run, tuple[int]]
+"""Who sent a run of one message, and under which number."""
+
+
+def _accept(origin: IncomingLink, number: int, deliveries: list[int]) -> None:
+    """`IncomingLink.accept_one`; what it raises ends it alone."""
+    try:
+        origin.accept_one(number, deliveries)
+    except Exception as error:
+        end_party(origin, error)
 
 
 class Stretch(Batch):
@@ -43,7 +54,7 @@ class Stretch(Batch):
 
     __slots__ = ("_loops", "_members", "logs", "messages", "offers")
 
-    def __init__(self, loops: CompiledLoops, members: Sequence[Member], logs: Sequence[LogRuns]) -> None:
+    def __init__(self, loops: CompiledLoops, members: Sequence[Kept], logs: Sequence[LogRuns]) -> None:
         self._loops = loops
         self._members = members
         self.logs = logs
@@ -72,12 +83,66 @@ class Stretch(Batch):
     def accepted(self, tokens: Sequence[int]) -> None:
         deliveries: list[int] = []
         for origin, _, (number,) in self._members:
-            origin_called(origin, origin.accept_one, number, deliveries)
+            _accept(origin, number, deliveries)
         self._loops.settle_all(deliveries)
 
     def refused(self, tokens: Sequence[int], why: Refusal) -> None:
         for origin, _, its_tokens in self._members:
             answered(origin, its_tokens, why)
+
+
+class HandedOn(ManyOrigins):
+    """Messages of many connections, one of each, that are for the consumers of one address; those answer. What is
+    answered is let go, as the others may wait for long."""
+
+    __slots__ = ("_clock", "_loops", "_members", "_received_at", "encoded", "name", "taken")
+
+    def __init__(
+        self, loops: CompiledLoops, members: Sequence[Member], encoded: list[bytes], received_at: int, clock: int
+    ) -> None:
+        """`encoded`: see `ManyOrigins`; `received_at` and `clock` are what `Router.stamp` said when they came."""
+        self.name = "the senders of a turn"
+        self.encoded = encoded
+        self.taken = 0
+        """How many of them were handed on, the others being published by themselves."""
+        self._loops = loops
+        self._members: list[Member | None] = list(members)
+        self._received_at = received_at
+        self._clock = clock
+
+    def run(self, place: int) -> Run:
+        member = self._members[place]
+        if member is None:
+            raise LookupError(place)  # it is answered
+        origin, _, header, flags, body = member
+        return Run(origin.address or "", origin.name, flags | self._clock, header, [body], self._received_at)
+
+    def accepted(self, tokens: Sequence[int]) -> None:
+        deliveries: list[int] = []
+        for origin, number in self._answered(tokens):
+            _accept(origin, number, deliveries)
+        self._loops.settle_all(deliveries)
+
+    def refused(self, tokens: Sequence[int], why: Refusal) -> None:
+        for origin, number in self._answered(tokens):
+            answered(origin, (number,), why)
+
+    def abort(self) -> None:
+        for member in self._members:
+            if member is not None:
+                member[0].abort()
+
+    def _answered(self, places: Sequence[int]) -> list[tuple[IncomingLink, int]]:
+        """Who sent them, and under which number."""
+        members, encoded = self._members, self.encoded
+        senders: list[tuple[IncomingLink, int]] = []
+        for place in places:
+            member = members[place]
+            if member is not None:
+                senders.append((member[0], member[1]))
+                members[place] = None
+                encoded[place] = b""
+        return senders
 
 
 class Lane:
@@ -116,10 +181,10 @@ class Lane:
             return list(engine.took_otherwise(address, delivery, header + body if usual else body))
         link, number = found
         origin = link.context
-        run = origin.took(header, self._flags, body) if isinstance(origin, IncomingLink) else None
-        if run is None:
+        if not isinstance(origin, IncomingLink) or origin.address is None:
             return [Transfers(link, range(number, number + 1), [header + body], False)]
-        return origin, run, (number,)
+        origin.took()
+        return origin, number, header, self._flags, body
 
     def look(self, brought: int | bytes) -> None:
         """Take what is not a message as usual."""
@@ -209,43 +274,63 @@ class Arrivals:
             lane.look(each)
 
     def _publish(self, members: Sequence[Member]) -> None:
-        """What only logs keep goes to the router as one; what has more to it, as a consumer that answers, by itself."""
-        router = self._router
-        received_at, clock = router.stamp()
+        """What only logs keep goes to the router as one, and so does what consumers of an address get; what has more to
+        it, by itself."""
+        received_at, clock = self._router.stamp()
         columns: dict[str, Column | None] = {}
-        kept: list[Member] = []
         logs: dict[LogSink, list[Run]] = {}
-        alone: list[Member] = []
+        kept: list[Kept] = []
+        others: dict[str, list[Member]] = {}
         for member in members:
-            run = member[1]
-            address = run.address
+            origin, number, header, flags, body = member
+            address = origin.address or ""
             if address not in columns:
-                columns[address] = router.column(address, QOS)
+                columns[address] = self._router.column(address, QOS)
             column = columns[address]
             if column is None or column.log is None or column.live:
-                alone.append(member)
+                others.setdefault(address, []).append(member)
                 continue
-            run.received_at = received_at
-            run.flags |= clock
-            kept.append(member)
+            run = Run(address, origin.name, flags | clock, header, [body], received_at)
+            kept.append((origin, run, (number,)))
             logs.setdefault(column.log, []).append(run)
         if kept:
             rows = [
                 LogRuns(sink, runs, sum(len(run.bodies[0]) for run in runs), len(runs)) for sink, runs in logs.items()
             ]
             stretch = Stretch(self._loops, kept, rows)
-            origin_called(stretch, router.publish_all, stretch)
-        if len(alone) > 1:
-            with router.gathered({run.address for _, run, _ in alone}):
-                self._publish_each(alone)
-        elif alone:
-            self._publish_each(alone)
+            origin_called(stretch, self._router.publish_all, stretch)
+        for address, theirs in others.items():
+            direct = columns[address] is None
+            self._publish_each(address, self._hand_on(address, theirs, received_at, clock) if direct else theirs)
 
-    def _publish_each(self, members: Sequence[Member]) -> None:
-        publish = self._router.publish
-        for origin, run, tokens in members:
-            if origin_called(origin, publish, origin, run, tokens):
+    def _hand_on(self, address: str, members: Sequence[Member], received_at: int, clock: int) -> Sequence[Member]:
+        """To the consumers of an anycast address; returns those that are to be published by themselves."""
+        encoded: list[bytes] = []
+        for _, _, header, _, body in members:
+            lasting = lasting_header(header) if header else header
+            if lasting is None:
+                return members
+            encoded.append(lasting + body if lasting else body)
+        together = HandedOn(self._loops, members, encoded, received_at, clock)
+        if not origin_called(together, self._hand, address, together):
+            return ()
+        for origin, _, _, _, _ in members[: together.taken]:
+            if origin.wants_credit:
                 origin_called(origin, origin.top_up)
+        return members[together.taken :]
+
+    def _hand(self, address: str, together: HandedOn) -> None:
+        together.taken = self._router.hand_on(address, together)
+
+    def _publish_each(self, address: str, members: Sequence[Member]) -> None:
+        if not members:
+            return
+        publish = self._router.publish
+        with self._router.gathered((address,)):
+            for origin, number, header, flags, body in members:
+                run = Run(address, origin.name, flags, header, [body])
+                if origin_called(origin, publish, origin, run, (number,)):
+                    origin_called(origin, origin.top_up)
 
     # --- what goes --------------------------------------------------------------------------------------------
 

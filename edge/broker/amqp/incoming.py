@@ -134,13 +134,9 @@ class IncomingLink(Origin):
             self._publish_each(event)
         self.top_up()
 
-    def took(self, header: bytes, flags: int, body: bytes) -> Run | None:
-        """The run of one message that was sent unsettled, with this header section and a usual body
-        (`bridge.sections.usual_bodies`); None where each message of the link is looked at."""
-        if self.address is None:
-            return None
+    def took(self) -> None:
+        """One message that was sent unsettled is published by somebody else."""
         self._under_way += 1
-        return Run(self.address, self.name, flags, header, [body])
 
     def accept_one(self, number: int, deliveries: list[int]) -> None:
         """As `accepted`, of one message; its delivery goes to those that the caller settles before anything else is
@@ -153,6 +149,11 @@ class IncomingLink(Origin):
                 self.top_up()
             deliveries.append(delivery)
             self._driver.flush_soon()
+
+    @property
+    def wants_credit(self) -> bool:
+        """It is time for `top_up`."""
+        return self._link.credit * 2 <= self._window - (0 if self._direct else self._under_way)
 
     def top_up(self) -> None:
         """Grant credit when half of what the address allows has been used up; it is not asked for before."""

@@ -71,6 +71,7 @@ class OutgoingLink(Consumer):
         self._subscription: Joinable | None = None
         self._engine = engine
         self._link = link
+        link.accepted_apart = True
         self._router = router
         self._driver = driver
         self._durable = durable
@@ -116,6 +117,24 @@ class OutgoingLink(Consumer):
         self._engine.send_all(link, first, messages)
         self._outstanding.update(enumerate(zip(repeat(subscription), positions), first))
         self._driver.flush_soon()
+
+    def deliver_encoded(self, subscription: Subscription, position: int, messages: Sequence[bytes]) -> bool:
+        """One call of the engine, where nothing has to be looked at in each message."""
+        link = self._link
+        limit = link.max_message_size
+        if (
+            self._selector is not None
+            or link.snd_settle_mode == _SETTLED
+            or (limit and max(map(len, messages)) > limit)
+        ):
+            return False
+        count, first = len(messages), self._tag
+        self._tag += count
+        self._engine.send_all(link, first, messages)
+        positions = range(position, position + count)
+        self._outstanding.update(enumerate(zip(repeat(subscription), positions), first))
+        self._driver.flush_soon()
+        return True
 
     def exhausted(self) -> None:
         """The store has been read to its end: a drain need not wait any longer."""
@@ -179,6 +198,25 @@ class OutgoingLink(Consumer):
         """Retained messages (None: a name looked at in vain), sent as the credit allows, a part in each turn of the
         loop: a filter may match 100 000. Each is looked for when it is sent: none is older than what came meanwhile."""
         self._retained = walk
+
+    def accepted(self, tags: list[int]) -> None:
+        """As `settled`, of messages that are accepted and settled."""
+        tags.sort()
+        current: Subscription | None = None
+        first = last = 0
+        take = self._outstanding.pop
+        for tag in tags:
+            subscription, position = take(tag, _NOTHING)
+            if subscription is None or position < 0:
+                continue
+            if subscription is current and position == last + 1:
+                last = position
+                continue
+            if current is not None:
+                current.settle(self, first, last, _ACCEPTED)
+            current, first, last = subscription, position, position
+        if current is not None:
+            current.settle(self, first, last, _ACCEPTED)
 
     def settled(self, event: Dispositions) -> None:
         """Answer the router in ranges of positions."""

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from typing import Final
 
 from bridge.engine import (
+    Accepted,
     Attached,
     Closed,
     Condition,
@@ -125,6 +126,9 @@ class AmqpSession:
                     owner.received(event)
                     if self._sent is not None and len(event.messages) == 1 and isinstance(owner, IncomingLink):
                         self._sent(owner)
+            elif isinstance(event, Accepted):
+                if isinstance(event.link.context, OutgoingLink):
+                    event.link.context.accepted(event.tags)
             elif isinstance(event, Dispositions):
                 if isinstance(event.link.context, OutgoingLink):
                     event.link.context.settled(event)

@@ -5,14 +5,26 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import repeat
+from typing import NamedTuple
 
 from bridge.message import Run, Stored
 from edge.broker.delivery.consumer_group import RETURNED, ConsumerGroup, part_of
 from edge.broker.limits import TRANSIENT_BUFFER_BYTES_MIN
-from edge.broker.model.interfaces import Consumer, Figures, Origin, Outcome, Refusal
-from edge.broker.model.isolation import answered, delivered, delivered_each
+from edge.broker.model.interfaces import Consumer, Figures, ManyOrigins, Origin, Outcome, Refusal
+from edge.broker.model.isolation import answered, delivered, delivered_each, delivered_encoded
 
 _NOBODY: tuple[Origin | None, int] = (None, 0)
+
+
+class Together(NamedTuple):
+    """Messages of many senders, and the position of the first of them."""
+
+    position: int
+    origin: ManyOrigins
+
+    def stored(self, position: int) -> Stored:
+        """The one at this position."""
+        return Stored(position, 0, self.origin.run(position - self.position))
 
 
 class AnycastGroup:
@@ -34,7 +46,7 @@ class AnycastGroup:
         self._position = 0
         self._origins: dict[int, tuple[Origin, int]] = {}
         """Who sent what is outstanding or waiting: position -> (origin, its token)."""
-        self._outstanding: dict[Consumer, dict[int, Stored]] = {}
+        self._outstanding: dict[Consumer, dict[int, Stored | Together]] = {}
         self._too_large: dict[int, set[Consumer]] = {}
         """Messages that wait, each alone, for somebody else than these, who cannot take them."""
         self._returned = 0
@@ -62,6 +74,46 @@ class AnycastGroup:
         self._waiting_count += count
         self.pump()
         return None
+
+    def offer_all(self, origin: ManyOrigins) -> int:
+        """Hand on as many of these, from the first on, as consumers take now: none while others wait. Returns how many;
+        the rest is to be offered by itself."""
+        if self._waiting or self._pumping:
+            return 0
+        self._pumping = True
+        try:
+            taken = self._share_out(origin)
+            if self._waiting:  # of a consumer that raised
+                self._deliver()
+            else:
+                self._credit_changed()
+        finally:
+            self._pumping = False
+        return taken
+
+    def _share_out(self, origin: ManyOrigins) -> int:
+        messages = origin.encoded
+        count, first, taken = len(messages), self._position, 0
+        self._position += count
+        together = Together(first, origin)
+        even = self.group.share(count, count)
+        while taken < count and not self._waiting:
+            consumer, credit = self.group.next_but(None)
+            if consumer is None:
+                break
+            start, taken = taken, min(taken + min(even, credit), count)
+            places = range(start, taken)
+            self._origins.update(enumerate(zip(repeat(origin), places), first + start))
+            held = self._outstanding.setdefault(consumer, {})
+            held.update(dict.fromkeys(range(first + start, first + taken), together))
+            served = delivered_encoded(consumer, self, first + start, messages[start:taken])
+            if served is None:
+                every = [Stored(first + place, 0, origin.run(place)) for place in places]
+                served = delivered_each(consumer, self, every)
+            self._returned = 0
+            if not served:
+                self.leave(consumer)
+        return taken
 
     def pump(self) -> None:
         """Deliver what is waiting to whoever has credit."""
@@ -219,10 +271,13 @@ class AnycastGroup:
             self._figures.refused += 1
             answered(origin, [token], Refusal.TOO_LARGE)
 
-    def _return(self, position: int, stored: Stored, place: int) -> None:
+    def _return(self, position: int, held: Stored | Together, place: int) -> None:
         """It waits again, at this place of the line."""
-        i = position - stored.position
-        one = part_of(stored, i, i + 1)
+        if isinstance(held, Together):
+            one = held.stored(position)
+        else:
+            i = position - held.position
+            one = part_of(held, i, i + 1)
         self._waiting.insert(place, one)
         self._waiting_bytes += one.run.size
         self._waiting_count += 1

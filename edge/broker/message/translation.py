@@ -313,7 +313,7 @@ def _outgoing_header(run: Run, elapsed_ms: int, attempts: int) -> bytes:
     header = run.properties
     if not header:
         return b""
-    lasting = _usual_lasting_header(header) if len(header) <= HEADER_USUAL_BYTES_MAX else _lasting_header(header)
+    lasting = lasting_header(header)
     if lasting is not None:
         return lasting
     durable, priority, ttl = (_header_fields(header) or [None, None, 0])[:3]
@@ -321,8 +321,12 @@ def _outgoing_header(run: Run, elapsed_ms: int, attempts: int) -> bytes:
     return _section(s.HEADER, [durable is True, kept, Uint(max(0, ttl - elapsed_ms))])
 
 
+def lasting_header(header: bytes) -> bytes | None:
+    """A header section as it goes out whenever it does; None: it has a time to live, which runs down."""
+    return _usual_lasting_header(header) if len(header) <= HEADER_USUAL_BYTES_MAX else _lasting_header(header)
+
+
 def _lasting_header(header: bytes) -> bytes | None:
-    """As it goes out whenever it does; None: it has a time to live, which runs down."""
     fields = _header_fields(header)
     if fields is None or len(fields) < 3:
         return header

@@ -131,6 +131,19 @@ class Origin(Protocol):
         return
 
 
+class ManyOrigins(Origin, Protocol):
+    """The origin of AMQP messages of many senders that came together, to one address. Its tokens are their places."""
+
+    __slots__ = ()
+
+    encoded: list[bytes]
+    """Each as it is written on a link, whenever that is; to be read while it is not answered."""
+
+    def run(self, place: int) -> Run:
+        """One of them by itself."""
+        ...
+
+
 class Selection(Protocol):
     """What a consumer wants of a queue, the rest being for others; see `Consumer`."""
 
@@ -176,6 +189,11 @@ class Consumer(Protocol):
         be settled."""
         for stored in every:
             self.deliver(subscription, stored)
+
+    def deliver_encoded(self, subscription: Subscription, position: int, messages: Sequence[bytes]) -> bool:
+        """Take these AMQP messages, no more than `credit`, as they are to be written, from this position on; all of
+        them have to be settled. False, and nothing was taken, where `deliver_each` is to be asked."""
+        return False
 
     def deliver_all(self, subscription: Subscription, runs: Sequence[Run], qos1_messages: int) -> bool:
         """Take all of these, for which nobody has to answer: MQTT messages as they came, `qos1_messages` of them of

@@ -44,6 +44,17 @@ def delivered_each(consumer: Consumer, subscription: Subscription, every: Sequen
     return True
 
 
+def delivered_encoded(
+    consumer: Consumer, subscription: Subscription, position: int, messages: Sequence[bytes]
+) -> bool | None:
+    """As `delivered`, of encoded messages; None where the consumer has not taken them."""
+    try:
+        return consumer.deliver_encoded(subscription, position, messages) or None
+    except Exception as error:
+        end_consumer(consumer, error)
+        return False
+
+
 def end_consumer(consumer: Consumer, error: Exception) -> None:
     """A call of a consumer raised: its connection ends, and the caller asks it nothing more."""
     _end(consumer, f"consumer {consumer.name!r}", error)

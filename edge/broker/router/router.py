@@ -25,7 +25,15 @@ from edge.broker.model.address_policy import AddressPolicy
 from edge.broker.model.addresses import AddressTable, AddressType
 from edge.broker.model.clock import Clock
 from edge.broker.model.housekeeping import Housekeeping, Part
-from edge.broker.model.interfaces import AddressError, Consumer, Figures, Origin, Refusal, SubscribeOptions
+from edge.broker.model.interfaces import (
+    AddressError,
+    Consumer,
+    Figures,
+    ManyOrigins,
+    Origin,
+    Refusal,
+    SubscribeOptions,
+)
 from edge.broker.model.isolation import Listeners, guarded, origin_called
 from edge.broker.retention.names import NameQuotas
 from edge.broker.retention.quotas import Account, Quotas
@@ -43,6 +51,7 @@ from edge.broker.router.publish_sink import PublishSink
 from edge.broker.router.queues import Queues
 from edge.broker.router.retained import RetainedMessages
 from edge.broker.router.route_table import RoutesMade, RouteTable
+from edge.broker.router.routes import AnycastRoute
 from edge.broker.router.sender_credit import SenderCredit
 from edge.broker.router.subscriptions import SubscriptionRegistry
 from edge.broker.store.contract import Store
@@ -192,6 +201,16 @@ class Router:
         where `publish` has more to look at."""
         route = self._made.get(address) or self._made.of_prefix(address)
         return route.column(qos) if route is not None else None
+
+    def hand_on(self, address: str, origin: ManyOrigins) -> int:
+        """As `publish`, of messages to one address that is anycast's. Returns how many it took, from the first on: the
+        rest, or all where more has to be looked at, is to be published by itself."""
+        route = self._made.get(address)
+        if not isinstance(route, AnycastRoute):
+            return 0
+        taken = route.group.offer_all(origin)
+        self.figures.received += taken
+        return taken
 
     def prefix(self, address: str) -> str:
         """As `RouteTable.prefix`: what `column` says of the address it says of all that begin so."""

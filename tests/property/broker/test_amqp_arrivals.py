@@ -10,7 +10,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import pytest
 from hypothesis import given, settings
@@ -18,15 +18,16 @@ from hypothesis import strategies as st
 
 from bridge.engine import Condition, Detached, Dispositions, Engine, Event, Link, State, Transfers
 from bridge.engine.compiled import CompiledLoops
-from bridge.message import Stored
+from bridge.message import CLOCK_GOOD, Run, Stored
 from bridge.sasl import SaslClient
 from bridge.transport.driver import Driver
 from bridge.transport.ready import Together
 from bridge.transport.tcp import TcpTransport
 from bridge.transport.turn import turn_of
-from edge.broker.amqp.arrivals import Arrivals
+from edge.broker.amqp.arrivals import Arrivals, HandedOn, Member
 from edge.broker.amqp.session import AmqpSession
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
+from edge.broker.model.interfaces import ManyOrigins
 from edge.broker.router.batch import Batch
 from edge.broker.router.router import Router
 from edge.broker.store.errors import StoreError, StoreFull
@@ -60,7 +61,7 @@ def loops() -> CompiledLoops:
     return chosen
 
 
-def run(what: Coroutine[Any, Any, T]) -> T:
+def run_loop(what: Coroutine[Any, Any, T]) -> T:
     with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
         return runner.run(what)
 
@@ -69,6 +70,12 @@ class Counting(Router):
     """A router that notes what it is given together."""
 
     together: tuple[int, ...] = ()
+    handed_on: tuple[int, ...] = ()
+
+    def hand_on(self, address: str, origin: ManyOrigins) -> int:
+        taken = super().hand_on(address, origin)
+        self.handed_on += (taken,)
+        return taken
 
     def publish_all(self, batch: Batch) -> None:
         self.together += (batch.messages,)
@@ -100,9 +107,15 @@ class Client:
         for target in TARGETS:
             self.links[target] = self.engine.attach_sender(target or "relay", target)
 
-    def consume(self, address: str) -> None:
-        self.receiver = self.engine.attach_receiver("from", address)
-        self.engine.grant(self.receiver, 500)
+    def consume(self, address: str, credit: int = 500, snd_settle_mode: int = 2, max_message_size: int = 0) -> None:
+        self.receiver = self.engine.attach_receiver(
+            "from", address, snd_settle_mode=snd_settle_mode, max_message_size=max_message_size
+        )
+        self.engine.grant(self.receiver, credit)
+
+    def grant(self, credit: int) -> None:
+        if self.receiver is not None:
+            self.engine.grant(self.receiver, credit)
 
     def send(self, target: str | None, messages: Sequence[bytes], *, settled: bool) -> None:
         link = self.links[target]
@@ -136,6 +149,7 @@ class Client:
             elif isinstance(event, Detached):
                 self.answers.append((event.link.name, event.condition))
             elif isinstance(event, Transfers):
+                assert event.link.credit >= 0
                 self.received += event.messages
                 self.outstanding += event.deliveries
 
@@ -159,6 +173,8 @@ class World:
         self.store.commit_listeners.append(lambda commit: self._keep(commit.appended))
         self.clients = [Client(self, f"c{number}") for number in range(CLIENTS)]
         self.consumer = Client(self, "consumer")
+        self.former: list[Client] = []
+        """Consumers that are gone."""
 
     def session(self, driver: Driver, engine: Engine) -> AmqpSession:
         sent = self.arrivals.lane(driver, engine).learn if self.arrivals is not None else None
@@ -174,8 +190,8 @@ class World:
     def every(self) -> list[Client]:
         return [*self.clients, self.consumer]
 
-    async def begin(self) -> None:
-        self.consumer.consume("anycast/a")
+    async def begin(self, **consumer: int) -> None:
+        self.consumer.consume("anycast/a", **consumer)
         await self.rest()
         for client in self.clients:
             client.attach()
@@ -203,7 +219,18 @@ class World:
             while self.posted:
                 self.end_commit(None)
 
+    async def replace_consumer(self) -> None:
+        """It goes, and another one comes that takes one message at a time."""
+        self.consumer.socket.close()
+        await self.turns()
+        self.former.append(self.consumer)
+        self.consumer = Client(self, f"consumer-{len(self.former)}")
+        await self.rest()
+        self.consumer.consume("anycast/a", 1)
+
     async def finish(self) -> list[Any]:
+        await self.rest()
+        self.consumer.grant(500)
         await self.rest()
         self.consumer.settle(State.ACCEPTED)
         await self.rest()
@@ -220,7 +247,8 @@ class World:
         assert self.arrivals is None or not self.arrivals._lanes
         figures = self.router.figures
         counted = (figures.received, figures.acknowledged, figures.refused)
-        return [[each.answers for each in self.clients], self.kept, sorted(self.consumer.received), counted, unsettled]
+        received = [each.received for each in (*self.former, self.consumer)]
+        return [[each.answers for each in self.clients], self.kept, list(map(sorted, received)), counted, unsettled]
 
     def close(self) -> None:
         if self.arrivals is not None:
@@ -230,8 +258,8 @@ class World:
 Step = tuple[Any, ...]
 
 
-async def play(world: World, steps: Sequence[Step]) -> list[Any]:
-    await world.begin()
+async def play(world: World, steps: Sequence[Step], **consumer: int) -> list[Any]:
+    await world.begin(**consumer)
     for what, *arguments in steps:
         match what:
             case "send":
@@ -251,6 +279,10 @@ async def play(world: World, steps: Sequence[Step]) -> list[Any]:
                 world.end_commit(*arguments)
             case "settle":
                 world.consumer.settle(*arguments)
+            case "grant":
+                world.consumer.grant(*arguments)
+            case "replace":
+                await world.replace_consumer()
             case "detach":
                 client, target = world.clients[arguments[0]], arguments[1]
                 client.engine.detach(client.links[target])
@@ -261,24 +293,39 @@ async def play(world: World, steps: Sequence[Step]) -> list[Any]:
     return await world.finish()
 
 
-def both(steps: Sequence[Step]) -> tuple[int, ...]:
+AtOnce = tuple[tuple[int, ...], tuple[int, ...]]
+"""How many messages were published together each time: for logs, for consumers."""
+
+
+def compared(steps: Sequence[Step], **consumer: int) -> AtOnce:
     """How many messages were published together each time, where there were lanes; all else was as without."""
 
-    async def told(*, lanes: bool) -> tuple[list[Any], tuple[int, ...]]:
+    async def told(*, lanes: bool) -> tuple[list[Any], AtOnce]:
         world = World(lanes=lanes)
         try:
-            return await play(world, steps), world.router.together
+            return await play(world, steps, **consumer), (world.router.together, world.router.handed_on)
         finally:
             world.close()
 
     with running("C"):
-        without, none = run(told(lanes=False))
-        found, together = run(told(lanes=True))
+        without, none = run_loop(told(lanes=False))
+        found, together = run_loop(told(lanes=True))
     assert found == without, steps
-    assert none == ()
+    assert none == ((), ())
     return together
 
 
+def both(steps: Sequence[Step]) -> tuple[int, ...]:
+    """As `compared`, for logs."""
+    return compared(steps)[0]
+
+
+def handed_on(steps: Sequence[Step], **consumer: int) -> tuple[int, ...]:
+    """As `compared`, for consumers."""
+    return compared(steps, **consumer)[1]
+
+
+STATES = (State.ACCEPTED, State.REJECTED, State.RELEASED, State.MODIFIED_FAILED)
 numbers = st.integers(0, CLIENTS - 1)
 some = st.lists(st.sampled_from((*PLAIN, *PLAIN, *OTHERS)), min_size=1, max_size=3)
 usual = st.tuples(
@@ -294,16 +341,18 @@ STEPS = st.one_of(
     st.tuples(st.just("carry"), numbers, st.sampled_from((1, 9, 40, 100, 1 << 30))),
     st.tuples(st.just("corrupt"), numbers, st.integers(0, 200), st.integers(0, 255)),
     st.tuples(st.just("commit"), st.sampled_from(FAILURES)),
-    st.tuples(st.just("settle"), st.sampled_from((State.ACCEPTED, State.REJECTED))),
+    st.tuples(st.just("settle"), st.sampled_from(STATES)),
+    st.tuples(st.just("grant"), st.integers(1, 4)),
+    st.just(("replace",)),
     st.tuples(st.just("detach"), numbers, st.sampled_from(TARGETS)),
     st.tuples(st.just("lose"), numbers),
 )
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(STEPS, max_size=25))
-def test_lanes_change_nothing(steps: list[Step]) -> None:
-    both(steps)
+@given(st.lists(STEPS, max_size=25), st.sampled_from((500, 3)))
+def test_lanes_change_nothing(steps: list[Step], credit: int) -> None:
+    compared(steps, credit=credit)
 
 
 def each(target: str, what: bytes = PLAIN[1]) -> list[Step]:
@@ -361,6 +410,68 @@ class TestLanes:
         gc.disable()
         try:
             with running("C"):
-                assert run(ended())() is None
+                assert run_loop(ended())() is None
         finally:
             gc.enable()
+
+
+WITH_TTL = b"\x00\x53\x70\xc0\x0b\x03\x41\x40\x70\x00\x0f\x42\x40\x40\x40" + message(b"lives a while")
+
+
+class TestAnycast:
+    """What lanes took for the consumers of an address is handed on together."""
+
+    @pytest.mark.parametrize("state", STATES)
+    def test_their_outcomes_go_to_who_sent_them(self, state: State) -> None:
+        steps = [*each("anycast/a"), ("settle", state), ("turn",), *each("anycast/a"), ("settle", state), ("turn",)]
+        assert handed_on(steps)[-1] == CLIENTS
+
+    def test_no_more_than_there_is_credit_for(self) -> None:
+        steps = [*each("anycast/a"), ("settle", State.ACCEPTED), ("turn",), ("turn",)]
+        steps += [("grant", 2), ("turn",), *each("anycast/a"), ("grant", 1), ("turn",)]
+        assert max(handed_on(steps, credit=CLIENTS)) == 2
+
+    def test_what_was_not_answered_goes_to_who_comes(self) -> None:
+        steps: list[Step] = [*each("anycast/a"), ("settle", State.ACCEPTED), ("turn",), *each("anycast/a")]
+        assert CLIENTS in handed_on([*steps, ("replace",), ("turn",), *each("anycast/a")])
+
+    def test_a_connection_that_is_lost_is_answered_no_more(self) -> None:
+        steps: list[Step] = [*each("anycast/a"), ("settle", State.ACCEPTED), ("turn",), *each("anycast/a")]
+        assert CLIENTS in handed_on([*steps, ("lose", 1), ("turn",), ("settle", State.ACCEPTED), ("turn",)])
+
+    def test_a_link_that_is_detached_is_answered_no_more(self) -> None:
+        steps: list[Step] = [*each("anycast/a"), ("settle", State.ACCEPTED), ("turn",), *each("anycast/a")]
+        handed_on([*steps, ("detach", 1, "anycast/a"), ("turn",), ("settle", State.ACCEPTED), ("turn",)])
+
+    @pytest.mark.parametrize("consumer", [{"snd_settle_mode": 1}, {"max_message_size": 12}, {"max_message_size": 1000}])
+    def test_of_a_consumer_that_wants_each_looked_at(self, consumer: dict[str, int]) -> None:
+        steps: list[Step] = [*each("anycast/a"), ("settle", State.ACCEPTED), ("turn",), *each("anycast/a")]
+        handed_on([*steps, ("settle", State.ACCEPTED), ("turn",)], **consumer)
+
+    def test_a_header_with_a_time_to_live_goes_the_usual_way(self) -> None:
+        steps = [*each("anycast/a", WITH_TTL), ("settle", State.ACCEPTED), ("turn",), *each("anycast/a", WITH_TTL)]
+        assert handed_on([*steps, ("settle", State.ACCEPTED), ("turn",)]) == ()
+
+    def test_nobody_is_there(self) -> None:
+        steps: list[Step] = [*each("anycast/a"), ("settle", State.ACCEPTED), ("turn",)]
+        sent: Step = ("send", 0, "anycast/a", [PLAIN[0]], False)
+        handed_on([*steps, sent, ("carry", 0, 1 << 30), ("replace",), ("turn",)])
+
+    def test_what_is_answered_is_let_go(self) -> None:
+        class Sender:
+            name = "d"
+            address = "anycast/a"
+
+            def accept_one(self, number: int, deliveries: list[int]) -> None:
+                accepted.append(number)
+
+        accepted: list[int] = []
+        members = [cast(Member, (Sender(), number, b"", 1, bytes([number]))) for number in range(3)]
+        handed = HandedOn(loops(), members, [b"\0", b"\1", b"\2"], 5, CLOCK_GOOD)
+        assert handed.run(1) == Run("anycast/a", "d", CLOCK_GOOD | 1, b"", [b"\1"], 5)
+        handed.accepted([0, 1])
+        assert accepted == [0, 1]
+        assert handed.encoded == [b"", b"", b"\2"]
+        assert handed._members[:2] == [None, None]
+        handed.accepted([0])  # it was answered
+        assert accepted == [0, 1]

@@ -1,5 +1,5 @@
 """An anycast address with consumers that come, go, refuse and fail, in any order, whether messages are handed out one
-by one or those of a turn together: nothing is lost or with two consumers at once, and each is answered once."""
+by one, those of a turn together, or encoded: nothing is lost or with two consumers at once, each is answered once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from bridge.message import Run, Stored
+from bridge.message import AMQP, Run, Stored
 from edge.broker.limits import TRANSIENT_BUFFER_BYTES_MIN
 from edge.broker.model import interfaces
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
@@ -46,19 +46,52 @@ class Sender(interfaces.Origin):
         pytest.fail("an answer raised")
 
 
+class Many(interfaces.ManyOrigins):
+    """One message of each of these senders."""
+
+    def __init__(self, senders: Sequence[tuple[Sender, int]], bodies: Sequence[bytes]) -> None:
+        self.name = "many"
+        self.senders = senders
+        self.encoded = list(bodies)
+
+    def run(self, place: int) -> Run:
+        return Run(ADDRESS, self.senders[place][0].name, AMQP | 1, b"", [self.encoded[place]])
+
+    def accepted(self, tokens: Sequence[int]) -> None:
+        for place in tokens:
+            sender, token = self.senders[place]
+            sender.accepted([token])
+
+    def refused(self, tokens: Sequence[int], why: Refusal) -> None:
+        for place in tokens:
+            sender, token = self.senders[place]
+            sender.refused([token], why)
+
+    def abort(self) -> None:
+        pytest.fail("an answer raised")
+
+
 class Receiver(interfaces.Consumer):
     """Holds what it got until told what to answer."""
 
     credit = 0
 
-    def __init__(self, name: str, credit: int = 0, size_max: int = 1000) -> None:
+    def __init__(self, name: str, credit: int = 0, size_max: int = 1000, *, encoded: bool = False) -> None:
         self.name = name
         self.credit = credit
         self.size_max = size_max
+        self.encoded = encoded
+        """It takes messages as they are to be written, while it can take all."""
         self.raises = self.ended = False
         self.got: list[bytes] = []
         self.held: dict[int, bytes] = {}
         self.subscription: Subscription | None = None
+
+    def deliver_encoded(self, subscription: Subscription, position: int, messages: Sequence[bytes]) -> bool:
+        if not self.encoded or max(map(len, messages)) > self.size_max:
+            return False
+        self.deliver(subscription, Stored(position, 0, Run(ADDRESS, "", AMQP | 1, b"", list(messages))))
+        return True
 
     def deliver(self, subscription: Subscription, stored: Stored) -> None:
         assert 1 <= len(stored.run.bodies) <= self.credit
@@ -109,6 +142,17 @@ class Address:
             self.sent += 1
         self.site.router.publish(sender, Run(ADDRESS, sender.name, 1, b"", bodies), tokens)
 
+    def hand_on(self, numbers: Sequence[int], size: int = 0) -> int:
+        """One message of each of these senders; what is not taken at once is sent by itself. How many were."""
+        bodies = [(self.sent + i).to_bytes(4, "big") + bytes(size) for i in range(len(numbers))]
+        senders = [(self.senders[number], self.sent + i) for i, number in enumerate(numbers)]
+        self.who.update(zip(bodies, senders, strict=True))
+        self.sent += len(numbers)
+        taken = self.site.router.hand_on(ADDRESS, Many(senders, bodies))
+        for (sender, token), body in list(zip(senders, bodies, strict=True))[taken:]:
+            self.site.router.publish(sender, Run(ADDRESS, sender.name, AMQP | 1, b"", [body]), [token])
+        return taken
+
     def come(self, receiver: Receiver) -> None:
         self.receivers.append(receiver)
         joined = self.site.router.subscribe(receiver, ADDRESS, SubscribeOptions())
@@ -153,10 +197,18 @@ class AnycastMachine(RuleBasedStateMachine):
         if not there:
             assert not self.address.unanswered
 
-    @rule(credit=st.integers(0, 8), size_max=st.sampled_from([1000, 1000, LARGE]))
-    def come(self, credit: int, size_max: int) -> None:
+    @rule(numbers=st.lists(st.integers(0, 2), min_size=1, max_size=8), size=st.sampled_from([0, 0, LARGE]))
+    def hand_on(self, numbers: list[int], size: int) -> None:
+        """One message of each of many senders, as they came in one turn."""
+        there = bool(self.address.receivers)
+        self.address.hand_on(numbers, size)
+        if not there:
+            assert not self.address.unanswered
+
+    @rule(credit=st.integers(0, 8), size_max=st.sampled_from([1000, 1000, LARGE]), encoded=st.booleans())
+    def come(self, credit: int, size_max: int, encoded: bool) -> None:
         if len(self.address.receivers) < 4:
-            self.address.come(Receiver(f"r{credit}", credit, size_max))
+            self.address.come(Receiver(f"r{credit}", credit, size_max, encoded=encoded))
 
     @precondition(lambda self: self.address.receivers)
     @rule(data=st.data())
@@ -340,3 +392,78 @@ class TestOneTurn:
         with pytest.raises(ZeroDivisionError):
             turn()
         assert len(address.receivers[0].got) == 1
+
+
+class TestHandedOn:
+    """One message of each of many senders."""
+
+    @pytest.fixture
+    def address(self) -> Address:
+        """Its route is known, and two take part of what comes."""
+        address = Address()
+        for name in "xy":
+            address.come(Receiver(name, 100, encoded=True))
+        address.send(0, [0])
+        address.receivers[0].answer(0, Outcome.ACCEPTED)
+        address.receivers[0].got.clear()
+        return address
+
+    def test_is_shared_evenly_and_in_order(self, address: Address) -> None:
+        assert address.hand_on([0, 1, 2, 0, 1]) == 5
+        order = list(address.who)[1:]
+        assert sorted(receiver.got for receiver in address.receivers) == [order[:3], order[3:]]
+
+    def test_each_is_answered_by_who_has_it(self, address: Address) -> None:
+        address.hand_on([0, 1, 2, 2])
+        first, second = address.receivers
+        for receiver, outcome in ((first, Outcome.ACCEPTED), (second, Outcome.REJECTED)):
+            held = list(receiver.held.items())
+            receiver.held.clear()
+            assert receiver.subscription is not None
+            receiver.subscription.settle(receiver, held[0][0], held[-1][0], outcome)
+            why = None if outcome is Outcome.ACCEPTED else Refusal.REJECTED
+            for sender, token in [address.who[body] for _, body in held]:
+                assert sender.answers[token] is why
+        assert not address.unanswered
+        figures = address.site.router.figures
+        assert (figures.received, figures.acknowledged, figures.refused) == (5, 3, 2)
+
+    def test_no_more_than_there_is_credit_for(self, address: Address) -> None:
+        for receiver, credit in zip(address.receivers, (1, 2), strict=True):
+            receiver.credit = credit
+        assert address.hand_on([0, 1, 2, 0, 1]) == 3
+        assert address.hand_on([0]) == 0  # it does not overtake those that wait
+        receiver = address.receivers[0]
+        receiver.credit = 9
+        assert receiver.subscription is not None
+        receiver.subscription.pump()
+        assert receiver.got[-3:] == list(address.who)[4:]
+
+    def test_what_one_leaves_behind_goes_to_the_other_as_it_was_sent(self, address: Address) -> None:
+        address.hand_on([0, 1, 2, 0])
+        first, second = address.receivers
+        left = list(first.held.values())
+        address.go(first)
+        assert second.got[-len(left) :] == left
+        assert set(second.held.values()) == address.unanswered
+
+    def test_one_that_raises_keeps_nothing_from_the_other(self, address: Address) -> None:
+        address.receivers[0].raises = True
+        address.hand_on([0, 1, 2, 0])
+        other = address.receivers[1]
+        assert set(other.held.values()) == address.unanswered
+        assert len(other.got) == 4
+
+    def test_when_all_have_gone_their_senders_hear_it(self, address: Address) -> None:
+        address.hand_on([0, 1])
+        for receiver in list(address.receivers):
+            address.go(receiver)
+        assert [address.senders[number].answers[number + 1] for number in (0, 1)] == [Refusal.NO_CONSUMER] * 2
+        assert address.hand_on([2]) == 0
+        assert address.senders[2].answers == {3: Refusal.NO_CONSUMER}
+
+    def test_one_that_looks_at_each_gets_runs(self, address: Address) -> None:
+        for receiver in address.receivers:
+            receiver.encoded = False
+        assert address.hand_on([0, 1]) == 2
+        assert sorted(body for receiver in address.receivers for body in receiver.got) == list(address.who)[1:]
