@@ -411,6 +411,12 @@ for more with an offset."""
 WILL_BYTES_MAX: Final = 65_535
 """Payload of an AMQP client's last will, held while it is connected; as much as MQTT 3.1.1 allows a will."""
 
+ANYCAST_QUICK_S: Final = 0.005
+"""A consumer of an anycast address that answers sooner is not worth sharing out a few messages for."""
+
+ANYCAST_TOGETHER_MAX: Final = 32
+"""Messages such a consumer gets at once though others have none."""
+
 HEADER_USUAL_BYTES_MAX: Final = 32
 """An AMQP header section that is remembered as read: its five fields take 20 bytes at their longest."""
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from bridge.message import Run, Stored
 from edge.broker.delivery.consumer_group import RETURNED, ConsumerGroup, part_of
-from edge.broker.limits import TRANSIENT_BUFFER_BYTES_MIN
+from edge.broker.limits import ANYCAST_QUICK_S, ANYCAST_TOGETHER_MAX, TRANSIENT_BUFFER_BYTES_MIN
 from edge.broker.model.interfaces import Consumer, Figures, ManyOrigins, Origin, Outcome, Refusal
 from edge.broker.model.isolation import answered, delivered, delivered_each, delivered_encoded
 
@@ -27,19 +27,61 @@ class Together(NamedTuple):
         return Stored(position, 0, self.origin.run(position - self.position))
 
 
+class Pace:
+    """How many messages a consumer gets at once: twice as many as it has shown to answer in `limits.ANYCAST_QUICK_S`.
+
+    Few that come together are shared out among all consumers, which are done sooner so; but where answers take no time,
+    each consumer that gets some costs a write and a read more.
+    """
+
+    __slots__ = ("_begun_s", "_count", "_last", "_together")
+
+    def __init__(self) -> None:
+        self._begun_s = 0.0
+        self._count = 0
+        self._last = -1
+        """Position of the last message that is timed; -1: none is."""
+        self._together = 1
+
+    def share(self, even: int, now_s: float) -> int:
+        """How many it gets of what comes now, where an even part is so many."""
+        if self._last >= 0 and now_s - self._begun_s > ANYCAST_QUICK_S:
+            self._together = 1
+        return max(even, self._together)
+
+    def gave(self, count: int, last: int, now_s: float) -> None:
+        """It got so many, up to this position."""
+        if self._last < 0:
+            self._begun_s, self._count, self._last = now_s, count, last
+
+    def answered(self, first: int, last: int, now_s: Callable[[], float]) -> None:
+        """It has answered these."""
+        if not first <= self._last <= last:
+            return
+        if now_s() - self._begun_s <= ANYCAST_QUICK_S:
+            self._together = max(self._together, min(2 * self._count, ANYCAST_TOGETHER_MAX))
+        else:
+            self._together = 1
+        self._last = -1
+
+
 class AnycastGroup:
     """The consumers of one anycast address; an origin hears what the consumer of its message answered."""
 
     attempts = 0
     idle_now = True
 
-    def __init__(self, address: str, figures: Figures, credit_changed: Callable[[], None]) -> None:
+    def __init__(
+        self, address: str, figures: Figures, credit_changed: Callable[[], None], now_s: Callable[[], float]
+    ) -> None:
         """What is answered counts in `figures`; `credit_changed` is called when consumers may take more beyond what is
-        waiting: often."""
+        waiting: often. `now_s` is monotonic seconds."""
         self.pattern = address
         self.group = ConsumerGroup()
         self._credit_changed = credit_changed
         self._figures = figures
+        self._now_s = now_s
+        self._paces: dict[Consumer, Pace] = {}
         self._waiting: deque[Stored] = deque()
         self._waiting_bytes = 0
         self._waiting_count = 0
@@ -96,12 +138,16 @@ class AnycastGroup:
         count, first, taken = len(messages), self._position, 0
         self._position += count
         together = Together(first, origin)
-        even = self.group.share(count, count)
+        even, now_s = self.group.share(count, count), self._now_s()
         while taken < count and not self._waiting:
             consumer, credit = self.group.next_but(None)
             if consumer is None:
                 break
-            start, taken = taken, min(taken + min(even, credit), count)
+            pace = self._paces.get(consumer)
+            if pace is None:
+                pace = self._paces[consumer] = Pace()
+            start, taken = taken, min(taken + min(pace.share(even, now_s), credit), count)
+            pace.gave(taken - start, first + taken - 1, now_s)
             places = range(start, taken)
             self._origins.update(enumerate(zip(repeat(origin), places), first + start))
             held = self._outstanding.setdefault(consumer, {})
@@ -186,6 +232,9 @@ class AnycastGroup:
     def settle(self, consumer: Consumer, first: int, last: int, outcome: Outcome) -> None:
         """Pass the consumer's answer on to the origins; released messages go to another consumer."""
         held = self._outstanding.get(consumer, {})
+        pace = self._paces.get(consumer)
+        if pace is not None:
+            pace.answered(first, last, self._now_s)
         answers: dict[Origin, list[int]] = {}
         too_large = outcome is Outcome.TOO_LARGE
         returned = outcome in RETURNED or too_large
@@ -209,13 +258,7 @@ class AnycastGroup:
                 current, tokens = origin, answers.setdefault(origin, [])
             if origin is not None:
                 tokens.append(token)
-        for origin, tokens in answers.items():
-            if outcome is Outcome.ACCEPTED:
-                self._figures.acknowledged += len(tokens)
-                answered(origin, tokens, None)
-            else:
-                self._figures.refused += len(tokens)
-                answered(origin, tokens, Refusal.REJECTED)
+        self._answer(answers, None if outcome is Outcome.ACCEPTED else Refusal.REJECTED)
         if returned:
             if not self._pumping:
                 self._returned = 0
@@ -227,6 +270,7 @@ class AnycastGroup:
     def leave(self, consumer: Consumer, *, keep: bool = False) -> None:
         """What the consumer had not answered goes to the others; without others its origins hear so."""
         self.group.leave(consumer)
+        self._paces.pop(consumer, None)
         for excluded in self._too_large.values():
             excluded.discard(consumer)
         for position, stored in sorted(self._outstanding.pop(consumer, {}).items(), reverse=True):
@@ -241,9 +285,16 @@ class AnycastGroup:
         self._too_large.clear()
         self._waiting.clear()
         self._waiting_bytes = self._waiting_count = 0
-        for origin, tokens in refused.items():
-            self._figures.refused += len(tokens)
-            answered(origin, tokens, Refusal.NO_CONSUMER)
+        self._answer(refused, Refusal.NO_CONSUMER)
+
+    def _answer(self, answers: dict[Origin, list[int]], why: Refusal | None) -> None:
+        """Tell the origins: accepted, or refused for `why`."""
+        for origin, tokens in answers.items():
+            if why is None:
+                self._figures.acknowledged += len(tokens)
+            else:
+                self._figures.refused += len(tokens)
+            answered(origin, tokens, why)
 
     def withdraw(self, origin: Origin) -> None:
         """Nobody waits for answers to what `origin` sent: what no consumer has yet is dropped."""

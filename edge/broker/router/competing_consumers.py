@@ -30,12 +30,15 @@ class CompetingConsumers:
         figures: Figures,
         watchers: CreditWatchers,
         forget_routes: Callable[[], None],
+        now_s: Callable[[], float],
     ) -> None:
-        """`watchers` hear of the credit of anycast addresses, whose answers count in `figures`."""
+        """`watchers` hear of the credit of anycast addresses, whose answers count in `figures`; `now_s` is monotonic
+        seconds."""
         self.queues = queues
         self.anycast: dict[str, AnycastGroup] = {}
         self._addresses = addresses
         self._figures = figures
+        self._now_s = now_s
         self._watchers = watchers
         self._forget_routes = forget_routes
         self._pattern_consumers: FilterTree[Consumer] = FilterTree()
@@ -58,7 +61,7 @@ class CompetingConsumers:
         if group is None:
             if len(self.anycast) >= ANYCAST_GROUPS_MAX:
                 self._forget_anycast()
-            group = AnycastGroup(address, self._figures, partial(self._credit_changed, address))
+            group = AnycastGroup(address, self._figures, partial(self._credit_changed, address), self._now_s)
             self.anycast[address] = group
             for consumer in self._pattern_consumers.match(address):
                 group.join(consumer)

@@ -144,7 +144,7 @@ class Router:
             store,
             self.feeds,
             self._addresses,
-            competing=CompetingConsumers(queues, self._addresses, self.figures, watchers, routes.clear),
+            competing=CompetingConsumers(queues, self._addresses, self.figures, watchers, routes.clear, now_s),
             durable=DurableSubscriptions(
                 store, self.feeds, self._addresses, logs, self.names, routes.clear, limits.subscription_unused_s
             ),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from bridge.message import AMQP, Run, Stored
-from edge.broker.limits import TRANSIENT_BUFFER_BYTES_MIN
+from edge.broker.limits import ANYCAST_QUICK_S, TRANSIENT_BUFFER_BYTES_MIN
 from edge.broker.model import interfaces
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.model.interfaces import Outcome, Refusal, SubscribeOptions, Subscription
@@ -467,3 +467,63 @@ class TestHandedOn:
             receiver.encoded = False
         assert address.hand_on([0, 1]) == 2
         assert sorted(body for receiver in address.receivers for body in receiver.got) == list(address.who)[1:]
+
+
+class TestFew:
+    """Messages of a turn that are few: to all consumers, or to one that answers at once."""
+
+    @pytest.fixture
+    def address(self) -> Address:
+        address = Address()
+        for name in "xyz":
+            address.come(Receiver(name, 1000, encoded=True))
+        address.send(0, [0])
+        address.receivers[0].answer(0, Outcome.ACCEPTED)
+        return address
+
+    @staticmethod
+    def turn(address: Address, count: int, answered_after_s: float) -> int:
+        """Send, and have all answered; to how many consumers it went."""
+        address.hand_on([i % 3 for i in range(count)])
+        address.site.now += answered_after_s
+        busy = [receiver for receiver in address.receivers if receiver.held]
+        for receiver in busy:
+            for position in list(receiver.held):
+                receiver.answer(position, Outcome.ACCEPTED)
+        return len(busy)
+
+    def test_of_those_that_answer_at_once_one_gets_them_all(self, address: Address) -> None:
+        counts = [self.turn(address, 6, 0.001) for _ in range(9)]
+        assert counts[0] == 3
+        assert counts[-3:] == [1, 1, 1]
+        got = [len(receiver.got) for receiver in address.receivers]
+        self.turn(address, 6, 0.001), self.turn(address, 6, 0.001), self.turn(address, 6, 0.001)
+        assert [len(receiver.got) for receiver in address.receivers] == [count + 6 for count in got]  # in turns
+
+    def test_those_that_take_their_time_share_them(self, address: Address) -> None:
+        assert [self.turn(address, 6, 2 * ANYCAST_QUICK_S) for _ in range(9)] == [3] * 9
+
+    def test_one_gets_no_more_at_once_than_twice_what_it_has_answered(self, address: Address) -> None:
+        for count in (3, 3, 3, 6, 6, 6):
+            self.turn(address, count, 0.001)
+        before = {receiver.name: len(receiver.got) for receiver in address.receivers}
+        self.turn(address, 100, 0.001)
+        assert max(len(receiver.got) - before[receiver.name] for receiver in address.receivers) <= 40
+
+    def test_one_that_stops_answering_gets_its_part_again(self, address: Address) -> None:
+        for _ in range(9):
+            self.turn(address, 6, 0.001)
+        address.hand_on([0] * 6)  # one has them, and keeps them
+        address.site.now += 2 * ANYCAST_QUICK_S
+        stopped = next(receiver for receiver in address.receivers if receiver.held)
+        held = len(stopped.held)
+        for _ in range(3):
+            address.hand_on([0] * 6)
+        assert len(stopped.held) - held <= 2 * 3
+
+    def test_one_that_becomes_slow_shares_again(self, address: Address) -> None:
+        for _ in range(9):
+            self.turn(address, 6, 0.001)
+        for _ in range(3):
+            assert self.turn(address, 6, 2 * ANYCAST_QUICK_S) == 1
+        assert self.turn(address, 6, 2 * ANYCAST_QUICK_S) == 3
