@@ -125,6 +125,7 @@ def replay(lake: Lake, chosen: Chosen) -> Outcome:
     if rejects is None or there is None:
         return Outcome(0, 0)
     finish(lake, rejects)
+    rejects = lake.state("reject") or rejects  # those that left it just now are no candidates
     candidates = lake.read("reject", rejects.version).where(chosen.condition())
     keys = candidates.select(*MESSAGE, "ingest_date").distinct().localCheckpoint()
     dates = [row["ingest_date"] for row in keys.select("ingest_date").distinct().collect()]

@@ -13,6 +13,7 @@ import pytest
 from spark import registry, schemas
 from spark.decoding import reasons
 from spark.decoding.schema import BadSchema, PayloadSchema
+from spark.jobs import readings as readings_job
 from spark.jobs import replay
 from spark.jobs.replay import Chosen
 from spark.provenance import rows_changed
@@ -123,6 +124,28 @@ def test_what_could_not_be_read_is_read_once_when_it_can(lake: Lake, monkeypatch
     rejects = deltalake.DeltaTable(lake.path("reject"))
     assert made_of.beside["reject"].id == str(rejects.metadata().id)
     assert not rows_changed(rejects, made_of.beside["reject"].version)
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+def test_what_has_moved_is_not_read_again_when_a_pass_was_stopped_before_it_could_end_that(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    land(lake, message(0, address="a/x", body=b"up"))
+    run(lake, "readings")
+    registry.register(lake.at("payload_schemas"), PayloadSchema("a/+", "text"), NOW)
+    with monkeypatch.context() as patch:
+        _power_cut(patch, "append")
+        with pytest.raises(RuntimeError, match="power cut"):
+            replay.replay(lake, Chosen())
+    land(lake, message(0, address="b/x", body=b"down"))
+    for step in readings_job.JOB.steps:
+        if not isinstance(step, replay.Replay):
+            step.run(lake.for_job())
+    assert table(lake, "reject", "address") == [("a/x",), ("b/x",)]
+    replay.replay(lake, Chosen())
+    assert table(lake, "readings", "address") == [("a/x",)]
+    assert table(lake, "reject", "address") == [("b/x",)]
 
 
 @pytest.mark.spark
