@@ -140,7 +140,7 @@ def maintain(lake: Place) -> None:
 
 def _maintained(lake: Place, names: Sequence[str], *, by_need: bool = False) -> bool:
     """Look after these tables, or those of them that need it; False when one could not be."""
-    from spark import maintenance, remedy
+    from spark import conflict, maintenance, remedy
     from spark.jobs import catalog
 
     well = True
@@ -152,7 +152,8 @@ def _maintained(lake: Place, names: Sequence[str], *, by_need: bool = False) -> 
                 files = f"{done.files_before:>7,} -> {done.files_after:>6,} files {done.size / 1e6:>10,.1f} MB"
                 click.echo(f"{done.table:<20} {files} {done.deleted:>7,} deleted {done.seconds:>7.1f} s", err=True)
         except remedy.FAILURES as error:
-            click.echo(f"warning: table {name} was not maintained: {remedy.told(error)}", err=True)
+            why = "a job wrote it meanwhile; next time" if conflict.is_conflict(error) else remedy.told(error)
+            click.echo(f"warning: table {name} was not maintained: {why}", err=True)
             well = False
     return well
 
@@ -182,7 +183,7 @@ def _pass(lake: Place, jobs: list[Job], how: _Passes) -> None:
     closed = commands.as_private_as(lake)
     from spark import java, session
     from spark.connector.repository import ConnectorMissing
-    from spark.jobs import rounds, runner
+    from spark.jobs import rounds, runner, turn
 
     options = session.Options(
         master=how.master,
@@ -198,7 +199,7 @@ def _pass(lake: Place, jobs: list[Job], how: _Passes) -> None:
         _maintain_by_need(lake, jobs, steps)
 
     try:
-        with display, runner.opened(lake, options) as opened:
+        with display, turn.taken(lake), runner.opened(lake, options) as opened:
             display.session_ready()
             if how.rebuilds:
                 runner.forget(opened, jobs)
@@ -212,6 +213,9 @@ def _pass(lake: Place, jobs: list[Job], how: _Passes) -> None:
         if how.follow:
             sys.exit(0)
         click.echo("interrupted: the tables are consistent, and the next run continues", err=True)
+        sys.exit(FAILED)
+    except turn.PassRunning as error:
+        click.echo(f"error: {error}", err=True)
         sys.exit(FAILED)
     except (ConnectorMissing, java.JavaMissing) as error:
         click.echo(f"error: {error}", err=True)

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from spark.cli import analytics
-from spark.jobs import runner
+from spark.jobs import runner, turn
 from tests.spark import gold, lakes
 from tests.spark.lakes import message
 
@@ -69,6 +69,16 @@ class TestUsage:
         ):
             code, output = invoke("run", "--lake", lake, "--conf", f"spark.{name}=abc")
             assert (code, "AWS_SECRET_ACCESS_KEY" in output, "abc" in output) == (2, True, False), name
+
+    def test_a_second_pass_is_refused_while_one_runs(self, lake: Path) -> None:
+        with turn.taken(lake):
+            for command in ("run", "rebuild"):
+                code, output = invoke(command, "--lake", lake)
+                assert code == 1
+                assert f"another pass over {lake} is running (process {os.getpid()})" in output
+                assert "Wait until it has ended, or stop it" in output
+        with turn.taken(lake):
+            pass
 
     def test_bad_facts(self, lake: Path, tmp_path: Path) -> None:
         (tmp_path / "facts.json").write_text("[]")
