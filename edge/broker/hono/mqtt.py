@@ -117,6 +117,7 @@ class DeviceConnection(Interceptor):
             except DeviceError as failed:
                 error = failed
         if error is not None:
+            self._service.router.figures.refused += max(1, len(event.packet_ids))
             self._fail(plan, event.packet_ids, run.qos, error)
         return True
 
@@ -245,7 +246,6 @@ class DeviceConnection(Interceptor):
         """Report, and answer as the topic's ``on-error`` and the subscriptions to errors have it."""
         wanted = self._error_filter(plan)
         log.info("%s: %s refused: %d %s", self._publisher.name, plan.upload.endpoint.value, error.status, error)
-        self._service.router.figures.refused += max(1, len(packet_ids))
         if wanted is not None:
             for packet_id in packet_ids or (None,):
                 self._report(wanted, plan, packet_id, error)

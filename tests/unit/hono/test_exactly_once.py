@@ -47,6 +47,7 @@ def refused(site: Devices, peer: Peer, topic: str) -> None:
     site.store.failure = None
     site.store.put("test", "test", b"")
     site.settle()
+    assert site.router.figures.refused == 1
 
 
 @pytest.mark.parametrize("version", [4, 5])
