@@ -18,6 +18,7 @@ from deltalake.transaction import AddAction
 
 from cloud.place.data_file import written
 from cloud.place.place import Place
+from spark import conflict
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -30,13 +31,15 @@ BYTES_MAX = 100_000_000
 class Commit:
     """What is committed: under which transaction of which application, what is said of it, what it takes the place of.
 
-    `instead_of`: all rows, those of a partition (column, value), or none.
+    `instead_of`: all rows, those of a partition (column, value), or none. `begin`: the version that what is committed
+    goes on from, where it must not be another.
     """
 
     application: str
     version: int
     said: Mapping[str, str]
     instead_of: Literal["all"] | tuple[str, str] | None = None
+    begin: int | None = None
 
 
 def gathered(rows: DataFrame, row_bytes: int) -> pa.Table | None:
@@ -49,12 +52,13 @@ def gathered(rows: DataFrame, row_bytes: int) -> pa.Table | None:
 def write(place: Place, rows: pa.Table, commit: Commit) -> None:
     """Write rows with the columns of a table into it, unless it has taken this transaction.
 
-    Raises what delta-rs raises; of several writers of one transaction at the same moment one does.
+    Raises `Overtaken`, and what delta-rs raises; of several writers of an application at the same moment one does.
     """
     table = place.delta()
     applied = table.transaction_version(commit.application)
     if applied is not None and applied >= commit.version:
         return
+    conflict.check(place.name, applied, commit.begin, commit.version)
     fitting = rows.cast(pa.schema(table.schema().to_arrow()))
     partitions = table.metadata().partition_columns
     table.create_write_transaction(

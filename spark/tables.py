@@ -53,10 +53,14 @@ class FormatUnknown(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """Delta's transaction marker: a table takes each (`application`, `version`) once, in rising order of version."""
+    """Delta's transaction marker: a table takes each (`application`, `version`) once, in rising order of version.
+
+    `begin`: the version that it goes on from, where rows of another that lies between would be taken twice.
+    """
 
     application: str
     version: int
+    begin: int | None = None
 
     def options(self) -> dict[str, str]:
         """As options of Delta's writer."""
@@ -327,7 +331,7 @@ class Lake:
         found = gathered.gathered(fitted(rows, name), _schema(name).row_bytes)
         if found is not None:
             said = {} if made_of is None else {"userMetadata": made_of.text()}
-            commit = gathered.Commit(transaction.application, transaction.version, said, instead_of)
+            commit = gathered.Commit(transaction.application, transaction.version, said, instead_of, transaction.begin)
             gathered.write(self.at(name), found, commit)
         return found
 

@@ -10,11 +10,12 @@ What the outputs are made of stands in their commits (`spark.provenance`): the s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from spark import session
+from spark import conflict, session
 from spark.jobs.damage import Damage
 from spark.jobs.outcome import Outcome
 from spark.jobs.progress import Position, Span, spans
@@ -25,18 +26,14 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-class TakenMeanwhile(RuntimeError):
-    """Another program writes the outputs of a step at the same time. What it has taken is taken; nothing is lost."""
-
-
 @dataclass(frozen=True, slots=True)
 class Batch:
     """Commits of the source that were not taken yet, and the way to write what comes of them.
 
     `rows`     what they added; `count` of them, as the log counts or about.
     `made_of`  what the outputs are made of once they have taken this; None when that is no version of the source.
-    `begin`    where it begins; None: at the start. Every way to write raises `TakenMeanwhile` where another program has
-               taken some of it since, or has made the output anew.
+    `markers`  of each output: the transaction this is, and where it begins. Every way to write raises `Overtaken` where
+               another pass has taken some of it since, or has made the output anew.
     """
 
     lake: Lake
@@ -44,7 +41,6 @@ class Batch:
     count: int
     made_of: Provenance | None
     markers: Mapping[str, Transaction]
-    begin: Position | None = None
 
     def aside(self, rows: DataFrame) -> DataFrame:
         """`rows`, made in so few tasks at once that a job people wait for always finds a place for its own."""
@@ -53,27 +49,37 @@ class Batch:
 
     def append(self, output: str, rows: DataFrame, made_of: Provenance | None = None) -> None:
         """Append `rows` to a table, once. `made_of`: what the commit says instead of this batch's."""
-        self.lake.append(output, rows, self._turn(output), made_of if made_of is not None else self.made_of)
+        with self._once(output):
+            self.lake.append(output, rows, self.markers[output], made_of if made_of is not None else self.made_of)
 
     def fold(self, output: str, rows: DataFrame, how: Mapping[str, str]) -> DataFrame:
         """Fold partial aggregates of this batch into a table, once, and return them; see `Lake.fold`."""
-        return self.lake.fold(output, rows, how, self._turn(output), self.made_of)
+        partials = [rows]  # as another pass has folded them, where it was at it at the same moment
+        with self._once(output):
+            partials.append(self.lake.fold(output, rows, how, self.markers[output], self.made_of))
+        return partials[-1]
 
     def overwrite(self, output: str, rows: DataFrame) -> None:
         """Put `rows` in place of all of a table, once."""
-        self.lake.overwrite(output, rows, self._turn(output), self.made_of)
+        with self._once(output):
+            self.lake.overwrite(output, rows, self.markers[output], self.made_of)
 
-    def _turn(self, output: str) -> Transaction:
-        """Under which transaction an output takes this batch: a higher one than it has taken, of the same job, does not
-        show that it has some of the rows already. Raises `TakenMeanwhile`."""
-        turn, table = self.markers[output], self.lake.at(output).delta()
-        if not turn.application.endswith(f"/{table.metadata().id}"):
-            raise TakenMeanwhile(f"table {output} was made anew by another program meanwhile: let one run at a time")
-        applied = table.transaction_version(turn.application)
-        begun = self.begin.marker() if self.begin is not None else -1
-        if applied is not None and begun < applied < turn.version:
-            raise TakenMeanwhile(f"another program writes table {output} at the same time: let one run at a time")
-        return turn
+    @contextmanager
+    def _once(self, output: str) -> Iterator[None]:
+        """Around what writes this batch to a table. Raises `Overtaken` where another pass has written a part of it, or
+        has made the table anew."""
+        marker, place = self.markers[output], self.lake.at(output)
+
+        def applied() -> int | None:
+            table = place.delta()
+            if not marker.application.endswith(f"/{table.metadata().id}"):
+                raise conflict.Overtaken(output)
+            return table.transaction_version(marker.application)
+
+        # Spark's connector looks only whether this marker, or a later one, was applied.
+        conflict.check(output, applied(), marker.begin, marker.version)
+        with conflict.settled(output, lambda: (applied() or 0) >= marker.version):
+            yield
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,16 +122,16 @@ class Following:
         damage = Damage(lake, self.source, self.name)
         rows_in = 0
         ended = furthest if furthest != begin else None
-        done = begin
+        end = begin.marker() if begin is not None else -1
         for span in spans(lake, self.source, source, begin, ended, self.batch_rows):
             made_of = self._made_of(lake, source, span)
-            markers = {name: Transaction(application, span.end.marker()) for name, application in applications.items()}
+            taken, end = end, span.end.marker()
+            markers = {name: Transaction(application, end, taken) for name, application in applications.items()}
             session.fit(lake.session, few=span.rows <= self.few_rows)
             for files, rows in damage.attempts(span):
                 with damage.noticed(files):
-                    self.take(Batch(lake, rows, span.rows, made_of, markers, done))
+                    self.take(Batch(lake, rows, span.rows, made_of, markers))
                     rows_in += sum(file.rows or 0 for file in files)
-            done = span.end
         written = sum(lake.rows_written(name, state.version) for name, state in before.items())
         return Outcome(rows_in, written, damage.notes)
 

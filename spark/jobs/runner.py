@@ -19,7 +19,7 @@ from deltalake.exceptions import TableNotFoundError
 
 from cloud.place.folder import Folder
 from cloud.place.place import Place, Somewhere, place_of
-from spark import remedy, schemas, session, verification
+from spark import conflict, remedy, schemas, session, verification
 from spark.delta_log import LogDamaged
 from spark.jobs import catalog, stamps
 from spark.jobs.outcome import Job
@@ -174,8 +174,11 @@ def _done(lake: Lake, job: Job) -> Step:
     except INTEGRITY_ERRORS as error:
         return Step(job.name, "failed", seconds=time.monotonic() - started, error=str(error), integrity=True)
     except Exception as error:
-        wrong = _damaged(lake, job)
         seconds = time.monotonic() - started
+        if isinstance(error, conflict.Overtaken) or conflict.is_conflict(error):
+            overtaken = error if isinstance(error, conflict.Overtaken) else conflict.Overtaken()
+            return Step(job.name, "failed", seconds=seconds, error=str(overtaken))
+        wrong = _damaged(lake, job)
         return Step(job.name, "failed", seconds=seconds, error=wrong or _first_lines(error), integrity=bool(wrong))
     seconds = time.monotonic() - started
     return Step(

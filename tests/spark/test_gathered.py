@@ -16,6 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from cloud.place.folder import Folder
 from spark import gathered, schemas, verification
+from spark.conflict import Overtaken
 from spark.gathered import Commit
 from spark.jobs import catalog, runner
 from spark.provenance import Provenance, State
@@ -60,6 +61,15 @@ def test_of_two_who_write_a_transaction_at_once_one_does(place: Folder, monkeypa
         gathered.write(place, rows("a"), Commit("job", 1, SAID))
     monkeypatch.undo()
     assert keys(place) == ["a"]
+
+
+def test_what_goes_on_from_another_place_is_not_written(place: Folder) -> None:
+    gathered.write(place, rows("a"), Commit("job", 3, SAID, begin=0))
+    with pytest.raises(Overtaken, match="another pass"):
+        gathered.write(place, rows("a", "b"), Commit("job", 5, SAID, begin=2))
+    gathered.write(place, rows("a"), Commit("job", 3, SAID, begin=2))
+    gathered.write(place, rows("b"), Commit("job", 5, SAID, begin=3))
+    assert keys(place) == ["a", "b"]
 
 
 def test_what_takes_the_place_of_a_partition_leaves_the_others(place: Folder) -> None:

@@ -18,6 +18,7 @@ from spark import warmup
 from spark.decoding import reasons
 from spark.decoding.limits import BODY_BYTES_MAX, VALUES_MAX
 from spark.jobs import catalog, runner
+from spark.jobs.following import Following
 from spark.report import queries
 from spark.tables import Lake
 from spark.transforms import readings, rollups
@@ -185,6 +186,36 @@ def test_a_batch_that_reached_one_table_only_is_finished_with_the_rows_it_had(
     for name in ("rollup_1h", "rollup_1d"):
         found = table(lake, name, "count", "sum", "last", "p50")
         assert found == [(30, sum(n + 0.5 for n in range(30)), 29.5, 14.5)]
+
+
+@pytest.mark.parametrize("few", [True, False])
+def test_of_two_passes_at_once_none_takes_a_message_twice(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, few: bool
+) -> None:
+    """The other one began at the same place with a message less, and ends while this one computes its batch."""
+    own = Lake(lake.session, lake.place, few=few)
+    land(own, reading(0, 1.0, START))
+    run(own, "readings")
+    land(own, reading(1, 2.0, START))
+    other, (job,) = Lake(own.session, own.place, few=True).pin(), catalog.chosen(["readings"])
+    land(own, reading(2, 3.0, START))
+    positions = Following._positions
+
+    def beside(self: Following, *arguments: Any) -> Any:
+        found = positions(self, *arguments)
+        if self.name == "readings" and len(reads) < 3:
+            reads.append(1)
+            if len(reads) == 2:  # this pass knows now where it begins
+                job.run(other.for_job())
+        return found
+
+    reads: list[int] = []
+    monkeypatch.setattr(Following, "_positions", beside)
+    (step,) = runner.one_pass(own, [job], lambda _: None)
+    assert (step.state, step.integrity, "the next pass goes on" in (step.error or "")) == ("failed", False, True)
+    assert table(own, "readings", "sequence") == [(0,), (1,)]
+    run(own, "readings")
+    assert table(own, "readings", "sequence") == [(0,), (1,), (2,)]
 
 
 def test_a_lost_table_rebuilds_everything_downstream(lake: Lake) -> None:

@@ -9,8 +9,9 @@ import pyarrow as pa
 import pytest
 
 from spark import gathered
+from spark.conflict import Overtaken
 from spark.jobs import catalog, progress
-from spark.jobs.following import Batch, TakenMeanwhile
+from spark.jobs.following import Batch
 from spark.jobs.outcome import Job
 from spark.jobs.progress import BATCH_ROWS_MAX, Position, SourceLost, spans
 from spark.tables import Lake, Transaction
@@ -69,9 +70,9 @@ def test_what_another_program_has_taken_some_of_is_not_taken_again(
 ) -> None:
     lake = _Counted(cast(Any, None), tmp_path)
     state = lake.ensure("gateway_backlog")
-    turn = Transaction(f"backlog@1/source/{state.id}", Position(7).marker())
-    begin = None if at_first else Position(4)
-    batch = Batch(lake, cast(Any, None), 1, None, {"gateway_backlog": turn}, begin)
+    begin = -1 if at_first else Position(4).marker()
+    turn = Transaction(f"backlog@1/source/{state.id}", Position(7).marker(), begin)
+    batch = Batch(lake, cast(Any, None), 1, None, {"gateway_backlog": turn})
     if taken_by_others is not None:
         place = lake.at("gateway_backlog")
         nothing = pa.schema(place.delta().schema().to_arrow()).empty_table()
@@ -79,7 +80,7 @@ def test_what_another_program_has_taken_some_of_is_not_taken_again(
     if goes and not (at_first and taken_by_others is SAME):
         batch.append("gateway_backlog", cast(Any, None))
     else:
-        with pytest.raises(TakenMeanwhile, match="at the same time"):
+        with pytest.raises(Overtaken, match="gateway_backlog was changed"):
             batch.append("gateway_backlog", cast(Any, None))
     assert lake.appended == (goes and not (at_first and taken_by_others is SAME))
 
@@ -89,7 +90,7 @@ def test_what_another_program_has_made_anew_is_not_written(tmp_path: Path) -> No
     lake = _Counted(cast(Any, None), tmp_path)
     turn = Transaction(f"backlog@1/source/{lake.ensure('gateway_backlog').id}", Position(7).marker())
     lake.recreate("gateway_backlog")
-    with pytest.raises(TakenMeanwhile, match="made anew"):
+    with pytest.raises(Overtaken, match="gateway_backlog was changed"):
         Batch(lake, cast(Any, None), 1, None, {"gateway_backlog": turn}).append("gateway_backlog", cast(Any, None))
     assert lake.appended == 0
 
