@@ -15,7 +15,7 @@ import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import date
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import unquote
 
@@ -23,12 +23,13 @@ import deltalake
 import pyarrow as pa
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark text uses
-from pyspark.sql.types import StructType, TimestampType
+from pyspark.sql.types import StructType
 
 from cloud.place.place import Place, Somewhere, place_of
-from spark import delta_log, gathered, remedy, schemas
+from spark import delta_log, folding, gathered, remedy, schemas
 from spark.provenance import Provenance, State, state_of, versions
 from spark.remedy import TableUnreadable
+from spark.replacement import ROWS, Replacement
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
@@ -36,8 +37,9 @@ if TYPE_CHECKING:
 
 _NOTING = threading.Lock()
 """Jobs run side by side, and one of them makes the table of notes."""
-_PARTIALS = "waypost_partials"
-"""The view that a fold reads its rows by; each job's session has its own."""
+_CHOSEN = "waypost_chosen"
+"""The view that a removal reads its rows by; each job's session has its own."""
+_USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 _READER_FEATURES = frozenset({"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"})
 """Features of Delta under which the rows of a table are still what its data files have."""
 _COLUMN_MAPPING_READER_VERSION = 2
@@ -275,7 +277,7 @@ class Lake:
         """Fold partial aggregates into a table, in one commit, unless `transaction` was applied.
 
         A row whose keys are there becomes, column by column, what `how` says in SQL of `old` and `new`; others are
-        added. Only files that hold such a row are written anew. `rows` is computed once, and returned as it is kept.
+        added. Files without such a row stay, but for small ones. `rows` is computed once, and returned as it is kept.
         """
         table = _schema(name)
         if set(how) != set(table.columns.names) - set(table.keys) - set(table.partition_by):
@@ -287,31 +289,45 @@ class Lake:
         if empty and self._few and (written := self._written_here(name, rows, transaction, made_of)) is not None:
             return self.session.createDataFrame(written, table.columns) if written.num_rows else self._nothing(name)
         partials = fitted(rows, name).localCheckpoint()
-        if empty:
-            self.append(name, partials, transaction, made_of)
-            return partials
-        partials.createOrReplaceTempView(_PARTIALS)
-        matched = " AND ".join([f"old.{key} <=> new.{key}" for key in table.keys] + _where(table, partials))
-        changes = ", ".join(f"{column} = {expression}" for column, expression in how.items())
-        with self._told_by_settings(transaction, made_of):
-            self.session.sql(
-                f"MERGE INTO delta.`{self.path(name)}` AS old USING {_PARTIALS} AS new ON {matched} "
-                f"WHEN MATCHED THEN UPDATE SET {changes} WHEN NOT MATCHED THEN INSERT *"
-            )
+        extents = folding.extents(partials, table)
+        with self._told_by_settings(made_of):
+            replacement = Replacement(self.session, self.path(name))
+            if replacement.taken(transaction.application) < transaction.version:
+                held = self._held(name, replacement.version, partials, extents)
+                old = self.rows_of(name, [each.file for each in held])
+                written = self._by_partition(folding.folded(old, partials, table, how) if held else partials, table)
+                changed = sum(extent.rows for extent in extents)
+                replacement.commit(written, held, transaction.application, transaction.version, changed)
         return partials
+
+    def _held(self, name: str, version: int, rows: DataFrame, extents: Sequence[folding.Extent]) -> list[folding.Held]:
+        """The files of a table that are to be folded with these rows: all that have a row of the same key, and those
+        that may have one where that is no more to write than the rows are."""
+        self.check_readable(name, version)
+        held = folding.can_hold(self.opened(name, version), _schema(name), extents)
+        if sum(each.file.rows or 0 for each in held) <= sum(extent.rows for extent in extents):
+            return held
+        old = self.rows_of(name, [each.file for each in held])
+        holding = folding.holding(old, rows, _schema(name))
+        return [each for each in held if folding.name_of(each.file.path) in holding]
+
+    def _by_partition(self, rows: DataFrame, table: schemas.Table) -> DataFrame:
+        """One task for each partition where one is enough, so that there is a file of each and not one a task."""
+        one_task = self.session.conf.get("spark.sql.shuffle.partitions") == "1"
+        return rows if one_task or not table.partition_by else rows.hint("rebalance", *table.partition_by)
 
     def remove(self, name: str, keys: DataFrame, on: Sequence[str], condition: str) -> None:
         """Remove the rows of a table that are equal to a row of `keys` in the columns `on` and fulfil `condition`, SQL
         of `old`. Only files that hold such a row are written anew; done again it changes nothing."""
         chosen = keys.select(*on).localCheckpoint()
-        chosen.createOrReplaceTempView(_PARTIALS)
+        chosen.createOrReplaceTempView(_CHOSEN)
         matched = " AND ".join([f"old.{column} <=> new.{column}" for column in on])
         partitions = [column for column in _schema(name).partition_by if column in on]
         for column in partitions:
             found = ", ".join(_literal(row[0]) for row in chosen.select(column).distinct().collect())
             matched += f" AND old.{column} IN ({found})" if found else " AND false"
         self.session.sql(
-            f"MERGE INTO delta.`{self.path(name)}` AS old USING {_PARTIALS} AS new "
+            f"MERGE INTO delta.`{self.path(name)}` AS old USING {_CHOSEN} AS new "
             f"ON {matched} AND {condition} WHEN MATCHED THEN DELETE"
         )
 
@@ -336,23 +352,16 @@ class Lake:
         return found
 
     @contextmanager
-    def _told_by_settings(self, transaction: Transaction, made_of: Provenance | None) -> Iterator[None]:
-        """SQL has no options: marker and provenance of a MERGE are settings of the session, which is this job's own."""
-        settings = {
-            "spark.databricks.delta.write.txnAppId": transaction.application,
-            "spark.databricks.delta.write.txnVersion": str(transaction.version),
-            # The partials are a copy already.
-            "spark.databricks.delta.merge.materializeSource": "none",
-        }
-        if made_of is not None:
-            settings["spark.databricks.delta.commitInfo.userMetadata"] = made_of.text()
-        for key, value in settings.items():
-            self.session.conf.set(key, value)
+    def _told_by_settings(self, made_of: Provenance | None) -> Iterator[None]:
+        """Provenance of a commit that has no options: a setting of the session, which is this job's own."""
+        if made_of is None:
+            yield
+            return
+        self.session.conf.set(_USER_METADATA, made_of.text())
         try:
             yield
         finally:
-            for key in settings:
-                self.session.conf.unset(key)
+            self.session.conf.unset(_USER_METADATA)
 
     def _open(self, name: str) -> deltalake.DeltaTable | None:
         pinned = self._pinned.get(name)
@@ -386,42 +395,14 @@ class Lake:
 
 
 def _rows_written(entry: delta_log.Entry) -> int:
-    if entry.info.get("operation") == "MERGE":  # which writes rows again that stay what they were
-        metrics = entry.info.get("operationMetrics") or {}
-        return int(metrics.get("numTargetRowsInserted", 0)) + int(metrics.get("numTargetRowsUpdated", 0))
-    return sum(file.rows or 0 for file in entry.added)
-
-
-def _where(table: schemas.Table, rows: DataFrame) -> list[str]:
-    """Which files of `table` can hold the keys of `rows`, as conditions that Delta prunes by."""
-    times = [key for key in table.keys if isinstance(table.columns[key].dataType, TimestampType)]
-    found = (
-        rows.agg(
-            *(F.collect_set(column).alias(f"in_{column}") for column in table.partition_by),
-            *(extreme(column).alias(f"{extreme.__name__}_{column}") for column in times for extreme in (F.min, F.max)),
-        ).first()
-        if table.partition_by or times
-        else None
-    )
-    if found is None:
-        return []
-    partitions = (
-        f"old.{column} IN ({', '.join(map(_literal, found[f'in_{column}']))})"
-        for column in table.partition_by
-        if found[f"in_{column}"]
-    )
-    spans = (
-        f"old.{column} BETWEEN {_literal(found[f'min_{column}'])} AND {_literal(found[f'max_{column}'])}"
-        for column in times
-        if found[f"min_{column}"] is not None
-    )
-    return [*(f"old.{column} = new.{column}" for column in table.partition_by), *partitions, *spans]
+    if entry.info.get("operation") == "MERGE":  # what stays is written again where rows are removed
+        return 0
+    changed = (entry.info.get("tags") or {}).get(ROWS)  # and where some are folded
+    return int(changed) if changed is not None else sum(file.rows or 0 for file in entry.added)
 
 
 def _literal(value: object) -> str:
-    """A partition's value or a time as SQL."""
-    if isinstance(value, datetime):
-        return f"TIMESTAMP'{value.astimezone(UTC):%Y-%m-%d %H:%M:%S.%f}Z'"
+    """A partition's value as SQL."""
     return f"DATE'{value}'" if isinstance(value, date) else repr(value)
 
 
