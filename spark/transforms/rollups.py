@@ -56,7 +56,7 @@ def by_day(hours: DataFrame) -> DataFrame:
 
 
 def _windows(readings: DataFrame, unit: str) -> DataFrame:
-    return (
+    found = (
         readings.where(F.col("value").isNotNull())
         .withColumn("window_start", F.date_trunc(unit, "event_time"))
         .groupBy(*_SERIES, "window_start")
@@ -65,29 +65,17 @@ def _windows(readings: DataFrame, unit: str) -> DataFrame:
             F.min("value").alias("min"),
             F.max("value").alias("max"),
             F.sum("value").alias("sum"),
-            F.max_by("value", _order("event_time", "sequence")).alias("last"),
-            F.max("event_time").alias("last_at"),
-            F.max_by("sequence", _order("event_time", "sequence")).alias("last_sequence"),
+            _newest("event_time", "sequence", "value"),
             F.count_if("suspect").alias("suspect"),
             F.max("ingested_at").alias("revised_at"),
             F.kll_sketch_agg_double("value").alias("sketch"),
         )
     )
-
-
-def _order(at: str, sequence: str) -> Column:
-    """A time and then a sequence as one number.
-
-    A struct of the two would say the same, but makes Spark sort where it could hash. Microseconds take 18 digits, a
-    sequence 19: together they fit a decimal's 38.
-    """
-    digits = F.lit("10000000000000000000").cast("decimal(20,0)")
-    return F.unix_micros(at).cast("decimal(19,0)") * digits + F.col(sequence).cast("decimal(19,0)")
+    return _with_last(found)
 
 
 def _wider(windows: DataFrame, unit: str) -> DataFrame:
-    newest = _order("last_at", "last_sequence")
-    return (
+    found = (
         windows.withColumn("window_start", F.date_trunc(unit, "window_start"))
         .groupBy(*_SERIES, "window_start")
         .agg(
@@ -95,21 +83,34 @@ def _wider(windows: DataFrame, unit: str) -> DataFrame:
             F.min("min").alias("min"),
             F.max("max").alias("max"),
             F.sum("sum").alias("sum"),
-            F.max_by("last", newest).alias("last"),
-            F.max("last_at").alias("last_at"),
-            F.max_by("last_sequence", newest).alias("last_sequence"),
+            _newest("last_at", "last_sequence", "last"),
             F.sum("suspect").alias("suspect"),
             F.max("revised_at").alias("revised_at"),
             F.kll_merge_agg_double("sketch").alias("sketch"),
         )
     )
+    return _with_last(found)
+
+
+def _newest(at: str, sequence: str, value: str) -> Column:
+    """The highest of time, sequence and value together. It hashes because there is a sketch beside it: without one
+    Spark would sort for a maximum of several columns."""
+    return F.max(F.struct(F.col(at).alias("at"), F.col(sequence).alias("sequence"), F.col(value).alias("value"))).alias(
+        "newest"
+    )
+
+
+def _with_last(rolled: DataFrame) -> DataFrame:
+    newest = {"last": "newest.value", "last_at": "newest.at", "last_sequence": "newest.sequence"}
+    return rolled.withColumns({name: F.col(field) for name, field in newest.items()})
 
 
 def _finished(rolled: DataFrame, table: schemas.Table) -> DataFrame:
+    quantiles = F.kll_sketch_get_quantile_double("sketch", F.array(F.lit(0.5), F.lit(0.95)))
     columns = {
         "mean": F.col("sum") / F.col("count"),
-        "p50": F.kll_sketch_get_quantile_double("sketch", F.lit(0.5)),
-        "p95": F.kll_sketch_get_quantile_double("sketch", F.lit(0.95)),
+        "p50": quantiles[0],
+        "p95": quantiles[1],
         "event_date": kept_under("window_start"),
         "event_hour": hour_kept_under("window_start"),
     }
