@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from tests.bench.comparison import Benchmark, Settings
 from tests.bench.load import LoadFailed, LoadGenerators
@@ -57,6 +57,9 @@ _BREAKDOWNS = f"""
     ) AS steps WHERE value >= {THRESHOLD} AND before < {THRESHOLD} GROUP BY {_SERIES}"""
 _STATISTICS = f"""
     SELECT {_SERIES}, avg(value), var_samp(value), approx_count_distinct(value) FROM readings GROUP BY {_SERIES}"""
+
+
+Answer = TypeVar("Answer")
 
 
 class Question(NamedTuple):
@@ -134,6 +137,12 @@ QUESTIONS: Final = (
 
 def write(table: Path, rows: int) -> None:
     """A table of readings: a fleet's series in the order of time, as many files as a hub that compacts has."""
+    for _ in commits(table, rows):
+        pass
+
+
+def commits(table: Path, rows: int) -> Iterator[int]:
+    """The same commit by commit: goes on with the next one when it is asked for it. How many rows each has."""
     import deltalake  # noqa: PLC0415
     import numpy as np  # noqa: PLC0415
     import pyarrow as pa  # noqa: PLC0415
@@ -171,6 +180,7 @@ def write(table: Path, rows: int) -> None:
         arrays = [pa.array(columns[field.name]).cast(field.type) for field in schema]
         written = pa.Table.from_arrays(arrays, schema=schema)
         deltalake.write_deltalake(table, written, mode="append", partition_by=["event_date"])
+        yield len(number)
 
 
 def _of_spark(spark: SparkSession, question: Question) -> int:
@@ -183,7 +193,8 @@ def _of_spark(spark: SparkSession, question: Question) -> int:
     return int(seen.get["rows"])
 
 
-def _of_duckdb(files: Sequence[str], question: Question) -> int:
+def of_duckdb(files: Sequence[str], question: Question) -> int:
+    """Rows of the answer."""
     import duckdb  # noqa: PLC0415
 
     with duckdb.connect() as connection:
@@ -192,33 +203,34 @@ def _of_duckdb(files: Sequence[str], question: Question) -> int:
         return int(connection.sql(question.sql).to_arrow_table().num_rows)
 
 
-def _of_polars(files: Sequence[str], question: Question) -> int:
+def of_polars(files: Sequence[str], question: Question) -> int:
+    """Rows of the answer."""
     import polars as pl  # noqa: PLC0415
 
     return question.frame(pl.scan_parquet(list(files), hive_partitioning=True)).collect().height
 
 
-def _taken(ask: Callable[[], int]) -> tuple[float, int]:
-    """(seconds, rows of the answer)."""
+def taken(ask: Callable[[], Answer]) -> tuple[float, Answer]:
+    """Seconds, and the answer."""
     begin = time.perf_counter()
-    rows = ask()
-    return time.perf_counter() - begin, rows
+    answer = ask()
+    return time.perf_counter() - begin, answer
 
 
 def _asked(spark: SparkSession, files: Sequence[str], rows: int, rounds: int) -> Iterator[Result]:
     for question in QUESTIONS:
         ask: dict[str, Callable[[], int]] = {
             "waypost": partial(_of_spark, spark, question),
-            "duckdb": partial(_of_duckdb, files, question),
-            "polars": partial(_of_polars, files, question),
+            "duckdb": partial(of_duckdb, files, question),
+            "polars": partial(of_polars, files, question),
         }
-        answers = {name: _taken(each)[1] for name, each in ask.items()}  # once for nothing: Java compiles
+        answers = {name: taken(each)[1] for name, each in ask.items()}  # once for nothing: Java compiles
         if len(set(answers.values())) != 1:
             raise LoadFailed(f"{question.name}: the answers differ in their rows: {answers}")
         rates: dict[str, list[float]] = {name: [] for name in ask}
         for _ in range(rounds):
             for name, each in ask.items():
-                rates[name].append(rows / _taken(each)[0])
+                rates[name].append(rows / taken(each)[0])
         median = {name: statistics.median(found) for name, found in rates.items()}
         say(f"  {question.name}, {rows:,} rows: " + ", ".join(f"{name} {rate:,.0f}" for name, rate in median.items()))
         goal: Goal | None = None

@@ -19,6 +19,7 @@ from tests.bench import (
     pace,
     passes,
     retained,
+    rollups,
     unlike,
     writes,
 )
@@ -215,6 +216,7 @@ CASES: Final[dict[str, Benchmark]] = {
         figures.BENCHMARK,
         analytics.BENCHMARK,
         passes.BENCHMARK,
+        rollups.BENCHMARK,
         commits.BENCHMARK,
         gold.BENCHMARK,
         many_gateways.BENCHMARK,
