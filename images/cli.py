@@ -96,6 +96,7 @@ def package(cache: Path | None, mirror: str | None, machine: str | None, out: Pa
 )
 @fresh_option
 @into_option
+@click.option("--url", metavar="URL", help="Of the folder Raspberry Pi Imager fetches it from.  [default: --out]")
 def build(
     cache: Path | None,
     mirror: str | None,
@@ -104,24 +105,35 @@ def build(
     certificate: Path | None,
     fresh: bool,
     out: Path,
+    url: str | None,
 ) -> None:
     """Make the image of a card, compressed and signed.
 
-    Beside it are its block map, checksums, signature and bill of materials. Needs root. It takes ten minutes the first
-    time, with downloads; five when only the gateway has changed, one when only our files over Debian have; much more on
-    a busy machine. Without --key a key made for this machine signs it, which is good for trying out.
+    Beside it are its block map, checksums, signature and bill of materials, and the list that Raspberry Pi Imager reads.
+
+    Needs root. It takes ten minutes the first time, with downloads; five when only the gateway has changed, one when only
+    our files over Debian have; much more on a busy machine. Without --key a key made for this machine signs it, which is
+    good for trying out.
 
     \b
     For a Raspberry Pi 4:
       sudo waypost image build --board pi4 --out ./images
     """
     from images.building import build_image
+    from images.disk import imager
+    from images.disk.building import name
     from images.output import copy_file
     from images.steps import Steps, default_cache
 
+    _require_fetchable(url)
     folder = cache or default_cache()
-    for file in sorted(build_image(Steps(folder), folder, board, mirror, (key, certificate), fresh=fresh).iterdir()):
-        click.echo(copy_file(file, out))
+    made = build_image(Steps(folder), folder, board, mirror, (key, certificate), fresh=fresh)
+    for file in sorted(made.iterdir()):
+        if file.name != imager.FILE:
+            click.echo(copy_file(file, out))
+    told = out / f"{name(board)}.imager.json"
+    told.write_text(imager.listed((made / imager.FILE).read_text(), url or out.resolve().as_uri()))
+    click.echo(told)
 
 
 @image.command()
@@ -164,8 +176,7 @@ def bundle(
     from images.output import copy_file
     from images.steps import Steps, default_cache
 
-    if url is not None and not url.startswith(("https://", "http://")):
-        raise ImageError(f"--url {url}: gateways fetch from https://host/path", code=USAGE)
+    _require_fetchable(url)
     folder = cache or default_cache()
     made = build_bundle(Steps(folder), folder, mirror, (key, certificate), fresh=fresh)
     click.echo(copy_file(made.file, out))
@@ -214,6 +225,12 @@ def run_image(img: Path, ports: tuple[str, ...], disk: Path | None, screenshot: 
         said = machine.watched(words, until or machine.SERVES, machine.SERVES_S)
         screenshot.write_text(screen.picture(said, img.name), encoding="utf-8")
         click.echo(screenshot)
+
+
+def _require_fetchable(url: str | None) -> None:
+    """Raises ImageError."""
+    if url is not None and not url.startswith(("https://", "http://")):
+        raise ImageError(f"--url {url}: it is fetched from https://host/path", code=USAGE)
 
 
 def _frozen(steps: Steps, machine: str | None, mirror: str | None) -> tuple[Path, str]:

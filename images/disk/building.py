@@ -10,8 +10,9 @@ from typing import Final
 from edge.card.location import FILE
 from edge.card.text import text_of
 from images import source
-from images.disk import bmap, filesystem, sbom, signing
+from images.disk import bmap, filesystem, imager, sbom, signing
 from images.disk.signing import Keys
+from images.frozen import foreign
 from images.programs import require, run
 from images.rootfs import building as rootfs
 from images.steps import Input, Steps, key, remove
@@ -160,20 +161,11 @@ def hand_out(folder: Path, board: str, image: Path, system: Path, keys: Keys, lo
     run("zstd", "--quiet", "--force", "-T0", LEVEL, image, "-o", compressed, log=log)
     root_hash = (system / "root.sha256").read_text().strip()
     packages = sbom.packages((system / "status").read_text())
-    document = sbom.document(name(board), packages, root_hash, source.date())
+    document = sbom.document(name(board), packages, foreign.pinned(), root_hash, source.date())
     Path(f"{target}.spdx.json").write_text(json.dumps(document, indent=1, sort_keys=True) + "\n")
-    entry = {
-        "name": f"Waypost {source.version()} ({NAMES[board]})",
-        "description": "Messaging gateway that survives the power cut",
-        "url": compressed.name,
-        "extract_size": image.stat().st_size,
-        "extract_sha256": filesystem.digest(image),
-        "image_download_size": compressed.stat().st_size,
-        "image_download_sha256": filesystem.digest(compressed),
-        "release_date": sbom.when(source.date())[:10],
-        "devices": TAGS[board],
-    }
-    Path(f"{target}.imager.json").write_text(json.dumps({"os_list": [entry]}, indent=1) + "\n")
+    title = f"Waypost {source.version()} ({NAMES[board]})"
+    entry = imager.entry(title, image, compressed, sbom.when(source.date())[:10], TAGS[board])
+    (folder / imager.FILE).write_text(entry)
     (folder / "root.sha256").write_text(f"{root_hash}\n")
     files = sorted(path for path in folder.iterdir() if path.name.startswith(target.name))
     sums = folder / f"{target.name}.sha256"

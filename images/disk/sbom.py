@@ -1,12 +1,15 @@
-"""The bill of materials of an image: every Debian package in it, as SPDX 2.3."""
+"""The bill of materials of an image, as SPDX 2.3: its Debian packages, and the Python packages in the gateway."""
 
 from __future__ import annotations
 
 import datetime
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
+from urllib.parse import quote
 
+OURS: Final = "waypost"
+"""The package that is none of Debian's."""
 NAMESPACE: Final = uuid.UUID("a4c3a9f2-6d0e-5f0d-9f0e-0d7b4f9f6c11")
 
 
@@ -32,27 +35,27 @@ def packages(status: str) -> list[Package]:
     return sorted(found)
 
 
-def document(name: str, installed: Sequence[Package], root_hash: str, date: int) -> dict[str, Any]:
-    """The document of an image whose root file system has this hash."""
-    root = "SPDXRef-image"
-    entries = [
-        {
-            "SPDXID": f"SPDXRef-{number}",
-            "name": each.name,
-            "versionInfo": each.version,
-            "downloadLocation": "NOASSERTION",
-            "filesAnalyzed": False,
-            "sourceInfo": f"source package {each.source}",
-            "externalRefs": [
-                {
-                    "referenceCategory": "PACKAGE-MANAGER",
-                    "referenceType": "purl",
-                    "referenceLocator": f"pkg:deb/debian/{each.name}@{each.version}?arch={each.architecture}",
-                }
-            ],
-        }
-        for number, each in enumerate(installed)
-    ]
+def document(
+    name: str, installed: Sequence[Package], libraries: Mapping[str, str], root_hash: str, date: int
+) -> dict[str, Any]:
+    """The document of an image whose root file system has this hash. `libraries`: versions of the Python packages that
+    are in the gateway's own, by name."""
+    root, gateway = "SPDXRef-image", ""
+    entries, contained = [], []
+    for number, each in enumerate(installed):
+        reference = f"SPDXRef-{number}"
+        ours = each.name == OURS
+        gateway = reference if ours else gateway
+        address = f"pkg:deb/debian/{each.name}@{_quoted(each.version)}?arch={each.architecture}"
+        locator = f"pkg:generic/{each.name}@{_quoted(each.version)}" if ours else address
+        entries.append(
+            {**_entry(reference, each.name, each.version, locator), "sourceInfo": f"source package {each.source}"}
+        )
+        contained.append(_relation(root, "CONTAINS", reference))
+    for library, version in sorted(libraries.items()):
+        reference = f"SPDXRef-python-{library}"
+        entries.append(_entry(reference, library, version, f"pkg:pypi/{library}@{_quoted(version)}"))
+        contained.append(_relation(gateway or root, "CONTAINS", reference))
     image = {
         "SPDXID": root,
         "name": name,
@@ -62,11 +65,6 @@ def document(name: str, installed: Sequence[Package], root_hash: str, date: int)
         "checksums": [{"algorithm": "SHA256", "checksumValue": root_hash}],
         "comment": "the checksum is of the root file system",
     }
-    contained = [
-        {"spdxElementId": root, "relationshipType": "CONTAINS", "relatedSpdxElement": entry["SPDXID"]}
-        for entry in entries
-    ]
-    described = {"spdxElementId": "SPDXRef-DOCUMENT", "relationshipType": "DESCRIBES", "relatedSpdxElement": root}
     return {
         "spdxVersion": "SPDX-2.3",
         "dataLicense": "CC0-1.0",
@@ -75,10 +73,31 @@ def document(name: str, installed: Sequence[Package], root_hash: str, date: int)
         "documentNamespace": f"urn:uuid:{uuid.uuid5(NAMESPACE, f'{name} {root_hash}')}",
         "creationInfo": {"created": when(date), "creators": ["Tool: waypost"]},
         "packages": [image, *entries],
-        "relationships": [described, *contained],
+        "relationships": [_relation("SPDXRef-DOCUMENT", "DESCRIBES", root), *contained],
     }
 
 
 def when(date: int) -> str:
     """As SPDX writes a time."""
     return datetime.datetime.fromtimestamp(date, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _entry(reference: str, name: str, version: str, locator: str) -> dict[str, Any]:
+    external = {"referenceCategory": "PACKAGE-MANAGER", "referenceType": "purl", "referenceLocator": locator}
+    return {
+        "SPDXID": reference,
+        "name": name,
+        "versionInfo": version,
+        "downloadLocation": "NOASSERTION",
+        "filesAnalyzed": False,
+        "externalRefs": [external],
+    }
+
+
+def _relation(one: str, what: str, other: str) -> dict[str, str]:
+    return {"spdxElementId": one, "relationshipType": what, "relatedSpdxElement": other}
+
+
+def _quoted(version: str) -> str:
+    """In a package URL."""
+    return quote(version, safe=":~.-")

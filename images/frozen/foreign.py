@@ -8,9 +8,11 @@ compiled by a cross compiler against the headers there.
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -67,7 +69,7 @@ def freeze(steps: Steps, mirror: Mirror) -> Path:
     if os.geteuid() != 0:
         raise ImageError("another kind of machine's programs are laid out as root", hint="use sudo", code=USAGE)
     require_emulation()
-    wanted = needed(f"{DISTRIBUTION}[edge,kafka]", ENVIRONMENT) | needed("pyinstaller", ENVIRONMENT) | {"pyinstaller"}
+    wanted = _libraries() | needed("pyinstaller", ENVIRONMENT) | {"pyinstaller"}
     lock = source.LOCK.read_text()
     root = unpacked(steps, mirror)
     wheels = entries(lock, wanted - {COMPILED_HERE})
@@ -91,6 +93,17 @@ def freeze(steps: Steps, mirror: Mirror) -> Path:
         lambda folder, log: _freeze(folder, root, [libraries, proton], log),
     )
     return made / freezing.PROGRAM
+
+
+def _libraries() -> set[str]:
+    """Python packages of a gateway."""
+    return needed(f"{DISTRIBUTION}[edge,kafka]", ENVIRONMENT)
+
+
+def pinned() -> Mapping[str, str]:
+    """Versions of the Python packages that are in a frozen gateway, by name. Raises ImageError."""
+    lines = entries(source.LOCK.read_text(), _libraries() | {"pyinstaller"})  # of that the program's first code
+    return dict(re.findall(r"(?m)^([A-Za-z0-9._-]+)==([^\s;\\]+)", lines))
 
 
 def require_emulation(registry: Path = BINFMT) -> None:

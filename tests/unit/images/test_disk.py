@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import subprocess
@@ -16,11 +17,12 @@ from bridge.resources.parse import parse
 from edge.appliance.main import run
 from edge.configuration.kinds import KINDS
 from edge.configuration.resources import SystemSpec
-from images import programs
+from images import programs, source
 from images.building import build_bundle, build_image
-from images.disk import bmap, building, bundle, filesystem, sbom, signing
+from images.disk import bmap, building, bundle, filesystem, imager, sbom, signing
 from images.emulator import machine
 from images.errors import ImageError
+from images.frozen import foreign
 from images.programs import find
 from images.rootfs import building as rootfs
 from images.steps import Steps
@@ -164,16 +166,63 @@ Version: 3.134
 """
 
 
-def test_the_bill_of_materials_names_what_is_installed() -> None:
-    found = sbom.packages(STATUS)
-    assert [each.name for each in found] == ["adduser", "zlib1g"]
-    document = sbom.document("waypost", found, "0" * 64, 0)
+def test_the_bill_of_materials_names_what_is_installed_and_what_is_in_the_gateway() -> None:
+    ours = "\nPackage: waypost\nStatus: install ok installed\nArchitecture: arm64\nVersion: 0.1.0\n"
+    found = sbom.packages(STATUS + ours)
+    assert [each.name for each in found] == ["adduser", "waypost", "zlib1g"]
+    document = sbom.document("card", found, {"msgspec": "0.22.0", "odd": "1!2.0+local"}, "0" * 64, 0)
     assert document["creationInfo"]["created"] == "1970-01-01T00:00:00Z"
     references = [ref["referenceLocator"] for each in document["packages"][1:] for ref in each["externalRefs"]]
-    assert references == ["pkg:deb/debian/adduser@3.134?arch=all", "pkg:deb/debian/zlib1g@1:1.2.13?arch=arm64"]
-    identities = {each["SPDXID"] for each in document["packages"]} | {"SPDXRef-DOCUMENT"}
-    for relation in document["relationships"]:
-        assert {relation["spdxElementId"], relation["relatedSpdxElement"]} <= identities
+    assert references == [
+        "pkg:deb/debian/adduser@3.134?arch=all", "pkg:generic/waypost@0.1.0",
+        "pkg:deb/debian/zlib1g@1:1.2.13?arch=arm64", "pkg:pypi/msgspec@0.22.0", "pkg:pypi/odd@1%212.0%2Blocal",
+    ]  # fmt: skip
+    names = {each["SPDXID"]: each["name"] for each in document["packages"]} | {"SPDXRef-DOCUMENT": ""}
+    relations = [
+        (names[each["spdxElementId"]], names[each["relatedSpdxElement"]]) for each in document["relationships"]
+    ]
+    assert relations == [
+        ("", "card"), ("card", "adduser"), ("card", "waypost"), ("card", "zlib1g"),
+        ("waypost", "msgspec"), ("waypost", "odd"),
+    ]  # fmt: skip
+    assert {"python-qpid-proton", "cryptography", "pyinstaller"} <= set(foreign.pinned())
+
+
+def test_raspberry_pi_imager_is_told_what_it_asks_for_and_where_the_files_are(tmp_path: Path) -> None:
+    """What its schema requires (doc/json-schema/os-list-schema.json); it fetches from whole addresses only."""
+    image, compressed = tmp_path / "x.img", tmp_path / "x.img.zst"
+    image.write_bytes(b"image")
+    compressed.write_bytes(b"packed")
+    entry = imager.entry("Waypost", image, compressed, "2026-01-01", ["pi4-64bit"])
+    [one] = json.loads(imager.listed(entry, "file:///here/"))["os_list"]
+    assert (one["url"], one["bmap_url"]) == ("file:///here/x.img.zst", "file:///here/x.img.bmap")
+    asked_for = {"name", "description", "icon", "url", "extract_size", "extract_sha256", "image_download_size"}
+    assert asked_for | {"release_date", "devices"} <= set(one)
+    assert (one["init_format"], one["extract_size"], one["image_download_size"]) == ("none", 5, 6)
+    assert one["extract_sha256"] == hashlib.sha256(b"image").hexdigest()
+
+
+@needs("openssl", "sha256sum")
+def test_what_the_readme_says_checks_what_was_handed_out(tmp_path: Path) -> None:
+    """Both commands as they are there; each fails where something is another."""
+    readme = (source.ROOT / "images" / "README.md").read_text()
+    [commands] = re.findall(r"```sh\n(openssl cms -verify .*?)```", readme, re.DOTALL)
+    pair = signing.keys(tmp_path, None, None)
+    (tmp_path / "certificate.pem").write_bytes(pair.certificate.read_bytes())
+    sums, file = tmp_path / "X.sha256", tmp_path / "X.img.zst"
+    file.write_bytes(b"image")
+    sums.write_text(f"{filesystem.digest(file)}  {file.name}\n")
+    signing.sign(sums, pair, tmp_path / "log")
+
+    def right() -> bool:
+        done = subprocess.run(["sh", "-e", "-c", commands], cwd=tmp_path, capture_output=True, check=False)
+        return done.returncode == 0
+
+    assert right()
+    file.write_bytes(b"other")
+    assert not right()
+    sums.write_text(f"{filesystem.digest(file)}  {file.name}\n")
+    assert not right()
 
 
 class TestLists:
@@ -241,8 +290,9 @@ def test_an_image_of_a_stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         building.make_image(out, "pi4", system, pair, log)
         sums.append((out / f"{building.name('pi4')}.sha256").read_text())
     assert sums[0] == sums[1]
-    kinds = {path.name.removeprefix(building.name("pi4")) for path in out.iterdir()} - {"root.sha256"}
-    assert kinds == {".img.zst", ".img.bmap", ".spdx.json", ".imager.json", ".sha256", ".sha256.p7s"}
+    kinds = {path.name.removeprefix(building.name("pi4")) for path in out.iterdir()} - {"root.sha256", imager.FILE}
+    assert kinds == {".img.zst", ".img.bmap", ".spdx.json", ".sha256", ".sha256.p7s"}
+    assert json.loads((out / imager.FILE).read_text())["url"] == f"{building.name('pi4')}.img.zst"
     image = tmp_path / "image"
     subprocess.run(["zstd", "-q", "-d", str(out / f"{building.name('pi4')}.img.zst"), "-o", str(image)], check=True)
     layout = subprocess.run([find("sfdisk") or "", "-d", str(image)], capture_output=True, text=True, check=True).stdout
@@ -318,7 +368,7 @@ class TestEmulator:
 
 def test_a_folder_that_nobody_fetches_from_is_said_before_the_first_step(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["image", "bundle", "--url", "files.example/waypost"]) == 2
-    assert "--url files.example/waypost: gateways fetch from https://host/path" in capsys.readouterr().err
+    assert "--url files.example/waypost: it is fetched from https://host/path" in capsys.readouterr().err
 
 
 def test_what_a_hub_is_told_of_a_bundle_is_a_resource(tmp_path: Path) -> None:
