@@ -109,11 +109,12 @@ def build(
 ) -> None:
     """Make the image of a card, compressed and signed.
 
-    Beside it are its block map, checksums, signature and bill of materials, and the list that Raspberry Pi Imager reads.
+    Beside it are its block map, checksums, signature and bill of materials, and the list that Raspberry Pi Imager
+    reads.
 
-    Needs root. It takes ten minutes the first time, with downloads; five when only the gateway has changed, one when only
-    our files over Debian have; much more on a busy machine. Without --key a key made for this machine signs it, which is
-    good for trying out.
+    Needs root. It takes ten minutes the first time, with downloads; five when only the gateway has changed, one when
+    only our files over Debian have; much more on a busy machine. Without --key a key made for this machine signs it,
+    which is good for trying out.
 
     \b
     For a Raspberry Pi 4:
@@ -216,7 +217,7 @@ def run_image(img: Path, ports: tuple[str, ...], disk: Path | None, screenshot: 
     if until is not None and screenshot is None:
         raise click.UsageError("--until goes with --screenshot")
     forwarded = machine.forwarded(ports)
-    machine.ready()
+    machine.ready(forwarded)
     with tempfile.TemporaryDirectory(prefix="waypost-image-") as folder:
         card = machine.disk(img, Path(folder), Path(folder) / "log", kept=disk)
         words = machine.command(card, forwarded)

@@ -6,6 +6,7 @@ The image itself is left as it is: what the machine writes goes to a disk of its
 from __future__ import annotations
 
 import selectors
+import socket
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -34,9 +35,26 @@ HIGHER: Final = 20_000
 """So much higher a gateway's port is here: nothing else is there, as a rule."""
 
 
-def ready() -> None:
+def ready(ports: Mapping[int, int]) -> None:
     """All that is lacking is said at once, not a program a try. Raises ImageError."""
     require("qemu-img", "qemu-system-aarch64", "zstd", files={U_BOOT: "u-boot-qemu"})
+    taken = [here for here in ports if not _free(here)]
+    if taken:
+        others = " ".join(f"--port {here + 1000}:{there}" for here, there in ports.items() if here in taken)
+        raise ImageError(
+            f"in use on this machine: {', '.join(f'port {here}' for here in taken)}",
+            hint=f"is one of these machines running already? Others, and only these: {others}",
+        )
+
+
+def _free(port: int) -> bool:
+    with socket.socket() as tried:
+        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            tried.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
 
 
 def forwarded(texts: Sequence[str]) -> dict[int, int]:
@@ -112,10 +130,10 @@ def watched(words: Sequence[str], until: str, limit_s: float) -> str:
                 left = deadline - time.monotonic()
                 more = process.stdout.read(1 << 16) if left > 0 and selector.select(left) else b""
                 if not more:
-                    raise ImageError(
-                        f"the machine did not show {until!r} within {limit_s:.0f} s; its last lines:\n"
-                        + "\n".join(said.decode(errors="replace").splitlines()[-LAST_LINES:])
-                    )
+                    over = time.monotonic() >= deadline
+                    why = f"did not show {until!r} within {limit_s:.0f} s" if over else "ended"
+                    last = "\n".join(said.decode(errors="replace").splitlines()[-LAST_LINES:])
+                    raise ImageError(f"the machine {why}; its last lines:\n{last}")
                 said += more
         finally:
             process.kill()

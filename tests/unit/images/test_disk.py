@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import re
+import socket
 import subprocess
 import time
 from collections.abc import Callable
@@ -328,6 +329,19 @@ class TestEmulator:
         monkeypatch.setattr(machine, "U_BOOT", str(tmp_path / "u-boot.bin"))
         assert run(["image", "run", str(tmp_path / "x.img.zst")]) == 2
         assert "sudo apt install qemu-system-arm qemu-utils u-boot-qemu zstd\n" in capsys.readouterr().err
+
+    def test_ports_that_are_taken(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setattr(machine, "require", lambda *_, **__: None)
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            port = taken.getsockname()[1]
+            assert run(["image", "run", str(tmp_path / "x.img.zst"), "--port", f"{port}:1883"]) == 1
+        said = capsys.readouterr().err
+        assert f"in use on this machine: port {port}" in said
+        assert f"--port {port + 1000}:1883" in said
 
     def test_an_image_that_is_not_there(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(machine, "require", lambda *_: None)
