@@ -118,7 +118,7 @@ def build(
 
     \b
     For a Raspberry Pi 4:
-      sudo waypost image build --board pi4 --out ./images
+      sudo waypost image build --board pi4 --out ./cards
     """
     from images.building import build_image
     from images.disk import imager
@@ -208,7 +208,7 @@ def run_image(img: Path, ports: tuple[str, ...], disk: Path | None, screenshot: 
 
     \b
     MQTT is at 127.0.0.1:21883, MQTT over TLS at 28883, AMQP at 25672:
-      waypost image run ./images/waypost-0.1.0-qemu.img.zst
+      waypost image run ./cards/waypost-0.1.0-qemu.img.zst
     """
     import tempfile
 

@@ -203,6 +203,14 @@ def test_raspberry_pi_imager_is_told_what_it_asks_for_and_where_the_files_are(tm
     assert one["extract_sha256"] == hashlib.sha256(b"image").hexdigest()
 
 
+def test_examples_put_nothing_among_the_sources() -> None:
+    """./waypost is called in a checkout: what was made in a folder of its sources would be packed with them."""
+    texts = [*(source.ROOT / "images").rglob("*.md"), *(source.ROOT / "images").rglob("cli.py")]
+    named = {place for text in texts for place in re.findall(r"--out (?:\./)?([\w-]+)", text.read_text())}
+    assert named
+    assert not [place for place in named if (source.ROOT / place / "__init__.py").exists()]
+
+
 @needs("openssl", "sha256sum")
 def test_what_the_readme_says_checks_what_was_handed_out(tmp_path: Path) -> None:
     """Both commands as they are there; each fails where something is another."""
