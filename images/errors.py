@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-FAILED, USAGE, INTEGRITY = 1, 2, 4
-"""Exit codes, beside 0: it failed; wrong usage, or a program is missing; data are not what they must be."""
+FAILED, USAGE, INTEGRITY, INTERRUPTED = 1, 2, 4, 130
+"""Exit codes, beside 0: it failed; wrong usage, or a program is missing; data are not what they must be; Ctrl-C."""
 
 
 class ImageError(click.ClickException):

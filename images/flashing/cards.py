@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import NamedTuple
 
 from edge.card.location import FILE
 from edge.card.resource import Card
-from images.errors import USAGE, ImageError
+from images.errors import INTERRUPTED, USAGE, ImageError
 from images.flashing import writing
 from images.flashing.devices import Disk
 from images.flashing.image import Handed, boot_partition
@@ -57,20 +58,35 @@ def jobs(targets: Sequence[tuple[Path, Disk | None]], cards: Sequence[Card], nam
 
 
 def write(handed: Handed, all_jobs: Sequence[Job], progress: Callable[[int, str, int], None]) -> list[Outcome]:
-    """Write the cards. `progress`: as `writing.Progress`, with the number of the card before it."""
+    """Write the cards. `progress`: as `writing.Progress`, with the number of the card before it.
+
+    Ctrl-C ends the writing of each within a piece of it.
+    """
+    stopped = threading.Event()
 
     def one(number: int) -> Outcome:
         job = all_jobs[number]
+
+        def shown(what: str, count: int) -> None:
+            if stopped.is_set():
+                raise ImageError("stopped: it starts nothing now", hint="do it again", code=INTERRUPTED)
+            progress(number, what, count)
+
         try:
             changed = boot_partition(handed, FILE, job.card.text) if job.card is not None else {}
             with writing.opened(job.target, handed.layout.size) as target:
-                done = writing.flash(handed, target, changed, lambda what, count: progress(number, what, count))
+                done = writing.flash(handed, target, changed, shown)
         except ImageError as error:
             return Outcome(job, None, error)
         return Outcome(job, done, None)
 
     with ThreadPoolExecutor(len(all_jobs)) as threads:
-        return list(threads.map(one, range(len(all_jobs))))
+        begun = [threads.submit(one, number) for number in range(len(all_jobs))]
+        try:
+            wait(begun)
+        except KeyboardInterrupt:
+            stopped.set()
+        return [each.result() for each in begun]
 
 
 def label(outcome: Outcome, image: str) -> Label:

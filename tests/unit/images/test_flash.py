@@ -8,6 +8,7 @@ import os
 import random
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -301,6 +302,33 @@ class Worn(writing.Target):
         super().write(at, bytes(spoilt))
 
 
+STOPPED = """
+import os, signal, sys, threading
+from edge.appliance.main import run
+from images.flashing import cards, writing
+
+image, certificate, target = sys.argv[1:]
+noticed, real_write, real_wait = threading.Event(), writing.Target.write, cards.wait
+
+def write(self, at, content):
+    real_write(self, at, content)
+    if at > 35 << 20 and not noticed.is_set():
+        os.kill(os.getpid(), signal.SIGINT)
+        noticed.wait(60)
+
+def wait(begun):
+    try:
+        return real_wait(begun)
+    except KeyboardInterrupt:
+        noticed.set()
+        raise
+
+writing.Target.write, cards.wait = write, wait
+sys.exit(run(["flash", image, target, "--certificate", certificate, "--yes"]))
+"""
+"""A person presses Ctrl-C once the data behind the first partition are being written."""
+
+
 class CutOff(BaseException):
     """The power."""
 
@@ -336,6 +364,16 @@ class TestWhatGoesWrong:
             os.close(descriptor)
             with target.open("rb") as file:
                 assert not file.read(writing.FIRST).strip(b"\0")
+
+    def test_stopped_by_a_person_it_ends_at_once_and_says_what_the_card_is(self, whole: Made, tmp_path: Path) -> None:
+        """Ctrl-C in a process of its own, as threads do not get it."""
+        target = tmp_path / "card"
+        words = [sys.executable, "-c", STOPPED, str(whole.file), str(whole.certificate), str(target)]
+        done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=120)
+        assert done.returncode == 130, done.stdout + done.stderr
+        assert f"{target}: stopped: it starts nothing now" in done.stderr
+        assert "written and read back" not in done.stdout
+        assert not target.read_bytes()[: writing.FIRST].strip(b"\0")
 
     def test_a_disk_that_is_full(self, whole: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         place = tmp_path / "small"
