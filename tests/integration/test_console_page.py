@@ -36,12 +36,12 @@ const presses = setInterval(() => { if ($("pause").hidden) return; clearInterval
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed (Debian package chromium)")
 
 
-def shown(port: int, profile: Path) -> str:
-    """The document after some seconds of the page's own time."""
+def shown(port: int, profile: Path, who: str = "") -> str:
+    """The document after some seconds of the page's own time. `who`: name and password in its address."""
     assert CHROMIUM is not None
     flags = ("--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}", "--virtual-time-budget=6000")
     done = subprocess.run(
-        [CHROMIUM, *flags, "--dump-dom", f"http://127.0.0.1:{port}/"],
+        [CHROMIUM, *flags, "--dump-dom", f"http://{who}127.0.0.1:{port}/"],
         capture_output=True, text=True, timeout=SHOWN_S, check=True,
     )  # fmt: skip
     return done.stdout
@@ -119,6 +119,14 @@ def test_a_pause_that_is_refused_says_why_and_a_problem_is_red(tmp_path: Path) -
     assert "3 acknowledged to their senders, 1 refused" in element(page, "rate-note")
     assert "not yet" not in element(page, "rate-note")
     assert 'class="down"' in page, "an uplink that is cut off is shaded"
+
+
+def test_a_name_and_a_password_in_the_address_do_not_silence_the_page(tmp_path: Path) -> None:
+    console = make_app(History(lambda: {**STATUS, "problems": [FULL]}), Access(), Control())
+    with served(console) as port:
+        page = shown(port, tmp_path / "profile", "anna:secret@")
+    assert "1 problem" in element(page, "live")
+    assert "does not answer" not in element(page, "live")
 
 
 HUB = {
