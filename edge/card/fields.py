@@ -131,14 +131,21 @@ def token(value: str) -> str:
 
 def server(value: str) -> str:
     """A time server's name or address."""
+    if not value.isprintable():
+        raise ValueError("a time server is a host's name or its address")
+    return valid_host(value)
+
+
+def time_server(value: str) -> str:
+    """The same, of characters that are in one."""
     if not re.fullmatch(r"[A-Za-z0-9.:_-]+", value):
         raise ValueError(f'"{value}" is no time server: a host\'s name or its address is wanted')
-    return valid_host(value)
+    return value
 
 
 def topic_filter(value: str) -> str:
     """What goes to the hub."""
-    fault = "a filter is not empty" if not value else filter_fault(value)
+    fault = filter_fault(value)
     # For files a trailing asterisk means everything below; here it would match nothing, and nothing would go there.
     if not fault and value.endswith("*"):
         fault = f'"{value}": wildcards are + and #'

@@ -22,7 +22,7 @@ FILE_BYTES_MAX: Final = 64 << 10
 KEYS_MAX: Final = 100
 """SSH keys, time servers, filters: whoever needs more has another way to say it."""
 
-Filter = Annotated[str, read_by(fields.topic_filter, str)]
+Filter = Annotated[str, msgspec.Meta(min_length=1, max_length=65535)]
 
 
 class Cable(Part, frozen=True, kw_only=True):
@@ -160,16 +160,36 @@ def _check_proxy(resource: Resource, proxy: Proxy) -> Iterator[ConfigurationErro
             yield error_at(resource, (*path, "password"), str(error))
 
 
-KINDS: Final = Kinds((Kind(KIND, CardSpec, ("card",), single=True),), (_checks,))
+def _of_use(resources: Sequence[Resource]) -> Errors:
+    """What can be read, and would do nothing."""
+    for resource, spec in of_kind(resources, CardSpec):
+        values = {
+            ("timeServers",): (fields.time_server, spec.time_servers),
+            ("hub", "forward"): (fields.topic_filter, spec.hub.forward if spec.hub is not None else ()),
+        }
+        for path, (judge, given) in values.items():
+            for number, value in enumerate(given):
+                try:
+                    judge(value)
+                except ValueError as error:
+                    yield error_at(resource, ("spec", *path, number), str(error))
 
 
-def read(text: bytes, source: str) -> Card | None:
+_CARD: Final = Kind(KIND, CardSpec, ("card",), single=True)
+KINDS: Final = Kinds((_CARD,), (_checks, _of_use))
+"""Of a file that somebody has written."""
+IN_FORCE: Final = Kinds((_CARD,), (_checks,))
+"""Of settings that were taken up, perhaps by an older program: one that judges more strictly does not take the network
+from a gateway that has it."""
+
+
+def read(text: bytes, source: str, kinds: Kinds = KINDS) -> Card | None:
     """The card a text describes; None where it says nothing (all of it is comments). Raises `ConfigurationRejected`."""
     if len(text) > FILE_BYTES_MAX:
         raise ConfigurationRejected([ConfigurationError(source, 0, "", f"larger than {FILE_BYTES_MAX} bytes")])
     plain = text.removeprefix(b"\xef\xbb\xbf")  # some editors begin a file with a byte order mark
-    resources = language.parse(KINDS, plain, source)
-    errors = KINDS.validate(resources)
+    resources = language.parse(kinds, plain, source)
+    errors = kinds.validate(resources)
     if errors:
         raise ConfigurationRejected(errors)
     if not resources:

@@ -25,7 +25,7 @@ from edge.appliance.first_boot.journal import Wanted
 from edge.appliance.first_boot.places import FOLDER, WANTED, Places, remove_secret, write_whole
 from edge.broker.security.private_file import sync_folder
 from edge.card.location import FILE
-from edge.card.resource import FILE_BYTES_MAX, Card, read
+from edge.card.resource import FILE_BYTES_MAX, IN_FORCE, Card, read
 from edge.card.text import text_of, without_secrets
 
 _REFUSED: Final = """\
@@ -79,7 +79,7 @@ def digest(card: Card) -> str:
 
 def _kept(places: Places) -> Card | None:
     try:
-        return read(places.kept.read_bytes(), str(places.kept))
+        return read(places.kept.read_bytes(), str(places.kept), IN_FORCE)
     except (FileNotFoundError, ConfigurationRejected):  # an older program has taken up what this one does not know
         return None
 

@@ -104,6 +104,23 @@ class TestTakingUp:
             take_up(places)
         assert [path.name for path in roots.iterdir()] == ["authorized_keys"]
 
+    def test_what_an_older_program_took_up_stays_in_force(self, tmp_path: Path) -> None:
+        """A filter that this one would not take from a new file: with it would go the address, and who may log in."""
+        hub = {**SPEC["hub"], "forward": ["plant/*"]}  # type: ignore[dict-item]
+        text = text_of(document("hall", {**SPEC, "hub": hub, "timeServers": ["10.0.0.1;10.0.0.2"]}))
+        places = card(tmp_path, text)
+        refused = take_up(places)
+        assert refused.card is None
+        assert "wildcards are + and #" in (refused.trouble or "")
+        assert "is no time server" in places.refused.read_text()
+        places.file.unlink()
+        places.kept.parent.mkdir(parents=True, exist_ok=True)
+        places.kept.write_text(text)
+        found = take_up(places)
+        assert found.card is not None
+        assert (found.card.hostname, found.new, found.trouble) == ("hall-1", False, None)
+        assert (tmp_path / rendering.CABLE).exists()
+
     def test_nothing_is_said(self, tmp_path: Path) -> None:
         for text in (text_of(None), "", "\n\n"):
             assert take_up(card(tmp_path, text)) == TakenUp(None, False, None)

@@ -88,7 +88,7 @@ class TestTheFile:
         (f"hub.proxy.password={PLACEHOLDER}", "write the secret itself"), ("hub.proxy=x", "no setting is called"),
         ("hub.token=wpt1.x.y.z", "token"), ("hub.forward=", "forward"),
         ("hub.forward=plant/#/x", "# stands alone in the last level"), ("hub.forward=plant/*", "wildcards are + and #"),
-        ("timeServers=a/b", "no time server"),
+        ("timeServers=a/b", "no host"),
         ("timeServers=10.0.0.1;10.0.0.2", "no time server"),
         ("data.keepFree=a lot", "is not a size"), (f"hub.token={PLACEHOLDER}", "write the secret itself"),
         (f"wifi.password={PLACEHOLDER}", "write the secret itself"), ("wifi.pasword=x", "did you mean wifi.password?"),
