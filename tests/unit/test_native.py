@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.metadata
 import json
 import os
@@ -194,6 +195,24 @@ def test_what_may_be_compiled_can_be_found() -> None:
     for name in NAMES:
         assert name.startswith(("bridge.engine.", "bridge.transport.", "edge.broker.")), name
         assert (ROOT / f"{name.replace('.', '/')}.py").exists(), name
+
+
+def _derived_outside(path: Path) -> list[str]:
+    """Classes of a module whose base comes from a listed one."""
+    tree = ast.parse(path.read_text())
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module in NAMES]
+    listed = {name.asname or name.name for node in imports for name in node.names}
+    classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    return [each.name for each in classes if listed & {ast.unparse(base).partition("[")[0] for base in each.bases}]
+
+
+def test_what_is_derived_from_a_compiled_class_is_compiled() -> None:
+    """A Python class cannot have a native base: to make one is a TypeError, but only where modules are compiled."""
+    sources = [path for folder in ("bridge", "edge", "cloud") for path in (ROOT / folder).rglob("*.py")]
+    names = {path: ".".join(path.relative_to(ROOT).with_suffix("").parts) for path in sources}
+    assert {
+        name: found for path, name in names.items() if name not in NAMES and (found := _derived_outside(path))
+    } == {}
 
 
 def _copy(checkout: Path, root: Path) -> None:
