@@ -57,7 +57,7 @@ def test_a_full_queue_is_said_everywhere(tmp_path: Path) -> None:
         assert problem["name"] == "address small"
         assert "messages are refused" in problem["what"]
         assert "quota.bytes" in problem["next_step"]
-        assert " ./waypost store info" in problem["next_step"]
+        assert "(./waypost store info)" in problem["next_step"]
         status: dict[str, Any] = json.loads(ask(port, "/api/v1/status")[1])
         assert status["problems"] == [problem]
         assert status["messages"] == {"received": 2, "acknowledged": 1, "refused": 1}

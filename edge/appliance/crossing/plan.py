@@ -96,8 +96,8 @@ def _forwarders(
         count = waiting.get(name, 0)
         if name not in new:
             what = (
-                f"{_messages(count)} it was owed stay in the store, and what comes is kept for it too, until it comes "
-                f"back or `waypost store purge --cursor '{FORWARDER_PREFIX}{name}'` gives it up"
+                f"{_messages(count)} that wait for it stay stored, and further ones wait too, until it comes back or "
+                f"`waypost store purge --cursor '{FORWARDER_PREFIX}{name}'` gives them up"
             )
             yield _forwarder(name, "removed", count, what)
         elif name not in old:
