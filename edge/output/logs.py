@@ -115,8 +115,11 @@ class LogWriter(logging.Handler):
         """Queue a record, or count it."""
         try:
             self._summarise()
+            told = not self._repetition.waiting
             if self._repetition.admits(record):
                 self._put(self.format(record) + "\n")
+            elif told:
+                self._await_summary()
         except Exception as error:  # a record nobody can format must not end who logged it
             self._put(f"a log line of {record.name} could not be made: {type(error).__name__}\n")
 
@@ -139,6 +142,11 @@ class LogWriter(logging.Handler):
     def _summarise(self) -> None:
         for summary in self._repetition.summaries(self._clock()):
             self._put(self.format(summary) + "\n")
+
+    def _await_summary(self) -> None:
+        """Wake the thread: it may wait for lines alone, and the next one may never come."""
+        with self._work:
+            self._work.notify()
 
     def _put(self, text: str) -> None:
         with self._work:

@@ -61,6 +61,11 @@ class Repetition:
             values = (count, passed, text)
             yield logging.LogRecord(name, level, "", 0, "%d more in %.0f s like: %s", values, None)
 
+    @property
+    def waiting(self) -> bool:
+        """True when lines were left out and no summary has said so yet."""
+        return bool(self._skipped)
+
     def due_in(self, now: float) -> float | None:
         """Seconds until there is a summary to write; None: nothing was left out."""
         return max(0.0, self._began + REPETITION_S - now) if self._skipped else None

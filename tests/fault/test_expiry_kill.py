@@ -11,6 +11,7 @@ from pathlib import Path
 import paho.mqtt.client as paho
 
 from edge.broker.store.sqlite import FILE_NAME
+from tests.support.paho_loop import stop_loop
 from tests.support.processes import Waypost, wait_until
 
 MESSAGES = 6_000
@@ -52,7 +53,7 @@ def publish(gateway: Waypost) -> None:
         made.publish("jobs", b"%0*d" % (BODY_BYTES, number), 1)
     assert all_acked.wait(WAIT_S)
     made.disconnect()
-    made.loop_stop()
+    stop_loop(made)
 
 
 def take(gateway: Waypost, count: int) -> list[int]:
@@ -65,7 +66,7 @@ def take(gateway: Waypost, count: int) -> list[int]:
     wait_until(lambda: len(got) >= count, timeout_s=WAIT_S, what="every message is at the expiry address")
     wait_until(lambda: backlog(gateway, "late") == 0, timeout_s=WAIT_S, what="nothing waits there")
     made.disconnect()
-    made.loop_stop()
+    stop_loop(made)
     return got
 
 

@@ -19,6 +19,7 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.support.forked import waypost
+from tests.support.paho_loop import stop_loop
 from tests.support.processes import Waypost, free_port, hub, wait_until
 from tests.support.publisher import Publisher
 from tests.support.seeds import chosen_seed
@@ -64,7 +65,7 @@ class Subscriber:
 
     def close(self) -> None:
         self._client.disconnect()
-        self._client.loop_stop()
+        stop_loop(self._client)
 
 
 def change(data: Path, *arguments: str, text: str = "") -> None:

@@ -18,6 +18,7 @@ from proton.utils import BlockingConnection
 
 from edge.broker.store.sqlite import FILE_NAME
 from tests.integration.test_store_pressure import Publisher
+from tests.support.paho_loop import stop_loop
 from tests.support.processes import Waypost, wait_until
 
 WAIT_S = 30.0
@@ -77,7 +78,7 @@ def take(gateway: Waypost, address: str, count: int) -> list[bytes]:
     client.loop_start()
     wait_until(lambda: len(got) >= count, timeout_s=WAIT_S, what=f"{count} messages of {address}")
     client.disconnect()
-    client.loop_stop()
+    stop_loop(client)
     return got
 
 

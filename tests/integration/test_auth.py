@@ -27,6 +27,7 @@ from bridge.engine import Attached, Closed, Detached, Engine, Opened
 from bridge.sasl import SaslClient
 from edge.broker.mqtt import packets
 from tests.support.machines import take_all
+from tests.support.paho_loop import stop_loop
 from tests.support.processes import Waypost, wait_until
 
 WAIT_S = 20.0
@@ -169,7 +170,7 @@ class Client:
 
     def __exit__(self, *_: object) -> None:
         self.client.disconnect()
-        self.client.loop_stop()
+        stop_loop(self.client)
         self.client._reset_sockets()  # Paho leaves its wake-up pair open after a refusal
 
 

@@ -21,6 +21,7 @@ from proton import Message
 from proton.utils import BlockingConnection, LinkDetached, SendException
 
 from tests.support import forked
+from tests.support.paho_loop import stop_loop
 from tests.support.processes import Waypost, edge, free_port, hub, wait_until
 
 WAIT_S = 40.0
@@ -96,7 +97,7 @@ class Device:
 
     def __exit__(self, *_: object) -> None:
         self.client.disconnect()
-        self.client.loop_stop()
+        stop_loop(self.client)
 
 
 @pytest.fixture(scope="module")

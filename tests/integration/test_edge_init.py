@@ -15,6 +15,7 @@ import paho.mqtt.client as paho
 import pytest
 
 from tests.support.medium import Medium
+from tests.support.paho_loop import stop_loop
 from tests.support.processes import Waypost, free_port, wait_until
 
 WAIT_S = 60.0
@@ -55,7 +56,7 @@ def connects(port: int, user: str, password: str) -> bool:
     client.loop_start()
     wait_until(lambda: bool(answers), timeout_s=WAIT_S, what="CONNACK")
     client.disconnect()
-    client.loop_stop()
+    stop_loop(client)
     return answers[0]
 
 

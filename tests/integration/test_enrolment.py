@@ -31,6 +31,7 @@ from edge.appliance.identity.revocation_list import fetch
 from tests.support import forked
 from tests.support.clock import Clock
 from tests.support.lake import rows
+from tests.support.paho_loop import stop_loop
 from tests.support.processes import Waypost, free_port, wait_until
 
 WAIT_S = 60.0
@@ -76,7 +77,7 @@ class Device:
 
     def stop(self) -> None:
         self._client.disconnect()
-        self._client.loop_stop()
+        stop_loop(self._client)
 
 
 def uplink(data: Path, running: Waypost) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from paho.mqtt.properties import Properties
 from proton import Message
 from proton.utils import BlockingConnection, ConnectionClosed, LinkDetached
 
+from tests.support.paho_loop import stop_loop
 from tests.support.processes import Waypost, edge, wait_until
 
 WAIT_S = 20.0
@@ -72,7 +73,7 @@ class Client:
 
     def __exit__(self, *_: object) -> None:
         self.client.disconnect()
-        self.client.loop_stop()
+        stop_loop(self.client)
         self.client._reset_sockets()  # Paho leaves its wake-up pair open after a refusal
 
 
@@ -134,7 +135,7 @@ def test_will_of_a_client_that_vanishes(gateway: Waypost, version: int) -> None:
         connected.get(timeout=WAIT_S)
         sock = doomed.socket()
         assert sock is not None
-        doomed.loop_stop()
+        stop_loop(doomed)
         doomed._reset_sockets()  # Paho leaves its wake-up pair open after a refusal
         sock.close()
         assert sub.get() == (f"topic/will/{version}", b"gone", 1, False)

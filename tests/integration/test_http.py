@@ -21,6 +21,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 from proton import Message
 from proton.utils import BlockingConnection
 
+from tests.support.paho_loop import stop_loop
 from tests.support.processes import Waypost, edge, wait_until
 
 WAIT_S = 20.0
@@ -76,7 +77,7 @@ class Subscriber:
 
     def __exit__(self, *_: object) -> None:
         self.client.disconnect()
-        self.client.loop_stop()
+        stop_loop(self.client)
         self.client._reset_sockets()  # Paho leaves its wake-up pair open after a refusal
 
 

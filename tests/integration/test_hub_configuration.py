@@ -20,6 +20,7 @@ from cloud.proof.proof import prove
 from tests.support import forked
 from tests.support.enrolled import WAIT_S, EnrolledFleet
 from tests.support.lake import rows
+from tests.support.paho_loop import stop_loop
 from tests.support.processes import wait_until
 
 ADDRESS = """
@@ -73,7 +74,7 @@ class Sender:
 
     def stop(self) -> None:
         self._client.disconnect()
-        self._client.loop_stop()
+        stop_loop(self._client)
 
 
 def test_what_cuts_the_uplink_returns_by_itself_and_nothing_stored_is_touched(fleet: EnrolledFleet) -> None:

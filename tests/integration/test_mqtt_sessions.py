@@ -16,6 +16,7 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from edge.broker.mqtt.handshake import WillMessage
 from tests.support.hostile import Raw
+from tests.support.paho_loop import stop_loop
 from tests.support.processes import Waypost, edge
 
 WAIT_S = 20.0
@@ -76,7 +77,7 @@ class Client:
 
     def close(self) -> None:
         self.client.disconnect()
-        self.client.loop_stop()
+        stop_loop(self.client)
         self.client._reset_sockets()  # Paho leaves its wake-up pair open after a refusal
 
     def __enter__(self) -> Client:
@@ -156,7 +157,7 @@ def test_a_shared_subscription_has_kept_and_passing_members(gateway: Waypost) ->
             writer.publish("topic/shared/a", b"%d" % i, i % 2)
         got = [client.get().payload for client in (kept, passing) for _ in range(1)]
         passing.close()
-        kept.client.loop_stop()
+        stop_loop(kept.client)
         kept.client._reset_sockets()  # gone without a DISCONNECT
         for i in range(100, 150):
             writer.publish("topic/shared/a", b"%d" % i, 1)
@@ -229,7 +230,7 @@ def test_shutdown_is_announced(tmp_path: Path) -> None:
         client = Client(running, "told")
         assert running.stop() == 0
         assert client.disconnected.get(timeout=WAIT_S) == 0x8B
-        client.client.loop_stop()
+        stop_loop(client.client)
         client.client._reset_sockets()  # Paho leaves its wake-up pair open after a refusal
 
 

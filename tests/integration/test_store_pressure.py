@@ -17,6 +17,7 @@ from proton import Message
 from proton.utils import BlockingConnection, SendException
 
 from edge.broker.store.sqlite import FILE_NAME
+from tests.support.paho_loop import stop_loop
 from tests.support.processes import Waypost, wait_until
 
 WAIT_S = 20.0
@@ -69,7 +70,7 @@ class Publisher:
 
     def __exit__(self, *_: object) -> None:
         self.client.disconnect()
-        self.client.loop_stop()
+        stop_loop(self.client)
 
     def publish(self, address: str, body: bytes) -> int:
         self.client.publish(address, body, 1)

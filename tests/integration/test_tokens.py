@@ -28,6 +28,7 @@ from tests.conformance.mqtt.socket_target import SocketLink
 from tests.integration.test_auth import apply
 from tests.support.issuer import AUDIENCE, SigningKey, TestIssuer
 from tests.support.machines import take_all
+from tests.support.paho_loop import stop_loop
 from tests.support.processes import Waypost, wait_until
 
 WAIT_S = 20.0
@@ -98,7 +99,7 @@ class TestMqtt:
         client.subscribe("up/#", 1)
         assert received.get(timeout=WAIT_S) == b"hello"
         client.disconnect()
-        client.loop_stop()
+        stop_loop(client)
 
     def test_renewed_by_auth_then_expired(self, site: Site) -> None:
         client = site.mqtt()

@@ -20,6 +20,7 @@ from proton.utils import BlockingConnection
 from wsproto import ConnectionType, WSConnection, events
 
 from tests.support.certificates import Authority, Issued
+from tests.support.paho_loop import stop_loop
 from tests.support.processes import Waypost, wait_until
 
 WAIT_S = 20.0
@@ -113,7 +114,7 @@ class Client:
 
     def __exit__(self, *_: object) -> None:
         self.client.disconnect()
-        self.client.loop_stop()
+        stop_loop(self.client)
         self.client._reset_sockets()  # Paho leaves its wake-up pair open after a refusal
 
 

@@ -12,6 +12,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 from proton import Delivery, Message
 from proton.utils import BlockingConnection, BlockingReceiver, SendException
 
+from tests.support.paho_loop import stop_loop
 from tests.support.processes import Waypost
 
 WAIT_S = 20.0
@@ -142,7 +143,7 @@ class Device:
 
     def cut(self) -> None:
         """End without a DISCONNECT."""
-        self.client.loop_stop()
+        stop_loop(self.client)
         sock = self.client.socket()
         assert sock is not None
         sock.close()
@@ -153,7 +154,7 @@ class Device:
 
     def __exit__(self, *_: object) -> None:
         self.client.disconnect()
-        self.client.loop_stop()
+        stop_loop(self.client)
         self.client._reset_sockets()  # Paho leaves its wake-up pair open after a refusal
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import paho.mqtt.client as paho
 import pytest
 
+from tests.support.paho_loop import stop_loop
 from tests.support.processes import free_port, wait_until
 
 installed = pytest.mark.skipif(shutil.which("mosquitto") is None, reason="mosquitto is not installed")
@@ -98,7 +99,7 @@ class Listener:
             yield self
         finally:
             self._client.disconnect()
-            self._client.loop_stop()
+            stop_loop(self._client)
 
     def _on_connect(self, client: paho.Client, *_: Any) -> None:
         client.subscribe([(name, 1) for name in self._filters])

@@ -10,6 +10,8 @@ from typing import Final
 import paho.mqtt.client as paho
 from paho.mqtt.enums import MessageState
 
+from tests.support.paho_loop import stop_loop
+
 WINDOW: Final = 20
 WAIT_S: Final = 60.0
 
@@ -61,7 +63,7 @@ class ExactlyOnce:
         assert not self._thread.is_alive()
         assert not self._under_way, f"{self.name}: {len(self._under_way)} are not answered"
         self._client.disconnect()
-        self._client.loop_stop()
+        stop_loop(self._client)
 
     def _publish(self) -> None:
         assert self._connected.wait(WAIT_S)  # what is published before, Paho sends after what comes later

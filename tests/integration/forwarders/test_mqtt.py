@@ -13,6 +13,7 @@ from edge.broker.configuration import Connector, ConnectorType, EndpointHost
 from tests.integration.forwarders.gateways import Receiver, Sender, eventually, gateways
 from tests.integration.forwarders.test_amqp import into, out, scenario
 from tests.support.mosquitto import Listener, Mosquitto, installed
+from tests.support.paho_loop import stop_loop
 from tests.support.processes import wait_until
 
 MESSAGES = 2_000
@@ -122,4 +123,4 @@ def _publish(port: int, numbers: range) -> None:
     sent = [client.publish("far/1", b"%d" % n, qos=1) for n in numbers]
     wait_until(lambda: all(each.is_published() for each in sent), timeout_s=30, what="the broker has them")
     client.disconnect()
-    client.loop_stop()
+    stop_loop(client)

@@ -172,19 +172,23 @@ def test_the_rest_is_told_of_although_nobody_logs_any_more(monkeypatch: pytest.M
     reading, writing = os.pipe()
     now_s = 0.0
     with logging_to(writing, lambda: now_s) as (log, _):
-        for _ in range(limits.REPETITION_OF_ONE_MAX + 5):
-            log.warning("again")
-        now_s = 1.0
         os.set_blocking(reading, False)
         text = ""
 
-        def told() -> bool:
+        def lines() -> int:
             nonlocal text
             with suppress(BlockingIOError):
                 text += os.read(reading, 1 << 16).decode()
-            return "5 more in" in text
+            return text.count("\n")
 
-        wait_until(told, timeout_s=10, what="the summary")
+        for _ in range(limits.REPETITION_OF_ONE_MAX):
+            log.warning("again")
+        wait_until(lambda: lines() == limits.REPETITION_OF_ONE_MAX, timeout_s=10, what="lines that nothing keeps back")
+        for _ in range(5):  # now that the writer has nothing to wait for
+            log.warning("again")
+        now_s = 1.0
+        wait_until(lambda: lines() > limits.REPETITION_OF_ONE_MAX, timeout_s=10, what="the summary")
+    assert "5 more in" in text
     os.close(reading)
     os.close(writing)
 
