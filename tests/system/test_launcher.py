@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import time
 from hashlib import sha256
 from pathlib import Path
@@ -202,3 +203,10 @@ class TestHotModules:
         assert self.compiled(self.start(checkout, "test")[0]) == 0
         git("commit", "-am", "second")
         assert self.compiled(self.start(checkout, "test")[0]) == 1
+
+
+def test_modules_are_compiled_once_whatever_the_environment_says(tmp_path: Path) -> None:
+    """Images of containers set it; then each start took a second longer."""
+    done = start(Path(sys.prefix), PYTHONDONTWRITEBYTECODE="1", PYTHONPYCACHEPREFIX=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert any(tmp_path.rglob("main.*.pyc"))
