@@ -203,6 +203,13 @@ EVICT_AHEAD_BYTES_MAX: Final = MIB
 YIELDING_LOGS_MAX: Final = 8
 """Logs of one address that give way to what comes for another, in one go: each is an eviction in the commit."""
 
+WILLS_AGAIN_S: Final = 5.0
+"""Between two attempts to store the wills that the store could not take when their clients went."""
+
+WILLS_PUT_OFF_BYTES_MAX: Final = 16 * MIB
+"""Wills the store could not take are held in memory, beside their copies on disk, up to this. Only clients that are
+gone leave one; 10 000 of them with a KiB each have room."""
+
 WILLS_AT_ONCE: Final = 16
 """Wills published in one turn of the loop, some 0.1 ms each where they are for addresses nobody has sent to before."""
 

@@ -229,7 +229,7 @@ class AmqpSession:
         close is none such."""
         will, self._will = self._will, None
         if will is not None and condition is not None:
-            self._router.wills.add(WillOrigin(self.name, self._peer.user), will)
+            self._router.wills.add(WillOrigin(self.name, self._peer.user, will))
 
     # --- inside: what the user may do -------------------------------------------------------------------------
 

@@ -146,6 +146,7 @@ class SessionRegistry:
     def join(self, session: Session) -> None:
         """The connection that has taken the session is accepted: join what the session subscribes to."""
         session.attachment = self._arriving.pop(session.client_id)
+        self.wills.back(session.client_id)
         session.expires_at = None
         self._connected += 1
         for subscriber in list(session.all_subscribers):

@@ -5,8 +5,8 @@ of what a session is (section 4.1). When one is due, sessions decide; after a re
 from __future__ import annotations
 
 import logging
-from functools import partial
-from typing import Final
+from collections.abc import Iterator
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -21,6 +21,45 @@ from edge.broker.store.ticket import Ticket
 log = logging.getLogger(__name__)
 
 _KIND: Final = "will"
+"""By client identifier, of clients that are connected or not long gone."""
+_OWED: Final = "owed-will"
+"""By number, those that were due when the store could not take them."""
+
+T = TypeVar("T")
+
+
+class Owed(msgspec.Struct, frozen=True):
+    """A will as it is kept when its client has gone and the store could not take it."""
+
+    client_id: str
+    user: str
+    run: Run
+
+
+class _GoneClient(WillOrigin):
+    """The will of a client that is gone."""
+
+    def __init__(self, wills: Wills, owed: Owed, number: int | None) -> None:
+        """`number`: it is kept under this one among those owed; None: as the will of its client."""
+        super().__init__(owed.client_id, owed.user, owed.run)
+        self._wills = wills
+        self._number = number
+
+    def leaves(self) -> None:
+        if self._number is None:
+            self._wills.drop(self.name)
+        else:
+            self._wills.settle(self._number)
+
+    def stays(self) -> bool:
+        """Under a number of its own: its client may have another will by then."""
+        if not self._wills.is_owed(self):
+            return False
+        self._number = self._wills.owe(Owed(self.name, self.user, self.run), self._number)
+        return True
+
+    def is_over(self) -> None:
+        self._wills.forget(self)
 
 
 class Wills:
@@ -30,23 +69,23 @@ class Wills:
         self._router = router
         self._store = store
         self._started_at: float | None = None
-        self._left: dict[str, Will] = {}
+        self._left = dict(_read(store, _KIND, Will))
         """Of clients that have not come back since the start."""
-        for client_id, value in store.items(_KIND):
-            try:
-                self._left[client_id] = msgspec.msgpack.decode(value, type=Will)
-            except msgspec.MsgspecError as error:
-                log.warning("%s: its will cannot be read: %s", client_id, error)
         self._kept = set(self._left)
-        self._due: dict[str, WillOrigin] = {}
-        """Of clients that are gone, and not published yet."""
+        self._gone: dict[str, list[_GoneClient]] = {}
+        """By client, those that are due, and not stored yet."""
+        self._next_number = 0
+        for key, owed in sorted(_read(store, _OWED, Owed), key=lambda item: int(item[0])):
+            self._next_number = int(key) + 1
+            origin = _GoneClient(self, owed, int(key))
+            self._gone.setdefault(owed.client_id, []).append(origin)
+            router.wills.put_off(origin)
 
     def keep(self, client_id: str, will: Will | None, expiry_s: int) -> Ticket | None:
         """The client connects, with this will or none; its session outlives the connection by `expiry_s`. The ticket is
         of what has to be on disk for that; None: nothing."""
         self._left.pop(client_id, None)
-        due = self._due.get(client_id)
-        if due is not None:  # of its connection before, which is gone
+        for due in self._gone.get(client_id, ())[:]:  # of its connections before, which are gone
             self._router.wills.publish(due)
         if will is None:
             return self.drop(client_id)
@@ -65,12 +104,15 @@ class Wills:
         """The client is gone: publish its will, which is kept no longer, in one commit where it is stored."""
         run = will.run
         copy = Run(run.address, run.device or client_id, run.flags, run.properties, list(run.bodies))
-        origin = self._due[client_id] = WillOrigin(client_id, user)
-        self._router.wills.add(origin, copy, partial(self._published, client_id))
+        origin = _GoneClient(self, Owed(client_id, user, copy), None)
+        self._gone.setdefault(client_id, []).append(origin)
+        self._router.wills.add(origin)
 
-    def _published(self, client_id: str) -> None:
-        self._due.pop(client_id, None)
-        self.drop(client_id)
+    def back(self, client_id: str) -> None:
+        """The client is there again, and sends next. What it is still owed goes before that, or not at all: what it
+        says of its state is newer."""
+        for origin in self._gone.pop(client_id, ()):
+            self._router.wills.go_ahead(origin)
 
     def end(self, client_id: str) -> None:
         """The session has ended: a will from before the start waits no longer."""
@@ -88,3 +130,39 @@ class Wills:
         if waited_s >= WILLS_AFTER_START_S:
             for client_id in [client_id for client_id, will in self._left.items() if waited_s >= will.delay_s]:
                 self.end(client_id)
+
+    # --- of those that are due --------------------------------------------------------------------------------
+
+    def owe(self, owed: Owed, number: int | None) -> int:
+        """Keep one that could not be stored, under the number it has or a new one."""
+        if number is None:
+            number, self._next_number = self._next_number, self._next_number + 1
+        self._store.put(_OWED, str(number), msgspec.msgpack.encode(owed))
+        return number
+
+    def settle(self, number: int) -> None:
+        """It is kept no longer."""
+        self._store.delete(_OWED, str(number))
+
+    def is_owed(self, origin: _GoneClient) -> bool:
+        """Its client is not back."""
+        if origin in self._gone.get(origin.name, ()):
+            return True
+        log.warning("%s: its will to %s could not be stored before it came back", origin.name, origin.run.address)
+        return False
+
+    def forget(self, origin: _GoneClient) -> None:
+        """It is stored, or will never be."""
+        gone = self._gone.get(origin.name, [])
+        if origin in gone:
+            gone.remove(origin)
+            if not gone:
+                del self._gone[origin.name]
+
+
+def _read(store: SmallState, kind: str, what: type[T]) -> Iterator[tuple[str, T]]:
+    for key, value in store.items(kind):
+        try:
+            yield key, msgspec.msgpack.decode(value, type=what)
+        except msgspec.MsgspecError as error:
+            log.warning("%s: its will cannot be read: %s", key, error)

@@ -268,6 +268,7 @@ class Router:
             ("quotas", self.quotas.tick),
             ("dead letters", self.deadletters.tick),
             ("answers", self.answers.expire),
+            ("wills", self._tick_wills),
             ("retained messages", self._purge),
             ("feeds of subscriptions", self.feeds.tick),
             ("queues nobody uses", self._tick_queues),
@@ -278,6 +279,9 @@ class Router:
             ("those who look again at each tick", self.tick_listeners.tell),
             ("commits", self.flush),
         )
+
+    def _tick_wills(self) -> None:
+        self.wills.tick(self.now_s(), failing=self._credit.failing)
 
     def _purge(self) -> None:
         self.retained.purge(self.now_ns(), self.deadletters.expired)

@@ -317,6 +317,39 @@ class TestOutgoing:
         site.settle()
         assert [type(each) for each in peer.sent()] == [p.Publish]
 
+    @pytest.mark.parametrize("again", [SubscriptionRequest("topic/1", 1), SubscriptionRequest("topic/1", 2, True)])
+    @pytest.mark.parametrize("received", [False, True])
+    def test_what_is_in_flight_is_not_sent_once_more_to_who_subscribes_again(
+        self, again: SubscriptionRequest, received: bool
+    ) -> None:
+        """With another QoS, or No Local: the client may have handed the message on, and PUBREC is under way."""
+        site = Site()
+        peer = Peer(site)
+        peer.send(p.Subscribe(1, (SubscriptionRequest("topic/1", 2),)))
+        site.settle()
+        Peer(site, "sender").publish(9, "topic/1")
+        site.settle()
+        assert [type(each) for each in peer.sent()] == [p.SubAck, p.Publish]
+        if received:
+            peer.send(p.PubRec(1))
+            site.settle()
+            assert peer.sent() == [p.PubRel(1)]
+        peer.send(p.Subscribe(2, (again,)))
+        site.settle()
+        assert [type(each) for each in peer.sent()] == [p.SubAck]
+        peer.send(*([] if received else [p.PubRec(1)]), p.PubComp(1))
+        site.settle()
+        peer.sent()
+        peer.lose()
+        new = Peer(site)
+        site.settle()
+        assert new.sent() == []
+        Peer(site, "other").publish(9, "topic/1")
+        site.settle()
+        assert [type(each) for each in new.sent()] == [p.Publish]
+        backlog = [each.backlog + each.outstanding for each in site.router.durable_subscriptions.figures()]
+        assert backlog == [1]
+
     def test_takeover_while_the_pubrel_waits(self) -> None:
         site, peer = self.start()
         assert [type(each) for each in peer.sent()][-1] is p.Publish

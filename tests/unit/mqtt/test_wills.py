@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import msgspec
+import pytest
 
 from bridge.message import RETAIN, Run
-from edge.broker.limits import WILLS_AFTER_START_S, WILLS_AT_ONCE
-from edge.broker.model.addresses import AddressTable
+from edge.broker.delivery.dead_letters import Reason
+from edge.broker.limits import WILLS_AFTER_START_S, WILLS_AGAIN_S, WILLS_AT_ONCE
+from edge.broker.model.address_policy import AddressPolicy, WhenFull
+from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.model.interfaces import Origin
 from edge.broker.mqtt.events import Will
-from edge.broker.mqtt.wills import Wills
+from edge.broker.mqtt.wills import Owed, Wills
+from edge.broker.router import due_wills
+from edge.broker.router.logs import QUEUE_LOG
 from edge.broker.router.router import Router
+from edge.broker.store.errors import StoreError
 from tests.support.memory_store import MemoryStore
 
 START_S = 1_000.0
+QUOTA_BYTES = 100
 
 
 class Published(Router):
@@ -32,15 +42,23 @@ class Site:
 
     def __init__(self) -> None:
         self._posted: deque[Callable[[], None]] = deque()
-        self._store = MemoryStore(post=self._posted.append)
+        self.now = 0.0
+        self._store = MemoryStore(post=self._posted.append, clock=lambda: self.now)
         self._turns: deque[Callable[[], None]] = deque()
         self.restart()
 
     def restart(self) -> None:
         """What was committed is there; the clock goes on from the first tick."""
         self._turns.clear()
+        self._store.commit_listeners.clear()
         self.router = Published(
-            self._store, AddressTable([]), clock_ns=lambda: 1, flush_soon=lambda: None, soon=self._turns.append
+            self._store,
+            AddressTable([AddressRule("queue/#", AddressType.QUEUE)]),
+            clock_ns=lambda: 1,
+            flush_soon=lambda: None,
+            policies={"queue/#": AddressPolicy(quota_bytes=QUOTA_BYTES, when_full=WhenFull.REJECT)},
+            monotonic_s=lambda: self.now,
+            soon=self._turns.append,
         )
         self.router.runs = []
         self.wills = Wills(self.router, self._store)
@@ -50,6 +68,35 @@ class Site:
         self.router.flush()
         while self._posted:
             self._posted.popleft()()
+
+    def settle(self) -> None:
+        """Time for whatever is put off, and for commits."""
+        for _ in range(4):
+            self.now += WILLS_AGAIN_S
+            self.router.tick()
+            while self._turns:
+                self.turn()
+            self.commit()
+
+    @contextmanager
+    def failing(self) -> Iterator[None]:
+        """Every commit fails."""
+        self._store.failure = StoreError("no")
+        yield
+        self._store.failure = None
+
+    @property
+    def stored(self) -> list[bytes]:
+        """What the queue holds on disk."""
+        log = self._store.find_log(f"{QUEUE_LOG}queue/state")
+        return [] if log is None else [body for each in self._store.medium.kept(log) for body in each.run.bodies]
+
+    @property
+    def on_disk(self) -> list[bytes]:
+        """Wills that are kept, and those that are stored."""
+        kept = [msgspec.msgpack.decode(value, type=Will).run for _, value in self._store.items("will")]
+        owed = [msgspec.msgpack.decode(value, type=Owed).run for _, value in self._store.items("owed-will")]
+        return [*(body for run in (*kept, *owed) for body in run.bodies), *self.stored]
 
     def turn(self) -> None:
         """The next turn of the loop."""
@@ -171,3 +218,106 @@ class TestManyAtOnce:
         assert len(self.bodies(site)) == self.COUNT
         site.wills.publish("late", will(b"late"))
         assert self.bodies(site)[-1] == b"late"
+
+
+class TestNotStored:
+    """Wills that are due when the store cannot take them: CONNACK has said that they are on disk."""
+
+    def stored_will(self, body: bytes) -> Will:
+        return Will(Run("queue/state", "", 1, b"", [body]))
+
+    def gone_while_commits_fail(self) -> Site:
+        site = Site()
+        site.wills.keep("c", self.stored_will(b"gone"), expiry_s=0)
+        site.commit()
+        with site.failing():
+            site.wills.publish("c", self.stored_will(b"gone"))
+            site.settle()
+        return site
+
+    def test_when_commits_fail_it_is_stored_once_they_succeed(self) -> None:
+        site = self.gone_while_commits_fail()
+        assert site.stored == []
+        site.settle()
+        assert site.stored == [b"gone"]
+        site.restart()
+        site.at(WILLS_AFTER_START_S)
+        site.settle()
+        assert site.stored == [b"gone"]
+
+    def test_it_is_on_disk_once_at_every_moment(self) -> None:
+        site = Site()
+        site.wills.keep("c", self.stored_will(b"gone"), expiry_s=0)
+        site.commit()
+        site.wills.publish("c", self.stored_will(b"gone"))
+        for _ in range(2):
+            with site.failing():
+                site.commit()
+                assert site.on_disk == [b"gone"]
+            site.commit()  # what the failed one left joins this one: the will in its new place
+            assert site.on_disk == [b"gone"]
+            site.now += WILLS_AGAIN_S
+            site.router.wills.tick(site.now, failing=False)
+        site.settle()
+        assert site.on_disk == site.stored == [b"gone"]
+
+    def test_when_its_address_is_full_it_is_stored_once_there_is_room(self) -> None:
+        site = Site()
+        site.wills.keep("big", self.stored_will(bytes(QUOTA_BYTES)), expiry_s=0)
+        site.wills.publish("big", self.stored_will(bytes(QUOTA_BYTES)))
+        site.wills.publish("c", self.stored_will(b"gone"))
+        site.settle()
+        assert site.stored == [bytes(QUOTA_BYTES)]
+        site.restart()
+        site.settle()
+        assert site.stored == [bytes(QUOTA_BYTES)]
+        queue = site.router.queues["queue/state"]
+        queue.dead_lettering.give_up_later(0, 0, Reason.REJECTED)
+        queue.dead_lettering.read_on()
+        site.settle()
+        assert site.stored == [b"gone"]
+
+    def test_a_client_that_is_back_does_not_overtake_it(self) -> None:
+        site = self.gone_while_commits_fail()
+        site.wills.keep("c", self.stored_will(b"second"), expiry_s=0)
+        site.commit()
+        site.wills.back("c")
+        site.wills.publish("c", self.stored_will(b"second"))
+        site.settle()
+        assert site.stored == [b"gone", b"second"]
+
+    def test_a_client_that_cannot_come_back_leaves_it_waiting(self) -> None:
+        site = self.gone_while_commits_fail()
+        with site.failing():
+            site.wills.keep("c", self.stored_will(b"second"), expiry_s=0)
+            site.settle()
+            site.wills.drop("c")  # CONNACK has refused it
+            site.settle()
+        site.settle()
+        assert site.stored == [b"gone"]
+
+    def test_a_client_that_is_back_where_there_is_still_no_room_has_newer_things_to_say(self) -> None:
+        site = Site()
+        site.wills.publish("big", self.stored_will(bytes(QUOTA_BYTES)))
+        site.wills.publish("c", self.stored_will(b"gone"))
+        site.settle()
+        site.wills.keep("c", None, expiry_s=0)
+        site.wills.back("c")
+        assert not site.router.wills.put_off_count
+        site.settle()
+        site.restart()
+        assert not site.router.wills.put_off_count
+
+    def test_what_is_held_is_bounded(self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+        monkeypatch.setattr(due_wills, "WILLS_PUT_OFF_BYTES_MAX", 100)
+        site = Site()
+        with site.failing():
+            for name in ("a", "b", "c"):
+                site.wills.publish(name, self.stored_will(name.encode() * 30))
+            site.settle()
+        assert "given up" in caplog.text
+        site.settle()
+        assert site.stored == [b"b" * 30, b"c" * 30]
+        site.restart()
+        site.settle()
+        assert site.stored == [b"b" * 30, b"c" * 30]
