@@ -27,15 +27,6 @@ class Overtaken(RuntimeError):
         )
 
 
-def check(table: str, applied: int | None, begin: int | None, version: int) -> None:
-    """Raise `Overtaken` where a part of what a transaction holds was applied by another pass.
-
-    `applied`, `version`: of the transaction's application, in the table and now; `begin`: where what it holds begins.
-    """
-    if applied is not None and begin is not None and begin < applied < version:
-        raise Overtaken(table)
-
-
 @contextmanager
 def settled(table: str, is_done: Callable[[], bool]) -> Iterator[None]:
     """Around what commits to a table. Of a conflict nothing comes where `is_done` then, else `Overtaken`."""

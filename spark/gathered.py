@@ -14,32 +14,29 @@ from typing import TYPE_CHECKING, Literal
 import deltalake
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake.transaction import AddAction
+from deltalake.transaction import AddAction, RemoveAction
 
 from cloud.place.data_file import written
 from cloud.place.place import Place
-from spark import conflict
+from spark.age import Begun
+from spark.transaction import There, Transaction
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+InsteadOf = Literal["all"] | tuple[str, str] | None
+"""What rows take the place of: all, those of a partition (column, value), or none."""
 BYTES_MAX = 100_000_000
 """What the rows of one write take here, about, and in the JVM on their way."""
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """What is committed: under which transaction of which application, what is said of it, what it takes the place of.
+    """What is committed: under which transaction, what is said of it, what it takes the place of."""
 
-    `instead_of`: all rows, those of a partition (column, value), or none. `begin`: the version that what is committed
-    goes on from, where it must not be another.
-    """
-
-    application: str
-    version: int
+    transaction: Transaction
     said: Mapping[str, str]
-    instead_of: Literal["all"] | tuple[str, str] | None = None
-    begin: int | None = None
+    instead_of: InsteadOf = None
 
 
 def gathered(rows: DataFrame, row_bytes: int) -> pa.Table | None:
@@ -49,29 +46,35 @@ def gathered(rows: DataFrame, row_bytes: int) -> pa.Table | None:
     return found if found.num_rows <= rows_max else None
 
 
-def write(place: Place, rows: pa.Table, commit: Commit) -> None:
-    """Write rows with the columns of a table into it, unless it has taken this transaction.
+def write(place: Place, rows: pa.Table, commit: Commit) -> bool:
+    """Write rows with the columns of a table into it; False where it has taken this transaction.
 
-    Raises `Overtaken`, and what delta-rs raises; of several writers of an application at the same moment one does.
+    Raises `Overtaken`, `WrittenTooLongAgo`, and what delta-rs raises; of several writers of an application at the same
+    moment one does.
     """
-    table = place.delta()
-    applied = table.transaction_version(commit.application)
-    if applied is not None and applied >= commit.version:
-        return
-    conflict.check(place.name, applied, commit.begin, commit.version)
+    table, transaction = place.delta(), commit.transaction
+    applied = table.transaction_version(transaction.application)
+    if not transaction.is_due(place.name, There(str(table.metadata().id), table.version(), applied)):
+        return False
+    begun = Begun()
     fitting = rows.cast(pa.schema(table.schema().to_arrow()))
     partitions = table.metadata().partition_columns
+    files: list[AddAction | RemoveAction] = list(_files(place, fitting, partitions))
+    begun.require_recent(place.name)
     table.create_write_transaction(
-        list(_files(place, fitting, partitions)),
+        files,
         mode="append" if commit.instead_of is None else "overwrite",
         schema=table.schema(),
         partition_by=partitions,
         partition_filters=[_filter(*commit.instead_of)] if isinstance(commit.instead_of, tuple) else None,
         commit_properties=deltalake.CommitProperties(
             custom_metadata=dict(commit.said),
-            app_transactions=[deltalake.Transaction(commit.application, commit.version)],
+            app_transactions=[deltalake.Transaction(transaction.application, transaction.version)],
+            # What takes the place of what was read is committed behind that, or not at all.
+            max_commit_retries=None if transaction.over is None else 0,
         ),
     )
+    return True
 
 
 def _filter(column: str, value: str) -> tuple[str, str, str]:

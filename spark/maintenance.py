@@ -10,8 +10,11 @@ import time
 from collections.abc import Container, Iterator
 from dataclasses import dataclass
 
+import deltalake
+
 from cloud.place.place import Place, Somewhere, place_of
 from spark import delta_log, schemas
+from spark.age import UNNAMED_KEPT_HOURS
 
 DUE_COMMITS = 100
 """Commits of a table after which it is looked after: each leaves files behind that the next has replaced."""
@@ -73,12 +76,19 @@ def _maintained(place: Place, kept_hours: int) -> Maintained:
             table.update_incremental()
         table.optimize.compact(target_size=TARGET_BYTES)
         table.update_incremental()
-    # What a killed job had written and not committed is in no log; the hub's landing deletes its own.
-    full = place.name in schemas.DERIVED
-    deleted = table.vacuum(retention_hours=kept_hours, enforce_retention_duration=False, dry_run=False, full=full)
-    table.update_incremental()
+    deleted = _deleted(table, kept_hours, full=False)
+    if place.name in schemas.DERIVED:
+        # What a killed job had written and not committed is in no log; the hub's landing deletes its own.
+        deleted += _deleted(table, UNNAMED_KEPT_HOURS, full=True)
     table.create_checkpoint()
     table.cleanup_metadata()
     files = delta_log.files(table)
     size, seconds = sum(file.size for file in files), time.monotonic() - begun
-    return Maintained(place.name, before, len(files), size, len(deleted), seconds)
+    return Maintained(place.name, before, len(files), size, deleted, seconds)
+
+
+def _deleted(table: deltalake.DeltaTable, kept_hours: int, *, full: bool) -> int:
+    """Delete files that were replaced so long ago; `full`: and those as old that no log names."""
+    found = table.vacuum(retention_hours=kept_hours, enforce_retention_duration=False, dry_run=False, full=full)
+    table.update_incremental()
+    return len(found)

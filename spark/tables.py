@@ -14,7 +14,6 @@ import json
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from datetime import date
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import unquote
@@ -27,12 +26,14 @@ from pyspark.sql.types import StructType
 
 from cloud.place.place import Place, Somewhere, place_of
 from spark import delta_log, folding, gathered, remedy, schemas
+from spark.gathered import InsteadOf
 from spark.provenance import Provenance, State, state_of, versions
 from spark.remedy import TableUnreadable
 from spark.replacement import ROWS, Replacement
+from spark.transaction import There, Transaction
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 
 _NOTING = threading.Lock()
@@ -51,22 +52,6 @@ class SchemaMismatch(RuntimeError):
 
 class FormatUnknown(RuntimeError):
     """A table uses a feature of Delta that this program does not know."""
-
-
-@dataclass(frozen=True, slots=True)
-class Transaction:
-    """Delta's transaction marker: a table takes each (`application`, `version`) once, in rising order of version.
-
-    `begin`: the version that it goes on from, where rows of another that lies between would be taken twice.
-    """
-
-    application: str
-    version: int
-    begin: int | None = None
-
-    def options(self) -> dict[str, str]:
-        """As options of Delta's writer."""
-        return {"txnAppId": self.application, "txnVersion": str(self.version)}
 
 
 class Lake:
@@ -163,6 +148,11 @@ class Lake:
         table = self._open(name)
         return table.transaction_version(application) if table is not None else None
 
+    def there(self, name: str, application: str) -> There:
+        """A table that is there as it is, whether it is pinned or not, and what it has taken of `application`."""
+        table = self.at(name).delta()
+        return There(str(table.metadata().id), table.version(), table.transaction_version(application))
+
     def read(self, name: str, version: int | None = None) -> DataFrame:
         """The rows of a table, with exactly the columns of its schema; none when it is not there.
 
@@ -241,12 +231,9 @@ class Lake:
             )
         conform_schema(StructType.fromJson(json.loads(table.schema().to_json())), name)
 
-    def append(self, name: str, rows: DataFrame, transaction: Transaction, made_of: Provenance | None = None) -> None:
-        """Append `rows` unless `transaction` was applied already."""
-        if self._few and self._written_here(name, rows, transaction, made_of) is not None:
-            return
-        writer = _told(fitted(rows, name).write.format("delta").mode("append"), made_of)
-        writer.options(**transaction.options()).save(self.path(name))
+    def append(self, name: str, rows: DataFrame, transaction: Transaction, made_of: Provenance | None = None) -> bool:
+        """Append `rows`; False where `transaction` was applied already. Raises `Overtaken`, as all that writes."""
+        return self._written(name, rows, transaction, made_of)
 
     def overwrite(
         self,
@@ -255,16 +242,10 @@ class Lake:
         transaction: Transaction,
         made_of: Provenance | None,
         partition: tuple[str, str] | None = None,
-    ) -> None:
-        """Put `rows` in place of all rows, or of those of a partition (column, value), in one commit, unless
-        `transaction` was applied. `rows` are of that partition."""
-        if self._few and self._written_here(name, rows, transaction, made_of, partition or "all") is not None:
-            return
-        writer = _told(fitted(rows, name).write.format("delta").mode("overwrite"), made_of)
-        if partition is not None:
-            column, value = partition
-            writer = writer.option("replaceWhere", f"{column} = {value}")
-        writer.options(**transaction.options()).save(self.path(name))
+    ) -> bool:
+        """Put `rows` in place of all rows, or of those of a partition (column, value), in one commit; False where
+        `transaction` was applied already. `rows` are of that partition."""
+        return self._written(name, rows, transaction, made_of, partition or "all")
 
     def fold(
         self,
@@ -286,18 +267,18 @@ class Lake:
         if applied is not None and applied >= transaction.version:
             return fitted(rows, name)
         empty = not self.rows(name)
-        if empty and self._few and (written := self._written_here(name, rows, transaction, made_of)) is not None:
-            return self.session.createDataFrame(written, table.columns) if written.num_rows else self._nothing(name)
+        if empty and self._few and (found := self._gathered(name, rows)) is not None:
+            gathered.write(self.at(name), found, _commit(transaction, made_of))
+            return self.session.createDataFrame(found, table.columns) if found.num_rows else self._nothing(name)
         partials = fitted(rows, name).localCheckpoint()
         extents = folding.extents(partials, table)
         with self._told_by_settings(made_of):
-            replacement = Replacement(self.session, self.path(name))
-            if replacement.taken(transaction.application) < transaction.version:
-                held = self._held(name, replacement.version, partials, extents)
+            replacement = Replacement(self.session, self.path(name), transaction)
+            if transaction.is_due(name, replacement.there):
+                held = self._held(name, replacement.there.version, partials, extents)
                 old = self.rows_of(name, [each.file for each in held])
                 written = self._by_partition(folding.folded(old, partials, table, how) if held else partials, table)
-                changed = sum(extent.rows for extent in extents)
-                replacement.commit(written, held, transaction.application, transaction.version, changed)
+                replacement.commit(written, held, sum(extent.rows for extent in extents))
         return partials
 
     def _held(self, name: str, version: int, rows: DataFrame, extents: Sequence[folding.Extent]) -> list[folding.Held]:
@@ -335,21 +316,28 @@ class Lake:
         """No rows, of which Spark knows before it plans."""
         return self.session.createDataFrame([], _schema(name).columns).limit(0)
 
-    def _written_here(
+    def _written(
         self,
         name: str,
         rows: DataFrame,
         transaction: Transaction,
         made_of: Provenance | None,
-        instead_of: Literal["all"] | tuple[str, str] | None = None,
-    ) -> pa.Table | None:
-        """Write `rows` from this process, and return them; None, and nothing is done, where they are not few."""
-        found = gathered.gathered(fitted(rows, name), _schema(name).row_bytes)
-        if found is not None:
-            said = {} if made_of is None else {"userMetadata": made_of.text()}
-            commit = gathered.Commit(transaction.application, transaction.version, said, instead_of, transaction.begin)
-            gathered.write(self.at(name), found, commit)
-        return found
+        instead_of: InsteadOf = None,
+    ) -> bool:
+        """Write `rows`, from this process where they are few; False where `transaction` was applied already."""
+        if self._few and (found := self._gathered(name, rows)) is not None:
+            return gathered.write(self.at(name), found, _commit(transaction, made_of, instead_of))
+        with self._told_by_settings(made_of):
+            replacement = Replacement(self.session, self.path(name), transaction)
+            if not transaction.is_due(name, replacement.there):
+                return False
+            held = () if instead_of is None else replacement.held(None if instead_of == "all" else instead_of)
+            replacement.commit(fitted(rows, name), held)
+        return True
+
+    def _gathered(self, name: str, rows: DataFrame) -> pa.Table | None:
+        """`rows` in this process; None where they are not few."""
+        return gathered.gathered(fitted(rows, name), _schema(name).row_bytes)
 
     @contextmanager
     def _told_by_settings(self, made_of: Provenance | None) -> Iterator[None]:
@@ -406,9 +394,10 @@ def _literal(value: object) -> str:
     return f"DATE'{value}'" if isinstance(value, date) else repr(value)
 
 
-def _told(writer: DataFrameWriter, made_of: Provenance | None) -> DataFrameWriter:
+def _commit(transaction: Transaction, made_of: Provenance | None, instead_of: InsteadOf = None) -> gathered.Commit:
     """The commit says what the table is made of from it on; without it, that it is in between."""
-    return writer if made_of is None else writer.option("userMetadata", made_of.text())
+    said = {} if made_of is None else {"userMetadata": made_of.text()}
+    return gathered.Commit(transaction, said, instead_of)
 
 
 def _schema(name: str) -> schemas.Table:

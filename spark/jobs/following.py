@@ -20,7 +20,8 @@ from spark.jobs.damage import Damage
 from spark.jobs.outcome import Outcome
 from spark.jobs.progress import Position, Span, spans
 from spark.provenance import Provenance, State
-from spark.tables import Lake, Transaction
+from spark.tables import Lake
+from spark.transaction import Transaction
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -68,17 +69,13 @@ class Batch:
     def _once(self, output: str) -> Iterator[None]:
         """Around what writes this batch to a table. Raises `Overtaken` where another pass has written a part of it, or
         has made the table anew."""
-        marker, place = self.markers[output], self.lake.at(output)
+        marker = self.markers[output]
 
-        def applied() -> int | None:
-            table = place.delta()
-            if not marker.application.endswith(f"/{table.metadata().id}"):
-                raise conflict.Overtaken(output)
-            return table.transaction_version(marker.application)
+        def is_done() -> bool:
+            return not marker.is_due(output, self.lake.there(output, marker.application))
 
-        # Spark's connector looks only whether this marker, or a later one, was applied.
-        conflict.check(output, applied(), marker.begin, marker.version)
-        with conflict.settled(output, lambda: (applied() or 0) >= marker.version):
+        is_done()  # before it is computed what is of no use
+        with conflict.settled(output, is_done):
             yield
 
 
@@ -126,7 +123,7 @@ class Following:
         for span in spans(lake, self.source, source, begin, ended, self.batch_rows):
             made_of = self._made_of(lake, source, span)
             taken, end = end, span.end.marker()
-            markers = {name: Transaction(application, end, taken) for name, application in applications.items()}
+            markers = {name: Transaction(applications[name], end, taken, state.id) for name, state in before.items()}
             session.fit(lake.session, few=span.rows <= self.few_rows)
             for files, rows in damage.attempts(span):
                 with damage.noticed(files):

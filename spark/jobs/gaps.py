@@ -9,6 +9,7 @@ its sequences are one more range, so that a pass judges the others only, however
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812
@@ -17,7 +18,8 @@ from spark import schemas
 from spark.jobs.following import Batch, Following
 from spark.jobs.outcome import Job
 from spark.jobs.snapshot import Snapshot
-from spark.tables import Lake, Transaction
+from spark.tables import Lake
+from spark.transaction import Transaction
 from spark.transforms import completeness, ranges
 
 if TYPE_CHECKING:
@@ -56,26 +58,29 @@ def _state(batch: Batch) -> None:
 def _settle(lake: Lake) -> None:
     """Take the statements of which all has landed from the open ones.
 
-    Their lines are written first, then their ranges: each of the three says the same again when it is done again.
+    Their lines are written first, then their ranges: each of the three says the same again when it is done again. What
+    another pass has written to a table since it was read here is not overwritten.
     """
-    opened, landed = lake.state("open_statements"), lake.state("landed_ranges")
-    if opened is None or landed is None:
+    opened, landed, ranged = (lake.state(name) for name in ("open_statements", "landed_ranges", "settled_ranges"))
+    if opened is None or landed is None or ranged is None:
         return
-    statements = completeness.with_settled(lake.read("open_statements"), lake.read("landed_ranges")).localCheckpoint()
+    at = {"open_statements": opened.version, "landed_ranges": landed.version, "settled_ranges": ranged.version}
+    known = {name: lake.read(name, at.get(name)) for name in _INPUTS}
+    statements = completeness.with_settled(known["open_statements"], known["landed_ranges"]).localCheckpoint()
     settled = statements.where("settled").drop("settled")
     if settled.isEmpty():
         return
     mark = Transaction(f"settle/{opened.id}/{landed.id}", opened.version + landed.version)
-    known = {name: lake.read(name) for name in _INPUTS}
     nothing = {name: known[name].limit(0) for name in ("given_up_ranges", "gateway_backlog", "outages")}
     judged = completeness.judged(*(known | nothing | {"open_statements": settled}).values())
     lines = completeness.hourly(judged, settled=True).where(F.col("hour").isNotNull())
     lake.fold("completeness_hourly", lines.coalesce(1), completeness.LINE_FOLD, mark)
     there = known["settled_ranges"]
     joined = ranges.settled(there.unionByName(settled.select(*there.columns)))
-    lake.overwrite("settled_ranges", joined.coalesce(1), mark, None)
+    lake.overwrite("settled_ranges", joined.coalesce(1), replace(mark, table=ranged.id, over=ranged.version), None)
     still_open = statements.where("NOT settled").drop("settled").coalesce(1)
-    lake.overwrite("open_statements", still_open, mark, lake.provenance("open_statements"))
+    made_of = lake.provenance("open_statements", opened.version)
+    lake.overwrite("open_statements", still_open, replace(mark, table=opened.id, over=opened.version), made_of)
 
 
 def _frames(lake: Lake) -> Mapping[str, DataFrame]:

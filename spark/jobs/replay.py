@@ -3,12 +3,15 @@ whose gateway has told how far its clock was off.
 
 A message moves from `reject` to `readings` once, wherever it is stopped:
 
-1. its readings are appended under a transaction marker of the version of `reject` it was found in; they carry it
-   (column `replay`);
-2. what `readings` has of that version leaves `reject`;
-3. an empty commit to `readings` says that this is done, and which rejects belong to them from here on.
+1. those of its values that cannot be read are appended to `reject`, under a transaction marker of the version of
+   `reject` it was found in;
+2. its readings are appended under the same version; they carry it (column `replay`);
+3. what `readings` has of that version leaves `reject`;
+4. an empty commit to `readings` says that this is done, and which rejects belong to them from here on.
 
-A run that was stopped between 1 and 3 is finished by the next one first, from what 1 wrote: nothing is decoded for it.
+A run that was stopped between 2 and 4 is finished by the next one first, from what 2 wrote: nothing is decoded for it.
+Of one that was stopped before 2, what 1 wrote is taken back, once its readings cannot come any more. Of two at once one
+goes on: a marker that another one has moved since the rejects were read refuses what goes on from there.
 """
 
 from __future__ import annotations
@@ -17,19 +20,21 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark import delta_log, registry
+from spark.conflict import Overtaken
 from spark.decoding import reasons
 from spark.jobs import stamps
 from spark.jobs.damage import Damage
 from spark.jobs.outcome import Outcome, merged
 from spark.jobs.progress import Position, Span
 from spark.provenance import Provenance, State
-from spark.tables import Lake, Transaction
+from spark.tables import Lake
+from spark.transaction import Transaction
 from spark.transforms import births, clocks, readings
 
 if TYPE_CHECKING:
@@ -120,11 +125,14 @@ def _due(lake: Lake, rejects: State) -> Sequence[tuple[Chosen, Transaction]]:
 
 
 def replay(lake: Lake, chosen: Chosen) -> Outcome:
-    """Read `chosen` rejects again; those that are readable now move to `readings`. Rows in: messages looked at."""
+    """Read `chosen` rejects again; those that are readable now move to `readings`. Rows in: messages looked at.
+
+    Raises `Overtaken` where another pass has read some again meanwhile, whichever it chose."""
     rejects, there = lake.state("reject"), lake.state("readings")
     if rejects is None or there is None:
         return Outcome(0, 0)
     finish(lake, rejects)
+    applied = _applied(lake, rejects, there)
     rejects = lake.state("reject") or rejects  # those that left it just now are no candidates
     candidates = lake.read("reject", rejects.version).where(chosen.condition())
     keys = candidates.select(*MESSAGE, "ingest_date").distinct().localCheckpoint()
@@ -136,12 +144,49 @@ def replay(lake: Lake, chosen: Chosen) -> Outcome:
         with damage.noticed(files):
             rows = decoded(lake, messages.join(keys, [*MESSAGE, "ingest_date"], "left_semi")).localCheckpoint()
     good = rows.where(F.col("reason").isNull()).withColumn("replay", F.lit(rejects.version))
-    marks = (Transaction(f"{step}@{rejects.id}/{there.id}", rejects.version) for step in ("replay-values", "replay"))
     of_values = rows.where(F.col("metric") != "").join(good.select(*MESSAGE).distinct(), list(MESSAGE), "left_semi")
-    lake.append("reject", readings.rejects(of_values), next(marks))
-    lake.append("readings", readings.readings(good), next(marks))
+    _append(lake, "reject", readings.rejects(of_values), applied.values.next(rejects.version))
+    _append(lake, "readings", readings.readings(good), applied.readings.next(rejects.version))
     finish(lake, rejects)
     return Outcome(keys.count(), lake.rows_written("readings", there.version), damage.notes)
+
+
+def _append(lake: Lake, name: str, rows: DataFrame, mark: Transaction) -> None:
+    if not lake.append(name, rows, mark):
+        raise Overtaken(name)
+
+
+class _Mark(NamedTuple):
+    """A step of replays: its application, the table it writes to, the last version of `reject` it was done for."""
+
+    application: str
+    table: str
+    version: int
+
+    def next(self, version: int) -> Transaction:
+        return Transaction(self.application, version, self.version, self.table)
+
+
+class _Applied(NamedTuple):
+    """Rejects of values; readings; the end."""
+
+    values: _Mark
+    readings: _Mark
+    done: _Mark
+
+
+def _applied(lake: Lake, rejects: State, there: State) -> _Applied:
+    def mark(step: str, name: str, table: State) -> _Mark:
+        application = f"{step}@{rejects.id}/{there.id}"
+        applied = lake.transaction_version(name, application)
+        return _Mark(application, table.id, -1 if applied is None else applied)
+
+    # In the order in which they are written: whoever is at it is seen behind the last of his.
+    return _Applied(
+        mark("replay-values", "reject", rejects),
+        mark("replay", "readings", there),
+        mark("replay-done", "readings", there),
+    )
 
 
 def _landed_on(lake: Lake, dates: Sequence[date]) -> Span:
@@ -166,15 +211,27 @@ def finish(lake: Lake, rejects: State) -> None:
     there = lake.state("readings")
     if there is None:
         return
-    replayed = f"replay@{rejects.id}/{there.id}"
-    done = f"replay-done@{rejects.id}/{there.id}"
-    version = lake.transaction_version("readings", replayed)
-    if version is None or (lake.transaction_version("readings", done) or -1) >= version:
+    applied = _applied(lake, rejects, there)
+    version = applied.readings.version
+    if applied.values.version > version:  # its readings did not come, and shall not now
+        version = applied.values.version
+        _append(lake, "readings", lake.read("readings").limit(0), applied.readings.next(version))
+    if applied.done.version >= version:
         return
     moved = lake.read("readings").where(F.col("replay") == version)
     keys = moved.select(*MESSAGE, F.to_date("ingested_at").alias("ingest_date")).distinct()
     lake.remove("reject", keys, (*MESSAGE, "ingest_date"), "old.metric = ''")
-    lake.append("readings", moved.limit(0), Transaction(done, version), _made_of(lake, there.version))
+    _take_back_values(lake)
+    lake.append("readings", moved.limit(0), applied.done.next(version), _made_of(lake, there.version))
+
+
+def _take_back_values(lake: Lake) -> None:
+    """Of a message that is rejected as a whole no value is: those stand there of which the readings did not come."""
+    rejects, name = lake.read("reject"), [*MESSAGE, "ingest_date"]
+    whole = rejects.where("metric = ''").select(*name).distinct()
+    of_values = rejects.where("metric <> ''").join(whole, name, "left_semi").select(*name).distinct()
+    if not of_values.isEmpty():
+        lake.remove("reject", of_values, name, "old.metric <> ''")
 
 
 def _made_of(lake: Lake, version: int) -> Provenance | None:

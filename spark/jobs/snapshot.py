@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 from spark import session
 from spark.jobs.outcome import Outcome
 from spark.provenance import Provenance, State
-from spark.tables import Lake, Transaction
+from spark.tables import Lake
+from spark.transaction import Transaction
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -102,10 +102,10 @@ def test_statements_are_judged_until_all_of_them_has_landed(lake: Lake, monkeypa
     lakes.write(lake.place.path, "telemetry", landed[15:])
     overwrite = Lake.overwrite
 
-    def dies(self: Lake, name: str, *rest: Any, **named: Any) -> None:
+    def dies(self: Lake, name: str, *rest: Any, **named: Any) -> bool:
         if name == "open_statements":
             raise RuntimeError("power cut")
-        overwrite(self, name, *rest, **named)
+        return overwrite(self, name, *rest, **named)
 
     with monkeypatch.context() as patch:
         patch.setattr(Lake, "overwrite", dies)
@@ -124,6 +124,29 @@ def test_statements_are_judged_until_all_of_them_has_landed(lake: Lake, monkeypa
     assert run(lake) is None
     assert lines(lake) == [(0, 9, 10, True), (10, 19, 10, True), (20, 29, 2, False), (30, 31, 1, False)]
     assert {name: lake.state(name) for name in versions} != versions
+
+
+def test_a_statement_that_comes_while_others_are_settled_is_not_lost(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another pass appends it when this one has read the open ones, and is about to write those that stay open."""
+    lakes.write(lake.place.path, "telemetry", [message(n) for n in range(10)])
+    lakes.write(lake.place.path, "manifests", [manifest(0, 9), manifest(10, 19, hour=START + HOUR)])
+    overwrite = Lake.overwrite
+
+    def late(self: Lake, name: str, *rest: Any, **named: Any) -> bool:
+        if name == "open_statements":
+            monkeypatch.setattr(Lake, "overwrite", overwrite)
+            lakes.write(lake.place.path, "manifests", [manifest(20, 29, hour=START + 2 * HOUR)])
+            statements = next(step for step in gaps.JOB.steps if step.name == "open_statements")
+            statements.run(Lake(lake.session.newSession(), lake.place, few=True))
+        return overwrite(self, name, *rest, **named)
+
+    monkeypatch.setattr(Lake, "overwrite", late)
+    assert "another pass" in (run(lake) or "")
+    assert opened(lake) == [(0, 9), (10, 19), (20, 29)]
+    assert run(lake) is None
+    assert lines(lake) == [(0, 9, 10, True), (10, 19, 0, False), (20, 29, 0, False)]
 
 
 def test_an_address_in_all(frame: Make) -> None:

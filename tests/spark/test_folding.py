@@ -13,10 +13,12 @@ from deltalake.transaction import AddAction, RemoveAction
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 
 from spark import folding, schemas
+from spark.conflict import Overtaken
 from spark.folding import Extent
 from spark.provenance import Provenance, State
 from spark.replacement import Replacement
-from spark.tables import FormatUnknown, Lake, Transaction
+from spark.tables import FormatUnknown, Lake
+from spark.transaction import Transaction
 from tests.spark.gold import bucket
 from tests.spark.lakes import START
 from tests.support import delta_commits
@@ -186,16 +188,52 @@ def test_of_two_who_change_the_same_one_is_refused(larger: Lake, frame: Make, me
     ends = {"tenant": "default", "lane": "live", "gateway": "gw1"}
     extent = Extent((DAY,), 9, ends | {"bucket": START}, ends | {"bucket": START + timedelta(seconds=80)})
     held = folding.can_hold(opened, schemas.DERIVED[TABLE], [extent])
-    late = Replacement(larger.session, larger.path(TABLE))
-    assert (len(held), late.version, late.taken("job")) == (2, opened.version(), 2)
+    late = Replacement(larger.session, larger.path(TABLE), Transaction("job", 3))
+    assert (len(held), late.there.version, late.there.applied) == (2, opened.version(), 2)
     if meanwhile == "takes the same transaction":
         fold(larger, frame, 3, bucket(100, 1, 2))
     else:
         opened.optimize.compact()
     before = found(larger)
     with pytest.raises(Py4JJavaError, match="Concurrent"):
-        late.commit(larger.read(TABLE), held, "job", 3, 4)
+        late.commit(larger.read(TABLE), held, 4)
     assert found(larger) == before
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+def test_what_goes_on_from_another_place_is_not_written(larger: Lake, frame: Make) -> None:
+    """Another pass has taken a part of the batch while this one computed it, by whichever way it is written."""
+    state = larger.ensure(TABLE)
+    fold(larger, frame, 3, *rows(range(0, 40, 10)))
+    before, made = found(larger), frame(TABLE, *rows(range(0, 60, 10)))
+    late = Transaction("job", 5, begin=2)
+    writers: list[Callable[[], object]] = [
+        lambda: larger.fold(TABLE, made, HOW, late),
+        lambda: larger.append(TABLE, made, late),
+        lambda: larger.overwrite(TABLE, made, Transaction("job", 5, over=state.version), None),
+        lambda: larger.append(TABLE, made, Transaction("job", 5, table="another")),
+    ]
+    for write in writers:
+        with pytest.raises(Overtaken):
+            write()
+    assert found(larger) == before
+    assert larger.overwrite(TABLE, made, Transaction("job", 5, 3, state.id, state.version + 1), None)
+    assert not larger.append(TABLE, made, late)
+    assert len(found(larger)) == 6
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+def test_who_takes_the_place_of_all_rows_does_not_of_those_that_come_meanwhile(larger: Lake, frame: Make) -> None:
+    fold(larger, frame, 1, *rows(range(0, 40, 10)))
+    late = Replacement(larger.session, larger.path(TABLE), Transaction("other job", 1))
+    held = late.held(None)
+    fold(larger, frame, 2, *rows(range(40, 80, 10)))
+    before = found(larger)
+    with pytest.raises(Py4JJavaError, match="Concurrent"):
+        late.commit(larger.read(TABLE).limit(0), held)
+    assert (len(held), found(larger)) == (1, before)
 
 
 @pytest.mark.spark

@@ -14,13 +14,16 @@ import pytest
 from deltalake.exceptions import CommitFailedError
 from pyspark.sql import functions as F  # noqa: N812
 
+from cloud.place import data_file
 from cloud.place.folder import Folder
-from spark import gathered, schemas, verification
+from spark import age, gathered, schemas, verification
+from spark.age import WrittenTooLongAgo
 from spark.conflict import Overtaken
 from spark.gathered import Commit
 from spark.jobs import catalog, runner
 from spark.provenance import Provenance, State
-from spark.tables import Lake, Transaction
+from spark.tables import Lake
+from spark.transaction import Transaction
 from tests.spark import lakes
 from tests.spark.lakes import START, message
 
@@ -46,51 +49,94 @@ def keys(place: Folder) -> list[str]:
 
 def test_a_transaction_is_taken_once_also_an_empty_one(place: Folder) -> None:
     for _ in range(2):
-        gathered.write(place, rows("a", "b"), Commit("job", 1, SAID))
-    gathered.write(place, rows(), Commit("job", 2, SAID))
-    gathered.write(place, rows("late"), Commit("job", 1, SAID))
+        gathered.write(place, rows("a", "b"), Commit(Transaction("job", 1), SAID))
+    gathered.write(place, rows(), Commit(Transaction("job", 2), SAID))
+    gathered.write(place, rows("late"), Commit(Transaction("job", 1), SAID))
     assert (keys(place), place.delta().version(), place.delta().transaction_version("job")) == (["a", "b"], 2, 2)
 
 
 def test_of_two_who_write_a_transaction_at_once_one_does(place: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both have found that it was not taken."""
     behind = place.delta()
-    gathered.write(place, rows("a"), Commit("job", 1, SAID))
+    gathered.write(place, rows("a"), Commit(Transaction("job", 1), SAID))
     monkeypatch.setattr(Folder, "delta", lambda *_: behind)
     with pytest.raises(CommitFailedError):
-        gathered.write(place, rows("a"), Commit("job", 1, SAID))
+        gathered.write(place, rows("a"), Commit(Transaction("job", 1), SAID))
     monkeypatch.undo()
     assert keys(place) == ["a"]
 
 
 def test_what_goes_on_from_another_place_is_not_written(place: Folder) -> None:
-    gathered.write(place, rows("a"), Commit("job", 3, SAID, begin=0))
+    gathered.write(place, rows("a"), Commit(Transaction("job", 3, begin=0), SAID))
     with pytest.raises(Overtaken, match="another pass"):
-        gathered.write(place, rows("a", "b"), Commit("job", 5, SAID, begin=2))
-    gathered.write(place, rows("a"), Commit("job", 3, SAID, begin=2))
-    gathered.write(place, rows("b"), Commit("job", 5, SAID, begin=3))
+        gathered.write(place, rows("a", "b"), Commit(Transaction("job", 5, begin=2), SAID))
+    gathered.write(place, rows("a"), Commit(Transaction("job", 3, begin=2), SAID))
+    gathered.write(place, rows("b"), Commit(Transaction("job", 5, begin=3), SAID))
     assert keys(place) == ["a", "b"]
 
 
+@pytest.mark.parametrize("late", [False, True])
+def test_what_takes_the_place_of_rows_leaves_those_that_came_since(
+    place: Folder, monkeypatch: pytest.MonkeyPatch, late: bool
+) -> None:
+    """`late`: they come when it has looked already."""
+    gathered.write(place, rows("a"), Commit(Transaction("job", 1), SAID))
+    read = place.delta()
+    gathered.write(place, rows("b"), Commit(Transaction("another job", 1), SAID))
+    if late:
+        monkeypatch.setattr(Folder, "delta", lambda *_: read)
+    with pytest.raises(CommitFailedError if late else Overtaken):
+        gathered.write(place, rows("c"), Commit(Transaction("job", 2, over=read.version()), SAID, "all"))
+    monkeypatch.undo()
+    assert keys(place) == ["a", "b"]
+    gathered.write(place, rows("c"), Commit(Transaction("job", 2, over=place.delta().version()), SAID, "all"))
+    assert keys(place) == ["c"]
+
+
+def test_a_table_that_was_made_anew_takes_nothing_that_was_for_the_one_before(place: Folder) -> None:
+    known = str(place.delta().metadata().id)
+    deltalake.DeltaTable.create(place.uri, SCHEMA, mode="overwrite", partition_by=["kept"])
+    with pytest.raises(Overtaken):
+        gathered.write(place, rows("a"), Commit(Transaction("job", 1, table=known), SAID))
+    assert keys(place) == []
+
+
+def test_what_was_begun_so_long_ago_that_it_may_be_deleted_is_not_committed(
+    place: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The machine is suspended while a file is written."""
+    now = [0.0]
+    monkeypatch.setattr(age, "awake_or_not", lambda: now[0])
+
+    def written(*args: Any) -> Any:
+        now[0] += 3600 * (age.WRITTEN_HOURS_MAX + 1)
+        return data_file.written(*args)
+
+    monkeypatch.setattr(gathered, "written", written)
+    with pytest.raises(WrittenTooLongAgo, match="25 h ago"):
+        gathered.write(place, rows("a"), Commit(Transaction("job", 1), SAID))
+    assert (keys(place), place.delta().transaction_version("job")) == ([], None)
+
+
 def test_what_takes_the_place_of_a_partition_leaves_the_others(place: Folder) -> None:
-    gathered.write(place, pa.concat_tables([rows("a"), rows("b", kept=False)]), Commit("job", 1, SAID))
-    gathered.write(place, rows("c", kept=False), Commit("job", 2, SAID, ("kept", "false")))
+    gathered.write(place, pa.concat_tables([rows("a"), rows("b", kept=False)]), Commit(Transaction("job", 1), SAID))
+    gathered.write(place, rows("c", kept=False), Commit(Transaction("job", 2), SAID, ("kept", "false")))
     assert keys(place) == ["a", "c"]
-    gathered.write(place, rows(), Commit("job", 3, SAID, ("kept", "false")))
+    gathered.write(place, rows(), Commit(Transaction("job", 3), SAID, ("kept", "false")))
     assert keys(place) == ["a"]
-    gathered.write(place, rows("d"), Commit("job", 4, SAID, "all"))
+    gathered.write(place, rows("d"), Commit(Transaction("job", 4), SAID, "all"))
     assert keys(place) == ["d"]
 
 
 def test_a_row_without_what_has_to_be_there_is_refused_and_leaves_nothing(place: Folder) -> None:
     wrong = pa.table({"key": pa.nulls(1, pa.string()), "kept": [True], "value": [1.0]})
     with pytest.raises(ValueError, match="key"):
-        gathered.write(place, wrong, Commit("job", 1, SAID))
+        gathered.write(place, wrong, Commit(Transaction("job", 1), SAID))
     assert place.delta().version() == 0
 
 
 def test_pages_carry_checksums(place: Folder) -> None:
-    gathered.write(place, rows(*(f"key {n}" for n in range(1000))), Commit("job", 1, SAID))
+    gathered.write(place, rows(*(f"key {n}" for n in range(1000))), Commit(Transaction("job", 1), SAID))
     (path,) = place.path.glob("*/*.parquet")
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1

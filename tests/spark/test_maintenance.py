@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from spark import delta_log, maintenance
+from spark.age import UNNAMED_KEPT_HOURS, WRITTEN_HOURS_MAX
 from spark.cli import analytics
 from spark.maintenance import DUE_COMMITS, FOLLOWED_KEPT_HOURS
 from tests.spark import lakes
@@ -60,6 +61,17 @@ def test_what_is_written_anew_with_each_pass_leaves_nothing_behind(
     assert (done.files_after, done.deleted) == (1, 4)
     assert deltalake.DeltaTable(tmp_path / "gaps").to_pyarrow_table()["n"].to_pylist() == [4, 5]
     assert len(list((tmp_path / "gaps").glob("*.parquet"))) == 1
+
+
+def test_a_file_that_no_log_names_stays_for_whom_it_may_still_be_written(tmp_path: Path) -> None:
+    deltalake.write_deltalake(tmp_path / "gaps", rows(0))
+    left, being_written = (tmp_path / "gaps" / f"part-{name}.parquet" for name in ("left", "being_written"))
+    for path, hours in ((left, UNNAMED_KEPT_HOURS + 1), (being_written, UNNAMED_KEPT_HOURS - 1)):
+        path.touch()
+        os.utime(path, (time.time() - hours * 3_600,) * 2)
+    (done,) = maintenance.maintained(tmp_path, ["gaps"], FOLLOWED)
+    assert (left.exists(), being_written.exists(), done.deleted) == (False, True, 1)
+    assert UNNAMED_KEPT_HOURS > 2 * WRITTEN_HOURS_MAX
 
 
 def test_the_log_is_kept_for_a_week(tmp_path: Path) -> None:

@@ -14,7 +14,8 @@ from spark.jobs import catalog, progress
 from spark.jobs.following import Batch
 from spark.jobs.outcome import Job
 from spark.jobs.progress import BATCH_ROWS_MAX, Position, SourceLost, spans
-from spark.tables import Lake, Transaction
+from spark.tables import Lake
+from spark.transaction import Transaction
 from tests.spark import lakes
 from tests.spark.lakes import message
 
@@ -55,8 +56,9 @@ class _Counted(Lake):
 
     appended = 0
 
-    def append(self, name: str, rows: Any, transaction: Transaction, made_of: Any = None) -> None:
+    def append(self, name: str, rows: Any, transaction: Transaction, made_of: Any = None) -> bool:
         self.appended += 1
+        return True
 
 
 NOBODY, SAME, SOME, ALL = None, Position(4), Position(5), Position(7)
@@ -76,7 +78,7 @@ def test_what_another_program_has_taken_some_of_is_not_taken_again(
     if taken_by_others is not None:
         place = lake.at("gateway_backlog")
         nothing = pa.schema(place.delta().schema().to_arrow()).empty_table()
-        gathered.write(place, nothing, gathered.Commit(turn.application, taken_by_others.marker(), {}))
+        gathered.write(place, nothing, gathered.Commit(Transaction(turn.application, taken_by_others.marker()), {}))
     if goes and not (at_first and taken_by_others is SAME):
         batch.append("gateway_backlog", cast(Any, None))
     else:
@@ -88,7 +90,8 @@ def test_what_another_program_has_taken_some_of_is_not_taken_again(
 def test_what_another_program_has_made_anew_is_not_written(tmp_path: Path) -> None:
     """A program of another revision, say, which knows nothing of what is in it."""
     lake = _Counted(cast(Any, None), tmp_path)
-    turn = Transaction(f"backlog@1/source/{lake.ensure('gateway_backlog').id}", Position(7).marker())
+    there = lake.ensure("gateway_backlog").id
+    turn = Transaction(f"backlog@1/source/{there}", Position(7).marker(), table=there)
     lake.recreate("gateway_backlog")
     with pytest.raises(Overtaken, match="gateway_backlog was changed"):
         Batch(lake, cast(Any, None), 1, None, {"gateway_backlog": turn}).append("gateway_backlog", cast(Any, None))

@@ -11,6 +11,7 @@ import deltalake
 import pytest
 
 from spark import registry, schemas
+from spark.conflict import Overtaken
 from spark.decoding import reasons
 from spark.decoding.schema import BadSchema, PayloadSchema
 from spark.jobs import readings as readings_job
@@ -148,6 +149,68 @@ def test_what_has_moved_is_not_read_again_when_a_pass_was_stopped_before_it_coul
     assert table(lake, "reject", "address") == [("b/x",)]
 
 
+def _mixed(lake: Lake) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
+    """Two messages of which a value can be read, and one cannot, once they are known for JSON; what becomes of them."""
+    body = b'{"t": 1, "u": 1e999}'
+    sent = (message(number, address=f"a/{number}", body=body, content_type="x/y") for number in range(2))
+    land(lake, *sent)
+    run(lake, "readings")
+    registry.register(lake.at("payload_schemas"), PayloadSchema("a/+", "json"), NOW)
+    good = [(f"a/{number}", number, "t", 1.0) for number in range(2)]
+    bad = [(f"a/{number}", number, "u", reasons.NOT_FINITE) for number in range(2)]
+    return good, bad
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+def test_a_replay_that_died_before_its_readings_leaves_no_value_rejected_twice(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever the next one chooses."""
+    good, bad = _mixed(lake)
+    append = Lake.append
+
+    def dies(self: Lake, name: str, *rest: Any) -> bool:
+        if name == "readings":
+            raise RuntimeError("power cut")
+        return append(self, name, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Lake, "append", dies)
+        with pytest.raises(RuntimeError, match="power cut"):
+            replay.replay(lake, Chosen(address="a/0"))
+    assert [row for row in of(lake, "reject") if row[2]] == bad[:1]
+    replay.replay(lake, Chosen(address="a/1"))
+    assert (of(lake, "readings"), [row for row in of(lake, "reject") if row[2]]) == (good[1:], bad[1:])
+    replay.replay(lake, Chosen(address="a/#"))
+    assert (of(lake, "readings"), of(lake, "reject")) == (good, bad)
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("of_values", [True, False])
+def test_of_two_who_read_rejects_again_at_once_one_does(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, of_values: bool
+) -> None:
+    """The other one does it all while this one is about to write the rejects of values, or the readings."""
+    good, bad = _mixed(lake)
+    append = Lake.append
+
+    def late(self: Lake, name: str, *rest: Any) -> bool:
+        if name == ("reject" if of_values else "readings"):
+            monkeypatch.setattr(Lake, "append", append)
+            land(lake, message(9, address="b/9", body=b"up"))  # the rejects are others now
+            run(lake, "readings")
+        return append(self, name, *rest)
+
+    monkeypatch.setattr(Lake, "append", late)
+    with pytest.raises(Overtaken, match="another pass"):
+        replay.replay(lake.for_job(), Chosen(address="a/#"))
+    run(lake, "readings")
+    rejected = [(address, *rest) for address, *rest in of(lake, "reject") if address != "b/9"]
+    assert (of(lake, "readings"), [tuple(row) for row in rejected]) == (good, bad)
+
+
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_messages_of_a_file_that_is_gone_are_named_and_the_others_read(lake: Lake) -> None:
@@ -169,12 +232,12 @@ def _power_cut(patch: pytest.MonkeyPatch, name: str) -> None:
     """The next call that ends a step of a replay does not return; one before it does."""
     whole = getattr(Lake, name)
 
-    def dies(self: Lake, table_name: str, *rest: Any) -> None:
+    def dies(self: Lake, table_name: str, *rest: Any) -> Any:
         if name == "remove" or table_name == "readings":
             if name == "append":
                 whole(self, table_name, *rest)
             raise RuntimeError("power cut")
-        whole(self, table_name, *rest)
+        return whole(self, table_name, *rest)
 
     patch.setattr(Lake, name, dies)
 
