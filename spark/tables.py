@@ -20,12 +20,12 @@ from urllib.parse import unquote
 
 import deltalake
 import pyarrow as pa
-from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.exceptions import TableNotFoundError
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark text uses
 from pyspark.sql.types import StructType
 
 from cloud.place.place import Place, Somewhere, place_of
-from spark import delta_log, folding, gathered, remedy, schemas
+from spark import delta_log, folding, gathered, remedy, schemas, soundness
 from spark.gathered import InsteadOf
 from spark.provenance import Provenance, State, state_of, versions
 from spark.remedy import TableUnreadable
@@ -125,12 +125,10 @@ class Lake:
         return state if state is not None else self._create(name, "error")
 
     def recreate(self, name: str) -> State:
-        """Make derived table `name` anew and empty, under a new id. What cannot be opened is deleted before."""
-        try:
-            return self._create(name, "overwrite")
-        except (DeltaError, OSError):
+        """Make derived table `name` anew and empty, under a new id. One whose log is damaged is deleted before."""
+        if soundness.damage(self.at(name)) is not None:
             self.at(name).clear()
-            return self._create(name, "error")
+        return self._create(name, "overwrite")
 
     def rows_written(self, name: str, after: int) -> int:
         """Rows that the commits after version `after` wrote, as the commits say of themselves."""
@@ -210,13 +208,15 @@ class Lake:
                 deltalake.write_deltalake(table, data, mode="append")
 
     def forget(self, name: str, predicate: str) -> None:
-        """Delete rows of a small table of notes; all, where they cannot be read."""
+        """Delete rows of a small table of notes; all, where it is damaged."""
         try:
             table = self._open(name)
             with remedy.named(name):
                 if table is not None:
                     table.delete(predicate)
         except TableUnreadable:
+            if soundness.damage(self.at(name)) is None:
+                raise
             self.recreate(name)
 
     def check_readable(self, name: str, version: int) -> None:

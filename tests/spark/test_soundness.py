@@ -1,0 +1,118 @@
+"""Whether a table is damaged. Only then is it deleted; one that cannot be reached stays. No JVM."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import deltalake
+import pytest
+from deltalake.exceptions import CommitFailedError, DeltaError
+
+from cloud.place.faults import StoreError
+from cloud.place.folder import Folder
+from spark import soundness
+from spark.remedy import TableUnreadable
+from spark.tables import Lake
+from tests.spark.lakes import START
+
+TABLE = "set_aside"
+NOTE = {"source": "telemetry", "path": "x", "job": "readings", "rows": 1, "reason": "missing"}
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    """A table of three commits and a checkpoint, and the entry before that is gone."""
+    lake = Lake(cast(Any, None), tmp_path)
+    note(lake, "a")
+    deltalake.DeltaTable(tmp_path / TABLE).create_checkpoint()
+    entry(lake, 0).unlink()
+    note(lake, "b")
+    note(lake, "c")
+    assert soundness.damage(lake.at(TABLE)) is None
+    return lake
+
+
+def note(lake: Lake, path: str) -> None:
+    lake.note(TABLE, [NOTE | {"path": path, "found_at": START}])
+
+
+def log(lake: Lake) -> Path:
+    return Path(lake.path(TABLE)) / "_delta_log"
+
+
+def entry(lake: Lake, version: int) -> Path:
+    return log(lake) / f"{version:020}.json"
+
+
+def torn(lake: Lake) -> None:
+    entry(lake, 3).write_bytes(entry(lake, 3).read_bytes()[:100])
+
+
+def empty(lake: Lake) -> None:
+    entry(lake, 3).write_bytes(b"")
+
+
+def missing(lake: Lake) -> None:
+    entry(lake, 2).unlink()
+
+
+def torn_checkpoint(lake: Lake) -> None:
+    (checkpoint,) = log(lake).glob("*.checkpoint.parquet")
+    checkpoint.write_bytes(checkpoint.read_bytes()[:-50])
+
+
+@pytest.mark.parametrize("harm", [torn, empty, missing, torn_checkpoint])
+def test_what_is_damaged_is_made_anew(lake: Lake, harm: Callable[[Lake], None]) -> None:
+    harm(lake)
+    assert soundness.damage(lake.at(TABLE)) is not None
+    lake.recreate(TABLE)
+    assert (lake.rows(TABLE), soundness.damage(lake.at(TABLE))) == (0, None)
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        CommitFailedError("another pass was faster"),
+        DeltaError("Generic S3 error: 503 Slow Down"),
+        StoreError("the store does not answer"),
+    ],
+)
+def test_a_table_that_cannot_be_made_anew_now_stays(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, refusal: Exception
+) -> None:
+    before = sorted(path.name for path in Path(lake.path(TABLE)).rglob("*"))
+
+    def refused(*_: object, **__: object) -> None:
+        raise refusal
+
+    monkeypatch.setattr(deltalake.DeltaTable, "create", refused)
+    with pytest.raises(type(refusal)):
+        lake.recreate(TABLE)
+    assert sorted(path.name for path in Path(lake.path(TABLE)).rglob("*")) == before
+    assert lake.rows(TABLE) == 3
+
+
+def test_what_a_store_does_not_give_out_now_is_not_damaged(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    def late(*_: object) -> bytes:
+        raise StoreError("503 Slow Down")
+
+    torn(lake)
+    monkeypatch.setattr(Folder, "read", late)
+    with pytest.raises(StoreError):
+        lake.recreate(TABLE)
+    assert entry(lake, 3).exists()
+
+
+def test_notes_that_cannot_be_reached_are_not_forgotten(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    def late(*_: object) -> None:
+        raise DeltaError("Generic S3 error: timeout")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(deltalake.DeltaTable, "delete", late)
+        with pytest.raises(TableUnreadable):
+            lake.forget(TABLE, "job = 'readings'")
+    assert lake.rows(TABLE) == 3
+    lake.forget(TABLE, "job = 'readings'")
+    assert lake.rows(TABLE) == 0
