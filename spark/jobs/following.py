@@ -1,9 +1,10 @@
 """Steps that follow a table's commits: each commit is taken once, however often the job dies on the way.
 
 Progress is in the outputs themselves (`spark.jobs.progress`): every write carries a transaction marker that names the
-job, its revision, the id of the source and that of the output. When the transform changed, the source was made anew or
-an output was lost, no output knows the marker; the outputs are made anew then and everything is taken from the start.
-As that gives the outputs new ids, jobs downstream start over by the same rule.
+job, its revision, and the ids of the source and of all outputs. When the transform changed, the source was made anew or
+an output was lost or made anew, no output knows the marker; the outputs are made anew then, all of them, wherever that
+was stopped the last time, and everything is taken from the start. As that gives the outputs new ids, jobs downstream
+start over by the same rule.
 
 What the outputs are made of stands in their commits (`spark.provenance`): the source, at the version a batch ends with.
 """
@@ -112,8 +113,8 @@ class Following:
         if source is None:
             return Outcome(0, 0)
         before = self._outputs(lake, source)
-        applications = {name: self.application(lake, source, state) for name, state in before.items()}
-        positions = self._positions(lake, applications)
+        application = self.application(lake, source, before)
+        positions = self._positions(lake, application)
         begin, furthest = positions[self.outputs[-1]], max(filter(None, positions.values()), default=None)
         lake.check_readable(self.source, source.version)
         damage = Damage(lake, self.source, self.name)
@@ -123,7 +124,7 @@ class Following:
         for span in spans(lake, self.source, source, begin, ended, self.batch_rows):
             made_of = self._made_of(lake, source, span)
             taken, end = end, span.end.marker()
-            markers = {name: Transaction(applications[name], end, taken, state.id) for name, state in before.items()}
+            markers = {name: Transaction(application, end, taken, state.id) for name, state in before.items()}
             session.fit(lake.session, few=span.rows <= self.few_rows)
             for files, rows in damage.attempts(span):
                 with damage.noticed(files):
@@ -132,24 +133,21 @@ class Following:
         written = sum(lake.rows_written(name, state.version) for name, state in before.items())
         return Outcome(rows_in, written, damage.notes)
 
-    def application(self, lake: Lake, source: State, output: State) -> str:
-        """What the markers in an output are of: this step, as it computes now, between these very tables."""
+    def application(self, lake: Lake, source: State, outputs: Mapping[str, State]) -> str:
+        """What the markers in the outputs are of: this step, as it computes now, between these very tables."""
         beside = (lake.state(name) for name in self.beside)
-        ids = (source.id, *(state.id if state is not None else "-" for state in beside), output.id)
+        there = (outputs[name].id for name in self.outputs)
+        ids = (source.id, *(state.id if state is not None else "-" for state in beside), *there)
         return "/".join((f"{self.name}@{self.revision}", *ids))
 
-    def _positions(self, lake: Lake, applications: Mapping[str, str]) -> dict[str, Position | None]:
-        markers = {name: lake.transaction_version(name, application) for name, application in applications.items()}
+    def _positions(self, lake: Lake, application: str) -> dict[str, Position | None]:
+        markers = {name: lake.transaction_version(name, application) for name in self.outputs}
         return {name: Position.of(marker) if marker is not None else None for name, marker in markers.items()}
 
     def _outputs(self, lake: Lake, source: State) -> dict[str, State]:
         """The outputs; made anew when one is not there, or none of them is of this generation."""
-        whole = all(lake.state(name) is not None for name in self.outputs)
         there = {name: lake.ensure(name) for name in self.outputs}
-        positions = self._positions(
-            lake, {name: self.application(lake, source, state) for name, state in there.items()}
-        )
-        if whole and any(positions.values()):
+        if any(self._positions(lake, self.application(lake, source, there)).values()):
             return there
         return {name: state if state.version == 0 else lake.recreate(name) for name, state in there.items()}
 

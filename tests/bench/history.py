@@ -160,9 +160,9 @@ def _mark(lake: Path, step: Following) -> None:
     source = tables.state(step.source)
     if source is None:
         return
-    for name in step.outputs:
-        table = deltalake.DeltaTable(lake / name)
-        application = step.application(tables, source, state_of(table))
+    outputs = {name: deltalake.DeltaTable(lake / name) for name in step.outputs}
+    application = step.application(tables, source, {name: state_of(table) for name, table in outputs.items()})
+    for name, table in outputs.items():
         taken = deltalake.Transaction(application, Position(source.version + 1).marker())
         table.create_write_transaction(
             [], "append", table.schema(), list(schemas.DERIVED[name].partition_by),

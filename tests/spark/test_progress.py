@@ -11,9 +11,10 @@ import pytest
 from spark import gathered
 from spark.conflict import Overtaken
 from spark.jobs import catalog, progress
-from spark.jobs.following import Batch
+from spark.jobs.following import Batch, Following
 from spark.jobs.outcome import Job
 from spark.jobs.progress import BATCH_ROWS_MAX, Position, SourceLost, spans
+from spark.provenance import State
 from spark.tables import Lake
 from spark.transaction import Transaction
 from tests.spark import lakes
@@ -96,6 +97,32 @@ def test_what_another_program_has_made_anew_is_not_written(tmp_path: Path) -> No
     with pytest.raises(Overtaken, match="gateway_backlog was changed"):
         Batch(lake, cast(Any, None), 1, None, {"gateway_backlog": turn}).append("gateway_backlog", cast(Any, None))
     assert lake.appended == 0
+
+
+def test_outputs_are_made_anew_together_wherever_that_was_stopped(lake: Lake) -> None:
+    """A rebuild was killed when it had emptied one of them, which would have stayed so."""
+    step = Following("step", "telemetry", ("sparkplug_births", "reject", "readings"), revision=1, take=lambda _: None)
+    source = lake.state("telemetry")
+    assert source is not None
+
+    def go_on() -> dict[str, State]:
+        """A pass that takes everything, and then the outputs as the next one finds them."""
+        before = step._outputs(lake, source)
+        for name in ("reject", "readings"):  # there was nothing for the other one
+            place = lake.at(name)
+            nothing = pa.schema(place.delta().schema().to_arrow()).empty_table()
+            taken = Transaction(step.application(lake, source, before), Position(4).marker())
+            gathered.write(place, nothing, gathered.Commit(taken, {}))
+        return step._outputs(lake, source)
+
+    before = go_on()
+    assert step._outputs(lake, source) == before
+    for name in step.outputs:
+        lake.recreate(name)
+        after = step._outputs(lake, source)
+        assert all(before[other].id != after[other].id for other in ("reject", "readings"))
+        assert not any(step._positions(lake, step.application(lake, source, after)).values())
+        before = go_on()
 
 
 def test_batches_are_bounded(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
