@@ -119,22 +119,24 @@ def _write_one(target: Path, values: tuple[str, ...], source: Path | None) -> No
     from edge.card.location import FILE
     from edge.card.text import text_of
     from images.card import partition
-    from images.card.settings import of_arguments, of_file, of_text
+    from images.card.settings import draft, of_arguments, of_text, read_small
 
     into_image = target.suffix not in YAML
     begin = partition.of_image(target).begin if into_image else 0
-    if source is not None:
-        found = of_file(source)
+    text, called = None, str(source or target)
+    if source is not None or (not into_image and target.exists()):
+        text = read_small(source or target)
     elif into_image:
-        text = partition.get(target, begin, FILE)
-        found = None if text is None else of_text(text, f"{target}: {FILE}")
-    else:
-        found = of_file(target) if target.exists() else None
-    if not values and found is None and not into_image and source is None:
+        text, called = partition.get(target, begin, FILE), f"{target}: {FILE}"
+    made = None
+    if values:  # what is wrong in the file may be what they set right
+        made = of_arguments(values, None if text is None else draft(text, called))
+    elif text is not None:
+        made = of_text(text, called)
+    if not values and made is None and not into_image and source is None:
         _write(target, text_of(None).encode())
         click.echo(f"{target}: every setting is there as a comment; fill it in")
         return
-    made = of_arguments(values, None if found is None else found.document) if values else found
     if made is None:
         raise ImageError("no settings are given", hint="for example name=hall, or --from FILE", code=USAGE)
     # A file somebody wrote stays as it is where nothing of it is changed.

@@ -15,10 +15,11 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from bridge.resources.document import Document, documents
 from bridge.resources.errors import ConfigurationError, ConfigurationRejected, Origin
 from bridge.resources.resource import Resource
 from bridge.resources.schema import build
-from edge.card.resource import FILE_BYTES_MAX, KINDS, Card, Plain, of, read
+from edge.card.resource import FILE_BYTES_MAX, KIND, KINDS, Card, Plain, of, read
 from edge.card.text import document, text_of
 from images.errors import USAGE, ImageError
 
@@ -62,6 +63,19 @@ def of_text(text: bytes, source: str) -> Written | None:
     return Written(card, yaml.safe_load(text.removeprefix(b"\xef\xbb\xbf")))
 
 
+def draft(text: bytes, source: str) -> Document | None:
+    """What a file says, whether its settings are right or not; None: nothing. Raises ImageError where it is no YAML of
+    one document."""
+    found = list(documents(text.removeprefix(b"\xef\xbb\xbf"), source))
+    errors = [each for each in found if isinstance(each, ConfigurationError)]
+    drafts = [each for each in found if isinstance(each, Document) and isinstance(each.value, dict)]
+    if errors:
+        raise rejected(errors)
+    if len(drafts) < len(found) or len(drafts) > 1:
+        raise rejected([ConfigurationError(source, 0, "", f"a file of settings is one resource of kind {KIND}")])
+    return drafts[0] if drafts else None
+
+
 def of_file(path: Path) -> Written | None:
     """The same of a file. Raises ImageError."""
     return of_text(read_small(path), str(path))
@@ -76,8 +90,11 @@ def read_small(path: Path) -> bytes:
         raise ImageError(f"{path}: {error.strerror}", code=USAGE) from None
 
 
-def of_arguments(words: Sequence[str], base: Plain | None) -> Written:
-    """What ``NAME=VALUE`` say, over a document. ``NAME=@FILE`` takes the file's text. Raises ImageError."""
+def of_arguments(words: Sequence[str], base: Document | None) -> Written:
+    """What ``NAME=VALUE`` say, over a file of which what they name may be wrong. ``NAME=@FILE`` takes the file's text.
+
+    Raises ImageError.
+    """
     given = {}
     for word in words:
         name, equals, value = word.partition("=")
@@ -85,7 +102,13 @@ def of_arguments(words: Sequence[str], base: Plain | None) -> Written:
             raise ImageError(f"{name}: expected NAME=VALUE, for example hub.url=amqps://hub.example:5671", code=USAGE)
         _require_known(name, "the command line")
         given[name] = _text_of(name, Path(value[1:])) if value[:1] == "@" else value
-    return _made(given, base, Origin("the command line", {(): 0}))
+    origin = Origin("the command line", {(): 0})
+    if base is None:
+        return _made(given, None, origin)
+    try:
+        return _made(given, base.value, base.origin)
+    except _Wrong as wrong:  # what was not given is as it is in the file
+        raise rejected([_at(origin, each) if each.path in given else each for each in wrong.errors]) from None
 
 
 def _text_of(name: str, path: Path) -> str:
@@ -193,18 +216,16 @@ def _require_known(name: str, place: str) -> None:
 def _made(given: Mapping[str, str], base: Plain | None, origin: Origin) -> Written:
     """Raises _Wrong, with paths by the names above."""
     plain = copy.deepcopy(base) if base is not None else document("", {})
-    spec = plain["spec"] = plain.get("spec") or {}  # without a value where all below it is a comment
+    plain["spec"] = plain.get("spec") or {}  # without a value where all below it is a comment
+    if not isinstance(plain["spec"], dict):  # what it has instead would be lost
+        raise _Wrong([ConfigurationError(origin.source, origin.line(("spec",)), "spec", "a mapping is wanted")])
     for name, value in given.items():
-        if name == NAME:
-            plain["metadata"]["name"] = value
-            continue
-        *outer, last = name.split(".")
-        place = spec
+        *outer, last = ("metadata", NAME) if name == NAME else ("spec", *name.split("."))
+        place = plain
         for key in outer:
-            place[key] = place.get(key) or {}
-            place = place[key]
+            place = _mapping(place, key)
         place[last] = value.split(LISTS[name]) if name in LISTS else value
-    if not plain["metadata"]["name"]:
+    if not _mapping(plain, "metadata").get(NAME):
         raise _Wrong([ConfigurationError(origin.source, origin.line(()), NAME, "is missing")])
     found = build(KINDS, plain, origin)
     errors = KINDS.validate([found]) if isinstance(found, Resource) else found
@@ -212,6 +233,19 @@ def _made(given: Mapping[str, str], base: Plain | None, origin: Origin) -> Writt
         raise _Wrong([_by_name(error) for error in errors])
     assert isinstance(found, Resource)  # noqa: S101 - else there are errors
     return Written(of(found, text_of(plain).encode()), plain)
+
+
+def _mapping(place: Plain, key: str) -> Plain:
+    """The one that is there, or a new one where there is nothing or something else."""
+    found = place.get(key)
+    if not isinstance(found, dict):
+        found = place[key] = {}
+    return found
+
+
+def _at(origin: Origin, error: ConfigurationError) -> ConfigurationError:
+    """The same there."""
+    return ConfigurationError(origin.source, origin.line(()), error.path, error.message)
 
 
 def _by_name(error: ConfigurationError) -> ConfigurationError:

@@ -16,7 +16,7 @@ from edge.card.location import FILE
 from edge.card.resource import FILE_BYTES_MAX, KINDS
 from edge.card.text import SECRETS, text_of
 from images.card import partition
-from images.card.settings import LISTS, NAMES, of_arguments, of_csv, of_text
+from images.card.settings import LISTS, NAMES, draft, of_arguments, of_csv, of_text
 from images.errors import ImageError
 from images.programs import find
 from tests.unit.images.handed import BEGIN, card
@@ -32,6 +32,8 @@ EVERYTHING = {
     "hub.proxy.password": "hidden-proxy", "hub.token": TOKEN, "hub.forward": "plant/# alarm/+",
     "timeServers": "192.168.1.1 time.example", "data.keepFree": "1Gi",
 }  # fmt: skip
+
+SSH_MENDED = f"sshKeys={SSH}"
 
 mtools = pytest.mark.skipif(
     find("mcopy") is None or find("mkfs.vfat") is None, reason="mtools or dosfstools is not installed"
@@ -126,11 +128,45 @@ class TestTheFile:
 
     @pytest.mark.parametrize("spec", ["", " {hub: }", " {hub: , wifi: }"])
     def test_over_a_file_with_nothing_below_a_name(self, spec: str) -> None:
-        found = of_text(f"apiVersion: waypost/v1\nkind: Card\nmetadata: {{name: hall}}\nspec:{spec}\n".encode(), FILE)
-        assert found is not None
-        hub = of_arguments(["hub.url=amqps://hub.example", f"hub.token={TOKEN}"], found.document).card.spec.hub
+        found = draft(f"apiVersion: waypost/v1\nkind: Card\nmetadata: {{name: hall}}\nspec:{spec}\n".encode(), FILE)
+        hub = of_arguments(["hub.url=amqps://hub.example", f"hub.token={TOKEN}"], found).card.spec.hub
         assert hub is not None
         assert hub.token == TOKEN
+
+    @pytest.mark.parametrize(("metadata", "spec", "mending"), [
+        ("{name: hall}", f"{{hub: {{url: hub.example, token: '{TOKEN}'}}}}", "hub.url=amqps://hub.example"),
+        ("{name: hall}", f"{{hub: {{url: amqps://hub.example, token: '{PLACEHOLDER}'}}}}", f"hub.token={TOKEN}"),
+        ("{name: hall}", "{wifi: plant}", "wifi.ssid=plant wifi.country=DE"), ("{name: -x}", "{}", "name=hall"),
+        ("hall", "{}", "name=hall"), ("{name: hall}", "{sshKeys: [ssh-rsa]}", "sshKeys="),
+    ])  # fmt: skip
+    def test_what_is_wrong_in_a_file_can_be_set_right(
+        self, tmp_path: Path, metadata: str, spec: str, mending: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        file = tmp_path / "hall.yaml"
+        faulty = f"apiVersion: waypost/v1\nkind: Card\nmetadata: {metadata}\nspec: {spec}\n"
+        file.write_text(faulty)
+        mended = [SSH_MENDED if each == "sshKeys=" else each for each in mending.split(" ")]
+        assert run(["image", "configure", str(file), "data.keepFree=1Gi"]) == 2, "something else is not the remedy"
+        assert f"{file}:" in capsys.readouterr().err, "the fault is the file's"
+        assert run(["image", "configure", str(file), f"{mended[0]}\n!", *mended[1:]]) == 2
+        assert "the command line: " in capsys.readouterr().err
+        assert file.read_text() == faulty
+        assert run(["image", "configure", str(file), *mended]) == 0
+        assert run(["image", "configure", "--check", str(file)]) == 0
+
+    @pytest.mark.parametrize(("text", "said"), [
+        ("- a list\n", "one resource of kind Card"), ("a: 1\n---\nb: 2\n", "one resource of kind Card"),
+        ("apiVersion: waypost/v1\nkind: Card\nspec: [hostname]\n", "other.yaml:3: spec: a mapping is wanted"),
+        ("a: 1\na: 2\n", "written twice"), ("a: [\n", "not YAML"), ("kind: Store\n", 'unknown kind "Store"'),
+    ])  # fmt: skip
+    def test_a_file_of_something_else_is_not_written_over(
+        self, tmp_path: Path, text: str, said: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        file = tmp_path / "other.yaml"
+        file.write_text(text)
+        assert run(["image", "configure", str(file), "name=hall"]) == 2
+        assert said in capsys.readouterr().err
+        assert file.read_text() == text
 
     def test_text_that_yaml_takes_for_something_else(self) -> None:
         wifi = "{ssid: 4711, password: 47114711, country: NO}"
