@@ -25,7 +25,7 @@ def build_image(
     steps: Steps,
     cache: Path,
     board: str,
-    mirror: str | None,
+    mirror: Mirror,
     pair: tuple[Path | None, Path | None],
     *,
     fresh: bool = False,
@@ -37,7 +37,7 @@ def build_image(
 
 
 def build_bundle(
-    steps: Steps, cache: Path, mirror: str | None, pair: tuple[Path | None, Path | None], *, fresh: bool = False
+    steps: Steps, cache: Path, mirror: Mirror, pair: tuple[Path | None, Path | None], *, fresh: bool = False
 ) -> bundle.Bundle:
     """The file of an update, for all boards. Raises ImageError."""
     keys = _ready(cache, pair, bundle.PROGRAMS)
@@ -58,11 +58,10 @@ def _ready(cache: Path, pair: tuple[Path | None, Path | None], programs: tuple[s
     return signing.keys(cache, *pair)
 
 
-def _parts(steps: Steps, mirror: str | None, *, fresh: bool) -> tuple[Path, Path]:
+def _parts(steps: Steps, mirror: Mirror, *, fresh: bool) -> tuple[Path, Path]:
     """Debian's part of a root, and the gateway's package."""
-    packages = Mirror(mirror)
     with ThreadPoolExecutor(2) as beside:  # each is emulated for minutes on one processor
-        archive = beside.submit(rootfs.base, steps, packages, fresh=fresh)
-        frozen = beside.submit(foreign.freeze, steps, packages)
+        archive = beside.submit(rootfs.base, steps, mirror, fresh=fresh)
+        frozen = beside.submit(foreign.freeze, steps, mirror, fresh=fresh)
         package = deb.package(steps, frozen.result(), "aarch64")
         return archive.result(), package

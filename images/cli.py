@@ -10,18 +10,16 @@ import click
 from images.card.cli import configure
 from images.container.cli import container
 from images.errors import USAGE, ImageError
-from images.options import cache_option, out_option
+from images.options import cache_option, mirror_options, out_option
 
 if TYPE_CHECKING:
+    from images.debian import Mirror
     from images.steps import Steps
 
 machine_option = click.option(
     "--machine",
     type=click.Choice(["x86_64", "aarch64"]),
     help="Kind of machine to make it for.  [default: that of this machine]",
-)
-mirror_option = click.option(
-    "--mirror", metavar="URL", help="Mirror of Debian's packages for arm64, in place of apt's."
 )
 key_option = click.option(
     "--key", type=click.Path(path_type=Path, exists=True), help="Sign with this key (PEM), with --certificate."
@@ -45,48 +43,57 @@ def image() -> None:
 
 @image.command()
 @cache_option
-@mirror_option
+@mirror_options
 @machine_option
+@fresh_option
 @out_option
-def freeze(cache: Path | None, mirror: str | None, machine: str | None, out: Path) -> None:
+def freeze(
+    cache: Path | None, mirror: str | None, security_mirror: str | None, machine: str | None, fresh: bool, out: Path
+) -> None:
     """Make a folder with a gateway and the Python it runs on.
 
     \b
     Copied to a machine without Python it serves:
       waypost image freeze --out ./frozen && ./frozen/waypost edge run --dev --data ./data
     """
+    from images.debian import Mirror
     from images.frozen.freezing import PROGRAM
     from images.output import copy_tree
     from images.steps import Steps, default_cache
 
-    made, _ = _frozen(Steps(cache or default_cache()), machine, mirror)
+    made, _ = _frozen(Steps(cache or default_cache()), machine, Mirror(mirror, security_mirror), fresh=fresh)
     copy_tree(made, out, holding=PROGRAM)
     click.echo(out)
 
 
 @image.command()
 @cache_option
-@mirror_option
+@mirror_options
 @machine_option
+@fresh_option
 @into_option
-def package(cache: Path | None, mirror: str | None, machine: str | None, out: Path) -> None:
+def package(
+    cache: Path | None, mirror: str | None, security_mirror: str | None, machine: str | None, fresh: bool, out: Path
+) -> None:
     """Make a Debian package of a gateway, for Debian 12 or newer and Raspberry Pi OS.
 
     \b
     On the machine that is to be a gateway, it serves when this is done:
       sudo apt install ./waypost_*.deb
     """
+    from images.debian import Mirror
     from images.output import copy_file
     from images.package import deb
     from images.steps import Steps, default_cache
 
     steps = Steps(cache or default_cache())
-    click.echo(copy_file(deb.package(steps, *_frozen(steps, machine, mirror)), out))
+    made = _frozen(steps, machine, Mirror(mirror, security_mirror), fresh=fresh)
+    click.echo(copy_file(deb.package(steps, *made), out))
 
 
 @image.command()
 @cache_option
-@mirror_option
+@mirror_options
 @click.option("--board", type=click.Choice(["pi4", "pi3", "qemu"]), required=True, help="Board to make it for.")
 @key_option
 @click.option(
@@ -100,6 +107,7 @@ def package(cache: Path | None, mirror: str | None, machine: str | None, out: Pa
 def build(
     cache: Path | None,
     mirror: str | None,
+    security_mirror: str | None,
     board: str,
     key: Path | None,
     certificate: Path | None,
@@ -121,6 +129,7 @@ def build(
       sudo waypost image build --board pi4 --out ./cards
     """
     from images.building import build_image
+    from images.debian import Mirror
     from images.disk import imager
     from images.disk.building import name
     from images.output import copy_file
@@ -128,7 +137,8 @@ def build(
 
     _require_fetchable(url)
     folder = cache or default_cache()
-    made = build_image(Steps(folder), folder, board, mirror, (key, certificate), fresh=fresh)
+    packages = Mirror(mirror, security_mirror)
+    made = build_image(Steps(folder), folder, board, packages, (key, certificate), fresh=fresh)
     for file in sorted(made.iterdir()):
         if file.name != imager.FILE:
             click.echo(copy_file(file, out))
@@ -139,7 +149,7 @@ def build(
 
 @image.command()
 @cache_option
-@mirror_option
+@mirror_options
 @key_option
 @click.option(
     "--certificate",
@@ -154,6 +164,7 @@ def build(
 def bundle(
     cache: Path | None,
     mirror: str | None,
+    security_mirror: str | None,
     key: Path | None,
     certificate: Path | None,
     fresh: bool,
@@ -173,13 +184,15 @@ def bundle(
       waypost fleet rollout start -f waypost-*.system.yaml --waves 1,10%,100% 'store-*'
     """
     from images.building import build_bundle
+    from images.debian import Mirror
     from images.disk.bundle import resource
     from images.output import copy_file
     from images.steps import Steps, default_cache
 
     _require_fetchable(url)
     folder = cache or default_cache()
-    made = build_bundle(Steps(folder), folder, mirror, (key, certificate), fresh=fresh)
+    packages = Mirror(mirror, security_mirror)
+    made = build_bundle(Steps(folder), folder, packages, (key, certificate), fresh=fresh)
     click.echo(copy_file(made.file, out))
     if url is not None:
         told = out / f"{made.file.name.removesuffix('.raucb')}.system.yaml"
@@ -234,12 +247,11 @@ def _require_fetchable(url: str | None) -> None:
         raise ImageError(f"--url {url}: it is fetched from https://host/path", code=USAGE)
 
 
-def _frozen(steps: Steps, machine: str | None, mirror: str | None) -> tuple[Path, str]:
+def _frozen(steps: Steps, machine: str | None, mirror: Mirror, *, fresh: bool) -> tuple[Path, str]:
     """A frozen gateway, and the kind of machine it is for."""
     import platform
 
-    from images.debian import Mirror
     from images.frozen import made
 
     machine = machine or platform.machine()
-    return made.frozen(steps, machine, Mirror(mirror)), machine
+    return made.frozen(steps, machine, mirror, fresh=fresh), machine

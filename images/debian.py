@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from images.errors import ImageError
+from images.errors import USAGE, ImageError
 from images.programs import output, run
 
 SUITE: Final = "bookworm"
@@ -21,14 +21,25 @@ APT: Final = ('--aptopt=Apt::Install-Recommends "false"', "--aptopt=Acquire::Ret
 class Mirror:
     """Where packages come from."""
 
-    def __init__(self, address: str | None = None) -> None:
-        """`address`: of a mirror of Debian; None: what this machine's apt is set up with."""
+    def __init__(self, address: str | None = None, security: str | None = None) -> None:
+        """`address`: of a mirror of Debian; None: what this machine's apt is set up with. `security`: of one of
+        Debian's security updates; None: beside the other, where mirrors have it."""
+        if security is not None and address is None:
+            raise ImageError("--security-mirror goes with --mirror", code=USAGE)
         self._address = address
+        self._security = security or f"{(address or '').rstrip('/')}-security"
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """What was said of it: of another mirror everything is made anew."""
+        return () if self._address is None else (self._address, self._security)
 
     def sources(self, components: str) -> str:
         """Lines for apt. Raises ImageError where this machine knows no archive of `SUITE`."""
         if self._address is not None:
-            return f"deb {self._address} {SUITE} {components}\ndeb {self._address} {SUITE}-updates {components}\n"
+            places = ((self._address, ("", "-updates")), (self._security, ("-security",)))
+            named = (f"{address} {SUITE}{suite}" for address, suites in places for suite in suites)
+            return "".join(f"deb {line} {components}\n" for line in named)
         asked = ("--format", "$(REPO_URI) $(RELEASE)", "Created-By: Packages", "Origin: Debian")
         found = dict.fromkeys(output("apt-get", "indextargets", *asked).splitlines())
         lines = [f"deb {line} {components}" for line in found if line.split()[-1].partition("-")[0] == SUITE]
@@ -67,7 +78,13 @@ class Mirror:
         common = (f"--architectures={architecture}", "--mode=root", *APT, f"--include={','.join(packages)}")
         words: list[str | Path] = ["mmdebstrap", *common, *options, SUITE, target, "-"]
         environment = {"SOURCE_DATE_EPOCH": str(DATE)}
-        run(*words, log=log, environment=environment, given=self.sources(components))
+        try:
+            run(*words, log=log, environment=environment, given=self.sources(components))
+        except ImageError as error:
+            if self._address is None or self._security not in error.message:
+                raise
+            hint = f"--security-mirror names another mirror of Debian's security updates; {error.hint}"
+            raise ImageError(error.message, hint=hint) from None
 
 
 def quoted(path: Path) -> str:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, TypeVar
 
 import click
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
 
 cache_option = click.option(
     "--cache",
@@ -15,3 +19,12 @@ cache_option = click.option(
 out_option = click.option(
     "--out", type=click.Path(path_type=Path), required=True, help="Folder to make; what is in it is replaced."
 )
+
+
+def mirror_options(command: _Command) -> _Command:
+    """Where Debian's packages come from."""
+    security = click.option(
+        "--security-mirror", metavar="URL", help="Debian's security updates, with --mirror.  [default: URL-security]"
+    )
+    mirror = click.option("--mirror", metavar="URL", help="Mirror of Debian's packages, in place of apt's.")
+    return mirror(security(command))

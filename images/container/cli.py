@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from images.errors import USAGE, ImageError
-from images.options import cache_option, out_option
+from images.options import cache_option, mirror_options, out_option
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("role", type=click.Choice(["gateway", "hub", "analytics"]))
 @cache_option
-@click.option("--mirror", metavar="URL", help="Debian's packages from here, not from where apt has its own.")
+@mirror_options
 @click.option(
     "--machine",
     "machines",
@@ -32,10 +32,17 @@ if TYPE_CHECKING:
 @click.option(
     "--oci", is_flag=True, help="Build it, too, without Docker: an OCI archive beside the folder. Needs root."
 )
-@click.option("--fresh", is_flag=True, help="With --oci: take Debian's newest packages, not those of the last build.")
+@click.option("--fresh", is_flag=True, help="Take Debian's newest packages, not those of the last build.")
 @out_option
 def container(
-    role: str, cache: Path | None, mirror: str | None, machines: tuple[str, ...], oci: bool, fresh: bool, out: Path
+    role: str,
+    cache: Path | None,
+    mirror: str | None,
+    security_mirror: str | None,
+    machines: tuple[str, ...],
+    oci: bool,
+    fresh: bool,
+    out: Path,
 ) -> None:
     """Make what a container is built from, for Docker or balena.
 
@@ -57,11 +64,13 @@ def container(
     from images.package import deb
     from images.steps import Steps, default_cache
 
-    steps, packages = Steps(cache or default_cache()), Mirror(mirror)
+    steps, packages = Steps(cache or default_cache()), Mirror(mirror, security_mirror)
     wanted = machines or (platform.machine(),)
     if oci:
         archives.ready([deb.ARCHITECTURES[machine] for machine in wanted])
-    context = _gateway(steps, packages, wanted) if role == "gateway" else _of_this_machine(steps, role, wanted)
+    context = (
+        _gateway(steps, packages, wanted, fresh=fresh) if role == "gateway" else _of_this_machine(steps, role, wanted)
+    )
     copy_tree(context, out, holding="Dockerfile")
     click.echo(out)
     if oci:
@@ -69,13 +78,13 @@ def container(
             click.echo(_built(steps, packages, role, machine, out, fresh=fresh))
 
 
-def _gateway(steps: Steps, mirror: Mirror, machines: tuple[str, ...]) -> Path:
+def _gateway(steps: Steps, mirror: Mirror, machines: tuple[str, ...], *, fresh: bool) -> Path:
     from images.container import building
     from images.frozen import made
     from images.package import deb
 
     packages: Mapping[str, Path] = {
-        deb.ARCHITECTURES[machine]: deb.package(steps, made.frozen(steps, machine, mirror), machine)
+        deb.ARCHITECTURES[machine]: deb.package(steps, made.frozen(steps, machine, mirror, fresh=fresh), machine)
         for machine in machines
     }
     return building.gateway(steps, packages)

@@ -43,7 +43,7 @@ def base(steps: Steps, mirror: Mirror, architecture: str, packages: Sequence[str
     made = steps.result(
         f"container-base-{architecture}",
         f"Debian {SUITE} for containers ({architecture})",
-        [SUITE, *packages],
+        [SUITE, *packages, *mirror.named],
         lambda folder, log: mirror.small(folder / "base.tar", architecture, packages, log=log),
         again=fresh,
     )

@@ -1,8 +1,10 @@
-"""The bill of materials of an image, as SPDX 2.3: its Debian packages, and the Python packages in the gateway."""
+"""The bill of materials of an image, as SPDX 2.3: its Debian packages, and what is in the gateway: Python and libraries
+of Debian's sources, and Python packages."""
 
 from __future__ import annotations
 
 import datetime
+import re
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -13,6 +15,20 @@ OURS: Final = "waypost"
 NAMESPACE: Final = uuid.UUID("a4c3a9f2-6d0e-5f0d-9f0e-0d7b4f9f6c11")
 
 
+LICENSES: Final = {
+    "bzip2": "bzip2-1.0.6",
+    "expat": "MIT",
+    "gcc-12": "GPL-3.0-or-later WITH GCC-exception-3.1",
+    "libffi": "MIT",
+    "openssl": "Apache-2.0",
+    "python3.11": "PSF-2.0",
+    "sqlite3": "blessing",
+    "util-linux": "BSD-3-Clause",
+    "zlib": "Zlib",
+}
+"""Of what is frozen into a gateway, by Debian's source. Debian's packages bring theirs (/usr/share/doc)."""
+
+
 class Package(NamedTuple):
     """One that is installed."""
 
@@ -20,6 +36,8 @@ class Package(NamedTuple):
     version: str
     architecture: str
     source: str
+    built_using: tuple[tuple[str, str], ...] = ()
+    """Sources that are in it too, and their versions."""
 
 
 def packages(status: str) -> list[Package]:
@@ -31,7 +49,9 @@ def packages(status: str) -> list[Package]:
         )
         if fields.get("Status", "").endswith(" installed"):
             name = fields["Package"]
-            found.append(Package(name, fields["Version"], fields["Architecture"], fields.get("Source", name)))
+            inside = re.findall(r"(\S+) \(= ([^)]+)\)", fields.get("Built-Using", ""))
+            source = fields.get("Source", name)
+            found.append(Package(name, fields["Version"], fields["Architecture"], source, tuple(inside)))
     return sorted(found)
 
 
@@ -52,6 +72,10 @@ def document(
             {**_entry(reference, each.name, each.version, locator), "sourceInfo": f"source package {each.source}"}
         )
         contained.append(_relation(root, "CONTAINS", reference))
+        for source, version in each.built_using:
+            inside = f"{reference}-{source}"
+            entries.append(_of_source(inside, source, version))
+            contained.append(_relation(reference, "CONTAINS", inside))
     for library, version in sorted(libraries.items()):
         reference = f"SPDXRef-python-{library}"
         entries.append(_entry(reference, library, version, f"pkg:pypi/{library}@{_quoted(version)}"))
@@ -92,6 +116,12 @@ def _entry(reference: str, name: str, version: str, locator: str) -> dict[str, A
         "filesAnalyzed": False,
         "externalRefs": [external],
     }
+
+
+def _of_source(reference: str, source: str, version: str) -> dict[str, Any]:
+    """What was built from one of Debian's sources."""
+    made = _entry(reference, source, version, f"pkg:deb/debian/{source}@{_quoted(version)}?arch=source")
+    return {**made, "supplier": "Organization: Debian", "licenseDeclared": LICENSES.get(source, "NOASSERTION")}
 
 
 def _relation(one: str, what: str, other: str) -> dict[str, str]:

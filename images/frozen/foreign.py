@@ -19,7 +19,7 @@ from typing import Final
 from images import source
 from images.debian import SUITE, Mirror
 from images.errors import USAGE, ImageError
-from images.frozen import freezing
+from images.frozen import freezing, libraries
 from images.frozen.locked import DISTRIBUTION, entries, needed
 from images.programs import find, require, run
 from images.steps import Steps
@@ -48,6 +48,8 @@ TAGS: Final = (
     "linux",
 )
 """Of wheels that run there."""
+BUILT_USING: Final = "built-using"
+"""File beside a frozen gateway: what of Debian is in it, as that field of a package has it."""
 COMPILED_HERE: Final = "python-qpid-proton"
 ENVIRONMENT: Final = {
     "implementation_name": "cpython",
@@ -62,8 +64,8 @@ ENVIRONMENT: Final = {
 """Of the markers of requirements."""
 
 
-def freeze(steps: Steps, mirror: Mirror) -> Path:
-    """The folder of a gateway for arm64. Raises ImageError."""
+def freeze(steps: Steps, mirror: Mirror, *, fresh: bool = False) -> Path:
+    """The folder of a gateway for arm64. `fresh`: with Debian's newest Python and libraries. Raises ImageError."""
     source.require_checkout()
     require(*PROGRAMS)
     if os.geteuid() != 0:
@@ -71,9 +73,10 @@ def freeze(steps: Steps, mirror: Mirror) -> Path:
     require_emulation()
     wanted = _libraries() | needed("pyinstaller", ENVIRONMENT) | {"pyinstaller"}
     lock = source.LOCK.read_text()
-    root = unpacked(steps, mirror)
+    root = unpacked(steps, mirror, fresh=fresh)
+    debian = libraries.sources(root, list(libraries.PACKAGES))
     wheels = entries(lock, wanted - {COMPILED_HERE})
-    libraries = steps.result(
+    packages = steps.result(
         "libraries-arm64",
         "Python packages for arm64",
         [wheels, *TAGS],
@@ -89,8 +92,8 @@ def freeze(steps: Steps, mirror: Mirror) -> Path:
     made = steps.result(
         "frozen-aarch64",
         "gateway for aarch64, frozen (emulated)",
-        [*freezing.inputs(), wheels, compiled, *PACKAGES, RECIPE],
-        lambda folder, log: _freeze(folder, root, [libraries, proton], log),
+        [*freezing.inputs(), Path(libraries.__file__), wheels, compiled, *PACKAGES, *debian, RECIPE],
+        lambda folder, log: _freeze(folder, root, [packages, proton], log),
     )
     return made / freezing.PROGRAM
 
@@ -117,13 +120,14 @@ def require_emulation(registry: Path = BINFMT) -> None:
         )
 
 
-def unpacked(steps: Steps, mirror: Mirror) -> Path:
+def unpacked(steps: Steps, mirror: Mirror, *, fresh: bool = False) -> Path:
     """A root file system of arm64 with Debian's Python, nothing in it installed. Raises ImageError."""
     made = steps.result(
         "python-arm64",
         f"Python {PYTHON} for arm64 (Debian)",
-        [SUITE, *PACKAGES],
+        [SUITE, *PACKAGES, *mirror.named],
         lambda folder, log: mirror.unpack(folder / "root", PACKAGES, log=log),
+        again=fresh,
     )
     return made / "root"
 
@@ -171,7 +175,7 @@ def _headers(root: Path) -> list[str]:
     return [f"-I{root}/usr/include/{name}" for name in (f"python{PYTHON}", TRIPLET, "")]
 
 
-def _freeze(folder: Path, root: Path, libraries: list[Path], log: Path) -> None:
+def _freeze(folder: Path, root: Path, packages: list[Path], log: Path) -> None:
     """In a copy of the root: PyInstaller runs there, by the emulator that the kernel starts for programs of arm64."""
     place = folder / "root"
     run("cp", "-a", "--reflink=auto", root, place, log=log)
@@ -187,7 +191,7 @@ def _freeze(folder: Path, root: Path, libraries: list[Path], log: Path) -> None:
     compiler = {"CC": shlex.join([f"{TRIPLET}-gcc", f"--sysroot={root}", *_headers(root)])}
     hot = ("native", SUFFIX) if sys.version_info[:2] == (3, 11) else ()  # what mypyc makes is for the Python it runs in
     run(sys.executable, build / "source" / "hatch_build.py", *hot, log=log, environment=compiler)
-    for each in libraries:
+    for each in packages:
         shutil.copytree(each / "packages", build / "packages", dirs_exist_ok=True)
     entry = freezing.prepare(build / "work")
     inside = freezing.environment(Path("/build/source"), Path("/build") / entry.relative_to(build))
@@ -199,4 +203,6 @@ def _freeze(folder: Path, root: Path, libraries: list[Path], log: Path) -> None:
     (build / "made" / freezing.PROGRAM).replace(folder / freezing.PROGRAM)
     warnings = build / "work" / "analysis" / "gateway" / "warn-gateway.txt"
     warnings.replace(folder / "warnings.txt")
+    found = libraries.sources(root, libraries.names(folder / freezing.PROGRAM))
+    (folder / BUILT_USING).write_text(", ".join(found))
     shutil.rmtree(place)

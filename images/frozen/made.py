@@ -11,11 +11,11 @@ from images.frozen import foreign, freezing
 from images.steps import Steps
 
 
-def frozen(steps: Steps, machine: str, mirror: Mirror) -> Path:
+def frozen(steps: Steps, machine: str, mirror: Mirror, *, fresh: bool = False) -> Path:
     """The folder of a gateway for such machines (``x86_64``, ``aarch64``). Raises ImageError."""
     here = platform.machine()
     if machine == here:
         return freezing.freeze(steps)
     if machine == "x86_64":
         raise ImageError(f"a gateway for x86_64 is made on such a machine; this is {here}", code=USAGE)
-    return foreign.freeze(steps, mirror)
+    return foreign.freeze(steps, mirror, fresh=fresh)

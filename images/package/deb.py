@@ -15,6 +15,7 @@ from typing import Final
 from images import source
 from images.errors import ImageError
 from images.frozen import freezing
+from images.frozen.foreign import BUILT_USING
 from images.programs import require, run
 from images.steps import Steps
 
@@ -32,7 +33,7 @@ Architecture: {architecture}
 Maintainer: Waypost <maintainers@waypost.invalid>
 Installed-Size: {kibibytes}
 Depends: libc6 (>= {libc}), adduser, debconf, init-system-helpers
-Section: net
+{built_using}Section: net
 Priority: optional
 Description: messaging gateway that survives the power cut
  A broker for MQTT and AMQP 1.0 that keeps what it acknowledges on disk, serves devices with or without an uplink,
@@ -65,6 +66,7 @@ def _make(target: Path, frozen: Path, machine: str, log: Path) -> None:
         architecture=ARCHITECTURES[machine],
         kibibytes=(size + 1023) // 1024,
         libc=libc_needed(tree),
+        built_using=_built_using(frozen),
     )
     (control / "control").write_text(text)
     sums = (f"{hashlib.md5(path.read_bytes()).hexdigest()}  {path.relative_to(tree)}\n" for path in files)  # noqa: S324
@@ -75,6 +77,12 @@ def _make(target: Path, frozen: Path, machine: str, log: Path) -> None:
     words = ("dpkg-deb", "--root-owner-group", "-Zxz", "-z6", "--build", tree, target)
     run(*words, log=log, environment={"SOURCE_DATE_EPOCH": str(freezing.DATE)})
     shutil.rmtree(tree)
+
+
+def _built_using(frozen: Path) -> str:
+    """What of Debian is inside; of a gateway frozen with this machine's own libraries nothing is said."""
+    note = frozen.with_name(BUILT_USING)
+    return f"Built-Using: {note.read_text()}\n" if note.is_file() else ""
 
 
 def _lay_out(tree: Path, frozen: Path) -> None:

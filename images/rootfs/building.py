@@ -43,7 +43,7 @@ def base(steps: Steps, mirror: Mirror, *, fresh: bool = False) -> Path:
     made = steps.result(
         "debian-arm64",
         f"Debian {SUITE} for arm64 (emulated, minutes)",
-        [SUITE, PACKAGES, EXCLUDES, INITRAMFS],
+        [SUITE, PACKAGES, EXCLUDES, INITRAMFS, *mirror.named],
         lambda folder, log: mirror.install(folder / "base.tar", lines(PACKAGES), base_options(), log=log),
         again=fresh,
     )

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from images.building import build_image
+from images.debian import Mirror
 from images.steps import Steps, default_cache
 
 
@@ -12,4 +13,4 @@ from images.steps import Steps, default_cache
 def image() -> Path:
     """The folder with all of an image for the emulator."""
     cache = default_cache()
-    return build_image(Steps(cache), cache, "qemu", None, (None, None))
+    return build_image(Steps(cache), cache, "qemu", Mirror(), (None, None))

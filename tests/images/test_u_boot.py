@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from images.building import build_image
+from images.debian import Mirror
 from images.disk.building import name
 from images.emulator import machine
 from images.programs import find, run
@@ -30,7 +31,7 @@ def pressing_keys(press: Callable[[bytes], object], over: threading.Event) -> No
 
 def test_a_raspberry_pi_starts_whatever_is_typed(tmp_path: Path) -> None:
     cache = default_cache()
-    folder = build_image(Steps(cache), cache, BOARD, None, (None, None))
+    folder = build_image(Steps(cache), cache, BOARD, Mirror(), (None, None))
     drive = machine.disk(folder / f"{name(BOARD)}.img.zst", tmp_path, tmp_path / "log")
     plain = tmp_path / f"{name(BOARD)}.img"
     for file in ("u-boot.bin", DEVICE_TREE):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,9 @@ import pytest
 from images import source
 from images.debian import Mirror
 from images.errors import ImageError
-from images.frozen import foreign
+from images.frozen import foreign, libraries
 from images.frozen.locked import DISTRIBUTION, entries, needed
+from images.steps import Steps
 
 
 def test_it_takes_what_a_gateway_imports_and_nothing_of_a_hub() -> None:
@@ -41,9 +43,73 @@ def test_a_kernel_without_the_emulator_is_named(tmp_path: Path) -> None:
     foreign.require_emulation(tmp_path)
 
 
+def test_a_mirror_without_security_updates_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object, **__: object) -> None:
+        said = "E: The repository 'http://mirror.example/debian-security bookworm-security Release' does not have a …"
+        raise ImageError(said, hint="the whole log: log")
+
+    monkeypatch.setattr("images.debian.run", refused)
+    monkeypatch.setattr("images.debian.output", lambda *_: "http://a.example/ bookworm")
+    for mirror, said in ((Mirror("http://mirror.example/debian"), True), (Mirror(), False)):
+        with pytest.raises(ImageError, match="does not have a") as caught:
+            mirror.unpack(tmp_path, ["bash"], log=tmp_path / "log")
+        assert caught.value.hint.endswith("the whole log: log")
+        assert ("--security-mirror" in caught.value.hint) == said
+
+
+def test_debians_newest_packages_and_another_mirror_make_the_gateways_python_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = list[str]()
+
+    def unpack(self: Mirror, root: Path, *_: object, **__: object) -> None:
+        asked.append(self.sources("main"))
+        root.mkdir()
+
+    monkeypatch.setattr(Mirror, "unpack", unpack)
+    monkeypatch.setattr("images.debian.output", lambda *_: "http://a.example/ bookworm\n")
+    steps, own, other = Steps(tmp_path, lambda _: None), Mirror(), Mirror("http://mirror.example/debian")
+    for mirror, fresh in ((own, False), (own, False), (other, False), (other, True), (own, False)):
+        assert foreign.unpacked(steps, mirror, fresh=fresh).is_dir()
+    assert [each.partition(" bookworm")[0] for each in asked] == [
+        "deb http://a.example/", "deb http://mirror.example/debian", "deb http://mirror.example/debian",
+    ]  # fmt: skip
+
+
+def changed_last(root: Path, package: str, said: str) -> None:
+    folder = root / "usr/share/doc" / package
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "changelog.Debian.gz").write_bytes(gzip.compress(f"{said}\n\n  * Something.\n".encode()))
+
+
+def test_what_of_debian_is_in_a_gateway_is_said_by_its_libraries(tmp_path: Path) -> None:
+    program = tmp_path / "waypost"
+    (program / "_internal" / "uvloop").mkdir(parents=True)
+    for name in ("libssl.so.3", "libcrypto.so.3", "libpython3.11.so.1.0", "cproton_ffi.abi3.so", "uvloop/libuv.so"):
+        (program / "_internal" / name).touch()
+    found = libraries.names(program)
+    assert found == ["libcrypto", "libpython3", "libssl"]
+    changed_last(tmp_path, "libssl3", "openssl (3.0.22-1~deb12u2) bookworm-security; urgency=high")
+    changed_last(tmp_path, "libpython3.11", "python3.11 (3.11.2-6+deb12u6) bookworm; urgency=medium")
+    said = ["openssl (= 3.0.22-1~deb12u2)", "python3.11 (= 3.11.2-6+deb12u6)"]
+    assert libraries.sources(tmp_path, found) == said
+    with pytest.raises(ImageError, match="no place for libnew"):
+        libraries.sources(tmp_path, ["libnew"])
+    for why in ("libz", "libssl"):
+        changed_last(tmp_path, "libssl3", "nothing of it")
+        with pytest.raises(ImageError, match="does not say which version of"):
+            libraries.sources(tmp_path, [why])
+
+
 def test_packages_come_from_where_it_is_said_or_where_apt_has_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     said = Mirror("http://mirror.example/debian").sources("main")
-    assert said.startswith("deb http://mirror.example/debian bookworm main\n")
+    here, security = "deb http://mirror.example/debian", "deb http://mirror.example/debian-security"
+    updates = [f"{here} bookworm-updates main", f"{security} bookworm-security main"]
+    assert said.splitlines() == [f"{here} bookworm main", *updates]
+    named = Mirror("http://mirror.example/debian/", "http://safe.example/").sources("main non-free-firmware")
+    assert named.splitlines()[-1] == "deb http://safe.example/ bookworm-security main non-free-firmware"
+    with pytest.raises(ImageError, match="--security-mirror goes with --mirror"):
+        Mirror(None, "http://safe.example/")
     places = ("a.example/ bookworm", "a.example/ bookworm", "b.example/ bookworm-security", "c.example/ trixie")
     said = "".join(f"http://{place}\n" for place in places)
     monkeypatch.setattr("images.debian.output", lambda *_: said)
