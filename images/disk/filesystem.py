@@ -18,15 +18,21 @@ FEATURES: Final = "^has_journal,^orphan_file,^metadata_csum_seed"
 
 
 def make(target: Path, tree: Path, *, mebibytes: int, label: str, date: int, journal: bool, log: Path) -> None:
-    """A file system with what is in `tree`; every time in it is `date` or older. Raises ImageError."""
+    """A file system with what is in `tree`; every time in it is `date` or older. `journal`: it is written to, too.
+
+    Raises ImageError.
+    """
     identity = uuid.uuid5(NAMESPACE, label)
     features = "^orphan_file,^metadata_csum_seed" if journal else FEATURES
-    options = ("-q", "-F", "-b", str(BLOCK), "-L", label, "-U", str(identity), "-m", "0", "-O", features)
+    options = ("-q", "-F", "-b", str(BLOCK), "-L", label, "-U", str(identity), "-O", features)
+    # Where all users have written what there is, root still keeps its settings and an update's record.
+    reserved = ("-m", "1" if journal else "0")
     extended = f"hash_seed={uuid.uuid5(identity, 'hash')},lazy_itable_init=0,root_owner=0:0"
     environment = {"E2FSPROGS_FAKE_TIME": str(date), "SOURCE_DATE_EPOCH": str(date)}
     run(
         "mke2fs",
         *options,
+        *reserved,
         "-t",
         "ext4",
         "-E",
