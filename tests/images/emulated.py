@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import socket
 import struct
 import subprocess
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -78,6 +81,9 @@ class Emulated:
         if log is not None:
             place = words.index("-drive")
             words[place : place + 2] = ["-blockdev", log.blockdev(drive)]
+        # What it is told while it runs goes through a socket, whose path may have a hundred characters only.
+        self._own = tempfile.TemporaryDirectory(prefix="waypost-emulated-")
+        words += ["-device", "qemu-xhci,id=usb", "-qmp", f"unix:{self._own.name}/qmp,server=on,wait=off"]
         with console.open("ab") as said:
             self._process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT)
 
@@ -105,10 +111,28 @@ class Emulated:
     def pid(self) -> int:
         return self._process.pid
 
+    def put_in(self, stick: Path) -> None:
+        """A stick at its USB, with this in it."""
+        file = {"driver": "file", "filename": str(stick), "read-only": True}
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(COMMAND_S)
+            connection.connect(f"{self._own.name}/qmp")
+            answers = connection.makefile()
+            assert "QMP" in json.loads(answers.readline())
+            for command, arguments in (
+                ("qmp_capabilities", {}),
+                ("blockdev-add", {"node-name": "stick", "driver": "raw", "read-only": True, "file": file}),
+                ("device_add", {"driver": "usb-storage", "drive": "stick", "bus": "usb.0", "id": "stick"}),
+            ):
+                connection.sendall(json.dumps({"execute": command, "arguments": arguments}).encode())
+                answer = next(each for line in answers if "event" not in (each := json.loads(line)))
+                assert "return" in answer, answer
+
     def cut_off(self) -> None:
         """The power (SIGKILL)."""
         self._process.kill()
         self._process.wait(60)
+        self._own.cleanup()
 
 
 class Shell:

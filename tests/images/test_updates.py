@@ -8,14 +8,16 @@ import shutil
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
 from images.building import build_bundle
+from images.debian import Mirror
 from images.disk import bundle, filesystem, signing
+from images.emulator import machine
 from images.programs import run
 from images.steps import Steps, default_cache
 from tests.images.emulated import BOOT_S, DATA, HOST, MARKS, Gateway
@@ -27,6 +29,7 @@ from tests.support.publisher import Publisher
 
 pytestmark = [*MARKS, pytest.mark.skipif(shutil.which("rauc") is None, reason="rauc is not installed")]
 
+STICK_FREE = 64 << 20
 INSTALL_S = 3600.0
 TRIAL_S = 5400.0
 """The gate's quarter of an hour, the starts around it, and a busy machine."""
@@ -43,6 +46,7 @@ class Variant(NamedTuple):
 MARK = "/usr/lib/waypost-system/version"
 NEXT = Variant("0.2.0", f"symlink {MARK} 0.2.0")
 NOTHING_RUNS = Variant("0.3.0", "rm /usr/lib/aarch64-linux-gnu/ld-linux-aarch64.so.1")
+FORGED = Variant("0.9.0", f"symlink {MARK} 0.9.0")
 NO_GATEWAY_RUNS = Variant("0.3.1", "rm /usr/lib/waypost/prepare")
 
 
@@ -50,11 +54,11 @@ NO_GATEWAY_RUNS = Variant("0.3.1", "rm /usr/lib/waypost/prepare")
 def whole() -> Path:
     """The bundle of this checkout."""
     cache = default_cache()
-    return build_bundle(Steps(cache), cache, None, (None, None)).file
+    return build_bundle(Steps(cache), cache, Mirror(), (None, None)).file
 
 
-def made(variant: Variant, whole: Path, folder: Path) -> bundle.Bundle:
-    """Its bundle. `folder`: for this, to be made."""
+def made(variant: Variant, whole: Path, folder: Path, keys: signing.Keys | None = None) -> bundle.Bundle:
+    """Its bundle. `folder`: for this, to be made; `keys`: its maker's, who made the card too where none are named."""
     folder.mkdir()
     log = folder / "log"
     run("unsquashfs", "-no-progress", "-dest", folder / "whole", whole, log=log)
@@ -64,7 +68,8 @@ def made(variant: Variant, whole: Path, folder: Path) -> bundle.Bundle:
     build = filesystem.digest(root)
     assert build != before, log.read_text()
     target = folder / f"waypost-{variant.version}-arm64.raucb"
-    bundle.make(target, root, build, signing.keys(default_cache(), None, None), log, version=variant.version)
+    keys = keys or signing.keys(default_cache(), None, None)
+    bundle.make(target, root, build, keys, log, version=variant.version)
     shutil.rmtree(folder / "whole")
     return bundle.Bundle(target, variant.version, build)
 
@@ -198,6 +203,39 @@ def test_of_two_from_the_hub_one_is_kept_and_one_goes_back(
 
     wait_until(halted, timeout_s=BOOT_S, what="the roll-out halts", every_s=2)
     gateway.say(f"the hub knows: {row['why']}")
+    gateway.drain()
+
+
+def stick_with(bundles: Sequence[Path], folder: Path) -> Path:
+    """A stick's content (FAT, without partitions)."""
+    stick, log = folder / "stick", folder / "log"
+    with stick.open("wb") as file:
+        file.truncate(sum(each.stat().st_size for each in bundles) + STICK_FREE)
+    run("mkfs.vfat", "-F", "32", stick, log=log)
+    run("mcopy", "-i", stick, *bundles, "::", log=log)
+    return stick
+
+
+def test_from_a_stick_the_one_of_its_maker_is_kept_though_the_hub_is_away_and_the_stick_stays_in(
+    tmp_path: Path, whole: Path, fleet: EnrolledFleet, gateway: Updated
+) -> None:
+    gateway.wait_until_served()
+    fleet.hub.stop()
+    others = signing.keys(tmp_path / "others", None, None)
+    bundles = [made(FORGED, whole, tmp_path / "forged", others).file, made(NEXT, whole, tmp_path / "next").file]
+    stick = stick_with(bundles, tmp_path)
+    emulated = gateway.machine
+    assert emulated is not None
+    emulated.wait_for(machine.SERVES)
+    emulated.put_in(stick)
+    gateway.say("a stick is put in")
+    emulated.wait_for(f"{bundles[0].name} on the stick is not taken")
+    emulated.wait_for(f"{NEXT.version} is installed", timeout_s=INSTALL_S)
+    found = gateway.wait_until_decided(NEXT.version)
+    assert (found["last"]["state"], found["booted"]["version"]) == ("kept", NEXT.version)
+    emulated.wait_for(f"{bundles[1].name} on the stick is not taken: it holds {NEXT.version}, and {NEXT.version} runs")
+    gateway.wait_until_served()
+    fleet.hub.start()
     gateway.drain()
 
 

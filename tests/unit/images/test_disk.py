@@ -20,6 +20,7 @@ from edge.configuration.kinds import KINDS
 from edge.configuration.resources import SystemSpec
 from images import programs, source
 from images.building import build_bundle, build_image
+from images.debian import Mirror
 from images.disk import bmap, building, bundle, filesystem, imager, sbom, signing
 from images.emulator import machine
 from images.errors import ImageError
@@ -60,6 +61,18 @@ class TestFileSystems:
         assert f"mtime: 0x{DATE - 1:08x}" in told, "what is older stays so"
         checked = subprocess.run([find("e2fsck") or "e2fsck", "-fn", str(image)], capture_output=True, check=False)
         assert checked.returncode == 0, checked.stdout
+
+    @needs("mke2fs", "debugfs")
+    @pytest.mark.parametrize(("journal", "kept"), [(True, True), (False, False)])
+    def test_of_the_data_partition_roots_part_is_kept_for_it(self, tmp_path: Path, journal: bool, kept: bool) -> None:
+        """Where the gateway's user has filled it, the card's settings and an update's record are written still."""
+        tree, image = tmp_path / "tree", tmp_path / "image"
+        tree.mkdir()
+        filesystem.make(image, tree, mebibytes=64, label="x", date=DATE, journal=journal, log=tmp_path / "log")
+        words = (find("debugfs") or "debugfs", "-R", "stats -h", str(image))
+        told = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+        [blocks] = re.findall(r"Reserved block count: +(\d+)", told)
+        assert (int(blocks) * 4096 > 500_000) == kept
 
 
 class TestMaps:
@@ -130,8 +143,8 @@ class TestSignatures:
 
 
 @pytest.mark.parametrize("build", [
-    lambda steps, cache: build_image(steps, cache, "pi4", None, (None, None)),
-    lambda steps, cache: build_bundle(steps, cache, None, (None, None)),
+    lambda steps, cache: build_image(steps, cache, "pi4", Mirror(), (None, None)),
+    lambda steps, cache: build_bundle(steps, cache, Mirror(), (None, None)),
 ], ids=["image", "bundle"])  # fmt: skip
 def test_all_that_is_missing_is_said_before_the_first_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, build: Callable[[Steps, Path], object]
@@ -169,6 +182,7 @@ Version: 3.134
 
 def test_the_bill_of_materials_names_what_is_installed_and_what_is_in_the_gateway() -> None:
     ours = "\nPackage: waypost\nStatus: install ok installed\nArchitecture: arm64\nVersion: 0.1.0\n"
+    ours += "Built-Using: openssl (= 3.0.22-1~deb12u2), python3.11 (= 3.11.2-6+deb12u6), xz-utils (= 5.4.1-1)\n"
     found = sbom.packages(STATUS + ours)
     assert [each.name for each in found] == ["adduser", "waypost", "zlib1g"]
     document = sbom.document("card", found, {"msgspec": "0.22.0", "odd": "1!2.0+local"}, "0" * 64, 0)
@@ -176,15 +190,19 @@ def test_the_bill_of_materials_names_what_is_installed_and_what_is_in_the_gatewa
     references = [ref["referenceLocator"] for each in document["packages"][1:] for ref in each["externalRefs"]]
     assert references == [
         "pkg:deb/debian/adduser@3.134?arch=all", "pkg:generic/waypost@0.1.0",
+        "pkg:deb/debian/openssl@3.0.22-1~deb12u2?arch=source",
+        "pkg:deb/debian/python3.11@3.11.2-6%2Bdeb12u6?arch=source", "pkg:deb/debian/xz-utils@5.4.1-1?arch=source",
         "pkg:deb/debian/zlib1g@1:1.2.13?arch=arm64", "pkg:pypi/msgspec@0.22.0", "pkg:pypi/odd@1%212.0%2Blocal",
     ]  # fmt: skip
+    licences = {each["name"]: each["licenseDeclared"] for each in document["packages"] if "licenseDeclared" in each}
+    assert licences == {"openssl": "Apache-2.0", "python3.11": "PSF-2.0", "xz-utils": "NOASSERTION"}
     names = {each["SPDXID"]: each["name"] for each in document["packages"]} | {"SPDXRef-DOCUMENT": ""}
     relations = [
         (names[each["spdxElementId"]], names[each["relatedSpdxElement"]]) for each in document["relationships"]
     ]
     assert relations == [
-        ("", "card"), ("card", "adduser"), ("card", "waypost"), ("card", "zlib1g"),
-        ("waypost", "msgspec"), ("waypost", "odd"),
+        ("", "card"), ("card", "adduser"), ("card", "waypost"), ("waypost", "openssl"), ("waypost", "python3.11"),
+        ("waypost", "xz-utils"), ("card", "zlib1g"), ("waypost", "msgspec"), ("waypost", "odd"),
     ]  # fmt: skip
     assert {"python-qpid-proton", "cryptography", "pyinstaller"} <= set(foreign.pinned())
 
