@@ -100,11 +100,14 @@ ANSWERS = {"command receipts": "command-receipt/#", "command responses": "comman
 FORWARDERS = {"a": "plant/a/#", "b": "plant/b/1"}
 """Those that come and go: name -> filter."""
 
+OTHER_FILTERS = {"plant": "plant/+/#", "burst": "burst/+/#"}
+"""Filters that match the same, of what is sent here: a forwarder that changes its filter owes what it owed."""
+
 
 def configuration(
-    rules: tuple[tuple[str, AddressType], ...] = (), forwarders: tuple[tuple[str, str], ...] = ()
+    rules: tuple[tuple[str, AddressType], ...] = (), forwarders: tuple[tuple[str, str], ...] = tuple(ALWAYS.items())
 ) -> BrokerConfiguration:
-    """What every gateway has, with more rules and forwarders (name, filter)."""
+    """What every gateway has, with more rules, and these forwarders (name, filter)."""
     base = (("plant/#", AddressType.TOPIC), ("work/#", AddressType.QUEUE))
     types = dict((*base, *rules))
     small = AddressConfiguration(AddressRule("burst/#", AddressType.TOPIC), SMALL)
@@ -116,7 +119,7 @@ def configuration(
         forwarders=(
             *(
                 Forwarder(name=name, filter=pattern, connector="hub", remote_address=pattern)
-                for name, pattern in (*ALWAYS.items(), *forwarders)
+                for name, pattern in forwarders
             ),
             *(
                 Forwarder(name=name, filter=address, connector="far", remote_address=name, direction=Direction.IN)

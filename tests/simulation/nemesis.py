@@ -14,7 +14,7 @@ from cloud.lake.commits import FAILPOINTS
 from cloud.lake.faults import LakeError
 from edge.broker.model.addresses import AddressType
 from tests.simulation.desired import KINDS, SOUND
-from tests.simulation.gateway import FORWARDERS, NAME, configuration
+from tests.simulation.gateway import ALWAYS, FORWARDERS, NAME, OTHER_FILTERS, configuration
 from tests.simulation.medium import BROKEN, FULL, READ_ONLY, Contents
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ WEIGHTS = {
     "new_rule": 5,
     "type_change": 4,
     "new_forwarder": 3,
+    "changed_filter": 3,
+    "left_out_forwarder": 2,
     "cut_connections": 4,
     "partition": 2,
     "clock_jump": 1,
@@ -95,7 +97,7 @@ class Nemesis:
     def __init__(self, world: World) -> None:
         self._world = world
         self._rules: dict[str, AddressType] = {}
-        self._forwarders: dict[str, str] = {}
+        self._forwarders = dict(ALWAYS)
         self._copy: Contents | None = None
 
     def begin(self, faults: Sequence[Fault]) -> None:
@@ -123,7 +125,7 @@ class Nemesis:
         world.admission.want()
         world.operator.want_nothing_more()
         self._rules.clear()
-        self._forwarders.clear()
+        self._forwarders = dict(ALWAYS)
         self._apply()
         world.gateway.start()
         for client in world.fallible:
@@ -266,6 +268,23 @@ class Nemesis:
     def _drop_forwarder(self, name: str) -> None:
         if self._forwarders.pop(name, None) is not None:
             self._apply()
+
+    def _changed_filter(self, fault: Fault) -> None:
+        """A forwarder has another filter, under the same name."""
+        name = sorted(ALWAYS)[fault.choice % len(ALWAYS)]
+        self._forwarders[name] = OTHER_FILTERS[name]
+        self._apply()
+        self._heal_later(fault, self._as_at_first, name)
+
+    def _left_out_forwarder(self, fault: Fault) -> None:
+        """A forwarder is not configured for a while; what comes is kept for it."""
+        name = sorted(ALWAYS)[fault.choice % len(ALWAYS)]
+        self._drop_forwarder(name)
+        self._heal_later(fault, self._as_at_first, name)
+
+    def _as_at_first(self, name: str) -> None:
+        self._forwarders[name] = ALWAYS[name]
+        self._apply()
 
     def _apply(self) -> None:
         rules, forwarders = tuple(self._rules.items()), tuple(self._forwarders.items())
