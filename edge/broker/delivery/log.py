@@ -173,6 +173,14 @@ class LogSubscription:
             if part is not None:
                 part.begin_anew()
 
+    def look_anew(self, pattern: str) -> None:
+        """It is owed what matches this filter, `former` and `accepts` from now on."""
+        self._feeds.detach(self)  # which knows it by its filter
+        self.pattern, self._address_matches = pattern, _NOT_ASKED
+        self._feeds.attach(self)
+        self.begin_anew()
+        self.pump()
+
     def raised(self, error: Exception) -> None:
         """A call of this subscription raised, outside of what its feed or a consumer called: it begins anew."""
         self._feeds.raised(self, error)

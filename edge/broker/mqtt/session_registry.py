@@ -435,7 +435,7 @@ class SessionRegistry:
         """`finish`: the client is there, and what is in flight to it is its to complete [MQTT-3.10.4-3]: it may have a
         QoS 2 message already, and nobody else is to have that as well."""
         last = self._leave_group(subscriber)
-        keep = finish and subscriber.competes and not (subscriber.shared and forget and last)
+        keep = finish and not (subscriber.shared and forget and last)
         self._unjoin(subscriber, forget=forget and last, keep=keep)
         if forget and last and subscriber.durable is None and subscriber.kept:
             # restored and never connected since: the durable subscription is there without being joined

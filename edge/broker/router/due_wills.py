@@ -1,8 +1,8 @@
 """Wills of clients that are gone: published in the order in which these went, a few in each turn of the loop.
 
 Thousands go together when their network does, or when they are closed for want of room, and each may have left a
-message for an address nobody has sent to before. What the store cannot take now, as it is full or fails, is put off: the
-client is not there to send it again.
+message for an address nobody has sent to before. What the store cannot take now, as it is full or fails, is put off:
+the client is not there to send it again.
 """
 
 from __future__ import annotations

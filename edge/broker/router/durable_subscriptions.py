@@ -184,36 +184,47 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
         are too many.
         """
         found = self.get(declaration.name)
-        kept: list[int] = []
-        consumers: list[Consumer] = []
-        if found is not None:
-            if found.declaration.is_like(declaration):
-                if found.declaration.timeout_s != declaration.timeout_s:
-                    found.declaration = msgspec.structs.replace(found.declaration, timeout_s=declaration.timeout_s)
-                    self._put(found)
-                if found.made is not None and found.made.error is not None:
-                    self._write(found)  # with a ticket of its own: it is not on disk yet
-                return found
-            if found.declaration.pattern != declaration.pattern:
-                if _is_clients(declaration):
-                    raise AddressError(
-                        Refusal.ADDRESS_INVALID,
-                        f"subscription {declaration.name!r} exists with filter {found.declaration.pattern!r}",
-                    )
-                self._note_bases(declaration)
-                declaration = msgspec.structs.replace(declaration, former=self._formers(found))
-            consumers, kept = found.consumers, [part.log for part in found.parts]
-            self._drop(found)
-        elif not self._has_room(declaration):
+        if found is None:
+            return self._make(declaration)
+        if not found.declaration.is_like(declaration):
+            self._change(found, declaration)
+            return found
+        if found.declaration.timeout_s != declaration.timeout_s:
+            found.declaration = msgspec.structs.replace(found.declaration, timeout_s=declaration.timeout_s)
+            self._put(found)
+        if found.made is not None and found.made.error is not None:
+            self._write(found)  # with a ticket of its own: it is not on disk yet
+        return found
+
+    def _make(self, declaration: Declaration) -> DurableSubscription:
+        if not self._has_room(declaration):
             raise AddressError(Refusal.NAMES, self._names.why(NameKind.SUBSCRIPTION, declaration.user))
-        elif not _is_clients(declaration):
+        if not _is_clients(declaration):
             self._note_bases(declaration)
-        subscription = self._open(declaration, kept)
-        subscription.serve(exclusive=found is not None and found.exclusive)
+        subscription = self._open(declaration)
         self._write(subscription)
-        for consumer in consumers:
-            subscription.join(consumer)
         return subscription
+
+    def _change(self, subscription: DurableSubscription, declaration: Declaration) -> None:
+        """Go on with other options. What consumers have stays with them; what waits is looked at anew."""
+        before = subscription.declaration
+        former = before.former
+        if before.pattern != declaration.pattern:
+            if _is_clients(declaration):
+                raise AddressError(
+                    Refusal.ADDRESS_INVALID,
+                    f"subscription {declaration.name!r} exists with filter {before.pattern!r}",
+                )
+            self._note_bases(declaration)
+            former = self._formers(subscription)
+        self._is_known_no_more(subscription)
+        subscription.declaration = msgspec.structs.replace(declaration, former=former)
+        self._is_known(subscription)
+        for part in subscription.parts:
+            self._configure(part, subscription.declaration)
+            part.look_anew(declaration.pattern)
+        self._open_parts(subscription)
+        self._write(subscription)
 
     def forget(self, name: str) -> Ticket | None:
         """Delete one with its backlog, by the commit of this ticket; nothing happens when there is none."""
@@ -341,12 +352,16 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
         """Make it with its cursors; `kept` as `_open_parts` takes it."""
         subscription = DurableSubscription(declaration)
         self._open_parts(subscription, kept)
+        self._is_known(subscription)
+        return subscription
+
+    def _is_known(self, subscription: DurableSubscription) -> None:
+        declaration = subscription.declaration
         self.opened[declaration.name] = subscription
         if _is_clients(declaration):
             self._names.made(NameKind.SUBSCRIPTION, declaration.user, declaration.size)
         self._tree.add(declaration.pattern, subscription)
         self._matches_changed()
-        return subscription
 
     def _write(self, subscription: DurableSubscription) -> None:
         """Who attaches to it is answered by this commit."""
@@ -400,7 +415,7 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
         return tuple(each for each in left if each.ends)
 
     def _configure(self, part: LogSubscription, declaration: Declaration) -> None:
-        if declaration.former:
+        if declaration.former or part.former:
             begins = self._store.cursor(part.cursor).position
             ends = [(each.pattern, each.ends.get(part.log, 0)) for each in declaration.former]
             part.former = [(pattern, end) for pattern, end in ends if begins < end]
@@ -437,14 +452,12 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
                 self._store.put("base", address, following.to_bytes(8, "big"))
 
     def _forget(self, subscription: DurableSubscription) -> Ticket:
-        self._drop(subscription)
+        self._is_known_no_more(subscription)
         for part in subscription.parts:
             part.close()
         return self._store.delete(KIND, subscription.declaration.name)
 
-    def _drop(self, subscription: DurableSubscription) -> None:
-        for part in subscription.parts:
-            part.retire()
+    def _is_known_no_more(self, subscription: DurableSubscription) -> None:
         declaration = subscription.declaration
         del self.opened[declaration.name]
         self._idle.pop(declaration.name, None)

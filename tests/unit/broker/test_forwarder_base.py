@@ -1,4 +1,4 @@
-"""A forwarder that begins late owes nothing of what came before it, and what it owes survives a restart."""
+"""What a forwarder owes: nothing of what came before it; what it has under way when its filter changes, once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from bridge.message import Run, Stored
 from edge.broker.delivery.durable import Declaration
 from edge.broker.model import interfaces
 from edge.broker.model.addresses import AddressTable
-from edge.broker.model.interfaces import Refusal, Subscription
+from edge.broker.model.interfaces import Outcome, Refusal, Subscription
 from edge.broker.router.router import Router, SubscribeOptions
 from tests.support.memory_store import MemoryStore
 
@@ -29,9 +29,11 @@ class Uplink(interfaces.Consumer):
 
     def __init__(self) -> None:
         self.sequences: list[tuple[str, int]] = []
+        self.under_way: list[tuple[Subscription, int]] = []
 
     def deliver(self, subscription: Subscription, stored: Stored) -> None:
         self.sequences.append((stored.run.address, stored.sequence))
+        self.under_way.append((subscription, stored.position))
 
 
 def test_bases() -> None:
@@ -57,3 +59,37 @@ def test_bases() -> None:
     assert uplink.sequences == [("plant/1", 2), ("plant/2", 0)]
     again = Router(store, AddressTable([]), clock_ns=lambda: 1)
     assert again.bases == {"plant/1": 2}
+
+
+def test_what_is_under_way_when_the_filter_changes_is_sent_once() -> None:
+    posted: deque[Callable[[], None]] = deque()
+    now = 1000.0
+    store = MemoryStore(post=posted.append, clock=lambda: now)
+    router = Router(store, AddressTable([]), clock_ns=lambda: int(now * 1e9))
+
+    def settle() -> None:
+        nonlocal now
+        for _ in range(4):
+            now += 1
+            router.tick()
+            while posted:
+                posted.popleft()()
+
+    def publish(address: str) -> None:
+        router.publish(Device(), Run(address, "device", 1, b"", [b"x"]), [1])
+        settle()
+
+    options = SubscribeOptions(durable_name="forwarder/hub/a", all_qos=True)
+    uplink = Uplink()
+    router.subscribe(uplink, "plant/#", options)
+    publish("plant/1")
+    assert uplink.sequences == [("plant/1", 0)]
+    router.subscribe(uplink, "#", options).pump()
+    publish("other")
+    assert uplink.sequences == [("plant/1", 0), ("other", 0)]
+    for subscription, position in uplink.under_way:
+        subscription.settle(uplink, position, position, Outcome.ACCEPTED)
+    settle()
+    (durable,) = router.durable_subscriptions.figures()
+    assert (durable.pattern, durable.backlog, durable.outstanding) == ("#", 0, 0)
+    assert [each.position for each in store.cursors()] == [2]
