@@ -16,6 +16,7 @@ import msgspec
 
 from bridge.amqp_values import Symbol, encode
 from bridge.message import AMQP, RETAIN, Run, Stored
+from edge.broker.delivery.consumer_group import part_of
 from edge.broker.message.amqp_annotations import merged
 from edge.broker.message.mqtt_errors import MqttError
 from edge.broker.message.mqtt_properties import decode_run, encode_run
@@ -85,8 +86,9 @@ class _UnderWay(NamedTuple):
     owner: Owner
     position: int
     reason: Reason
-    loss: Loss | None
-    """What the ledger is to say when it has arrived; None: that is in the commit it arrives with."""
+    stored: Stored | None
+    """The messages it went with, for what the ledger is to say when it has arrived; None: that is in the commit it
+    arrives with."""
 
 
 class DeadLetters(Origin):
@@ -148,16 +150,17 @@ class DeadLetters(Origin):
         done = 0
         for dead in dead_runs(stored, address, reason):
             count = len(dead.bodies)
-            part = Stored(stored.position + done, stored.sequence + done, stored.run.part(done, done + count))
-            loss = self._loss(owner, part, DEAD_LETTERED + reason.value)
+            part = part_of(stored, done, done + count)
             tokens = range(self._token, self._token + count)
             self._token += count
             for index, token in enumerate(tokens):
-                self._under_way[token] = _UnderWay(owner, part.position + index, reason, loss if index == 0 else None)
+                self._under_way[token] = _UnderWay(owner, part.position + index, reason, part)
             gathered = self._store.gathered
             self._publish(self, dead, tokens)
             if self._store.gathered > gathered:  # it waits in the open group: one commit for both
-                self._under_way[tokens[0]] = self._under_way[tokens[0]]._replace(loss=None)
+                for token in tokens:
+                    self._under_way[token] = self._under_way[token]._replace(stored=None)
+                loss = self._loss(owner, part, DEAD_LETTERED + reason.value)
                 self._store.give_up(owner.cursor, part.position, part.position + count - 1, [loss], if_kept=True)
             done += count
 
@@ -192,9 +195,11 @@ class DeadLetters(Origin):
 
     def accepted(self, tokens: Sequence[int]) -> None:
         for token in tokens:
-            owner, position, _, loss = self._under_way.pop(token)
-            if loss is not None:  # handed on without being stored
-                self._store.give_up(owner.cursor, position, position + loss.messages - 1, [loss])
+            owner, position, reason, stored = self._under_way.pop(token)
+            if stored is not None:  # handed on without being stored: each message has an answer of its own
+                at = position - stored.position
+                loss = self._loss(owner, part_of(stored, at, at + 1), DEAD_LETTERED + reason.value)
+                self._store.give_up(owner.cursor, position, position, [loss])
             owner.given_up(position, position)
 
     def refused(self, tokens: Sequence[int], why: Refusal) -> None:

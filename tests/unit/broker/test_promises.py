@@ -367,6 +367,30 @@ class TestGivenUp:
         (lost,) = site.lost
         assert lost.address == "deadletter/dead"
 
+    def test_what_a_dead_letter_address_takes_in_part_is_in_the_ledger_in_part(self) -> None:
+        """Consumers of an anycast address answer for each message by itself."""
+        site = Site(queue=AddressPolicy(deadletter="anycast/dead"))
+        site.send("queue/1", *(b"\x00\x53\x75\xa0\x01%d" % i for i in range(4)), flags=AMQP | 1)
+        reader = site.consumer("queue/1")
+        taker = site.consumer("anycast/dead", "taker")
+        reader.answer(Outcome.REJECTED, 4)
+        site.settle_down()
+        assert taker.last is not None
+        assert len(taker.got) == 4
+        subscription, first = taker.last
+        taker.credit = 0
+        subscription.settle(taker, first + 1, first + 1, Outcome.ACCEPTED)
+        subscription.settle(taker, first, first, Outcome.REJECTED)
+        subscription.settle(taker, first + 2, first + 2, Outcome.REJECTED)
+        subscription.settle(taker, first + 3, first + 3, Outcome.ACCEPTED)
+        assert site.buried == [("rejected", 1, 1), ("rejected", 3, 3)]
+        assert site.kept("queue/1") == 2
+        taker.credit = 10
+        assert taker.joined is not None
+        taker.joined.pump()
+        site.settle_down()
+        assert [body[-1] for body, _ in taker.got[4:]] == ["0", "2"]
+
     def test_amqp_messages_keep_what_they_have(self) -> None:
         header = b"\x00\x53\x70" + encode([True, None, Uint(60_000)])
         body = with_annotations(b"\x00\x53\x75\xa0\x03abc", {"x-opt-mine": "kept"})
