@@ -197,6 +197,10 @@ class Quotas:
                 )
         self._allow()
 
+    def commit_failed(self) -> None:
+        """What it was to give up is there still."""
+        self._ahead = 0
+
     def rooms(self) -> list[Room]:
         """Every account, in the order they give way."""
         return [

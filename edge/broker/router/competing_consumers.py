@@ -114,13 +114,15 @@ class CompetingConsumers:
 
     def _open_for(self, consumer: Consumer) -> None:
         """Open some, which joins it to them."""
-        names = self._to_open[consumer]
-        for name in names[-QUEUES_JOINED_MAX:]:
+        names = self._to_open.get(consumer, [])
+        now = names[-QUEUES_JOINED_MAX:]
+        del names[-QUEUES_JOINED_MAX:]
+        for name in now:
+            if consumer not in self._to_open:
+                return  # it left, or its connection ended, when it or another one was given something
             if name in self.queues:
                 self.queues[name].pump()
-        del names[-QUEUES_JOINED_MAX:]
-        if not names:
-            del self._to_open[consumer]
+        if not names and self._to_open.pop(consumer, None) is not None:
             consumer.exhausted()
 
     def left(self, consumer: Consumer, subscription: PatternSubscription) -> None:

@@ -244,6 +244,8 @@ class Router:
     def committed(self, commit: Committed) -> None:
         """The store finished a commit: release the acknowledgements, then deliver what it made durable."""
         self._credit.failing = commit.error is not None
+        if commit.error is not None:
+            self.quotas.commit_failed()
         self.answers.release()
         self.waits.release()
         for participant in self._participants:

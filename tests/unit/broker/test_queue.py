@@ -15,6 +15,7 @@ from edge.broker.delivery.queue import QueueOrder
 from edge.broker.model.address_policy import AddressPolicy, Redelivery
 from edge.broker.model.interfaces import Outcome, Subscription
 from edge.broker.model.ranges import Ranges
+from edge.broker.router import competing_consumers
 from edge.broker.router.router import SubscribeOptions
 from tests.unit.broker.test_promises import Consumer, Origin, Site
 
@@ -380,3 +381,31 @@ class TestRanges:
         assert [ranges.free_from(value) for value in (0, 2, 4, 5, 8)] == [0, 5, 5, 5, 10]
         assert ranges.outside(0, 10) == [(0, 1), (5, 7), (10, 10)]
         assert ranges.outside(3, 4) == []
+
+
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_who_leaves_while_queues_are_opened_for_it_is_given_no_more(
+    at_once: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It consumes from all a filter matches."""
+    monkeypatch.setattr(competing_consumers, "QUEUES_JOINED_MAX", 1)
+    site = Site()
+    for number in range(3):
+        site.send(f"queue/{number}", b"x")
+    site.boot()
+    monkeypatch.setattr(competing_consumers, "QUEUES_JOINED_MAX", at_once)
+
+    class Leaving(Consumer):
+        def deliver(self, subscription: Subscription, stored: Stored) -> None:
+            super().deliver(subscription, stored)
+            if self.joined is not None:
+                site.router.unsubscribe(self, self.joined, forget=False)
+
+    leaving = Leaving()
+    leaving.credit = 0
+    leaving.joined = site.router.subscribe(leaving, "queue/+", SubscribeOptions())
+    leaving.credit = 10
+    site.settle_down()
+    assert len(leaving.got) == 1
+    assert "raised" not in caplog.text
+    assert len(site.consumer("queue/+", "other").got) == 3

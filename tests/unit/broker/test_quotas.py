@@ -21,6 +21,7 @@ from edge.broker.model.address_policy import AddressPolicy, WhenFull
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.model.interfaces import Refusal, SubscribeOptions
 from edge.broker.router.router import Router
+from edge.broker.store.errors import StoreError
 from edge.broker.store.records import LedgerEntry
 from tests.support.memory_store import MemoryStore
 
@@ -425,6 +426,22 @@ class TestFloor:
         site.settle_down()
         assert site.send("queue/a") == [None]
         assert "above the floor" in caplog.text
+
+    def test_what_a_failed_commit_was_to_give_up_makes_no_room(self) -> None:
+        """At the floor each byte that comes takes the place of one that goes."""
+        site = Site(telemetry=quota(None, WhenFull.DROP_OLDEST))
+        site.router.quotas.floor_bytes = 10 << 20
+        for _ in range(2 * EVICT_AHEAD_SHARE):
+            assert site.send("telemetry/a", size=1000) == [None]
+        used = site.used("telemetry/a")
+        site.free = (10 << 20) - 1
+        site.settle_down()
+        site.store.failure = StoreError("no")
+        assert site.send("telemetry/a", size=1000) == [Refusal.STORE_FAILED]
+        site.store.failure = None
+        site.settle_down()
+        assert site.send("telemetry/a", size=1000) == [None]
+        assert site.used("telemetry/a") <= used
 
     def test_answers_keep_their_order(self) -> None:
         site = Site(queue=quota(1000))
