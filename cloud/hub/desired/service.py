@@ -12,7 +12,7 @@ import contextlib
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import NamedTuple, TypeVar
@@ -240,22 +240,30 @@ class DesiredConfigurations:
         self.trouble = str(error)
 
     async def _look(self) -> None:
-        """Take the next steps of roll-outs, and send what somebody else has changed."""
-        changed = await self.ask(lambda tables: tables.rollouts.look(self.now_us(), self.sign))
-        for rollout in changed:
-            if rollout.state is RolloutState.HALTED:
-                log.error("roll-out %s is halted: %s", rollout.id, rollout.why)
-            else:
-                log.info("roll-out %s: wave %d, %s", rollout.id, rollout.wave + 1, rollout.state.value)
-        await self._fall()
+        """Take the next steps of roll-outs, and send what somebody else has changed. What cannot be done for one
+        roll-out or tenant keeps back nothing of the others; it is raised when they are done."""
+        faults: list[Exception] = []
+        for rollout in await self.ask(lambda tables: tables.rollouts.running()):
+            async with _later(faults, f"of roll-out {rollout}"):
+                await self._advance(rollout)
+        await self._fall(faults)
         since = self._since
         records = await self.ask(lambda tables: tables.configurations.gateways(since_us=since))
         self._since = max((since, *(each.changed_at for each in records)))
         new = [each for each in records if self._seen.get((each.tenant, each.gateway)) != each.changed_at]
         self._seen.update({(each.tenant, each.gateway): each.changed_at for each in new})
         await self._send_due(each for each in new if (each.tenant, each.gateway) in self._lines)
+        if faults:
+            raise faults[0]
 
-    async def _fall(self) -> None:
+    async def _advance(self, rollout: str) -> None:
+        found = await self.ask(lambda tables: tables.rollouts.advance(rollout, self.now_us(), self.sign))
+        if found is not None and found.state is RolloutState.HALTED:
+            log.error("roll-out %s is halted: %s", rollout, found.why)
+        elif found is not None:
+            log.info("roll-out %s: wave %d, %s", rollout, found.wave + 1, found.state.value)
+
+    async def _fall(self, faults: list[Exception]) -> None:
         """Send gateways what their selector has: those that have enrolled since, or whose roll-out is over."""
         clock = asyncio.get_running_loop().time
         began = clock()
@@ -263,9 +271,10 @@ class DesiredConfigurations:
             return
         refused: dict[Key, str] = {}
         for tenant in await self.ask(lambda tables: tables.selectors.tenants()):
-            names = await self.ask(partial(_falling, tenant=tenant))
-            for start in range(0, len(names), FALLING_AT_ONCE_MAX):
-                refused |= await self._refused(tenant, names[start : start + FALLING_AT_ONCE_MAX])
+            async with _later(faults, f"of tenant {tenant}"):
+                names = await self.ask(partial(_falling, tenant=tenant))
+                for start in range(0, len(names), FALLING_AT_ONCE_MAX):
+                    refused |= await self._refused(tenant, names[start : start + FALLING_AT_ONCE_MAX])
         for key in refused.keys() - self.refused.keys():
             log.warning("gateway %s cannot have what its selector has: %s", key[1], refused[key])
         self.refused = refused
@@ -300,6 +309,18 @@ class DesiredConfigurations:
             [each for each in records if each.failed][:FAILED_SHOWN_MAX],
             [each for each in rollouts if each.state is RolloutState.HALTED],
         )
+
+
+@contextlib.asynccontextmanager
+async def _later(faults: list[Exception], whose: str) -> AsyncIterator[None]:
+    """What is raised within is put to the others, with whose it is; the hub that ends, or has no registry, is not."""
+    try:
+        yield
+    except NotReady:
+        raise
+    except Exception as error:
+        error.add_note(whose)
+        faults.append(error)
 
 
 def _due(tables: Tables, *, key: Key, report: DesiredReport) -> Offer | None:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
 import sqlalchemy as sa
 
+from bridge.desired import DesiredError
 from bridge.hidden import hides
 from cloud.hub.limits import ROLLOUTS_KEPT
 from cloud.hub.registry.configurations import (
@@ -134,14 +134,14 @@ class Rollouts:
 
         return self._database.transaction(work)
 
-    def look(self, now_us: int, sign: Sign) -> list[RolloutRecord]:
-        """Take the next steps of those that run; returns those that are otherwise now."""
-        running = sa.select(rollouts.c.id).where(rollouts.c.state == RolloutState.RUNNING.value)
-        ids = self._database.transaction(lambda tx: list(tx.execute(running).scalars()))
-        changed = [
-            self._database.transaction(partial(_advance, rollout=each, now_us=now_us, sign=sign)) for each in ids
-        ]
-        return [record for record in changed if record is not None]
+    def running(self) -> list[str]:
+        """Ids of those that have next steps."""
+        query = sa.select(rollouts.c.id).where(rollouts.c.state == RolloutState.RUNNING.value)
+        return self._database.transaction(lambda tx: list(tx.execute(query).scalars()))
+
+    def advance(self, rollout: str, now_us: int, sign: Sign) -> RolloutRecord | None:
+        """Take the next steps of one that runs; None: it is as it was."""
+        return self._database.transaction(lambda tx: _advance(tx, rollout, now_us, sign))
 
     def _changed(self, rollout: str, before: Sequence[RolloutState], after: RolloutState, now_us: int) -> RolloutRecord:
         return self._database.transaction(lambda tx: _change(tx, rollout, before, after, now_us))
@@ -256,7 +256,7 @@ def _send(tx: sa.Connection, record: RolloutRecord, step: Step, now_us: int, sig
         )
         try:
             [made] = make_versions(tx, [wanted], now_us, sign)
-        except UnknownGateway as error:
+        except (UnknownGateway, DesiredError) as error:
             sent.append(member._replace(phase=Phase.FAILED, since=now_us, why=str(error)))
         else:
             sent.append(member._replace(phase=Phase.SENT, since=now_us, version=made.version))

@@ -7,7 +7,16 @@ from typing import Any
 
 import pytest
 
-from bridge.desired import DesiredReport, Failure, Outcome, SystemPhase, SystemReport, digest_of, read
+from bridge.desired import (
+    DESIRED_BYTES_MAX,
+    DesiredReport,
+    Failure,
+    Outcome,
+    SystemPhase,
+    SystemReport,
+    digest_of,
+    read,
+)
 from cloud.hub.groups import Presence
 from cloud.hub.limits import ROLLOUTS_KEPT, VERSIONS_KEPT, WHY_CHARACTERS_MAX
 from cloud.hub.registry.configurations import Configurations, Offer, UnknownGateway, Wanted
@@ -217,46 +226,58 @@ def begin(rollouts: Rollouts, sizes: list[int], **more: Any) -> str:
     return record.id
 
 
+def look(rollouts: Rollouts, now_us: int) -> list[RolloutRecord]:
+    """Take the next steps of all; those that are otherwise now."""
+    found = [rollouts.advance(each, now_us, sign) for each in rollouts.running()]
+    return [each for each in found if each is not None]
+
+
 class TestRollouts:
     def test_wave_by_wave_over_restarts(self, place: Place, known: Configurations, rollouts: Rollouts) -> None:
         begin(rollouts, [1, 2])
-        assert rollouts.look(SECOND, sign) == []
+        assert look(rollouts, SECOND) == []
         assert numbers(say(known, ("acme", "g1"), DesiredReport(), SECOND)) == 1
         assert say(known, ("acme", "g2"), DesiredReport(), SECOND) is None
         say(known, ("acme", "g1"), DesiredReport(version=1, newest=1), SECOND)
-        rollouts.look(2 * SECOND, sign)
+        look(rollouts, 2 * SECOND)
         another = open_registry(place.url).database  # the hub, started again
-        [moved] = Rollouts(another).look(13 * SECOND, sign)
+        [moved] = look(Rollouts(another), 13 * SECOND)
         assert (moved.wave, moved.state) == (1, RolloutState.RUNNING)
         for name in ("g2", "g3"):
             say(Configurations(another), ("acme", name), DesiredReport(version=1, newest=1), 14 * SECOND)
-        Rollouts(another).look(15 * SECOND, sign)
-        [ended] = Rollouts(another).look(26 * SECOND, sign)
+        look(Rollouts(another), 15 * SECOND)
+        [ended] = look(Rollouts(another), 26 * SECOND)
         another.close()
         assert ended.state is RolloutState.DONE
         assert {each.phase for each in rollouts.members("r1")} == {Phase.DONE}
 
+    def test_a_version_that_is_too_large_fails(self, rollouts: Rollouts) -> None:
+        begin(rollouts, [1, 2], resources=[document("a" * DESIRED_BYTES_MAX)])
+        [halted] = look(rollouts, 2 * SECOND) or look(rollouts, 3 * SECOND)
+        assert halted.state is RolloutState.HALTED
+        assert "bytes at most" in halted.why
+
     def test_what_is_halted_is_withheld_until_it_goes_on(self, known: Configurations, rollouts: Rollouts) -> None:
         begin(rollouts, [2, 1])
-        rollouts.look(SECOND, sign)
+        look(rollouts, SECOND)
         failure = Failure(1, Outcome.REFUSED, "no such connector")
         say(known, ("acme", "g1"), DesiredReport(newest=1, failure=failure), 2 * SECOND)
-        [halted] = rollouts.look(3 * SECOND, sign)
+        [halted] = look(rollouts, 3 * SECOND)
         assert (halted.state, halted.why) == (RolloutState.HALTED, "gateway g1: refused: no such connector")
         assert say(known, ("acme", "g2"), DesiredReport(), 4 * SECOND) is None
-        assert rollouts.look(500 * SECOND, sign) == []
+        assert look(rollouts, 500 * SECOND) == []
         rollouts.resume("r1", 501 * SECOND)
         assert numbers(known.due(("acme", "g2"), DesiredReport())) == 1
         assert "g2" in {each.gateway for each in known.gateways(since_us=501 * SECOND)}, "it is looked at again"
         say(known, ("acme", "g2"), DesiredReport(version=1, newest=1), 502 * SECOND)
-        rollouts.look(503 * SECOND, sign)
-        [moved] = rollouts.look(514 * SECOND, sign)
+        look(rollouts, 503 * SECOND)
+        [moved] = look(rollouts, 514 * SECOND)
         assert moved.wave == 1
         assert [each.phase for each in rollouts.members("r1")] == [Phase.LEFT_OUT, Phase.DONE, Phase.SENT]
 
     def test_who_was_told_something_else_since_keeps_it(self, known: Configurations, rollouts: Rollouts) -> None:
         begin(rollouts, [3])
-        rollouts.look(SECOND, sign)
+        look(rollouts, SECOND)
         known.want([wanted("g2", "its own")], 2 * SECOND, sign)
         assert rollouts.take_back("r1", "bob", 3 * SECOND, sign) == ["g1", "g3"]
         assert resources(known.due(("acme", "g2"), DesiredReport())) == [document("its own")]
@@ -264,7 +285,7 @@ class TestRollouts:
     def test_who_is_sent_nothing_more_is_looked_at_again(self, known: Configurations, rollouts: Rollouts) -> None:
         """A hub that was about to send a gateway the version learns that it is withheld."""
         begin(rollouts, [3])
-        rollouts.look(SECOND, sign)
+        look(rollouts, SECOND)
         for stop in (rollouts.pause, rollouts.abort):
             since = known.changed_last()
             stop("r1")
@@ -275,7 +296,7 @@ class TestRollouts:
         known.want([wanted("g1", "before")], 1, sign)
         say(known, ("acme", "g1"), DesiredReport(version=1, newest=1), 2)
         begin(rollouts, [3])
-        rollouts.look(SECOND, sign)
+        look(rollouts, SECOND)
         assert numbers(say(known, ("acme", "g1"), DesiredReport(version=1, newest=1), 2 * SECOND)) == 2
         if aborted:
             rollouts.abort("r1")
@@ -294,7 +315,7 @@ class TestRollouts:
         with pytest.raises(RolloutError, match="r1 is running"):
             rollouts.resume("r1", 1)
         rollouts.pause("r1")
-        assert rollouts.look(SECOND, sign) == []
+        assert look(rollouts, SECOND) == []
         rollouts.abort("r1")
         with pytest.raises(RolloutError, match="r1 is aborted"):
             rollouts.abort("r1")

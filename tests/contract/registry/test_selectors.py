@@ -97,7 +97,9 @@ class Person:
 
     def look(self, after_s: float) -> list[RolloutState]:
         self.now_us += int(after_s * SECOND)
-        return [each.state for each in self.tables.rollouts.look(self.now_us, sign)]
+        known = self.tables.rollouts
+        found = [known.advance(each, self.now_us, sign) for each in known.running()]
+        return [each.state for each in found if each is not None]
 
 
 @pytest.fixture

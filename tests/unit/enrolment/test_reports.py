@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -10,9 +11,17 @@ import msgspec
 import pytest
 
 from bridge.desired import DesiredReport
+from cloud.hub.desired import service
+from cloud.hub.desired.making import Tables
 from cloud.hub.desired.service import DesiredConfigurations
 from cloud.hub.enrolment.authority import OwnAuthority
+from cloud.hub.groups import Presence
+from cloud.hub.registry.configurations import Sign
 from cloud.hub.registry.location import sqlite_file
+from cloud.hub.registry.registry import Registry
+from cloud.hub.registry.rollouts import RolloutRecord, Rollouts
+from cloud.hub.rollout import RolloutState as State
+from cloud.hub.rollout import Wave, members
 
 NOW = 1_800_000_000.0
 DEADLINE_S = 60.0
@@ -46,3 +55,44 @@ def test_what_cannot_be_kept_of_one_gateway_keeps_back_nobody_else(
 def test_a_number_no_version_has_is_refused(report: dict[str, int]) -> None:
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert(report, DesiredReport)
+
+
+def test_a_roll_out_that_cannot_go_on_keeps_back_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A fault of ours, or of its row, comes again with each look."""
+    monkeypatch.setattr(service, "CONFIGURATIONS_LOOKED_AT_S", 0.01)
+    url = sqlite_file(tmp_path / "registry.db")
+    with closing(Registry(url, "hub")) as registry:
+        registry.directory.presence({("default", name): Presence("here", True, 1, 1) for name in ("a", "b")})
+    advance = Rollouts.advance
+
+    def fails(self: Rollouts, rollout: str, now_us: int, sign: Sign) -> RolloutRecord | None:
+        if rollout == "bad":
+            raise ValueError("its row is damaged")
+        return advance(self, rollout, now_us, sign)
+
+    monkeypatch.setattr(Rollouts, "advance", fails)
+
+    async def main() -> str:
+        desired = DesiredConfigurations(OwnAuthority.make("hub", NOW), url, now=lambda: NOW)
+        await desired.open()
+        try:
+            for name, gateway in (("bad", "a"), ("good", "b")):
+                record = RolloutRecord(name, "default", 1, "ann", "", [], 5.0, False, 1.0, 9.0, 0, 0, State.RUNNING, "")
+                await desired.ask(partial(_begun, record=record, gateway=gateway))
+            async with asyncio.timeout(DEADLINE_S):
+                while not await desired.ask(lambda tables: tables.configurations.versions("default", "b")):
+                    await asyncio.sleep(0.01)
+                while desired.trouble is None:
+                    await asyncio.sleep(0.01)
+            return desired.trouble
+        finally:
+            await desired.close()
+
+    assert asyncio.run(main()) == "a fault of the program: ValueError"
+    assert "of roll-out bad" in caplog.text
+
+
+def _begun(tables: Tables, *, record: RolloutRecord, gateway: str) -> None:
+    tables.rollouts.add(record, members([Wave("", [gateway])], 1))
