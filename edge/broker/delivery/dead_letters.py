@@ -18,6 +18,7 @@ from bridge.amqp_values import Symbol, encode
 from bridge.message import AMQP, RETAIN, Run, Stored
 from edge.broker.delivery.consumer_group import part_of
 from edge.broker.message.amqp_annotations import merged
+from edge.broker.message.amqp_expiry import without_expiry
 from edge.broker.message.mqtt_errors import MqttError
 from edge.broker.message.mqtt_properties import decode_run, encode_run
 from edge.broker.message.time_to_live import ttl_ns
@@ -217,7 +218,7 @@ def dead_runs(stored: Stored, address: str, reason: Reason) -> list[Run]:
     flags = (run.flags & ~RETAIN) | 1
     if run.flags & AMQP:
         bodies = [
-            with_annotations(body, _marks(run.address, reason, stored.sequence + i))
+            with_annotations(without_expiry(body), _marks(run.address, reason, stored.sequence + i))
             for i, body in enumerate(run.bodies)
         ]
         return [Run(address, run.device, flags, without_ttl(run.properties), bodies)]

@@ -79,6 +79,21 @@ class TestDeliveryCount:
             "x-opt-waypost-dead-sequence": 0,
         }
 
+    @pytest.mark.parametrize("behind", [[], [Timestamp(7), "group", Ulong(3)]])
+    def test_an_expired_dead_letter_expires_no_more(self, behind: list[Any]) -> None:
+        """A JMS client drops what has expired by its own account, also where a person looks for what has."""
+        site = Site()
+        site.router.reconfigure(site.router.table, {"queue/#": AddressPolicy(expiry="deadletter/d")})
+        client = site.client()
+        past = Timestamp(site.router.now_ns() // 1_000_000 - 1)
+        send(client, "queue/a", message("late", properties=["id", *[None] * 7, past, *behind]))
+        client.receiver("queue/a")
+        site.settle_down()
+        (dead,) = client.received(client.receiver("deadletter/d", name="dead"))
+        found = {each.code: decode(dead, each.value)[0] for each in s.sections(dead)}
+        assert found[s.PROPERTIES] == ["id", *[None] * 8, *behind]
+        assert found[s.DATA] == b"late"
+
     def test_absolute_expiry_is_a_time_to_live(self) -> None:
         site = Site()
         client = site.client()
