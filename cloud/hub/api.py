@@ -6,7 +6,7 @@ import functools
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
 from importlib import resources
-from typing import Any
+from typing import Any, Final
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
@@ -31,6 +31,9 @@ from edge.broker.http.application import application as web_application
 from edge.broker.http.refusal import Refused
 from edge.health.problems import serving
 from edge.output import logs
+
+_CONNECTED: Final = {"": None, "true": True, "false": False}
+"""What may be asked for in a query, and means."""
 
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:; "
@@ -190,13 +193,19 @@ class Api:
         )
 
     async def gateways(self, request: Request, scope: Scope) -> Response:
-        """``?limit=N&after_tenant=T&after=NAME``: one page, and where the next begins."""
+        """``?limit=N&after_tenant=T&after=NAME&name=PART&connected=true|false``: one page, and where
+        the next begins."""
         query = request.query_params
         text = query.get("limit", "200")
         if not (text.isascii() and text.isdigit() and 0 < int(text[:9]) <= PAGE_GATEWAYS_MAX):
             return json_answer({"error": f"limit is a number from 1 to {PAGE_GATEWAYS_MAX}"}, 400)
+        connected = query.get("connected", "")
+        if connected not in _CONNECTED:
+            return json_answer({"error": "connected is true or false"}, 400)
         after = (query.get("after_tenant", self._tenant(scope)), query["after"]) if "after" in query else None
-        page = self._fleet.page(after, int(text), scope.tenant)
+        page = self._fleet.page(
+            after, int(text), scope.tenant, name=query.get("name", ""), connected=_CONNECTED[connected]
+        )
         more = len(page) == int(text)
         following = {"after_tenant": page[-1].tenant, "after": page[-1].name} if more else None
         now_s = self._clock()

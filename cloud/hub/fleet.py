@@ -11,6 +11,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from cloud.hub.groups import Group, Key, Report, Session, Verdict
@@ -213,8 +214,24 @@ class Fleet:
         ordered = sorted(self.latencies_s)
         return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else None
 
-    def page(self, after: Key | None, limit: int, tenant: str | None = None) -> list[Gateway]:
-        """Up to `limit` gateways behind `after`, in the order of (tenant, name); of one tenant, or of all."""
+    def page(
+        self,
+        after: Key | None,
+        limit: int,
+        tenant: str | None = None,
+        *,
+        name: str = "",
+        connected: bool | None = None,
+    ) -> list[Gateway]:
+        """Up to `limit` gateways behind `after`, in the order of (tenant, name): of one tenant, or of all, whose name
+        contains `name` in upper or lower case; only connected ones, only others, or both (None)."""
         keys = sorted(key for key in self.gateways if tenant is None or key[0] == tenant)
         start = 0 if after is None else bisect_right(keys, after)
-        return [self.gateways[key] for key in keys[start : start + limit]]
+        wanted = name.casefold()
+        behind = (self.gateways[key] for key in islice(keys, start, None))
+        found = (
+            gateway
+            for gateway in behind
+            if wanted in gateway.name.casefold() and connected in (None, gateway.connected)
+        )
+        return list(islice(found, limit))

@@ -7,7 +7,7 @@ import shutil
 import socket
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
@@ -147,6 +147,48 @@ def at_the_hub(name: str, waiting: int, rate: float, *, connected: bool = True) 
     }  # fmt: skip
 
 
+def hub(gateways: Callable[[Request], Awaitable[JSONResponse]], more: str = "") -> Starlette:
+    """A hub's page over made-up answers, with `more` at its end."""
+
+    async def page(_request: Request) -> HTMLResponse:
+        text = resources.files("cloud.console").joinpath("index.html").read_text(encoding="utf-8")
+        return HTMLResponse(text.replace("</body>", f"{more}</body>"))
+
+    async def status(_request: Request) -> JSONResponse:
+        return JSONResponse(HUB)
+
+    return Starlette(routes=[Route("/", page), Route("/api/v1/status", status), Route("/api/v1/gateways", gateways)])
+
+
+CHOICE = """<script>$("filter").value = " gw-07 "; $("offline").checked = true;</script>"""
+
+
+def test_the_hub_looks_for_a_gateway_that_is_on_no_page_yet(tmp_path: Path) -> None:
+    """The page has the first 500 gateways of a fleet, and the one to be found may be behind them."""
+
+    async def gateways(request: Request) -> JSONResponse:
+        query = request.query_params
+        found = query.get("name") == "gw-07" and query.get("connected") == "false"
+        return JSONResponse(
+            {"gateways": [at_the_hub("gw-0731", 0, 0.0, connected=False)] if found else [], "next": None}
+        )
+
+    with served(hub(gateways, CHOICE)) as port:
+        page = shown(port, tmp_path / "profile")
+    assert "gw-0731" in page
+    assert "hidden" not in element(page, "filter")
+
+
+@pytest.mark.parametrize(("status", "says"), [(403, "no right to view"), (401, "log in"), (500, "does not answer")])
+def test_the_hub_s_page_says_why_it_shows_nothing(tmp_path: Path, status: int, says: str) -> None:
+    async def gateways(_request: Request) -> JSONResponse:
+        return JSONResponse({"error": "refused"}, status)
+
+    with served(hub(gateways)) as port:
+        page = shown(port, tmp_path / "profile")
+    assert says in element(page, "state")
+
+
 def test_only_a_backlog_that_is_none_of_every_day_is_amber_at_the_hub(tmp_path: Path) -> None:
     fleet = [
         at_the_hub("usual", 40, 5.0),
@@ -155,17 +197,10 @@ def test_only_a_backlog_that_is_none_of_every_day_is_amber_at_the_hub(tmp_path: 
         at_the_hub("away", 7, 0.0, connected=False),
     ]
 
-    async def page(_request: Request) -> HTMLResponse:
-        return HTMLResponse(resources.files("cloud.console").joinpath("index.html").read_text(encoding="utf-8"))
-
-    async def status(_request: Request) -> JSONResponse:
-        return JSONResponse(HUB)
-
     async def gateways(_request: Request) -> JSONResponse:
         return JSONResponse({"gateways": fleet, "next": None})
 
-    routes = [Route("/", page), Route("/api/v1/status", status), Route("/api/v1/gateways", gateways)]
-    with served(Starlette(routes=routes)) as port:
+    with served(hub(gateways)) as port:
         shown_page = shown(port, tmp_path / "profile")
     amber = re.findall(r'<span class="warn">([\d,]+)</span>', shown_page)
     assert amber == ["6,000", "7"]

@@ -311,6 +311,7 @@ def test_the_api_refuses_what_is_too_much_or_not_there(tmp_path: Path) -> None:
             ("/api/v1/gateways?limit=0", 400),
             ("/api/v1/gateways?limit=100000", 400),
             ("/api/v1/gateways?limit=x", 400),
+            ("/api/v1/gateways?connected=maybe", 400),
             ("/api/v1/gateways/nobody", 404),
             ("/nothing", 404),
         ):

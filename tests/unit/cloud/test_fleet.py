@@ -46,6 +46,17 @@ def test_pages_follow_each_other() -> None:
     assert fleet.connected == 0, "whoever was connected to a hub that died is not any more"
 
 
+def test_a_page_has_who_is_looked_for_wherever_they_are() -> None:
+    fleet = Fleet()
+    fleet.load([GatewayRecord("default", f"Hall-{i:03}", 1, 1, True, "-", 1, i) for i in range(900)])
+    fleet.connect(Session("default", "Hall-850", "a"), 1)
+    assert [gateway.name for gateway in fleet.page(None, 5, name="hall-85")] == [f"Hall-85{i}" for i in range(5)]
+    away = fleet.page(("default", "Hall-848"), 3, name="hall-8", connected=False)
+    assert [gateway.name for gateway in away] == ["Hall-849", "Hall-851", "Hall-852"]
+    assert [gateway.name for gateway in fleet.page(None, 5, connected=True)] == ["Hall-850"]
+    assert fleet.page(None, 5, name="nobody") == []
+
+
 def test_a_tenant_has_so_many_gateways() -> None:
     fleet = Fleet(quotas=Tenants(own={"acme": Quota(gateways=2)}))
     fleet.load([GatewayRecord("acme", "gone", 1, 1, False, "-", 1, 0)])
