@@ -107,6 +107,8 @@ class Checker:
         self._passed: dict[int, set[int]] = defaultdict(set)
         self._forgiven: set[tuple[str, Name]] = set()
         """(subscription, name) in the gateway's ledger."""
+        self._once_given_up: set[Name] = set()
+        """Names that its ledger has, or had before an older copy was put back."""
         self._taken: dict[str, dict[str, int]] = defaultdict(dict)
         """By subscription: message -> the interruption count when it was taken."""
         self._given: dict[tuple[str, str], int] = {}
@@ -273,6 +275,7 @@ class Checker:
             named += last - first + 1
             for sequence in range(first, last + 1):
                 self._forgiven.add((subscription, (epoch, address, sequence)))
+                self._once_given_up.add((epoch, address, sequence))
         if subscription.startswith("forwarder/"):
             self._given_up[subscription, address, (parts[0][0], address, parts[0][1])] = messages
         if named > messages:
@@ -356,7 +359,8 @@ class Checker:
             self._wrong(f"{message} is in the lake and was never on disk")
         key = (epoch, self._log_of.get(name, ""), address, lane)
         in_order = sum(matches(self._filters[name] or "", address) for name in self._forwarders) == 1
-        if in_order and sequence <= self._order.get(key, -1):
+        brought_back = self._put_back and name in self._once_given_up  # by a copy from before that
+        if in_order and sequence <= self._order.get(key, -1) and not brought_back:
             self._wrong(f"{message} is in the lake behind a later one of {address}")
         self._order[key] = sequence
         if address.startswith(RECEIPTS):
