@@ -209,6 +209,7 @@ async def _run(configuration: BrokerConfiguration, options: RunOptions, applied:
     from edge.appliance.following import Following
     from edge.appliance.gateway import Gateway
     from edge.appliance.update.following import SystemFollower
+    from edge.broker.store.errors import StoreReplaced
     from edge.health.service_manager import ServiceManager
     from edge.output.logs import unhandled
 
@@ -235,6 +236,8 @@ async def _run(configuration: BrokerConfiguration, options: RunOptions, applied:
     bound = await gateway.start()
     gc.freeze()  # what was there stays as well
     gc.enable()
+    replaced = asyncio.create_task(gateway.replaced())
+    replaced.add_done_callback(lambda _: ended.set())
     watching = asyncio.create_task(following.watch(gateway))
     trials.start(gateway)
     first = [name for name in ("mqtt", "amqp", "http") if name in bound]
@@ -246,9 +249,16 @@ async def _run(configuration: BrokerConfiguration, options: RunOptions, applied:
     await ended.wait()
     if told.is_set():  # else it starts again, and who watches hears nothing of it
         manager.stop()
+    gone = replaced.done()
+    replaced.cancel()
     watching.cancel()
     await trials.stop()
     await gateway.stop()
+    if gone:
+        raise StoreReplaced(
+            f"{options.data} was deleted or moved, and made anew, while the gateway ran: it has stopped, as it can "
+            "neither store nor find anything there; start it again to serve what is there now"
+        )
     return told.is_set()
 
 

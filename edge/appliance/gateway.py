@@ -203,6 +203,11 @@ class Gateway:
         """False: only a new start helps."""
         return self.store.medium.threads_live
 
+    async def replaced(self) -> None:
+        """Return when there is another directory in place of the one this gateway serves."""
+        while not self.store.medium.replaced:
+            await asyncio.sleep(LOOK_S)
+
     async def reconfigure(self, configuration: BrokerConfiguration) -> None:
         """Follow a new configuration without a pause, as far as it is `Live`; the rest has to be as it was."""
         configuration = _with_addresses(configuration)

@@ -1,4 +1,6 @@
-"""The files of a store are deleted under a serving gateway: it stops acknowledging within a second, and says so."""
+"""The files of a store are deleted under a serving gateway: it stops acknowledging within a second, and says so. When
+another data directory is put in the place of its own, it ends: it would serve the users and settings of that one.
+"""
 
 from __future__ import annotations
 
@@ -30,3 +32,24 @@ def test_nothing_is_acknowledged_any_more(tmp_path: Path) -> None:
         wait_until(lambda: publisher.sent > sent + 20, timeout_s=WAIT_S, what="it is sent more")
         assert len(publisher.acked) == before
         publisher.end()
+
+
+def test_it_ends_when_its_data_directory_is_made_anew(tmp_path: Path) -> None:
+    with edge(tmp_path, "gw") as gateway:
+        publisher = Publisher("sender", gateway.port("mqtt"), "queue/jobs", window=5)
+        publisher.start()
+        wait_until(lambda: len(publisher.acked) > 50, timeout_s=WAIT_S, what="messages are acked")
+        own, other = tmp_path / "gw", tmp_path / "other"
+        with edge(tmp_path, "other") as another:
+            assert another.stop() == 0
+        own.rename(tmp_path / "before")
+        said(gateway.port("http"), "store", "store.sqlite")
+        assert gateway.process is not None
+        assert gateway.process.poll() is None, "it may be moved back"
+        other.rename(own)
+        assert gateway.ends() == 1
+        publisher.end()
+    assert f"{own} was deleted or moved, and made anew" in gateway.log.read_text()
+    with edge(tmp_path, "gw") as again:
+        assert health(again.port("http")) == (200, [])
+        assert again.stop() == 0

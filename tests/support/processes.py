@@ -105,6 +105,10 @@ class Waypost:
         self.process.terminate()
         return self._gone()
 
+    def ends(self) -> int:
+        """Its exit code, once it has ended by itself."""
+        return self._gone()
+
     def _gone(self) -> int:
         assert self.process is not None
         code = self.process.wait(READY_S)

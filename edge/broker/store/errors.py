@@ -19,6 +19,10 @@ class StoreFull(StoreError):
     """The medium is full or read-only, or the floor under free space is reached; nothing of the group was kept."""
 
 
+class StoreReplaced(StoreError):
+    """Another data directory is found where the one of an open store was."""
+
+
 class StoreDamaged(StoreError):
     """The file is not a store, or what it holds fails its checks."""
 

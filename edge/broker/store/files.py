@@ -27,6 +27,8 @@ class StoreFiles:
         self._clock = clock
         self._looked_at_s = clock()
         self._gone: StoreError | None = None
+        self._directory = str(path.parent)
+        self._own_directory = _identity(self._directory)
         self._known = {name: _identity(name) for name in (f"{path}{suffix}" for suffix in _SUFFIXES)}
 
     def check(self) -> StoreError | None:
@@ -36,6 +38,13 @@ class StoreFiles:
             self._looked_at_s = now
             self._gone = self._look()
         return self._gone
+
+    @property
+    def replaced(self) -> bool:
+        """Another directory is found where theirs was: whatever else is looked up there by name is not of this store
+        either."""
+        found = _identity(self._directory)
+        return found is not None and self._own_directory is not None and found != self._own_directory
 
     def _look(self) -> StoreError | None:
         for name, known in self._known.items():

@@ -99,6 +99,11 @@ class SqliteMedium:
         return found
 
     @property
+    def replaced(self) -> bool:
+        """As `StoreFiles.replaced`."""
+        return self._files.replaced
+
+    @property
     def threads_live(self) -> bool:
         """False: one of its threads has ended, and only opening the store again brings it back."""
         return self.writer.alive and self.reader.alive

@@ -103,7 +103,6 @@ def test_a_close_behind_much() -> None:
     found = flat(calls(pipe.server, pipe.client.data_to_send()))
     assert [type(event) for event in found] == [Transfers] * COUNT + [Closed]
     pipe.turn()
-    assert pipe.server.closed
 
 
 @pytest.mark.parametrize("settled", [False, True])
@@ -166,3 +165,17 @@ def test_garbage_behind_much() -> None:
         pipe.client.attach_sender(f"l{i}", "queue/a")
     found = flat(calls(pipe.server, pipe.client.data_to_send() + b"no frame at all, surely"))
     assert [type(event) for event in found] == [Attached] * COUNT + [Closed]
+
+
+def test_what_is_no_frame_ends_the_connection_whoever_has_proton_read_it() -> None:
+    """A timer that fires between two calls, too."""
+    pipe = Pipe()
+    for i in range(COUNT):
+        pipe.client.attach_sender(f"l{i}", "queue/a")
+    found = [list(pipe.server.receive_data(pipe.client.data_to_send() + b"no frame" * 10, NOW))]
+    while pipe.server.more:
+        found.append(list(pipe.server.handle_timeout(NOW)))
+    assert len(of_kind(flat(found), Attached)) == COUNT
+    (closed,) = of_kind(flat(found), Closed)
+    assert closed.condition is not None
+    assert closed.condition.name == "amqp:connection:framing-error"

@@ -48,6 +48,17 @@ def test_commits_fail_from_then_on(tmp_path: Path, change: Callable[[Path], obje
     store.close()
 
 
+def test_another_directory_is_told_from_none(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    files = StoreFiles(data / FILE_NAME)
+    assert not files.replaced
+    data.rename(tmp_path / "moved")
+    assert not files.replaced, "it may be moved back"
+    data.mkdir()
+    assert files.replaced
+
+
 def test_what_is_put_back_by_moving_it_is_the_same(tmp_path: Path) -> None:
     path = tmp_path / FILE_NAME
     path.touch()
