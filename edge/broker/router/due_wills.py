@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Final
 
-from bridge.message import Run
+from bridge.message import RETAIN, Run
 from edge.broker.limits import WILLS_AGAIN_S, WILLS_AT_ONCE, WILLS_PUT_OFF_BYTES_MAX
 from edge.broker.model.interfaces import Origin, Refusal
 from edge.broker.model.isolation import guarded
@@ -124,8 +124,12 @@ class DueWills:
             self.publish(origin)
 
     def refused(self, origin: WillOrigin, why: Refusal) -> None:
-        """It was published, and not taken."""
-        if why not in _FOR_NOW:
+        """It was published, and not taken. One that cannot be retained is a message all the same."""
+        if why is Refusal.NAMES and origin.run.flags & RETAIN:
+            origin.run.flags &= ~RETAIN
+            self._waiting[origin] = None
+            self.publish(origin)
+        elif why not in _FOR_NOW:
             log.warning("the will of %r to %s is not taken: %s", origin.name, origin.run.address, why.value)
             origin.is_over()
         elif origin.stays():

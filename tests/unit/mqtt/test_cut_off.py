@@ -60,7 +60,8 @@ def _turns(monkeypatch: pytest.MonkeyPatch) -> None:
 def send(site: Site, address: str) -> None:
     """Messages that have to be translated: more than one turn takes."""
     bodies = [b"\0\x53\x77" + encode([number, "x" * 500]) for number in range(COUNT)]
-    site.router.publish(WillOrigin("d", ""), Run(address, "d", AMQP | 1, b"", bodies), ())
+    run = Run(address, "d", AMQP | 1, b"", bodies)
+    site.router.publish(WillOrigin("d", "", run), run, ())
     site.settle()
 
 

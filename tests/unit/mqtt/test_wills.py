@@ -11,6 +11,7 @@ import pytest
 
 from bridge.message import RETAIN, Run
 from edge.broker.delivery.dead_letters import Reason
+from edge.broker.delivery.durable import Declaration
 from edge.broker.limits import WILLS_AFTER_START_S, WILLS_AGAIN_S, WILLS_AT_ONCE
 from edge.broker.model.address_policy import AddressPolicy, WhenFull
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
@@ -321,3 +322,14 @@ class TestNotStored:
         site.restart()
         site.settle()
         assert site.stored == [b"b" * 30, b"c" * 30]
+
+    def test_where_it_cannot_be_retained_it_is_published_all_the_same(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        site = Site()
+        monkeypatch.setattr(site.router.retained, "admits", lambda _run, _user: False)
+        site.router.declare(Declaration(name="kept", pattern="state"))
+        site.wills.publish("c", will(b"gone"))
+        site.settle()
+        assert site.router.runs[-1] == ("c", "state", b"gone", 0)
+        (kept,) = site.router.durable_subscriptions.figures()
+        assert kept.backlog == 1
+        assert not site.router.retained.matching("state")
