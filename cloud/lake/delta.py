@@ -60,11 +60,23 @@ class DeltaLake:
     def settled(self, table: str, transaction: Transaction) -> bool:
         return self._tables[table].settled(transaction)
 
+    def gateways(self) -> set[tuple[str, str]]:
+        found: set[tuple[str, str]] = set()
+        for rows in self._tables["telemetry"].read(["tenant", "gateway"], {}):
+            found |= gateways_of(rows)
+        return found
+
     def landed(self, tenant: str, gateway: str) -> Iterator[Sequence[SequenceRange]]:
         for rows in self._tables["telemetry"].read(
             ["epoch", "address", "sequence"], {"tenant": tenant, "gateway": gateway}
         ):
             yield ranges_of(tenant, gateway, rows)
+
+
+def gateways_of(rows: pa.Table) -> set[tuple[str, str]]:
+    """Whose these rows are, with the columns tenant and gateway."""
+    whose = rows.select(["tenant", "gateway"]).group_by(["tenant", "gateway"]).aggregate([])
+    return set(zip(whose["tenant"].to_pylist(), whose["gateway"].to_pylist(), strict=True))
 
 
 def ranges_of(tenant: str, gateway: str, rows: pa.Table) -> list[SequenceRange]:

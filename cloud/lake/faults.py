@@ -5,7 +5,7 @@
     │   ├── LakeError       the tables cannot be written or read
     │   ├── RegistryError   the registry cannot be used
     │   └── StreamInDoubt   what has landed of one stream is not known; the other streams are not concerned
-    │       ├── StreamDamaged   the record of it is damaged: it is made again from the lake
+    │       ├── StreamDamaged   the record of it is damaged, or an older copy: it is made again from the lake
     │       └── StreamElsewhere another hub is landing something of it
     └── ContentError    what was received can never be made into rows: it goes raw into `quarantine`
 
@@ -46,7 +46,7 @@ class StreamInDoubt(CannotLand):
 
 
 class StreamDamaged(StreamInDoubt):
-    """The record of what has landed of one stream is damaged."""
+    """The record of what has landed of one stream is damaged, or an older copy."""
 
 
 class StreamElsewhere(StreamInDoubt):

@@ -53,6 +53,10 @@ class Lake(Protocol):
         whatever is still on its way, or whoever was about to commit it and was held up."""
         ...
 
+    def gateways(self) -> set[tuple[str, str]]:
+        """(tenant, gateway) of everybody of whom something is in `telemetry`, as of now. It may be slow, as `landed`."""
+        ...
+
     def landed(self, tenant: str, gateway: str) -> Iterator[Sequence[SequenceRange]]:
         """Every sequence of a gateway in `telemetry`, as of now, a data file at a time: for the rebuilding of a
         damaged registry, so it may be slow."""

@@ -138,10 +138,12 @@ class Known:
         self.doubts: dict[Stream, StreamInDoubt] = {}
 
     @property
-    def damaged(self) -> set[tuple[str, str]]:
-        """(tenant, gateway) of streams whose record is damaged."""
+    def damaged(self) -> dict[tuple[str, str], StreamDamaged]:
+        """(tenant, gateway) of streams whose record cannot be gone by, and why."""
         return {
-            (stream.tenant, stream.gateway) for stream, why in self.doubts.items() if isinstance(why, StreamDamaged)
+            (stream.tenant, stream.gateway): why
+            for stream, why in self.doubts.items()
+            if isinstance(why, StreamDamaged)
         }
 
     def of(self, stream: Stream) -> SequenceSet | None:
@@ -250,8 +252,8 @@ class Landing:
             done += len(piece)
         if tables:
             self._commit("telemetry", joined(tables), ranges, _reached(batches[:done]))
-        for tenant, gateway in known.damaged:
-            self._rebuild(tenant, gateway)
+        for key, why in known.damaged.items():
+            self._rebuild(*key, why)
         return landed._replace(held=held, left=len(batches) - done)
 
     def land_ledger(
@@ -303,11 +305,11 @@ class Landing:
         entries = [LedgerRange(*names, 0, QUARANTINED, now_us) for names in new.ranges]
         self.land_ledger([entries], now_us)
 
-    def _rebuild(self, tenant: str, gateway: str) -> None:
+    def _rebuild(self, tenant: str, gateway: str, why: StreamDamaged) -> None:
         """Go on with reading from the lake what has landed of a gateway. Raises `CannotLand`."""
         rebuild = self._rebuilds.pop((tenant, gateway), None)
         if rebuild is None:
-            log.error("gateway %s: the registry is damaged: what has landed is read from the lake", gateway)
+            log.error("%s: it is read from the lake", why)
             rebuild = Rebuild(self._lake, tenant, gateway)
         if rebuild.advance():
             self._commits.restore(tenant, gateway, rebuild.landed)

@@ -136,7 +136,7 @@ class Table:
             filters = [(column, "=", value) for column, value in equal.items()]
             for path in pa.table(self._place.delta().get_add_actions())["path"].to_pylist():
                 source = self._place.source(unquote(path))
-                yield pq.read_table(source, columns=list(columns), filters=filters, partitioning=None)
+                yield pq.read_table(source, columns=list(columns), filters=filters or None, partitioning=None)
 
     def append(self, rows: pa.Table, transaction: Transaction | None = None) -> int:
         """Append rows (all of one partition) as one version, on disk on return; returns that version.

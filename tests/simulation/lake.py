@@ -102,6 +102,10 @@ class SimulatedLake:
         self.failpoint("synced")
         return len(self._tables[table]) - 1
 
+    def gateways(self) -> set[tuple[str, str]]:
+        """Asked for a registry that is an older copy, and none is here."""
+        raise NotImplementedError
+
     def landed(self, tenant: str, gateway: str) -> Iterator[Sequence[SequenceRange]]:
         for version in self._tables["telemetry"]:
             yield [SequenceRange(tenant, gateway, *row[:3], row.sequence) for row in version.rows]

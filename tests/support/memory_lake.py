@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import pyarrow as pa
 
 from cloud.lake.contract import contract
-from cloud.lake.delta import ranges_of
+from cloud.lake.delta import gateways_of, ranges_of
 from cloud.lake.lake import Transaction
 from cloud.lake.sequences import SequenceRange
 
@@ -39,6 +39,9 @@ class MemoryLake:
 
     def settled(self, table: str, transaction: Transaction) -> bool:
         return (self.committed(table, transaction.application) or 0) >= transaction.commit
+
+    def gateways(self) -> set[tuple[str, str]]:
+        return set().union(*map(gateways_of, self.appended["telemetry"]))
 
     def landed(self, tenant: str, gateway: str) -> Iterator[Sequence[SequenceRange]]:
         for rows in list(self.appended["telemetry"]):

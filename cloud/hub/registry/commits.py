@@ -58,10 +58,11 @@ class Commits:
         """
         identity = lake.identity
         later = {table: self._later(lake, table) for table in NUMBERED}
+        there = lake.gateways() if later[TELEMETRY] else set()
 
         def work(tx: sa.Connection) -> frozenset[str]:
             if later[TELEMETRY]:
-                self._marks.doubt(tx)
+                self._marks.doubt(tx, there)
             return self._writer.write_to(tx, identity)
 
         self._writer.settles |= self._database.transaction(work)

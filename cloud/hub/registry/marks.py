@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 SEQUENCE_MAX = (1 << 63) - 1
 NO_CHECKSUM = -1
-"""No row has this one."""
+"""No row has this one of itself: it is not to be believed, as the registry was an older copy."""
 
 
 class MarkDamaged(Exception):
@@ -39,14 +39,14 @@ class GatewayMarks:
 
     landed: dict[Stream, SequenceSet] = field(default_factory=dict)
     damage: dict[Stream, str] = field(default_factory=dict)
-    """Rows that are damaged, by what they say they are about, which may be damaged as well: so while there are any, a
-    stream without a row may be the one."""
+    """Rows that are not to be believed, by what they say they are about, which may be damaged as well: so while there
+    are any, a stream without a row may be the one."""
 
     def why_unknown(self, stream: Stream) -> str | None:
         """Why nobody can say what has landed of a stream; None when it can be said."""
         if stream in self.landed or not self.damage:
             return None
-        return self.damage.get(stream) or "another row of the gateway is damaged, and may be this one"
+        return self.damage.get(stream) or next(iter(self.damage.values()))
 
 
 class _Loaded(NamedTuple):
@@ -113,9 +113,13 @@ class Marks:
                 known.landed[stream] = landed
 
     @staticmethod
-    def doubt(tx: sa.Connection) -> None:
-        """No row is to be believed: as if each were damaged."""
+    def doubt(tx: sa.Connection, there: Collection[Key]) -> None:
+        """No row is to be believed, nor that there is none of one of the gateways `there`."""
         tx.execute(marks.update().values(checksum=NO_CHECKSUM))
+        known = {(row.tenant, row.gateway) for row in tx.execute(sa.select(marks.c.tenant, marks.c.gateway).distinct())}
+        unknown = [_row(Stream(*key, "", ""), SequenceSet()) | {"checksum": NO_CHECKSUM} for key in set(there) - known]
+        if unknown:
+            tx.execute(marks.insert(), unknown)
 
     @staticmethod
     def rewrite(tx: sa.Connection, key: Key, whole: Mapping[Stream, SequenceSet]) -> None:
@@ -129,6 +133,9 @@ def _read(tx: sa.Connection, key: Key) -> GatewayMarks:
     known = GatewayMarks()
     for row in tx.execute(sa.select(marks).where(marks.c.tenant == key[0], marks.c.gateway == key[1])).all():
         stream = Stream(row.tenant, row.gateway, row.epoch, row.address)
+        if row.checksum == NO_CHECKSUM:
+            known.damage[stream] = "the registry was an older copy"
+            continue
         try:
             known.landed[stream] = unpack(stream, row.mark, row.spans, row.checksum)
         except MarkDamaged as error:

@@ -55,6 +55,25 @@ def test_what_has_landed_is_read_back(place: Place, lake: MemoryLake) -> None:
     assert sequences(lake, TEMPERATURE) == sequences(lake, PUMP) == list(range(25))
 
 
+def test_what_has_landed_of_a_gateway_that_came_after_the_copy_is_read_back(
+    place: Place, lake: MemoryLake, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The registry has no row of it. Of one that has never come nothing is held."""
+    landed, new = TEMPERATURE._replace(gateway="gw3"), TEMPERATURE._replace(gateway="gw4")
+    registry, landing = open_lake(place, lake)
+    landing.land([batch(landed, 0, 9)], 1_000)
+    registry.close()
+    place.execute("DELETE FROM commits WHERE id > 1")
+    place.execute("DELETE FROM marks WHERE gateway = 'gw3'")
+    _, landing = open_lake(place, lake)
+    sent = [batch(landed, 0, 14), batch(new, 0, 4)]
+    assert set(landing.land(sent, 1_000).held) == {0}
+    assert landing.land(sent, 1_000).held == {}
+    assert (sequences(lake, landed), sequences(lake, new)) == (list(range(15)), list(range(5)))
+    assert "is not known: the registry was an older copy: it is read from the lake" in caplog.text
+    assert "damaged" not in caplog.text
+
+
 def test_a_commit_that_never_came_is_not_taken_for_one_of_before(place: Place, lake: MemoryLake) -> None:
     """Killed after its first prepare: the lake knows commits of that number and beyond, which are others."""
     registry, landing = open_lake(place, lake, die_at="prepared")
