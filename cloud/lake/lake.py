@@ -54,7 +54,7 @@ class Lake(Protocol):
         ...
 
     def gateways(self) -> set[tuple[str, str]]:
-        """(tenant, gateway) of everybody of whom something is in `telemetry`, as of now. It may be slow, as `landed`."""
+        """(tenant, gateway) of everybody of whom something is in `telemetry`, as of now. As slow as `landed`."""
         ...
 
     def landed(self, tenant: str, gateway: str) -> Iterator[Sequence[SequenceRange]]:

@@ -14,6 +14,7 @@ from spark.report.snapshot import Snapshot
 
 Gateway = tuple[str, str]
 """Tenant and gateway."""
+_WHOLE = pa.decimal128(38, 0)
 Filter = tuple[str, str, object]
 """Column, comparison, value."""
 
@@ -70,8 +71,11 @@ def worst(table: pa.Table, rows_max: int, *keys: tuple[str, str]) -> list[dict[s
 
 
 def total(table: pa.Table, column: str) -> int:
-    """Sum of a column; what is null counts nothing."""
-    found = pc.sum(table[column]).as_py() if table.num_rows else None
+    """Sum of a column of whole numbers; what is null counts nothing.
+
+    Exact however large they are: a few statements of one gateway would fill 64 bits, and the sum of a fleet be negative.
+    """
+    found = pc.sum(pc.cast(table[column], _WHOLE)).as_py() if table.num_rows else None
     return int(found or 0)
 
 
