@@ -73,7 +73,7 @@ def worst(table: pa.Table, rows_max: int, *keys: tuple[str, str]) -> list[dict[s
 def total(table: pa.Table, column: str) -> int:
     """Sum of a column of whole numbers; what is null counts nothing.
 
-    Exact however large they are: a few statements of one gateway would fill 64 bits, and the sum of a fleet be negative.
+    Exact however large they are: two statements of one gateway can fill 64 bits, and the sum would be negative.
     """
     found = pc.sum(pc.cast(table[column], _WHOLE)).as_py() if table.num_rows else None
     return int(found or 0)
