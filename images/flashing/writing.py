@@ -47,6 +47,12 @@ class Target:
         self._descriptor = descriptor
         self._unsynced = 0
 
+    @property
+    def size(self) -> int:
+        """Bytes it says it has. Raises ImageError."""
+        with self._explained("read"):
+            return os.lseek(self._descriptor, 0, os.SEEK_END)
+
     def write(self, at: int, content: bytes) -> None:
         """Raises ImageError."""
         with self._explained("written"):
@@ -116,8 +122,11 @@ def flash(handed: Handed, target: Target, changed: Mapping[int, bytes], progress
     began = time.monotonic()
     target.write(0, bytes(FIRST))  # what was on the card starts no more
     target.sync()
+    marks = _mark(target, handed.layout.size)
+    _require_marks(target, {0: bytes(FIRST), **marks})
     first, intended = _write(handed, target, dict(changed), progress)
     target.sync()
+    _require_marks(target, marks)
     for begin, end, digest in intended:
         _require(target, max(begin, FIRST), end, digest, progress)
     target.write(0, first)
@@ -125,6 +134,27 @@ def flash(handed: Handed, target: Target, changed: Mapping[int, bytes], progress
     _require(target, 0, len(first), hashlib.sha256(first).hexdigest(), lambda *_: None)  # it is whole: nothing stops it
     total = sum(each.end - each.begin for each in intended)
     return Written(total, time.monotonic() - began)
+
+
+def _mark(target: Target, image: int) -> Mapping[int, bytes]:
+    """What is written behind an image, by its place: of a card that says it is larger than it is not all of it stays.
+
+    Such a one forgets what is behind its end, or begins anew there: at the first block where its size is a power of
+    two, else somewhere, which is found where the image has something. The image may fit, and messages would be lost.
+    """
+    size = target.size
+    places = [1 << power for power in range(image.bit_length(), size.bit_length())] + [size - FIRST]
+    marks = {place: place.to_bytes(8, "big") * (FIRST // 8) for place in places if image <= place <= size - FIRST}
+    for place, mark in marks.items():
+        target.write(place, mark)
+    target.sync()
+    return marks
+
+
+def _require_marks(target: Target, marks: Mapping[int, bytes]) -> None:
+    """They are there. Raises ImageError."""
+    for place, mark in marks.items():
+        _require(target, place, place + FIRST, hashlib.sha256(mark).hexdigest(), lambda *_: None)
 
 
 def _write(handed: Handed, target: Target, changed: dict[int, bytes], progress: Progress) -> tuple[bytes, list[Range]]:
@@ -212,6 +242,8 @@ def _failure(path: Path, verb: str, error: OSError) -> ImageError:
         hint = "free some space, or choose another place; what is there now is no image"
     elif error.errno in (errno.ENXIO, errno.ENODEV, errno.ENOMEDIUM):
         hint = "was it pulled out? Put it in again and do it again: it starts nothing now"
+    elif error.errno == errno.EIO:  # what a reader says whose card went while it wrote, too
+        hint = "was it pulled out? Do it again. If it stays so, take another card: it starts nothing now"
     elif error.errno == errno.EROFS:
         hint = "look at the switch at the side of the card or of its adapter"
     return ImageError(f"{path} cannot be {verb}: {error.strerror}", hint=hint, code=FAILED)

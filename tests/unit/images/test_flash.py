@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import random
@@ -211,6 +212,7 @@ class TestWriting:
         """Onto a card with something else on it, as a file that is not made anew."""
         target = tmp_path / "card"
         size = whole.handed.layout.size + (1 << 20)
+        mark = (size - writing.FIRST).to_bytes(8, "big") * (writing.FIRST // 8)
         target.write_bytes(b"\xaa" * size)
         descriptor = os.open(target, os.O_RDWR)
         try:
@@ -225,7 +227,7 @@ class TestWriting:
             assert is_[each.begin : each.end] == should[each.begin : each.end]
             assert not is_[at : each.begin].strip(b"\xaa")
             at = each.end
-        assert is_[at:] == b"\xaa" * (size - at)
+        assert is_[at:] == b"\xaa" * (size - at - len(mark)) + mark, "with a mark at its end: so large it is"
 
     def test_settings_are_on_its_first_partition(self, whole: Made, tmp_path: Path) -> None:
         target = tmp_path / "card"
@@ -302,6 +304,24 @@ class Worn(writing.Target):
         super().write(at, bytes(spoilt))
 
 
+class Smaller(writing.Target):
+    """A card that says it has more than it has: behind that it forgets, or begins anew."""
+
+    def __init__(self, path: Path, descriptor: int, *, is_disk: bool, real: int, begins_anew: bool) -> None:
+        super().__init__(path, descriptor, is_disk=is_disk)
+        self._real, self._begins_anew = real, begins_anew
+
+    def write(self, at: int, content: bytes) -> None:
+        if at < self._real or self._begins_anew:
+            super().write(at % self._real, content)
+
+    def read(self, begin: int, end: int) -> Iterator[bytes]:
+        if begin < self._real or self._begins_anew:
+            yield from super().read(begin % self._real, begin % self._real + end - begin)
+        else:
+            yield bytes(end - begin)
+
+
 STOPPED = """
 import os, signal, sys, threading
 from edge.appliance.main import run
@@ -344,6 +364,61 @@ class TestWhatGoesWrong:
         os.close(descriptor)
         assert "another card" in failed.value.hint
         assert not target.read_bytes()[: writing.FIRST].strip(b"\0"), "it starts nothing"
+
+    @pytest.mark.parametrize(("claimed", "real"), [
+        (512 << 20, 128 << 20), (200 << 20, 128 << 20), (130 << 20, 128 << 20),
+        ((173 << 20) + (1 << 19), 96 << 20),  # its end is where the image has something
+    ])  # fmt: skip
+    @pytest.mark.parametrize("begins_anew", [True, False])
+    def test_a_card_that_is_smaller_than_it_says(
+        self, whole: Made, tmp_path: Path, claimed: int, real: int, begins_anew: bool
+    ) -> None:
+        assert whole.handed.layout.size <= real
+        card = tmp_path / "card"
+        with card.open("wb") as file:
+            file.truncate(claimed)
+        descriptor = os.open(card, os.O_RDWR)
+        target = Smaller(card, descriptor, is_disk=False, real=real, begins_anew=begins_anew)
+        with pytest.raises(ImageError, match="does not keep what is written") as failed:
+            writing.flash(whole.handed, target, {}, lambda *_: None)
+        assert "not what it says it is" in failed.value.hint
+        os.close(descriptor)
+        with card.open("rb") as file:
+            assert file.read(partition.SECTOR)[-2:] != b"\x55\xaa", "it starts nothing"
+
+    def test_a_larger_card_is_no_smaller_one(self, whole: Made, tmp_path: Path) -> None:
+        card = tmp_path / "card"
+        for size in (whole.handed.layout.size + 4096, (300 << 20) + 512, 64 << 30):
+            with card.open("wb") as file:
+                file.truncate(size)
+            descriptor = os.open(card, os.O_RDWR)
+            writing.flash(whole.handed, writing.Target(card, descriptor, is_disk=False), {}, lambda *_: None)
+            os.close(descriptor)
+
+    @pytest.mark.parametrize(("number", "said"), [
+        (errno.ENODEV, "pulled out"), (errno.ENOMEDIUM, "pulled out"), (errno.EIO, "pulled out"),
+        (errno.EROFS, "switch at the side"), (errno.ENOSPC, "free some space"), (errno.EUCLEAN, "another card"),
+    ])  # fmt: skip
+    def test_what_the_system_says_has_a_next_step(
+        self, whole: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, said: str
+    ) -> None:
+        """In the middle of writing."""
+        real, left = os.pwrite, 5
+
+        def failing(descriptor: int, content: bytes, at: int) -> int:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise OSError(number, os.strerror(number))
+            return real(descriptor, content, at)
+
+        monkeypatch.setattr("images.flashing.writing.os.pwrite", failing)
+        card = tmp_path / "card"
+        with pytest.raises(ImageError, match="cannot be written") as failed, writing.opened(card, 1 << 28) as target:
+            writing.flash(whole.handed, target, {}, lambda *_: None)
+        assert said in failed.value.hint
+        with card.open("rb") as file:
+            assert not file.read(writing.FIRST).strip(b"\0"), "it starts nothing"
 
     def test_cut_off_anywhere_it_starts_nothing(self, whole: Made, tmp_path: Path) -> None:
         drawn = random.Random(5)
