@@ -5,7 +5,10 @@ PyInstaller freezes for the machine it runs on: for another kind it runs in that
 
 from __future__ import annotations
 
+import _sqlite3  # noqa: F401 - loaded with their libraries, which `freeze` looks at
+import _ssl  # noqa: F401
 import platform
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,8 +31,16 @@ def freeze(steps: Steps) -> Path:
     source.require_checkout()
     require("cc", "objdump", "strip")
     title = f"gateway for {platform.machine()}, frozen"
-    made = steps.result(f"frozen-{platform.machine()}", title, [*inputs(), sys.version], _here)
+    own = system_libraries(Path("/proc/self/maps").read_text())
+    made = steps.result(f"frozen-{platform.machine()}", title, [*inputs(), sys.version, *own], _here)
     return made / PROGRAM
+
+
+def system_libraries(maps: str) -> list[Path]:
+    """Of those that a process has loaded (proc(5), maps), the machine's that are frozen with Python: once apt has
+    brought a newer OpenSSL or SQLite, another gateway is made."""
+    found = re.findall(r"(/\S*/lib(?:crypto|python3|sqlite3|ssl)[^/\s]*\.so[.\d]*)$", maps, re.MULTILINE)
+    return sorted({Path(path) for path in found})
 
 
 def inputs() -> list[Input]:

@@ -10,7 +10,7 @@ import pytest
 from images import source
 from images.debian import Mirror
 from images.errors import ImageError
-from images.frozen import foreign, libraries
+from images.frozen import foreign, freezing, libraries
 from images.frozen.locked import DISTRIBUTION, entries, needed
 from images.steps import Steps
 
@@ -22,6 +22,14 @@ def test_it_takes_what_a_gateway_imports_and_nothing_of_a_hub() -> None:
     lock = entries(source.LOCK.read_text(), names)
     assert lock.count("==") == len(names)
     assert lock.count("--hash=sha256:") >= len(names)
+
+
+def test_a_newer_openssl_of_this_machine_makes_another_gateway() -> None:
+    place = "7f0a-7f0b r--p 00000000 fe:00 12 "
+    files = ("/usr/lib/x/libcrypto.so.3", "/usr/lib/x/libsqlite3.so.0.8.6", "/usr/lib/x/libm.so.6", "/home/libssl/a.py")
+    maps = "".join(f"{place}{file}\n" for file in (*files, files[0], "[heap]"))
+    assert freezing.system_libraries(maps) == [Path(files[0]), Path(files[1])]
+    assert all(path.is_file() for path in freezing.system_libraries(Path("/proc/self/maps").read_text()))
 
 
 def test_what_the_lock_lacks_is_named() -> None:
