@@ -81,3 +81,7 @@ KEY_CURVES: Final = ("secp256r1", "secp384r1")
 
 RSA_BITS: Final = (2_048, 4_096)
 """Sizes an RSA key may have, from and to: what is smaller is broken, what is larger costs us."""
+
+UNKNOWN_LOOKED_FOR_MAX = 100
+"""Certificates of another authority that are looked for in the registry at a time, as a hub beside this one may have
+had them made: who shows others again and again keeps the registry from nobody."""

@@ -30,7 +30,12 @@ from bridge.enrolment import (
 )
 from cloud.hub.enrolment import ocsp
 from cloud.hub.enrolment.authority import Authority, PublicKey, RequestError, Revoked, Signed, key_id, read_request
-from cloud.hub.enrolment.limits import CERTIFICATES_A_GATEWAY_MAX, REQUESTS_MAX, REVOCATIONS_LOOKED_AT_S
+from cloud.hub.enrolment.limits import (
+    CERTIFICATES_A_GATEWAY_MAX,
+    REQUESTS_MAX,
+    REVOCATIONS_LOOKED_AT_S,
+    UNKNOWN_LOOKED_FOR_MAX,
+)
 from cloud.hub.enrolment.registration import Registration
 from cloud.hub.groups import Key
 from cloud.hub.peers import Peer, gateway_fault
@@ -84,6 +89,11 @@ class Enrolment:
         self._waiting = 0
         self._registry: Enrolments | None = None
         self._revoked: dict[str, CertificateRecord] = {}
+        self._known: dict[str, Key] = {}
+        """Whose certificates the registry has, by serial number, where another authority makes them: it makes some for
+        others as well, and may name in them what they ask for."""
+        self._unknown: set[str] = set()
+        """Those shown that are not among them; another hub may have had them made just now."""
         self._list: tuple[float, int, bytes] | None = None
         """When it was made, of how many, and the list."""
         self._watching: asyncio.Task[None] | None = None
@@ -97,6 +107,8 @@ class Enrolment:
         """Open the registry and read what was revoked. Raises `RegistryError`."""
         loop = asyncio.get_running_loop()
         self._registry = await loop.run_in_executor(self._executor, Enrolments, self._url)
+        if self._registration is not None:
+            self._known |= await self._in_thread(lambda registry: registry.serials(self._now_us()))
         await self._look()
         self._watching = loop.create_task(self._watch(), name="revocations")
         if self._registration is not None:
@@ -120,10 +132,17 @@ class Enrolment:
 
     def refusal(self, peer: Peer, serial: int) -> str | None:
         """Implements `cloud.hub.acceptor.Authority`."""
-        if f"{serial:x}" not in self._revoked:
+        shown = f"{serial:x}"
+        if shown in self._revoked:
+            self.refused += 1
+            return f"the certificate of gateway {peer.name} was revoked: enrol it anew with a token made for its name"
+        if self._registration is None or self._known.get(shown) == (peer.tenant, peer.name):
             return None
         self.refused += 1
-        return f"the certificate of gateway {peer.name} was revoked: enrol it anew with a token made for its name"
+        if len(self._unknown) < UNKNOWN_LOOKED_FOR_MAX:
+            self._unknown.add(shown)
+        words = f"this hub has asked for no such certificate for gateway {peer.name}"
+        return f"{words}: come again in some seconds, if another hub of this registry has; else enrol with a token"
 
     # --- certificates -----------------------------------------------------------------------------------------------
 
@@ -232,7 +251,9 @@ class Enrolment:
             tenant, gateway = wanted.tenant, wanted.gateway
         with self._one_more():
             made = await self._registration.certificate(request, tenant, gateway)
-        return await keep(lambda *who: made if who == (tenant, gateway) else _somebody_elses(*who))
+        kept = await keep(lambda *who: made if who == (tenant, gateway) else _somebody_elses(*who))
+        self._known[kept.serial] = (kept.tenant, kept.gateway)
+        return kept
 
     def _sign(self, key: PublicKey, tenant: str, gateway: str) -> CertificateRecord:
         """In the registry's thread."""
@@ -287,6 +308,9 @@ class Enrolment:
         since = max((each.revoked_at or 0 for each in self._revoked.values()), default=0)
         until = self._forgotten_until
         found, names = await self._in_thread(lambda registry: (registry.revoked(since), registry.forgotten(until)))
+        if self._unknown:
+            unknown, self._unknown = self._unknown, set()
+            self._known |= await self._in_thread(lambda registry: registry.serials(self._now_us(), unknown))
         new = [each for each in found if each.serial not in self._revoked]
         self._revoked.update({each.serial: each for each in new})
         if new:

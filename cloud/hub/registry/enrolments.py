@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
 import sqlalchemy as sa
@@ -216,6 +216,15 @@ class Enrolments:
     def certificate(self, serial: str) -> CertificateRecord | None:
         """The one of this serial number, a gateway's or the hub's own; None: the authority has made none."""
         return self._database.transaction(lambda tx: _certificate(tx, serial))
+
+    def serials(self, now_us: int, among: Collection[str] | None = None) -> dict[str, Key]:
+        """Whose certificates there are that have not ended, by serial number: all, or those `among` these."""
+        columns = (certificates.c.serial, certificates.c.tenant, certificates.c.gateway)
+        query = sa.select(*columns).where(certificates.c.tenant != NO_TENANT, certificates.c.ends_at > now_us)
+        if among is not None:
+            query = query.where(certificates.c.serial.in_(sorted(among)))
+        rows = self._database.transaction(lambda tx: tx.execute(query).all())
+        return {row.serial: (row.tenant, row.gateway) for row in rows}
 
     def revoked(self, since_us: int = 0) -> list[CertificateRecord]:
         """Those revoked, from then on."""

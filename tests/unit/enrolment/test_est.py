@@ -7,6 +7,7 @@ import re
 import socket
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,13 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from bridge.enrolment import Reason, enrolment_request
 from bridge.resources.endpoint import Endpoint
+from cloud.hub.enrolment import service
 from cloud.hub.enrolment.est import EstClient, EstError, EstServer, EstUnavailable, EstUrl
 from cloud.hub.enrolment.files import AuthorityFileError, own_authority, registration_of
 from cloud.hub.enrolment.limits import EST_ANSWER_BYTES_MAX
 from cloud.hub.enrolment.registration import CLIENTS, Registration
 from cloud.hub.enrolment.service import Enrolment
+from cloud.hub.peers import Kind, Peer
 from cloud.hub.registry.enrolments import EnrolmentRefused, Nameless
 from edge.appliance.identity.enrolling import enrol
 from edge.appliance.identity.files import Identity
@@ -91,6 +94,56 @@ class TestGateways:
         assert first.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value == NAME
         assert own.authority() == hub.own.pem, "the hub itself is known by its own authority, as the token says"
         assert (done.issued.tenant, est.asked, hub.asked) == ("acme", 1, 2)
+
+    def test_none_is_let_in_by_a_certificate_that_its_hub_did_not_ask_for(self, tmp_path: Path, est: EstStub) -> None:
+        """The authority makes certificates for others as well, and some of it go by what requests name."""
+        hub, data = Behind(tmp_path, est), tmp_path / "gw"
+        data.mkdir()
+        gateway = Peer("acme", NAME, Kind.GATEWAY)
+
+        async def main() -> None:
+            made = hub.enrolment()
+            await made.open()
+            try:
+                serial = EstClient(est.server()).enrol(x509.load_pem_x509_csr(request().encode())).serial_number
+                assert "has asked for no such certificate" in (made.refusal(gateway, serial) or "")
+                issued = await made.enrol(enrolment_request(hub.token(), NAME, request()))
+                mine = x509.load_pem_x509_certificate(issued.certificate.encode()).serial_number
+                assert made.refusal(gateway, mine) is None
+                assert made.refusal(replace(gateway, name="other"), mine) is not None
+                beside = hub.enrolment()
+                await beside.open()  # one that is started later knows it as well
+                try:
+                    assert beside.refusal(gateway, mine) is None
+                    assert beside.refusal(gateway, serial) is not None
+                finally:
+                    await beside.close()
+            finally:
+                await made.close()
+
+        asyncio.run(main())
+
+    def test_what_another_hub_had_made_is_known_soon(
+        self, tmp_path: Path, est: EstStub, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(service, "REVOCATIONS_LOOKED_AT_S", 0.01)
+        hub, gateway = Behind(tmp_path, est), Peer("acme", NAME, Kind.GATEWAY)
+
+        async def main() -> None:
+            one, other = hub.enrolment(), hub.enrolment()
+            await one.open()
+            await other.open()
+            try:
+                issued = await one.enrol(enrolment_request(hub.token(), NAME, request()))
+                serial = x509.load_pem_x509_certificate(issued.certificate.encode()).serial_number
+                async with asyncio.timeout(60):
+                    while other.refusal(gateway, serial) is not None:
+                        await asyncio.sleep(0.01)
+            finally:
+                await other.close()
+                await one.close()
+
+        asyncio.run(main())
 
     def test_an_answer_that_was_lost(self, tmp_path: Path, est: EstStub) -> None:
         hub, data = Behind(tmp_path, est), tmp_path / "gw"
