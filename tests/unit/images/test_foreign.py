@@ -26,7 +26,7 @@ def test_it_takes_what_a_gateway_imports_and_nothing_of_a_hub() -> None:
 
 def test_a_newer_openssl_of_this_machine_makes_another_gateway() -> None:
     place = "7f0a-7f0b r--p 00000000 fe:00 12 "
-    files = ("/usr/lib/x/libcrypto.so.3", "/usr/lib/x/libsqlite3.so.0.8.6", "/usr/lib/x/libm.so.6", "/home/libssl/a.py")
+    files = ("/usr/lib/x/libcrypto.so.3", "/usr/lib/x/libsqlite3.so.0.8.6", "/usr/lib/x/libm.so.6", "/opt/libssl/a.py")
     maps = "".join(f"{place}{file}\n" for file in (*files, files[0], "[heap]"))
     assert freezing.system_libraries(maps) == [Path(files[0]), Path(files[1])]
     assert all(path.is_file() for path in freezing.system_libraries(Path("/proc/self/maps").read_text()))
