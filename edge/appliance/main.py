@@ -112,14 +112,37 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 def main() -> None:
     """The console script."""
+    if sys.stdout is None:  # closed by who started this (`>&-`), who wants no output
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # until the end
     try:
         code = run()
         sys.stdout.flush()
     except BrokenPipeError:
         # The reader of a pipe has gone (`waypost get | head`): nothing to say, and nobody to say it to.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _write_no_more()
+        code = int(Exit.FAILED)
+    except OSError as why:
+        if not _stdout_fails():
+            raise
+        _write_no_more()
+        show_error(f"the output cannot be written: {why.strerror}")
         code = int(Exit.FAILED)
     sys.exit(code)
+
+
+def _stdout_fails() -> bool:
+    """Whether it is stdout (a file on a full disk) that an error came from: it fails with the next line, too."""
+    try:
+        sys.stdout.write("\n")
+        sys.stdout.flush()
+    except OSError:
+        return True
+    return False
+
+
+def _write_no_more() -> None:
+    """Python writes at its end what is left for stdout, and would fail again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import re
@@ -47,6 +48,27 @@ def every_command() -> Iterator[tuple[str, click.Command]]:
 
 def options_of(command: click.Command) -> set[str]:
     return {option for parameter in command.params for option in parameter.opts}
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("command", ["--help", "schema", "doctor --json"])
+def test_output_that_cannot_be_written_is_one_line(command: str, unbuffered: str) -> None:
+    """`waypost get > FILE` on a full disk."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": unbuffered}
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "edge.appliance.main", *command.split()],
+            cwd=ROOT, env=environment, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
+        )  # fmt: skip
+    assert done.returncode == Exit.FAILED
+    assert done.stderr == f"error: the output cannot be written: {os.strerror(errno.ENOSPC)}\n"
+
+
+def test_no_output_is_wanted() -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    closed = ["sh", "-c", '"$0" "$@" >&-', sys.executable, "-P", "-m", "edge.appliance.main", "schema"]
+    done = subprocess.run(closed, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_every_command_and_every_option_has_help() -> None:

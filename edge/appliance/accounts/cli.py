@@ -6,6 +6,7 @@ The commands write the credential file of a data directory; a gateway that runs 
 from __future__ import annotations
 
 import datetime
+import shlex
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -98,17 +99,18 @@ def add(
     """
     rules = _rules((*PROFILES.get(profile or "", ()), *allowed))
     password, made = _secret(password_stdin, generate)
+    of = f"{shlex.quote(name)} --data {shlex.quote(str(data))}"
 
     def make(file: CredentialFile) -> None:
         if name in file.load().users:
-            step = f"its rights: waypost device allow {name}\na new password: waypost device credentials rotate {name}"
+            step = f"its rights: waypost device allow {of}\na new password: waypost device credentials rotate {of}"
             raise CommandError(f"there is a user {name} already", hint=step)
         file.put([with_secret(new_user(name, rules), password, at_s=time.time())], new=True)
 
     _with_file(data, make)
     _report(f"{name}: added", {"name": name, "allow": rights.words(rules)}, made, as_json)
     if not rules:
-        step = as_called(f"waypost device allow {name} --data {data} --allow send:plant/{name}/#")
+        step = as_called(f"waypost device allow {of} --allow {shlex.quote(f'send:plant/{name}/#')}")
         say(f"note: {name} has no rights yet; give it some, for example: {step}", err=True)
 
 

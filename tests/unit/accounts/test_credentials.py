@@ -75,6 +75,15 @@ class TestCommands:
         assert "has no rights yet" in done.stderr
         assert opens(tmp_path, "pump7", "my own")
 
+    def test_the_next_step_can_be_pasted_whatever_the_name(self, tmp_path: Path) -> None:
+        data = tmp_path / "my gateway"
+        data.mkdir(mode=0o700)
+        said = run(data, "add", "pump 7;x").stderr + run(data, "add", "pump 7;x").stderr
+        quoted = f"'pump 7;x' --data '{data}'"
+        assert f"device allow {quoted} --allow 'send:plant/pump 7;x/#'" in said
+        assert f"device allow {quoted}\n" in said
+        assert f"credentials rotate {quoted}\n" in said
+
     @pytest.mark.parametrize(
         ("arguments", "stdin", "said"),
         [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,9 @@ from edge.appliance.crossing.drain import STATED_S, wait_drained
 from edge.appliance.crossing.plan import planned
 from edge.appliance.crossing.shown import show
 from edge.appliance.crossing.status import RATE_S, Rates
-from edge.appliance.errors import CommandError
+from edge.appliance.errors import CommandError, Exit
 from edge.appliance.main import run
+from edge.appliance.running import ask
 from tests.support.stores import FORWARDER, change, make
 
 NOW_S = 1_795_250_000.0
@@ -211,3 +213,12 @@ def test_no_gateway_is_an_unreachable_peer(capsys: pytest.CaptureFixture[str]) -
     for words in (["status"], ["pause"], ["drain"], ["test"]):
         assert run(["bridge", *words, "--http", "127.0.0.1:9"]) == 3
         assert "no gateway answers" in capsys.readouterr().err
+
+
+def test_a_gateway_that_is_busy_is_not_said_to_be_stopped() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/api/v1/status"
+        with pytest.raises(CommandError, match="timed out") as raised:
+            ask(url, None, answer_s=0.05)
+    assert raised.value.exit_code == Exit.UNREACHABLE
+    assert "it may be busy" in raised.value.hint
