@@ -213,7 +213,9 @@ def _print_report(report: Report, seconds: float) -> None:
 
 @store.command()
 @data_option
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="File to write. Default: stdout.")
+@click.option(
+    "--out", type=click.Path(dir_okay=False, path_type=Path), help="File to write; - and the default: stdout."
+)
 @click.option(
     "--format", "form", type=click.Choice(["ndjson", "csv", "parquet"]), help="Default: by the suffix of --out."
 )
@@ -248,6 +250,8 @@ def export(
     from edge.appliance.store.formats import format_of
 
     chosen = selection_of(logs=logs, address=address, device=device, since=since, until=until, cursor=cursor)
+    if out == Path("-"):  # as everywhere else in a shell
+        out = None
     try:
         form = format_of(out, form)
     except ValueError as error:

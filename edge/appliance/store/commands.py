@@ -37,6 +37,7 @@ def import_(data: Path, source: Path, dev: bool, config: Path | None, again: boo
     stopped, and each message is stored once.
     """
     from bridge.resources.errors import ConfigurationRejected
+    from edge.appliance.configuration.repository import RepositoryError
     from edge.appliance.options import OptionsRefused, RunOptions, configuration_of
     from edge.appliance.store.restore import import_messages
 
@@ -47,6 +48,8 @@ def import_(data: Path, source: Path, dev: bool, config: Path | None, again: boo
         raise CommandError(str(refused), hint="give --dev, or --config FILE", code=Exit.USAGE) from None
     except ConfigurationRejected as rejected:
         raise CommandError("\n".join(map(str, rejected.errors)), code=Exit.USAGE) from None
+    except RepositoryError as error:
+        raise CommandError(str(error)) from None
     with explained(), progress("importing", quiet=as_json) as on_progress:
         done = import_messages(data, source, configuration, on_progress, again=again)
     if as_json:

@@ -99,6 +99,14 @@ class TestSelection:
 
 
 class TestFormats:
+    def test_a_dash_is_stdout(
+        self, made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        assert run(["store", "export", "--data", str(made.path.parent), "--out", "-"]) == 0
+        assert len(capsys.readouterr().out.splitlines()) == made.messages
+        assert not (tmp_path / "-").exists()
+
     def test_csv(self, made: Made, tmp_path: Path) -> None:
         out = tmp_path / "out.csv"
         assert run(["store", "export", "--data", str(made.path.parent), "--out", str(out)]) == 0
