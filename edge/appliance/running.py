@@ -60,11 +60,11 @@ def ask(url: str, token: str | None, *, post: bool = False, answer_s: float = AN
         hint = "give --data with the gateway's data directory, and run this as the user the gateway runs as"
         raise CommandError(f"{why}: the gateway requires a login", hint=hint) from None
     except (OSError, ValueError) as error:
-        why = getattr(error, "reason", error)
+        reason = getattr(error, "reason", error)
         hint = "start it, and use the address after http= in its `ready` line"
-        if isinstance(why, TimeoutError):
+        if isinstance(reason, TimeoutError):
             hint = "it may be busy: try again; then see its log, and `waypost doctor`"
-        raise CommandError(f"no gateway answers at {url}: {why}", hint=hint, code=Exit.UNREACHABLE) from None
+        raise CommandError(f"no gateway answers at {url}: {reason}", hint=hint, code=Exit.UNREACHABLE) from None
 
 
 def _error_in(said: bytes) -> str | None:
