@@ -164,6 +164,7 @@ class LogSubscription:
         """A call raised: what is in memory may be wrong. What the store has is read again, but for what is with
         consumers, or is being given up."""
         self.buffer.clear()
+        self._address_matches = _NOT_ASKED
         self.window.begin_anew([*self._outstanding, *self.dead_lettering.leaving])
         self.failures.nothing_waits()
         self.expiry.look()
@@ -172,14 +173,6 @@ class LogSubscription:
         for part in (self.order, self.lane):
             if part is not None:
                 part.begin_anew()
-
-    def look_anew(self, pattern: str) -> None:
-        """It is owed what matches this filter, `former` and `accepts` from now on."""
-        self._feeds.detach(self)  # which knows it by its filter
-        self.pattern, self._address_matches = pattern, _NOT_ASKED
-        self._feeds.attach(self)
-        self.begin_anew()
-        self.pump()
 
     def raised(self, error: Exception) -> None:
         """A call of this subscription raised, outside of what its feed or a consumer called: it begins anew."""

@@ -73,6 +73,7 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
         self.bases: dict[str, int] = {}
         """First sequence the forwarders owe of an address that had messages before there was a forwarder for it."""
         self._store = store
+        self._feeds = feeds
         self._addresses = addresses
         self._logs = logs
         self._names = names
@@ -221,8 +222,12 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
         subscription.declaration = msgspec.structs.replace(declaration, former=former)
         self._is_known(subscription)
         for part in subscription.parts:
+            self._feeds.detach(part)  # they know it by its filter
+            part.pattern = declaration.pattern
+            self._feeds.attach(part)
             self._configure(part, subscription.declaration)
-            part.look_anew(declaration.pattern)
+            part.begin_anew()
+            part.pump()
         self._open_parts(subscription)
         self._write(subscription)
 
