@@ -125,6 +125,8 @@ class Manifests:
         self._good = True
         self._ticket: Ticket | None = None
         """Of what was written to be read again, and is not known to be on disk."""
+        if self._head is not None:
+            self._ticket = self._put(self._head)  # with what one before this may have put in a commit that is under way
         self._stale = False
         """What waits has names that are no more."""
         self._changed: list[Change] = []

@@ -202,7 +202,8 @@ class SmallState(Protocol):
         ...
 
     def items(self, kind: str) -> Iterator[tuple[str, bytes]]:
-        """All (key, value) of a kind as committed; for start-up."""
+        """All (key, value) of a kind, in the order of the keys, with what was put so far: whoever is made anew while a
+        commit is under way goes on from what the one before has put. That it is on disk is a ticket's to say."""
         ...
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from heapq import merge
 from typing import Generic, TypeVar
 
 from bridge.message import Run, Stored
@@ -199,7 +200,11 @@ class StoreEngine(Generic[M]):
         return self._gatherer.delete(kind, key)
 
     def items(self, kind: str) -> Iterator[tuple[str, bytes]]:
-        return self.medium.items(kind)
+        put, committed = self._gatherer.put_of(kind), self.medium.items(kind)
+        if not put:
+            return committed
+        kept = (item for item in committed if item[0] not in put)
+        return merge(kept, sorted((key, value) for key, value in put.items() if value is not None))
 
     # --- room -------------------------------------------------------------------------------------------------
 

@@ -73,6 +73,12 @@ class Gatherer:
         self.open.urgent = True
         return self.open.ticket
 
+    def put_of(self, kind: str) -> dict[str, bytes | None]:
+        """What was put (None: deleted) of a kind and is not committed yet, by key. A commit that fails leaves it to the
+        next one."""
+        groups = (self.open,) if self.sealed is None else (self.sealed, self.open)
+        return {key: value for group in groups for (of, key), value in group.state.items() if of == kind}
+
     def evict(self, log: int, size: int, at_most: int | None) -> None:
         self._give_way(self.open.evicting, log, size, at_most)
 

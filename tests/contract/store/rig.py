@@ -62,13 +62,13 @@ class Rig:
     def settle(self) -> None:
         """Commit until nothing is left to do."""
         for _ in range(1000):
+            while self.store.committing:
+                self.turn()
             self.now += 3600.0
             if not self.store.flush():
                 self.now += 3600.0
                 if not self.store.flush():
                     return
-            while self.store.committing:
-                self.turn()
         raise AssertionError("the store never comes to rest")
 
     def read(self, log: int, position: int, bytes_max: int = 1 << 20) -> Sequence[Stored]:

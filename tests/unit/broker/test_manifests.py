@@ -68,6 +68,7 @@ class Bench:
         self.link.credit = 1_000
         engine: Any = self.wire
         self.reports.attached(engine, manifests=self.link)
+        self.rig.settle()
         self.look()
 
     def restart(self) -> None:
@@ -217,6 +218,25 @@ def test_what_a_former_process_accepted_is_stated_at_the_start(tmp_path: Path) -
     bench.later(1)
     assert spans(bench.taken(), "plant/1") == [(HOUR, 0, 2), (HOUR, 3, 3)]
     rig.store.close()
+
+
+def test_manifests_made_anew_in_the_midst_of_a_commit_go_on_from_it(bench: Any) -> None:
+    """As a changed configuration does it: they counted statements as waiting that the hub had, for good."""
+    bench.append("plant/1", 3)
+    bench.hours += 1
+    bench.manifests.look(int(bench.hours * HOUR_NS), clock_good=True)
+    assert bench.store.flush()  # what is stated is under way
+    bench.begin()
+    assert spans(bench.taken(), "plant/1") == [(HOUR, 0, 2)]
+    bench.append("plant/1", 1)
+    bench.later(1)
+    bench.manifests.feed()
+    bench.reports.flush()
+    ((tag, _),) = bench.wire.sent[1:]
+    bench.reports.settled(bench.link, [(tag, State.ACCEPTED, True, None)])
+    bench.begin()  # nothing of that is committed yet
+    assert spans(bench.taken(), "plant/1") == []
+    assert bench.manifests.waiting == 0
 
 
 def test_what_the_hub_has_not_said_it_has_is_sent_again_the_same(tmp_path: Path) -> None:
