@@ -20,6 +20,7 @@ The events it reads, by `Event.what`:
 - ``put back``: an older copy of the store with ((log, position, epoch, address, sequence, messages), ...) and cursors
   ((cursor, name, log, position), ...);
 - ``command`` command, state: what a gateway said of a command is on disk at the hub;
+- ``forwards`` name: a forwarder is configured, and sends, also before its cursor is on disk;
 - ``wanted`` mark, kind: somebody wants a version of the gateway's configuration; a mark is in no other;
 - ``versions`` newest, confirmed, its mark, tried, its mark: what the gateway has on disk of its hub's versions;
 - ``followed`` mark: the gateway goes by this version of its hub's, 0: by none;
@@ -146,6 +147,7 @@ class Checker:
             "subscription": self._on_subscription,
             "send": self._on_send,
             "acked": self._on_acked,
+            "forwards": self._forwarders.add,
             "durable": self._on_durable,
             "opened": self._on_opened,
             "cursor": self._on_cursor,

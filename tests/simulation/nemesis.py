@@ -262,6 +262,7 @@ class Nemesis:
         """A second forwarder for some of what the first has."""
         name = sorted(FORWARDERS)[fault.choice % 2]
         self._forwarders[name] = FORWARDERS[name]
+        self._world.history.record("forwards", f"forwarder/hub/{name}")
         self._apply()
         self._heal_later(fault, self._drop_forwarder, name)
 

@@ -144,6 +144,18 @@ class TestVersions:
         assert known.gateways("acme")[0].state == "confirmed"
         assert made.content != again.content
 
+    def test_what_is_in_force_is_not_ours_where_what_is_tried_is_unknown(self, known: Configurations) -> None:
+        """The registry is an older copy: it gives 1 again, which the gateway has confirmed of another text, and does
+        not know the 2 that is tried."""
+        key = ("acme", "g1")
+        known.want([wanted("g1", "a")], 1, sign)
+        assert (
+            say(known, key, DesiredReport(version=1, trying=2, newest=2, digest=digest_of("another text")), 2) is None
+        )
+        [found] = known.gateways("acme")
+        assert (found.state, found.failed) == ("refused", True)
+        assert known.versions(*key)[0].confirmed_at is None
+
     def test_old_ones_are_forgotten_but_the_last_confirmed(self, known: Configurations) -> None:
         known.want([wanted("g1", "a")], 1, sign)
         say(known, ("acme", "g1"), DesiredReport(version=1, newest=1), 2)
