@@ -138,7 +138,7 @@ class TestTheFile:
         ("{name: hall}", f"{{hub: {{url: amqps://hub.example, token: '{PLACEHOLDER}'}}}}", f"hub.token={TOKEN}"),
         ("{name: hall}", "{wifi: plant}", "wifi.ssid=plant wifi.country=DE"), ("{name: -x}", "{}", "name=hall"),
         ("hall", "{}", "name=hall"), ("{name: hall}", "{sshKeys: [ssh-rsa]}", "sshKeys="),
-    ])  # fmt: skip
+    ], ids=["url", "token", "wifi", "name", "metadata", "keys"])  # fmt: skip
     def test_what_is_wrong_in_a_file_can_be_set_right(
         self, tmp_path: Path, metadata: str, spec: str, mending: str, capsys: pytest.CaptureFixture[str]
     ) -> None:
