@@ -440,10 +440,10 @@ MUTATIONS = (
         12,
     ),
     Mutation(
-        "closes an hour of manifests again before that is on disk",
+        "states what was accepted before that is on disk",
         [(Manifests, "_written", _always_written)],
-        ("state", "slow_medium", "failing_medium"),
-        8,
+        ("state", "slow_medium", "failing_medium", "power_cut"),
+        12,
     ),
     Mutation(
         "takes for stated what a former process accepted",

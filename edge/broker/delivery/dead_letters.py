@@ -15,6 +15,7 @@ from typing import Final, NamedTuple, Protocol
 import msgspec
 
 from bridge.amqp_values import Symbol, encode
+from bridge.hidden import hides
 from bridge.message import AMQP, RETAIN, Run, Stored
 from edge.broker.delivery.consumer_group import part_of
 from edge.broker.message.amqp_annotations import merged
@@ -81,6 +82,7 @@ class Timed(Protocol):
         ...
 
 
+@hides("stored")
 class _UnderWay(NamedTuple):
     """A message on its way to a dead letter address."""
 

@@ -18,6 +18,7 @@ from edge.broker.message.mqtt_properties import decode_run
 from edge.broker.model.address_policy import AddressPolicy, WhenFull
 from edge.broker.model.interfaces import Outcome, SubscribeOptions
 from edge.broker.store.errors import StoreFull
+from tests.support.memory_store import MemoryStore
 from tests.unit.broker.test_promises import Consumer, Origin, Site, expiry
 from tests.unit.broker.test_queue import Picky, attach
 
@@ -265,6 +266,7 @@ class TestClock:
         site = Site(queue=HOUR)
         booted_at_s = site.now - 5_000
         site.steady_s = lambda: site.now - booted_at_s
+        site.store = MemoryStore(post=site.posted.append, clock=lambda: site.now)
         site.boot()
         site.router.publish(Origin(), Run("queue/a", "device", 1, b"", [b"x"]), ())
         site.router.flush()

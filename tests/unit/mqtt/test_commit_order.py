@@ -434,7 +434,7 @@ class TestConnack:
         site.settle()
         peer = Peer(site, version=version, clean_start=True, expiry_s=0, waits=True)
         assert peer.sent() == []
-        assert [client_id for client_id, _ in site.store.items("session")] == ["c"]
+        assert [client_id for client_id, _ in site.store.medium.items("session")] == ["c"]
         site.settle()
         [connack] = peer.sent()
         assert not connack.session_present
