@@ -191,6 +191,7 @@ def _sent(number: int, **override: Any) -> dict[str, Any]:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(900)
 def test_every_table_has_the_rows_the_connector_gives_it(lake: Lake, larger: Lake) -> None:

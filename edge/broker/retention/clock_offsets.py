@@ -40,7 +40,7 @@ from edge.broker.store.ticket import Ticket
 
 log = logging.getLogger(__name__)
 
-HEADS: Final = "clock"
+HEADS: Final = "clock offsets"
 """Kind of the store's small state that holds a `Head` by connector."""
 
 _NS_IN_S: Final = 1_000_000_000
