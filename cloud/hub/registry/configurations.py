@@ -383,17 +383,17 @@ def _kept(words: str) -> str:
 def _of_our_versions(tx: sa.Connection, key: Key, report: DesiredReport) -> DesiredReport:
     """What a report says of versions this registry has: where it is an older copy, the gateway's may be another one
     that had the same number, and what is wanted under it is not in force."""
-    number, trying = report.trying or report.version, report.trying is not None
+    number = report.trying or report.version
     here = (configurations.c.tenant == key[0], configurations.c.gateway == key[1], configurations.c.version == number)
     content = tx.execute(sa.select(configurations.c.content).where(*here)).scalar()
-    unknown = content is None and trying  # of those in force old ones are forgotten
-    if not report.digest or (content is None and not trying) or (content and digest_of(content) == report.digest):
+    # Of those in force old ones are forgotten; what is tried was sent just now.
+    is_ours = report.trying is None if content is None else digest_of(content) == report.digest
+    if is_ours or not report.digest:
         return report
     why = "the gateway has another version of this number: this registry is an older copy; send what is wanted anew"
-    failure = Failure(number, Outcome.REFUSED, why)
     # The digest is of what is tried: where that is unknown here, what is in force may be another one as well.
-    version = report.version if trying and not unknown else 0
-    return msgspec.structs.replace(report, trying=None, version=version, failure=failure)
+    in_force = 0 if report.trying is None or content is None else report.version
+    return msgspec.structs.replace(report, trying=None, version=in_force, failure=Failure(number, Outcome.REFUSED, why))
 
 
 def _note_outcomes(tx: sa.Connection, key: Key, report: DesiredReport, now_us: int) -> None:
