@@ -46,6 +46,11 @@ def gathered(rows: DataFrame, row_bytes: int) -> pa.Table | None:
     return found if found.num_rows <= rows_max else None
 
 
+def there(table: deltalake.DeltaTable, application: str) -> There:
+    """A table as it was opened, and what it had taken of `application`."""
+    return There(str(table.metadata().id), table.version(), table.transaction_version(application))
+
+
 def write(place: Place, rows: pa.Table, commit: Commit) -> bool:
     """Write rows with the columns of a table into it; False where it has taken this transaction.
 
@@ -53,8 +58,7 @@ def write(place: Place, rows: pa.Table, commit: Commit) -> bool:
     moment one does.
     """
     table, transaction = place.delta(), commit.transaction
-    applied = table.transaction_version(transaction.application)
-    if not transaction.is_due(place.name, There(str(table.metadata().id), table.version(), applied)):
+    if not transaction.is_due(place.name, there(table, transaction.application)):
         return False
     begun = Begun()
     fitting = rows.cast(pa.schema(table.schema().to_arrow()))

@@ -148,8 +148,7 @@ class Lake:
 
     def there(self, name: str, application: str) -> There:
         """A table that is there as it is, whether it is pinned or not, and what it has taken of `application`."""
-        table = self.at(name).delta()
-        return There(str(table.metadata().id), table.version(), table.transaction_version(application))
+        return gathered.there(self.at(name).delta(), application)
 
     def read(self, name: str, version: int | None = None) -> DataFrame:
         """The rows of a table, with exactly the columns of its schema; none when it is not there.
