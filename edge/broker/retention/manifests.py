@@ -123,10 +123,9 @@ class Manifests:
         """What a former process accepted is stated, whatever hour it is."""
         self._taken = False
         self._good = True
-        self._ticket: Ticket | None = None
+        # With what one before this may have put, in a commit that is under way.
+        self._ticket = None if self._head is None else self._put(self._head)
         """Of what was written to be read again, and is not known to be on disk."""
-        if self._head is not None:
-            self._ticket = self._put(self._head)  # with what one before this may have put in a commit that is under way
         self._stale = False
         """What waits has names that are no more."""
         self._changed: list[Change] = []
