@@ -234,6 +234,7 @@ async def _run(configuration: BrokerConfiguration, options: RunOptions, applied:
     administration = partial(_administration, options, following) if options.config is None else None
     gateway = Gateway(configuration, options.data, administration, development=options.dev, trials=trials)
     bound = await gateway.start()
+    sys.path_importer_cache.clear()  # what folders of modules hold: half a MiB, looked up again by the next import
     gc.freeze()  # what was there stays as well
     gc.enable()
     replaced = asyncio.create_task(gateway.replaced())
