@@ -13,6 +13,8 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Send
+from starlette.types import Scope as ASGIScope
 
 from bridge.version import VERSION
 from cloud.hub.committer import Committer, Fault
@@ -70,7 +72,23 @@ def application(
         Route("/api/v1/gateways/{name:path}", api.scoped(api.gateway)),
         *more,
     ]
-    return web_application(routes, access)
+    app = web_application(routes, access)
+    app.add_middleware(NoNul)
+    return app
+
+
+class NoNul:
+    """Refuses what has a NUL in its path or its query: no name has one, and PostgreSQL takes none in a text. The
+    registry would be said to be out of order where the request is."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: ASGIScope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and ("\0" in scope["path"] or b"%00" in scope["query_string"]):
+            await Refused(400, "a NUL is in no name").response()(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
 
 
 Scoped = Callable[[Request, Scope], Awaitable[Response]]

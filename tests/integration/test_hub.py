@@ -314,6 +314,9 @@ def test_the_api_refuses_what_is_too_much_or_not_there(tmp_path: Path) -> None:
             ("/api/v1/gateways?connected=maybe", 400),
             ("/api/v1/gateways/nobody", 404),
             ("/nothing", 404),
+            ("/api/v1/commands/a%00b", 400),  # PostgreSQL takes no NUL: it is no trouble of the registry
+            ("/api/v1/commands?gateway=a%00b", 400),
+            ("/api/v1/gateways/a%00b", 400),
         ):
             with pytest.raises(urllib.error.HTTPError) as caught:
                 running.get(path)
