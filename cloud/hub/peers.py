@@ -87,7 +87,11 @@ def certified(certificate: Mapping[str, Any]) -> Certified:
         raise NotAPeer(f"in the certificate, {fault}")
     if gateway_uri(tenant, name) != uris[0]:
         raise NotAPeer("the URI of the certificate escapes what needs no escape, or not what needs it")
-    return Certified(Peer(tenant, name, Kind.GATEWAY), int(certificate["serialNumber"], 16))
+    try:
+        serial = int(certificate.get("serialNumber", ""), 16)
+    except ValueError:
+        raise NotAPeer("the certificate has no serial number") from None
+    return Certified(Peer(tenant, name, Kind.GATEWAY), serial)
 
 
 def user(identity: str, kind: Kind) -> Peer:

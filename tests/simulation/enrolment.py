@@ -20,7 +20,7 @@ from cloud.hub.enrolment import service
 from cloud.hub.enrolment.limits import CERTIFICATES_A_GATEWAY_MAX
 from cloud.hub.groups import Key
 from cloud.hub.peers import DEFAULT_TENANT, gateway_uri
-from cloud.hub.registry.enrolments import CertificateRecord, EnrolmentRefused
+from cloud.hub.registry.enrolments import CertificateRecord, EnrolmentRefused, Shown
 from cloud.lake.faults import RegistryError
 from edge.appliance.identity import renewal
 from edge.appliance.identity.asking import Failure
@@ -51,12 +51,12 @@ class SimulatedEnrolments:
         """There is nothing to close."""
 
     def renew(
-        self, serial: str, key_id: bytes, now_us: int, certificates_max: int, sign: Callable[[], CertificateRecord]
+        self, shown: Shown, key_id: bytes, now_us: int, certificates_max: int, sign: Callable[[], CertificateRecord]
     ) -> CertificateRecord:
         database = self._database
         fails = database.transaction()
-        shown = database.certificates.get(serial)
-        if shown is None or not shown.good(now_us):
+        known = database.certificates.get(shown.serial)
+        if known is None or (known.tenant, known.gateway) != shown[1:] or not known.good(now_us):
             raise EnrolmentRefused(Reason.NO_CERTIFICATE, "enrol anew")
         good = [each for each in database.certificates.values() if each.good(now_us)]
         if len(good) >= certificates_max:
@@ -153,7 +153,11 @@ class Admission:
         self._key = self._key or self._random.randbytes(8)
         try:
             made = self._registry.renew(
-                self.has.serial, self._key, self.now_us, CERTIFICATES_A_GATEWAY_MAX, lambda: self._signed(self._key)
+                Shown(self.has.serial, self.has.tenant, self.has.gateway),
+                self._key,
+                self.now_us,
+                CERTIFICATES_A_GATEWAY_MAX,
+                lambda: self._signed(self._key),
             )
         except (EnrolmentRefused, RegistryError) as error:
             return Failure(str(error), away=False)

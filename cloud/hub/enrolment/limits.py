@@ -85,3 +85,7 @@ RSA_BITS: Final = (2_048, 4_096)
 UNKNOWN_LOOKED_FOR_MAX = 100
 """Certificates of another authority that are looked for in the registry at a time, as a hub beside this one may have
 had them made: who shows others again and again keeps the registry from nobody."""
+
+KNOWN_SORTED_OUT_S: Final = 3_600.0
+"""How often a hub forgets those of another authority's certificates that have ended: it goes through all it knows, some
+300 bytes and 0.1 us each."""

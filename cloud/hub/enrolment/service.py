@@ -32,14 +32,24 @@ from cloud.hub.enrolment import ocsp
 from cloud.hub.enrolment.authority import Authority, PublicKey, RequestError, Revoked, Signed, key_id, read_request
 from cloud.hub.enrolment.limits import (
     CERTIFICATES_A_GATEWAY_MAX,
+    KNOWN_SORTED_OUT_S,
     REQUESTS_MAX,
     REVOCATIONS_LOOKED_AT_S,
     UNKNOWN_LOOKED_FOR_MAX,
 )
 from cloud.hub.enrolment.registration import Registration
 from cloud.hub.groups import Key
-from cloud.hub.peers import Peer, gateway_fault
-from cloud.hub.registry.enrolments import Asked, CertificateRecord, EnrolmentRefused, Enrolments, Sign, TenantFull
+from cloud.hub.peers import NotAPeer, Peer, certified, gateway_fault
+from cloud.hub.registry.enrolments import (
+    Asked,
+    CertificateRecord,
+    EnrolmentRefused,
+    Enrolments,
+    Known,
+    Shown,
+    Sign,
+    TenantFull,
+)
 from cloud.hub.tenants import Tenants
 from cloud.lake.faults import RegistryError
 from edge.output.document import json
@@ -89,9 +99,11 @@ class Enrolment:
         self._waiting = 0
         self._registry: Enrolments | None = None
         self._revoked: dict[str, CertificateRecord] = {}
-        self._known: dict[str, Key] = {}
-        """Whose certificates the registry has, by serial number, where another authority makes them: it makes some for
+        self._known: dict[str, Known] = {}
+        """Certificates the registry has, by serial number, where another authority makes them: it makes some for
         others as well, and may name in them what they ask for."""
+        self._sorted_out_at = now()
+        """When those that had ended were forgotten the last time."""
         self._unknown: set[str] = set()
         """Those shown that are not among them; another hub may have had them made just now."""
         self._list: tuple[float, int, bytes] | None = None
@@ -136,13 +148,17 @@ class Enrolment:
         if shown in self._revoked:
             self.refused += 1
             return f"the certificate of gateway {peer.name} was revoked: enrol it anew with a token made for its name"
-        if self._registration is None or self._known.get(shown) == (peer.tenant, peer.name):
+        if self._registration is None or self._is_known(shown, peer):
             return None
         self.refused += 1
         if len(self._unknown) < UNKNOWN_LOOKED_FOR_MAX:
             self._unknown.add(shown)
         words = f"this hub has asked for no such certificate for gateway {peer.name}"
         return f"{words}: come again in some seconds, if another hub of this registry has; else enrol with a token"
+
+    def _is_known(self, serial: str, peer: Peer) -> bool:
+        known = self._known.get(serial)
+        return known is not None and known.gateway == (peer.tenant, peer.name)
 
     # --- certificates -----------------------------------------------------------------------------------------------
 
@@ -151,6 +167,8 @@ class Enrolment:
         key = _key_of(request.request)
         if fault := gateway_fault(request.gateway):
             raise EnrolmentRefused(Reason.MALFORMED, fault)
+        if not request.token_id.isprintable():  # PostgreSQL takes no NUL in a text
+            raise EnrolmentRefused(Reason.MALFORMED, "the token's name has characters that are in none")
         try:
             secret = digest(secret_of(request))
         except TokenError as error:
@@ -171,15 +189,10 @@ class Enrolment:
     async def renew(self, request: RenewalRequest, shown: Mapping[str, Any] | None) -> Issued:
         """The next certificate of who has shown this one. Raises `EnrolmentRefused`, `RegistryError`."""
         key = _key_of(request.request)
-        serial = serial_of(shown)
-        if serial is None:
-            raise EnrolmentRefused(
-                Reason.NO_CERTIFICATE, "no certificate was shown: a gateway renews by the one it has"
-            )
-        shown_before, most = serial, CERTIFICATES_A_GATEWAY_MAX
+        before, most = _shown(shown, "a gateway renews by the one it has"), CERTIFICATES_A_GATEWAY_MAX
 
         def keep(sign: Sign) -> Awaitable[CertificateRecord]:
-            return self._asked(lambda registry: registry.renew(shown_before, key_id(key), self._now_us(), most, sign))
+            return self._asked(lambda registry: registry.renew(before, key_id(key), self._now_us(), most, sign))
 
         made = await self._made(key, request.request, keep)
         log.info("gateway %s of tenant %s has renewed its certificate", made.gateway, made.tenant)
@@ -187,13 +200,10 @@ class Enrolment:
 
     async def attest(self, said: Attestation, shown: Mapping[str, Any] | None) -> None:
         """Keep what who has shown this certificate says of itself. Raises `EnrolmentRefused`, `RegistryError`."""
-        serial = serial_of(shown)
-        if serial is None:
-            raise EnrolmentRefused(
-                Reason.NO_CERTIFICATE, "no certificate was shown: a gateway reports what it is by the one it has"
-            )
-        tenant, gateway = await self._asked(lambda registry: registry.attest(serial, json(said), self._now_us()))
-        log.info("gateway %s of tenant %s was set up: root %s", gateway, tenant, line(said.root[:16] or "unknown"))
+        who = _shown(shown, "a gateway reports what it is by the one it has")
+        await self._asked(lambda registry: registry.attest(who, json(said), self._now_us()))
+        root = line(said.root[:16] or "unknown")
+        log.info("gateway %s of tenant %s was set up: root %s", who.gateway, who.tenant, root)
 
     def revocations(self) -> bytes:
         """The list of revoked certificates, DER."""
@@ -252,7 +262,7 @@ class Enrolment:
         with self._one_more():
             made = await self._registration.certificate(request, tenant, gateway)
         kept = await keep(lambda *who: made if who == (tenant, gateway) else _somebody_elses(*who))
-        self._known[kept.serial] = (kept.tenant, kept.gateway)
+        self._known[kept.serial] = Known((kept.tenant, kept.gateway), kept.ends_at)
         return kept
 
     def _sign(self, key: PublicKey, tenant: str, gateway: str) -> CertificateRecord:
@@ -311,6 +321,7 @@ class Enrolment:
         if self._unknown:
             unknown, self._unknown = self._unknown, set()
             self._known |= await self._in_thread(lambda registry: registry.serials(self._now_us(), unknown))
+        self._sort_out()
         new = [each for each in found if each.serial not in self._revoked]
         self._revoked.update({each.serial: each for each in new})
         if new:
@@ -318,6 +329,13 @@ class Enrolment:
         self._forgotten_until = min(max(names.values(), default=until), self._now_us())
         for key, at_us in names.items():
             self._forgotten(key, at_us)
+
+    def _sort_out(self) -> None:
+        """Forget certificates that have ended: no handshake takes them, and a fleet has new ones every some weeks."""
+        now = self._now()
+        if not 0 <= now - self._sorted_out_at < KNOWN_SORTED_OUT_S:
+            self._sorted_out_at, now_us = now, self._now_us()
+            self._known = {serial: known for serial, known in self._known.items() if known.ends_at > now_us}
 
 
 class _Wanted(Exception):
@@ -333,13 +351,16 @@ def _somebody_elses(tenant: str, gateway: str) -> CertificateRecord:
     raise _Wanted(tenant, gateway)
 
 
-def serial_of(certificate: Mapping[str, Any] | None) -> str | None:
-    """As the registry has it, of a certificate as `ssl` gives it."""
-    shown = str((certificate or {}).get("serialNumber", ""))
+def _shown(certificate: Mapping[str, Any] | None, why: str) -> Shown:
+    """A certificate as `ssl` gives it. Raises `EnrolmentRefused`: none is there, or it names no gateway; `why` says
+    what one is for."""
+    if not certificate:
+        raise EnrolmentRefused(Reason.NO_CERTIFICATE, f"no certificate was shown: {why}")
     try:
-        return f"{int(shown, 16):x}"
-    except ValueError:
-        return None
+        found = certified(certificate)
+    except NotAPeer as fault:
+        raise EnrolmentRefused(Reason.NO_CERTIFICATE, f"{fault}: {why}") from None
+    return Shown(f"{found.serial:x}", found.peer.tenant, found.peer.name)
 
 
 def _key_of(request: str) -> PublicKey:

@@ -83,6 +83,22 @@ class Asked(NamedTuple):
     key_id: bytes
 
 
+class Known(NamedTuple):
+    """Whose a certificate is, and until when it counts."""
+
+    gateway: Key
+    ends_at: int
+
+
+class Shown(NamedTuple):
+    """A certificate that somebody has shown, and the gateway that it names. A serial number alone is not enough:
+    each authority counts for itself."""
+
+    serial: str
+    tenant: str
+    gateway: str
+
+
 Sign: TypeAlias = Callable[[str, str], CertificateRecord]
 """Makes a certificate for (tenant, gateway); may be called again where a transaction is."""
 
@@ -175,9 +191,9 @@ class Enrolments:
         """A certificate for a token, which is spent. Raises `EnrolmentRefused`."""
         return self._database.transaction(lambda tx: _enrol(tx, asked, now_us, sign, gateways_max))
 
-    def renew(self, serial: str, key_id: bytes, now_us: int, certificates_max: int, sign: Sign) -> CertificateRecord:
-        """A certificate for who has shown the one of this serial. Raises `EnrolmentRefused`."""
-        return self._database.transaction(lambda tx: _renew(tx, serial, key_id, now_us, certificates_max, sign))
+    def renew(self, shown: Shown, key_id: bytes, now_us: int, certificates_max: int, sign: Sign) -> CertificateRecord:
+        """A certificate for who has shown this one. Raises `EnrolmentRefused`."""
+        return self._database.transaction(lambda tx: _renew(tx, shown, key_id, now_us, certificates_max, sign))
 
     def revoke(self, tenant: str, gateway: str, now_us: int) -> int:
         """No certificate of this gateway counts any more; returns how many did."""
@@ -217,24 +233,24 @@ class Enrolments:
         """The one of this serial number, a gateway's or the hub's own; None: the authority has made none."""
         return self._database.transaction(lambda tx: _certificate(tx, serial))
 
-    def serials(self, now_us: int, among: Collection[str] | None = None) -> dict[str, Key]:
-        """Whose certificates there are that have not ended, by serial number: all, or those `among` these."""
-        columns = (certificates.c.serial, certificates.c.tenant, certificates.c.gateway)
+    def serials(self, now_us: int, among: Collection[str] | None = None) -> dict[str, Known]:
+        """The certificates of gateways that have not ended, by serial number: all, or those `among` these."""
+        columns = (certificates.c.serial, certificates.c.tenant, certificates.c.gateway, certificates.c.ends_at)
         query = sa.select(*columns).where(certificates.c.tenant != NO_TENANT, certificates.c.ends_at > now_us)
         if among is not None:
             query = query.where(certificates.c.serial.in_(sorted(among)))
         rows = self._database.transaction(lambda tx: tx.execute(query).all())
-        return {row.serial: (row.tenant, row.gateway) for row in rows}
+        return {row.serial: Known((row.tenant, row.gateway), row.ends_at) for row in rows}
 
     def revoked(self, since_us: int = 0) -> list[CertificateRecord]:
         """Those revoked, from then on."""
         query = sa.select(*_CERTIFICATE).where(certificates.c.revoked_at >= since_us - TIES_US)
         return [CertificateRecord(*row) for row in self._database.transaction(lambda tx: tx.execute(query).all())]
 
-    def attest(self, serial: str, document: str, now_us: int) -> tuple[str, str]:
-        """Keep what the gateway says that has shown the certificate of this serial, in the place of what it said
-        before; (tenant, gateway). Raises `EnrolmentRefused`."""
-        return self._database.transaction(lambda tx: _attest(tx, serial, document, now_us))
+    def attest(self, shown: Shown, document: str, now_us: int) -> None:
+        """Keep what the gateway says that has shown this certificate, in the place of what it said before. Raises
+        `EnrolmentRefused`."""
+        self._database.transaction(lambda tx: _attest(tx, shown, document, now_us))
 
     def attestation(self, tenant: str, gateway: str) -> tuple[int, str] | None:
         """(when it was told, the document) of a gateway; None: it has told nothing."""
@@ -324,13 +340,18 @@ def _again(tx: sa.Connection, token: TokenRecord, asked: Asked, now_us: int) -> 
     return given
 
 
-def _renew(
-    tx: sa.Connection, serial: str, key_id: bytes, now_us: int, certificates_max: int, sign: Sign
-) -> CertificateRecord:
-    shown = _certificate(tx, serial)
-    if shown is None or not shown.good(now_us):
+def _require_good(tx: sa.Connection, shown: Shown, now_us: int) -> None:
+    """Raises `EnrolmentRefused` unless the certificate was made for this gateway, and counts."""
+    found = _certificate(tx, shown.serial)
+    if found is None or (found.tenant, found.gateway) != (shown.tenant, shown.gateway) or not found.good(now_us):
         words = "the certificate shown has ended, was revoked, or is none of this hub; enrol anew with a token"
         raise EnrolmentRefused(Reason.NO_CERTIFICATE, words)
+
+
+def _renew(
+    tx: sa.Connection, shown: Shown, key_id: bytes, now_us: int, certificates_max: int, sign: Sign
+) -> CertificateRecord:
+    _require_good(tx, shown, now_us)
     good = [each for each in _of_gateway(tx, shown.tenant, shown.gateway) if each.good(now_us)]
     for each in good:
         if same(each.key_id, key_id) and each.fresh(now_us):
@@ -343,15 +364,11 @@ def _renew(
     return made
 
 
-def _attest(tx: sa.Connection, serial: str, document: str, now_us: int) -> tuple[str, str]:
-    shown = _certificate(tx, serial)
-    if shown is None or not shown.good(now_us):
-        words = "the certificate shown has ended, was revoked, or is none of this hub; enrol anew with a token"
-        raise EnrolmentRefused(Reason.NO_CERTIFICATE, words)
+def _attest(tx: sa.Connection, shown: Shown, document: str, now_us: int) -> None:
+    _require_good(tx, shown, now_us)
     key = {"tenant": shown.tenant, "gateway": shown.gateway}
     tx.execute(attestations.delete().where(*(attestations.c[name] == value for name, value in key.items())))
     tx.execute(attestations.insert().values(**key, told_at=now_us, document=document))
-    return shown.tenant, shown.gateway
 
 
 def _revoke(tx: sa.Connection, tenant: str, gateway: str, now_us: int) -> int:

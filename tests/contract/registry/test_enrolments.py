@@ -20,6 +20,7 @@ from cloud.hub.registry.enrolments import (
     CertificateRecord,
     EnrolmentRefused,
     Enrolments,
+    Shown,
     TenantFull,
     TokenRecord,
 )
@@ -57,7 +58,7 @@ def enrol(to: Enrolments, who: Asked, now: int = 1) -> CertificateRecord:
 
 
 def renew(to: Enrolments, shown: CertificateRecord, key: bytes, now: int, at_most: int = 4) -> CertificateRecord:
-    return to.renew(shown.serial, key, now, at_most, signing(key, now))  # type: ignore[arg-type]
+    return to.renew(Shown(shown.serial, shown.tenant, shown.gateway), key, now, at_most, signing(key, now))  # type: ignore[arg-type]
 
 
 def refused(to: Enrolments, who: Asked, now: int = 1) -> Reason:
@@ -185,7 +186,8 @@ class TestCertificates:
         enrolments.add([token()])
         first = enrol(enrolments, asked(b"first"))
         ended = first._replace(serial="beef")
-        for shown, now in ((first, 1 + LIFE), (ended, 5)):
+        others = (first._replace(tenant="other"), first._replace(gateway="other"))  # another authority's same number
+        for shown, now in ((first, 1 + LIFE), (ended, 5), *((each, 5) for each in others)):
             with pytest.raises(EnrolmentRefused) as caught:
                 renew(enrolments, shown, b"second", now)
             assert caught.value.reason is Reason.NO_CERTIFICATE
@@ -270,19 +272,21 @@ class TestAttestations:
         enrolments.add([token()])
         made = enrol(enrolments, asked(b"k"))
         assert enrolments.attestation("acme", "hall") is None
-        assert enrolments.attest(made.serial, '{"a":"1"}', 5) == ("acme", "hall")
-        enrolments.attest(made.serial, '{"a":"2"}', 7)
+        enrolments.attest(Shown(made.serial, "acme", "hall"), '{"a":"1"}', 5)
+        enrolments.attest(Shown(made.serial, "acme", "hall"), '{"a":"2"}', 7)
         assert enrolments.attestation("acme", "hall") == (7, '{"a":"2"}')
         assert enrolments.attestation("other", "hall") is None
 
     def test_not_of_who_has_no_good_certificate(self, enrolments: Enrolments) -> None:
         enrolments.add([token()])
         made = enrol(enrolments, asked(b"k"))
-        for serial, now in (("beef", 1), (made.serial, LIFE + 2)):
+        good = Shown(made.serial, "acme", "hall")
+        others = (good._replace(serial="beef"), good._replace(tenant="other"), good._replace(gateway="other"))
+        for shown, now in ((good, LIFE + 2), *((each, 1) for each in others)):
             with pytest.raises(EnrolmentRefused) as caught:
-                enrolments.attest(serial, "{}", now)
+                enrolments.attest(shown, "{}", now)
             assert caught.value.reason is Reason.NO_CERTIFICATE
         enrolments.revoke("acme", "hall", 3)
         with pytest.raises(EnrolmentRefused):
-            enrolments.attest(made.serial, "{}", 4)
+            enrolments.attest(good, "{}", 4)
         assert enrolments.attestation("acme", "hall") is None

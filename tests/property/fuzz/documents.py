@@ -22,7 +22,6 @@ from bridge.enrolment import (
 from bridge.manifest import GENESIS, Statement
 from cloud.hub.documents import DocumentError, clock_offset_rows, manifest_rows
 from cloud.hub.enrolment.authority import OwnAuthority, RequestError, new_key, read_request
-from cloud.hub.enrolment.service import serial_of
 from cloud.hub.groups import Session
 from cloud.hub.peers import NotAPeer, certified
 from cloud.lake.rows import records
@@ -65,9 +64,8 @@ def take_certificate(data: bytes) -> None:
         "serialNumber": serial.decode("latin-1"),
         "subjectAltName": (("URI", der[:200].decode("utf-8", "replace")),),
     }
-    if serial_of(shown) is not None:
-        with contextlib.suppress(NotAPeer):
-            certified(shown)
+    with contextlib.suppress(NotAPeer):
+        certified(shown)
     validity(der)
 
 

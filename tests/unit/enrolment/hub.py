@@ -11,12 +11,18 @@ from bridge.enrolment import EnrolmentRequest, Issued, RenewalRequest, Token
 from bridge.resources.endpoint import Endpoint
 from cloud.hub.enrolment.authority import OwnAuthority
 from cloud.hub.enrolment.service import Enrolment
+from cloud.hub.peers import gateway_uri
 from cloud.hub.registry.enrolments import EnrolmentRefused, Enrolments, Nameless, TokenRecord
 from cloud.hub.registry.location import sqlite_file
 from edge.appliance.identity.exchange import AnswerLost, Exchange, HubUnreachable, NotIssued
 
 NOW = 1_800_000_000.0
 DAY = 86_400.0
+
+
+def shown(serial: str, name: str = "hall", tenant: str = "acme") -> dict[str, Any]:
+    """A certificate as `ssl` gives it."""
+    return {"subjectAltName": (("URI", gateway_uri(tenant, name)),), "serialNumber": serial}
 
 
 class Hub(Exchange):
@@ -89,7 +95,7 @@ class Hub(Exchange):
         await enrolment.open()
         try:
             if isinstance(document, RenewalRequest):
-                return await enrolment.renew(document, {"serialNumber": self.shows})
+                return await enrolment.renew(document, shown(self.shows))
             return await enrolment.enrol(document)
         finally:
             await enrolment.close()

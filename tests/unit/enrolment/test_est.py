@@ -145,6 +145,27 @@ class TestGateways:
 
         asyncio.run(main())
 
+    def test_what_has_ended_is_forgotten(self, tmp_path: Path, est: EstStub, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A hub that runs for years would else know each certificate that it ever had made."""
+        monkeypatch.setattr(service, "REVOCATIONS_LOOKED_AT_S", 0.01)
+        hub, gateway = Behind(tmp_path, est), Peer("acme", NAME, Kind.GATEWAY)
+
+        async def main() -> None:
+            made = hub.enrolment()
+            await made.open()
+            try:
+                issued = await made.enrol(enrolment_request(hub.token(), NAME, request()))
+                found = x509.load_pem_x509_certificate(issued.certificate.encode())
+                assert made.refusal(gateway, found.serial_number) is None
+                hub.now = found.not_valid_after_utc.timestamp() + service.KNOWN_SORTED_OUT_S
+                async with asyncio.timeout(60):
+                    while made.refusal(gateway, found.serial_number) is None:
+                        await asyncio.sleep(0.01)
+            finally:
+                await made.close()
+
+        asyncio.run(main())
+
     def test_an_answer_that_was_lost(self, tmp_path: Path, est: EstStub) -> None:
         hub, data = Behind(tmp_path, est), tmp_path / "gw"
         data.mkdir()

@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 from cryptography import x509
 
-from bridge.enrolment import Reason, RenewalRequest
+from bridge.enrolment import Attestation, EnrolmentRequest, Reason, RenewalRequest
 from cloud.hub.enrolment import service
 from cloud.hub.enrolment.authority import OwnAuthority
 from cloud.hub.enrolment.service import Enrolment
@@ -21,10 +21,11 @@ from cloud.lake.faults import RegistryError
 from edge.appliance.identity.enrolling import enrol
 from edge.appliance.identity.files import Identity
 from edge.appliance.identity.request import new_key, signing_request
-from tests.unit.enrolment.hub import NOW, Hub
+from tests.unit.enrolment.hub import NOW, Hub, shown
 
 DEADLINE_S = 20.0
 HALL = Peer("acme", "hall", Kind.GATEWAY)
+SAID = Attestation("", "hall", (), "", "", "", "", "", "")
 
 
 class Watched:
@@ -122,10 +123,10 @@ def test_a_registry_that_cannot_be_asked_is_said_and_what_was_known_counts(
 
 def test_more_than_the_hub_can_answer_are_told_to_come_again(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "REQUESTS_MAX", 1)
-    shown = {"serialNumber": f"{watched.serial:X}"}
+    certificate = shown(f"{watched.serial:X}")
 
     async def work() -> None:
-        asked = [watched.enrolment.renew(RenewalRequest(signing_request(new_key())), shown) for _ in range(4)]
+        asked = [watched.enrolment.renew(RenewalRequest(signing_request(new_key())), certificate) for _ in range(4)]
         outcomes = await asyncio.gather(*asked, return_exceptions=True)
         refused = [each for each in outcomes if isinstance(each, EnrolmentRefused)]
         assert {each.reason for each in refused} == {Reason.UNAVAILABLE}
@@ -147,3 +148,34 @@ def test_a_registry_that_is_none(tmp_path: Path) -> None:
         await enrolment.close()
 
     asyncio.run(main())
+
+
+def test_who_shows_the_same_number_for_another_gateway_gets_and_tells_nothing(watched: Watched) -> None:
+    """Another authority that listeners trust may give its certificates the numbers of ours."""
+    serial = f"{watched.serial:X}"
+    others = (shown(serial, "other"), shown(serial, tenant="other"), {"serialNumber": serial}, {}, None)
+
+    async def work() -> None:
+        for other in others:
+            with pytest.raises(EnrolmentRefused) as caught:
+                await watched.enrolment.renew(RenewalRequest(signing_request(new_key())), other)
+            assert caught.value.reason is Reason.NO_CERTIFICATE
+            with pytest.raises(EnrolmentRefused) as caught:
+                await watched.enrolment.attest(SAID, other)
+            assert caught.value.reason is Reason.NO_CERTIFICATE
+        made = await watched.enrolment.renew(RenewalRequest(signing_request(new_key())), shown(serial))
+        assert (made.tenant, made.gateway) == ("acme", "hall")
+
+    watched.run(work)
+
+
+def test_a_name_that_no_token_has_is_told_so_before_the_registry_is_asked(watched: Watched) -> None:
+    """PostgreSQL refuses a NUL in a text: whoever sent one read that the registry cannot be used."""
+    asked = EnrolmentRequest("a\0b", "c2VjcmV0", "hall", signing_request(new_key()))
+
+    async def work() -> None:
+        with pytest.raises(EnrolmentRefused) as caught:
+            await watched.enrolment.enrol(asked)
+        assert caught.value.reason is Reason.MALFORMED
+
+    watched.run(work)
