@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from spark.decoding import reasons
-from spark.decoding.document import scalar
+from spark.decoding.document import check_name, scalar
 from spark.decoding.limits import METRIC_CHARACTERS_MAX, VALUES_MAX
 from spark.decoding.value import Unreadable, Value
 
@@ -85,8 +85,8 @@ class _Pack:
             raise Unreadable(reasons.SENML_NAME)
         time_us = self._time_us(record)
         unit = _text(record, "u", self._unit)
-        if unit is not None and len(unit) > METRIC_CHARACTERS_MAX:
-            raise Unreadable(reasons.TOO_LONG)
+        if unit is not None:
+            check_name(unit)
         for label in given:
             self._append(self._value(name, label, record, time_us, unit))
         if "s" in record:
