@@ -66,17 +66,28 @@ def _decimal(said: list[int], _in_key: bool) -> float:
     exponent, mantissa = said
     if abs(exponent) > EXPONENT_MAX:
         return math.inf if exponent > 0 else 0.0
-    return float(mantissa) * 10.0**exponent if exponent < 0 else float(mantissa * 10**exponent)
+    return _ratio(mantissa * 10 ** max(exponent, 0), 10 ** max(-exponent, 0))
 
 
 def _binary(said: list[int], _in_key: bool) -> float:
     exponent, mantissa = said
-    return math.ldexp(float(mantissa), exponent)
+    try:
+        return math.ldexp(float(mantissa), exponent)
+    except OverflowError:
+        return math.inf
 
 
 def _rational(said: list[int], _in_key: bool) -> float:
     numerator, denominator = said
-    return numerator / denominator
+    return _ratio(numerator, denominator)
+
+
+def _ratio(numerator: int, denominator: int) -> float:
+    """The nearest double, as that of two integers is; infinite where there is none: a reject of this value."""
+    try:
+        return numerator / denominator
+    except (OverflowError, ZeroDivisionError):
+        return math.inf
 
 
 def _uuid(said: bytes, _in_key: bool) -> str:

@@ -133,6 +133,29 @@ class TestContentType:
         assert len(decoder._found) <= ADDRESSES_REMEMBERED
 
 
+@pytest.mark.parametrize(
+    ("tag", "held", "expected"),
+    [
+        (4, [-2, 2731], 27.31),
+        (4, [-1, 3], 0.3),
+        (4, [2, 5], 500.0),
+        (4, [-2, -(2**70)], -(2**70) / 100),
+        (4, [300, 10**50], None),
+        (5, [-2, 3], 0.75),
+        (5, [100_000, 1], None),
+        (30, [1, 3], 1 / 3),
+        (30, [1, 0], None),
+    ],
+)
+def test_a_fraction_in_cbor_is_the_nearest_double_or_a_reject_of_its_own(
+    tag: int, held: list[int], expected: float | None
+) -> None:
+    """RFC 8949 section 3.4.4, and the registered tag 30."""
+    wrong = None if expected is not None else reasons.NOT_FINITE
+    found = values(cbor2.dumps({"t": cbor2.CBORTag(tag, held), "u": 1}), "application/cbor")
+    assert found == [Value("t", expected, reason=wrong), Value("u", 1.0)]
+
+
 HOSTILE = {
     "nested arrays": (b"\x81" * BODY_BYTES_MAX, "application/cbor"),
     "an array said to be endless": (b"\x9b" + b"\xff" * 8, "application/cbor"),
