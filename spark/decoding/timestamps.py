@@ -2,12 +2,15 @@
 
 Numbers are seconds, milli-, micro- or nanoseconds since 1970 by their magnitude: each range is the years 1973 to 5138
 in its unit, so no time between them has two readings. Smaller numbers are no times (an uptime, a duration).
-Text is ISO 8601 with at least minutes; without a zone it is UTC. Whether a clock can be believed is decided later.
+Text is ISO 8601 with at least minutes, in capitals or not (RFC 3339 section 5.6), or the date of a mail or of HTTP
+(RFC 5322 section 3.3, RFC 1123 section 5.2.14); without a zone it is UTC. Whether a clock can be believed is decided
+later.
 """
 
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 from typing import Final
 
 FIELDS: Final = ("ts", "time", "timestamp", "Time", "Timestamp", "TS")
@@ -20,6 +23,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 _ISO_MINUTES: Final = len("2026-03-14T09:26")
 _ISO_MAX: Final = 40
+_DAYS: Final = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 
 
 def microseconds(said: object) -> int | None:
@@ -47,8 +51,17 @@ def _of_text(text: str) -> int | None:
     if len(text) < _ISO_MINUTES or ":" not in text:
         return None
     try:
-        at = datetime.fromisoformat(text)
-    except ValueError:
+        at = datetime.fromisoformat(text.upper()) if text[0].isdigit() else _of_mail(text)
+    except (ValueError, TypeError, IndexError, OverflowError):
         return None
     aware = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
-    return (aware - _EPOCH) // _MICROSECOND
+    told_us = (aware - _EPOCH) // _MICROSECOND
+    return told_us if told_us <= TIME_US_MAX else None
+
+
+def _of_mail(text: str) -> datetime:
+    """`Sat, 14 Mar 2026 09:26:53 GMT`. Raises ValueError, and what else Python's reader of mails does."""
+    day, comma, _ = text.partition(", ")
+    if not comma or day not in _DAYS:
+        raise ValueError(text)
+    return parsedate_to_datetime(text)
