@@ -1,6 +1,7 @@
 """Protobuf by a registered descriptor: a message becomes the document that its JSON form would be.
 
-Enumerations are their name, `google.protobuf.Timestamp` is its time. In proto3 a field without
+Enumerations are their name, `google.protobuf.Timestamp` is its time, and a wrapper (`google.protobuf.DoubleValue` and
+the like, by which a field can be left out) is what it holds. In proto3 a field without
 presence that is not sent is its default: a temperature of 0.0 is sent as nothing.
 """
 
@@ -12,6 +13,7 @@ from typing import Any, Final
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
+from google.protobuf.unknown_fields import UnknownFieldSet
 
 from spark.decoding import reasons
 from spark.decoding.limits import DEPTH_MAX
@@ -19,6 +21,10 @@ from spark.decoding.value import Unreadable
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _TIMESTAMP: Final = "google.protobuf.Timestamp"
+_WRAPPERS: Final = frozenset(
+    f"google.protobuf.{kind}Value"
+    for kind in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
+)
 
 
 class BadDescriptor(ValueError):
@@ -61,7 +67,8 @@ def parsed(body: bytes, message: Any) -> object:
         said = message.FromString(body)
     except DecodeError:
         raise Unreadable(reasons.NOT_PROTOBUF) from None
-    if body and not said.ListFields():  # bytes of something else are often a message of unknown fields
+    # Bytes of something else are often a message of unknown fields; of known ones it may be defaults, written out.
+    if not said.ListFields() and len(UnknownFieldSet(said)):
         raise Unreadable(reasons.NOT_PROTOBUF)
     return _document(said, 0)
 
@@ -89,13 +96,17 @@ def _repeated(field: Any, held: Any, depth: int) -> object:
     entry = field.message_type
     if entry is not None and entry.GetOptions().map_entry:
         value = entry.fields_by_name["value"]
-        return {str(key): _single(value, held[key], depth) for key in held}
+        return {_key(key): _single(value, held[key], depth) for key in held}
     return [_single(field, item, depth) for item in held]
+
+
+def _key(key: object) -> str:
+    return str(key).lower() if isinstance(key, bool) else str(key)
 
 
 def _single(field: Any, said: Any, depth: int) -> object:
     if field.message_type is not None:
-        return _document(said, depth + 1)
+        return said.value if field.message_type.full_name in _WRAPPERS else _document(said, depth + 1)
     if field.enum_type is not None:
         known = field.enum_type.values_by_number.get(said)
         return known.name if known is not None else said

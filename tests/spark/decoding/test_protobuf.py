@@ -6,7 +6,7 @@ import base64
 from typing import Any
 
 import pytest
-from google.protobuf import descriptor_pb2, timestamp_pb2
+from google.protobuf import descriptor_pb2, timestamp_pb2, wrappers_pb2
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -90,6 +90,39 @@ def test_an_empty_message_is_its_defaults_and_other_bytes_are_none() -> None:
     assert [one.metric for one in read(b"")] == ["temperature", "mode", "raw"]
     assert read(b"\xff\xff") == [Value("", reason=reasons.NOT_PROTOBUF)]
     assert read(b"\xf8\x06\x01") == [Value("", reason=reasons.NOT_PROTOBUF)]  # a field of another message
+
+
+def test_defaults_that_are_written_out_are_values() -> None:
+    """An encoder may send a 0.0 that it need not send (Protobuf's encoding, "Default Values")."""
+    assert [one.metric for one in read(b"\x09" + bytes(8))] == ["temperature", "mode", "raw"]
+    assert read(b"\x09" + bytes(8) + b"\xf8\x06\x01")[0].reason == reasons.NOT_PROTOBUF
+
+
+def test_wrappers_and_keys_are_as_in_json() -> None:
+    """https://protobuf.dev/programming-guides/json/."""
+    files = descriptor_pb2.FileDescriptorSet()
+    wrappers_pb2.DESCRIPTOR.CopyToProto(files.file.add())
+    file = files.file.add(name="w.proto", package="w", syntax="proto3", dependency=["google/protobuf/wrappers.proto"])
+    sample = file.message_type.add(name="Sample")
+    entry = sample.nested_type.add(name="OnEntry")
+    entry.options.map_entry = True
+    entry.field.add(name="key", number=1, type=_Field.TYPE_BOOL, label=_Field.LABEL_OPTIONAL)
+    entry.field.add(name="value", number=2, type=_Field.TYPE_DOUBLE, label=_Field.LABEL_OPTIONAL)
+    for number, (name, of, label) in enumerate(
+        (
+            ("t", ".google.protobuf.DoubleValue", _Field.LABEL_OPTIONAL),
+            ("u", ".google.protobuf.DoubleValue", _Field.LABEL_OPTIONAL),
+            ("on", ".w.Sample.OnEntry", _Field.LABEL_REPEATED),
+        ),
+        start=1,
+    ):
+        sample.field.add(name=name, number=number, type=_Field.TYPE_MESSAGE, type_name=of, label=label)
+    descriptor = files.SerializeToString()
+    made = message_class(descriptor, "w.Sample")(on={True: 2.0})
+    made.t.value = 0.0
+    schema = PayloadSchema("#", "protobuf", descriptor=base64.b64encode(descriptor).decode(), message="w.Sample")
+    found = Decoder([schema]).values(Message(made.SerializeToString(), "a"))
+    assert found == [Value("t", 0.0), Value("on.true", 2.0)]
 
 
 def test_a_message_within_itself() -> None:
