@@ -108,14 +108,20 @@ def scalar(metric: str, said: object, time_us: int | None = None, unit: str | No
     if isinstance(said, bool):
         return Value(metric, float(said), "true" if said else "false", None, time_us, unit)
     if isinstance(said, int | float):
-        number = _double(said)
-        finite = -_INFINITE < number < _INFINITE
-        return Value(metric, number, None, None, time_us, unit) if finite else Value(metric, reason=reasons.NOT_FINITE)
+        return _number(metric, said, time_us, unit)
     if not isinstance(said, str):
         return Value(metric, reason=reasons.NOT_A_SCALAR)
     if not is_unicode(said):
         return Value(metric, reason=reasons.NOT_UNICODE)
     return Value(metric, None, said, None, time_us, unit)
+
+
+def _number(metric: str, said: float, time_us: int | None, unit: str | None) -> Value:
+    number = _double(said)
+    if not -_INFINITE < number < _INFINITE:
+        return Value(metric, reason=reasons.NOT_FINITE)
+    digits = str(said) if isinstance(said, int) and int(number) != said else None
+    return Value(metric, number, digits, None, time_us, unit)
 
 
 def _double(number: float) -> float:

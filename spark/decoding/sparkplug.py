@@ -125,7 +125,8 @@ def _value(metric: Any, name: str, at_us: int | None) -> Value:
     value = scalar(name, said, at_us, unit)
     if metric.HasField("datatype"):
         return value
-    return value._replace(signed=float(twos_complement(said, _WORD if which == "int_value" else _LONG_WORD)))
+    signed = float(twos_complement(said, _WORD if which == "int_value" else _LONG_WORD))
+    return value._replace(text=value.text if signed == value.value else None, signed=signed)
 
 
 def twos_complement(said: int, bits: int) -> int:

@@ -1,14 +1,14 @@
 """JSON (RFC 8259), numbers and plain text.
 
 The fast reader takes what is well formed; the standard library's has the last word on the rest, as it keeps the good
-values of a document in which one number is too large.
+values of a document in which one number is too large, or none (`NaN`, which RFC 8259 has not and Python writes).
+A byte order mark is skipped, as the RFC's section 8.1 allows.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from typing import NoReturn
 
 import msgspec
 
@@ -27,7 +27,7 @@ def parsed(body: bytes, reason: str = reasons.NOT_JSON) -> object:
     except RecursionError:
         raise Unreadable(reasons.TOO_DEEP) from None
     try:
-        return json.loads(_text(body), parse_constant=_refuse)
+        return json.loads(_text(body))
     except RecursionError:
         raise Unreadable(reasons.TOO_DEEP) from None
     except ValueError:
@@ -72,7 +72,7 @@ def _finite(said: float) -> Value:
 
 def _text(body: bytes) -> str:
     try:
-        return body.decode()
+        return body.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise Unreadable(reasons.NOT_TEXT) from None
 
@@ -88,8 +88,3 @@ def _number(said: str, reason: str) -> float:
     if not math.isfinite(found):
         raise Unreadable(reasons.NOT_FINITE)
     return found
-
-
-def _refuse(constant: str) -> NoReturn:
-    """NaN and the infinities are Python's own addition to JSON (RFC 8259 section 6 has no such numbers)."""
-    raise ValueError(constant)

@@ -8,7 +8,8 @@ from typing import NamedTuple
 class Value(NamedTuple):
     """One value of a message, or one thing in it that could not be read (then `reason` says why).
 
-    Numbers are `value`, texts `text`; true and false are 1.0 and 0.0 with their word as `text`; null is neither.
+    Numbers are `value`, texts `text`; true and false are 1.0 and 0.0 with their word as `text`, and an integer that no
+    double is (from 2^53 on) is the nearest one with its digits as `text`; null is neither.
     """
 
     metric: str

@@ -78,6 +78,12 @@ def test_a_birth_names_what_data_leaves_out() -> None:
     assert read(data, DEVICE.format("DDATA")) == [
         Value("", 2**32 - 2, None, None, AT_US - 5_000, None, "plant/press/motor", 7, None, -2.0)
     ]
+    large = payload(metric(None, (11, 2**64 - 1), alias=7), metric(None, (11, 2**53 + 1), alias=7))
+    found = read(large, DEVICE.format("DDATA"))
+    assert [(one.value, one.text, one.signed) for one in found] == [
+        (2.0**64, None, -1.0),  # which of the two it is, and its digits, the birth says
+        (2.0**53, str(2**53 + 1), 2.0**53),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -90,6 +96,9 @@ def test_a_birth_names_what_data_leaves_out() -> None:
         (((4, 4), (11, 2**64 - 3)), -3.0, None),
         (((4, 5), (10, 0xFF)), 255.0, None),
         (((4, 8), (11, 2**63)), float(2**63), None),
+        (((4, 8), (11, 2**63 + 1)), float(2**63), str(2**63 + 1)),
+        (((4, 4), (11, 2**53 + 1)), float(2**53), str(2**53 + 1)),
+        (((4, 4), (11, 2**64 - 2**53 - 1)), -float(2**53), str(-(2**53) - 1)),
         (((4, 10), (13, 2.5)), 2.5, None),
         (((4, 11), (14, 0)), 0.0, "false"),
         (((4, 12), (15, "on")), None, "on"),

@@ -41,6 +41,13 @@ def values(body: bytes, content_type: str | None = None) -> list[Value]:
         (b'{"cells": [3.1, 3.2]}', [Value("cells.0", 3.1), Value("cells.1", 3.2)]),
         (b'{"a": null}', [Value("a")]),
         (b'{"a": 1, "b": 1e999}', [Value("a", 1.0), Value("b", reason=reasons.NOT_FINITE)]),
+        (b'{"a": 1, "b": -Infinity}', [Value("a", 1.0), Value("b", reason=reasons.NOT_FINITE)]),
+        (b'\xef\xbb\xbf{"a": 1}', [Value("a", 1.0)]),
+        (b"\xef\xbb\xbf7", [Value("", 7.0)]),
+        (b'{"a": 1, "a": 2}', [Value("a", 2.0)]),
+        (b"9007199254740992", [Value("", 2.0**53)]),
+        (b"9007199254740993", [Value("", 2.0**53, "9007199254740993")]),
+        (b"-18446744073709551617", [Value("", -(2.0**64), "-18446744073709551617")]),
     ],
 )
 def test_values_of_a_body(body: bytes, expected: list[Value]) -> None:
@@ -76,7 +83,8 @@ def test_times_of_records(body: object, expected: list[tuple[str, float, int | N
         (b"1_000", reasons.NOT_A_VALUE),
         ("\u0661\u0662".encode(), reasons.NOT_A_VALUE),
         (b'{"t": 1', reasons.NOT_A_VALUE),
-        (b'{"t": NaN}', reasons.NOT_A_VALUE),
+        (b'{"t": NaN}', reasons.NOT_FINITE),
+        (b'{"t": nan}', reasons.NOT_A_VALUE),
         (b"NaN", reasons.NOT_FINITE),
         (b"1e999", reasons.NOT_FINITE),
         (b"9" * 400, reasons.NOT_FINITE),
