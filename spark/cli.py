@@ -133,6 +133,7 @@ def maintain(lake: Place) -> None:
     `analytics run` does it by itself for tables that have had 100 commits since the last time. Files that landed tables
     or readings no longer use stay for 7 days, those of tables that each pass writes anew for 2 hours.
     """
+    commands.require_writable(lake)
     commands.as_private_as(lake)
     if not _maintained(lake, lake.tables()):
         sys.exit(FAILED)

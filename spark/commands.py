@@ -59,7 +59,11 @@ def as_private_as(lake: Place) -> int:
 
 
 def require_writable(lake: Place) -> None:
-    """Raise `click.UsageError` where the store does not see to it that of two who commit at once one does."""
+    """Raise `click.UsageError` where this user may not write, or the store does not see to it that of two who commit at
+    once one does."""
+    if isinstance(lake, Folder) and not os.access(lake.path, os.W_OK | os.X_OK):
+        owner = lake.path.stat().st_uid
+        raise click.UsageError(f"{lake.uri} is not this user's to write: run it as its owner (user id {owner})")
     try:
         lake.check()
     except OSError as error:
@@ -140,6 +144,7 @@ def add(
     found = next((name for name in FORMATS if name == format_), None)
     if found is None:
         raise click.UsageError(f"--format {format_}: one of {_FORMATS}")
+    require_writable(lake)
     as_private_as(lake)
     described = PayloadSchema(
         pattern,
@@ -199,6 +204,7 @@ def remove(lake: Place, pattern: str, tenant: str | None) -> None:
 
     from spark import registry
 
+    require_writable(lake)
     as_private_as(lake)
     try:
         with _unreadable_said():

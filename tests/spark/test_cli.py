@@ -176,6 +176,26 @@ class TestUsage:
         (tmp_path / "file").touch()
         assert invoke("report", "--lake", lake, "--out", tmp_path / "file" / "r.html")[0] == 1
 
+    @pytest.mark.parametrize(
+        "arguments",
+        [
+            ("run",),
+            ("rebuild",),
+            ("replay",),
+            ("maintain",),
+            ("schema", "add", "a/+", "--format", "text"),
+            ("schema", "remove", "a/+"),
+        ],
+    )
+    def test_a_lake_that_this_user_may_not_write(self, lake: Path, arguments: tuple[str, ...]) -> None:
+        lake.chmod(0o500)
+        powerless = ("setpriv", "--bounding-set=-dac_override") if os.geteuid() == 0 else ()
+        command = (*powerless, sys.executable, "-P", "-m", "spark.cli", *arguments, "--lake", str(lake))
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 2, done.stderr
+        assert "is not this user's to write" in done.stderr
+        assert "Traceback" not in done.stderr
+
     def test_set_up_that_was_never_run(self, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(sys, "prefix", str(tmp_path))
         code, output = invoke("run", "--lake", lake)
