@@ -41,9 +41,11 @@ def _significant(value: float) -> str:
 
 
 def percent(share: float) -> str:
-    """`0.1333` -> `13.3 %`; a share that is not zero never reads as zero."""
+    """`0.1333` -> `13.3 %`; a share that is not zero never reads as zero, nor one that lacks something as all."""
     if 0 < share < 0.001:
         return f"<{THIN_SPACE}0.1{THIN_SPACE}%"
+    if 0.9995 <= share < 1:
+        return f">{THIN_SPACE}99.9{THIN_SPACE}%"
     return f"{share * 100:.1f}{THIN_SPACE}%".replace(".0", "")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -54,11 +55,19 @@ class Tables:
 
 
 def by_gateway(table: pa.Table, *aggregates: tuple[str, str]) -> dict[Gateway, dict[str, Any]]:
-    """One row a gateway, of a table with columns `tenant` and `gateway`; columns are named `<column>_<function>`."""
+    """One row a gateway, of a table with columns `tenant` and `gateway`; columns are named `<column>_<function>`. Sums
+    are exact, as `total` is."""
     if not table.num_rows:
         return {}
-    rows = table.group_by(["tenant", "gateway"]).aggregate(list(aggregates)).to_pylist()
+    for name in {column for column, function in aggregates if function == "sum"}:
+        if pa.types.is_int64(table[name].type):
+            table = table.set_column(table.schema.get_field_index(name), name, pc.cast(table[name], _WHOLE))
+    rows = [_whole(row) for row in table.group_by(["tenant", "gateway"]).aggregate(list(aggregates)).to_pylist()]
     return {(row["tenant"], row["gateway"]): row for row in rows}
+
+
+def _whole(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: int(each) if isinstance(each, Decimal) else each for name, each in row.items()}
 
 
 def worst(table: pa.Table, rows_max: int, *keys: tuple[str, str]) -> list[dict[str, Any]]:

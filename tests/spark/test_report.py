@@ -703,6 +703,12 @@ class TestWords:
         assert formatting.percent(0.0) == f"0{formatting.THIN_SPACE}%"
         assert "0.1" in formatting.percent(0.00001)
 
+    def test_a_share_that_is_not_all_never_reads_as_all(self) -> None:
+        said = [
+            formatting.percent(share).replace(formatting.THIN_SPACE, " ") for share in (0.9994, 0.9995, 0.999999, 1)
+        ]
+        assert said == ["99.9 %", "> 99.9 %", "> 99.9 %", "100 %"]
+
     @given(st.floats(allow_nan=True, allow_infinity=True))
     @settings(max_examples=200, deadline=None)
     def test_every_number_has_words(self, value: float) -> None:

@@ -33,6 +33,7 @@ const words = (() => {
 
   function percent(share) {
     if (share > 0 && share < 0.001) return `<${thin}0.1${thin}%`;
+    if (share >= 0.9995 && share < 1) return `>${thin}99.9${thin}%`;
     return `${(share * 100).toFixed(1)}${thin}%`.replace(".0", "");
   }
 
