@@ -49,6 +49,12 @@ class Batch:
         at_once = session.aside(self.lake.session)
         return rows if at_once is None else rows.coalesce(at_once)
 
+    def has_taken(self, output: str) -> bool:
+        """Whether a table has this batch already, of an attempt that died before the last output had it."""
+        marker = self.markers[output]
+        applied = self.lake.transaction_version(output, marker.application)
+        return applied is not None and applied >= marker.version
+
     def append(self, output: str, rows: DataFrame, made_of: Provenance | None = None) -> None:
         """Append `rows` to a table, once. `made_of`: what the commit says instead of this batch's."""
         with self._once(output):

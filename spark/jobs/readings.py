@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark import gathered, registry
+from spark import gathered, registry, schemas
 from spark.jobs import stamps
 from spark.jobs.following import Batch, Following
 from spark.jobs.outcome import Job
-from spark.jobs.replay import Replay
+from spark.jobs.replay import MESSAGE, Replay
 from spark.provenance import Provenance
 from spark.tables import Lake
 from spark.transforms import births, readings
@@ -34,7 +34,9 @@ def _take(batch: Batch) -> None:
     try:
         # Readings are last: their commit says which version of the rejects belongs to them.
         rejects = readings.rejects(rows)
-        if has_rejects or (has_sparkplug and not rejects.isEmpty()):
+        if batch.has_taken("reject"):
+            rows = _as_rejected(batch, rows)
+        elif has_rejects or (has_sparkplug and not rejects.isEmpty()):
             batch.append("reject", rejects)
         beside, made_of = batch.lake.state("reject"), batch.made_of
         if made_of is not None and beside is not None:
@@ -43,6 +45,23 @@ def _take(batch: Batch) -> None:
     finally:
         rows.unpersist()
         decoded.unpersist()
+
+
+def _as_rejected(batch: Batch, rows: DataFrame) -> DataFrame:
+    """`rows` without the messages that an attempt which died has rejected; what it did not reject and is not readable
+    now is rejected as well. A schema may have been registered between the two, or removed, or a gateway have told its
+    time: a message that is a reject and readings, too, would be read again and be there twice, and one that is neither
+    would be lost."""
+    there = batch.lake.read("reject")
+    whole = there.where(F.col("metric") == "").select(*MESSAGE)
+    rows = rows.join(whole, list(MESSAGE), "left_anti").select(*rows.columns)
+    value = [*MESSAGE, "metric"]
+    more = readings.rejects(rows).join(there.select(*value), value, "left_anti").localCheckpoint()
+    if not more.isEmpty():
+        marker = batch.markers["reject"]
+        again = replace(marker, application=f"{marker.application}/again", begin=None)
+        batch.lake.append("reject", more.select(*schemas.REJECT.columns.names), again)
+    return rows
 
 
 def _named(batch: Batch, decoded: DataFrame) -> DataFrame:

@@ -16,13 +16,11 @@ goes on: a marker that another one has moved since the rejects were read refuses
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
 from typing import TYPE_CHECKING, NamedTuple
 
-import msgspec
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark import delta_log, registry
@@ -107,11 +105,10 @@ class ByHand:
 
 
 def _due(lake: Lake, rejects: State) -> Sequence[tuple[Chosen, Transaction]]:
-    schemas = registry.registered(lake.at("payload_schemas"))
-    known = hashlib.sha256(msgspec.json.encode(schemas)).hexdigest()[:16]
     marks = []
-    if schemas:
-        marks.append((Chosen(), Transaction(f"replay-schemas@{known}/{rejects.id}", 1)))
+    schemas = lake.state("payload_schemas")
+    if schemas is not None:  # by version: of a schema that was removed and comes again are the messages between, too
+        marks.append((Chosen(), Transaction(f"replay-schemas@{schemas.id}/{rejects.id}", schemas.version)))
     born = lake.state("sparkplug_births")
     if born is not None and born.version > 0:  # in most lakes no birth ever lands
         marks.append((Chosen(reasons.NO_BIRTH), Transaction(f"replay-births@{born.id}/{rejects.id}", born.version)))

@@ -149,6 +149,45 @@ def test_what_has_moved_is_not_read_again_when_a_pass_was_stopped_before_it_coul
     assert table(lake, "reject", "address") == [("b/x",)]
 
 
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+def test_what_an_attempt_rejected_that_died_is_no_reading_of_the_next_one(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A schema is registered between the two, and another one removed."""
+    registry.register(lake.at("payload_schemas"), PayloadSchema("b/+", "text"), NOW)
+    land(lake, message(0, address="a/x", body=b"up"), message(1, address="b/x", body=b"down"), message(2, body=b"7"))
+    append = Lake.append
+
+    def dies(self: Lake, name: str, *rest: Any) -> bool:
+        if name == "readings":
+            raise RuntimeError("power cut")
+        return append(self, name, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Lake, "append", dies)
+        with pytest.raises(RuntimeError, match="power cut"):
+            readings_job.JOB.run(lake.for_job())
+    assert table(lake, "reject", "address") == [("a/x",)]
+    registry.register(lake.at("payload_schemas"), PayloadSchema("a/+", "text"), NOW + timedelta(seconds=1))
+    registry.remove(lake.at("payload_schemas"), "b/+", None, NOW + timedelta(seconds=2))
+    for _ in range(2):
+        run(lake, "readings")
+        assert table(lake, "readings", "address") == [("a/x",), ("load/cpu",)]
+        assert table(lake, "reject", "address") == [("b/x",)]
+    registry.register(lake.at("payload_schemas"), PayloadSchema("b/+", "text"), NOW + timedelta(seconds=3))
+    run(lake, "readings")
+    assert table(lake, "readings", "address") == [("a/x",), ("b/x",), ("load/cpu",)]
+    assert table(lake, "reject") == []
+    registry.remove(lake.at("payload_schemas"), "b/+", None, NOW + timedelta(seconds=4))
+    land(lake, message(2, address="b/x", body=b"up"))
+    run(lake, "readings")
+    assert table(lake, "reject", "address") == [("b/x",)]
+    registry.register(lake.at("payload_schemas"), PayloadSchema("b/+", "text"), NOW + timedelta(seconds=5))
+    run(lake, "readings")
+    assert table(lake, "reject") == []
+
+
 def _mixed(lake: Lake) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
     """Two messages of which a value can be read, and one cannot, once they are known for JSON; what becomes of them."""
     body = b'{"t": 1, "u": 1e999}'
