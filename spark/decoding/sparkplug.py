@@ -5,7 +5,8 @@ Topic: `spBv1.0/<group>/<NBIRTH|NDATA|NDEATH|DBIRTH|DDATA|DDEATH>/<node>[/<devic
 follows leaves out: then the value comes out with its `alias` and no metric. Which birth names it is found out where the
 births are (`transforms.births`), as one message knows nothing of another.
 
-Births and deaths are themselves a value: `online`, 1 or 0, as the specification's STATE messages call it.
+Births and deaths are themselves a value: `online`, 1 or 0, as the specification's STATE messages call it. The death of
+a node is the will it left with its server when it connected: the time in it is that of the birth.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ STATE: Final = f"{NAMESPACE}/STATE/"
 BIRTHS: Final = ("NBIRTH", "DBIRTH")
 DATA: Final = ("NDATA", "DDATA")
 DEATHS: Final = ("NDEATH", "DDEATH")
+WILL: Final = "NDEATH"
 COMMANDS: Final = ("NCMD", "DCMD")
 ONLINE: Final = "online"
 _COMPRESSED: Final = "SPBV1.0_COMPRESSED"
@@ -69,7 +71,7 @@ def values(body: bytes, address: str) -> list[Value]:
         raise Unreadable(reasons.NOT_SPARKPLUG) from None
     if payload.uuid == _COMPRESSED:
         raise Unreadable(reasons.SPARKPLUG_COMPRESSED)
-    told_us = _microseconds(payload.timestamp) if payload.HasField("timestamp") else None
+    told_us = _microseconds(payload.timestamp) if payload.HasField("timestamp") and kind != WILL else None
     found: list[Value] = []
     if kind not in DATA:
         state = scalar(ONLINE, kind in BIRTHS, told_us)
@@ -77,7 +79,7 @@ def values(body: bytes, address: str) -> list[Value]:
     for value in _metrics(payload.metrics, "", 0, told_us):
         if len(found) == VALUES_MAX:
             raise Unreadable(reasons.TOO_MANY)
-        found.append(value._replace(device=subject))
+        found.append(value._replace(device=subject, time_us=None if kind == WILL else value.time_us))
     if not found:
         raise Unreadable(reasons.NO_VALUES)
     return found

@@ -113,6 +113,8 @@ def test_data_types(fields: tuple[tuple[int, int]], value: float | None, text: s
 
 def test_deaths_templates_and_values_without_a_column() -> None:
     assert read(payload(metric("bdSeq", (4, 8), (11, 5))), NODE.format("NDEATH"))[0][:3] == ("online", 0.0, "false")
+    will = payload(metric("bdSeq", (3, AT_MS), (4, 8), (11, 5)))
+    assert [one.time_us for one in read(will, NODE.format("NDEATH"))] == [None, None], "it was written at the birth"
     assert read(payload(), DEVICE.format("DDEATH")) == [
         Value("online", 0.0, "false", None, AT_US, None, "plant/press/motor")
     ]
