@@ -22,6 +22,7 @@ def joined(
     first, last = ends
     order = Window.partitionBy(*key).orderBy(first, last)
     before = F.max(last).over(order.rowsBetween(Window.unboundedPreceding, -1))
-    starts = stretches.withColumn("starts", F.when(F.col(first) > before + reach, 1).otherwise(0))
+    # Taken from the first, not added to the last: a sequence may be the highest there is.
+    starts = stretches.withColumn("starts", F.when(F.col(first) - reach > before, 1).otherwise(0))
     numbered = starts.withColumn("island", F.sum("starts").over(order.rowsBetween(Window.unboundedPreceding, 0)))
     return numbered.groupBy(*key, "island").agg(*columns).drop("island")
