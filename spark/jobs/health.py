@@ -27,7 +27,7 @@ JOB = Job(
     "health",
     "battery, silence, reboots, clock and radio of each device",
     (
-        Following("device_days", "readings", ("device_days",), revision=2, take=_take),
+        Following("device_days", "readings", ("device_days",), revision=3, take=_take),
         Snapshot("device_health", ("device_days",), ("device_health",), revision=1, frames=_frames),
     ),
 )

@@ -52,18 +52,24 @@ FOLD = {
 def days(readings: DataFrame) -> DataFrame:
     """One row per device and day of reception, as table `device_days` has them.
 
-    Battery sums are those of a straight line, of days since the day began. `ahead_s`: how far the device's clock is
-    ahead of its gateway's at least, of readings with a time of their own. `boots`: seconds since 1970. What a wrong
-    clock of a gateway says of reception is not believed: it is then when they landed.
+    Battery sums are those of a straight line, of days since the day began: below 0 where a device sends later what it
+    measured. `ahead_s`: how far the device's clock is ahead of its gateway's at least, of readings with a time of their
+    own. `boots`: seconds since 1970. What a wrong clock of a gateway says of reception is not believed: it is then when
+    they landed.
     """
     metric, value = F.col("metric"), F.col("value")
     of_battery = metric.rlike(_BATTERY) & value.isNotNull()
     battery = F.when(of_battery, value)
-    at = F.when(of_battery, F.pmod(F.unix_micros("event_time") / 1e6, F.lit(_DAY_S)) / _DAY_S)
     of_device = F.col("time_source") != "gateway"
     ahead = F.when(of_device, (F.unix_micros("event_time") - F.unix_micros("received_at")) / 1e6)
     # Of a gateway whose clock was wrong: a day that has not come would be its newest for ever, and hide all others.
     received = F.when(believable(F.col("received_at")), F.col("received_at")).otherwise(F.col("ingested_at"))
+    begin = F.unix_micros(F.date_trunc("day", received))
+    since = (F.unix_micros("event_time") - begin) / (1e6 * _DAY_S)
+    # What a wrong clock says would be years away, and outweigh all others.
+    at = F.when(
+        of_battery, F.when(F.abs(since) <= DAYS, since).otherwise((F.unix_micros(received) - begin) / (1e6 * _DAY_S))
+    )
     dated = readings.withColumn("received_at", received).withColumn("event_date", F.to_date("received_at"))
     # Counted apart: else everything else is first added up for each message, of which there are many.
     messages = (

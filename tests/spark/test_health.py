@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark import schemas
-from spark.transforms import health, slo
+from spark.transforms import health, ranges, slo
 from tests.spark.lakes import START, message
 from tests.spark.test_jobs import land, run, table
 
@@ -62,6 +62,31 @@ def test_what_readings_say_of_a_device(frame: Make) -> None:
     assert quiet["missed"] == 116
     assert (quiet["battery"], quiet["battery_per_day"], quiet["boots"], quiet["rssi"]) == (None, None, 0, None)
     assert (found["short"]["battery"], found["short"]["battery_per_day"]) == (8.0, None)
+
+
+def test_a_battery_that_is_sent_days_later_falls_as_it_did(frame: Make) -> None:
+    """A device keeps what it measured and sends it at once: all received on one day, each at its own time."""
+    at = START + 6 * DAY
+    rows = [
+        reading("battery", 4.0 - 0.01 * n, at, event_time=START + n * DAY, sequence=n, time_source="device")
+        for n in range(6)
+    ]
+    rows += [reading("battery", 4.0, at, device="odd", event_time=START - 9_000 * DAY, suspect=True)]
+    (one, odd) = sorted(health.health(health.days(frame("readings", *rows))).collect(), key=lambda row: row["device"])
+    assert (one["battery"], one["battery_per_day"]) == (pytest.approx(3.95), pytest.approx(-0.01))
+    assert (odd["battery"], odd["battery_per_day"]) == (4.0, None)
+
+
+def test_the_highest_sequence_there_is_joins_what_touches_it(frame: Make) -> None:
+    highest = (1 << 63) - 1
+    key = {"tenant": "t", "gateway": "g", "epoch": "e", "address": "a", "rows": 1}
+    spans = ((highest, highest), (highest - 1, highest - 1), (highest - 1, highest), (0, 0))
+    rows = [key | {"first_sequence": first, "last_sequence": last} for first, last in spans]
+    found = ranges.joined(frame("landed_ranges", *rows)).collect()
+    assert sorted((row["first_sequence"], row["last_sequence"], row["rows"]) for row in found) == [
+        (0, 0, 1),
+        (highest - 1, highest, 3),
+    ]
 
 
 def test_a_day_that_has_not_come_is_none(frame: Make) -> None:
