@@ -158,6 +158,11 @@ class DurableSubscription:
         return all(part.idle_now for part in self.parts)
 
     @property
+    def owes_nothing(self) -> bool:
+        """All that was committed is settled, or given up."""
+        return not any(_owes(part) for part in self.parts)
+
+    @property
     def at_rest(self) -> bool:
         """Nobody holds it, and all that is known of it is on disk: another object may serve it later."""
         written = self.made is None or (self.made.decided and self.made.error is None)
@@ -166,6 +171,12 @@ class DurableSubscription:
     def settle(self, consumer: Consumer, first: int, last: int, outcome: Outcome) -> None:
         """Deliveries carry the part they came from; settle there."""
         raise TypeError("settle on the subscription a delivery was made for")
+
+
+def _owes(part: LogSubscription) -> bool:
+    """Something that was committed waits, is with a consumer, or is on its way to the dead letters."""
+    waits = part.backlog or part.outstanding or not part.dead_lettering.is_at_rest
+    return bool(waits) or part.lowest < part.window.end
 
 
 def consumers_of(subscriptions: Iterable[DurableSubscription]) -> int:

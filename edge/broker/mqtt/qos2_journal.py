@@ -76,6 +76,15 @@ class Qos2Journal:
         return over and not (self._unwritten or self._recovered)
 
     @property
+    def resuming(self) -> bool:
+        """There are exchanges that a restart interrupted, whose messages have not been delivered again yet."""
+        return bool(self._recovered)
+
+    def resumes(self, log: int, position: int) -> bool:
+        """The exchange of this message was interrupted by a restart, and goes on once it is delivered again."""
+        return (log, position) in self._recovered
+
+    @property
     def at_rest(self) -> bool:
         """The record is empty, on disk too."""
         return not (self._unwritten or self._done or self._recovered)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import repeat
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -15,6 +16,7 @@ import msgspec
 from bridge.message import AMQP, QOS_MASK, RETAIN, Run, Stored
 from edge.broker.delivery import LogSubscription
 from edge.broker.delivery.consumer_group import SETTLED
+from edge.broker.delivery.durable import DurableSubscription
 from edge.broker.delivery.pattern import Joinable
 from edge.broker.message.mqtt_translator import MqttTranslator
 from edge.broker.model.addresses import AddressType
@@ -71,9 +73,10 @@ class Subscriber(Consumer):
     __slots__ = ("competes", "durable", "identifiers", "kept", "kind", "live", "name", "overlaps", "request", "session")
 
     def __init__(self, session: Session, request: SubscriptionRequest, identifier: int, *, kept: bool) -> None:
-        """`kept`: messages wait for it while the client is away (decided when it is made, for its life)."""
+        """`kept`: messages wait for it while the client is away."""
         self.name = session.client_id
         self.kept = kept
+        """As it was made, also when its QoS has become 0, until it `owes_nothing`."""
         self.kind = AddressType.TOPIC
         """What it was joined to."""
         self.competes = False
@@ -95,6 +98,12 @@ class Subscriber(Consumer):
         return self.request.filter.startswith(SHARE)
 
     @property
+    def owes_nothing(self) -> bool:
+        """Its QoS was higher and is 0, and all that came meanwhile is delivered: nothing has to be kept for it."""
+        durable = self.durable if self.kept and self.request.qos == 0 else None
+        return isinstance(durable, DurableSubscription) and durable.owes_nothing
+
+    @property
     def credit(self) -> int:
         attachment = self.session.attachment
         if attachment is None or attachment.congested:
@@ -103,7 +112,7 @@ class Subscriber(Consumer):
         if turn is not None and turn.over:
             self.session.starve(self)
             return 0
-        if self.request.qos == 0:
+        if self.request.qos == 0 and not self.session.resuming:
             return UNLIMITED
         window = attachment.connection.window
         if window <= 0:
@@ -206,7 +215,10 @@ class Subscriber(Consumer):
         attachment = session.attachment
         if attachment is None:
             raise LookupError(f"{self.name}: delivery without a connection")
-        for run in runs:
+        parts: Iterable[tuple[Run, int]] = zip(runs, repeat(qos_max), strict=False)
+        if qos_max < 2 and self.kept and session.resuming and isinstance(subscription, LogSubscription):
+            parts = self._resumed(subscription, qos_max, position, runs)
+        for run, qos_most in parts:
             last = position + len(run.bodies) - 1
             left = session.lifetime.left(run) if EXPIRY_IDENTIFIER in run.properties else run
             if left is None:
@@ -214,7 +226,7 @@ class Subscriber(Consumer):
                     subscription.settle(self, position, last, Outcome.ACCEPTED)
                     position = last + 1
                 continue
-            qos = min(left.flags & QOS_MASK, qos_max)
+            qos = min(left.flags & QOS_MASK, qos_most)
             token = Token(subscription, position, self)
             if qos == 2 and self.kept and isinstance(subscription, LogSubscription):
                 delivery = Delivery(left, qos, retain, token, identifiers, kept=True)
@@ -231,6 +243,17 @@ class Subscriber(Consumer):
                 subscription.settle(self, position, last, Outcome.ACCEPTED)
             position = last + 1
         attachment.flush_soon()
+
+    def _resumed(
+        self, subscription: LogSubscription, qos_max: int, position: int, runs: Sequence[Run]
+    ) -> Iterator[tuple[Run, int]]:
+        """Each message, and under which QoS it goes at most: what a restart interrupted ends under QoS 2 as it began,
+        whatever the subscription has become since. The client may have handed it on."""
+        for run in runs:
+            for i in range(len(run.bodies)):
+                resumes = self.session.journal.resumes(subscription.log, position + i)
+                yield run.part(i, i + 1), 2 if resumes else qos_max
+            position += len(run.bodies)
 
 
 class Token(NamedTuple):
@@ -317,6 +340,11 @@ class Session:
         if self._journal is None:
             self._journal = Qos2Journal(self.state, lambda: self._common.journal_changed(self))
         return self._journal
+
+    @property
+    def resuming(self) -> bool:
+        """Exchanges of QoS 2 that a restart interrupted go on when their messages are delivered again."""
+        return self._journal is not None and self._journal.resuming
 
     @property
     def overlaps(self) -> Overlaps:

@@ -191,6 +191,8 @@ class SessionRegistry:
         session.clear_merged()
         session.release_group(ended=False)
         for subscriber in session.all_subscribers:
+            if subscriber.owes_nothing:
+                self._unjoin_durable(subscriber)
             if subscriber.durable is not None:
                 self._router.leave_for_now(subscriber, subscriber.durable)
             if subscriber.live is not None:
@@ -223,19 +225,18 @@ class SessionRegistry:
 
     def subscribe(self, session: Session, request: SubscriptionRequest, identifier: int) -> tuple[Subscriber, bool]:
         """Add or replace a subscription; returns it and whether it is new. The caller saves. Raises AddressError."""
-        old = session.subscribers.get(request.filter)
-        if old is not None and old.request.qos == request.qos and old.request.no_local == request.no_local:
-            # the same but for how it is delivered: what is in flight stays in flight
+        old, kept = session.subscribers.get(request.filter), session.durable and request.qos > 0
+        if old is not None and old.request.no_local == request.no_local and (old.kept or not kept):
+            # the same but for how it is delivered: what is in flight stays in flight, what waits goes on waiting
             old.request = request
             old.identifiers = (identifier,) if identifier else ()
             session.subscriptions_changed(request.filter)
             if old.overlaps:
                 self._router.forget_routes()
             return old, False
-        subscriber = Subscriber(session, request, identifier, kept=session.durable and request.qos > 0)
+        subscriber = Subscriber(session, request, identifier, kept=kept)
         if old is not None:
-            forget = request.qos == 0 and not request.filter.startswith(SHARE_PREFIX)
-            self._leave(old, forget=forget, finish=True)
+            self._leave(old, forget=False, finish=True)  # no message is lost due to replacing it [MQTT-3.8.4-4]
         try:
             self._join(subscriber)
         except AddressError:
@@ -348,10 +349,12 @@ class SessionRegistry:
             self._join_group(subscriber, share, pattern)
             return
         options = SubscribeOptions(qos=request.qos, no_local=request.no_local)
+        name = _durable_name(session, share, pattern)
+        if share is None and name in self._router.durable_subscriptions:
+            subscriber.kept = True  # of a higher QoS before: it goes on until what that was owed is delivered
         if not subscriber.kept:
             subscriber.live = self._router.subscribe(subscriber, pattern, options)
             return
-        name = _durable_name(session, share, pattern)
         options = msgspec.structs.replace(options, durable_name=name)
         subscriber.durable = self._router.subscribe(subscriber, pattern, options)
         if not is_topic:
@@ -366,6 +369,12 @@ class SessionRegistry:
         for joined in (subscriber.durable, subscriber.live):
             if joined is not None:
                 self._router.unsubscribe(subscriber, joined, forget=forget, keep=keep)
+
+    def _unjoin_durable(self, subscriber: Subscriber) -> None:
+        """Messages wait for it no longer while its client is away."""
+        if subscriber.durable is not None:
+            self._router.unsubscribe(subscriber, subscriber.durable, forget=True)
+        subscriber.durable, subscriber.kept = None, False
 
     def _join_again(self, subscriber: Subscriber) -> None:
         """As `_join`; a subscription that cannot be any more (there are as many consumers as may be) ends."""
@@ -437,9 +446,11 @@ class SessionRegistry:
         last = self._leave_group(subscriber)
         keep = finish and not (subscriber.shared and forget and last)
         self._unjoin(subscriber, forget=forget and last, keep=keep)
-        if forget and last and subscriber.durable is None and subscriber.kept:
-            # restored and never connected since: the durable subscription is there without being joined
-            self._router.forget(_durable_name(subscriber.session, *_split_share(subscriber.request.filter)))
+        if forget and last and subscriber.durable is None:
+            # restored and never connected since: the durable subscription may be there without being joined
+            name = _durable_name(subscriber.session, *_split_share(subscriber.request.filter))
+            if name in self._router.durable_subscriptions:
+                self._router.forget(name)
 
     def _end(self, session: Session) -> None:
         """Forget the session and everything kept for it; a delayed will waits no longer (section 3.1.3.2.2)."""

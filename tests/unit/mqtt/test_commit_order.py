@@ -106,6 +106,7 @@ class Peer:
         version: int = 5,
         clean_start: bool = False,
         expiry_s: int = 100,
+        receive_maximum: int | None = None,
         waits: bool = False,
     ) -> None:
         """`waits`: for its CONNACK, which the test looks at."""
@@ -119,7 +120,8 @@ class Peer:
             self.connection,
             Common(site.router, site.sessions, lambda: 0.0, interception=site.interception),
         )
-        block = Properties(session_expiry_interval_s=expiry_s) if version == 5 else NONE
+        block = Properties(session_expiry_interval_s=expiry_s, receive_maximum=receive_maximum)
+        block = block if version == 5 else NONE
         self.send(p.Connect(client_id, version, clean_start, properties=block))
         if not waits:
             site.settle()

@@ -1,0 +1,167 @@
+"""SUBSCRIBE again with another QoS: no message is lost due to replacing the subscription [MQTT-3.8.4-4]."""
+
+from __future__ import annotations
+
+import pytest
+
+from edge.broker.mqtt import packets as p
+from edge.broker.mqtt.events import SubscriptionRequest
+from tests.unit.mqtt.test_commit_order import Peer, Site
+from tests.unit.mqtt.test_resting_sessions import away
+
+
+def request(qos: int, *, no_local: bool = False) -> SubscriptionRequest:
+    return SubscriptionRequest("topic/#", qos, no_local, retain_handling=2)
+
+
+def subscribe(site: Site, peer: Peer, qos: int, *, no_local: bool = False) -> list[p.Publish]:
+    """Returns what came since the last time."""
+    peer.send(p.Subscribe(7, (request(qos, no_local=no_local),)))
+    site.settle()
+    return received(site, peer)
+
+
+def received(site: Site, peer: Peer) -> list[p.Publish]:
+    site.settle()
+    return [each for each in peer.sent() if isinstance(each, p.Publish)]
+
+
+def publish(site: Site, *bodies: bytes, qos: int = 1) -> None:
+    sender = Peer(site, "sender")
+    for packet_id, body in enumerate(bodies, 1):
+        sender.send(p.Publish("topic/1", body, qos, packet_id=packet_id))
+    site.settle()
+    sender.lose()
+
+
+def full(site: Site, qos: int = 1) -> tuple[Peer, list[p.Publish]]:
+    """A client that has as much in flight as it takes, and nine messages that wait; what it was sent."""
+    peer = Peer(site, receive_maximum=2)
+    subscribe(site, peer, qos)
+    publish(site, *(b"%d" % n for n in range(11)), qos=qos)
+    sent = received(site, peer)
+    assert [each.payload for each in sent] == [b"0", b"1"]
+    return peer, sent
+
+
+def kept(site: Site) -> list[tuple[int, int]]:
+    """Of each durable subscription, what waits and what is with its consumer."""
+    return [(each.backlog, each.outstanding) for each in site.router.durable_subscriptions.figures()]
+
+
+WAITING = [b"%d" % n for n in range(2, 11)]
+
+
+@pytest.mark.parametrize("no_local", [False, True])
+def test_what_waits_is_delivered_under_qos_0(no_local: bool) -> None:
+    site = Site()
+    peer, sent = full(site)
+    assert [(each.payload, each.qos) for each in subscribe(site, peer, 0, no_local=no_local)] == [
+        (body, 0) for body in WAITING
+    ]
+    assert kept(site) == [(0, 2)]  # what is in flight is the client's to complete
+    peer.send(*(p.PubAck(each.packet_id) for each in sent))
+    site.settle()
+    assert kept(site) == [(0, 0)]
+
+
+@pytest.mark.parametrize("restart", [False, True])
+@pytest.mark.parametrize("resting", [False, True])
+def test_what_a_client_left_behind_under_qos_0_is_there_when_it_comes_back(restart: bool, resting: bool) -> None:
+    site = Site()
+    peer, _ = full(site)
+    peer.driver.congested = True  # it does not read: nothing is delivered under QoS 0 either
+    assert subscribe(site, peer, 0) == []
+    peer.lose()
+    if restart:
+        site.settle()
+        site.start()
+    if resting:
+        away(site)
+    back = Peer(site)
+    again = received(site, back)
+    assert [each.payload for each in again if each.qos == 0][-9:] == WAITING
+    assert {each.payload for each in again} == {b"%d" % n for n in range(11)}
+
+
+def test_nothing_is_kept_any_more_once_all_was_delivered() -> None:
+    site = Site()
+    peer, sent = full(site)
+    subscribe(site, peer, 0)
+    peer.send(*(p.PubAck(each.packet_id) for each in sent))
+    site.settle()
+    peer.lose()
+    site.settle()
+    assert kept(site) == []
+    publish(site, b"nobody is there")
+    back = Peer(site)
+    assert received(site, back) == []
+    publish(site, b"now")
+    assert [(each.payload, each.qos) for each in received(site, back)] == [(b"now", 0)]
+
+
+def test_a_session_that_ends_keeps_nothing_of_it() -> None:
+    site = Site()
+    peer, _ = full(site)
+    peer.driver.congested = True
+    subscribe(site, peer, 0)
+    peer.lose()
+    site.settle()
+    site.start()
+    assert kept(site) == [(11, 0)]
+    site.sessions.tick(1.0)
+    away(site, 102.0)
+    assert (len(site.sessions), kept(site)) == (0, [])
+
+
+def test_a_shared_subscription_of_qos_0_ends_with_a_session_that_never_came_back() -> None:
+    site = Site()
+    peer = Peer(site)
+    peer.send(p.Subscribe(1, (SubscriptionRequest("$share/g/topic/#", 0),)))
+    site.settle()
+    peer.lose()
+    site.settle()
+    site.start()
+    assert kept(site) == [(0, 0)]
+    site.sessions.tick(1.0)
+    away(site, 102.0)
+    assert (len(site.sessions), kept(site)) == (0, [])
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+@pytest.mark.parametrize("released", [False, True])
+def test_an_exchange_of_qos_2_ends_as_it_began_over_a_restart(qos: int, released: bool) -> None:
+    """The client may have handed the message on: it must not come again as another one."""
+    site = Site()
+    peer, sent = full(site, 2)
+    if released:
+        peer.send(p.PubRec(sent[0].packet_id))
+        site.settle()
+    peer.driver.congested = True
+    subscribe(site, peer, qos)
+    peer.lose()
+    site.settle()
+    site.start()
+    back = Peer(site)
+    site.settle()
+    packets = back.sent()
+    again = [each for each in packets if isinstance(each, p.Publish)]
+    expected = [(each.payload, 2, True) for each in (sent[1:] if released else sent)]
+    assert [(each.payload, each.qos, each.dup) for each in again[: len(expected)]] == expected
+    assert [(each.payload, each.qos) for each in again[len(expected) :]] == [(body, qos) for body in WAITING]
+    assert [each for each in packets if isinstance(each, p.PubRel)] == [p.PubRel(sent[0].packet_id)] * released
+    rest = [each.packet_id for each in sent]
+    back.send(*(p.PubRec(each) for each in (rest[1:] if released else rest)))
+    site.settle()
+    back.send(*(p.PubComp(each) for each in rest), *(p.PubAck(each.packet_id) for each in again if each.qos == 1))
+    site.settle()
+    assert kept(site) == [(0, 0)]
+
+
+def test_what_waits_in_memory_for_a_session_that_is_not_kept_stays() -> None:
+    site = Site()
+    peer = Peer(site, expiry_s=0, receive_maximum=2)
+    subscribe(site, peer, 1)
+    publish(site, *(b"%d" % n for n in range(11)))
+    assert len(received(site, peer)) == 2
+    assert [(each.payload, each.qos) for each in subscribe(site, peer, 0)] == [(body, 0) for body in WAITING]
