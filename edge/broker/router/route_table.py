@@ -7,7 +7,7 @@ from collections.abc import Callable
 from edge.broker.limits import ADDRESS_REMEMBERED_CHARACTERS_MAX, NAMES_REMEMBERED_MAX
 from edge.broker.model.addresses import AddressRule, AddressType
 from edge.broker.model.authorization import TEMPORARY_PREFIX, is_temporary
-from edge.broker.model.interfaces import AddressError, Refusal
+from edge.broker.model.interfaces import AddressError, Origin, Refusal
 from edge.broker.model.remembered_names import RememberedNames
 from edge.broker.retention.quotas import Account, Quotas
 from edge.broker.router.configured import ConfiguredAddresses
@@ -15,6 +15,7 @@ from edge.broker.router.logs import Logs
 from edge.broker.router.routes import (
     AnycastRoute,
     MulticastRoute,
+    OwnRoute,
     QueueRoute,
     RefusingRoute,
     Route,
@@ -79,6 +80,13 @@ class RouteTable:
         self._subscriptions = subscriptions
         self._logs = logs
         self._quotas = quotas
+        self._owners: dict[str, Origin] = {}
+        """Who alone may send, by what the addresses begin with."""
+
+    def reserve(self, prefix: str, owner: Origin) -> None:
+        """From now on this origin alone sends to addresses that begin with `prefix`, which ends with a slash."""
+        self._owners[prefix] = owner
+        self.made.clear()
 
     def make(self, address: str, user: str) -> Route:
         """The route of an address, as things are now; `user` makes what it needs."""
@@ -86,6 +94,8 @@ class RouteTable:
         if route is None:
             try:
                 route = self._route(address, user)
+                owner = self._owner(address)
+                route = route if owner is None else OwnRoute(route, owner)
             except AddressError as error:
                 return RefusingRoute(error.refusal)
         self.made.note(address, route)
@@ -98,12 +108,18 @@ class RouteTable:
         if known:
             return known
         levels = address.split("/")
-        if address.startswith(TEMPORARY_PREFIX) or self._addresses.table.rule(address).type is not AddressType.TOPIC:
+        if address.startswith(TEMPORARY_PREFIX) or self._owner(address) is not None:
+            return ""
+        if self._addresses.table.rule(address).type is not AddressType.TOPIC:
             return ""
         table, subscriptions = self._addresses.table, self._subscriptions
         parts = (table, subscriptions.durable, subscriptions.live)
         count = max(part.deciding_levels(address) for part in parts)
         return "/".join([*levels[:count], ""]) if count < len(levels) else ""
+
+    def _owner(self, address: str) -> Origin | None:
+        """Who alone may send to an address; None: whoever has the right."""
+        return next((owner for prefix, owner in self._owners.items() if address.startswith(prefix)), None)
 
     def _route(self, address: str, user: str) -> Route:
         rule, competing, live = (

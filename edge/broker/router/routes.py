@@ -154,6 +154,22 @@ class TemporaryRoute(Route):
         sink.answers.accept(origin, tokens)
 
 
+class OwnRoute(Route):
+    """One origin alone may send; everybody else is refused, whatever rights they have."""
+
+    __slots__ = ("_owner", "_route")
+
+    def __init__(self, route: Route, owner: Origin) -> None:
+        self._route = route
+        self._owner = owner
+
+    def publish(self, sink: PublishSink, origin: Origin, run: Run, tokens: Sequence[int]) -> None:
+        if origin is self._owner:
+            self._route.publish(sink, origin, run, tokens)
+        else:
+            sink.answers.refuse(origin, tokens, Refusal.NOT_AUTHORIZED)
+
+
 class RefusingRoute(Route):
     """Names nobody publishes to: the broker's own, and those of subscriptions, which get what comes to their topic."""
 

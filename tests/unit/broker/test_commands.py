@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from bridge.command import Command, Receipt, ReceiptDocument, message
+from bridge.command import Command, Receipt, ReceiptDocument, message, receipt_body
 from bridge.forwarders.inbox import Incoming
 from bridge.forwarders.outcome import Outcome as Answer
+from bridge.message import Run
 from bridge.plain import parse
 from edge.broker.configuration import AddressConfiguration, BrokerConfiguration, Connector, EndpointHost
 from edge.broker.hono.hub_commands import HubCommandAddresses
@@ -21,6 +22,7 @@ from edge.broker.router.commands.inbox import CommandInbox
 from edge.broker.router.commands.receipts import CommandReceipts
 from edge.broker.router.known_names import KnownNames
 from edge.broker.store.errors import StoreFull
+from tests.unit.broker import test_promises
 from tests.unit.broker.test_promises import Site
 
 HUB = Connector(name="hub", hosts=(EndpointHost(host="127.0.0.1", port=1),))
@@ -64,6 +66,14 @@ class Gateway(Site):
         self.settle_down()
         documents = [msgspec.json.decode(body, type=ReceiptDocument) for body, _ in self.hub.got]
         return [(each.command, each.receipt.value) for each in documents]
+
+
+class Sender(test_promises.Origin):
+    def __init__(self) -> None:
+        self.refusals: list[Refusal] = []
+
+    def refused(self, tokens: Sequence[int], why: Refusal) -> None:
+        self.refusals += [why] * len(tokens)
 
 
 def test_a_command_is_in_its_queue_before_the_hub_hears_so_and_once() -> None:
@@ -171,3 +181,22 @@ def test_a_device_of_the_device_api_has_hono_s_queue() -> None:
     assert addresses.queue("4711") == "command/ACME/4711"
     assert addresses.device("command/ACME/4711") == "4711"
     assert addresses.reply("4711") == "command_response/ACME/hub"
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+def test_nobody_else_makes_receipts(qos: int) -> None:
+    """A client with the right to send there would say of others' commands what it likes."""
+    gateway = Gateway()
+    gateway.command()
+    device = gateway.consumer("command/pump7")
+    for _ in range(2):  # the second time the route is known
+        sender = Sender()
+        forged = receipt_body("a1", Receipt.REJECTED, "forged")
+        gateway.router.publish(sender, Run("command-receipt/pump7", "other", qos, b"", [forged]), (1,) * qos)
+        gateway.settle_down()
+        assert sender.refusals == [Refusal.NOT_AUTHORIZED] * qos
+        assert gateway.router.column("command-receipt/pump7", qos) is None
+        assert gateway.router.prefix("command-receipt/pump7") == ""
+    assert gateway.told == []
+    device.answer(Outcome.ACCEPTED)
+    assert gateway.told == [("a1", "delivered")]

@@ -59,6 +59,7 @@ class CommandReceipts(Origin):
         """Those that were refused, or were in the small state at the start."""
         self._kept = set(self._waiting)
         """Numbers of those that the small state has."""
+        router.routes.reserve(f"{RECEIPTS}/", self)  # a client that may send there could speak for other devices
         router.deadletters.listeners.append(self._given_up)
         router.queues.watched_by(self._watch)
         router.tick_listeners.add(self._try_again)
