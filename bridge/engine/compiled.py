@@ -17,7 +17,7 @@ from bridge import libraries
 from bridge.engine.link import Link
 from bridge.engine.loops import TOLD, Batches, Groups, Loops, Read, Taken, look_for_transfer
 from bridge.engine.proton import read_remote_state, write_local_state
-from bridge.engine.states import Condition, State
+from bridge.engine.states import Detail, State
 from bridge.engine.transport import Transport
 
 SOURCE = libraries.ROOT / "bridge/engine/loops.c"
@@ -221,7 +221,7 @@ class CompiledLoops(Loops):
         """See `Loops`."""
         return self._credit(link._address)  # type: ignore[no-any-return]
 
-    def settle(self, link: Link, deliveries: Iterable[int], state: State, condition: Condition | None) -> None:
+    def settle(self, link: Link, deliveries: Iterable[int], state: State, detail: Detail) -> None:
         """See `Loops`."""
         if state is _STATE_ACCEPTED or state is _STATE_RELEASED:  # no fields
             link._deliveries.unsettled -= self._settle(link._unsettled, deliveries, state)
@@ -231,7 +231,7 @@ class CompiledLoops(Loops):
             if delivery:
                 link._deliveries.unsettled -= 1
                 pn = ffi.cast(_DELIVERY_POINTER, delivery)
-                write_local_state(pn, state, condition)
+                write_local_state(pn, state, detail)
                 lib.pn_delivery_settle(pn)
 
     def send(self, link: Link, first_tag: int, messages: Sequence[bytes], *, settled: bool) -> None:

@@ -15,7 +15,7 @@ from cproton import ffi, lib
 from bridge.engine.link import Link
 from bridge.engine.links import HANDLERS
 from bridge.engine.proton import SCRATCH_BYTES, address_of, read_remote_state, scratch, write_local_state
-from bridge.engine.states import Condition, Detail, State
+from bridge.engine.states import Detail, State
 from bridge.engine.transport import Transport
 from bridge.sections import usual_bodies
 
@@ -100,7 +100,7 @@ class Loops(ABC):
         """Take every complete message of an open link: (deliveries taken, bytes of the largest, whole or not)."""
 
     @abstractmethod
-    def settle(self, link: Link, deliveries: Iterable[int], state: State, condition: Condition | None) -> None:
+    def settle(self, link: Link, deliveries: Iterable[int], state: State, detail: Detail) -> None:
         """See `Engine.settle`; the link is open."""
 
     @abstractmethod
@@ -236,7 +236,7 @@ class InterpretedLoops(Loops):
         """See `Loops`."""
         return lib.pn_link_credit(link._pn), lib.pn_link_get_drain(link._pn)
 
-    def settle(self, link: Link, deliveries: Iterable[int], state: State, condition: Condition | None) -> None:
+    def settle(self, link: Link, deliveries: Iterable[int], state: State, detail: Detail) -> None:
         """See `Loops`."""
         take = link._unsettled.pop
         update, done = lib.pn_delivery_update, lib.pn_delivery_settle
@@ -250,7 +250,7 @@ class InterpretedLoops(Loops):
             if plain:
                 update(pn, number)
             else:
-                write_local_state(pn, state, condition)
+                write_local_state(pn, state, detail)
             done(pn)
 
     def send(self, link: Link, first_tag: int, messages: Sequence[bytes], *, settled: bool) -> None:

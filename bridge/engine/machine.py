@@ -17,7 +17,7 @@ from bridge.engine.events import Closed, Event
 from bridge.engine.link import Link
 from bridge.engine.links import Links
 from bridge.engine.proton import answer_drain
-from bridge.engine.states import Condition, State
+from bridge.engine.states import Condition, Detail, State
 from bridge.engine.terminus import Terminus
 from bridge.engine.transport import Transport, close_frame
 from bridge.sasl import ANONYMOUS, SaslClient, SaslServer
@@ -358,11 +358,12 @@ class Engine:
             lib.pn_link_flow(link._pn, credit)
 
     def settle(
-        self, link: Link, deliveries: Iterable[int], state: State = State.ACCEPTED, condition: Condition | None = None
+        self, link: Link, deliveries: Iterable[int], state: State = State.ACCEPTED, detail: Detail = None
     ) -> None:
-        """Give these deliveries their outcome and forget them; numbers that are settled already are skipped."""
+        """Give these deliveries their outcome and forget them; numbers that are settled already are skipped. NONE
+        settles without an outcome: the sender takes its default one (section 3.5.3)."""
         if not link.closed:
-            self._loops.settle(link, deliveries, state, condition)
+            self._loops.settle(link, deliveries, state, detail)
 
     def usual_bodies(self, messages: Sequence[bytes], header: bytes) -> list[bytes] | None:
         """See `bridge.sections.usual_bodies`."""

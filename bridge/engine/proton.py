@@ -179,6 +179,7 @@ def read_terminus(terminus: Any) -> Terminus:
         expiry=_EXPIRY_NAMES.get(lib.pn_terminus_get_expiry_policy(terminus), "session-end"),
         timeout_s=lib.pn_terminus_get_timeout(terminus),
         distribution_mode=_DISTRIBUTION_NAMES.get(lib.pn_terminus_get_distribution_mode(terminus)),
+        outcomes=symbols(read_data(lib.pn_terminus_outcomes(terminus))),
         capabilities=symbols(read_data(lib.pn_terminus_capabilities(terminus))),
         filters=read_map(lib.pn_terminus_filter(terminus)),
         properties=read_map(lib.pn_terminus_properties(terminus)),
@@ -200,6 +201,7 @@ def write_terminus(terminus: Any, value: Terminus) -> None:
     write_data(lib.pn_terminus_capabilities(terminus), Symbols(value.capabilities))
     if value.kind is TerminusKind.SOURCE:
         write_map(lib.pn_terminus_filter(terminus), value.filters)
+        write_data(lib.pn_terminus_outcomes(terminus), Symbols(value.outcomes))
     write_map(lib.pn_terminus_properties(terminus), value.properties)
 
 
@@ -230,12 +232,16 @@ def read_remote_state(delivery: Any) -> tuple[State, Detail]:
     return (State(number), None) if number in (State.RECEIVED, State.RELEASED) else (State.NONE, None)
 
 
-def write_local_state(delivery: Any, state: State, condition: Condition | None) -> None:
-    """Give an incoming delivery its state; settling is the caller's."""
+def write_local_state(delivery: Any, state: State, detail: Detail) -> None:
+    """Give an incoming delivery its state (NONE leaves it without); settling is the caller's."""
+    if state is State.NONE:
+        return
     lib.pn_delivery_update(delivery, int(state) & 0xFF)
-    if state is State.REJECTED and condition is not None:
-        write_condition(lib.pn_disposition_condition(lib.pn_delivery_local(delivery)), condition)
+    if state is State.REJECTED and isinstance(detail, Condition):
+        write_condition(lib.pn_disposition_condition(lib.pn_delivery_local(delivery)), detail)
     elif state in (State.MODIFIED_FAILED, State.MODIFIED_UNDELIVERABLE):
         disposition = lib.pn_delivery_local(delivery)
         lib.pn_disposition_set_failed(disposition, True)
         lib.pn_disposition_set_undeliverable(disposition, state is State.MODIFIED_UNDELIVERABLE)
+        if isinstance(detail, bytes):
+            lib.pn_data_decode(lib.pn_disposition_annotations(disposition), ffi.from_buffer(detail), len(detail))

@@ -34,6 +34,8 @@ class Terminus(msgspec.Struct, frozen=True, kw_only=True):
     timeout_s: int = 0
     distribution_mode: str | None = None
     """`move` or `copy`; sources only."""
+    outcomes: tuple[str, ...] = ()
+    """Symbolic descriptors of the outcomes that may be chosen; sources only, and empty where it does not say."""
     capabilities: tuple[str, ...] = ()
     filters: Mapping[Any, Any] = {}
     """Filter set of a source: name -> `Described` filter."""

@@ -21,7 +21,7 @@ from bridge.transport.tcp import TcpTransport
 from bridge.transport.turn import Turn
 from edge.broker.amqp.incoming import IncomingLink
 from edge.broker.message.translation import lasting_header, read_header
-from edge.broker.model.interfaces import ManyOrigins, Origin, Refusal
+from edge.broker.model.interfaces import Explanation, ManyOrigins, Origin, Refusal
 from edge.broker.model.isolation import answered, end_party, origin_called
 from edge.broker.router.batch import Batch, Column, LogRuns, LogSink
 from edge.broker.router.router import Router
@@ -126,6 +126,11 @@ class HandedOn(ManyOrigins):
     def refused(self, tokens: Sequence[int], why: Refusal) -> None:
         for origin, number in self._answered(tokens):
             answered(origin, (number,), why)
+
+    def explained(self, tokens: Sequence[int], said: Explanation) -> None:
+        for member in (self._members[place] for place in tokens):
+            if member is not None:
+                origin_called(member[0], member[0].explained, (member[1],), said)
 
     def abort(self) -> None:
         for member in self._members:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 from bridge.amqp_values import DecodeError
-from bridge.engine import Condition, Engine, Link, State, Transfers
+from bridge.engine import Condition, Detail, Engine, Link, State, Transfers
 from bridge.hidden import hides
 from bridge.message import AMQP, DURABLE, GROUPED, RETAIN, Run
 from bridge.sections import bare_message
@@ -24,7 +24,7 @@ from edge.broker.message.translation import (
 )
 from edge.broker.model.addresses import AddressType
 from edge.broker.model.authorization import Grant
-from edge.broker.model.interfaces import Origin, Refusal
+from edge.broker.model.interfaces import Explanation, Origin, Refusal
 from edge.broker.router.router import Router
 
 _NS_IN_MS = 1_000_000
@@ -34,6 +34,13 @@ _PASSING = (Refusal.FULL, Refusal.NAMES, Refusal.STORE_FAILED)
 _DIRECT = (AddressType.ANYCAST, AddressType.MULTICAST)
 _NOT_AUTHORIZED = CONDITIONS[Refusal.NOT_AUTHORIZED]
 _DECODE_ERROR = "amqp:decode-error"
+_UNEXPLAINED = Explanation()
+_OUTCOMES = {
+    State.REJECTED: "amqp:rejected:list",
+    State.RELEASED: "amqp:released:list",
+    State.MODIFIED_UNDELIVERABLE: "amqp:modified:list",
+}
+"""Their symbolic descriptors (section 3.4), by which a source lists what may be chosen."""
 
 
 @hides("header", "body")
@@ -81,8 +88,8 @@ class IncomingLink(Origin):
     """Declared here for the reason `ConnectionHandler.user` of MQTT is."""
 
     __slots__ = (
-        "_direct", "_driver", "_engine", "_grant", "_held", "_link", "_relay", "_router", "_under_way", "_window",
-        "address", "header_usual", "name", "user",
+        "_direct", "_driver", "_engine", "_grant", "_held", "_link", "_relay", "_router", "_said", "_under_way",
+        "_window", "address", "header_usual", "name", "user",
     )  # fmt: skip
 
     def __init__(
@@ -115,6 +122,8 @@ class IncomingLink(Origin):
         """Messages the address allowed under way when it was asked last; a direct one, to come."""
         self.header_usual = b""
         """The header section of the last messages: most often the next ones have the same."""
+        self._said: dict[int, Explanation] | None = None
+        """What consumers said of messages that are about to be refused."""
         self._held = False
         """No more credit for now: a subscriber of what comes in has to catch up."""
         if address is None:
@@ -177,10 +186,19 @@ class IncomingLink(Origin):
         self._settle(tokens, State.ACCEPTED, None)
 
     def refused(self, tokens: Sequence[int], why: Refusal) -> None:
-        if why in _NOBODY or (why in _PASSING and (self._direct or self._relay is not None)):
+        if self._said is not None:
+            self._refuse_explained(tokens, why, self._said)
+        elif why is Refusal.UNDELIVERABLE:
+            self._settle(tokens, State.MODIFIED_UNDELIVERABLE, None)
+        elif why in _NOBODY or (why in _PASSING and (self._direct or self._relay is not None)):
             self._settle(tokens, State.RELEASED, None)  # not the message's fault: it may be sent again
         else:
             self._settle(tokens, State.REJECTED, Condition(CONDITIONS[why], why.value))
+
+    def explained(self, tokens: Sequence[int], said: Explanation) -> None:
+        if self._said is None:
+            self._said = {}
+        self._said.update(dict.fromkeys(tokens, said))
 
     def hold_back(self) -> None:
         """A subscriber of what comes in is behind: grant nothing more for now."""
@@ -201,14 +219,34 @@ class IncomingLink(Origin):
 
     # --- inside -----------------------------------------------------------------------------------------------
 
-    def _settle(self, tokens: Sequence[int], state: State, condition: Condition | None) -> None:
+    def _refuse_explained(self, tokens: Sequence[int], why: Refusal, said: dict[int, Explanation]) -> None:
+        """As consumers said it, who do so message by message."""
+        for token in tokens:
+            condition, description, annotations = said.pop(token, _UNEXPLAINED)
+            if why is Refusal.UNDELIVERABLE:
+                self._settle((token,), State.MODIFIED_UNDELIVERABLE, annotations or None)
+            else:
+                name, words = (condition, description) if condition else (CONDITIONS[why], why.value)
+                self._settle((token,), State.REJECTED, Condition(name, words))
+        if not said:
+            self._said = None
+
+    def _settle(self, tokens: Sequence[int], state: State, detail: Detail) -> None:
         self._under_way -= len(tokens)
         if self._link.closed:
             return
-        self._engine.settle(self._link, tokens, state, condition)
+        self._tell(tokens, state, detail)
         if not self._direct:
             self.top_up()
         self._driver.flush_soon()
+
+    def _tell(self, tokens: Sequence[int], state: State, detail: Detail) -> None:
+        """An outcome the sender's source does not list is not for it: settled without one, it takes its default outcome
+        (section 3.5.3). Where it lists none, it takes any, as most clients mean it."""
+        listed = self._link.source.outcomes
+        if listed and state is not State.ACCEPTED and _OUTCOMES[state] not in listed:
+            state, detail = State.NONE, None
+        self._engine.settle(self._link, tokens, state, detail)
 
     def _alike(self, messages: list[bytes]) -> tuple[bytes, list[bytes]] | None:
         """(header, bodies) when all messages have one header and nothing else of interest; None: look at each."""
@@ -300,4 +338,4 @@ class IncomingLink(Origin):
         self._router.figures.refused += 1
         if token is not None:
             name = error.condition.name if isinstance(error, Unacceptable) else _DECODE_ERROR
-            self._engine.settle(self._link, (token,), State.REJECTED, Condition(name, str(error)))
+            self._tell((token,), State.REJECTED, Condition(name, str(error)))

@@ -12,7 +12,7 @@ from bridge.engine import Condition, Dispositions, Engine, Link, State, Terminus
 from bridge.message import Run, Stored
 from edge.broker.amqp.addressing import CONDITIONS
 from edge.broker.amqp.scheduler import Scheduler
-from edge.broker.delivery import LogSubscription
+from edge.broker.delivery import AnycastGroup, LogSubscription
 from edge.broker.delivery.consumer_group import SETTLED
 from edge.broker.delivery.durable import DurableSubscription
 from edge.broker.delivery.pattern import Joinable
@@ -20,7 +20,7 @@ from edge.broker.limits import RETAINED_STEPS_MAX
 from edge.broker.message.selectable import selectable
 from edge.broker.message.selector import Selector
 from edge.broker.message.translation import amqp_messages
-from edge.broker.model.interfaces import Consumer, Outcome, Refusal, SubscribeOptions, Subscription
+from edge.broker.model.interfaces import Consumer, Explanation, Outcome, Refusal, SubscribeOptions, Subscription
 from edge.broker.router.router import Router
 
 _SETTLED, _UNSETTLED = 1, 0
@@ -232,8 +232,8 @@ class OutgoingLink(Consumer):
             subscription, position = take(tag, _NOTHING)
             if subscription is None or position < 0:
                 continue
-            if detail is not None and isinstance(detail, bytes) and isinstance(subscription, LogSubscription):
-                subscription.annotate(self, position, detail)
+            if detail is not None:
+                self._explain(subscription, position, detail)
             # An enumeration's hash is a call of Python's, so the table is for the rare ones.
             answer = _ACCEPTED if state is _STATE_ACCEPTED else _OUTCOMES.get(state, Outcome.RELEASED)
             if subscription is current and position == last + 1 and answer is outcome:
@@ -262,6 +262,16 @@ class OutgoingLink(Consumer):
             self._router.waits.add(deleted, self, self._answer_close)
 
     # --- inside -----------------------------------------------------------------------------------------------
+
+    def _explain(self, subscription: Subscription, position: int, detail: Condition | bytes) -> None:
+        """What the peer says beside its outcome is kept with the message, or is for who sent it."""
+        if isinstance(detail, bytes):
+            if isinstance(subscription, LogSubscription):
+                subscription.annotate(self, position, detail)
+            elif isinstance(subscription, AnycastGroup):
+                subscription.explain(self, position, Explanation(annotations=detail))
+        elif isinstance(subscription, AnycastGroup):
+            subscription.explain(self, position, Explanation(detail.name, detail.description))
 
     def _answer_close(self, why: Refusal | None) -> None:
         """Of a link the peer has closed; nothing happens otherwise."""

@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import repeat
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from bridge.message import Run, Stored
 from edge.broker.delivery.consumer_group import RETURNED, ConsumerGroup, part_of
 from edge.broker.limits import ANYCAST_QUICK_S, ANYCAST_TOGETHER_MAX, TRANSIENT_BUFFER_BYTES_MIN
-from edge.broker.model.interfaces import Consumer, Figures, ManyOrigins, Origin, Outcome, Refusal
-from edge.broker.model.isolation import answered, delivered, delivered_each, delivered_encoded
+from edge.broker.model.interfaces import Consumer, Explanation, Figures, ManyOrigins, Origin, Outcome, Refusal
+from edge.broker.model.isolation import answered, delivered, delivered_each, delivered_encoded, origin_called
 
 _NOBODY: tuple[Origin | None, int] = (None, 0)
+_EXCLUDING: Final = {
+    Outcome.TOO_LARGE: Refusal.TOO_LARGE,
+    Outcome.MODIFIED_UNDELIVERABLE: Refusal.UNDELIVERABLE,
+}
+"""Outcomes that put the message back for others, and what its sender hears where there are none."""
 
 
 class Together(NamedTuple):
@@ -89,8 +94,10 @@ class AnycastGroup:
         self._origins: dict[int, tuple[Origin, int]] = {}
         """Who sent what is outstanding or waiting: position -> (origin, its token)."""
         self._outstanding: dict[Consumer, dict[int, Stored | Together]] = {}
-        self._too_large: dict[int, set[Consumer]] = {}
-        """Messages that wait, each alone, for somebody else than these, who cannot take them."""
+        self._excluded: dict[int, dict[Consumer, Refusal]] = {}
+        """Messages that wait, each alone, for somebody else than these, who cannot take them, and why they cannot."""
+        self._explained: dict[int, Explanation] = {}
+        """What consumers said of messages that are not answered yet: empty nearly always."""
         self._returned = 0
         """Messages that a consumer has given back in the call that is under way: they are first in line, in order."""
         self._pumping = False
@@ -187,7 +194,7 @@ class AnycastGroup:
     def _deliver(self) -> None:
         even = self.group.share(self._waiting_count, self._waiting_count)
         while self._waiting:
-            excluded = self._too_large.get(self._waiting[0].position) if self._too_large else None
+            excluded = self._excluded.get(self._waiting[0].position) if self._excluded else None
             consumer, credit = self.group.next_but(excluded)
             if consumer is None and credit == 0:
                 return
@@ -195,7 +202,7 @@ class AnycastGroup:
                 stored = self._waiting.popleft()
                 self._waiting_bytes -= stored.run.size
                 self._waiting_count -= len(stored.run.bodies)
-                self._refuse_too_large(stored.position)
+                self._refuse_excluded(stored.position)
                 continue
             taken = self._take(min(even, credit))
             held = self._outstanding.setdefault(consumer, {})
@@ -217,7 +224,7 @@ class AnycastGroup:
         one run: the next may be for another consumer."""
         taken: list[Stored] = []
         waiting = self._waiting
-        while count and waiting and not (taken and self._too_large):
+        while count and waiting and not (taken and self._excluded):
             stored = waiting.popleft()
             total = len(stored.run.bodies)
             if total > count:
@@ -236,8 +243,9 @@ class AnycastGroup:
         if pace is not None:
             pace.answered(first, last, self._now_s)
         answers: dict[Origin, list[int]] = {}
-        too_large = outcome is Outcome.TOO_LARGE
-        returned = outcome in RETURNED or too_large
+        explanations: dict[tuple[Origin, Explanation], list[int]] = {}
+        excluded = _EXCLUDING.get(outcome)
+        returned = outcome in RETURNED or excluded is not None
         take, take_origin = held.pop, self._origins.pop
         current: Origin | None = None
         tokens: list[int] = []
@@ -246,23 +254,33 @@ class AnycastGroup:
             if stored is None:
                 continue
             if returned:
-                if too_large:
-                    self._too_large.setdefault(position, set()).add(consumer)
+                if excluded is not None:
+                    self._excluded.setdefault(position, {})[consumer] = excluded
                 self._return(position, stored, self._returned)
                 self._returned += 1
                 continue
-            if self._too_large:
-                self._too_large.pop(position, None)
+            if self._excluded:
+                self._excluded.pop(position, None)
             origin, token = take_origin(position, _NOBODY)
+            said = self._explained.pop(position, None) if self._explained else None
+            if said is not None and origin is not None:
+                explanations.setdefault((origin, said), []).append(token)
             if origin is not current and origin is not None:
                 current, tokens = origin, answers.setdefault(origin, [])
             if origin is not None:
                 tokens.append(token)
+        for (sender, why), of in explanations.items() if outcome is not Outcome.ACCEPTED else ():
+            origin_called(sender, sender.explained, of, why)
         self._answer(answers, None if outcome is Outcome.ACCEPTED else Refusal.REJECTED)
         if returned:
             if not self._pumping:
                 self._returned = 0
             self.pump()
+
+    def explain(self, consumer: Consumer, position: int, said: Explanation) -> None:
+        """Said before `settle`: why the consumer does not take a message."""
+        if position in self._outstanding.get(consumer, ()):
+            self._explained[position] = said
 
     def join(self, consumer: Consumer) -> None:
         self.group.join(consumer)
@@ -271,8 +289,8 @@ class AnycastGroup:
         """What the consumer had not answered goes to the others; without others its origins hear so."""
         self.group.leave(consumer)
         self._paces.pop(consumer, None)
-        for excluded in self._too_large.values():
-            excluded.discard(consumer)
+        for excluded in self._excluded.values():
+            excluded.pop(consumer, None)
         for position, stored in sorted(self._outstanding.pop(consumer, {}).items(), reverse=True):
             self._return(position, stored, 0)
         if self.group:
@@ -281,8 +299,8 @@ class AnycastGroup:
         refused: dict[Origin, list[int]] = {}
         for origin, token in self._origins.values():
             refused.setdefault(origin, []).append(token)
-        self._origins.clear()
-        self._too_large.clear()
+        for left in (self._origins, self._excluded, self._explained):
+            left.clear()
         self._waiting.clear()
         self._waiting_bytes = self._waiting_count = 0
         self._answer(refused, Refusal.NO_CONSUMER)
@@ -301,7 +319,8 @@ class AnycastGroup:
         theirs = {position for position, (sender, _) in self._origins.items() if sender is origin}
         for position in theirs:
             del self._origins[position]
-            self._too_large.pop(position, None)
+            self._excluded.pop(position, None)
+            self._explained.pop(position, None)
         kept = deque(stored for stored in self._waiting if stored.position not in theirs)
         if len(kept) < len(self._waiting):
             self._waiting = kept
@@ -314,13 +333,16 @@ class AnycastGroup:
         """Messages consumers could take now beyond what is waiting already."""
         return max(0, self.group.credit - self._waiting_count)
 
-    def _refuse_too_large(self, position: int) -> None:
+    def _refuse_excluded(self, position: int) -> None:
         """None of those who are there can take it."""
-        del self._too_large[position]
+        reasons, said = self._excluded.pop(position).values(), self._explained.pop(position, None)
         origin, token = self._origins.pop(position, _NOBODY)
         if origin is not None:
             self._figures.refused += 1
-            answered(origin, [token], Refusal.TOO_LARGE)
+            if said is not None:
+                origin_called(origin, origin.explained, [token], said)
+            undeliverable = Refusal.UNDELIVERABLE in reasons
+            answered(origin, [token], Refusal.UNDELIVERABLE if undeliverable else Refusal.TOO_LARGE)
 
     def _return(self, position: int, held: Stored | Together, place: int) -> None:
         """It waits again, at this place of the line."""

@@ -67,6 +67,7 @@ STATUS: Final = {
     Refusal.ADDRESS_INVALID: 400,
     Refusal.TOO_LARGE: 413,
     Refusal.REJECTED: 422,
+    Refusal.UNDELIVERABLE: 503,
     Refusal.NO_ANSWER: 504,
     Refusal.FORMAT_INVALID: 400,
 }

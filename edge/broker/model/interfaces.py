@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -30,6 +30,8 @@ class Refusal(enum.Enum):
     ADDRESS_INVALID = "address invalid"
     TOO_LARGE = "message too large"
     REJECTED = "rejected by the consumer"
+    UNDELIVERABLE = "no consumer that is there can be given it"
+    """Each has said so (AMQP 1.0 section 3.4.5, undeliverable-here); another one may."""
     NO_ANSWER = "the consumer has not answered in time"
     FORMAT_INVALID = "the payload is not what it was said to be"
 
@@ -82,6 +84,16 @@ class Outcome(enum.Enum):
     and never for this consumer again."""
 
 
+class Explanation(NamedTuple):
+    """What a consumer says beside its outcome, for who sent the message."""
+
+    condition: str = ""
+    """The symbolic name of an error (AMQP 1.0 section 2.8.14), of `rejected`; empty: none."""
+    description: str = ""
+    annotations: bytes = b""
+    """Message annotations, of `modified`, as an encoded map; empty: none."""
+
+
 class Origin(Protocol):
     """Where runs come from. `tokens` are the numbers the origin itself gave to `Router.publish`, one a message.
 
@@ -109,6 +121,10 @@ class Origin(Protocol):
     def refused(self, tokens: Sequence[int], why: Refusal) -> None:
         """These messages were not taken."""
         ...
+
+    def explained(self, tokens: Sequence[int], said: Explanation) -> None:
+        """Said before `refused`, with this call's tokens: why their consumer does not take these messages."""
+        return
 
     def not_stored(self, tokens: Sequence[int]) -> None:
         """These messages are refused; `refused` follows when it is their turn, in a later commit perhaps."""

@@ -34,7 +34,14 @@ from edge.broker.router.router import Router
 log = logging.getLogger(__name__)
 
 FINAL: Final = frozenset(
-    (Refusal.NOT_AUTHORIZED, Refusal.ADDRESS_INVALID, Refusal.TOO_LARGE, Refusal.REJECTED, Refusal.FORMAT_INVALID)
+    (
+        Refusal.NOT_AUTHORIZED,
+        Refusal.ADDRESS_INVALID,
+        Refusal.TOO_LARGE,
+        Refusal.REJECTED,
+        Refusal.UNDELIVERABLE,
+        Refusal.FORMAT_INVALID,
+    )
 )
 """Refusals for the message's sake. Every other one passes: the message waits here."""
 

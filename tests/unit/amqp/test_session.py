@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -11,10 +12,12 @@ from bridge.engine import Closed, Condition, Detached, Flow, Opened, State, Term
 from bridge.engine.terminus import source, target
 from bridge.message import DURABLE, Run
 from bridge.sections import bare_message
+from edge.broker.amqp.arrivals import HandedOn
 from edge.broker.amqp.session import SOLE_CONNECTION
 from edge.broker.message.translation import payload_of
 from edge.broker.model.address_policy import AddressPolicy, Redelivery
 from edge.broker.model.authorization import Ended
+from edge.broker.model.interfaces import Explanation, Refusal
 from edge.broker.router.router import SubscribeOptions
 from edge.broker.store.errors import StoreFull
 from tests.unit.amqp.broker import Client, MqttDevice, Site
@@ -363,6 +366,93 @@ class TestAnycast:
         worker.engine.settle(link, [1], State.REJECTED)
         site.settle_down()
         assert [state for _, state, _ in asker.outcomes(sender)] == [State.ACCEPTED, State.REJECTED]
+
+    def test_what_the_consumer_says_goes_to_the_sender(self) -> None:
+        site = Site()
+        asker, worker = site.client("asker"), site.client("worker")
+        link = worker.receiver("anycast/a", credit=9)
+        sender = asker.sender("anycast/a")
+        send(asker, sender, "one", "two", "three", "four")
+        site.settle_down()
+        first, second, third, fourth = worker.deliveries(link)
+        why = [Condition("example:torn", "no lid"), Condition("example:wet")]
+        annotations = encode({Symbol("x-opt-part"): "gasket"})
+        worker.engine.settle(link, [first], State.REJECTED, why[0])
+        worker.engine.settle(link, [second], State.REJECTED, why[1])
+        worker.engine.settle(link, [third], State.REJECTED)
+        worker.engine.settle(link, [fourth], State.MODIFIED_UNDELIVERABLE, annotations)
+        site.settle_down()
+        *rejected, (_, state, said) = asker.outcomes(sender)
+        assert rejected == [
+            (0, State.REJECTED, why[0]),
+            (1, State.REJECTED, why[1]),
+            (2, State.REJECTED, Condition("amqp:precondition-failed", "rejected by the consumer")),
+        ]
+        assert (state, decode(said)[0]) == (State.MODIFIED_UNDELIVERABLE, {"x-opt-part": "gasket"})
+        assert worker.deliveries(link) == [first, second, third, fourth]
+
+    def test_what_one_consumer_cannot_take_is_for_another(self) -> None:
+        site = Site()
+        asker, worker, other = site.client("asker"), site.client("worker"), site.client("other")
+        link = worker.receiver("anycast/a", credit=9)
+        sender = asker.sender("anycast/a")
+        send(asker, sender, "one", "two")
+        site.settle_down()
+        there = other.receiver("anycast/a", credit=9)
+        worker.engine.settle(link, worker.deliveries(link), State.MODIFIED_UNDELIVERABLE)
+        site.settle_down()
+        assert asker.outcomes(sender) == []
+        one, two = other.deliveries(there)
+        other.engine.settle(there, [one])
+        other.engine.settle(there, [two], State.REJECTED, Condition("example:torn"))
+        site.settle_down()
+        assert asker.outcomes(sender) == [(0, State.ACCEPTED, None), (1, State.REJECTED, Condition("example:torn"))]
+
+    @pytest.mark.parametrize(
+        ("listed", "states"),
+        [
+            ((), [State.REJECTED, State.MODIFIED_UNDELIVERABLE]),
+            (("amqp:accepted:list", "amqp:modified:list"), [State.NONE, State.MODIFIED_UNDELIVERABLE]),
+            (("amqp:accepted:list", "amqp:rejected:list"), [State.REJECTED, State.NONE]),
+        ],
+    )
+    def test_a_sender_hears_what_it_lists_and_else_takes_its_default(
+        self, listed: tuple[str, ...], states: list[State]
+    ) -> None:
+        """Section 3.5.3: it is settled without an outcome, and the source knows what that means."""
+        site = Site()
+        asker, worker = site.client("asker"), site.client("worker")
+        link = worker.receiver("anycast/a", credit=9)
+        sender = asker.sender("anycast/a", source=source("asker", outcomes=listed))
+        send(asker, sender, "one", "two")
+        site.settle_down()
+        one, two = worker.deliveries(link)
+        worker.engine.settle(link, [one], State.REJECTED, Condition("example:torn"))
+        worker.engine.settle(link, [two], State.MODIFIED_UNDELIVERABLE)
+        site.settle_down()
+        assert [state for _, state, _ in asker.outcomes(sender)] == states
+
+    def test_of_many_that_came_together_each_sender_hears_its_own(self) -> None:
+        heard: list[tuple[str, Sequence[int], object]] = []
+
+        class Sender(MqttDevice):
+            def explained(self, tokens: Sequence[int], said: Explanation) -> None:
+                heard.append((self.name, tokens, said))
+
+            def refused(self, tokens: Sequence[int], why: Refusal) -> None:
+                heard.append((self.name, tokens, why))
+
+        members: Any = [(Sender(name), number, b"", 0, b"") for name, number in (("a", 7), ("b", 8), ("c", 9))]
+        together = HandedOn(Any, members, [b""] * 3, 0, 0)  # type: ignore[arg-type]
+        together.explained([1, 2], Explanation("example:torn"))
+        together.refused([1, 2], Refusal.REJECTED)
+        torn = Explanation("example:torn")
+        assert heard == [
+            ("b", (8,), torn),
+            ("c", (9,), torn),
+            ("b", (8,), Refusal.REJECTED),
+            ("c", (9,), Refusal.REJECTED),
+        ]
 
     def test_released_when_the_last_consumer_goes(self) -> None:
         site = Site()
