@@ -135,7 +135,7 @@ class SessionRegistry:
     def save(self, session: Session, will: Will | None, origin: Origin, tell: Callable[[Refusal | None], None]) -> None:
         """Write what is to outlive the connection that has taken the session, with its will; `tell` as
         `CommitWaits.add` does, and at once where nothing is to be written."""
-        kept = self.wills.keep(session.client_id, will, session.expiry_s)
+        kept = self.wills.keep(session.client_id, will, session.expiry_s, session.user)
         ticket = self._on_disk.save(session) or kept
         if ticket is None:
             tell(None)

@@ -36,6 +36,13 @@ class Owed(msgspec.Struct, frozen=True):
     run: Run
 
 
+class Kept(Will, frozen=True, gc=False):
+    """A will as it is kept while its client is there, or may come back."""
+
+    user: str = ""
+    """Whose quota pays for the names its message makes; empty also of what an older version kept."""
+
+
 class _GoneClient(WillOrigin):
     """The will of a client that is gone."""
 
@@ -69,7 +76,7 @@ class Wills:
         self._router = router
         self._store = store
         self._started_at: float | None = None
-        self._left = dict(_read(store, _KIND, Will))
+        self._left = dict(_read(store, _KIND, Kept))
         """Of clients that have not come back since the start."""
         self._kept = set(self._left)
         self._gone: dict[str, list[_GoneClient]] = {}
@@ -81,16 +88,16 @@ class Wills:
             self._gone.setdefault(owed.client_id, []).append(origin)
             router.wills.put_off(origin)
 
-    def keep(self, client_id: str, will: Will | None, expiry_s: int) -> Ticket | None:
-        """The client connects, with this will or none; its session outlives the connection by `expiry_s`. The ticket is
-        of what has to be on disk for that; None: nothing."""
+    def keep(self, client_id: str, will: Will | None, expiry_s: int, user: str = "") -> Ticket | None:
+        """The client of this user connects, with this will or none; its session outlives the connection by `expiry_s`.
+        The ticket is of what has to be on disk for that; None: nothing."""
         self._left.pop(client_id, None)
         for due in self._gone.get(client_id, ())[:]:  # of its connections before, which are gone
             self._router.wills.publish(due)
         if will is None:
             return self.drop(client_id)
         self._kept.add(client_id)
-        kept = msgspec.structs.replace(will, delay_s=min(will.delay_s, expiry_s))
+        kept = Kept(will.run, min(will.delay_s, expiry_s), user)
         return self._store.put(_KIND, client_id, msgspec.msgpack.encode(kept))
 
     def drop(self, client_id: str) -> Ticket | None:
@@ -118,7 +125,7 @@ class Wills:
         """The session has ended: a will from before the start waits no longer."""
         will = self._left.pop(client_id, None)
         if will is not None:
-            self.publish(client_id, will)
+            self.publish(client_id, will, will.user)
 
     def tick(self, now: float) -> None:
         """Publish those of clients that had the time to come back after the start, and did not."""

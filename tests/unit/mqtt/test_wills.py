@@ -33,9 +33,11 @@ class Published(Router):
 
     def publish(self, origin: Origin, run: Run, tokens: Sequence[int]) -> None:
         self.runs.append((origin.name, run.address, run.bodies[0], run.flags & RETAIN))
+        self.users.append(origin.user)
         super().publish(origin, run, tokens)
 
     runs: list[tuple[str, str, bytes, int]]
+    users: list[str]
 
 
 class Site:
@@ -61,7 +63,7 @@ class Site:
             monotonic_s=lambda: self.now,
             soon=self._turns.append,
         )
-        self.router.runs = []
+        self.router.runs, self.router.users = [], []
         self.wills = Wills(self.router, self._store)
         self.wills.tick(START_S)
 
@@ -127,6 +129,20 @@ def test_of_a_client_that_does_not_come_back() -> None:
     site.commit()
     site.restart()
     assert site.at(1_000) == []
+
+
+def test_it_is_its_users_after_a_restart_too() -> None:
+    """Who pays for the name of what is retained. A will that an older version kept has no user."""
+    site = Site()
+    site.wills.keep("c", will(b"gone"), expiry_s=0, user="anna")
+    site._store.put("will", "older", msgspec.msgpack.encode(will(b"older")))
+    site.commit()
+    site.restart()
+    site.at(WILLS_AFTER_START_S)
+    assert sorted(zip(site.router.runs, site.router.users, strict=True)) == [
+        (("c", "state", b"gone", RETAIN), "anna"),
+        (("older", "state", b"older", RETAIN), ""),
+    ]
 
 
 def test_delays_go_on_and_no_longer_than_the_session() -> None:
