@@ -22,6 +22,7 @@ from cloud.fleet.place import (
     tenant_option,
 )
 from cloud.fleet.rollout import rollout
+from edge.output.text import word
 from edge.output.times import moment_us
 
 if TYPE_CHECKING:
@@ -144,9 +145,9 @@ def revoke_token(data: Path, config: Path | None, token_id: str) -> None:
     with opened(data, config) as place:
         before = place.enrolments.revoke_token(token_id, time.time_ns() // 1_000)
     if before is None:
-        raise FleetError(f"there is no token {token_id}", f"see them: waypost fleet token list --data {data}")
+        raise FleetError(f"there is no token {token_id}", f"see them: waypost fleet token list --data {word(data)}")
     if before.spent_at is not None:
-        step = f"to shut the gateway out: waypost fleet revoke --data {data} GATEWAY"
+        step = f"to shut the gateway out: waypost fleet revoke --data {word(data)} GATEWAY"
         raise FleetError(f"token {token_id} has been used: a gateway has a certificate for it", step)
     say(f"{token_id}: revoked")
 
@@ -219,7 +220,8 @@ def show(data: Path, config: Path | None, tenant: str, as_json: bool, gateway: s
         told = place.enrolments.attestation(tenant, gateway)
     if not mine:
         raise FleetError(
-            f"gateway {gateway} of tenant {tenant} has not enrolled", f"see them: waypost fleet list --data {data}"
+            f"gateway {gateway} of tenant {tenant} has not enrolled",
+            f"see them: waypost fleet list --data {word(data)}",
         )
     now_us = time.time_ns() // 1_000
     last = max(mine, key=lambda each: (each.good(now_us), each.ends_at))
@@ -260,7 +262,7 @@ def revoke(data: Path, config: Path | None, tenant: str, gateway: str) -> None:
     if not count:
         raise FleetError(
             f"gateway {gateway} of tenant {tenant} has no certificate that is good",
-            f"see them: waypost fleet list --data {data}",
+            f"see them: waypost fleet list --data {word(data)}",
         )
     say(f"{gateway}: {count} {'certificate' if count == 1 else 'certificates'} revoked")
 
@@ -281,9 +283,9 @@ def forget(data: Path, config: Path | None, tenant: str, as_json: bool, gateway:
     from cloud.hub.registry.enrolments import NotForgotten, StillThere
     from edge.output.terminal import say, say_json
 
-    here = f"--data {data} --tenant {tenant} {gateway}"
+    here = f"--data {word(data)} --tenant {word(tenant)} {word(gateway)}"
     steps = {
-        StillThere.UNKNOWN: f"see them: waypost fleet list --data {data}",
+        StillThere.UNKNOWN: f"see them: waypost fleet list --data {word(data)}",
         StillThere.GOOD_CERTIFICATE: f"shut it out first: waypost fleet revoke {here}",
         StillThere.CONNECTED: "a running hub disconnects a revoked gateway within seconds: does it run? Try again",
     }
@@ -315,7 +317,7 @@ def revoke_hub(data: Path, config: Path | None) -> None:
         shown = shown_certificate(data, place.authority)
         if shown is None:
             raise FleetError(
-                f"{data} has no certificate of its own to revoke", f"start it: waypost hub run --data {data}"
+                f"{data} has no certificate of its own to revoke", f"start it: waypost hub run --data {word(data)}"
             )
         begins_us, ends_us = (int(at * 1e6) for at in (shown.begins_at, shown.ends_at))
         now_us = time.time_ns() // 1_000

@@ -21,6 +21,7 @@ from cloud.fleet.place import (
     tenant_option,
     who,
 )
+from edge.output.text import word
 
 if TYPE_CHECKING:
     from cloud.hub.registry.commands import CommandRecord, Commands
@@ -159,7 +160,9 @@ def status(data: Path, config: Path | None, identifier: str, wait: str | None, a
     with opened_commands(data, config) as (commands, _):
         found = commands.get(identifier)
         if found is None:
-            raise FleetError(f"there is no command {identifier}", f"see them: waypost fleet command list --data {data}")
+            raise FleetError(
+                f"there is no command {identifier}", f"see them: waypost fleet command list --data {word(data)}"
+            )
         _tell(commands, found, wait_s, as_json=as_json)
 
 
@@ -182,7 +185,9 @@ def cancel(data: Path, config: Path | None, identifier: str, as_json: bool) -> N
         except TooLate as late:
             raise FleetError(str(late), "a command at its gateway ends with its time to live") from None
         if found is None:
-            raise FleetError(f"there is no command {identifier}", f"see them: waypost fleet command list --data {data}")
+            raise FleetError(
+                f"there is no command {identifier}", f"see them: waypost fleet command list --data {word(data)}"
+            )
         _tell(commands, found, None, as_json=as_json)
 
 

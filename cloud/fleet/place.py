@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
 
+from edge.output.text import word
+
 if TYPE_CHECKING:
     import sqlalchemy as sa
 
@@ -123,7 +125,9 @@ def _hub_of(data: Path, config: Path | None) -> Iterator[tuple[Settings, sa.URL]
     try:
         settings = load(config) if config is not None else Settings()
         if not (data / WRITER).is_file():
-            raise FleetError(f"{data} is no hub's data directory", f"make it: waypost hub run --data {data}", code=2)
+            raise FleetError(
+                f"{data} is no hub's data directory", f"make it: waypost hub run --data {word(data)}", code=2
+            )
         os.umask(UMASK)
         if data.stat().st_uid != os.geteuid():
             raise FleetError(f"{data} belongs to another user", "run this as the hub's user: sudo -u USER …", code=2)
@@ -159,9 +163,9 @@ def configured(data: Path, config: Path | None) -> Iterator[Configured]:
         except (DesiredError, WavesError, LabelError) as error:
             raise FleetError(str(error), code=2) from None
         except UnknownGateway as error:
-            raise FleetError(str(error), f"see them: waypost fleet list --data {data}") from None
+            raise FleetError(str(error), f"see them: waypost fleet list --data {word(data)}") from None
         except RolloutError as error:
-            raise FleetError(str(error), f"see them: waypost fleet rollout status --data {data}") from None
+            raise FleetError(str(error), f"see them: waypost fleet rollout status --data {word(data)}") from None
 
 
 def who() -> str:

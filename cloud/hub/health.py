@@ -28,6 +28,7 @@ from edge.health.loop_lag import LoopLag
 from edge.health.problems import Found, Health, Problem, Severity
 from edge.health.process import FILES_LOOKED_AT_S, descriptor_problems, directory_problems, log_problems
 from edge.health.rising import Rising
+from edge.output.text import word
 
 LANDING: Final = "see the hub's log and its disk (df); nothing is acknowledged meanwhile, and nothing is lost"
 
@@ -182,7 +183,7 @@ class HubHealth:
         if (why := self._desired.trouble) is not None:
             yield Found("configurations", f"they cannot be read: {why}", "see the registry and the hub's log")
         for rollout in self._desired.figures.halted:
-            step = f"waypost fleet rollout status {rollout.id}, then resume or abort it"
+            step = f"waypost fleet rollout status {word(rollout.id)}, then resume or abort it"
             yield Found(f"roll-out {rollout.id}", f"it is halted: {rollout.why}", step, Severity.WARNING)
         for (_, gateway), why in itertools.islice(self._desired.refused.items(), FAILED_SHOWN_MAX):
             what = f"the configuration of its selector cannot be sent to it: {why}"
@@ -190,7 +191,7 @@ class HubHealth:
             yield Found(f"gateway {gateway}", what, step, Severity.WARNING)
         for each in self._desired.figures.failed:
             what = f"version {each.wanted} of its configuration is not in force: {each.why or each.state}"
-            step = f"waypost fleet config history {each.gateway}; send a corrected version, or config rollback"
+            step = f"waypost fleet config history {word(each.gateway)}; send a corrected version, or config rollback"
             yield Found(f"gateway {each.gateway}", what, step, Severity.WARNING)
 
     def quotas(self) -> Iterator[Found]:

@@ -16,6 +16,7 @@ import click
 
 from cloud.hub.usage import CommandFailed, UsageProblem
 from edge.output.terminal import say, say_json
+from edge.output.text import word
 
 if TYPE_CHECKING:
     from edge.broker.model.authorization import Rule
@@ -67,7 +68,7 @@ def add(name: str, data: Path, allowed: tuple[str, ...], password_stdin: bool, a
 
     def make(file: CredentialFile) -> None:
         if name in file.load().users:
-            step = f"waypost hub user remove {name} --data {data}"
+            step = f"waypost hub user remove {word(name)} --data {word(data)}"
             raise CommandFailed(f"there is a user {name} already", f"to make it anew, remove it first: {step}")
         file.put([with_secret(new_user(name, rules), password, at_s=time.time())], new=True)
 
@@ -108,7 +109,9 @@ def remove(name: str, data: Path, as_json: bool) -> None:
 
     def take(file: CredentialFile) -> None:
         if not file.remove([name]):
-            raise CommandFailed(f"there is no user {name}", f"list the users: waypost hub user list --data {data}")
+            raise CommandFailed(
+                f"there is no user {name}", f"list the users: waypost hub user list --data {word(data)}"
+            )
 
     _with_file(data, take)
     if as_json:
@@ -148,7 +151,8 @@ def _with_file(data: Path, use: Callable[[CredentialFile], T]) -> T:
 
     if not data.is_dir():
         raise UsageProblem(
-            f"there is no data directory {data}", f"give the one of a hub; it is made by: waypost hub run --data {data}"
+            f"there is no data directory {data}",
+            f"give the one of a hub; it is made by: waypost hub run --data {word(data)}",
         )
     try:
         with CredentialFile.open(data) as file:

@@ -15,6 +15,7 @@ from edge.appliance.configuration.repository import Repository
 from edge.broker.configuration import BrokerConfiguration, Listener
 from edge.configuration.kinds import KINDS
 from edge.configuration.resources import SHORT_FORMS
+from edge.output.text import word
 
 
 class OptionsRefused(Exception):
@@ -61,7 +62,7 @@ def configuration_of(options: RunOptions, resources: Sequence[Resource] | None =
     if not configuration.listeners:
         raise OptionsRefused(
             "nothing is configured: no listener for devices, no resources",
-            f"set it up: waypost edge init --data {options.data}; or try it out with --dev",
+            f"set it up: waypost edge init --data {word(options.data)}; or try it out with --dev",
         )
     if not options.dev:
         return guarded(configuration, resources)

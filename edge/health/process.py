@@ -10,6 +10,7 @@ from typing import Final
 
 from edge.health.problems import Found, Severity
 from edge.output.logs import figures
+from edge.output.text import word
 
 STUCK_S: Final = 5.0
 """A stderr that takes no line for so long is read by nobody."""
@@ -38,7 +39,7 @@ def directory_problems(directory: Path) -> Iterator[Found]:
         return
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
         what = f"{directory} has mode {stat.S_IMODE(mode):04o}: others of this machine may read or change what is in it"
-        yield Found("data directory", what, f"chmod 0700 {directory}", Severity.WARNING)
+        yield Found("data directory", what, f"chmod 0700 {word(directory)}", Severity.WARNING)
     if not os.access(directory, os.W_OK):
         what = f"{directory} cannot be written (is its filesystem mounted read-only?)"
         yield Found("data directory", what, "see dmesg, and mount it for writing again")

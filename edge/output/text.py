@@ -8,6 +8,7 @@ What cannot be printed is shown as Python spells it (`\\n`, `\\x1b`, `\\u202e`),
 from __future__ import annotations
 
 import re
+import shlex
 from typing import Final
 
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "\n")
@@ -31,6 +32,11 @@ def lines(text: object) -> str:
 def cell(text: str) -> str:
     """A cell of a CSV file that no spreadsheet takes for a formula: behind a `'`, as spreadsheets spell text."""
     return f"'{text}" if text.startswith(_FORMULA) and not _NUMBER.fullmatch(text) else text
+
+
+def word(text: object) -> str:
+    """`str(text)` as one word of a command that a person pastes into a shell."""
+    return shlex.quote(str(text))
 
 
 def _spelled(character: str) -> str:

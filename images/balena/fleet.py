@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -80,7 +81,7 @@ class Fleet:
         found = exactly or [each.uuid for each in known if each.uuid.startswith(device)]
         if len(found) != 1:
             what = "more than one device is called so" if found else "the fleet has no such device"
-            raise ImageError(f"{device}: {what}", hint=f"waypost balena devices {self.slug}", code=USAGE)
+            raise ImageError(f"{device}: {what}", hint=f"waypost balena devices {shlex.quote(self.slug)}", code=USAGE)
         return found[0]
 
     def register(self, devices: Iterable[NewDevice]) -> Iterator[Registered]:

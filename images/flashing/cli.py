@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -147,7 +148,7 @@ def _list(img: Path | None) -> None:
     if not shown:
         click.echo("no card found: put one in; a reader without a card has 0 bytes")
     elif img is not None:
-        click.echo(f"name one: sudo waypost flash {img} /dev/…")
+        click.echo(f"name one: sudo waypost flash {shlex.quote(str(img))} /dev/…")
 
 
 def _ask(jobs: Sequence[Job]) -> None:

@@ -6,6 +6,7 @@ The judgement is about what `lsblk` says, so that it is tried on what other mach
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -76,8 +77,8 @@ def _refusals(disk: Disk, size: int, *, loop: bool) -> Iterator[tuple[str, str]]
     if system:
         yield f"{disk.path} is what this machine runs on ({', '.join(system)})", "it is never written over"
     if disk.mounts:
-        places = ", ".join(disk.mounts)
-        yield f"{disk.path} is in use: mounted at {places}", f"if it is the right one: sudo umount {places}"
+        step = f"if it is the right one: sudo umount {shlex.join(disk.mounts)}"
+        yield f"{disk.path} is in use: mounted at {', '.join(disk.mounts)}", step
     if disk.holders:
         yield f"{disk.path} is in use by {', '.join(disk.holders)}", "end what uses it, or take another card"
     if disk.kind != "disk" and not (disk.kind == "loop" and loop):

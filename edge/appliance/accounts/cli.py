@@ -6,7 +6,6 @@ The commands write the credential file of a data directory; a gateway that runs 
 from __future__ import annotations
 
 import datetime
-import shlex
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -36,6 +35,7 @@ from edge.broker.security.credentials import (
     with_secret,
 )
 from edge.output.terminal import say, say_json
+from edge.output.text import word
 
 T = TypeVar("T")
 
@@ -99,7 +99,7 @@ def add(
     """
     rules = _rules((*PROFILES.get(profile or "", ()), *allowed))
     password, made = _secret(password_stdin, generate)
-    of = f"{shlex.quote(name)} --data {shlex.quote(str(data))}"
+    of = f"{word(name)} --data {word(data)}"
 
     def make(file: CredentialFile) -> None:
         if name in file.load().users:
@@ -110,7 +110,7 @@ def add(
     _with_file(data, make)
     _report(f"{name}: added", {"name": name, "allow": rights.words(rules)}, made, as_json)
     if not rules:
-        step = as_called(f"waypost device allow {of} --allow {shlex.quote(f'send:plant/{name}/#')}")
+        step = as_called(f"waypost device allow {of} --allow {word(f'send:plant/{name}/#')}")
         say(f"note: {name} has no rights yet; give it some, for example: {step}", err=True)
 
 
@@ -213,7 +213,7 @@ def _with_file(data: Path, use: Callable[[CredentialFile], T]) -> T:
     if not data.is_dir():
         raise CommandError(
             f"there is no data directory {data}",
-            hint=f"give the one of a gateway, or make it: waypost edge init --data {data}",
+            hint=f"give the one of a gateway, or make it: waypost edge init --data {word(data)}",
             code=Exit.USAGE,
         )
     try:
@@ -230,7 +230,7 @@ def _mine(file: CredentialFile, name: str) -> User:
     """The user, if these commands may change it."""
     user = file.load().users.get(name)
     if user is None:
-        step = f"list the users: waypost device list --data {file.path.parent}"
+        step = f"list the users: waypost device list --data {word(file.path.parent)}"
         raise CommandError(f"there is no user {name}", hint=step)
     if user.origin == BY_RESOURCE:
         raise CommandError(f"user {name} comes from a MessagingUser resource", hint="change that with `waypost apply`")

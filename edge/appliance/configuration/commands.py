@@ -37,6 +37,7 @@ from edge.configuration.resources import (
     SystemSpec,
 )
 from edge.output.terminal import say, say_json
+from edge.output.text import word
 
 EMPTY: Final = "a resource is a YAML document with apiVersion, kind, metadata and spec; nothing was applied"
 
@@ -45,7 +46,7 @@ def _existing(_context: click.Context, _parameter: click.Parameter, data: Path) 
     if not data.is_dir():
         raise CommandError(
             f"there is no data directory {data}",
-            hint=f"give the one of a gateway; `waypost apply --data {data} -f FILE` makes it",
+            hint=f"give the one of a gateway; `waypost apply --data {word(data)} -f FILE` makes it",
             code=Exit.USAGE,
         )
     return data

@@ -18,6 +18,7 @@ from edge.broker.configuration import BrokerConfiguration, Connector, Direction,
 from edge.broker.delivery.durable import FORWARDER_PREFIX
 from edge.broker.store.sqlite import FILE_NAME
 from edge.configuration.kinds import KINDS
+from edge.output.text import word
 
 
 class PlannedChange(msgspec.Struct, frozen=True):
@@ -97,7 +98,7 @@ def _forwarders(
         if name not in new:
             what = (
                 f"{_messages(count)} that wait for it stay stored, and further ones wait too, until it comes back or "
-                f"`waypost store purge --cursor '{FORWARDER_PREFIX}{name}'` gives them up"
+                f"`waypost store purge --cursor {word(FORWARDER_PREFIX + name)}` gives them up"
             )
             yield _forwarder(name, "removed", count, what)
         elif name not in old:

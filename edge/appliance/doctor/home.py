@@ -17,6 +17,7 @@ from edge.appliance.store.shared import counted, size, span, store_path
 from edge.appliance.wear import Outlook, advice, lasting_line, written_line
 from edge.broker.store.errors import StoreError
 from edge.broker.store.sqlite import FILE_NAME
+from edge.output.text import word
 
 WALK_BYTES_MAX: Final = 256_000_000
 """Up to here the tree of pages is walked: about ten seconds on a card. `store verify` walks any."""
@@ -47,9 +48,11 @@ def directory(around: Surroundings) -> Iterator[Result]:
         return
     if not os.access(data, os.W_OK | os.X_OK) or (around.uid and found.st_uid != around.uid):
         owner = f"owned by user {found.st_uid}, this is user {around.uid}"
-        yield fail(name, f"{data}: {owner}, mode {_mode(found)}", f"chown -R {around.uid} {data}, or run as its owner")
+        yield fail(
+            name, f"{data}: {owner}, mode {_mode(found)}", f"chown -R {around.uid} {word(data)}, or run as its owner"
+        )
     elif found.st_mode & 0o077:
-        yield warn(name, f"{data}: mode {_mode(found)}: other users may read it", f"chmod 700 {data}")
+        yield warn(name, f"{data}: mode {_mode(found)}: other users may read it", f"chmod 700 {word(data)}")
     else:
         yield ok(name, f"{data}, mode {_mode(found)}")
 
@@ -64,9 +67,9 @@ def secrets(around: Surroundings) -> Iterator[Result]:
             continue  # a certificate's files are another check's
         checked += 1
         if found.st_mode & 0o077:
-            yield fail("secrets", f"{path}: mode {_mode(found)}: others may read it", f"chmod 600 {path}")
+            yield fail("secrets", f"{path}: mode {_mode(found)}: others may read it", f"chmod 600 {word(path)}")
         elif around.uid and found.st_uid != around.uid:
-            yield fail("secrets", f"{path}: owned by user {found.st_uid}", f"chown {around.uid} {path}")
+            yield fail("secrets", f"{path}: owned by user {found.st_uid}", f"chown {around.uid} {word(path)}")
     if checked:
         yield ok("secrets", f"{checked} files looked at")
 
@@ -91,14 +94,16 @@ def configuration(around: Surroundings) -> Iterator[Result]:
     if around.data is None or not around.data.is_dir():
         return
     for error in around.errors:
-        yield fail(name, error, f"correct the resource and apply it again: waypost apply --data {around.data} -f FILE")
+        yield fail(
+            name, error, f"correct the resource and apply it again: waypost apply --data {word(around.data)} -f FILE"
+        )
     for notice in around.notices:
         yield warn(name, notice, "remove it, or keep it knowing that this version ignores it")
     if around.errors:
         return
     listening = [listener.name for listener in around.configuration.listeners]
     if not around.resources:
-        step = f"waypost apply --data {around.data} -f FILE; give --config FILE here where edge run has it"
+        step = f"waypost apply --data {word(around.data)} -f FILE; give --config FILE here where edge run has it"
         yield warn(name, "nothing is applied", step)
     elif not listening:
         yield warn(name, "no listener: devices cannot connect", "give the Gateway resource a listener")
@@ -127,14 +132,16 @@ def store(around: Surroundings) -> Iterator[Result]:
             bounds=Bounds.of(settings),
         )
     except StoreError as error:
-        yield fail("store", str(error), f"waypost store verify --data {around.data}")
+        yield fail("store", str(error), f"waypost store verify --data {word(around.data)}")
         return
     waiting = sum(cursor.backlog_messages for cursor in figures.cursors)
     consumers = counted(len(figures.cursors), "consumer")
     backlog = f"{counted(waiting, 'message')} wait for {consumers}, {size(figures.bytes)} kept"
     full, lasting = figures.room.hours_to_full, figures.room.hours_of_autonomy
     seen = backlog if lasting is None else f"{backlog}; room for {span(lasting * 3600)} with the uplink away"
-    step = f"see which consumers do not take their backlog (waypost store info --data {around.data}), or free space"
+    step = (
+        f"see which consumers do not take their backlog (waypost store info --data {word(around.data)}), or free space"
+    )
     if full is not None and full < FULL_FAIL_H:
         yield fail("backlog", f"{seen}; full in {span(full * 3600)}", step)
     elif full is not None and full < FULL_WARN_H:

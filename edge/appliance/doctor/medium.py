@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 from edge.appliance.doctor.check import Result, Surroundings, fail, ok, warn
 from edge.appliance.store.shared import size
+from edge.output.text import word
 
 FREE_BYTES_WARN: Final = 500_000_000
 FREE_BYTES_FAIL: Final = 50_000_000
@@ -92,7 +93,9 @@ def file_system(around: Surroundings) -> Iterator[Result]:
     seen = f"{mount.kind} on {mount.source}, mounted at {mount.point}"
     local = "move the data directory to a local ext4 file system"
     if "ro" in mount.options:
-        yield fail(name, f"{seen}, read-only", f"look for errors in dmesg, then: mount -o remount,rw {mount.point}")
+        yield fail(
+            name, f"{seen}, read-only", f"look for errors in dmesg, then: mount -o remount,rw {word(mount.point)}"
+        )
     elif mount.kind in FORGETS:
         yield fail(name, f"{seen}: memory, which a power cut empties", local)
     elif mount.kind in REMOTE:

@@ -12,6 +12,7 @@ import click
 
 from edge.appliance.errors import CommandError, Exit
 from edge.output.terminal import say
+from edge.output.text import word
 
 if TYPE_CHECKING:
     from bridge.enrolment import Token
@@ -56,7 +57,9 @@ def enrol(data: Path, token: str, hubs: tuple[str, ...], proxy_url: str | None) 
         applied = repository.own()
         found = next((each for each in applied if isinstance(each.spec, GatewaySpec)), None)
         if found is None or not isinstance(found.spec, GatewaySpec):
-            raise CommandError(f"{data} has no Gateway applied", hint=f"make one: waypost edge init --data {data} …")
+            raise CommandError(
+                f"{data} has no Gateway applied", hint=f"make one: waypost edge init --data {word(data)} …"
+            )
         part = found.spec.hub
         urls = hubs or (part.urls if part is not None else ())
         if not urls:
@@ -73,7 +76,7 @@ def enrol(data: Path, token: str, hubs: tuple[str, ...], proxy_url: str | None) 
     for change in changes:
         say(f"{change.kind}/{change.name} {change.verb}")
     say(f"configuration version {version}")
-    say(f"a gateway that runs takes it up by itself; else: waypost edge run --data {data}")
+    say(f"a gateway that runs takes it up by itself; else: waypost edge run --data {word(data)}")
 
 
 def proxy_of(url: str | None) -> Proxy | None:

@@ -32,6 +32,7 @@ from edge.broker.store.errors import StoreError
 from edge.broker.store.sqlite import make_directory, open_store
 from edge.configuration.kinds import KINDS
 from edge.output.terminal import say
+from edge.output.text import word
 
 FILE_NAME: Final = "gateway.yaml"
 FILE_MODE: Final = 0o600
@@ -127,9 +128,10 @@ def _preset(told: Told) -> FirstGateway:
 
 
 def _configured(data: Path) -> CommandError:
+    of = f"--data {word(data)}"
     return CommandError(
         f"{data} has resources applied already",
-        hint=f"see them: waypost get --data {data} -o yaml\nchange them: waypost apply --data {data} -f FILE",
+        hint=f"see them: waypost get {of} -o yaml\nchange them: waypost apply {of} -f FILE",
         code=Exit.USAGE,
     )
 
@@ -206,7 +208,9 @@ def _check(wanted: FirstGateway, file: Path) -> tuple[str, list[Resource]]:
     if errors:
         raise ConfigurationRejected(errors)
     if file.exists():
-        raise CommandError(f"{file} is there already", hint=f"apply it: waypost apply --data {file.parent} -f {file}")
+        raise CommandError(
+            f"{file} is there already", hint=f"apply it: waypost apply --data {word(file.parent)} -f {word(file)}"
+        )
     return text, resources
 
 
@@ -248,11 +252,11 @@ def _say_unit(file: Path) -> None:
 
 def _say_next(data: Path, applied: Sequence[Resource], *, service: bool) -> None:
     if not applied:
-        apply = as_called(f"waypost apply --data {data} -f gateway.yaml")
+        apply = as_called(f"waypost apply --data {word(data)} -f gateway.yaml")
         say(f"next: {apply}, or edge init with --name, --mqtt … or on a terminal")
         return
     as_user = "sudo -u waypost " if service else ""
-    add = as_called(f"waypost device add NAME --data {data} --profile sensor")
+    add = as_called(f"waypost device add NAME --data {word(data)} --profile sensor")
     say(f"next: {as_user}{add}   # a password for each device")
     if not service:
-        say(as_called(f"      waypost edge run --data {data}"))
+        say(as_called(f"      waypost edge run --data {word(data)}"))

@@ -5,13 +5,13 @@ The gateway tells systemd when it serves, and from its event loop that it still 
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 from edge.appliance.program import VARIABLE, command
+from edge.output.text import word
 
 UNIT_NAME: Final = "waypost.service"
 USER: Final = "waypost"
@@ -96,7 +96,7 @@ def unit(gateway: str, data: Path, *, files: int, ports: Sequence[int], launcher
 
 def steps(data: Path, file: Path) -> Iterator[str]:
     """The commands that make the unit a service, one a line."""
-    folder, source = shlex.quote(str(data)), shlex.quote(str(file))
+    folder, source = word(data), word(file)
     yield f"sudo useradd --system --home-dir {folder} --no-create-home --shell /usr/sbin/nologin {USER}"
     yield f"sudo chown -R {USER}: {folder}"
     yield f"sudo install -m 644 {source} /etc/systemd/system/{UNIT_NAME}"

@@ -17,6 +17,7 @@ from edge.appliance.simulator.journal import Journal
 from edge.appliance.simulator.outbox import Outbox
 from edge.appliance.simulator.probes import KINDS, ProbeError, make_probe
 from edge.output.terminal import say
+from edge.output.text import word
 
 log = logging.getLogger(__name__)
 
@@ -111,7 +112,7 @@ def _left(simulated: Device, url: str) -> CommandError:
         step = f"does a gateway serve {url}? Its `ready` line says where"
         return CommandError(what, hint=step, code=Exit.UNREACHABLE)
     name = simulated.settings.user or "NAME"
-    step = f"password and rights are those of `waypost device add {name}`; `waypost device list` shows the rights"
+    step = f"password and rights are those of `waypost device add {word(name)}`; `waypost device list` shows the rights"
     return CommandError(what, hint=step)
 
 

@@ -22,6 +22,7 @@ from edge.broker.model.authorization import EVERYTHING, Ended, Grant, Operation,
 from edge.broker.security.authenticator import Gate
 from edge.broker.security.proof import Proven, Verdict
 from edge.broker.security.site import is_loopback
+from edge.output.text import word
 
 OPERATOR: Final = "operator"
 """Whom the token of the data directory stands for."""
@@ -170,4 +171,4 @@ async def _proven(gate: Gate, request: Request) -> Proven:
 
 
 def _next_step(operation: Operation, user: str) -> str:
-    return f"give it {operation.value}:# (waypost device allow {user[:100]} --allow …, or its MessagingUser)"
+    return f"give it {operation.value}:# (waypost device allow {word(user[:100])} --allow …, or its MessagingUser)"

@@ -201,4 +201,4 @@ def test_what_waits_for_a_forwarder_that_is_configured_no_more(gateway: Gateway)
     problem = gateway.only()
     assert (problem.name, problem.severity) == ("forwarder hub/default.plant/old", Severity.WARNING)
     assert "3 messages wait for it" in problem.what
-    assert "store purge --cursor 'forwarder/hub/default.plant/old'" in problem.next_step
+    assert "store purge --cursor forwarder/hub/default.plant/old" in problem.next_step

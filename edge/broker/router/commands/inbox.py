@@ -19,6 +19,7 @@ from edge.broker.router.commands.addresses import CommandAddresses, incoming_for
 from edge.broker.router.inbound import Inbound
 from edge.broker.router.known_names import KnownNames
 from edge.broker.router.router import Router
+from edge.output.text import word
 
 
 class CommandInbox:
@@ -84,7 +85,7 @@ class CommandInbox:
     def _fault(self, command: Command) -> str | None:
         queue = self._addresses.queue(command.device)
         if not self._knows(command.device):
-            return f"this gateway knows no device {command.device}: waypost device add {command.device}"
+            return f"this gateway knows no device {command.device}: waypost device add {word(command.device)}"
         if self._router.address_type(queue) is not AddressType.QUEUE:
             return f"{queue} is a {self._router.address_type(queue).value} here: an Address of this gateway says so"
         return None
