@@ -373,7 +373,7 @@ class _Display:
 @click.option(
     "--facts",
     metavar="FILE.json",
-    type=click.Path(path_type=Path),
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
     help="What was expected and seen of a run, drawn at the top: title, verdict, facts, notes, events.",
 )
 def report(lake: Place, out: str | None, gateway: str | None, as_json: bool, facts: Path | None) -> None:

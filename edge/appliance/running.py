@@ -16,7 +16,7 @@ ANSWER_S: Final = 5.0
 
 data_option = click.option(
     "--data",
-    type=click.Path(path_type=Path),
+    type=click.Path(path_type=Path, exists=True, file_okay=False, readable=False),
     help="The gateway's data directory; its operator token logs the command in.",
 )
 http_option = click.option(

@@ -21,14 +21,15 @@ if TYPE_CHECKING:
     from images.flashing.labels import Label
 
 CSV = ".csv"
+_GIVEN = click.Path(path_type=Path, exists=True, dir_okay=False)
 
 
 @click.command()
 @click.argument("img", metavar="[IMG]", type=click.Path(path_type=Path), required=False)
 @click.argument("targets", metavar="[DEVICE]…", nargs=-1, type=click.Path(path_type=Path))
 @click.option("--list", "listing", is_flag=True, help="List the cards of this machine, and why other disks are none.")
-@click.option("--config", type=click.Path(path_type=Path), help="Settings (YAML, or CSV: a row for each card).")
-@click.option("--base", type=click.Path(path_type=Path), help="With a CSV: settings that its rows leave out (YAML).")
+@click.option("--config", type=_GIVEN, help="Settings (YAML, or CSV: a row for each card).")
+@click.option("--base", type=_GIVEN, help="With a CSV: settings that its rows leave out (YAML).")
 @click.option("--only", "names", metavar="NAME", multiple=True, help="Only these gateways of the CSV, in this order.")
 @click.option("--labels", type=click.Path(path_type=Path), help="Write labels with QR codes to print (HTML).")
 @click.option(
@@ -66,6 +67,8 @@ def flash(
     from images.flashing import image
 
     if listing or img is None or not targets:
+        if img is not None and not img.exists():
+            raise ImageError(f"{img} is not there", code=USAGE)
         _list(None if listing or img is None else img)
         return
     if base is not None and (config is None or config.suffix != CSV):

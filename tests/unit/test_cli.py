@@ -90,6 +90,79 @@ def test_every_group_says_what_it_has(capsys: pytest.CaptureFixture[str]) -> Non
             assert all(name in out for name in command.commands)
 
 
+MADE = {
+    "--bundle", "--cache", "--disk", "--journal", "--labels", "--metrics", "--out", "--screenshot",
+    "analytics detect OUT.csv", "edge init --data", "edge run --data", "hub run --data", "hub run --lake",
+    "apply --data", "flash [DEVICE]…", "image configure [FILE]",
+}  # fmt: skip
+"""Options, or options of a command, that name what the command makes."""
+FOUND = {
+    "analytics report --facts": "the lake is looked at first",
+    "image configure --base": "it goes with a CSV, which is read first",
+    "diff --data": "`apply` would make it",
+    "doctor --data": "it is a finding",
+    "--root": "of the machine: tests alone have another one, and a machine has none of what is below at first",
+}
+
+
+ALSO = {
+    "store purge": "--all", "store import": "--dev",
+    "fleet rollout start": "hall", "image configure": "hall.yaml name=hall",
+}  # fmt: skip
+"""What a command asks for beside what its parameters require."""
+PLAIN = {"DEVICE@GATEWAY": "pump7@hall", "NAME@TENANT": "anna@default"}
+"""Values of parameters of no type, by their metavars; else x."""
+
+
+def of_type(parameter: click.Parameter, there: Path) -> str:
+    """Something its type takes."""
+    match parameter.type:
+        case click.Path() as path:
+            return str(there if path.file_okay else there.parent)
+        case click.Choice() as choice:
+            return str(choice.choices[0])
+        case click.types.IntParamType() | click.types.FloatParamType():
+            return "1"
+    if "--lake" in parameter.opts:
+        return str(there.parent)
+    return PLAIN.get(parameter.make_metavar(click.Context(click.Command("waypost"))), "x")
+
+
+def calls_with_what_is_missing(there: Path, missing: Path) -> Iterator[list[str]]:
+    """Of each command, for each parameter that names a folder or file there is, the one with another name in it."""
+    for words, command in every_command():
+        for parameter in command.params:
+            called = parameter.human_readable_name if isinstance(parameter, click.Argument) else parameter.opts[-1]
+            named = {called, f"{words} {called}"}
+            if not (isinstance(parameter.type, click.Path) or called == "--lake") or named & (MADE | set(FOUND)):
+                continue
+            call = [*words.split(), *ALSO.get(words, "").split()]
+            for each in command.params:
+                if each is parameter or each.required:
+                    value = str(missing) if each is parameter else of_type(each, there)
+                    call += [value] if isinstance(each, click.Argument) else [each.opts[-1], value]
+            yield call
+
+
+def test_a_folder_or_file_that_is_not_there_is_wrong_usage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One rule for all commands: what was asked for has not failed, it was asked for wrongly."""
+    monkeypatch.chdir(tmp_path)
+    there, missing = tmp_path / "there", tmp_path / "not there"
+    there.touch()
+    calls = list(calls_with_what_is_missing(there, missing))
+    assert len(calls) > 100
+    wrong = []
+    for call in calls:
+        code = run(call)
+        err = capsys.readouterr().err
+        if code != Exit.USAGE or "not there" not in err or not err.startswith("error: "):
+            wrong.append((" ".join(call), code, err))
+    assert not wrong
+    assert os.listdir(tmp_path) == ["there"]
+
+
 def test_root_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--help"]) == 0
     out = capsys.readouterr().out

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     "--log",
     "logs",
     multiple=True,
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=click.Path(dir_okay=False, exists=True, readable=False, path_type=Path),
     metavar="FILE",
     help="A log file for the archive (repeatable), beside *.log in the data directory and the journal of the system.",
 )
