@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from edge.appliance.store.selection import Selection
 
 WIDTH = 80
-"""Columns of what is printed where there is no terminal to ask."""
+"""Columns of what is printed where nothing says how many."""
 
 data_option = click.option(
     "--data",
@@ -101,11 +102,10 @@ def confirm(question: str) -> None:
 
 
 def console() -> Console:
-    """Where tables go: coloured on a terminal only, 80 columns where nobody says how many."""
+    """Where tables go: coloured on a terminal only, as wide as COLUMNS or the terminal says, else 80 columns."""
     from rich.console import Console
 
-    made = Console(highlight=False)
-    return made if made.is_terminal else Console(highlight=False, width=WIDTH)
+    return Console(highlight=False, width=shutil.get_terminal_size((WIDTH, 24)).columns)
 
 
 def counted(number: int, one: str, plural: str = "s") -> str:

@@ -181,3 +181,16 @@ class TestVerify:
         else:
             assert "beyond the end of its log" in out
             assert "waypost store repair" in out
+
+
+@pytest.mark.parametrize("columns", ["60", "100", "", "0", "wide"])
+def test_it_is_as_wide_as_columns_says(
+    made: Made, columns: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In a pipe too, where nothing else says it."""
+    monkeypatch.setenv("COLUMNS", columns)
+    for command in ("store info", "doctor"):
+        run([*command.split(), "--data", str(made.path.parent)])
+        longest = max(map(len, capsys.readouterr().out.splitlines()))
+        widest = {"60": 60, "100": 100}.get(columns, 80)
+        assert widest - 20 < longest <= widest, command
