@@ -74,7 +74,7 @@ def write(handed: Handed, all_jobs: Sequence[Job], progress: Callable[[int, str,
 
         try:
             changed = boot_partition(handed, FILE, job.card.text) if job.card is not None else {}
-            with writing.opened(job.target, handed.layout.size) as target:
+            with writing.opened(job.target, handed.layout.size, is_disk=job.disk is not None) as target:
                 done = writing.flash(handed, target, changed, shown)
         except ImageError as error:
             return Outcome(job, None, error)

@@ -125,8 +125,10 @@ def _disk(target: Path, handed: Handed, *, loop: bool) -> Disk | None:
     if target.is_dir():
         raise ImageError(f"{target} is a folder", hint="name a card, or a file to be made", code=USAGE)
     if target.is_file() or not target.exists():
-        if target.parent == Path("/dev"):
+        if Path("/dev") in target.absolute().parents:
             raise ImageError(f"{target} is not there", hint="waypost flash --list shows the cards", code=USAGE)
+        if not target.parent.is_dir():
+            raise ImageError(f"{target}: there is no folder {target.parent}", hint="make it first", code=USAGE)
         return None
     disk = devices.of_path(target, devices.found())
     refused = devices.refusal(disk, handed.layout.size, loop=loop)

@@ -11,7 +11,6 @@ import errno
 import fcntl
 import hashlib
 import os
-import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -93,12 +92,13 @@ class Target:
 
 
 @contextlib.contextmanager
-def opened(path: Path, size: int) -> Iterator[Target]:
+def opened(path: Path, size: int, *, is_disk: bool = False) -> Iterator[Target]:
     """A disk that nothing else uses, or a file, made so large. Raises ImageError."""
-    flags = os.O_RDWR | os.O_CLOEXEC
+    # Of a disk it fails where that is in use (open(2)), or was pulled out: a file of its name would be in the memory.
+    flags = os.O_RDWR | os.O_CLOEXEC | (os.O_EXCL if is_disk else os.O_CREAT)
     try:
-        is_disk = path.exists() and stat.S_ISBLK(path.stat().st_mode)
-        flags |= os.O_EXCL if is_disk else os.O_CREAT  # of a disk: fails where it is in use (open(2))
+        if is_disk and not path.is_block_device():
+            raise OSError(errno.ENODEV, os.strerror(errno.ENODEV))
         descriptor = os.open(path, flags, 0o600)  # with settings it holds a token and passwords
     except OSError as error:
         if error.errno == errno.EBUSY:
@@ -238,12 +238,14 @@ _OTHER_CARD: Final = "take another card: this one is worn out or not what it say
 
 def _failure(path: Path, verb: str, error: OSError) -> ImageError:
     hint = _OTHER_CARD
-    if error.errno == errno.ENOSPC:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         hint = "free some space, or choose another place; what is there now is no image"
     elif error.errno in (errno.ENXIO, errno.ENODEV, errno.ENOMEDIUM):
         hint = "was it pulled out? Put it in again and do it again: it starts nothing now"
     elif error.errno == errno.EIO:  # what a reader says whose card went while it wrote, too
         hint = "was it pulled out? Do it again. If it stays so, take another card: it starts nothing now"
+    elif error.errno in (errno.ENOENT, errno.ENOTDIR):
+        hint = "name a file in a folder that is there"
     elif error.errno == errno.EROFS:
         hint = "look at the switch at the side of the card or of its adapter"
     return ImageError(f"{path} cannot be {verb}: {error.strerror}", hint=hint, code=FAILED)

@@ -256,7 +256,8 @@ class TestWriting:
         self, whole: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         (tmp_path / "fleet.csv").write_text("name,hostname\nnorth,n1\nsouth,\nwest,\n")
-        targets = [str(tmp_path / "a"), str(tmp_path / "missing" / "b"), str(tmp_path / "c")]
+        targets = [str(tmp_path / "a"), str(tmp_path / "b"), str(tmp_path / "c")]
+        (tmp_path / "b").symlink_to(tmp_path / "missing" / "b")
         more = ("--config", str(tmp_path / "fleet.csv"), "--labels", str(tmp_path / "labels.html"))
         assert run(whole.words(*targets, *more)) == 1
         out, err = capsys.readouterr()
@@ -480,10 +481,24 @@ class TestWhatGoesWrong:
         assert run(whole.words(str(tmp_path / "card"), "--labels", str(tmp_path / labels))) == 2
         assert not (tmp_path / "card").exists()
 
-    @pytest.mark.parametrize("target", ["/dev/no-such-disk", "/"])
+    @pytest.mark.parametrize("target", ["/dev/no-such-disk", "/dev/disk/by-id/no-such-disk", "/", "/missing/card"])
     def test_what_is_no_card(self, whole: Made, target: str, capsys: pytest.CaptureFixture[str]) -> None:
         assert run(whole.words(target)) == 2
         assert target in said(capsys)
+        assert not Path(target).is_file()
+
+    def test_one_that_is_pulled_out_before_it_is_opened(self, whole: Made, tmp_path: Path) -> None:
+        """It does not become a file in the place of its device: that would be in the memory, and be said to be it."""
+        card, disk = tmp_path / "sdb", seen(entry("sdb"))[0]
+        for found in (None, b"a file by then"):
+            if found is not None:
+                card.write_bytes(found)
+            (done,) = cards.write(whole.handed, [cards.Job(card, disk, None)], lambda *_: None)
+            assert done.written is None
+            assert done.error is not None
+            assert "No such device" in done.error.message
+            assert "pulled out" in done.error.hint
+            assert (card.read_bytes() if card.exists() else None) == found
 
 
 @contextlib.contextmanager
