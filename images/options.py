@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
+CACHE_VARIABLE: Final = "WAYPOST_IMAGE_CACHE"
+
 cache_option = click.option(
     "--cache",
     type=click.Path(path_type=Path, file_okay=False),
-    envvar="WAYPOST_IMAGE_CACHE",
+    envvar=CACHE_VARIABLE,
     help="Where the results of steps are kept.  [default: waypost/images in your cache directory]",
 )
 out_option = click.option(

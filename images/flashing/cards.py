@@ -48,6 +48,9 @@ def jobs(targets: Sequence[tuple[Path, Disk | None]], cards: Sequence[Card], nam
         lacking = [name for name in names if name not in by_name]
         if lacking:
             raise ImageError(f"no settings are for {', '.join(lacking)}", hint=f"there are {_some(cards)}", code=USAGE)
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:  # a token lets one gateway in
+            raise ImageError(f"named twice: {', '.join(twice)}", hint="a gateway has one card", code=USAGE)
         chosen = [by_name[name] for name in names]
     if not cards:
         return [Job(target, disk, None) for target, disk in targets]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from images.errors import INTEGRITY, USAGE, ImageError
+from images.options import CACHE_VARIABLE
 from images.steps import default_cache
 
 if TYPE_CHECKING:
@@ -67,10 +70,12 @@ def flash(
     from images.flashing import image
 
     if listing or img is None or not targets:
-        if img is not None and not img.exists():
-            raise ImageError(f"{img} is not there", code=USAGE)
+        _require_image(img)
         _list(None if listing or img is None else img)
+        if not listing and (yes or any((config, base, names, labels))):  # of a script whose list of cards is empty
+            raise ImageError("no card is named, and none was written", hint=_EXAMPLE, code=USAGE)
         return
+    _require_image(img)
     if base is not None and (config is None or config.suffix != CSV):
         raise ImageError("--base goes with a CSV", code=USAGE)
     if names and config is None:
@@ -92,15 +97,28 @@ def flash(
         if each.disk is not None and _disk(each.target, handed, loop=allow_loop) != each.disk:
             raise ImageError(f"{each.target} is another card now", hint="nothing was written; begin again", code=USAGE)
     outcomes = _write(handed, jobs)
-    if labels is not None:
-        done = [several.label(each, img.name) for each in outcomes if each.written is not None]
-        _write_labels(labels, done)
+    done = [several.label(each, img.name) for each in outcomes if each.written is not None]
+    labelled = labels is None or _write_labels(labels, done)
     _say(outcomes)
+    if not labelled:
+        raise ImageError("the cards are written, and no labels are", hint="the lines above say which is which")
+
+
+_EXAMPLE: Final = "the image comes first: sudo waypost flash waypost-0.1.0-pi4.img.zst /dev/sdX"
+
+
+def _require_image(img: Path | None) -> None:
+    """A card, or the name of one, is no image. Raises ImageError."""
+    if img is not None and Path("/dev") in img.absolute().parents:
+        raise ImageError(f"{img} is no image", hint=_EXAMPLE, code=USAGE)
+    if img is not None and not img.is_file():
+        words = "is a folder" if img.is_dir() else "is not there"
+        raise ImageError(f"{img} {words}", hint=_EXAMPLE, code=USAGE)
 
 
 def _own_certificate() -> Path | None:
     """Of the machine that builds images for itself."""
-    own = default_cache() / "development-key" / "certificate.pem"
+    own = Path(os.environ.get(CACHE_VARIABLE) or default_cache()) / "development-key" / "certificate.pem"
     return own if own.is_file() else None
 
 
@@ -164,7 +182,14 @@ def _ask(jobs: Sequence[Job]) -> None:
         title = each.disk.title if each.disk is not None else f"{each.target}, a file"
         whose = f" for {each.card.name}" if each.card is not None else ""
         click.echo(f"Everything on it will be lost: {title}{whose}")
-        typed: str = click.prompt(f"To overwrite it, type {each.target}")
+        try:
+            typed: str = click.prompt(f"To overwrite it, type {each.target}")
+        except click.Abort:
+            if sys.stdin.isatty():  # it was Ctrl-C
+                raise
+            click.echo()
+            hint = "--yes does not ask"
+            raise ImageError("nothing was written: nobody typed the name", hint=hint, code=USAGE) from None
         if typed != str(each.target):
             raise ImageError("nothing was written", hint="the names differ", code=USAGE)
 
@@ -200,15 +225,18 @@ def _check_labels(target: Path) -> None:
         raise ImageError(words, hint="pip install 'waypost[images]', or leave out --labels", code=USAGE) from why
 
 
-def _write_labels(target: Path, labels: Sequence[Label]) -> None:
+def _write_labels(target: Path, labels: Sequence[Label]) -> bool:
+    """Whether they could be."""
     import time
 
     from images.flashing.page import page
 
     try:
-        target.write_text(page(labels, time.time()))
+        target.write_text(page(labels, time.time()), encoding="utf-8")  # as the page says of itself
     except OSError as error:
         click.secho(f"{target}: {error.strerror}: no labels were written", fg="yellow", err=True)
+        return False
+    return True
 
 
 def _say(outcomes: Sequence[Outcome]) -> None:

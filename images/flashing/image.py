@@ -138,7 +138,11 @@ def _require_signature(sums: Path, certificate: Path | None, *, own: bool) -> No
     if certificate is None:
         hint = "--certificate FILE is the maker's certificate; --unsigned takes the image as it is"
         raise ImageError(f"whose signature is to be under {sums.name}?", hint=hint, code=USAGE)
-    if CERTIFICATE not in certificate.read_bytes():
+    try:
+        text = certificate.read_bytes()
+    except OSError as error:
+        raise ImageError(f"{certificate}: {error.strerror}", hint="name the maker's certificate", code=USAGE) from None
+    if CERTIFICATE not in text:
         raise ImageError(f"{certificate} is no certificate", hint="it begins with BEGIN CERTIFICATE (PEM)", code=USAGE)
     require("openssl")
     with tempfile.TemporaryDirectory(prefix="waypost-flash-") as folder:

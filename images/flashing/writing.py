@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Final, NamedTuple
 
 from images.errors import FAILED, INTEGRITY, USAGE, ImageError
-from images.flashing.image import AGAIN, PIECE, Handed, Range
+from images.flashing.image import PIECE, Handed, Range
 
 BLKFLSBUF: Final = 0x1261
 """Of ioctl: what the kernel has of a disk is forgotten, so that it is read from the disk (linux/fs.h)."""
@@ -96,9 +96,9 @@ def opened(path: Path, size: int, *, is_disk: bool = False) -> Iterator[Target]:
     """A disk that nothing else uses, or a file, made so large. Raises ImageError."""
     # Of a disk it fails where that is in use (open(2)), or was pulled out: a file of its name would be in the memory.
     flags = os.O_RDWR | os.O_CLOEXEC | (os.O_EXCL if is_disk else os.O_CREAT)
+    if is_disk and not path.is_block_device():
+        raise _failure(path, "opened", OSError(errno.ENODEV, os.strerror(errno.ENODEV)))
     try:
-        if is_disk and not path.is_block_device():
-            raise OSError(errno.ENODEV, os.strerror(errno.ENODEV))
         descriptor = os.open(path, flags, 0o600)  # with settings it holds a token and passwords
     except OSError as error:
         if error.errno == errno.EBUSY:
@@ -181,12 +181,22 @@ def _write(handed: Handed, target: Target, changed: dict[int, bytes], progress: 
                 at += len(piece)
                 progress("writing", len(piece))
             if original.hexdigest() != each.digest:
-                raise ImageError(f"{handed.file} is damaged at {each.begin / 1e6:.0f} MB", hint=AGAIN, code=INTEGRITY)
+                raise _damaged(handed.file, each.begin)
             intended.append(Range(each.begin, each.end, wanted.hexdigest()))
     for begin, content in changed.items():  # where the image has a hole
         target.write(begin, content)
         intended.append(Range(begin, begin + len(content), hashlib.sha256(content).hexdigest()))
     return first, intended
+
+
+def _damaged(image: Path, at: int) -> ImageError:
+    hint = _AGAIN
+    if image.suffix != ".zst":  # its sums are those of its parts alone
+        hint = (
+            "is it one that `waypost image configure` has written settings into? Give them to waypost flash: --config, "
+            f"with the image as it was handed out. Else {hint}"
+        )
+    return ImageError(f"{image} is not what its map says (at {at / 1e6:.0f} MB)", hint=hint, code=INTEGRITY)
 
 
 def _overlaid(piece: bytes, at: int, changed: dict[int, bytes]) -> bytes:
@@ -210,9 +220,9 @@ def _read(source: IO[bytes], count: int) -> bytes:
         try:
             piece = source.read(count - len(parts))
         except (OSError, zstandard.ZstdError) as error:
-            raise ImageError(f"the image cannot be read: {error}", hint=AGAIN, code=INTEGRITY) from None
+            raise ImageError(f"the image cannot be read: {error}", hint=_AGAIN, code=INTEGRITY) from None
         if not piece:
-            raise ImageError("the image ends before its map does", hint=AGAIN, code=INTEGRITY)
+            raise ImageError("the image ends before its map does", hint=_AGAIN, code=INTEGRITY)
         parts += piece
     return parts
 
@@ -233,6 +243,7 @@ def _require(target: Target, begin: int, end: int, digest: str, progress: Progre
         raise ImageError(words, hint=_OTHER_CARD, code=INTEGRITY)
 
 
+_AGAIN: Final = "download it and what is beside it again; the card starts nothing now"
 _OTHER_CARD: Final = "take another card: this one is worn out or not what it says it is; it starts nothing now"
 
 

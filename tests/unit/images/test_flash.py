@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import json
 import os
 import random
@@ -175,6 +176,10 @@ class TestWhichImagesAreWritten:
         assert "of another maker: --certificate FILE" in said(capsys)
         assert run([*words, "--certificate", str(copy.with_name("waypost-1-pi4.sha256"))]) == 2
         assert "is no certificate" in said(capsys)
+        assert run([*words, "--certificate", str(copy.parent)]) == 2
+        assert "name the maker's certificate" in said(capsys)
+        monkeypatch.setenv("WAYPOST_IMAGE_CACHE", str(whole.certificate.parent.parent))
+        assert run(["flash", str(copy), str(copy.parent / "of-own"), "--yes"]) == 0, "where this machine builds them"
         assert not copy.with_name("target").exists()
 
     @pytest.mark.parametrize("name", ["sha256", "sha256.p7s", "img.bmap", "img.zst"])
@@ -252,6 +257,21 @@ class TestWriting:
             file.write(b"changed")
         assert run(words) == 4
 
+    def test_one_that_settings_were_written_into(
+        self, whole: Made, copy: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """It was not damaged on the way, and another download would be no help."""
+        plain = copy.with_suffix("")
+        shutil.copy(whole.plain, plain)
+        assert run(["image", "configure", str(plain), "name=hall"]) == 0
+        target = copy.parent / "card"
+        assert run(["flash", str(plain), str(target), "--certificate", str(whole.certificate), "--yes"]) == 4
+        words = said(capsys)
+        assert "image configure" in words
+        assert "--config" in words
+        assert "starts nothing now" in words
+        assert not target.read_bytes()[: writing.FIRST].strip(b"\0")
+
     def test_several_at_once_with_labels_and_one_that_fails(
         self, whole: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
@@ -286,6 +306,9 @@ class TestWriting:
         assert run(whole.words(str(tmp_path / "a"), "--only", "north")) == 2
         assert not (tmp_path / "a").exists()
         assert run(whole.words(str(tmp_path / "a"), *more, "--only", "south")) == 0
+        assert run(whole.words(str(tmp_path / "b"), str(tmp_path / "c"), *more, *("--only", "south") * 2)) == 2
+        assert "named twice: south" in said(capsys)
+        assert not (tmp_path / "b").exists()
         assert len(cards.jobs([(tmp_path, None)], [], [])) == 1
 
     def test_the_name_is_typed(self, whole: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -293,6 +316,48 @@ class TestWriting:
         monkeypatch.setattr("click.prompt", lambda *_: "y")
         assert run(whole.words(str(tmp_path / "there"))[:-1]) == 2
         assert (tmp_path / "there").read_bytes() == b"mine"
+
+    def test_nobody_is_there_to_type_it(
+        self, whole: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        (tmp_path / "there").write_bytes(b"mine")
+        monkeypatch.setattr("sys.stdin", io.StringIO(""))
+        assert run(whole.words(str(tmp_path / "there"))[:-1]) == 2
+        assert "--yes does not ask" in said(capsys)
+        assert (tmp_path / "there").read_bytes() == b"mine"
+
+    def test_labels_that_cannot_be_written_are_no_success(
+        self, whole: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        (tmp_path / "labels.html").symlink_to("/dev/full")
+        assert run(whole.words(str(tmp_path / "card"), "--labels", str(tmp_path / "labels.html"))) == 1
+        out, err = capsys.readouterr()
+        assert "written and read back" in out
+        assert "no labels were written" in err
+
+
+class TestWhatWasForgotten:
+    """No card is written, and that is said."""
+
+    @pytest.mark.parametrize("more", [["--yes"], ["--config", "fleet.csv"], ["--only", "north"]])
+    def test_the_card(self, whole: Made, more: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+        """As of a script whose list of cards is empty."""
+        assert run(["flash", str(whole.file), *more]) == 2
+        assert "no card is named, and none was written" in said(capsys)
+
+    def test_a_look_at_what_is_there_is_no_mistake(self, whole: Made) -> None:
+        assert run(["flash", str(whole.file)]) == run(["flash", "--list", "--yes"]) == run(["flash"]) == 0
+
+    @pytest.mark.parametrize(("words", "what"), [
+        (["/dev/sdx"], "/dev/sdx is no image"), (["/dev/sdx", "a.img.zst"], "/dev/sdx is no image"),
+        (["none.img.zst"], "none.img.zst is not there"), (["none.img.zst", "card"], "none.img.zst is not there"),
+        (["/"], "/ is a folder"),
+    ])  # fmt: skip
+    def test_the_image(self, words: list[str], what: str, capsys: pytest.CaptureFixture[str]) -> None:
+        assert run(["flash", *words]) == 2
+        shown = said(capsys)
+        assert what in shown
+        assert "the image comes first" in shown
 
 
 class Worn(writing.Target):

@@ -129,6 +129,7 @@ def test_what_is_missing_is_said_before_a_card_is_written(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "segno", None)
+    (tmp_path / "img").touch()
     assert run(["flash", str(tmp_path / "img"), str(tmp_path / "card"), "--labels", str(tmp_path / "labels")]) == 2
     assert "segno, which is not installed" in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())
+    assert [path.name for path in tmp_path.iterdir()] == ["img"]
