@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from images import table
 from images.errors import USAGE, ImageError
 
 if TYPE_CHECKING:
@@ -14,7 +16,6 @@ if TYPE_CHECKING:
     from images.card.settings import Written
 
 YAML = (".yaml", ".yml")
-CSV = ".csv"
 
 
 @click.command()
@@ -61,18 +62,22 @@ def configure(
         return
     if target is None or ("=" in str(target) and not target.exists()):
         raise ImageError("which file?", hint="for example: waypost image configure hall.yaml name=hall", code=USAGE)
-    if base is not None and CSV not in (target.suffix, "" if source is None else source.suffix):
+    of_fleet = source is not None and table.is_table(source)
+    if base is not None and not (of_fleet or table.is_table(target)):
         raise ImageError("--base goes with a CSV", code=USAGE)
     if show or check:
         if values or source is not None:
             raise ImageError("--show and --check write nothing: give a file alone", code=USAGE)
         _look(target, _plain(base), show=show)
-    elif source is not None and source.suffix == CSV:
+    elif source is not None and of_fleet:
         if values:
             raise ImageError(
                 "a CSV has the values of each gateway in its columns: none are given beside it", code=USAGE
             )
         _write_fleet(target, source, _plain(base))
+    elif table.is_table(target):
+        hint = f"FILE is then a folder for one file per row: waypost image configure ./fleet --from {target}"
+        raise ImageError(f"{target} is read, and not written", hint=hint, code=USAGE)
     else:
         _write_one(target, values, source)
 
@@ -105,9 +110,9 @@ def _settings(target: Path, base: Plain | None) -> list[Written]:
     from images.card import partition
     from images.card.settings import of_csv, of_file, of_text
 
-    if target.suffix == CSV:
+    if table.is_table(target):
         return of_csv(target, base)
-    if target.suffix in YAML:
+    if target.suffix.lower() in YAML:
         found = of_file(target)
     else:
         text = partition.get(target, partition.of_image(target).begin, FILE)
@@ -121,7 +126,7 @@ def _write_one(target: Path, values: tuple[str, ...], source: Path | None) -> No
     from images.card import partition
     from images.card.settings import draft, of_arguments, of_text, read_small
 
-    into_image = target.suffix not in YAML
+    into_image = target.suffix.lower() not in YAML
     begin = partition.of_image(target).begin if into_image else 0
     text, called = None, str(source or target)
     if source is not None or (not into_image and target.exists()):
@@ -171,7 +176,11 @@ def _write(target: Path, content: bytes) -> None:
         fresh.unlink(missing_ok=True)
         with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
             out.write(content)
+            out.flush()
+            os.fsync(out.fileno())
         fresh.replace(target)
     except OSError as error:
-        fresh.unlink(missing_ok=True)
-        raise ImageError(f"{target}: {error.strerror}", code=USAGE) from None
+        with contextlib.suppress(OSError):
+            fresh.unlink()
+        hint = "" if target.parent.is_dir() else f"there is no folder {target.parent}: make it first"
+        raise ImageError(f"{target}: {error.strerror}", hint=hint, code=USAGE) from None

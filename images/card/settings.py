@@ -7,10 +7,8 @@ gateway's own name is ``name``.
 from __future__ import annotations
 
 import copy
-import csv
 import difflib
-import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -21,6 +19,7 @@ from bridge.resources.resource import Resource
 from bridge.resources.schema import build
 from edge.card.resource import FILE_BYTES_MAX, KIND, KINDS, Card, Plain, of, read
 from edge.card.text import document, text_of
+from images import table
 from images.errors import USAGE, ImageError
 
 NAME: Final = "name"
@@ -32,6 +31,8 @@ NAMES: Final = (
     "hub.proxy.port", "hub.proxy.username", "hub.proxy.password", "hub.token", "hub.forward", "timeServers",
     "data.keepFree",
 )  # fmt: skip
+AS_WRITTEN: Final = ("wifi.ssid", "wifi.password", "hub.proxy.password")
+"""Those in which a space may be meant at either end."""
 CARDS_MAX: Final = 10_000
 """Rows of one CSV: a fleet's."""
 
@@ -101,6 +102,12 @@ def of_arguments(words: Sequence[str], base: Document | None) -> Written:
         if not equals:
             raise ImageError(f"{name}: expected NAME=VALUE, for example hub.url=amqps://hub.example:5671", code=USAGE)
         _require_known(name, "the command line")
+        _require_text(name, value)
+        if name in given:
+            several = "several are one value: sshKeys=@keys, a line each" if name == "sshKeys" else "give it once"
+            if name in LISTS and LISTS[name] is None:
+                several = f"several are one value, with spaces between: {name}='A B'"
+            raise ImageError(f"{name} is given twice", hint=several, code=USAGE)
         given[name] = _text_of(name, Path(value[1:])) if value[:1] == "@" else value
     origin = Origin("the command line", {(): 0})
     if base is None:
@@ -114,10 +121,17 @@ def of_arguments(words: Sequence[str], base: Document | None) -> Written:
 def _text_of(name: str, path: Path) -> str:
     """What ``NAME=@FILE`` takes. Raises ImageError."""
     try:
-        text = read_small(path).decode("utf-8", "replace").strip()
+        content = read_small(path)
     except ImageError as error:
         hint = "the file the hub's `waypost fleet token create` was printed into" if name == "hub.token" else ""
         raise ImageError(f"{name}=@{error.message}", hint=hint, code=USAGE) from None
+    if len(content) > FILE_BYTES_MAX:
+        raise ImageError(f"{name}=@{path}: larger than {FILE_BYTES_MAX} bytes: this is no setting", code=USAGE)
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise ImageError(f"{name}=@{path} is not in UTF-8", hint="save it as UTF-8", code=USAGE) from None
+    text = text.rstrip("\r\n") if name in AS_WRITTEN else text.strip()
     if "PRIVATE KEY" in text:  # else each of its lines would be said to be no key
         hint = "give the public one, from the file that ends in .pub"
         raise ImageError(f"{name}=@{path}: this is a private key", hint=hint, code=USAGE)
@@ -126,8 +140,9 @@ def _text_of(name: str, path: Path) -> str:
 
 def of_csv(path: Path, base: Plain | None) -> list[Written]:
     """A card for each row, over a document. The first row has names. Raises ImageError, for all rows together."""
-    rows = _rows(path)
-    row, names = next(rows, (1, []))
+    rows = table.rows(path)
+    row, head = next(rows, (1, []))
+    names = [name.strip() for name in head]
     called = [name for name in names if name]
     for name in called:
         _require_known(name, f"{path}, row {row}")
@@ -137,10 +152,14 @@ def of_csv(path: Path, base: Plain | None) -> list[Written]:
     errors: list[ConfigurationError] = []
     names_seen, tokens_seen = dict[str, int](), dict[str, int]()
     for row, cells in rows:
-        if any(cell and not name for name, cell in zip_longest(names, cells, fillvalue="")):
+        if any(cell.strip() and not name for name, cell in zip_longest(names, cells, fillvalue="")):
             errors.append(ConfigurationError(str(path), row, "", "a cell is in a column that has no name"))
             continue
-        given = {name: cell for name, cell in zip(names, cells, strict=False) if cell}
+        spaced = [name for name, cell in zip(names, cells, strict=False) if name in AS_WRITTEN and cell != cell.strip()]
+        if spaced:
+            errors += [ConfigurationError(str(path), row, name, _SPACED) for name in spaced]
+            continue
+        given = {name: cell.strip() for name, cell in zip(names, cells, strict=False) if cell.strip()}
         try:  # a row is a gateway of its own, whatever the one is called that the document was written for
             one = _made({NAME: "", **given}, base, Origin(str(path), {(): row}))
         except _Wrong as wrong:
@@ -167,6 +186,11 @@ def of_csv(path: Path, base: Plain | None) -> list[Written]:
 # --- inside ---------------------------------------------------------------------------------------------------------
 
 
+_SPACED: Final = (
+    "begins or ends with a space: take it out; or, if it belongs to it, write it into the file of this gateway"
+)
+
+
 class _Wrong(ImageError):
     """A row with errors in it."""
 
@@ -176,32 +200,13 @@ class _Wrong(ImageError):
         self.errors = errors
 
 
-def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """(number of the line it ends in, cells) of a CSV's rows that have something in them. Raises ImageError."""
+def _require_text(name: str, value: str) -> None:
+    """A terminal in another encoding than this program's gives what is no text. Raises ImageError."""
     try:
-        text = path.read_text("utf-8-sig")
-    except OSError as error:
-        raise ImageError(f"{path}: {error.strerror}", code=USAGE) from None
-    except UnicodeDecodeError:
-        raise ImageError(f"{path} is not in UTF-8", hint='save it as "CSV UTF-8"', code=USAGE) from None
-    reader = csv.reader(io.StringIO(text), delimiter=_delimiter(text))
-    while True:
-        begin = reader.line_num + 1
-        try:
-            cells = [cell.strip() for cell in next(reader)]
-        except StopIteration:
-            return
-        except csv.Error as error:
-            hint = "is there a quotation mark that none ends?"
-            raise ImageError(f"{path}, row {begin}: {error}", hint=hint, code=USAGE) from None
-        if any(cells):
-            yield reader.line_num, cells
-
-
-def _delimiter(text: str) -> str:
-    """Spreadsheets write what their country has."""
-    head = text.split("\n", 1)[0]
-    return ";" if head.count(";") > head.count(",") else ","
+        value.encode()
+    except UnicodeEncodeError:
+        hint = f"write it into a file in UTF-8: {name}=@FILE"
+        raise ImageError(f"{name}: this is not in UTF-8, as the terminal gave it", hint=hint, code=USAGE) from None
 
 
 def _require_known(name: str, place: str) -> None:
@@ -224,7 +229,7 @@ def _made(given: Mapping[str, str], base: Plain | None, origin: Origin) -> Writt
         place = plain
         for key in outer:
             place = _mapping(place, key)
-        place[last] = value.split(LISTS[name]) if name in LISTS else value
+        place[last] = _several(value, LISTS[name]) if name in LISTS else value
     if not _mapping(plain, "metadata").get(NAME):
         raise _Wrong([ConfigurationError(origin.source, origin.line(()), NAME, "is missing")])
     found = build(KINDS, plain, origin)
@@ -233,6 +238,12 @@ def _made(given: Mapping[str, str], base: Plain | None, origin: Origin) -> Writt
         raise _Wrong([_by_name(error) for error in errors])
     assert isinstance(found, Resource)  # noqa: S101 - else there are errors
     return Written(of(found, text_of(plain).encode()), plain)
+
+
+def _several(value: str, between: str | None) -> list[str]:
+    """Of lines those that say something: of keys as of a file of them, with comments and whatever ends its lines."""
+    parts = value.split(between)
+    return parts if between is None else [each.strip() for each in parts if each.strip() and each.lstrip()[0] != "#"]
 
 
 def _mapping(place: Plain, key: str) -> Plain:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from images import table
 from images.errors import INTEGRITY, USAGE, ImageError
 from images.options import CACHE_VARIABLE
 from images.steps import default_cache
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from images.flashing.image import Handed
     from images.flashing.labels import Label
 
-CSV = ".csv"
 _GIVEN = click.Path(path_type=Path, exists=True, dir_okay=False)
 
 
@@ -76,7 +76,7 @@ def flash(
             raise ImageError("no card is named, and none was written", hint=_EXAMPLE, code=USAGE)
         return
     _require_image(img)
-    if base is not None and (config is None or config.suffix != CSV):
+    if base is not None and (config is None or not table.is_table(config)):
         raise ImageError("--base goes with a CSV", code=USAGE)
     if names and config is None:
         raise ImageError("--only goes with --config", code=USAGE)
@@ -127,7 +127,7 @@ def _cards(config: Path | None, base: Path | None) -> Sequence[Card]:
 
     if config is None:
         return []
-    if config.suffix == CSV:
+    if table.is_table(config):
         found = of_file(base) if base is not None else None
         return [each.card for each in of_csv(config, None if found is None else found.document)]
     written = of_file(config)

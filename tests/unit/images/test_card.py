@@ -98,7 +98,7 @@ class TestTheFile:
     ])  # fmt: skip
     def test_what_is_wrong_is_said(self, word: str, said: str) -> None:
         with pytest.raises(ImageError) as refused:
-            of_arguments([*words(), word], None)
+            of_arguments([*(each for each in words() if not each.startswith(f"{word.partition('=')[0]}=")), word], None)
         assert said in refused.value.message
         assert "hidden" not in refused.value.message
         assert refused.value.exit_code == 2
@@ -110,6 +110,45 @@ class TestTheFile:
         assert "\n" not in refused.value.message
         assert "b3BlbnNzaC1" not in refused.value.message
         assert refused.value.hint.endswith("ends in .pub")
+
+    def test_out_of_a_file_as_it_is_written(self, tmp_path: Path) -> None:
+        wifi = ("name=hall", "wifi.country=DE")
+        for name, content, read in (
+            ("ssid", "\ufeffplänt ".encode() + b"\r\n", "plänt "), ("password", b" se\"cr'et \n", " se\"cr'et "),
+        ):  # fmt: skip
+            (tmp_path / name).write_bytes(content)
+            words = (*wifi, f"wifi.{name}=@{tmp_path / name}", *(("wifi.ssid=x",) if name != "ssid" else ()))
+            made = of_arguments(words, None)
+            again = of_text(made.card.text, "again")
+            assert again is not None
+            assert getattr(again.card.spec.wifi, name) == read
+
+    def test_out_of_a_file_that_is_none(self, tmp_path: Path) -> None:
+        (tmp_path / "latin").write_bytes(b"pl\xe4nt")
+        with pytest.raises(ImageError, match="is not in UTF-8"):
+            of_arguments(["name=hall", f"wifi.ssid=@{tmp_path / 'latin'}"], None)
+        with pytest.raises(ImageError, match=r"larger than 65536 bytes") as refused:
+            of_arguments(["name=@/dev/zero"], None)
+        assert len(refused.value.message) < 100
+
+    def test_a_terminal_of_another_encoding(self) -> None:
+        with pytest.raises(ImageError, match="not in UTF-8") as refused:
+            of_arguments(["name=hall", "wifi.ssid=pl\udce4nt"], None)
+        assert "wifi.ssid=@FILE" in refused.value.hint
+
+    @pytest.mark.parametrize(("name", "said"), [
+        ("hub.url", "give it once"), ("hub.forward", "hub.forward='A B'"), ("sshKeys", "sshKeys=@keys"),
+    ])  # fmt: skip
+    def test_one_that_is_given_twice(self, name: str, said: str) -> None:
+        """Of two keys of SSH the first would not be let in."""
+        with pytest.raises(ImageError, match="is given twice") as refused:
+            of_arguments(["name=hall", f"{name}=a", f"{name}=b"], None)
+        assert said in refused.value.hint
+
+    def test_keys_of_ssh_as_a_file_has_them(self, tmp_path: Path) -> None:
+        (tmp_path / "keys").write_bytes(f"# of the night shift\r\n{SSH}\r\n\r\n{SSH}\r\n".encode())
+        made = of_arguments(["name=hall", f"sshKeys=@{tmp_path / 'keys'}"], None)
+        assert made.card.spec.ssh_keys == (SSH, SSH)
 
     def test_a_token_that_is_not_there_says_where_one_comes_from(self) -> None:
         with pytest.raises(ImageError, match=r"hub\.token=@nowhere: No such file") as refused:
@@ -255,6 +294,30 @@ class TestFleets:
         [north] = of_csv(tmp_path / "fleet.csv", None)
         assert north.card.name == "north"
 
+    @pytest.mark.parametrize("text", [
+        "name\thostname\r\nnorth\tn1\r\n", "sep=;\r\nname;hostname\r\nnorth;n1\r\n",
+        '\ufeff"name";"hostname"\n"north";"n1"\n', "name,hostname\rnorth,n1\r",
+    ])  # fmt: skip
+    def test_as_spreadsheets_save_it(self, tmp_path: Path, text: str) -> None:
+        (tmp_path / "fleet.CSV").write_bytes(text.encode())
+        [north] = of_csv(tmp_path / "fleet.CSV", None)
+        assert (north.card.name, north.card.hostname) == ("north", "n1")
+        assert run(["image", "configure", "--check", str(tmp_path / "fleet.CSV")]) == 0
+
+    def test_errors_name_the_row_behind_a_line_for_excel(self, tmp_path: Path) -> None:
+        assert f"{tmp_path / 'fleet.csv'}:3: hostname" in mistaken(tmp_path, "sep=;\nname;hostname\na;B\n")
+        assert "a quotation mark that none ends" in mistaken(tmp_path, 'name;hostname\na;"b\nc;d\n')
+
+    def test_spaces_of_a_password_are_not_guessed(self, tmp_path: Path) -> None:
+        """Somebody writes one behind each comma, and a password may end with one: either way it would be another."""
+        head = "name,wifi.country,wifi.ssid,wifi.password\n"
+        assert "2: wifi.password: begins or ends with a space" in mistaken(tmp_path, f"{head}a,DE,plant, secret-1\n")
+        assert "2: wifi.ssid: begins or ends with a space" in mistaken(tmp_path, f"{head}a,DE,plant\xa0,secret-1\n")
+        (tmp_path / "fleet.csv").write_text(f"{head} a , DE ,plant,sec ret-1\n")
+        [one] = of_csv(tmp_path / "fleet.csv", None)
+        assert one.card.spec.wifi is not None
+        assert (one.card.name, one.card.spec.wifi.country) == ("a", "DE")
+
 
 class TestTheCommand:
     @mtools
@@ -310,6 +373,8 @@ class TestTheCommand:
         (["taken.yaml", "--from", "fleet.csv"], "FILE is a folder"),
         (["hall.yaml", "name=hall", "--base", "taken.yaml"], "--base goes with a CSV"),
         (["fleet", "--from", "taken.yaml", "--base", "taken.yaml"], "--base goes with a CSV"),
+        (["fleet.csv"], "configure ./fleet --from fleet.csv"), (["fleet.csv", "name=x"], "--from fleet.csv"),
+        (["nowhere/hall.yaml", "name=x"], "there is no folder nowhere"),
     ])  # fmt: skip
     def test_a_fleet_and_one_gateway_mixed_up(
         self, words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
