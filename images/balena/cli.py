@@ -5,9 +5,9 @@ from __future__ import annotations
 import csv
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 import click
 
@@ -15,7 +15,7 @@ from images.errors import USAGE, ImageError
 
 if TYPE_CHECKING:
     from images.balena.account import Account
-    from images.balena.fleet import Fleet
+    from images.balena.fleet import Fleet, Registered
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 device_option = click.option("--device", metavar="NAME", help="This device alone (or the beginning of its UUID).")
@@ -96,7 +96,7 @@ def devices(fleet: str, tag: str, as_json: bool) -> None:
 def register(fleet: str, file: Path, out: Path) -> None:
     """Register the gateways of a CSV, with their tenants and variables.
 
-    Its first line names the columns: `name`, `tenant` if there are several, and one for each variable. OUT gets name
+    Its first row names the columns: `name`, `tenant` if there are several, and one for each variable. OUT gets name
     and UUID. After an interruption run it again with the same CSV: no gateway is registered twice.
 
     \b
@@ -106,18 +106,27 @@ def register(fleet: str, file: Path, out: Path) -> None:
     """
     from images.balena.fleet import listed
 
+    if out.resolve() == file.resolve():
+        raise ImageError(f"{file} would be written over", hint="name another file: --out devices.csv", code=USAGE)
     asked = listed(file)
     there = _fleet(fleet)
-    with out.open("w", newline="") as text:
-        rows = csv.writer(text)
-        rows.writerow(("name", "uuid"))
-        with click.progressbar(
-            there.register(asked), length=len(asked), label="registered", file=sys.stderr
-        ) as registered:
-            for device in registered:
-                rows.writerow((device.name, device.uuid))
-                text.flush()
+    try:
+        with out.open("w", newline="", encoding="utf-8") as text:
+            _write_registered(text, there.register(asked), len(asked))
+    except OSError as error:
+        hint = "what was registered stays so: run it again with another --out"
+        raise ImageError(f"{out}: {error.strerror}", hint=hint) from None
     click.echo(f"{len(asked)} in {out}")
+
+
+def _write_registered(text: TextIO, devices: Iterator[Registered], count: int) -> None:
+    """Each as soon as it is registered."""
+    rows = csv.writer(text)
+    rows.writerow(("name", "uuid"))
+    with click.progressbar(devices, length=count, label="registered", file=sys.stderr) as shown:
+        for device in shown:
+            rows.writerow((device.name, device.uuid))
+            text.flush()
 
 
 @balena.command()
@@ -126,6 +135,8 @@ def register(fleet: str, file: Path, out: Path) -> None:
 @device_option
 def preload(fleet: str, variables: tuple[str, ...], device: str | None) -> None:
     """Set variables that every gateway of a fleet gets, or one of them.
+
+    NAME=@FILE takes the value from a file, so that a token is in no list of processes.
 
     \b
       waypost balena preload acme/gateways WAYPOST_HUB=amqps://hub.example:5671 'WAYPOST_FORWARD=plant/#'

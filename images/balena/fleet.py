@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import csv
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from images import table
 from images.balena.account import Account, said_plainly
 from images.errors import USAGE, ImageError
 
@@ -18,6 +19,8 @@ RESERVED: Final = ("BALENA_", "RESIN_")
 """Names that configure balenaOS itself begin with these; the API takes them elsewhere and ignores them here."""
 TENANT_TAG: Final = "tenant"
 """Tag of a device that names its tenant at the hub."""
+VALUE_CHARACTERS_MAX: Final = 64 << 10
+"""Of one out of a file: ours have a few hundred; a larger file is another one than was meant."""
 DEVICES_MAX: Final = 10_000
 """Of one list: a request to the API each; a fleet that is larger is split by its owner anyway."""
 
@@ -167,14 +170,27 @@ class Fleet:
 
 
 def variables(given: Iterable[str]) -> dict[str, str]:
-    """`NAME=VALUE`, as given. Raises ImageError for one balena would not take."""
+    """`NAME=VALUE`, as given; `NAME=@FILE` takes the file's text. Raises ImageError for one balena would not take."""
     found: dict[str, str] = {}
     for each in given:
         name, separator, value = each.partition("=")
         if not separator:
             raise ImageError(f"{name}: not NAME=VALUE", code=USAGE)
-        found[_variable(name)] = value
+        found[_variable(name)] = _text_of(name, Path(value[1:])) if value.startswith("@") else value
     return found
+
+
+def _text_of(name: str, path: Path) -> str:
+    """So that a token is in no list of processes. Raises ImageError."""
+    try:
+        with path.open(encoding="utf-8-sig") as text:
+            value = text.read(VALUE_CHARACTERS_MAX + 1).strip()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "not in UTF-8"
+        raise ImageError(f"{name}=@{path}: {why}", code=USAGE) from None
+    if len(value) > VALUE_CHARACTERS_MAX:
+        raise ImageError(f"{name}=@{path}: more than {VALUE_CHARACTERS_MAX} characters", code=USAGE)
+    return value
 
 
 def _variable(name: str) -> str:
@@ -190,34 +206,31 @@ def listed(file: Path) -> list[NewDevice]:
 
     Raises ImageError naming the line.
     """
-    try:
-        with file.open(newline="", encoding="utf-8-sig") as text:
-            rows = csv.DictReader(text, strict=True)
-            columns = list(rows.fieldnames or ())
-            if "name" not in columns:
-                raise ImageError(f"{file}: no column name", hint="its first line names the columns: name,tenant,…")
-            if len(set(columns)) < len(columns):
-                raise ImageError(f"{file}: two columns of one name", code=USAGE)
-            named = [_variable(column) for column in columns if column not in ("name", "tenant")]
-            devices = [_listed(file, rows.line_num, row, named) for row in rows]
-    except OSError as error:
-        raise ImageError(f"{file}: {error.strerror}", code=USAGE) from None
-    except (csv.Error, UnicodeDecodeError) as error:
-        raise ImageError(f"{file}: not a CSV in UTF-8: {error}", code=USAGE) from None
+    rows = table.rows(file)
+    _, head = next(rows, (1, []))
+    columns = [name.strip() for name in head]
+    while columns and not columns[-1]:  # a spreadsheet adds some
+        columns.pop()
+    if "name" not in columns:
+        raise ImageError(f"{file}: no column name", hint="its first line names the columns: name,tenant,…", code=USAGE)
+    if len(set(columns)) < len(columns):
+        raise ImageError(f"{file}: two columns of one name", code=USAGE)
+    named = [_variable(column) for column in columns if column not in ("name", "tenant")]
+    devices = [_listed(file, line, columns, cells, named) for line, cells in rows]
     if len(devices) > DEVICES_MAX:
         raise ImageError(f"{file}: {len(devices)} devices; one list has {DEVICES_MAX} at most", code=USAGE)
-    if twice := {device.name for device in devices if [d.name for d in devices].count(device.name) > 1}:
+    if twice := {name for name, count in Counter(device.name for device in devices).items() if count > 1}:
         raise ImageError(f"{file}: twice there: {', '.join(sorted(twice))}", code=USAGE)
     return devices
 
 
-def _listed(file: Path, line: int, row: Mapping[str | None, Any], named: list[str]) -> NewDevice:
-    if None in row or None in row.values():
+def _listed(file: Path, line: int, columns: Sequence[str], cells: Sequence[str], named: Sequence[str]) -> NewDevice:
+    if len(cells) < len(columns) or any(map(str.strip, cells[len(columns) :])):
         raise ImageError(f"{file}, line {line}: not as many fields as there are columns", code=USAGE)
-    if not row["name"].strip():
+    row = {column: cell.strip() for column, cell in zip(columns, cells, strict=False)}
+    if not row["name"]:
         raise ImageError(f"{file}, line {line}: no name", code=USAGE)
-    own = {name: row[name] for name in named if row[name]}
-    return NewDevice(row["name"].strip(), (row.get("tenant") or "").strip(), own)
+    return NewDevice(row["name"], row.get("tenant", ""), {name: row[name] for name in named if row[name]})
 
 
 def _known(found: Mapping[str, Any]) -> Known:

@@ -179,6 +179,16 @@ class TestRegister:
             "registered without its name, hall-1",
         )
 
+    def test_what_is_registered_is_written_to_a_file_of_its_own(
+        self, logged_in: Run, api: Cloud, gateways: Path, tmp_path: Path
+    ) -> None:
+        """The list has the tokens, and would be lost."""
+        before = gateways.read_text()
+        fail(logged_in("register", FLEET, str(gateways), "--out", str(gateways)), "would be written over")
+        assert gateways.read_text() == before
+        fail(logged_in("register", FLEET, str(gateways), "--out", str(tmp_path / "no" / "o")), "another --out")
+        assert not api.devices
+
     def test_a_token_of_a_fleet_registers_nobody(
         self, logged_in: Run, api: Cloud, gateways: Path, tmp_path: Path
     ) -> None:
@@ -196,7 +206,7 @@ class TestRegister:
             ("name\na\na\n", "twice there: a"),
             ("name,2x\na,b\n", "2x: a variable's name"),
             ("name,BALENA_HOST\na,b\n", "configures balenaOS itself"),
-            ('name\n"a\n', "not a CSV"),
+            ('name\n"a\n', "row 2: unexpected end"),
         ],
     )
     def test_a_list_that_is_none(self, tmp_path: Path, text: str, said: str) -> None:
@@ -205,9 +215,19 @@ class TestRegister:
         with pytest.raises(ImageError, match=said):
             listed(file)
 
-    def test_a_list_as_a_spreadsheet_saves_it(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "\ufeffname,A\r\nhall-1,x\r\n",
+            "\ufeffname;A\r\nhall-1;x\r\n",
+            "name\tA\nhall-1\tx\n",
+            "sep=;\nname;A\nhall-1;x\n",
+            "name,A,,\nhall-1,x,,\n,,,\n",
+        ],
+    )
+    def test_a_list_as_a_spreadsheet_saves_it(self, tmp_path: Path, text: str) -> None:
         file = tmp_path / "x.csv"
-        file.write_bytes("\ufeffname,A\r\nhall-1,x\r\n".encode())
+        file.write_bytes(text.encode())
         assert listed(file) == [NewDevice("hall-1", "", {"A": "x"})]
         assert "x" not in repr(listed(file)).replace("hall", "")
         assert repr(Registered("a", "b"))
@@ -223,6 +243,13 @@ class TestVariables:
             ("application", FLEET_ID, "B"): "x=y",
             ("device", 100, "A"): "2",
         }
+
+    def test_out_of_a_file(self, logged_in: Run, api: Cloud, tmp_path: Path) -> None:
+        (tmp_path / "token").write_text("wpt1.x\n")
+        succeed(logged_in("preload", FLEET, f"WAYPOST_TOKEN=@{tmp_path / 'token'}"))
+        assert api.variables == {("application", FLEET_ID, "WAYPOST_TOKEN"): "wpt1.x"}
+        fail(logged_in("preload", FLEET, "A=@none"), "A=@none: No such file")
+        fail(logged_in("preload", FLEET, "A=@/dev/zero"), "more than 65536 characters")
 
     def test_none_is_set_when_one_is_wrong(self, logged_in: Run, api: Cloud) -> None:
         fail(logged_in("preload", FLEET, "A=1", "B"), "B: not NAME=VALUE")
