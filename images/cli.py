@@ -58,9 +58,10 @@ def freeze(
     """
     from images.debian import Mirror
     from images.frozen.freezing import PROGRAM
-    from images.output import copy_tree
+    from images.output import copy_tree, require_place
     from images.steps import Steps, default_cache
 
+    require_place(out, holding=PROGRAM)
     made, _ = _frozen(Steps(cache or default_cache()), machine, Mirror(mirror, security_mirror), fresh=fresh)
     copy_tree(made, out, holding=PROGRAM)
     click.echo(out)
@@ -82,10 +83,11 @@ def package(
       sudo apt install ./waypost_*.deb
     """
     from images.debian import Mirror
-    from images.output import copy_file
+    from images.output import copy_file, require_place
     from images.package import deb
     from images.steps import Steps, default_cache
 
+    require_place(out)
     steps = Steps(cache or default_cache())
     made = _frozen(steps, machine, Mirror(mirror, security_mirror), fresh=fresh)
     click.echo(copy_file(deb.package(steps, *made), out))
@@ -132,19 +134,19 @@ def build(
     from images.debian import Mirror
     from images.disk import imager
     from images.disk.building import name
-    from images.output import copy_file
+    from images.output import copy_file, require_place, write_text
     from images.steps import Steps, default_cache
 
     _require_fetchable(url)
+    require_place(out)
     folder = cache or default_cache()
     packages = Mirror(mirror, security_mirror)
     made = build_image(Steps(folder), folder, board, packages, (key, certificate), fresh=fresh)
     for file in sorted(made.iterdir()):
         if file.name != imager.FILE:
             click.echo(copy_file(file, out))
-    told = out / f"{name(board)}.imager.json"
-    told.write_text(imager.listed((made / imager.FILE).read_text(), url or out.resolve().as_uri()))
-    click.echo(told)
+    listed = imager.listed((made / imager.FILE).read_text(), url or out.resolve().as_uri())
+    click.echo(write_text(out / f"{name(board)}.imager.json", listed))
 
 
 @image.command()
@@ -186,18 +188,18 @@ def bundle(
     from images.building import build_bundle
     from images.debian import Mirror
     from images.disk.bundle import resource
-    from images.output import copy_file
+    from images.output import copy_file, require_place, write_text
     from images.steps import Steps, default_cache
 
     _require_fetchable(url)
+    require_place(out)
     folder = cache or default_cache()
     packages = Mirror(mirror, security_mirror)
     made = build_bundle(Steps(folder), folder, packages, (key, certificate), fresh=fresh)
     click.echo(copy_file(made.file, out))
     if url is not None:
-        told = out / f"{made.file.name.removesuffix('.raucb')}.system.yaml"
-        told.write_text(resource(made, url))
-        click.echo(told)
+        name = f"{made.file.name.removesuffix('.raucb')}.system.yaml"
+        click.echo(write_text(out / name, resource(made, url)))
 
 
 image.add_command(configure)
@@ -226,10 +228,15 @@ def run_image(img: Path, ports: tuple[str, ...], disk: Path | None, screenshot: 
     import tempfile
 
     from images.emulator import machine, screen
+    from images.output import require_place, write_text
 
     if until is not None and screenshot is None:
         raise click.UsageError("--until goes with --screenshot")
+    if screenshot is not None:
+        require_place(screenshot.parent)
     forwarded = machine.forwarded(ports)
+    if disk is None or not disk.exists():
+        machine.require_image(img)
     machine.ready(forwarded)
     with tempfile.TemporaryDirectory(prefix="waypost-image-") as folder:
         card = machine.disk(img, Path(folder), Path(folder) / "log", kept=disk)
@@ -237,8 +244,7 @@ def run_image(img: Path, ports: tuple[str, ...], disk: Path | None, screenshot: 
         if screenshot is None:
             raise SystemExit(machine.boot(words))
         said = machine.watched(words, until or machine.SERVES, machine.SERVES_S)
-        screenshot.write_text(screen.picture(said, img.name), encoding="utf-8")
-        click.echo(screenshot)
+        click.echo(write_text(screenshot, screen.picture(said, img.name)))
 
 
 def _require_fetchable(url: str | None) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shutil
 from pathlib import Path
 
@@ -9,13 +11,34 @@ from images.errors import USAGE, ImageError
 from images.steps import remove
 
 
+def require_place(out: Path, *, holding: str | None = None) -> None:
+    """Something can be made there, which is known before the minutes that takes. `holding`: a folder that takes the
+    place of an earlier one, which is empty or has this file; None: files in a folder. Raises ImageError."""
+    if (
+        holding is not None
+        and out.exists()
+        and (not out.is_dir() or (any(out.iterdir()) and not (out / holding).exists()))
+    ):
+        raise ImageError(f"{out} is there, and is nothing this command made", hint="choose another place", code=USAGE)
+    there = out.absolute() if holding is None else out.absolute().parent
+    while not there.exists() and there != there.parent:
+        there = there.parent
+    if not there.is_dir():
+        raise ImageError(f"{there} is no folder", hint="choose another place", code=USAGE)
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise ImageError(f"{there} cannot be written to", hint="choose another place", code=USAGE)
+
+
+def _replaceable(out: Path, holding: str) -> bool:
+    return out.is_dir() and (not any(out.iterdir()) or (out / holding).exists())
+
+
 def copy_tree(made: Path, out: Path, *, holding: str) -> None:
     """Copy a folder to `out`, in the place of an earlier one: a folder that is empty or has a file `holding`.
 
     Raises ImageError where something else is.
     """
-    if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not (out / holding).exists())):
-        raise ImageError(f"{out} is there, and is nothing this command made", hint="choose another place", code=USAGE)
+    require_place(out, holding=holding)
     fresh = out.with_name(f"{out.name}.part")
     try:
         remove(fresh)
@@ -24,6 +47,8 @@ def copy_tree(made: Path, out: Path, *, holding: str) -> None:
         remove(out)
         fresh.rename(out)
     except OSError as error:
+        with contextlib.suppress(OSError):
+            remove(fresh)
         raise ImageError(f"{error.filename or out}: {error.strerror}") from None
 
 
@@ -36,6 +61,21 @@ def copy_file(made: Path, folder: Path) -> Path:
         shutil.copyfile(made, fresh)
         fresh.replace(target)
     except OSError as error:
-        fresh.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            fresh.unlink()
         raise ImageError(f"{error.filename or target}: {error.strerror}") from None
+    return target
+
+
+def write_text(target: Path, text: str) -> Path:
+    """Write a file in UTF-8; the file. Raises ImageError."""
+    fresh = target.with_name(f"{target.name}.part")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        fresh.write_text(text, encoding="utf-8")
+        fresh.replace(target)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            fresh.unlink()
+        raise ImageError(f"{target}: {error.strerror}") from None
     return target

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import os
@@ -107,14 +108,14 @@ class Steps:
             for cut_off in self._of(name, PART):
                 remove(cut_off)
             part = place.with_name(place.name + PART)
-            part.mkdir()
             log = self._cache / f"{name}.log"
-            log.unlink(missing_ok=True)
             began = time.monotonic()
-            with self._clocks.shown(title):
+            with self._clocks.shown(title), _explained(title):
+                log.unlink(missing_ok=True)
+                part.mkdir()
                 make(part, log)
-            remove(place)
-            part.rename(place)
+                remove(place)
+                part.rename(place)
             self.seconds[name] = time.monotonic() - began
             self._say(f"  {title:<52} {self.seconds[name]:5.0f} s")
             self._forget(name)
@@ -145,6 +146,19 @@ class Steps:
         with (self._cache / f"{name}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
+
+
+@contextlib.contextmanager
+def _explained(title: str) -> Iterator[None]:
+    """What the disk says is no traceback."""
+    try:
+        yield
+    except OSError as error:
+        hint = ""
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            hint = "free some space, or choose another place with --cache"
+        where = f"{error.filename}: " if error.filename else ""
+        raise ImageError(f"{title}: {where}{error.strerror}", hint=hint) from None
 
 
 def key(inputs: Iterable[Input]) -> str:

@@ -60,10 +60,11 @@ def container(
     """
     from images.container import oci as archives
     from images.debian import Mirror
-    from images.output import copy_tree
+    from images.output import copy_tree, require_place
     from images.package import deb
     from images.steps import Steps, default_cache
 
+    require_place(out, holding="Dockerfile")
     steps, packages = Steps(cache or default_cache()), Mirror(mirror, security_mirror)
     wanted = machines or (platform.machine(),)
     if oci:

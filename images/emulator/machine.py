@@ -57,6 +57,12 @@ def _free(port: int) -> bool:
     return True
 
 
+def require_image(image: Path) -> None:
+    """Raises ImageError."""
+    if not image.is_file():
+        raise ImageError(f"{image} is not there", hint="make one: waypost image build --board qemu", code=USAGE)
+
+
 def forwarded(texts: Sequence[str]) -> dict[int, int]:
     """Ports of this machine and the gateway's, out of ``HERE:GATEWAY``; of nothing, the usual. Raises ImageError."""
     found = {}
@@ -74,23 +80,31 @@ def disk(image: Path, folder: Path, log: Path, *, kept: Path | None = None) -> P
     if kept is not None and kept.exists():
         return kept
     require("qemu-img", "zstd")
-    if not image.is_file():
-        raise ImageError(f"{image} is not there", hint="make one: waypost image build --board qemu", code=USAGE)
+    require_image(image)
     plain = image
     if image.suffix == ".zst":
         plain = folder / image.stem
         if not plain.exists() or plain.stat().st_mtime < image.stat().st_mtime:
-            run("zstd", "--quiet", "--decompress", "--force", "--sparse", image, "-o", plain, log=log)
+            _make("zstd", "--quiet", "--decompress", "--force", "--sparse", image, "-o", plain, log=log)
     partition.of_image(plain)  # of anything else U-Boot says nothing, for ever
     target = kept or folder / "disk.qcow2"
     if kept is not None:  # it holds all of it, and is there whole or not at all
         part = kept.with_name(f"{kept.name}.part")
-        run("qemu-img", "convert", "-f", "raw", "-O", "qcow2", plain, part, log=log)
-        run("qemu-img", "resize", "-q", part, CARD, log=log)
+        _make("qemu-img", "convert", "-f", "raw", "-O", "qcow2", plain, part, log=log)
+        _make("qemu-img", "resize", "-q", part, CARD, log=log)
         part.replace(kept)
     else:
-        run("qemu-img", "create", "-q", "-f", "qcow2", "-b", plain.resolve(), "-F", "raw", target, CARD, log=log)
+        _make("qemu-img", "create", "-q", "-f", "qcow2", "-b", plain.resolve(), "-F", "raw", target, CARD, log=log)
     return target
+
+
+def _make(*words: str | Path, log: Path) -> None:
+    """Raises ImageError; the log goes with the folder it is in."""
+    try:
+        run(*words, log=log)
+    except ImageError as error:
+        hint = "an unpacked image takes half a GB of the folder for temporary files: TMPDIR=DIR names another"
+        raise ImageError(error.message, hint=hint) from None
 
 
 def command(drive: Path, ports: Mapping[int, int]) -> Sequence[str]:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import re
 import socket
 import subprocess
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -138,8 +141,26 @@ class TestSignatures:
         assert signing.keys(tmp_path, one.key, one.certificate) == one
         with pytest.raises(ImageError, match="is not the certificate of"):
             signing.keys(tmp_path, one.key, other.certificate)
-        with pytest.raises(ImageError, match="openssl ended with 1"):
+        with pytest.raises(ImageError, match=r"certificate\.pem is not a key \(PEM\)") as refused:
             signing.keys(tmp_path, one.certificate, one.certificate)
+        assert "\n" not in refused.value.message
+        with pytest.raises(ImageError, match="is not a certificate"):
+            signing.keys(tmp_path, one.key, one.key)
+
+    @needs("openssl")
+    def test_two_builds_at_once_have_one_pair(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        both, begun = threading.Barrier(2), []
+
+        def slow(*words: str | Path, log: Path) -> None:
+            begun.append(words)
+            with contextlib.suppress(threading.BrokenBarrierError):
+                both.wait(1)
+            programs.run(*words, log=log)
+
+        monkeypatch.setattr(signing, "run", slow)
+        with ThreadPoolExecutor(2) as builds:
+            pairs = {each.result() for each in [builds.submit(signing.keys, tmp_path, None, None) for _ in range(2)]}
+        assert (len(begun), len(pairs)) == (1, 1)
 
 
 @pytest.mark.parametrize("build", [
@@ -353,6 +374,7 @@ class TestEmulator:
     ) -> None:
         monkeypatch.setattr(programs, "find", lambda _: None)
         monkeypatch.setattr(machine, "U_BOOT", str(tmp_path / "u-boot.bin"))
+        (tmp_path / "x.img.zst").touch()
         assert run(["image", "run", str(tmp_path / "x.img.zst")]) == 2
         assert "sudo apt install qemu-system-arm qemu-utils u-boot-qemu zstd\n" in capsys.readouterr().err
 
@@ -360,6 +382,7 @@ class TestEmulator:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
         monkeypatch.setattr(machine, "require", lambda *_, **__: None)
+        (tmp_path / "x.img.zst").touch()
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))
             taken.listen()
@@ -368,6 +391,28 @@ class TestEmulator:
         said = capsys.readouterr().err
         assert f"in use on this machine: port {port}" in said
         assert f"--port {port + 1000}:1883" in said
+
+    def test_an_image_that_is_not_there_is_said_first(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """Not that another machine has the ports."""
+        monkeypatch.setattr(machine, "_free", lambda _: False)
+        assert run(["image", "run", str(tmp_path / "none.img.zst")]) == 2
+        assert "none.img.zst is not there" in capsys.readouterr().err
+        (tmp_path / "x.img").touch()
+        screen = str(tmp_path / "x.img" / "screen.svg")
+        assert run(["image", "run", str(tmp_path / "x.img"), "--screenshot", screen]) == 2
+        assert "x.img is no folder" in capsys.readouterr().err, "and not when it has served"
+
+    def test_what_the_disk_says_names_no_log_that_is_gone(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(machine, "require", lambda *_: None)
+        (tmp_path / "x.img.zst").write_bytes(b"torn")
+        with pytest.raises(ImageError, match="zstd ended with 1") as failed:
+            machine.disk(tmp_path / "x.img.zst", tmp_path, tmp_path / "log")
+        assert "log" not in failed.value.hint
+        assert "TMPDIR" in failed.value.hint
 
     def test_an_image_that_is_not_there(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(machine, "require", lambda *_: None)
@@ -404,6 +449,32 @@ class TestEmulator:
         file.write_text("name: hall\n")
         with pytest.raises(ImageError, match="no image of a card"):
             machine.disk(file, tmp_path, tmp_path / "log")
+
+
+@pytest.mark.parametrize(("words", "first"), [
+    (("freeze",), "images.frozen.made.frozen"), (("package",), "images.frozen.made.frozen"),
+    (("build", "--board", "pi4"), "images.building.build_image"), (("bundle",), "images.building.build_bundle"),
+    (("container", "hub"), "images.container.building.hub"),
+])  # fmt: skip
+def test_a_place_where_nothing_can_be_is_said_before_the_first_step(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: Sequence[str],
+    first: str,
+) -> None:
+    """And not when all has been built."""
+
+    def begun(*_: object, **__: object) -> None:
+        raise ImageError("begun")
+
+    monkeypatch.setattr(first, begun)
+    (tmp_path / "file").touch()
+    command = ["image", *words, "--cache", str(tmp_path / "cache"), "--out"]
+    assert run([*command, str(tmp_path / "file" / "cards")]) == 2
+    assert "file is no folder" in capsys.readouterr().err
+    assert run([*command, str(tmp_path / "new" / "cards")]) == 1
+    assert "begun" in capsys.readouterr().err
 
 
 def test_a_folder_that_nobody_fetches_from_is_said_before_the_first_step(capsys: pytest.CaptureFixture[str]) -> None:

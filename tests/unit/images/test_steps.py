@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -50,6 +52,16 @@ class TestResults:
             steps.result("part", "a part", ["one"], fail)
         made = steps.result("part", "a part", ["one"], Counted())
         assert [path.name for path in made.iterdir()] == ["file"]
+
+    @pytest.mark.parametrize(("number", "hint"), [(errno.ENOSPC, "free some space"), (errno.EIO, "")])
+    def test_what_the_disk_says_is_said(self, steps: Steps, number: int, hint: str) -> None:
+        def full(folder: Path, _log: Path) -> None:
+            raise OSError(number, os.strerror(number), str(folder / "file"))
+
+        with pytest.raises(ImageError, match=rf"a part: .*file: {os.strerror(number)}") as failed:
+            steps.result("part", "a part", ["one"], full)
+        assert failed.value.hint.startswith(hint)
+        assert steps.result("part", "a part", ["one"], Counted())
 
     def test_old_results_go(self, steps: Steps, tmp_path: Path) -> None:
         for number in range(OLD_KEPT + 2):
