@@ -290,6 +290,10 @@ class TestLists:
             if program.startswith("/usr/lib/waypost-system/"):
                 assert (rootfs.OVERLAY / program.lstrip("/")).stat().st_mode & 0o100
 
+    def test_the_country_of_a_wireless_network_has_rules(self) -> None:
+        """`iw` only recommends them; without them the kernel keeps to what is allowed everywhere."""
+        assert "wireless-regdb" in rootfs.lines(rootfs.PACKAGES)
+
     def test_what_is_left_out_is_a_pattern_of_dpkg(self) -> None:
         for line in rootfs.lines(rootfs.EXCLUDES):
             assert line.removeprefix("!").startswith("/")
