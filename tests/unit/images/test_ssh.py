@@ -1,0 +1,40 @@
+"""The key by which who logs in knows the gateway is made once, whatever the power does meanwhile."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from images.programs import find
+from images.rootfs.building import OVERLAY
+
+UNIT = OVERLAY / "etc/systemd/system/ssh.service.d/waypost.conf"
+
+pytestmark = pytest.mark.skipif(find("ssh-keygen") is None, reason="ssh-keygen is not installed")
+
+
+def start(data: Path) -> str:
+    """As the service begins; the fingerprint of the key it then has."""
+    [command] = re.findall(r"(?m)^ExecStartPre=/bin/sh -c '(.*)'$", UNIT.read_text())
+    words = ["sh", "-c", command.replace("/data/", f"{data}/").replace("/data;", f"{data};")]
+    subprocess.run(words, check=True, stdin=subprocess.DEVNULL, timeout=60, capture_output=True)
+    key = data / "ssh/host_ed25519"
+    assert key.stat().st_mode & 0o077 == 0
+    shown = ["ssh-keygen", "-l", "-f", str(key)]
+    return subprocess.run(shown, check=True, capture_output=True, text=True).stdout
+
+
+@pytest.mark.parametrize("left", [
+    {}, {"host_ed25519": b""}, {"host_ed25519": b"", "host_ed25519.pub": b""},
+    {"fresh": b"-----BEGIN OPENSSH PRIV", "fresh.pub": b""},
+])  # fmt: skip
+def test_what_a_power_cut_leaves_is_made_anew(tmp_path: Path, left: dict[str, bytes]) -> None:
+    (tmp_path / "ssh").mkdir()
+    for name, content in left.items():
+        (tmp_path / "ssh" / name).write_bytes(content)
+    first = start(tmp_path)
+    assert start(tmp_path) == first, "it stays the same"
+    assert not (tmp_path / "ssh/fresh").exists()
