@@ -69,3 +69,27 @@ def test_the_c_library_it_needs_is_read_from_what_is_in_it(tmp_path: Path) -> No
     assert deb.libc_needed(tmp_path) == "2.34"
     with pytest.raises(ImageError, match="holds no program"):
         deb.libc_needed(tmp_path / "a.so")
+
+
+@pytest.mark.parametrize(("serves", "said"), [(True, ""), (False, "waypost does not serve yet")])
+def test_where_another_broker_has_the_ports_the_package_is_installed_all_the_same(
+    tmp_path: Path, serves: bool, said: str
+) -> None:
+    """Mosquitto is on many a Raspberry Pi. A package that is left half installed stops every later `apt`."""
+    (tmp_path / "systemd").mkdir()
+    text = (deb.HERE / "postinst").read_text()
+    text = text.replace("/usr/share/debconf/confmodule", str(tmp_path / "confmodule"))
+    (tmp_path / "postinst").write_text(text.replace("/run/systemd/system", str(tmp_path / "systemd")))
+    (tmp_path / "confmodule").write_text("db_stop() { :; }\n")
+    stubs = tmp_path / "stubs"
+    stubs.mkdir()
+    for name in ("getent", "adduser", "deb-systemd-helper", "systemctl", "deb-systemd-invoke"):
+        (stubs / name).write_text(f"#!/bin/sh\nexit {int(name == 'deb-systemd-invoke' and not serves)}\n")
+        (stubs / name).chmod(0o755)
+    done = subprocess.run(
+        ["/bin/sh", str(tmp_path / "postinst"), "configure"], capture_output=True, text=True, check=False,
+        env={"PATH": f"{stubs}:/usr/bin:/bin"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.startswith(said)
+    assert bool(done.stderr) == bool(said)
