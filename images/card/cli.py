@@ -12,6 +12,8 @@ from images import table
 from images.errors import USAGE, ImageError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from edge.card.resource import Plain
     from images.card.settings import Written
 
@@ -102,6 +104,14 @@ def _look(target: Path, base: Plain | None, *, show: bool) -> None:
             click.echo(f"{each.card.name}: right")
     if not found:
         click.echo(f"{target} says nothing: every line is a comment")
+    _advise(found)
+
+
+def _advise(written: Sequence[Written]) -> None:
+    from images.card.advice import notes
+
+    for line in notes([each.card for each in written]):
+        click.secho(f"note: {line}", fg="yellow", err=True)
 
 
 def _settings(target: Path, base: Plain | None) -> list[Written]:
@@ -151,6 +161,7 @@ def _write_one(target: Path, values: tuple[str, ...], source: Path | None) -> No
     else:
         _write(target, content)
     click.echo(f"{target}: the settings of {made.card.name}")
+    _advise([made])
 
 
 def _write_fleet(folder: Path, source: Path, base: Plain | None) -> None:
@@ -165,6 +176,7 @@ def _write_fleet(folder: Path, source: Path, base: Plain | None) -> None:
     for each in made:
         _write(folder / f"{each.card.name}.yaml", each.card.text)
         click.echo(folder / f"{each.card.name}.yaml")
+    _advise(made)
 
 
 def _write(target: Path, content: bytes) -> None:

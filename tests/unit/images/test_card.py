@@ -16,6 +16,7 @@ from edge.card.location import FILE
 from edge.card.resource import FILE_BYTES_MAX, KINDS
 from edge.card.text import SECRETS, text_of
 from images.card import partition
+from images.card.advice import notes
 from images.card.settings import LISTS, NAMES, draft, of_arguments, of_csv, of_text
 from images.errors import ImageError
 from images.programs import find
@@ -225,6 +226,44 @@ class TestTheFile:
         made = of_arguments(words(), None)
         shown = repr(made.card) + repr(made.card.spec)
         assert not [secret for secret in ("'secret'", "hidden-lte", "hidden-proxy", "0123", TOKEN) if secret in shown]
+
+
+class TestAdvice:
+    """What nobody notices before the gateway hangs on its wall."""
+
+    HUB = ("name=hall", f"sshKeys={SSH}", "hub.url=amqps://hub.example", f"hub.token={TOKEN}")
+
+    def said(self, *more: str) -> list[str]:
+        return list(notes([of_arguments([*self.HUB, *more], None).card]))
+
+    def test_nobody_can_log_in(self) -> None:
+        [line] = notes([of_arguments(["name=hall"], None).card])
+        assert line.startswith("hall: without sshKeys nobody can log in")
+        assert self.said() == []
+
+    def test_nothing_is_found_by_name(self) -> None:
+        static = ("cable.address=10.0.0.2/24", "cable.gateway=10.0.0.1")
+        assert self.said(*static) == ["hall: without cable.dns it finds nothing by name: hub.example"]
+        assert self.said(*static, "cable.dns=10.0.0.1") == []
+        assert self.said(*static, "wifi.ssid=x", "wifi.country=DE") == [], "that network may have a server"
+        assert self.said(*static, "hub.proxy.host=10.0.0.9") == [], "the proxy knows names"
+
+    def test_nothing_is_reached(self) -> None:
+        static = ("cable.address=10.0.0.2/24", "cable.dns=10.0.0.3")
+        assert self.said(*static) == [
+            "hall: without cable.gateway it reaches 10.0.0.0/24 alone, and perhaps not hub.example"
+        ]
+        near = [word.replace("hub.example", "10.0.0.7") for word in self.HUB]
+        assert list(notes([of_arguments([*near, *static], None).card])) == []
+
+    def test_of_a_fleet_it_is_said_once(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        (tmp_path / "fleet.csv").write_text("name\n" + "".join(f"n{number}\n" for number in range(5)))
+        for words in (
+            ["--check", str(tmp_path / "fleet.csv")],
+            [str(tmp_path / "x"), "--from", str(tmp_path / "fleet.csv")],
+        ):
+            assert run(["image", "configure", *words]) == 0
+            assert "note: n0, n1, n2 and 2 more: without sshKeys" in capsys.readouterr().err
 
 
 def mistaken(folder: Path, text: str, encoding: str = "utf-8") -> str:
