@@ -16,6 +16,8 @@ from bridge.topic_filter import filter_fault
 PLACEHOLDER: Final = "(secret)"
 """In the place of a secret where a file is shown, and in the one that stays on the card."""
 SSH_TYPES: Final = ("ssh-ed25519", "ssh-rsa", "ecdsa-sha2-", "sk-ssh-ed25519@", "sk-ecdsa-sha2-")
+_THIS_NETWORK: Final = ipaddress.ip_network("0.0.0.0/8")
+"""Of no machine (RFC 6890)."""
 _LABEL: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
 
@@ -39,6 +41,14 @@ def interface(value: str) -> str:
         found.network.broadcast_address,
     ):
         raise ValueError(f'"{value}" is the address of a network or of everybody in it, not of one machine')
+    return value
+
+
+def machine(value: str) -> str:
+    """The same, of one that a machine can have on a network."""
+    found = ipaddress.ip_interface(value).ip
+    if found.is_loopback or found.is_multicast or found.is_unspecified or found in _THIS_NETWORK:
+        raise ValueError(f'"{value}" is no address that a machine has on a network')
     return value
 
 
@@ -120,6 +130,13 @@ def hub_url(value: str) -> str:
     """Where gateways enrol: TLS only."""
     if not HubUrl.parse(value).secure:
         raise ValueError(f'"{value}" is without TLS, and nobody enrols there: amqps://HOST:PORT, or wss://HOST:PORT')
+    return value
+
+
+def reachable_hub(value: str) -> str:
+    """The same, at a port that somebody can listen at."""
+    if HubUrl.parse(value).endpoint.port == 0:
+        raise ValueError(f'"{value}": nobody listens at port 0; a hub does at 5671 unless it was told another one')
     return value
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -137,7 +137,8 @@ def _check(resource: Resource, spec: CardSpec) -> Iterator[ConfigurationError]:
     cable = spec.cable
     if cable is not None and cable.gateway is not None:
         own, router = ipaddress.ip_interface(cable.address), ipaddress.ip_address(cable.gateway)
-        if router not in own.network or router == own.ip:
+        near = router in own.network or (own.version == router.version == 6 and router.is_link_local)
+        if not near or router == own.ip:  # routers of IPv6 say of themselves a link-local address (RFC 4861)
             words = f"{router} is no other machine of the network {own.network}"
             yield error_at(resource, ("spec", "cable", "gateway"), words)
     if spec.hub is not None and spec.hub.proxy is not None:
@@ -163,16 +164,25 @@ def _check_proxy(resource: Resource, proxy: Proxy) -> Iterator[ConfigurationErro
 def _of_use(resources: Sequence[Resource]) -> Errors:
     """What can be read, and would do nothing."""
     for resource, spec in of_kind(resources, CardSpec):
-        values = {
-            ("timeServers",): (fields.time_server, spec.time_servers),
-            ("hub", "forward"): (fields.topic_filter, spec.hub.forward if spec.hub is not None else ()),
-        }
-        for path, (judge, given) in values.items():
-            for number, value in enumerate(given):
-                try:
-                    judge(value)
-                except ValueError as error:
-                    yield error_at(resource, ("spec", *path, number), str(error))
+        for path, judge, value in _judged(spec):
+            try:
+                judge(value)
+            except ValueError as error:
+                yield error_at(resource, ("spec", *path), str(error))
+
+
+def _judged(spec: CardSpec) -> Iterator[tuple[tuple[str | int, ...], Callable[[str], str], str]]:
+    """Way to a value below `spec`, what judges it, and the value."""
+    for number, server in enumerate(spec.time_servers):
+        yield ("timeServers", number), fields.time_server, server
+    if spec.cable is not None:
+        yield ("cable", "address"), fields.machine, spec.cable.address
+    if spec.hub is not None:
+        yield ("hub", "url"), fields.reachable_hub, spec.hub.url
+        for number, url in enumerate(spec.hub.failover):
+            yield ("hub", "failover", number), fields.reachable_hub, url
+        for number, topic in enumerate(spec.hub.forward):
+            yield ("hub", "forward", number), fields.topic_filter, topic
 
 
 _CARD: Final = Kind(KIND, CardSpec, ("card",), single=True)

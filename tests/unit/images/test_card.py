@@ -112,6 +112,11 @@ class TestTheFile:
         assert "b3BlbnNzaC1" not in refused.value.message
         assert refused.value.hint.endswith("ends in .pub")
 
+    def test_a_router_of_ipv6_has_a_link_local_address(self) -> None:
+        made = of_arguments(["name=hall", "cable.address=2001:db8::5/64", "cable.gateway=fe80::1"], None)
+        assert made.card.spec.cable is not None
+        assert made.card.spec.cable.gateway == "fe80::1"
+
     def test_out_of_a_file_as_it_is_written(self, tmp_path: Path) -> None:
         wifi = ("name=hall", "wifi.country=DE")
         for name, content, read in (
