@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TextIO
 
 import click
 
+from images.asking import asked
 from images.errors import USAGE, ImageError
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def login(token: str | None, host: str) -> None:
     """
     from images.balena import account
 
-    token = token or click.prompt("Access token", hide_input=True)
+    token = token or asked("Access token", "BALENA_API_KEY in the environment is taken, too", hidden=True)
     given = account.Login(account.endpoint_of(host), token.strip())
     whose = account.connect(given).name
     account.remember(given, account.remembered_at())
@@ -232,7 +233,8 @@ def configure(
 
     os_image.boot_partition(img)
     if wifi is not None and wifi_password is None:
-        wifi_password = click.prompt(f"Password of {wifi}", hide_input=True, default="", show_default=False)
+        instead = "WAYPOST_WIFI_PASSWORD in the environment is taken, too; empty for an open network"
+        wifi_password = asked(f"Password of {wifi}", instead, hidden=True, default="")
     account = _account()
     made = os_image.configuration(
         account,

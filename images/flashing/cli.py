@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
 
 from images import table
+from images.asking import asked
 from images.errors import INTEGRITY, USAGE, ImageError
 from images.options import CACHE_VARIABLE
 from images.steps import default_cache
@@ -31,6 +31,7 @@ _GIVEN = click.Path(path_type=Path, exists=True, dir_okay=False)
 @click.argument("img", metavar="[IMG]", type=click.Path(path_type=Path), required=False)
 @click.argument("targets", metavar="[DEVICE]…", nargs=-1, type=click.Path(path_type=Path))
 @click.option("--list", "listing", is_flag=True, help="List the cards of this machine, and why other disks are none.")
+@click.option("--json", "as_json", is_flag=True, help="With --list: print JSON.")
 @click.option("--config", type=_GIVEN, help="Settings (YAML, or CSV: a row for each card).")
 @click.option("--base", type=_GIVEN, help="With a CSV: settings that its rows leave out (YAML).")
 @click.option("--only", "names", metavar="NAME", multiple=True, help="Only these gateways of the CSV, in this order.")
@@ -48,6 +49,7 @@ def flash(
     img: Path | None,
     targets: tuple[Path, ...],
     listing: bool,
+    as_json: bool,
     config: Path | None,
     base: Path | None,
     names: tuple[str, ...],
@@ -71,17 +73,10 @@ def flash(
 
     if listing or img is None or not targets:
         _require_image(img)
-        _list(None if listing or img is None else img)
-        if not listing and (yes or any((config, base, names, labels))):  # of a script whose list of cards is empty
-            raise ImageError("no card is named, and none was written", hint=_EXAMPLE, code=USAGE)
+        _list_instead(img, asked_for=listing, as_json=as_json, writing=yes or any((config, base, names, labels)))
         return
     _require_image(img)
-    if base is not None and (config is None or not table.is_table(config)):
-        raise ImageError("--base goes with a CSV", code=USAGE)
-    if names and config is None:
-        raise ImageError("--only goes with --config", code=USAGE)
-    if labels is not None:
-        _check_labels(labels)
+    _check_options(config, base, names, labels)
     settings = _cards(config, base)
     own = None if certificate is not None else _own_certificate()
     handed = image.look_at(img, certificate or own, signed=not unsigned, own=own is not None)
@@ -102,6 +97,28 @@ def flash(
     _say(outcomes)
     if not labelled:
         raise ImageError("the cards are written, and no labels are", hint="the lines above say which is which")
+
+
+def _list_instead(img: Path | None, *, asked_for: bool, as_json: bool, writing: bool) -> None:
+    """List cards where none is named. Raises ImageError where one was meant to be."""
+    if as_json and not asked_for:
+        raise ImageError("--json goes with --list", code=USAGE)
+    if as_json:
+        _print_json()
+        return
+    _list(None if asked_for else img)
+    if writing and not asked_for:  # of a script whose list of cards is empty
+        raise ImageError("no card is named, and none was written", hint=_EXAMPLE, code=USAGE)
+
+
+def _check_options(config: Path | None, base: Path | None, names: Sequence[str], labels: Path | None) -> None:
+    """Raises ImageError."""
+    if base is not None and (config is None or not table.is_table(config)):
+        raise ImageError("--base goes with a CSV", code=USAGE)
+    if names and config is None:
+        raise ImageError("--only goes with --config", code=USAGE)
+    if labels is not None:
+        _check_labels(labels)
 
 
 _EXAMPLE: Final = "the image comes first: sudo waypost flash waypost-0.1.0-pi4.img.zst /dev/sdX"
@@ -155,6 +172,22 @@ def _disk(target: Path, handed: Handed, *, loop: bool) -> Disk | None:
     return disk
 
 
+def _print_json() -> None:
+    """The disks of this machine, with what speaks against each; nothing does against a card."""
+    from edge.output.terminal import say_json
+    from images.flashing import devices
+
+    disks = [each for each in devices.found() if each.kind == "disk"]
+    said = [(each, devices.refusal(each, 0)) for each in disks]
+    say_json(
+        [
+            {"path": disk.path, "size": disk.size, "model": disk.model, "serial": disk.serial}
+            | {"card": refused is None, "why": "" if refused is None else refused[0]}
+            for disk, refused in said
+        ]
+    )
+
+
 def _list(img: Path | None) -> None:
     from images.flashing import devices
 
@@ -182,14 +215,7 @@ def _ask(jobs: Sequence[Job]) -> None:
         title = each.disk.title if each.disk is not None else f"{each.target}, a file"
         whose = f" for {each.card.name}" if each.card is not None else ""
         click.echo(f"Everything on it will be lost: {title}{whose}")
-        try:
-            typed: str = click.prompt(f"To overwrite it, type {each.target}")
-        except click.Abort:
-            if sys.stdin.isatty():  # it was Ctrl-C
-                raise
-            click.echo()
-            hint = "--yes does not ask"
-            raise ImageError("nothing was written: nobody typed the name", hint=hint, code=USAGE) from None
+        typed = asked(f"To overwrite it, type {each.target}", "nothing was written; --yes does not ask")
         if typed != str(each.target):
             raise ImageError("nothing was written", hint="the names differ", code=USAGE)
 

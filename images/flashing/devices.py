@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -49,14 +49,20 @@ class Disk(NamedTuple):
 def found() -> list[Disk]:
     """The disks of this machine, with their partitions. Raises ImageError."""
     require("lsblk")
-    return list(disks(output("lsblk", "--json", "--bytes", "--output", COLUMNS)))
+    return list(disks(output("lsblk", "--json", "--bytes", "--output", COLUMNS), soldered()))
 
 
-def disks(said: str) -> Iterator[Disk]:
-    """Out of what `lsblk --json` has printed: disks, and then what is on them."""
+def soldered(system: Path = Path("/sys/block")) -> frozenset[str]:
+    """Memory that is part of the machine (eMMC): `lsblk` says `mmc` of it, as of a card in a slot."""
+    kinds = system.glob("mmcblk*/device/type")
+    return frozenset(f"/dev/{each.parent.parent.name}" for each in kinds if each.read_text().strip() == "MMC")
+
+
+def disks(said: str, built_in: Container[str] = ()) -> Iterator[Disk]:
+    """Out of what `lsblk --json` has printed: disks, and then what is on them. `built_in`: paths of those that are."""
     for entry in json.loads(said)["blockdevices"]:
         for each in _with_children(entry):
-            yield _disk(each, top=entry)
+            yield _disk(each, entry, is_built_in=entry["path"] in built_in)
 
 
 def candidates(all_disks: Sequence[Disk], size: int) -> list[Disk]:
@@ -114,7 +120,7 @@ def _with_children(entry: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
         yield from _with_children(child)
 
 
-def _disk(entry: Mapping[str, Any], top: Mapping[str, Any]) -> Disk:
+def _disk(entry: Mapping[str, Any], top: Mapping[str, Any], *, is_built_in: bool) -> Disk:
     whole = list(_with_children(entry))
     transport = str(top.get("tran") or "")
     return Disk(
@@ -124,8 +130,8 @@ def _disk(entry: Mapping[str, Any], top: Mapping[str, Any]) -> Disk:
         model=" ".join(str(entry.get("model") or "").split()),
         serial=str(entry.get("serial") or ""),
         transport=transport,
-        removable=bool(top["rm"] or top["hotplug"] or transport in ("usb", "mmc")),
+        removable=not is_built_in and bool(top["rm"] or top["hotplug"] or transport in ("usb", "mmc")),
         read_only=bool(entry["ro"]),
         mounts=[str(mount) for each in whole for mount in each.get("mountpoints") or () if mount],
-        holders=[str(each["path"]) for each in whole[1:] if str(each["type"]).startswith(HOLDERS)],
+        holders=[str(each["path"]) for each in whole[1:] if each["type"] != "part"],
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import io
 import json
 import socket
 import stat
@@ -92,6 +93,10 @@ class TestLogin:
     def test_a_token_that_is_not_taken_is_not_kept(self, run: Run, api: Cloud, tmp_path: Path) -> None:
         fail(run("login", "--host", api.url, "--token", "another"), "does not take the token", "Access tokens")
         assert not (tmp_path / ".config").exists()
+
+    def test_nobody_is_there_to_type_it(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("sys.stdin", io.StringIO(""))
+        fail(run("login"), "Access token: nobody is there to type it", "BALENA_API_KEY")
 
     def test_nobody_answers(self, run: Run) -> None:
         with socket.socket() as taken:

@@ -74,6 +74,8 @@ class TestWhichDisksAreCards:
         (entry("sdb", children=[part("sdb1", "/media/ann/WAYPOST")]), "mounted at /media/ann/WAYPOST"),
         (entry("sdb", mountpoints=["/mnt"]), "mounted at /mnt"),
         (entry("sdb", children=[part("sdb1", children=(part("md0", kind="raid1"),))]), "in use by /dev/md0"),
+        (entry("sdb", children=[part("sdb1", children=(part("md0", kind="linear"),))]), "in use by /dev/md0"),
+        (entry("sdb", children=[part("bcache0", kind="disk")]), "in use by /dev/bcache0"),
         (entry("sdb", ro=True), "write-protected"), (entry("sdb", size=0), "an empty reader"),
         (entry("sdb", size=SIZE - 1), "2.00 GB, and the image wants 2.00"),
         (entry("sdb", size=3 << 40), "that is no card"),
@@ -87,6 +89,30 @@ class TestWhichDisksAreCards:
         assert refused is not None
         assert said in refused[0]
         assert refused[1]
+
+    def test_memory_that_is_part_of_the_machine_is_no_card(self, tmp_path: Path) -> None:
+        """lsblk tells of eMMC as of a card in a slot; it may hold another system of the machine."""
+        for name, kind in (("mmcblk0", "MMC"), ("mmcblk1", "SD")):
+            (tmp_path / name / "device").mkdir(parents=True)
+            (tmp_path / name / "device" / "type").write_text(f"{kind}\n")
+        mmc = {"rm": False, "hotplug": True, "tran": "mmc"}
+        told = json.dumps(
+            {"blockdevices": [entry("mmcblk0", **mmc, children=[part("mmcblk0p1")]), entry("mmcblk1", **mmc)]}
+        )
+        found = list(devices.disks(told, devices.soldered(tmp_path)))
+        assert [each.path for each in devices.candidates(found, SIZE)] == ["/dev/mmcblk1"]
+        refused = devices.refusal(found[0], SIZE)
+        assert refused is not None
+        assert "built into this machine" in refused[0]
+
+    def test_a_list_for_programs(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        disks = seen(entry("sdb", children=[part("sdb1")]), entry("nvme0n1", **FIXED, tran="nvme"))
+        monkeypatch.setattr(devices, "found", lambda: disks)
+        assert run(["flash", "--list", "--json"]) == 0
+        card, built_in = json.loads(capsys.readouterr().out)
+        assert (card["path"], card["card"], card["why"]) == ("/dev/sdb", True, "")
+        assert (built_in["card"], "built into" in built_in["why"]) == (False, True)
+        assert run(["flash", "--json"]) == 2
 
     def test_a_part_of_a_disk(self) -> None:
         found = seen(entry("sdb", children=[part("sdb1")]))
@@ -313,7 +339,7 @@ class TestWriting:
 
     def test_the_name_is_typed(self, whole: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (tmp_path / "there").write_bytes(b"mine")
-        monkeypatch.setattr("click.prompt", lambda *_: "y")
+        monkeypatch.setattr("click.prompt", lambda *_, **__: "y")
         assert run(whole.words(str(tmp_path / "there"))[:-1]) == 2
         assert (tmp_path / "there").read_bytes() == b"mine"
 
