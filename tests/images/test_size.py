@@ -1,0 +1,46 @@
+"""What an image takes on its way to a card and on it, and what making it once more does."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from images.building import build_image
+from images.debian import Mirror
+from images.disk.building import name
+from images.programs import find
+from images.steps import Steps, default_cache
+from tests.images.emulated import MARKS, begin, decompressed
+
+pytestmark = MARKS
+
+COMPRESSED_MIB_MAX: Final = 250
+ROOT_MIB_MAX: Final = 900
+"""Of what the root holds. Other images of gateways have 400 and more, without a gateway."""
+UNCHANGED_S: Final = 120.0
+
+
+def test_it_is_small(image: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    compressed = (image / f"{name('qemu')}.img.zst").stat().st_size / (1 << 20)
+    plain = decompressed(image, tmp_path)
+    words = [find("dumpe2fs") or "dumpe2fs", "-h", f"{plain}?offset={begin(plain, 2)}"]
+    said = subprocess.run(words, check=True, capture_output=True, text=True).stdout
+    numbers = {line.partition(":")[0]: line.partition(":")[2].strip() for line in said.splitlines()}
+    used = int(numbers["Block count"]) - int(numbers["Free blocks"])
+    held = used * int(numbers["Block size"]) / (1 << 20)
+    with capsys.disabled():
+        print(f"\n{compressed:.0f} MiB compressed, {held:.0f} MiB in the root")
+    assert compressed <= COMPRESSED_MIB_MAX
+    assert held <= ROOT_MIB_MAX
+
+
+@pytest.mark.usefixtures("image")
+def test_with_nothing_changed_nothing_is_made() -> None:
+    steps, began = Steps(default_cache(), say=lambda _: None), time.monotonic()
+    build_image(steps, default_cache(), "qemu", Mirror(), (None, None))
+    assert set(steps.seconds.values()) == {0.0}, steps.seconds
+    assert time.monotonic() - began <= UNCHANGED_S
