@@ -142,9 +142,13 @@ def preload(fleet: str, variables: tuple[str, ...], device: str | None) -> None:
     \b
       waypost balena preload acme/gateways WAYPOST_HUB=amqps://hub.example:5671 'WAYPOST_FORWARD=plant/#'
     """
-    from images.balena import fleet as fleets
+    from images.balena.variables import TOKEN
+    from images.balena.variables import variables as checked_variables
 
-    checked = fleets.variables(variables)
+    checked = checked_variables(variables)
+    if TOKEN in checked and device is None:
+        hint = "--device NAME says which; waypost balena register gives each of a list its own"
+        raise ImageError(f"{TOKEN} lets one gateway in, and not a fleet", hint=hint, code=USAGE)
     _fleet(fleet).set_variables(checked, device)
 
 

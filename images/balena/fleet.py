@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,15 +11,11 @@ from typing import Any, Final
 
 from images import table
 from images.balena.account import Account, said_plainly
+from images.balena.variables import TOKEN, check_value, checked_name
 from images.errors import USAGE, ImageError
 
-VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-RESERVED: Final = ("BALENA_", "RESIN_")
-"""Names that configure balenaOS itself begin with these; the API takes them elsewhere and ignores them here."""
 TENANT_TAG: Final = "tenant"
 """Tag of a device that names its tenant at the hub."""
-VALUE_CHARACTERS_MAX: Final = 64 << 10
-"""Of one out of a file: ours have a few hundred; a larger file is another one than was meant."""
 DEVICES_MAX: Final = 10_000
 """Of one list: a request to the API each; a fleet that is larger is split by its owner anyway."""
 
@@ -169,38 +164,6 @@ class Fleet:
         return str(commit)
 
 
-def variables(given: Iterable[str]) -> dict[str, str]:
-    """`NAME=VALUE`, as given; `NAME=@FILE` takes the file's text. Raises ImageError for one balena would not take."""
-    found: dict[str, str] = {}
-    for each in given:
-        name, separator, value = each.partition("=")
-        if not separator:
-            raise ImageError(f"{name}: not NAME=VALUE", code=USAGE)
-        found[_variable(name)] = _text_of(name, Path(value[1:])) if value.startswith("@") else value
-    return found
-
-
-def _text_of(name: str, path: Path) -> str:
-    """So that a token is in no list of processes. Raises ImageError."""
-    try:
-        with path.open(encoding="utf-8-sig") as text:
-            value = text.read(VALUE_CHARACTERS_MAX + 1).strip()
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "not in UTF-8"
-        raise ImageError(f"{name}=@{path}: {why}", code=USAGE) from None
-    if len(value) > VALUE_CHARACTERS_MAX:
-        raise ImageError(f"{name}=@{path}: more than {VALUE_CHARACTERS_MAX} characters", code=USAGE)
-    return value
-
-
-def _variable(name: str) -> str:
-    if not VARIABLE.fullmatch(name):
-        raise ImageError(f"{name}: a variable's name has letters, digits and _ only", code=USAGE)
-    if name.startswith(RESERVED):
-        raise ImageError(f"{name}: configures balenaOS itself", hint="set it in balena's dashboard", code=USAGE)
-    return name
-
-
 def listed(file: Path) -> list[NewDevice]:
     """Devices of a CSV: columns `name`, `tenant` if wanted, and one for each variable; empty is not set.
 
@@ -215,13 +178,24 @@ def listed(file: Path) -> list[NewDevice]:
         raise ImageError(f"{file}: no column name", hint="its first line names the columns: name,tenant,…", code=USAGE)
     if len(set(columns)) < len(columns):
         raise ImageError(f"{file}: two columns of one name", code=USAGE)
-    named = [_variable(column) for column in columns if column not in ("name", "tenant")]
+    named = [checked_name(column) for column in columns if column not in ("name", "tenant")]
     devices = [_listed(file, line, columns, cells, named) for line, cells in rows]
     if len(devices) > DEVICES_MAX:
         raise ImageError(f"{file}: {len(devices)} devices; one list has {DEVICES_MAX} at most", code=USAGE)
     if twice := {name for name, count in Counter(device.name for device in devices).items() if count > 1}:
         raise ImageError(f"{file}: twice there: {', '.join(sorted(twice))}", code=USAGE)
+    _require_own_tokens(file, devices)
     return devices
+
+
+def _require_own_tokens(file: Path, devices: Iterable[NewDevice]) -> None:
+    """The second gateway with a token would never be let in. Raises ImageError."""
+    whose: dict[str, str] = {}
+    for device in devices:
+        token = device.variables.get(TOKEN)
+        if token is not None and (first := whose.setdefault(token, device.name)) != device.name:
+            words = f"{file}: {device.name} has the token of {first}, and a token lets one gateway in"
+            raise ImageError(words, hint="at the hub: waypost fleet token create --count 2", code=USAGE)
 
 
 def _listed(file: Path, line: int, columns: Sequence[str], cells: Sequence[str], named: Sequence[str]) -> NewDevice:
@@ -230,7 +204,10 @@ def _listed(file: Path, line: int, columns: Sequence[str], cells: Sequence[str],
     row = {column: cell.strip() for column, cell in zip(columns, cells, strict=False)}
     if not row["name"]:
         raise ImageError(f"{file}, line {line}: no name", code=USAGE)
-    return NewDevice(row["name"], row.get("tenant", ""), {name: row[name] for name in named if row[name]})
+    own = {name: row[name] for name in named if row[name]}
+    for name, value in own.items():
+        check_value(name, value, f"{file}, line {line}: ")
+    return NewDevice(row["name"], row.get("tenant", ""), own)
 
 
 def _known(found: Mapping[str, Any]) -> Known:

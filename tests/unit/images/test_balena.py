@@ -18,13 +18,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bridge import enrolment
 from edge.appliance import main
 from images.balena.account import Login, endpoint_of
-from images.balena.fleet import NewDevice, Registered, listed, variables
+from images.balena.fleet import NewDevice, Registered, listed
 from images.balena.os_image import boot_partition, read_configuration
+from images.balena.variables import variables
 from images.errors import ImageError
 from images.programs import find
 from tests.support.balena_api import DEVICE_TYPE, FLEET, FLEET_ID, IMAGE, ROUTES, TOKEN, Cloud, cloud
+
+FOR_THE_HUB = enrolment.Token.make(bytes(32)).text
 
 
 class Done(NamedTuple):
@@ -137,7 +141,8 @@ class TestRegister:
     def gateways(self, tmp_path: Path) -> Path:
         file = tmp_path / "gateways.csv"
         file.write_text(
-            "name,tenant,WAYPOST_HUB,WAYPOST_TOKEN\nhall-1,acme,amqps://hub:5671,one\nhall-2,,amqps://hub:5671,\n"
+            "name,tenant,WAYPOST_HUB,WAYPOST_TOKEN\n"
+            f"hall-1,acme,amqps://hub:5671,{FOR_THE_HUB}\nhall-2,,amqps://hub:5671,\n"
         )
         return file
 
@@ -153,7 +158,7 @@ class TestRegister:
         assert api.tags == {(100, "tenant"): "acme"}
         assert api.variables == {
             ("device", 100, "WAYPOST_HUB"): "amqps://hub:5671",
-            ("device", 100, "WAYPOST_TOKEN"): "one",
+            ("device", 100, "WAYPOST_TOKEN"): FOR_THE_HUB,
             ("device", 101, "WAYPOST_HUB"): "amqps://hub:5671",
         }
         assert len({each["uuid"] for each in api.devices}) == 2
@@ -172,7 +177,7 @@ class TestRegister:
         assert len(api.devices) == 1
         succeed(logged_in("register", FLEET, str(gateways), "--out", out))
         assert [each["device_name"] for each in api.devices] == ["hall-1", "hall-2"]
-        assert api.variables["device", 100, "WAYPOST_TOKEN"] == "one"
+        assert api.variables["device", 100, "WAYPOST_TOKEN"] == FOR_THE_HUB
 
     def test_what_the_sdk_does_not_look_at(self, logged_in: Run, api: Cloud, gateways: Path, tmp_path: Path) -> None:
         """The SDK takes an answer of any status for a device."""
@@ -250,11 +255,46 @@ class TestVariables:
         }
 
     def test_out_of_a_file(self, logged_in: Run, api: Cloud, tmp_path: Path) -> None:
-        (tmp_path / "token").write_text("wpt1.x\n")
-        succeed(logged_in("preload", FLEET, f"WAYPOST_TOKEN=@{tmp_path / 'token'}"))
-        assert api.variables == {("application", FLEET_ID, "WAYPOST_TOKEN"): "wpt1.x"}
+        (tmp_path / "token").write_text(f"{FOR_THE_HUB}\n")
+        token = f"WAYPOST_TOKEN=@{tmp_path / 'token'}"
+        fail(logged_in("preload", FLEET, token), "lets one gateway in", "--device NAME")
+        api.devices.append({"id": 100, "uuid": "ab" * 31, "device_name": "hall-1"})
+        succeed(logged_in("preload", FLEET, token, "--device", "hall-1"))
+        assert api.variables == {("device", 100, "WAYPOST_TOKEN"): FOR_THE_HUB}
         fail(logged_in("preload", FLEET, "A=@none"), "A=@none: No such file")
         fail(logged_in("preload", FLEET, "A=@/dev/zero"), "more than 65536 characters")
+
+    @pytest.mark.parametrize(
+        ("word", "said"),
+        [
+            ("WAYPOST_TOKN=x", "did you mean WAYPOST_TOKEN?"),
+            ("WAYPOST_HUB=hub.example", "WAYPOST_HUB: "),
+            ("WAYPOST_HUB=amqps://a wss://b:0", "nobody listens at port 0"),
+            ("WAYPOST_TOKEN=wpt1.secret", "WAYPOST_TOKEN: this is no token"),
+            ("WAYPOST_FORWARD=plant/# a/*", "wildcards are + and #"),
+            ("WAYPOST_PROXY=proxy:3128", "a proxy is written http://"),
+            ("WAYPOST_NAME=Hall 1", "is not a name"),
+            ("WAYPOST_KEEP_FREE=much", "is not a size"),
+        ],
+    )
+    def test_what_no_gateway_would_take(self, tmp_path: Path, word: str, said: str) -> None:
+        """It would be found where the gateway is, and not here."""
+        with pytest.raises(ImageError) as refused:
+            variables([word])
+        assert said in refused.value.message
+        assert "secret" not in refused.value.message
+        name, _, value = word.partition("=")
+        (tmp_path / "x.csv").write_text(f"name,{name}\nhall-1,{value}\n")
+        with pytest.raises(ImageError) as refused:
+            listed(tmp_path / "x.csv")
+        assert said in refused.value.message
+        right = ["WAYPOST_ENGINE=python", "A=anything", "WAYPOST_NAME=Hall_1", "WAYPOST_KEEP_FREE=1Gi"]
+        assert variables(right) == dict(each.split("=") for each in right)
+
+    def test_a_token_for_two(self, tmp_path: Path) -> None:
+        (tmp_path / "x.csv").write_text(f"name,WAYPOST_TOKEN\nhall-1,{FOR_THE_HUB}\nhall-2,{FOR_THE_HUB}\n")
+        with pytest.raises(ImageError, match="hall-2 has the token of hall-1"):
+            listed(tmp_path / "x.csv")
 
     def test_none_is_set_when_one_is_wrong(self, logged_in: Run, api: Cloud) -> None:
         fail(logged_in("preload", FLEET, "A=1", "B"), "B: not NAME=VALUE")
