@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -78,7 +79,8 @@ def configure(
             )
         _write_fleet(target, source, _plain(base))
     elif table.is_table(target):
-        hint = f"FILE is then a folder for one file per row: waypost image configure ./fleet --from {target}"
+        command = f"waypost image configure ./fleet --from {shlex.quote(str(target))}"
+        hint = f"FILE is then a folder for one file per row: {command}"
         raise ImageError(f"{target} is read, and not written", hint=hint, code=USAGE)
     else:
         _write_one(target, values, source)

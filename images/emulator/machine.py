@@ -40,7 +40,7 @@ def ready(ports: Mapping[int, int]) -> None:
     require("qemu-img", "qemu-system-aarch64", "zstd", files={U_BOOT: "u-boot-qemu"})
     taken = [here for here in ports if not _free(here)]
     if taken:
-        others = " ".join(f"--port {here + 1000}:{there}" for here, there in ports.items() if here in taken)
+        others = " ".join(f"--port {_another(here)}:{there}" for here, there in ports.items() if here in taken)
         raise ImageError(
             f"in use on this machine: {', '.join(f'port {here}' for here in taken)}",
             hint=f"is one of these machines running already? Others, and only these: {others}",
@@ -57,6 +57,11 @@ def _free(port: int) -> bool:
     return True
 
 
+def _another(port: int) -> int:
+    """One that is likely to be free."""
+    return port + 1000 if port < 64_000 else port - 1000
+
+
 def require_image(image: Path) -> None:
     """Raises ImageError."""
     if not image.is_file():
@@ -70,6 +75,8 @@ def forwarded(texts: Sequence[str]) -> dict[int, int]:
         here, _, there = text.partition(":")
         if not (here.isdecimal() and there.isdecimal() and 0 < int(here) < 65536 and 0 < int(there) < 65536):
             raise ImageError(f"--port {text}: expected two ports, for example 21883:1883", code=USAGE)
+        if int(here) in found:
+            raise ImageError(f"--port {text}: port {here} of this machine leads elsewhere already", code=USAGE)
         found[int(here)] = int(there)
     return found or {HIGHER + port: port for port in PORTS.values()}
 
@@ -111,13 +118,19 @@ def command(drive: Path, ports: Mapping[int, int]) -> Sequence[str]:
     """QEMU's, with its console on standard input and output. `ports`: of this machine's loopback, and the gateway's
     that each leads to. Raises ImageError."""
     require("qemu-system-aarch64", files={U_BOOT: "u-boot-qemu"})
+    file = str(drive).replace(",", ",,")  # else its name ends there
     forwarded = "".join(f",hostfwd=tcp:127.0.0.1:{here}-:{there}" for here, there in ports.items())
     return [
         find("qemu-system-aarch64") or "qemu-system-aarch64",
         *("-M", "virt,gic-version=3", "-cpu", "cortex-a72", "-accel", "tcg,thread=multi,tb-size=512"),
         *("-smp", "2", "-m", str(MEMORY_MIB), "-nographic", "-nodefaults"),
         *("-serial", "mon:stdio"),
-        *("-drive", f"file={drive},if=none,id=card,format=qcow2,discard=unmap", "-device", "virtio-blk-pci,drive=card"),
+        *(
+            "-drive",
+            f"file={file},if=none,id=card,format=qcow2,discard=unmap",
+            "-device",
+            "virtio-blk-pci,drive=card",
+        ),
         *("-netdev", f"user,id=net{forwarded}", "-device", "virtio-net-pci,netdev=net,romfile="),
         *("-device", "virtio-rng-pci", "-bios", U_BOOT),
     ]

@@ -83,8 +83,8 @@ def _refusals(disk: Disk, size: int, *, loop: bool) -> Iterator[tuple[str, str]]
     if system:
         yield f"{disk.path} is what this machine runs on ({', '.join(system)})", "it is never written over"
     if disk.mounts:
-        step = f"if it is the right one: sudo umount {shlex.join(disk.mounts)}"
-        yield f"{disk.path} is in use: mounted at {', '.join(disk.mounts)}", step
+        words = f"{disk.path} is in use: mounted at {', '.join(disk.mounts)}"
+        yield words, f"if it is the right one: sudo umount {shlex.join(disk.mounts)}"
     if disk.holders:
         yield f"{disk.path} is in use by {', '.join(disk.holders)}", "end what uses it, or take another card"
     if disk.kind != "disk" and not (disk.kind == "loop" and loop):

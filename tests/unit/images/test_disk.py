@@ -369,9 +369,22 @@ class TestEmulator:
     def test_ports(self) -> None:
         assert machine.forwarded(["1:2", "3:4"]) == {1: 2, 3: 4}
         assert machine.forwarded([])[21883] == 1883
+        with pytest.raises(ImageError, match="leads elsewhere already"):
+            machine.forwarded(["1:2", "1:3"])
         for wrong in ("1883", "a:b", "0:1", "1:70000"):
             with pytest.raises(ImageError, match="two ports"):
                 machine.forwarded([wrong])
+
+    def test_a_comma_in_the_name_of_a_disk_is_none_of_qemu(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(machine, "require", lambda *_, **__: None)
+        assert "file=/a,,b.qcow2,if=none" in " ".join(machine.command(Path("/a,b.qcow2"), {}))
+
+    def test_ports_that_are_suggested_are_some(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(machine, "require", lambda *_, **__: None)
+        monkeypatch.setattr(machine, "_free", lambda _: False)
+        with pytest.raises(ImageError) as refused:
+            machine.ready({65000: 1883})
+        assert "--port 64000:1883" in refused.value.hint
 
     def test_all_that_is_missing_is_said_at_once(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

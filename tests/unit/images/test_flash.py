@@ -114,6 +114,12 @@ class TestWhichDisksAreCards:
         assert (built_in["card"], "built into" in built_in["why"]) == (False, True)
         assert run(["flash", "--json"]) == 2
 
+    def test_where_it_is_mounted_can_be_pasted(self) -> None:
+        disk = seen(entry("sdb", children=[part("sdb1", "/media/ann/WAYPOST"), part("sdb2", "/media/ann/MY CARD")]))[0]
+        refused = devices.refusal(disk, SIZE)
+        assert refused is not None
+        assert refused[1].endswith("sudo umount /media/ann/WAYPOST '/media/ann/MY CARD'")
+
     def test_a_part_of_a_disk(self) -> None:
         found = seen(entry("sdb", children=[part("sdb1")]))
         refused = devices.refusal(devices.of_path(Path("/dev/sdb1"), found), SIZE)
