@@ -92,9 +92,9 @@ def decoded(telemetry: DataFrame, registered: Sequence[PayloadSchema] = ()) -> D
     `reason` and, where there is one, its body as far as it is shown. What one row may bring is bounded: properties and
     large bodies stay where they are. `readings` and `rejects` divide the result.
 
-    A bare value is named after the last level of its address, a reason for the whole message has an empty metric.
-    A message that is `held` (`clocks.judged`, where it went through that) is such a reason if nothing but its gateway's
-    stamp says when a value of it was.
+    A bare value is named after the last level of its address that has a name, a reason for the whole message has an
+    empty metric. A message that is `held` (`clocks.judged`, where it went through that) is such a reason if nothing but
+    its gateway's stamp says when a value of it was.
     """
     if "held" not in telemetry.columns:
         telemetry = telemetry.withColumn("held", F.lit(False))
@@ -113,13 +113,19 @@ def decoded(telemetry: DataFrame, registered: Sequence[PayloadSchema] = ()) -> D
     leaves = exploded.select(
         *kept,
         F.coalesce("leaf.device", "device").alias("device"),
-        F.when(bare, F.element_at(F.split("address", "/"), -1)).otherwise(F.col("leaf.metric")).alias("metric"),
+        F.when(bare, _last_level()).otherwise(F.col("leaf.metric")).alias("metric"),
         F.when(rejected | births.is_data("address"), F.col("body")).alias("body"),
         *(f"leaf.{name}" for name, _, _ in _FIELDS if name not in ("metric", "device")),
     )
     timed = with_measured_times(leaves, F.timestamp_micros("time_us")).drop("time_us")
     unsure = (F.col("clock_quality") == clocks.BOUNDED) & (F.col("time_source") == "gateway")
     return timed.withColumn("suspect", F.col("suspect") | unsure)
+
+
+def _last_level() -> Column:
+    """Of an address; `a/b/` has one more, without a name. The address where none has one."""
+    named = F.regexp_extract("address", "([^/]+)/*$", 1)
+    return F.when(named == "", F.col("address")).otherwise(named)
 
 
 def _waits() -> Column:

@@ -40,6 +40,9 @@ class TestReadings:
                 message(1, address="plant/7/level", body=b"12"),
                 message(2, body=b"\xff"),
                 message(3, body=b'{"state": "on"}'),
+                message(4, address="plant/7/level/", body=b"13"),
+                message(5, address="//", body=b"14"),
+                message(6, address="plant/\u05d7\u05d3\u05e8\nb", body=b"15"),
             )
         )
         good = readings.readings(decoded)
@@ -50,6 +53,9 @@ class TestReadings:
             (0, "air.hum"): (40.0, None),
             (1, "level"): (12.0, None),
             (3, "state"): (None, "on"),
+            (4, "level"): (13.0, None),
+            (5, "//"): (14.0, None),
+            (6, "\u05d7\u05d3\u05e8\nb"): (15.0, None),
         }
         bad = rows(readings.rejects(decoded))
         assert [(row["sequence"], row["reason"], bytes(row["body"])) for row in bad] == [(2, "not UTF-8 text", b"\xff")]
