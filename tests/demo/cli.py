@@ -38,6 +38,10 @@ class Options:
     as_json: bool
 
 
+FOLDER = "waypost-demo-%Y%m%d-%H%M%S"
+"""Made where the command is called, for `time.strftime`."""
+
+
 @click.command()
 @click.option("--once", is_flag=True, help="End when the numbers are there; exit code 4 when they do not add up.")
 @click.option("--out", "folder", type=click.Path(path_type=Path, file_okay=False), help="Work directory, new or empty.")
@@ -52,7 +56,7 @@ def demo(*, once: bool, folder: Path | None, seconds: float, as_json: bool) -> N
 
     Exit codes: 0 the numbers add up, 1 something failed to run, 2 wrong usage, 4 the numbers do not add up.
     """
-    folder = (folder or Path(time.strftime("waypost-demo-%Y%m%d-%H%M%S"))).resolve()
+    folder = (folder or Path(time.strftime(FOLDER))).resolve()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         occupied = any(folder.iterdir())

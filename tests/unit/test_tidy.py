@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 import tomllib
 from collections.abc import Iterable, Iterator
 from importlib.metadata import packages_distributions
@@ -15,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.demo.cli import FOLDER
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("bridge", "edge", "cloud", "spark", "images")
@@ -311,3 +314,19 @@ def imports_of_modules() -> dict[str, set[str]]:
             tops = {name.split(".")[0] for name in names} - set(PACKAGES) - set(sys.stdlib_module_names)
             needed |= {requirement_name(distributions[top][0]) for top in tops}
     return found
+
+
+@pytest.mark.parametrize("left", [
+    time.strftime(f"{FOLDER}/report.html", time.gmtime(0)), "build/waypost-bench-x1/y", "data/hall/store.sqlite",
+    "requirements.lock.new", "hs_err_pid7.log", "bridge/_native.json", ".venv/x", ".venv.lock",
+    ".hypothesis/x", ".pytest_cache/x",
+])  # fmt: skip
+def test_git_does_not_see_what_commands_leave_in_a_checkout(left: str) -> None:
+    """Where they are kept, or killed: the demo, the benchmarks, the README's examples, set-up, tests, a JVM."""
+    try:
+        ignored = subprocess.run(["git", "check-ignore", "-q", left], cwd=ROOT, check=False).returncode
+    except OSError:
+        pytest.skip("there is no git")
+    if ignored == 128:
+        pytest.skip("this is no checkout")
+    assert ignored == 0
