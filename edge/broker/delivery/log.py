@@ -303,24 +303,17 @@ class LogSubscription:
     def close(self) -> None:
         """The subscription is deleted: its cursor goes, and the log keeps nothing for it."""
         self._closed = True
-        self.retire()
+        self._retire()
         self.dead_lettering.close()
         self.reader.close()
         self._kept_attempts.drop()
         self._store.drop_cursor(self.cursor)
 
-    def retire(self) -> None:
-        """Another object serves the cursor, or nobody: this one delivers nothing more, and hears what consumers say of
-        what they have."""
-        self._feeds.detach(self)
-        self.group, self.lane = ConsumerGroup(), None
-        self.buffer.clear()
-
     def let_go(self) -> None:
         """Nobody has anything of it (`at_rest`), and another object may serve the cursor later. It is freed at once: as
         its parts know it, thousands would take memory until the collector looks at everything. A consumer that raised,
         and was taken out for that, may still give it credit, drain it and leave it."""
-        self.retire()
+        self._retire()
         self._closed, self.order = True, None
         del self.reader, self.dead_lettering, self.expiry
 
@@ -401,6 +394,12 @@ class LogSubscription:
                 self.failures.delay(position, self._deadletters.now_s() + delay_s(redelivery, attempts))
             else:
                 self._give_back(position, position)
+
+    def _retire(self) -> None:
+        """It delivers nothing more."""
+        self._feeds.detach(self)
+        self.group, self.lane = ConsumerGroup(), None
+        self.buffer.clear()
 
     def _leave_to_others(self, consumer: Consumer, first: int, last: int) -> None:
         """Larger than this consumer takes; where there will be no other one, they are given up."""

@@ -70,14 +70,6 @@ class DueWills:
         self._put_off_bytes = 0
         self._again_at_s = 0.0
 
-    def __len__(self) -> int:
-        return len(self._waiting)
-
-    @property
-    def put_off_count(self) -> int:
-        """How many the store could not take so far."""
-        return len(self._put_off)
-
     def add(self, origin: WillOrigin) -> None:
         """The client is gone, publish its will: now, or when those before it have been."""
         origin.wills = self
