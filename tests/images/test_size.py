@@ -16,7 +16,7 @@ from images.programs import find
 from images.steps import Steps, default_cache
 from tests.images.emulated import MARKS, begin, decompressed
 
-pytestmark = MARKS
+pytestmark = [*MARKS]
 
 COMPRESSED_MIB_MAX: Final = 250
 ROOT_MIB_MAX: Final = 900

@@ -372,8 +372,17 @@ class TestWhatWasForgotten:
     """No card is written, and that is said."""
 
     @pytest.mark.parametrize("more", [["--yes"], ["--config", "fleet.csv"], ["--only", "north"]])
-    def test_the_card(self, whole: Made, more: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    def test_the_card(
+        self,
+        whole: Made,
+        more: list[str],
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
         """As of a script whose list of cards is empty."""
+        monkeypatch.chdir(tmp_path)
+        Path("fleet.csv").write_text("name\n")
         assert run(["flash", str(whole.file), *more]) == 2
         assert "no card is named, and none was written" in said(capsys)
 
