@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import subprocess
-import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -82,8 +81,8 @@ class Unpacked:
 
     def __init__(self, archive: Path, folder: Path) -> None:
         layout, self.root = folder / "layout", folder / "root"
-        with tarfile.open(archive) as packed:
-            packed.extractall(layout, filter="data")
+        layout.mkdir(parents=True)
+        subprocess.run(["tar", "--extract", "--directory", layout, "--file", archive], check=True)
         [manifest] = json.loads((layout / "index.json").read_text())["manifests"]
         described = self._blob(layout, manifest)
         self.config: dict[str, Any] = self._blob(layout, described["config"])["config"]
