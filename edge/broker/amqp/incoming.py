@@ -187,8 +187,10 @@ class IncomingLink(Origin):
 
     def refused(self, tokens: Sequence[int], why: Refusal) -> None:
         if self._said is not None:
-            self._refuse_explained(tokens, why, self._said)
-        elif why is Refusal.UNDELIVERABLE:
+            tokens = self._refuse_explained(tokens, why, self._said)
+        if not tokens:
+            return
+        if why is Refusal.UNDELIVERABLE:
             self._settle(tokens, State.MODIFIED_UNDELIVERABLE, None)
         elif why in _NOBODY or (why in _PASSING and (self._direct or self._relay is not None)):
             self._settle(tokens, State.RELEASED, None)  # not the message's fault: it may be sent again
@@ -219,17 +221,20 @@ class IncomingLink(Origin):
 
     # --- inside -----------------------------------------------------------------------------------------------
 
-    def _refuse_explained(self, tokens: Sequence[int], why: Refusal, said: dict[int, Explanation]) -> None:
-        """As consumers said it, who do so message by message."""
+    def _refuse_explained(self, tokens: Sequence[int], why: Refusal, said: dict[int, Explanation]) -> Sequence[int]:
+        """As consumers said it, who do so message by message. Returns those of which nothing was said."""
+        others: list[int] = []
         for token in tokens:
             condition, description, annotations = said.pop(token, _UNEXPLAINED)
-            if why is Refusal.UNDELIVERABLE:
-                self._settle((token,), State.MODIFIED_UNDELIVERABLE, annotations or None)
+            if why is Refusal.UNDELIVERABLE and annotations:
+                self._settle((token,), State.MODIFIED_UNDELIVERABLE, annotations)
+            elif why is Refusal.REJECTED and condition:
+                self._settle((token,), State.REJECTED, Condition(condition, description))
             else:
-                name, words = (condition, description) if condition else (CONDITIONS[why], why.value)
-                self._settle((token,), State.REJECTED, Condition(name, words))
+                others.append(token)
         if not said:
             self._said = None
+        return others
 
     def _settle(self, tokens: Sequence[int], state: State, detail: Detail) -> None:
         self._under_way -= len(tokens)
