@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 from images.errors import USAGE, ImageError
@@ -14,11 +15,7 @@ from images.steps import remove
 def require_place(out: Path, *, holding: str | None = None) -> None:
     """Something can be made there, which is known before the minutes that takes. `holding`: a folder that takes the
     place of an earlier one, which is empty or has this file; None: files in a folder. Raises ImageError."""
-    if (
-        holding is not None
-        and out.exists()
-        and (not out.is_dir() or (any(out.iterdir()) and not (out / holding).exists()))
-    ):
+    if holding is not None and out.exists() and not _replaceable(out, holding):
         raise ImageError(f"{out} is there, and is nothing this command made", hint="choose another place", code=USAGE)
     there = out.absolute() if holding is None else out.absolute().parent
     while not there.exists() and there != there.parent:
@@ -54,25 +51,20 @@ def copy_tree(made: Path, out: Path, *, holding: str) -> None:
 
 def copy_file(made: Path, folder: Path) -> Path:
     """Copy a file into a folder, in the place of one of its name; where it is now. Raises ImageError."""
-    target = folder / made.name
-    fresh = target.with_name(f"{target.name}.part")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(made, fresh)
-        fresh.replace(target)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            fresh.unlink()
-        raise ImageError(f"{error.filename or target}: {error.strerror}") from None
-    return target
+    return _put(folder / made.name, lambda fresh: shutil.copyfile(made, fresh))
 
 
 def write_text(target: Path, text: str) -> Path:
     """Write a file in UTF-8; the file. Raises ImageError."""
+    return _put(target, lambda fresh: fresh.write_text(text, encoding="utf-8"))
+
+
+def _put(target: Path, write: Callable[[Path], object]) -> Path:
+    """What `write` makes of a file beside it, in the place of an earlier one. Raises ImageError."""
     fresh = target.with_name(f"{target.name}.part")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        fresh.write_text(text, encoding="utf-8")
+        write(fresh)
         fresh.replace(target)
     except OSError as error:
         with contextlib.suppress(OSError):

@@ -71,11 +71,10 @@ def flash(
     from images.flashing import cards as several
     from images.flashing import image
 
+    _require_image(img)
     if listing or img is None or not targets:
-        _require_image(img)
         _list_instead(img, asked_for=listing, as_json=as_json, writing=yes or any((config, base, names, labels)))
         return
-    _require_image(img)
     _check_options(config, base, names, labels)
     settings = _cards(config, base)
     own = None if certificate is not None else _own_certificate()
