@@ -50,10 +50,10 @@ class Batch:
         return rows if at_once is None else rows.coalesce(at_once)
 
     def has_taken(self, output: str) -> bool:
-        """Whether a table has this batch already, of an attempt that died before the last output had it."""
+        """Whether a table has this batch already, as of an attempt that died before the last output had it. Raises
+        `Overtaken` where another pass has written a part of it, or has made the table anew."""
         marker = self.markers[output]
-        applied = self.lake.transaction_version(output, marker.application)
-        return applied is not None and applied >= marker.version
+        return not marker.is_due(output, self.lake.there(output, marker.application))
 
     def append(self, output: str, rows: DataFrame, made_of: Provenance | None = None) -> None:
         """Append `rows` to a table, once. `made_of`: what the commit says instead of this batch's."""
@@ -74,15 +74,9 @@ class Batch:
 
     @contextmanager
     def _once(self, output: str) -> Iterator[None]:
-        """Around what writes this batch to a table. Raises `Overtaken` where another pass has written a part of it, or
-        has made the table anew."""
-        marker = self.markers[output]
-
-        def is_done() -> bool:
-            return not marker.is_due(output, self.lake.there(output, marker.application))
-
-        is_done()  # before it is computed what is of no use
-        with conflict.settled(output, is_done):
+        """Around what writes this batch to a table. Raises `Overtaken` as `has_taken` does."""
+        self.has_taken(output)  # before it is computed what is of no use
+        with conflict.settled(output, lambda: self.has_taken(output)):
             yield
 
 
