@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -149,14 +151,9 @@ def test_what_has_moved_is_not_read_again_when_a_pass_was_stopped_before_it_coul
     assert table(lake, "reject", "address") == [("b/x",)]
 
 
-@pytest.mark.spark
-@pytest.mark.timeout(600)
-def test_what_an_attempt_rejected_that_died_is_no_reading_of_the_next_one(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A schema is registered between the two, and another one removed."""
-    registry.register(lake.at("payload_schemas"), PayloadSchema("b/+", "text"), NOW)
-    land(lake, message(0, address="a/x", body=b"up"), message(1, address="b/x", body=b"down"), message(2, body=b"7"))
+@contextmanager
+def cut_before_readings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What is done meanwhile dies when it comes to its readings."""
     append = Lake.append
 
     def dies(self: Lake, name: str, *rest: Any) -> bool:
@@ -167,7 +164,19 @@ def test_what_an_attempt_rejected_that_died_is_no_reading_of_the_next_one(
     with monkeypatch.context() as patch:
         patch.setattr(Lake, "append", dies)
         with pytest.raises(RuntimeError, match="power cut"):
-            readings_job.JOB.run(lake.for_job())
+            yield
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+def test_what_an_attempt_rejected_that_died_is_no_reading_of_the_next_one(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A schema is registered between the two, and another one removed."""
+    registry.register(lake.at("payload_schemas"), PayloadSchema("b/+", "text"), NOW)
+    land(lake, message(0, address="a/x", body=b"up"), message(1, address="b/x", body=b"down"), message(2, body=b"7"))
+    with cut_before_readings(monkeypatch):
+        readings_job.JOB.run(lake.for_job())
     assert table(lake, "reject", "address") == [("a/x",)]
     registry.register(lake.at("payload_schemas"), PayloadSchema("a/+", "text"), NOW + timedelta(seconds=1))
     registry.remove(lake.at("payload_schemas"), "b/+", None, NOW + timedelta(seconds=2))
@@ -207,17 +216,8 @@ def test_a_replay_that_died_before_its_readings_leaves_no_value_rejected_twice(
 ) -> None:
     """Whichever the next one chooses."""
     good, bad = _mixed(lake)
-    append = Lake.append
-
-    def dies(self: Lake, name: str, *rest: Any) -> bool:
-        if name == "readings":
-            raise RuntimeError("power cut")
-        return append(self, name, *rest)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Lake, "append", dies)
-        with pytest.raises(RuntimeError, match="power cut"):
-            replay.replay(lake, Chosen(address="a/0"))
+    with cut_before_readings(monkeypatch):
+        replay.replay(lake, Chosen(address="a/0"))
     assert [row for row in of(lake, "reject") if row[2]] == bad[:1]
     replay.replay(lake, Chosen(address="a/1"))
     assert (of(lake, "readings"), [row for row in of(lake, "reject") if row[2]]) == (good[1:], bad[1:])

@@ -49,6 +49,13 @@ def kept(site: Site) -> list[tuple[int, int]]:
     return [(each.backlog, each.outstanding) for each in site.router.durable_subscriptions.figures()]
 
 
+def assert_session_ends(site: Site) -> None:
+    """Of who does not come back, and with it all that was kept for it."""
+    site.sessions.tick(1.0)
+    away(site, 102.0)
+    assert (len(site.sessions), kept(site)) == (0, [])
+
+
 WAITING = [b"%d" % n for n in range(2, 11)]
 
 
@@ -109,9 +116,7 @@ def test_a_session_that_ends_keeps_nothing_of_it() -> None:
     site.settle()
     site.start()
     assert kept(site) == [(11, 0)]
-    site.sessions.tick(1.0)
-    away(site, 102.0)
-    assert (len(site.sessions), kept(site)) == (0, [])
+    assert_session_ends(site)
 
 
 def test_a_shared_subscription_of_qos_0_ends_with_a_session_that_never_came_back() -> None:
@@ -123,9 +128,7 @@ def test_a_shared_subscription_of_qos_0_ends_with_a_session_that_never_came_back
     site.settle()
     site.start()
     assert kept(site) == [(0, 0)]
-    site.sessions.tick(1.0)
-    away(site, 102.0)
-    assert (len(site.sessions), kept(site)) == (0, [])
+    assert_session_ends(site)
 
 
 @pytest.mark.parametrize("qos", [0, 1])
