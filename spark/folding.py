@@ -48,7 +48,7 @@ class Held:
 
 def extents(rows: DataFrame, table: schemas.Table) -> list[Extent]:
     """Where in `table` the keys of `rows` are."""
-    keys = _ordered(table)
+    keys = ordered(table)
     ends = [end(key).alias(f"{end.__name__} {key}") for key in keys for end in (F.min, F.max)]
     found = rows.groupBy(*table.partition_by).agg(F.count(F.lit(1)).alias("rows"), *ends).collect()
     return [
@@ -66,7 +66,7 @@ def extents(rows: DataFrame, table: schemas.Table) -> list[Extent]:
 def can_hold(opened: deltalake.DeltaTable, table: schemas.Table, extents: Iterable[Extent]) -> list[Held]:
     """The files of a table that can hold a key of new rows, as the log has it."""
     actions = pa.table(opened.get_add_actions(flatten=True))
-    ends = [f"{end}.{key}" for end in ("min", "max") for key in _ordered(table)]
+    ends = [f"{end}.{key}" for end in ("min", "max") for key in ordered(table)]
     partitions = [f"partition.{column}" for column in table.partition_by]
     told = ["path", "size_bytes", "num_records", *partitions, *ends]
     by_partition = {extent.partition: extent for extent in extents}
@@ -75,7 +75,7 @@ def can_hold(opened: deltalake.DeltaTable, table: schemas.Table, extents: Iterab
         extent = by_partition.get(tuple(row[name] for name in partitions))
         if extent is not None and _meet(row, extent):
             file = File(unquote(row["path"]), row["size_bytes"], row["num_records"])
-            held.append(Held(row["path"], file, {name: _said(row[f"partition.{name}"]) for name in table.partition_by}))
+            held.append(Held(row["path"], file, {name: said(row[f"partition.{name}"]) for name in table.partition_by}))
     return held
 
 
@@ -125,7 +125,7 @@ def _equal(table: schemas.Table) -> Iterator[Column]:
         yield old.eqNullSafe(new) if table.columns[key].nullable else old == new
 
 
-def _ordered(table: schemas.Table) -> Sequence[str]:
+def ordered(table: schemas.Table) -> Sequence[str]:
     """Keys that files are told apart by: a null is in no order, and of a partition's column there is one value."""
     return [key for key in table.keys if not table.columns[key].nullable and key not in table.partition_by]
 
@@ -134,5 +134,6 @@ def _comparable(value: object) -> object:
     return value.astimezone(UTC) if isinstance(value, datetime) else value
 
 
-def _said(value: object) -> str | None:
-    return None if value is None else str(value)
+def said(value: object) -> str | None:
+    """A partition's value as a log has it."""
+    return None if value is None else str(value).lower() if isinstance(value, bool) else str(value)

@@ -7,7 +7,8 @@ not at all.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -18,8 +19,10 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from cloud.place.data_file import written
 from cloud.place.place import Place
+from spark import folding
 from spark.age import Begun
-from spark.transaction import There, Transaction
+from spark.folding import Held
+from spark.transaction import ROWS, There, Transaction
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -32,11 +35,15 @@ BYTES_MAX = 100_000_000
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """What is committed: under which transaction, what is said of it, what it takes the place of."""
+    """What is committed: under which transaction, what is said of it, what it takes the place of.
+
+    `changed`: how many of the rows are new or others than before, where not all are.
+    """
 
     transaction: Transaction
     said: Mapping[str, str]
     instead_of: InsteadOf = None
+    changed: int | None = None
 
 
 def gathered(rows: DataFrame, row_bytes: int) -> pa.Table | None:
@@ -57,22 +64,41 @@ def write(place: Place, rows: pa.Table, commit: Commit) -> bool:
     Raises `Overtaken`, `WrittenTooLongAgo`, and what delta-rs raises; of several writers of an application at the same
     moment one does.
     """
-    table, transaction = place.delta(), commit.transaction
+    table = place.delta()
+    fitting = rows.cast(pa.schema(table.schema().to_arrow()))
+    return write_parts(table, place, by_partition(fitting, table.metadata().partition_columns), commit)
+
+
+def write_parts(
+    table: deltalake.DeltaTable,
+    place: Place,
+    parts: Iterable[tuple[Mapping[str, object], pa.Table]],
+    commit: Commit,
+    held: Sequence[Held] = (),
+) -> bool:
+    """Write rows, a file a partition, into a table as it was opened, in place of the files that held them; see `write`.
+
+    `parts`: the columns of each partition, and its rows without these. They are not asked for where nothing is due.
+    """
+    transaction = commit.transaction
     if not transaction.is_due(place.name, there(table, transaction.application)):
         return False
-    begun = Begun()
-    fitting = rows.cast(pa.schema(table.schema().to_arrow()))
-    partitions = table.metadata().partition_columns
-    files: list[AddAction | RemoveAction] = list(_files(place, fitting, partitions))
+    begun, now_ms = Begun(), time.time_ns() // 1_000_000
+    files: list[AddAction | RemoveAction] = [
+        written(place, [rows], {name: str(folding.said(value)) for name, value in partition.items()})
+        for partition, rows in parts
+        if rows.num_rows
+    ]
+    files += [RemoveAction(each.name, True, now_ms, each.file.size, dict(each.partition)) for each in held]
     begun.require_recent(place.name)
     table.create_write_transaction(
         files,
         mode="append" if commit.instead_of is None else "overwrite",
         schema=table.schema(),
-        partition_by=partitions,
+        partition_by=table.metadata().partition_columns,
         partition_filters=[_filter(*commit.instead_of)] if isinstance(commit.instead_of, tuple) else None,
         commit_properties=deltalake.CommitProperties(
-            custom_metadata=dict(commit.said),
+            custom_metadata=dict(commit.said) | ({} if commit.changed is None else {ROWS: str(commit.changed)}),
             app_transactions=[deltalake.Transaction(transaction.application, transaction.version)],
             # What takes the place of what was read is committed behind that, or not at all.
             max_commit_retries=None if transaction.over is None else 0,
@@ -85,19 +111,14 @@ def _filter(column: str, value: str) -> tuple[str, str, str]:
     return column, "=", value
 
 
-def _files(place: Place, rows: pa.Table, partitions: list[str]) -> Iterator[AddAction]:
-    if not rows.num_rows:
+def by_partition(rows: pa.Table, partitions: Sequence[str]) -> Iterator[tuple[Mapping[str, object], pa.Table]]:
+    """The columns of each partition that has rows, and its rows without these."""
+    names = list(partitions)
+    if not names:
+        yield {}, rows
         return
-    if not partitions:
-        yield written(place, [rows], {})
-        return
-    for key in rows.select(partitions).group_by(partitions).aggregate([]).to_pylist():
+    for key in rows.select(names).group_by(names).aggregate([]).to_pylist():
         chosen = rows
         for column, value in key.items():
             chosen = chosen.filter(pc.equal(chosen[column], pa.scalar(value, chosen[column].type)))
-        yield written(place, [chosen.drop_columns(partitions)], {name: _said(value) for name, value in key.items()})
-
-
-def _said(value: object) -> str:
-    """A partition's value as a log has it."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
+        yield key, chosen.drop_columns(names)

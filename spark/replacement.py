@@ -11,19 +11,16 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from spark.age import Begun
 from spark.delta_log import File
 from spark.folding import Held
-from spark.transaction import There, Transaction
+from spark.transaction import ROWS, There, Transaction
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-ROWS: Final = "waypost.rows"
-"""A tag of the commit: how many of the rows are new or others than before."""
 
 
 class Replacement:

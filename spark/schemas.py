@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import deltalake
+import pyarrow as pa
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -37,6 +39,12 @@ class Table:
     partition_by: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
     row_bytes: int = 300
+
+    @property
+    def arrow(self) -> pa.Schema:
+        """The columns as Arrow has them."""
+        # Spark's JSON form of a schema is the Delta protocol's own form of it.
+        return pa.schema(deltalake.Schema.from_json(self.columns.json()).to_arrow())
 
 
 _SKETCH_BYTES = 4_000

@@ -157,11 +157,16 @@ def start(name: str, options: Options = Options()) -> SparkSession:
         session: SparkSession = builder.getOrCreate()
     if cluster.submitted():
         cluster.require(session, DELTA if options.bucket is None else S3)
-    if not session.sparkContext.getConf().get("spark.master", "local").startswith("local"):
+    if not is_local(session):
         cluster.send_code(session)
     if options.bucket is not None:
         object_store.reach(session, options.bucket, options.settings)
     return session
+
+
+def is_local(session: SparkSession) -> bool:
+    """Whether all that it runs is run on this machine."""
+    return session.sparkContext.getConf().get("spark.master", "local").startswith("local")
 
 
 def _launched(options: Options) -> dict[str, str]:

@@ -25,12 +25,14 @@ from pyspark.sql import functions as F  # noqa: N812 - the name every Spark text
 from pyspark.sql.types import StructType
 
 from cloud.place.place import Place, Somewhere, place_of
-from spark import delta_log, folding, gathered, remedy, schemas, soundness
+from spark import columns, delta_log, fold_here, folding, gathered, remedy, schemas, soundness
+from spark.fold_here import Combined
 from spark.gathered import InsteadOf
 from spark.provenance import Provenance, State, state_of, versions
 from spark.remedy import TableUnreadable
-from spark.replacement import ROWS, Replacement
-from spark.transaction import There, Transaction
+from spark.replacement import Replacement
+from spark.session import is_local
+from spark.transaction import ROWS, There, Transaction
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -58,6 +60,7 @@ class Lake:
     """The tables of one lake, through one session.
 
     `few`: what there is are few rows, which are read file by file and written from this process (`spark.gathered`).
+    `here`: Spark has no other machine than this one, so what is done without it is done where it would be.
     `notes`: what its user has to be told beside what is returned; a job's own.
     """
 
@@ -68,11 +71,13 @@ class Lake:
         pinned: Mapping[str, State | None] | None = None,
         *,
         few: bool = False,
+        here: bool | None = None,
     ) -> None:
         self.session = session
         self.place = place_of(lake)
         self._pinned = pinned or {}
         self._few = few
+        self.here = here if here is not None else session is not None and is_local(session)
         self.notes: list[str] = []
 
     def pin(self) -> Lake:
@@ -84,11 +89,11 @@ class Lake:
         for name in schemas.LANDED:
             with suppress(TableUnreadable, delta_log.LogDamaged):
                 pinned[name] = self._latest(name)
-        return Lake(self.session, self.place, pinned, few=self._few)
+        return Lake(self.session, self.place, pinned, few=self._few, here=self.here)
 
     def for_job(self) -> Lake:
         """The same lake through a session whose settings are its own: jobs run side by side and set some."""
-        return Lake(self.session.newSession(), self.place, self._pinned, few=self._few)
+        return Lake(self.session.newSession(), self.place, self._pinned, few=self._few, here=self.here)
 
     def path(self, name: str) -> str:
         """Where table `name` is, there or not, as Spark names it."""
@@ -181,13 +186,23 @@ class Lake:
 
         Only for a table that `check_readable` has found to be one.
         """
-        columns = _schema(name).columns
+        fields = _schema(name).columns
         if not files:
             return self._nothing(name)
         paths = [f"{self.path(name)}/{file.path}" for file in files]
         # Names are names: no pattern is looked for in them.
-        reader = self.session.read.schema(columns).option("basePath", self.path(name)).option("__globPaths__", "false")
-        return reader.parquet(*paths).select(*columns.names)
+        reader = self.session.read.schema(fields).option("basePath", self.path(name)).option("__globPaths__", "false")
+        return reader.parquet(*paths).select(*fields.names)
+
+    def columns_of(self, name: str, files: Sequence[delta_log.File], names: Sequence[str]) -> Iterator[pa.Table]:
+        """Columns of the rows of some files of a table, in this process, part by part; see `rows_of`."""
+        arrow = _schema(name).arrow
+        return columns.read(self.at(name), files, pa.schema([arrow.field(column) for column in names]))
+
+    def frame(self, name: str, rows: pa.Table) -> DataFrame:
+        """Rows of this process, with the columns of a table among theirs, as Spark has them."""
+        table = _schema(name)
+        return self.session.createDataFrame(rows.select(table.columns.names).cast(table.arrow), table.columns)
 
     def statistics(self, name: str, paths: Collection[str]) -> dict[str, dict[str, Any]]:
         """What the log says of the values in these files of a table (`min.sequence`, ...); nothing of others."""
@@ -280,6 +295,22 @@ class Lake:
                 replacement.commit(written, held, sum(extent.rows for extent in extents))
         return partials
 
+    def fold_here(
+        self,
+        name: str,
+        rows: pa.Table,
+        how: Combined,
+        transaction: Transaction,
+        made_of: Provenance | None = None,
+    ) -> bool:
+        """The same of partial aggregates that are in this process. False, and nothing is done, where what is there of
+        their keys is too much for it."""
+        opened = self.at(name).delta()
+        if not transaction.is_due(name, gathered.there(opened, transaction.application)):
+            return True
+        self.check_readable(name, opened.version())
+        return fold_here.fold(opened, self.at(name), _schema(name), rows, how, _commit(transaction, made_of))
+
     def _held(self, name: str, version: int, rows: DataFrame, extents: Sequence[folding.Extent]) -> list[folding.Held]:
         """The files of a table that are to be folded with these rows: all that have a row of the same key, and those
         that may have one where that is no more to write than the rows are."""
@@ -360,8 +391,7 @@ class Lake:
 
     def _create(self, name: str, mode: Literal["error", "overwrite"]) -> State:
         table = schemas.DERIVED[name]
-        # Spark's JSON form of a schema is the Delta protocol's own form of it.
-        columns = deltalake.Schema.from_json(table.columns.json())
+        form = deltalake.Schema.from_json(table.columns.json())
         place, partitions = self.at(name), list(table.partition_by)
         place.make()
         options = place.storage_options
@@ -369,7 +399,7 @@ class Lake:
         told = {"delta.dataSkippingStatsColumns": ",".join(key for key in table.keys if key not in partitions)}
         deltalake.DeltaTable.create(
             place.uri,
-            columns,
+            form,
             mode=mode,
             partition_by=partitions,
             storage_options=options,
@@ -384,7 +414,7 @@ class Lake:
 def _rows_written(entry: delta_log.Entry) -> int:
     if entry.info.get("operation") == "MERGE":  # what stays is written again where rows are removed
         return 0
-    changed = (entry.info.get("tags") or {}).get(ROWS)  # and where some are folded
+    changed = entry.info.get(ROWS, (entry.info.get("tags") or {}).get(ROWS))  # and where some are folded
     return int(changed) if changed is not None else sum(file.rows or 0 for file in entry.added)
 
 
@@ -429,5 +459,5 @@ def conform(rows: DataFrame, name: str) -> DataFrame:
 
 def fitted(rows: DataFrame, name: str) -> DataFrame:
     """`rows` cast and ordered as table `name` has its columns; the last step before every write."""
-    columns: StructType = _schema(name).columns
-    return rows.select(*(F.col(field.name).cast(field.dataType).alias(field.name) for field in columns.fields))
+    fitting: StructType = _schema(name).columns
+    return rows.select(*(F.col(field.name).cast(field.dataType).alias(field.name) for field in fitting.fields))

@@ -7,9 +7,12 @@ between the two is in conflict with it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from spark.conflict import Overtaken
+
+ROWS: Final = "waypost.rows"
+"""What a commit says of itself: how many of its rows are new or others than before, where not all are."""
 
 
 class There(NamedTuple):

@@ -11,15 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from spark import schemas
 from spark.delta_log import File
 from spark.jobs.progress import Span, lost
 from spark.tables import Lake
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 
 class Damage:
@@ -38,12 +35,12 @@ class Damage:
         """What was set aside, a sentence or two each."""
         return tuple(self._notes)
 
-    def attempts(self, span: Span) -> Iterator[tuple[Sequence[File], DataFrame]]:
-        """The rows of a batch, without the files that are damaged; again, with fewer, when `noticed` has found some."""
+    def attempts(self, span: Span) -> Iterator[Sequence[File]]:
+        """The files of a batch, without those that are damaged; again, with fewer, when `noticed` has found some."""
         files = self._without(self._gone(span), span.files)
         while True:
             self._found = {}
-            yield files, self._lake.rows_of(self._source, files)
+            yield files
             if not self._found:
                 return
             files = self._without(self._found, files)

@@ -11,12 +11,16 @@ What the outputs are made of stands in their commits (`spark.provenance`): the s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from spark import conflict, session
+from spark.delta_log import File
+from spark.fold_here import Combined
 from spark.jobs.damage import Damage
 from spark.jobs.outcome import Outcome
 from spark.jobs.progress import Position, Span, spans
@@ -32,17 +36,27 @@ if TYPE_CHECKING:
 class Batch:
     """Commits of the source that were not taken yet, and the way to write what comes of them.
 
-    `rows`     what they added; `count` of them, as the log counts or about.
+    `source`   the table, `files` what they added to it; `count` rows of them, as the log counts or about.
     `made_of`  what the outputs are made of once they have taken this; None when that is no version of the source.
     `markers`  of each output: the transaction this is, and where it begins. Every way to write raises `Overtaken` where
                another pass has taken some of it since, or has made the output anew.
     """
 
     lake: Lake
-    rows: DataFrame
+    source: str
+    files: Sequence[File]
     count: int
     made_of: Provenance | None
     markers: Mapping[str, Transaction]
+
+    @property
+    def rows(self) -> DataFrame:
+        """What the commits added."""
+        return self.lake.rows_of(self.source, self.files)
+
+    def here(self, names: Sequence[str]) -> Iterator[pa.Table] | None:
+        """These columns of it in this process, part by part; None where Spark has a cluster for it."""
+        return self.lake.columns_of(self.source, self.files, names) if self.lake.here else None
 
     def aside(self, rows: DataFrame) -> DataFrame:
         """`rows`, made in so few tasks at once that a job people wait for always finds a place for its own."""
@@ -66,6 +80,14 @@ class Batch:
         with self._once(output):
             partials.append(self.lake.fold(output, rows, how, self.markers[output], self.made_of))
         return partials[-1]
+
+    def fold_here(self, output: str, rows: pa.Table, combined: Combined, how: Mapping[str, str]) -> None:
+        """Fold partial aggregates that are in this process into a table, once. `combined`: makes rows of one key one,
+        as `how` does where that is too much for this process."""
+        with self._once(output):
+            marker = self.markers[output]
+            if not self.lake.fold_here(output, rows, combined, marker, self.made_of):
+                self.lake.fold(output, self.lake.frame(output, rows), how, marker, self.made_of)
 
     def overwrite(self, output: str, rows: DataFrame) -> None:
         """Put `rows` in place of all of a table, once."""
@@ -126,9 +148,9 @@ class Following:
             taken, end = end, span.end.marker()
             markers = {name: Transaction(application, end, taken, state.id) for name, state in before.items()}
             session.fit(lake.session, few=span.rows <= self.few_rows)
-            for files, rows in damage.attempts(span):
+            for files in damage.attempts(span):
                 with damage.noticed(files):
-                    self.take(Batch(lake, rows, span.rows, made_of, markers))
+                    self.take(Batch(lake, self.source, files, span.rows, made_of, markers))
                     rows_in += sum(file.rows or 0 for file in files)
         written = sum(lake.rows_written(name, state.version) for name, state in before.items())
         return Outcome(rows_in, written, damage.notes)

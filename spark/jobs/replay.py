@@ -137,8 +137,9 @@ def replay(lake: Lake, chosen: Chosen) -> Outcome:
     if not dates:
         return Outcome(0, 0)
     damage = Damage(lake, "telemetry", "replay")
-    for files, messages in damage.attempts(_landed_on(lake, dates)):
+    for files in damage.attempts(_landed_on(lake, dates)):
         with damage.noticed(files):
+            messages = lake.rows_of("telemetry", files)
             rows = decoded(lake, messages.join(keys, [*MESSAGE, "ingest_date"], "left_semi")).localCheckpoint()
     good = rows.where(F.col("reason").isNull()).withColumn("replay", F.lit(rejects.version))
     of_values = rows.where(F.col("metric") != "").join(good.select(*MESSAGE).distinct(), list(MESSAGE), "left_semi")

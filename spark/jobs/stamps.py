@@ -38,6 +38,6 @@ def _offsets(lake: Lake) -> DataFrame | None:
     lake.check_readable(_OFFSETS, state.version)
     files = delta_log.files(lake.opened(_OFFSETS, state.version))
     damage = Damage(lake, _OFFSETS, NAME)
-    _, rows = next(damage.attempts(Span(files, Position(state.version), None)))
+    sound = next(damage.attempts(Span(files, Position(state.version), None)))
     lake.notes += damage.notes
-    return rows
+    return lake.rows_of(_OFFSETS, sound)

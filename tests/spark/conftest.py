@@ -54,8 +54,8 @@ def lake(spark: SparkSession, tmp_path: Path) -> Lake:
 
 @pytest.fixture
 def larger(spark: SparkSession, tmp_path: Path) -> Lake:
-    """An empty lake whose rows Spark's connector reads and writes, as it does where they are many."""
-    return Lake(spark, tmp_path / "larger")
+    """An empty lake whose rows Spark's connector reads and writes, as it does where they are many, and on a cluster."""
+    return Lake(spark, tmp_path / "larger", here=False)
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,6 @@ from typing import Any
 import deltalake
 import pyarrow as pa
 import pytest
-from pyspark.sql import DataFrame
 
 from spark import warmup
 from spark.decoding import reasons
@@ -159,24 +158,26 @@ def test_a_crash_between_two_outputs_and_a_replayed_batch(lake: Lake, monkeypatc
     assert table(lake, "reject", "sequence", "reason") == [(1, "neither JSON nor a number")]
 
 
+@pytest.mark.parametrize("here", [True, False])
 def test_a_batch_that_reached_one_table_only_is_finished_with_the_rows_it_had(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, here: bool
 ) -> None:
     """Whatever has landed meanwhile: folding a row twice, or never, would be wrong for ever."""
+    lake = Lake(lake.session, lake.place, few=True, here=here)
     rows = [reading(n, n + 0.5, START + timedelta(seconds=20 * n)) for n in range(30)]
     land(lake, *rows[:10])
     run(lake, "readings")
     land(lake, *rows[10:20])
     run(lake, "readings")
-    fold = Lake.fold
+    fold = Lake.fold_here if here else Lake.fold
 
-    def dies_before_the_days(self: Lake, name: str, *rest: Any) -> DataFrame:
+    def dies_before_the_days(self: Lake, name: str, *rest: Any) -> Any:
         if name == "rollup_1d":
             raise RuntimeError("power cut")
         return fold(self, name, *rest)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Lake, "fold", dies_before_the_days)
+        patch.setattr(Lake, fold.__name__, dies_before_the_days)
         steps = runner.one_pass(lake, catalog.chosen(["hours"]), lambda _: None)
         assert [step.state for step in steps] == ["done", "failed"]
     assert len(table(lake, "rollup_1h")) > 0

@@ -75,7 +75,7 @@ def test_what_another_program_has_taken_some_of_is_not_taken_again(
     state = lake.ensure("gateway_backlog")
     begin = -1 if at_first else Position(4).marker()
     turn = Transaction(f"backlog@1/source/{state.id}", Position(7).marker(), begin)
-    batch = Batch(lake, cast(Any, None), 1, None, {"gateway_backlog": turn})
+    batch = Batch(lake, "telemetry", [], 1, None, {"gateway_backlog": turn})
     if taken_by_others is not None:
         place = lake.at("gateway_backlog")
         nothing = pa.schema(place.delta().schema().to_arrow()).empty_table()
@@ -95,7 +95,7 @@ def test_what_another_program_has_made_anew_is_not_written(tmp_path: Path) -> No
     turn = Transaction(f"backlog@1/source/{there}", Position(7).marker(), table=there)
     lake.recreate("gateway_backlog")
     with pytest.raises(Overtaken, match="gateway_backlog was changed"):
-        Batch(lake, cast(Any, None), 1, None, {"gateway_backlog": turn}).append("gateway_backlog", cast(Any, None))
+        Batch(lake, "telemetry", [], 1, None, {"gateway_backlog": turn}).append("gateway_backlog", cast(Any, None))
     assert lake.appended == 0
 
 
