@@ -14,6 +14,8 @@ from spark.delta_log import File
 ROWS: Final = 1_000_000
 """Rows that are handed over at once, about: so many are in the caches and the heap a process has anyway, and four times
 as many take twice the time each."""
+BYTES: Final = 64 * 1024 * 1024
+"""Bytes of rows after which they are handed over, however few they are: bodies may be large."""
 
 
 def read(place: Place, files: Sequence[File], columns: pa.Schema) -> Iterator[pa.Table]:
@@ -26,7 +28,7 @@ def read(place: Place, files: Sequence[File], columns: pa.Schema) -> Iterator[pa
     parts = 0
     for rows in (rows for file in files for rows in _row_groups(place, file, columns)):
         part.append(rows)
-        if sum(map(len, part)) >= ROWS:
+        if sum(map(len, part)) >= ROWS or sum(rows.nbytes for rows in part) >= BYTES:
             yield pa.concat_tables(part)
             part, parts = [], parts + 1
     if part or not parts:

@@ -22,6 +22,7 @@ from cloud.place.place import Place
 from spark import folding
 from spark.age import Begun
 from spark.folding import Held
+from spark.provenance import Provenance
 from spark.transaction import ROWS, There, Transaction
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ InsteadOf = Literal["all"] | tuple[str, str] | None
 """What rows take the place of: all, those of a partition (column, value), or none."""
 BYTES_MAX = 100_000_000
 """What the rows of one write take here, about, and in the JVM on their way."""
+PART_BYTES = 64 * 1024 * 1024
+"""Of rows that wait to be written to a file: as files are large enough, and a process has room for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,12 @@ class Commit:
     said: Mapping[str, str]
     instead_of: InsteadOf = None
     changed: int | None = None
+
+
+def commit(transaction: Transaction, made_of: Provenance | None, instead_of: InsteadOf = None) -> Commit:
+    """The commit says what the table is made of from it on; without it, that it is in between."""
+    said = {} if made_of is None else {"userMetadata": made_of.text()}
+    return Commit(transaction, said, instead_of)
 
 
 def gathered(rows: DataFrame, row_bytes: int) -> pa.Table | None:
@@ -80,19 +89,71 @@ def write_parts(
 
     `parts`: the columns of each partition, and its rows without these. They are not asked for where nothing is due.
     """
-    transaction = commit.transaction
-    if not transaction.is_due(place.name, there(table, transaction.application)):
+    if not commit.transaction.is_due(place.name, there(table, commit.transaction.application)):
         return False
-    begun, now_ms = Begun(), time.time_ns() // 1_000_000
-    files: list[AddAction | RemoveAction] = [
-        written(place, [rows], {name: str(folding.said(value)) for name, value in partition.items()})
-        for partition, rows in parts
-        if rows.num_rows
-    ]
-    files += [RemoveAction(each.name, True, now_ms, each.file.size, dict(each.partition)) for each in held]
+    begun = Begun()
+    files = [_written(place, partition, rows) for partition, rows in parts if rows.num_rows]
+    _commit(table, place, files, commit, begun, held)
+    return True
+
+
+class Writer:
+    """Rows written to the files of a table part by part, of which no more than `PART_BYTES` wait here, and committed
+    together. Files that are not committed are deleted by upkeep."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._begun = Begun()
+        self._waiting: list[pa.Table] = []
+        self._files: list[AddAction] = []
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing was added."""
+        return not self._waiting and not self._files
+
+    def add(self, rows: pa.Table) -> None:
+        """Add rows, which have the columns of the table. Raises `OSError`."""
+        if rows.num_rows:
+            self._waiting.append(rows)
+        if sum(part.nbytes for part in self._waiting) > PART_BYTES:
+            self._flush(self._place.delta())
+
+    def commit(self, commit: Commit) -> bool:
+        """Commit what was added, if only nothing; see `write`."""
+        table, transaction = self._place.delta(), commit.transaction
+        if not transaction.is_due(self._place.name, there(table, transaction.application)):
+            return False
+        self._flush(table)
+        _commit(table, self._place, self._files, commit, self._begun)
+        return True
+
+    def _flush(self, table: deltalake.DeltaTable) -> None:
+        if self._waiting:
+            rows = pa.concat_tables(self._waiting).cast(pa.schema(table.schema().to_arrow()))
+            parts = by_partition(rows, table.metadata().partition_columns)
+            self._files += [_written(self._place, partition, part) for partition, part in parts]
+        self._waiting = []
+
+
+def _written(place: Place, partition: Mapping[str, object], rows: pa.Table) -> AddAction:
+    return written(place, [rows], {name: str(folding.said(value)) for name, value in partition.items()})
+
+
+def _commit(
+    table: deltalake.DeltaTable,
+    place: Place,
+    files: Sequence[AddAction],
+    commit: Commit,
+    begun: Begun,
+    held: Sequence[Held] = (),
+) -> None:
+    """Name `files`, the first of which was begun then, in the log of a table as it was opened, in place of `held`."""
+    transaction, now_ms = commit.transaction, time.time_ns() // 1_000_000
+    removed = [RemoveAction(each.name, True, now_ms, each.file.size, dict(each.partition)) for each in held]
     begun.require_recent(place.name)
     table.create_write_transaction(
-        files,
+        [*files, *removed],
         mode="append" if commit.instead_of is None else "overwrite",
         schema=table.schema(),
         partition_by=table.metadata().partition_columns,
@@ -104,7 +165,6 @@ def write_parts(
             max_commit_retries=None if transaction.over is None else 0,
         ),
     )
-    return True
 
 
 def _filter(column: str, value: str) -> tuple[str, str, str]:

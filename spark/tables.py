@@ -27,7 +27,7 @@ from pyspark.sql.types import StructType
 from cloud.place.place import Place, Somewhere, place_of
 from spark import columns, delta_log, fold_here, folding, gathered, remedy, schemas, soundness
 from spark.fold_here import Combined
-from spark.gathered import InsteadOf
+from spark.gathered import InsteadOf, Writer
 from spark.provenance import Provenance, State, state_of, versions
 from spark.remedy import TableUnreadable
 from spark.replacement import Replacement
@@ -245,8 +245,12 @@ class Lake:
             )
         conform_schema(StructType.fromJson(json.loads(table.schema().to_json())), name)
 
-    def append(self, name: str, rows: DataFrame, transaction: Transaction, made_of: Provenance | None = None) -> bool:
+    def append(
+        self, name: str, rows: DataFrame | Writer, transaction: Transaction, made_of: Provenance | None = None
+    ) -> bool:
         """Append `rows`; False where `transaction` was applied already. Raises `Overtaken`, as all that writes."""
+        if isinstance(rows, Writer):
+            return rows.commit(gathered.commit(transaction, made_of))
         return self._written(name, rows, transaction, made_of)
 
     def overwrite(
@@ -282,7 +286,7 @@ class Lake:
             return fitted(rows, name)
         empty = not self.rows(name)
         if empty and self._few and (found := self._gathered(name, rows)) is not None:
-            gathered.write(self.at(name), found, _commit(transaction, made_of))
+            gathered.write(self.at(name), found, gathered.commit(transaction, made_of))
             return self.session.createDataFrame(found, table.columns) if found.num_rows else self._nothing(name)
         partials = fitted(rows, name).localCheckpoint()
         extents = folding.extents(partials, table)
@@ -309,7 +313,7 @@ class Lake:
         if not transaction.is_due(name, gathered.there(opened, transaction.application)):
             return True
         self.check_readable(name, opened.version())
-        return fold_here.fold(opened, self.at(name), _schema(name), rows, how, _commit(transaction, made_of))
+        return fold_here.fold(opened, self.at(name), _schema(name), rows, how, gathered.commit(transaction, made_of))
 
     def _held(self, name: str, version: int, rows: DataFrame, extents: Sequence[folding.Extent]) -> list[folding.Held]:
         """The files of a table that are to be folded with these rows: all that have a row of the same key, and those
@@ -356,7 +360,7 @@ class Lake:
     ) -> bool:
         """Write `rows`, from this process where they are few; False where `transaction` was applied already."""
         if self._few and (found := self._gathered(name, rows)) is not None:
-            return gathered.write(self.at(name), found, _commit(transaction, made_of, instead_of))
+            return gathered.write(self.at(name), found, gathered.commit(transaction, made_of, instead_of))
         with self._told_by_settings(made_of):
             replacement = Replacement(self.session, self.path(name), transaction)
             if not transaction.is_due(name, replacement.there):
@@ -421,12 +425,6 @@ def _rows_written(entry: delta_log.Entry) -> int:
 def _literal(value: object) -> str:
     """A partition's value as SQL."""
     return f"DATE'{value}'" if isinstance(value, date) else repr(value)
-
-
-def _commit(transaction: Transaction, made_of: Provenance | None, instead_of: InsteadOf = None) -> gathered.Commit:
-    """The commit says what the table is made of from it on; without it, that it is in between."""
-    said = {} if made_of is None else {"userMetadata": made_of.text()}
-    return gathered.Commit(transaction, said, instead_of)
 
 
 def _schema(name: str) -> schemas.Table:

@@ -21,6 +21,7 @@ import pyarrow as pa
 from spark import conflict, session
 from spark.delta_log import File
 from spark.fold_here import Combined
+from spark.gathered import Writer
 from spark.jobs.damage import Damage
 from spark.jobs.outcome import Outcome
 from spark.jobs.progress import Position, Span, spans
@@ -69,7 +70,7 @@ class Batch:
         marker = self.markers[output]
         return not marker.is_due(output, self.lake.there(output, marker.application))
 
-    def append(self, output: str, rows: DataFrame, made_of: Provenance | None = None) -> None:
+    def append(self, output: str, rows: DataFrame | Writer, made_of: Provenance | None = None) -> None:
         """Append `rows` to a table, once. `made_of`: what the commit says instead of this batch's."""
         with self._once(output):
             self.lake.append(output, rows, self.markers[output], made_of if made_of is not None else self.made_of)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark import gathered, registry, schemas
+from spark.decoding.schema import PayloadSchema
+from spark.here import readings as here
 from spark.jobs import stamps
 from spark.jobs.following import Batch, Following
 from spark.jobs.outcome import Job
@@ -23,6 +26,38 @@ if TYPE_CHECKING:
 def _take(batch: Batch) -> None:
     # Bodies are decoded once for all outputs.
     registered = registry.registered(batch.lake.at("payload_schemas"))
+    # What an attempt that died has rejected is looked at by Spark.
+    if not batch.has_taken("reject") and _is_readable_here(batch):
+        _take_here(batch, registered)
+    else:
+        _take_by_rows(batch, registered)
+
+
+def _is_readable_here(batch: Batch) -> bool:
+    """Whether this process reads the batch: on one machine, messages of the usual kinds from gateways that knew the
+    time."""
+    parts, offsets_told = batch.here(here.PROOF), stamps.are_told(batch.lake)
+    return parts is not None and all(here.is_readable(part, offsets_told=offsets_told) for part in parts)
+
+
+def _take_here(batch: Batch, registered: Sequence[PayloadSchema]) -> None:
+    rejects, found = (gathered.Writer(batch.lake.at(name)) for name in ("reject", "readings"))
+    for part in batch.here(here.MESSAGE) or ():
+        for rows in here.decoded(part, registered):
+            rejects.add(rows.rejects)
+            found.add(rows.readings)
+    if not rejects.is_empty:
+        batch.append("reject", rejects)
+    batch.append("readings", found, _made_of(batch))
+
+
+def _made_of(batch: Batch) -> Provenance | None:
+    """Of the readings: the rejects that belong to them, too."""
+    beside, made_of = batch.lake.state("reject"), batch.made_of
+    return made_of if made_of is None or beside is None else Provenance(made_of.sources, {"reject": beside})
+
+
+def _take_by_rows(batch: Batch, registered: Sequence[PayloadSchema]) -> None:
     decoded = readings.decoded(stamps.judged(batch.lake, batch.rows), registered).persist()
     # Most lakes have no Sparkplug at all, most batches nothing that could not be read or is large: one look tells all.
     looked_for = (births.is_sparkplug("address"), F.col("reason").isNotNull())
@@ -38,10 +73,7 @@ def _take(batch: Batch) -> None:
             rows = _as_rejected(batch, rows)
         elif has_rejects or (has_sparkplug and not rejects.isEmpty()):
             batch.append("reject", rejects)
-        beside, made_of = batch.lake.state("reject"), batch.made_of
-        if made_of is not None and beside is not None:
-            made_of = Provenance(made_of.sources, {"reject": beside})
-        batch.append("readings", readings.readings(rows), made_of)
+        batch.append("readings", readings.readings(rows), _made_of(batch))
     finally:
         rows.unpersist()
         decoded.unpersist()

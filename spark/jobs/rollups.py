@@ -7,7 +7,7 @@ they touch, however old those are, and late data of one gateway does not read or
 Minutes are what people wait for. Hours and days hardly change by a few readings: that is a job of its own, which need
 not follow as closely.
 
-On one machine the windows are made in this process, column by column (`spark.windows`), which takes a twentieth of the
+On one machine the windows are made in this process, column by column (`spark.here`), which takes a twentieth of the
 processor time that Spark takes for them. On a cluster, and where a batch is too large for a process, Spark makes them.
 """
 
@@ -17,10 +17,10 @@ from functools import partial
 
 import pyarrow as pa
 
+from spark.here.windows import DAY_US, HOUR_US, MINUTE_US, READING, combined, of_readings
 from spark.jobs.following import Batch, Following
 from spark.jobs.outcome import Job
 from spark.transforms import rollups
-from spark.windows.windows import DAY_US, HOUR_US, MINUTE_US, READING, combined, of_readings
 
 BATCH_ROWS_MAX = 4_000_000
 """A batch more costs another fold, and of hours one into each window."""

@@ -30,6 +30,11 @@ def delivered(lake: Lake, telemetry: DataFrame) -> DataFrame:
     return telemetry if offsets is None else clocks.delivered(telemetry, offsets)
 
 
+def are_told(lake: Lake) -> bool:
+    """Whether any gateway has told how far its clock was off."""
+    return bool(lake.rows(_OFFSETS))
+
+
 def _offsets(lake: Lake) -> DataFrame | None:
     """What has been told; None where nothing has. A file that is gone is set aside: the clocks of others are known."""
     state = lake.state(_OFFSETS)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 REJECT_BODY_BYTES_MAX = 4_096
 """Bytes of its body that a rejected value is shown with, of which a message may have `limits.VALUES_MAX`; the whole is
 in `telemetry` under the same name."""
-_FIELDS: tuple[tuple[str, str, pa.DataType], ...] = (
+FIELDS: tuple[tuple[str, str, pa.DataType], ...] = (
     ("metric", "string", pa.string()),
     ("value", "double", pa.float64()),
     ("text", "string", pa.string()),
@@ -40,8 +40,11 @@ _FIELDS: tuple[tuple[str, str, pa.DataType], ...] = (
     ("signed", "double", pa.float64()),
 )
 """Of `decoding.value.Value`, for Spark and for Arrow."""
-_VALUES_SQL = f"array<struct<{','.join(f'{name}:{kind}' for name, kind, _ in _FIELDS)}>>"
-_MESSAGE = ("body", "address", "content_type", "received_us", "tenant")
+LAST_LEVEL = r"([^/]+)/*\z"
+"""The last level of an address that has a name."""
+_VALUES_SQL = f"array<struct<{','.join(f'{name}:{kind}' for name, kind, _ in FIELDS)}>>"
+MESSAGE = ("body", "address", "content_type", "received_us", "tenant")
+"""What a decoder sees of a message; no body where that is too large."""
 
 
 @lru_cache(maxsize=1)
@@ -50,8 +53,8 @@ def _decoder(registered: bytes) -> Decoder:
     return Decoder(msgspec.json.decode(registered, type=list[PayloadSchema]))
 
 
-def _decode(registered: bytes, messages: Sequence[pa.Array]) -> pa.Array:
-    """Columns of messages (`_MESSAGE`) to one list of structs a message."""
+def decode(registered: bytes, messages: Sequence[pa.Array]) -> pa.Array:
+    """Columns of messages (`MESSAGE`) to one list of structs (`FIELDS`) a message. `registered`: schemas, as JSON."""
     decoder = _decoder(registered)
     offsets = [0]
     found: list[Value] = []
@@ -63,9 +66,9 @@ def _decode(registered: bytes, messages: Sequence[pa.Array]) -> pa.Array:
         offsets.append(len(found))
     # Transposed by slices of one flat list: five times as fast as `zip(*found)`.
     flat = list(chain.from_iterable(found))
-    columns = (flat[place :: len(_FIELDS)] for place in range(len(_FIELDS)))
-    arrays = [_array(column, kind) for column, (_, _, kind) in zip(columns, _FIELDS, strict=True)]
-    structs = pa.StructArray.from_arrays(arrays, names=[name for name, _, _ in _FIELDS])
+    columns = (flat[place :: len(FIELDS)] for place in range(len(FIELDS)))
+    arrays = [_array(column, kind) for column, (_, _, kind) in zip(columns, FIELDS, strict=True)]
+    structs = pa.StructArray.from_arrays(arrays, names=[name for name, _, _ in FIELDS])
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), structs)
 
 
@@ -79,12 +82,12 @@ def _decode_function(
 ) -> Callable[[pa.Array, pa.Array, pa.Array, pa.Array, pa.Array], pa.Array]:
     encoded = msgspec.json.encode(list(registered))
 
-    def decode(
+    def decoded(
         body: pa.Array, address: pa.Array, content_type: pa.Array, received_us: pa.Array, tenant: pa.Array
     ) -> pa.Array:
-        return _decode(encoded, (body, address, content_type, received_us, tenant))
+        return decode(encoded, (body, address, content_type, received_us, tenant))
 
-    return decode
+    return decoded
 
 
 def decoded(telemetry: DataFrame, registered: Sequence[PayloadSchema] = ()) -> DataFrame:
@@ -115,7 +118,7 @@ def decoded(telemetry: DataFrame, registered: Sequence[PayloadSchema] = ()) -> D
         F.coalesce("leaf.device", "device").alias("device"),
         F.when(bare, _last_level()).otherwise(F.col("leaf.metric")).alias("metric"),
         F.when(rejected | births.is_data("address"), F.col("body")).alias("body"),
-        *(f"leaf.{name}" for name, _, _ in _FIELDS if name not in ("metric", "device")),
+        *(f"leaf.{name}" for name, _, _ in FIELDS if name not in ("metric", "device")),
     )
     timed = with_measured_times(leaves, F.timestamp_micros("time_us")).drop("time_us")
     unsure = (F.col("clock_quality") == clocks.BOUNDED) & (F.col("time_source") == "gateway")
@@ -124,7 +127,7 @@ def decoded(telemetry: DataFrame, registered: Sequence[PayloadSchema] = ()) -> D
 
 def _last_level() -> Column:
     """Of an address; `a/b/` has one more, without a name. The address where none has one."""
-    named = F.regexp_extract("address", "([^/]+)/*$", 1)
+    named = F.regexp_extract("address", LAST_LEVEL, 1)
     return F.when(named == "", F.col("address")).otherwise(named)
 
 
@@ -142,7 +145,7 @@ def _untimed(leaf: Column) -> Column:
 def _waiting() -> Column:
     """In place of a message's values, why there are none yet."""
     said = {"metric": "", "reason": reasons.CLOCK}
-    return F.array(F.struct(*(F.lit(said.get(name)).cast(kind).alias(name) for name, kind, _ in _FIELDS)))
+    return F.array(F.struct(*(F.lit(said.get(name)).cast(kind).alias(name) for name, kind, _ in FIELDS)))
 
 
 def readings(rows: DataFrame) -> DataFrame:

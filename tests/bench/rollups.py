@@ -108,8 +108,8 @@ def _computed(spark: SparkSession, lake: Path) -> int:
     import pyarrow as pa  # noqa: PLC0415
 
     from spark import delta_log  # noqa: PLC0415
+    from spark.here.windows import MINUTE_US, READING, combined, of_readings  # noqa: PLC0415
     from spark.tables import Lake  # noqa: PLC0415
-    from spark.windows.windows import MINUTE_US, READING, combined, of_readings  # noqa: PLC0415
 
     tables = Lake(spark, lake)
     files = delta_log.files(tables.at("readings").delta())

@@ -12,15 +12,15 @@ import pytest
 from deltalake.exceptions import CommitFailedError
 
 from spark import columns, fold_here
+from spark.here.windows import MINUTE_US, combined, of_readings
 from spark.jobs import catalog, runner
 from spark.jobs import rollups as job
 from spark.provenance import Provenance, State
 from spark.tables import Lake
 from spark.transaction import Transaction
-from spark.windows.windows import MINUTE_US, combined, of_readings
 from tests.spark import lakes
+from tests.spark.here import Row, arrow, plain, reading
 from tests.spark.lakes import START, message
-from tests.spark.windows import Row, arrow, plain, reading
 from tests.support import delta_commits
 
 if TYPE_CHECKING:

@@ -275,7 +275,7 @@ def test_what_lands_during_a_pass_is_for_the_next_and_a_wrong_clock_counts(
         return writes
 
     with monkeypatch.context() as patch:
-        for name in ("append", "fold", "overwrite"):
+        for name in ("append", "fold", "fold_here", "overwrite"):
             patch.setattr(Lake, name, lands_meanwhile(name))
         run(lake, *drawn_of)
     assert (drawn(lake), sources(lake)) == ({6}, {0})

@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark import schemas
+from spark.here import groups, sketches
+from spark.here.windows import DAY_US, HOUR_US, MINUTE_US, SERIES, combined, of_readings
 from spark.transforms import rollups
-from spark.windows import groups, sketches
-from spark.windows.windows import DAY_US, HOUR_US, MINUTE_US, SERIES, combined, of_readings
+from tests.spark.here import Row, arrow, plain, reading
 from tests.spark.lakes import START
-from tests.spark.windows import Row, arrow, plain, reading
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

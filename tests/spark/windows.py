@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from spark import schemas
-from spark.windows.windows import READING, SERIES
+from spark.here.windows import READING, SERIES
 
 Row = dict[str, Any]
 

@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark.here import sketches
+from spark.here.groups import Groups, Numbers, key, numbers
 from spark.transforms.times import PLAUSIBLE_FROM
-from spark.windows import sketches
-from spark.windows.groups import Groups, Numbers, key, numbers
 
 SERIES: Final = ("tenant", "gateway", "device", "address", "metric")
 READING: Final = (*SERIES, "event_time", "sequence", "value", "suspect", "ingested_at")
@@ -25,7 +25,7 @@ MINUTE_US: Final = 60_000_000
 HOUR_US: Final = 60 * MINUTE_US
 DAY_US: Final = 24 * HOUR_US
 _TIME: Final = pa.timestamp("us", "UTC")
-_PLAUSIBLE_FROM_US: Final = int(PLAUSIBLE_FROM.timestamp()) * 1_000_000
+PLAUSIBLE_FROM_US: Final = int(PLAUSIBLE_FROM.timestamp()) * 1_000_000
 
 
 def of_readings(readings: pa.Table, width_us: int) -> pa.Table:
@@ -96,7 +96,7 @@ def _table(
     found = {name: pa.array(column) for name, column in columns.items()}
     for name in ("last_at", "revised_at"):
         found[name] = found[name].cast(_TIME)
-    believed = window_start >= _PLAUSIBLE_FROM_US  # see `spark.transforms.times.kept_under`
+    believed = window_start >= PLAUSIBLE_FROM_US  # see `spark.transforms.times.kept_under`
     days = np.where(believed, window_start // DAY_US, 0).astype(np.int32)
     hours = np.where(believed, window_start // HOUR_US % 24, 0).astype(np.int32)
     return pa.table(
