@@ -29,6 +29,12 @@ class Groups:
     def __len__(self) -> int:
         return len(self._starts)
 
+    def of_rows(self) -> Numbers:
+        """The number of each row's group."""
+        found = np.empty(len(self._order), np.int64)
+        found[self._order] = np.repeat(np.arange(len(self)), self.counts)
+        return found
+
     def sum(self, column: Numbers) -> Numbers:
         """Of each group."""
         return np.add.reduceat(column[self._order], self._starts)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+import pyarrow as pa
+
+from spark.here import device_days
 from spark.jobs.following import Batch, Following
 from spark.jobs.outcome import Job
 from spark.jobs.snapshot import Snapshot
@@ -15,8 +18,18 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
+HERE_MAX: Final = 4_000_000
+"""Readings of a batch whose columns are held in this process: 400 MB."""
+
+
 def _take(batch: Batch) -> None:
-    batch.fold("device_days", health.days(batch.aside(batch.rows)), health.FOLD)
+    parts = batch.here(device_days.READING) if batch.count <= HERE_MAX else None
+    if parts is None:
+        days = health.days(batch.aside(batch.rows))
+    else:
+        # All at once: a message is counted once, and may be in two parts.
+        days = batch.lake.frame("device_days", device_days.days(pa.concat_tables(parts)))
+    batch.fold("device_days", days, health.FOLD)
 
 
 def _frames(lake: Lake) -> Mapping[str, DataFrame]:

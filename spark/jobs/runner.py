@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 SMALL_BYTES_MAX = 64 * 1024 * 1024
 """Up to this much telemetry a pass lasts seconds, and the JVM's second compiler costs more than it gives."""
-FEW_BYTES_MAX = 4 * 1024 * 1024
-"""Up to this much telemetry, some 100,000 messages, planning and committing takes longer than the rows do."""
+FEW_BYTES_MAX = 32 * 1024 * 1024
+"""Up to this much telemetry, some million messages, planning and committing takes longer than the rows do."""
 TINY_BYTES_MAX = 256 * 1024
 """Up to this much telemetry, some thousand messages, compiling a plan takes longer than interpreting it."""
 LOG = Path("_logs") / "spark.log"

@@ -22,14 +22,18 @@ DAYS: Final = 30
 percent by then, and one that was changed before is forgotten."""
 BOOTS_MAX: Final = 1_440
 """Boots remembered a day: one a minute. More say no more."""
+UPTIME_MAX: Final = 1e11
+"""Seconds, or milliseconds, of an uptime: more is another number."""
 _BOOT_APART_S: Final = 120
 """Boots told within this of each other are one: uptime and clock drift, and a birth follows its boot."""
 _DAY_S: Final = 86_400.0
-_KEY: Final = ("tenant", "gateway", "device")
+KEY: Final = ("tenant", "gateway", "device")
 _BEGIN: Final = r"(?i)(^|[._/:])"
-_BATTERY: Final = _BEGIN + r"(v?bat|batt|battery)([._]?(level|voltage|volts?|v|percent(age)?|pct|soc))?$"
-_UPTIME: Final = _BEGIN + r"uptime([._]?(s|sec|seconds|ms))?$"
-_RSSI: Final = _BEGIN + r"rssi$"
+BATTERY: Final = _BEGIN + r"(v?bat|batt|battery)([._]?(level|voltage|volts?|v|percent(age)?|pct|soc))?\z"
+UPTIME: Final = _BEGIN + r"uptime([._]?(s|sec|seconds|ms))?\z"
+IN_MS: Final = r"(?i)ms\z"
+RSSI: Final = _BEGIN + r"rssi\z"
+BIRTH: Final = "/[ND]BIRTH/"
 """Names under which devices send these, at the end of a metric's path."""
 
 _SUM = ("messages", "suspect", "battery_n", "battery_t", "battery_v", "battery_tt", "battery_tv", "rssi_n", "rssi_sum")
@@ -58,7 +62,7 @@ def days(readings: DataFrame) -> DataFrame:
     they landed.
     """
     metric, value = F.col("metric"), F.col("value")
-    of_battery = metric.rlike(_BATTERY) & value.isNotNull()
+    of_battery = metric.rlike(BATTERY) & value.isNotNull()
     battery = F.when(of_battery, value)
     of_device = F.col("time_source") != "gateway"
     ahead = F.when(of_device, (F.unix_micros("event_time") - F.unix_micros("received_at")) / 1e6)
@@ -73,12 +77,12 @@ def days(readings: DataFrame) -> DataFrame:
     dated = readings.withColumn("received_at", received).withColumn("event_date", F.to_date("received_at"))
     # Counted apart: else everything else is first added up for each message, of which there are many.
     messages = (
-        dated.select(*_KEY, "event_date", "address", "epoch", "sequence")
+        dated.select(*KEY, "event_date", "address", "epoch", "sequence")
         .distinct()
-        .groupBy(*_KEY, "event_date")
+        .groupBy(*KEY, "event_date")
         .agg(F.count(F.lit(1)).alias("messages"))
     )
-    summed = dated.groupBy(*_KEY, "event_date").agg(
+    summed = dated.groupBy(*KEY, "event_date").agg(
         F.min("received_at").alias("first_at"),
         F.max("received_at").alias("last_at"),
         F.count_if("suspect").alias("suspect"),
@@ -93,22 +97,22 @@ def days(readings: DataFrame) -> DataFrame:
                 ("battery_v", battery),
                 ("battery_tt", at * at),
                 ("battery_tv", at * battery),
-                ("rssi_sum", F.when(metric.rlike(_RSSI), value)),
+                ("rssi_sum", F.when(metric.rlike(RSSI), value)),
             )
         ),
-        F.count(F.when(metric.rlike(_RSSI), value)).alias("rssi_n"),
+        F.count(F.when(metric.rlike(RSSI), value)).alias("rssi_n"),
         F.max(ahead).alias("ahead_s"),
         F.slice(F.array_sort(F.collect_set(_boot())), 1, BOOTS_MAX).alias("boots"),
     )
-    return summed.join(messages, [*_KEY, "event_date"]).select(*schemas.DEVICE_DAYS.columns.names)
+    return summed.join(messages, [*KEY, "event_date"]).select(*schemas.DEVICE_DAYS.columns.names)
 
 
 def _boot() -> Column:
     """When the device started, in seconds since 1970, of a reading that tells; else null."""
-    unit = F.when(F.col("metric").rlike(r"(?i)ms$"), 1_000.0).otherwise(1.0)
-    told = F.col("metric").rlike(_UPTIME) & (F.col("value") >= 0) & (F.col("value") < 1e11)
+    unit = F.when(F.col("metric").rlike(IN_MS), 1_000.0).otherwise(1.0)
+    told = F.col("metric").rlike(UPTIME) & (F.col("value") >= 0) & (F.col("value") < UPTIME_MAX)
     by_uptime = F.when(told, F.unix_seconds("event_time") - F.round(F.col("value") / unit).cast("bigint"))
-    born = (F.col("metric") == ONLINE) & (F.col("value") == 1.0) & F.col("address").rlike("/[ND]BIRTH/")
+    born = (F.col("metric") == ONLINE) & (F.col("value") == 1.0) & F.col("address").rlike(BIRTH)
     return F.coalesce(by_uptime, F.when(born, F.unix_seconds("event_time")))
 
 
@@ -128,7 +132,7 @@ def health(days: DataFrame) -> DataFrame:
     seconds = (F.unix_micros("last_at") - F.unix_micros("first_at")) / 1e6
     place = F.struct("battery_at", "event_date")
     told = F.col("battery_at").isNotNull()
-    summed = recent.groupBy(*_KEY).agg(
+    summed = recent.groupBy(*KEY).agg(
         F.first("gateway_at").alias("gateway_at"),
         F.min("first_at").alias("first_at"),
         F.max("last_at").alias("last_at"),
