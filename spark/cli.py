@@ -387,13 +387,13 @@ def report(lake: Place, out: str | None, gateway: str | None, as_json: bool, fac
     if folder and gateway is not None:
         raise click.UsageError("a folder is of the whole fleet: leave out --gateway, or give a file as --out")
     from spark.report import facts as facts_file
-    from spark.report import queries
+    from spark.report import names, queries
 
     try:
         described = facts_file.load(facts) if facts is not None else facts_file.Facts()
         to = None if out is None else Path(out)
         known, said = queries.readable(lake, lambda reader: _drawn(reader, to, folder, gateway, described))
-    except (facts_file.BadFacts, queries.NoGateway) as error:
+    except (facts_file.BadFacts, names.NoGateway) as error:
         raise click.UsageError(str(error)) from None
     except OSError as error:
         click.echo(f"error: {error.filename or lake.uri}: {error.strerror or error}", err=True)

@@ -10,6 +10,7 @@ import msgspec
 from spark.report import formatting, limits
 from spark.report.delivery import Delivery, Window
 from spark.report.flows import Flow
+from spark.report.names import name_of
 from spark.report.outages import Outage
 from spark.report.tables import Gateway
 from spark.report.tracks import Anomaly, Track
@@ -78,12 +79,6 @@ class Chart(msgspec.Struct):
         bands = [msgspec.to_builtins(band) for band in self.bands if band.end >= self.start and band.start <= self.end]
         ends = {"from": self.start, "to": self.end, "unit": self.unit, "zero": self.zero, "small": self.small}
         return ends | {"lines": [place(line) for line in self.lines], "bands": bands}
-
-
-def name_of(gateway: Gateway) -> str:
-    """A gateway's name; the tenant only where it is not the default one."""
-    tenant, name = gateway
-    return name if tenant == "default" else f"{tenant} / {name}"
 
 
 def outage_bands(outages: Sequence[Outage], gateway: Gateway) -> list[Band]:

@@ -11,7 +11,7 @@ from spark.report.accounts import Accounts
 from spark.report.delivery import Delivery
 from spark.report.devices import Health
 from spark.report.outages import Outage
-from spark.report.tables import Gateway, Tables
+from spark.report.tables import Gateway, Tables, by_gateway
 from spark.report.tracks import Anomalies
 
 State = Literal["ok", "look", "wrong"]
@@ -67,6 +67,15 @@ class Parts(msgspec.Struct):
     health: Health
     outages: list[Outage]
     anomalies: Anomalies
+
+
+def gateways(tables: Tables) -> set[Gateway]:
+    """All gateways that have a page: something of them has landed, or they have stated what they accepted."""
+    return {
+        gateway
+        for name in ("gateway_freshness", "completeness")
+        for gateway in by_gateway(tables.read(name, ("tenant", "gateway")))
+    }
 
 
 def read(tables: Tables, parts: Parts) -> list[Member]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from spark.report import charts, formatting, limits
+from spark.report import charts, formatting, limits, names
 from spark.report.charts import Chart
 from spark.report.notices import as_of
 from spark.report.section import GATEWAY, Section, Subject, Tile
@@ -204,5 +204,5 @@ class FleetSections:
     def _track(self, track: Track, span: tuple[float, float]) -> Chart:
         chart = charts.track(track, span, self._subject.bands_of(track.gateway))
         if self._subject.known.gateway is None and self._subject.known.flows_total > 1:
-            chart.place = f"{charts.name_of(track.gateway)}: {chart.place}"
+            chart.place = f"{names.name_of(track.gateway)}: {chart.place}"
         return chart

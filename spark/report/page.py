@@ -20,7 +20,7 @@ import jinja2
 import msgspec
 from markupsafe import Markup
 
-from spark.report import charts, formatting, limits, queries, table
+from spark.report import formatting, limits, names, queries, table
 from spark.report.charts import Band
 from spark.report.facts import Facts
 from spark.report.notices import as_of, notices
@@ -55,8 +55,8 @@ def write_folder(lake: LakeReader, out: Path, facts: Facts | None = None) -> tup
 
 def file_name(gateway: Gateway) -> str:
     """A name for the page of a gateway that every file system and address takes, of this gateway only."""
-    name = re.sub(r"[^A-Za-z0-9_-]", "_", charts.name_of(gateway))[:60]
-    return f"{name}-{sha256('/'.join(gateway).encode()).hexdigest()[:8]}.html"
+    name = re.sub(r"[^A-Za-z0-9_-]", "_", names.name_of(gateway))[:60]
+    return f"{name}-{sha256(names.full_name(gateway).encode()).hexdigest()[:8]}.html"
 
 
 def _write(content: bytes, out: Path) -> int:
@@ -150,7 +150,7 @@ def _data(value: Any) -> Markup:
 
 def _title(known: LakeFigures, facts: Facts) -> str:
     title = facts.title or _DEFAULT_TITLE
-    return title if known.gateway is None else f"Gateway {charts.name_of(known.gateway)}"
+    return title if known.gateway is None else f"Gateway {names.name_of(known.gateway)}"
 
 
 def _verdict(known: LakeFigures, facts: Facts) -> tuple[str, str, str]:

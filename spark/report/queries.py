@@ -14,7 +14,7 @@ import msgspec
 from cloud.place.place import Somewhere
 from spark.provenance import State
 from spark.remedy import TableUnreadable
-from spark.report import accounts, changes, delivery, devices, fleet, flows, outages, snapshot, storage, tracks
+from spark.report import accounts, changes, delivery, devices, fleet, flows, names, outages, snapshot, storage, tracks
 from spark.report.accounts import Accounts
 from spark.report.changes import Changes
 from spark.report.delivery import Delivery
@@ -27,10 +27,6 @@ from spark.report.tables import Gateway, Tables
 from spark.report.tracks import Anomalies, Track
 
 Drawn = TypeVar("Drawn")
-
-
-class NoGateway(LookupError):
-    """No gateway of this name, or several; the message says so."""
 
 
 class LakeFigures(msgspec.Struct):
@@ -102,15 +98,8 @@ class LakeReader:
         return self._read(gateway)
 
     def named(self, name: str) -> Gateway:
-        """The gateway that is called so, `NAME` or `TENANT/NAME`. Raises `NoGateway`."""
-        rows = Tables(self._taken).rows("gateway_freshness", ("tenant", "gateway", "device"))
-        known = [(row["tenant"], row["gateway"]) for row in rows if row["device"] is None]
-        found = [each for each in known if name in (each[1], f"{each[0]}/{each[1]}")]
-        if not found:
-            raise NoGateway(f"no gateway named {name!r} has data in this lake")
-        if len(found) > 1:
-            raise NoGateway(f"several gateways are named {name!r}: name its tenant too, as {'/'.join(found[0])}")
-        return found[0]
+        """The gateway that is called so, `NAME` or `TENANT/NAME`. Raises `names.NoGateway`."""
+        return names.found(name, fleet.gateways(Tables(self._taken)))
 
     def _read(self, only: Gateway | None) -> LakeFigures:
         taken, tables = self._taken, Tables(self._taken, only)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from spark.report import charts
+from spark.report import charts, names
 from spark.report.charts import Band, Chart
 from spark.report.queries import LakeFigures
 from spark.report.table import Column, Table
@@ -40,7 +40,7 @@ class Subject(msgspec.Struct):
 
     def gateway(self, gateway: Gateway) -> tuple[str, str]:
         """A gateway as a cell of a table."""
-        return charts.name_of(gateway), self.links.get(gateway, "")
+        return names.name_of(gateway), self.links.get(gateway, "")
 
     def bands_of(self, gateway: Gateway | None) -> Sequence[Band]:
         """What happened to all, or else when this one was cut off."""

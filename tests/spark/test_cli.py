@@ -111,7 +111,7 @@ class TestUsage:
         ("arguments", "says"),
         [
             ([], "give --out FILE.html, or --json"),
-            (["--json", "--gateway", "none"], "no gateway named 'none'"),
+            (["--json", "--gateway", "none"], "no gateway named 'none' is known: run `waypost analytics run`"),
             (["--out", "site/", "--gateway", "gw1"], "leave out --gateway"),
         ],
     )

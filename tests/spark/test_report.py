@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark import provenance, schemas
-from spark.report import facts, formatting, limits, notices, page, queries, snapshot, storage, table
+from spark.report import facts, formatting, limits, names, notices, page, queries, snapshot, storage, table
 from spark.report.tables import Tables
 from tests.spark import gold, lakes
 from tests.spark.gold import address, anomaly, bucket, device, fresh, outage, put, slo, window
@@ -388,8 +388,8 @@ class TestFleet:
         assert [sum(flow.received) for flow in known.flows if flow.gateway is None] == [sum(range(40))]
         _, text = read(page.render(known, facts.Facts()))
         assert "all 40 gateways" in text
-        assert "t / gw39" in text
-        assert "t / gw3 " not in text
+        assert "t/ gw39" in text
+        assert "t/ gw3 " not in text
         assert len(known.flows) == limits.FLOWS_MAX
 
     def test_one_gateway_has_a_page_of_its_own(self, lake: Path) -> None:
@@ -397,14 +397,21 @@ class TestFleet:
         reader_of = queries.LakeReader(lake)
         assert reader_of.named("gw2") == ("default", "gw2")
         assert reader_of.named("t/gw1") == ("t", "gw1")
-        with pytest.raises(queries.NoGateway, match="several gateways"):
+        with pytest.raises(names.NoGateway, match="choose one of default/gw1 and t/gw1"):
             reader_of.named("gw1")
-        with pytest.raises(queries.NoGateway, match="no gateway named 'gw9'"):
+        with pytest.raises(names.NoGateway, match=r"no gateway named 'gw9' .*; did you mean gw"):
             reader_of.named("gw9")
         known = reader_of.gateway(("t", "gw1"))
         assert [member.gateway for member in known.members] == [("t", "gw1")]
         assert (known.flows, known.tracks) == ([], [])
-        assert "Gateway t / gw1" in read(page.render(known, facts.Facts()))[1]
+        assert "Gateway t/gw1" in read(page.render(known, facts.Facts()))[1]
+
+    def test_a_gateway_of_which_nothing_has_landed_has_a_page(self, lake: Path) -> None:
+        lost = address(gateway="lost", rows=0, distinct_sequences=0, missing=9, unexplained=9)
+        put(lake, "completeness", address(), lost, made_of=0)
+        reader_of = queries.LakeReader(lake)
+        assert ("default", "lost") in [member.gateway for member in reader_of.fleet().members]
+        assert reader_of.named("lost") == ("default", "lost")
 
     def test_a_folder_links_its_pages(self, lake: Path, tmp_path: Path) -> None:
         known, pages = page.write_folder(queries.LakeReader(lake), tmp_path / "site")

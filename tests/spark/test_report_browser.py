@@ -162,7 +162,7 @@ def test_names_of_devices_do_nothing(browser: Browser, tmp_path: Path) -> None:
         figure.scroll_into_view_if_needed()
         figure.locator("canvas").wait_for()
         figure.locator("summary").click()
-    assert reading.rows("fleet")[0][0] == evil
+    assert reading.rows("fleet")[0][0] == f"default/{evil}"
     assert reading.page.locator("img").count() == 0
     assert reading.wrong == []
 
