@@ -1,11 +1,13 @@
 """The class archive: the JVM's classes, parsed and linked once at set-up, mapped at every later start.
 
 Optional and tolerant: without an archive, or with one made by another Java or for other jars, starts are slower and
-nothing else. The JVM checks by itself that an archive fits its class path and ignores one that does not.
+nothing else. The JVM checks by itself that an archive fits and passes over one that does not, without a word. So its
+name says what it was made by and for: one of another name is stale, which the commands say.
 """
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -19,10 +21,26 @@ MAKE_SECONDS_MAX = 240.0
 
 
 def path(home: java.Java) -> Path:
-    """The archive for this Java, this Spark and these jars, there or not."""
+    """The archive for exactly this Java, this Spark and these jars, there or not."""
     from importlib.metadata import version  # noqa: PLC0415
 
-    return share() / f"classes-java{home.major}-spark{version('pyspark')}-{DELTA.pins()}.jsa"
+    return share() / f"classes-java{home.build}-spark{version('pyspark')}-{DELTA.pins()}.jsa"
+
+
+def stale(home: java.Java) -> list[Path]:
+    """Archives that this Java, this Spark and these jars have no use for."""
+    return sorted(set(share().glob("classes-*.jsa")) - {path(home)})
+
+
+def notice(home: java.Java) -> str | None:
+    """What to tell a person who starts Spark and had an archive once; None: starts are as fast as they were."""
+    if path(home).is_file() or not stale(home):
+        return None
+    command = shlex.join([sys.executable, "-P", "-m", "spark.setup", "archive"])
+    return (
+        f"Spark starts slower than it could: the class archive was made before Java (now {home.build}), Spark or the "
+        f"connector was updated. `{command}` makes it anew, once"
+    )
 
 
 def jvm_options(home: java.Java) -> tuple[str, ...]:
@@ -34,8 +52,9 @@ def jvm_options(home: java.Java) -> tuple[str, ...]:
 def make() -> str:
     """Run one small pass of every job in a JVM that archives its classes on exit; returns what to tell the user.
 
-    Never raises for a JVM that makes no archive (some runtimes cannot): the message says so. Raises
-    `ConnectorMissing` or `java.JavaMissing` when no pass can be run at all.
+    The new archive takes the place of all former ones. Never raises for a JVM that makes no archive (some runtimes
+    cannot): the message says so. Raises `ConnectorMissing` or `java.JavaMissing` when no pass can be run at all,
+    `OSError` when the environment cannot be written.
     """
     DELTA.paths()
     home = java.find()
@@ -61,4 +80,6 @@ def make() -> str:
             last = (done.stderr.strip().splitlines() or ["the JVM wrote no archive"])[-1]
             return f"no class archive: {last[:300]} (starts stay slower)"
         fresh.replace(target)
+    for former in stale(home):
+        former.unlink(missing_ok=True)
     return f"class archive made in {time.monotonic() - started:.0f} s: {target} ({target.stat().st_size / 1e6:.0f} MB)"

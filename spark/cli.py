@@ -200,6 +200,7 @@ def _pass(lake: Place, jobs: list[Job], how: _Passes) -> None:
         _maintain_by_need(lake, jobs, steps)
 
     try:
+        commands.say_stale_archive()
         with display, turn.taken(lake), runner.opened(lake, options) as opened:
             display.session_ready()
             if how.rebuilds:

@@ -70,6 +70,15 @@ def require_writable(lake: Place) -> None:
         raise click.UsageError(str(error)) from None
 
 
+def say_stale_archive() -> None:
+    """A note where starts of Spark have become slower. Raises `java.JavaMissing`."""
+    from spark import archive, cluster, java
+
+    said = None if cluster.submitted() else archive.notice(java.find())
+    if said is not None:
+        click.echo(f"note: {said}", err=True)
+
+
 def _there(lake: Place) -> Place:
     """A place that may become a lake. Raises `click.UsageError`."""
     if isinstance(lake, Folder) and not lake.path.is_dir():
@@ -238,6 +247,7 @@ def replay(lake: Place, reason: str | None, address: str | None, master: str | N
     settings = {UMASK_SETTING: f"{as_private_as(lake):03o}"}
     options = session.Options(master=master, load=runner.load(lake), settings=settings, log=runner.log_of(lake))
     try:
+        say_stale_archive()
         with runner.opened(lake, options) as opened:
             (step,) = runner.one_pass(opened, [job], lambda _: None)
     except (ConnectorMissing, java.JavaMissing) as error:

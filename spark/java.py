@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 SUPPORTED_MAJORS = (17, 21)
@@ -24,7 +25,9 @@ PROBE_SECONDS_MAX = 20.0
 """Patience for `java -version`, which takes 0.1 s on an idle machine."""
 
 DEBIAN_HOMES = "/usr/lib/jvm"
-_VERSION = re.compile(r'version "(\d+)')
+_VERSION = re.compile(r'version "((\d+)[^"]*)"')
+_BUILD = re.compile(r"VM\b *([^(\n]*)\(build ([^,)]+)")
+"""In the line of the virtual machine: what vendors but Debian put before its build, and the build."""
 _SHIM = """#!/bin/bash
 args=(); for a in "$@"; do [ "$a" = --add-modules=jdk.incubator.vector ] || args+=("$a"); done
 exec {java} "${{args[@]}}"
@@ -37,10 +40,11 @@ class JavaMissing(RuntimeError):  # named for what is wrong, as all errors here
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A Java home Spark can be started with."""
+    """A Java home Spark can be started with. `build`: its vendor, exact version and build, as file names take it."""
 
     home: Path
     major: int
+    build: str
 
     @property
     def program(self) -> Path:
@@ -54,9 +58,9 @@ def find() -> Java:
     Raises `JavaMissing` when there is none.
     """
     for home in _system_homes():
-        major = _major(home / "bin" / "java")
-        if major in SUPPORTED_MAJORS:
-            return Java(home, major)
+        release = _release(home / "bin" / "java")
+        if release is not None and release[0] in SUPPORTED_MAJORS:
+            return Java(home, *release)
     wheel = _wheel()
     if wheel is not None:
         return wheel
@@ -77,8 +81,9 @@ def _system_homes() -> list[Path]:
     return homes
 
 
-def _major(program: Path) -> int | None:
-    """The release number `java -version` names; None when the program cannot be run."""
+@cache
+def _release(program: Path) -> tuple[int, str] | None:
+    """The release and the build that `java -version` names; None when the program cannot be run."""
     if not os.access(program, os.X_OK):
         return None
     try:
@@ -87,8 +92,11 @@ def _major(program: Path) -> int | None:
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    found = _VERSION.search(done.stderr + done.stdout)
-    return int(found.group(1)) if found else None
+    version, build = (pattern.search(done.stderr + done.stdout) for pattern in (_VERSION, _BUILD))
+    if version is None:
+        return None
+    told = "-".join(filter(None, map(str.strip, build.groups()))) if build is not None else version.group(1)
+    return int(version.group(2)), re.sub(r"[^\w.+-]+", "_", told)
 
 
 def _wheel() -> Java | None:
@@ -97,10 +105,10 @@ def _wheel() -> Java | None:
     if spec is None or spec.origin is None:
         return None
     program = Path(spec.origin).parent / "java-runtime" / "bin" / "java"
-    major = _major(program)
-    if major not in WHEEL_MAJORS:
+    release = _release(program)
+    if release is None or release[0] not in WHEEL_MAJORS:
         return None
-    return Java(write_shim(program, Path(sys.prefix) / "share" / "waypost" / "java-shim"), major)
+    return Java(write_shim(program, Path(sys.prefix) / "share" / "waypost" / "java-shim"), *release)
 
 
 def write_shim(program: Path, home: Path) -> Path:

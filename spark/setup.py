@@ -37,6 +37,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ConnectorMissing, java.JavaMissing) as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201
         return 1
+    except OSError as error:
+        print(f"error: {error.filename or sys.prefix}: {error.strerror or error}", file=sys.stderr)  # noqa: T201
+        return 1
     return 0
 
 

@@ -12,6 +12,7 @@ import deltalake
 import pytest
 from click.testing import CliRunner
 
+from spark import archive
 from spark.cli import analytics
 from spark.jobs import runner, turn
 from tests.spark import gold, lakes
@@ -79,6 +80,12 @@ class TestUsage:
                 assert "Wait until it has ended, or stop it" in output
         with turn.taken(lake):
             pass
+
+    def test_a_stale_class_archive_is_said_once(self, lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(archive, "notice", lambda home: f"made before {home.major}, make it anew")
+        with turn.taken(lake):  # so that no pass begins
+            _, output = invoke("run", "--lake", lake)
+        assert output.count("note: made before ") == 1
 
     def test_bad_facts(self, lake: Path, tmp_path: Path) -> None:
         (tmp_path / "facts.json").write_text("[]")

@@ -131,7 +131,7 @@ class TestJava:
         monkeypatch.setenv("JAVA_HOME", str(self.fake(tmp_path / "old", "11.0.2")))
         right = self.fake(tmp_path / "right", "21.0.8")
         monkeypatch.setenv("PATH", f"{right / 'bin'}:/usr/bin:/bin")
-        assert java.find() == java.Java(right, 21)
+        assert java.find() == java.Java(right, 21, "21.0.8")
 
     def test_none_says_what_to_install(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv("JAVA_HOME", raising=False)
@@ -157,12 +157,83 @@ class TestJava:
         java.write_shim(program, home)
         assert (home / "bin" / "java").stat().st_mtime_ns == before
 
+    @pytest.mark.parametrize(
+        ("vm", "build"),
+        [
+            ("OpenJDK 64-Bit Server VM (build 17.0.21+10-Debian-1deb12u1, mixed mode, sharing)",
+             "17.0.21+10-Debian-1deb12u1"),
+            ("OpenJDK 64-Bit Server VM Temurin-17.0.9+9 (build 17.0.9+9, mixed mode)", "Temurin-17.0.9+9-17.0.9+9"),
+            ("Java HotSpot(TM) 64-Bit Server VM (build 17.0.9+11-LTS-201, mixed mode)", "17.0.9+11-LTS-201"),
+            ("Some VM of Its/Own (build 17 beta, interpreted)", "of_Its_Own-17_beta"),
+        ],
+    )  # fmt: skip
+    def test_the_build_names_vendor_and_exact_version(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, vm: str, build: str
+    ) -> None:
+        home = self.fake(tmp_path / "java", "17.0.9")
+        with (home / "bin" / "java").open("a") as script:
+            script.write(f"echo 'OpenJDK Runtime Environment (build of another line)' >&2\necho '{vm}' >&2\n")
+        monkeypatch.setenv("JAVA_HOME", str(home))
+        assert java.find() == java.Java(home, 17, build)
 
-def test_no_archive_is_no_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "prefix", str(tmp_path))
-    home = java.Java(tmp_path, 17)
-    assert archive.jvm_options(home) == ()
-    path = archive.path(home)
-    path.parent.mkdir(parents=True)
-    path.touch()
-    assert archive.jvm_options(home)[0] == f"-XX:SharedArchiveFile={path}"
+
+class TestArchive:
+    @pytest.fixture
+    def home(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> java.Java:
+        monkeypatch.setattr(sys, "prefix", str(tmp_path))
+        (tmp_path / "share" / "waypost").mkdir(parents=True)
+        return java.Java(tmp_path, 17, "17.0.20+8-Debian")
+
+    def test_no_archive_is_no_option_and_no_notice(self, home: java.Java) -> None:
+        assert (archive.jvm_options(home), archive.notice(home)) == ((), None)
+        archive.path(home).touch()
+        assert archive.jvm_options(home)[0] == f"-XX:SharedArchiveFile={archive.path(home)}"
+        assert archive.notice(home) is None
+
+    def test_an_archive_of_the_java_before_an_update_is_noticed(self, home: java.Java) -> None:
+        archive.path(home).touch()
+        updated = dataclasses.replace(home, build="17.0.21+10-Debian")
+        assert archive.jvm_options(updated) == ()
+        said = archive.notice(updated) or ""
+        assert "now 17.0.21+10-Debian" in said
+        assert "-P -m spark.setup archive` makes it anew" in said
+
+    def test_a_new_archive_takes_the_place_of_former_ones(
+        self, home: java.Java, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        former = [archive.path(dataclasses.replace(home, build=build)) for build in ("17.0.19", "21.0.1")]
+        former.append(former[0].with_name("classes-java17-spark4.2.0-delta-4.4.0-7f82f1c7c456.jsa"))
+        for path in former:
+            path.touch()
+        others = [former[0].with_name("jars.jsa"), former[0].with_name("classes-java17.txt")]
+        for path in others:
+            path.touch()
+        monkeypatch.setattr(DELTA.__class__, "paths", lambda _: [])
+        monkeypatch.setattr(java, "find", lambda: home)
+
+        def makes(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+            Path(command[-1].partition("=")[2]).write_bytes(b"classes")
+            return subprocess.CompletedProcess(command, 0, "", "")
+
+        monkeypatch.setattr(subprocess, "run", makes)
+        assert "class archive made" in archive.make()
+        assert set(former[0].parent.iterdir()) == {archive.path(home), *others}
+
+    def test_when_none_is_made_the_former_one_stays(self, home: java.Java, monkeypatch: pytest.MonkeyPatch) -> None:
+        former = archive.path(dataclasses.replace(home, build="17.0.19"))
+        former.touch()
+        monkeypatch.setattr(DELTA.__class__, "paths", lambda _: [])
+        monkeypatch.setattr(java, "find", lambda: home)
+        monkeypatch.setattr(subprocess, "run", lambda command, **_: subprocess.CompletedProcess(command, 1, "", "no"))
+        assert "no class archive: no" in archive.make()
+        assert former.exists()
+
+    def test_an_environment_of_somebody_else_is_one_clear_error(
+        self, home: java.Java, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        def refused() -> str:
+            raise PermissionError(13, "Permission denied", "/usr/share/waypost")
+
+        monkeypatch.setattr(archive, "make", refused)
+        assert setup.main(["archive"]) == 1
+        assert capsys.readouterr().err == "error: /usr/share/waypost: Permission denied\n"
