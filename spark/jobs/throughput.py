@@ -15,7 +15,7 @@ def _take(batch: Batch) -> None:
     span = throughput.span(messages, known["since"] if known is not None else None).first()
     wanted = max(throughput.bucket_seconds(span["span_s"] or 0.0 if span is not None else 0.0), width or 0)
     rows = throughput.throughput(messages, wanted).coalesce(1)
-    if width is not None and wanted != width:  # the lake has outgrown its buckets, as it does eight times at most
+    if width is not None and wanted != width:  # the lake has outgrown its buckets, as it does ten times at most
         batch.overwrite("throughput", throughput.widened(there.unionByName(rows), wanted))
     else:
         batch.fold("throughput", rows, throughput.FOLD)

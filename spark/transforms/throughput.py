@@ -17,10 +17,11 @@ from spark.transforms.times import kept_under, seconds_between, with_trusted_rec
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-BUCKET_SECONDS = (1, 2, 10, 30, 60, 300, 900, 3600)
-"""Bucket widths, each a multiple of the one before: buckets are put together when a lake outgrows them."""
+BUCKET_SECONDS = (1, 2, 10, 30, 60, 300, 900, 3600, 21_600, 86_400, 604_800)
+"""Bucket widths, each a multiple of the one before: buckets are put together when a lake outgrows them. What happened
+in single hours stays in `delivery_slo` and `outages`."""
 BUCKETS_MAX = 1_200
-"""Buckets over the whole span: about as many points as a plot can show."""
+"""Buckets over the whole span, up to 23 years of it: about as many points as a plot can show."""
 _KEYS = ("tenant", "gateway", "lane")
 FOLD = {
     "bucket_s": "old.bucket_s",
@@ -32,7 +33,7 @@ FOLD = {
 
 
 def bucket_seconds(span_s: float) -> int:
-    """The narrowest bucket that divides a span of `span_s` seconds into at most `BUCKETS_MAX`; an hour at most."""
+    """The narrowest bucket that divides a span of `span_s` seconds into at most `BUCKETS_MAX`; a week at most."""
     for width in BUCKET_SECONDS:
         if span_s <= width * BUCKETS_MAX:
             return width

@@ -12,6 +12,7 @@ from spark.decoding.schema import PayloadSchema
 from spark.transforms import readings, rollups, throughput
 from spark.transforms.freshness import freshness
 from spark.transforms.throughput import bucket_seconds
+from tests.spark.gold import bucket
 from tests.spark.lakes import START, message
 
 if TYPE_CHECKING:
@@ -183,6 +184,21 @@ class TestThroughput:
         }
         assert found == {("live", 0): (2, 2), ("live", 10): (1, 1), ("backlog", 10): (1, 0), ("backlog", 30): (0, 1)}
 
-    @pytest.mark.parametrize(("span", "width"), [(0, 1), (1200, 1), (1201, 2), (86_400, 300), (10**9, 3600)])
+    @pytest.mark.parametrize(("span", "width"), [(0, 1), (1200, 1), (1201, 2), (86_400, 300), (10**9, 604_800)])
     def test_bucket_width(self, span: float, width: int) -> None:
         assert bucket_seconds(span) == width
+
+    @pytest.mark.parametrize("years", [0.1, 1, 3, 10, 22])
+    def test_a_gateway_has_no_more_rows_however_old_the_lake_is(self, years: float) -> None:
+        span = years * 365.25 * 86_400
+        assert span / bucket_seconds(span) <= throughput.BUCKETS_MAX
+
+    def test_buckets_of_an_hour_become_those_of_six(self, frame: Make) -> None:
+        began = START.replace(hour=6, minute=0)
+        hours = [
+            bucket(0, number, 1, bucket=began + timedelta(hours=number), bucket_s=3600, lag_max_s=float(number))
+            for number in range(7)
+        ]
+        found = rows(throughput.widened(frame("throughput", *hours), 21_600))
+        summed = {utc(row["bucket"]): (row["received"], row["ingested"], row["lag_max_s"]) for row in found}
+        assert summed == {began: (15, 6, 5.0), began + timedelta(hours=6): (6, 1, 6.0)}
