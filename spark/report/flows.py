@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import msgspec
@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from spark.report import limits
 from spark.report.tables import Gateway, Tables, keys, unix_seconds
 
-_COLUMNS = ("tenant", "gateway", "lane", "bucket", "bucket_s", "received", "ingested", "lag_max_s")
+_COLUMNS = ("tenant", "gateway", "lane", "bucket", "received", "ingested", "lag_max_s")
 Array = Any
 """Of numpy."""
 
@@ -51,75 +51,149 @@ class Flow(msgspec.Struct):
         return totals
 
 
+class _Scale(msgspec.Struct):
+    """Where the table's buckets are, and its gateways by number."""
+
+    start: float
+    width: float
+    length: int
+    gateways: dict[Gateway, int]
+
+    def place(self, part: pa.Table) -> Array:
+        """The number of each row's bucket."""
+        return np.rint((unix_seconds(part["bucket"]) - self.start) / self.width).astype(np.int64)
+
+    def number(self, part: pa.Table) -> Array:
+        """The number of each row's gateway."""
+        codes, found = keys(part)
+        return np.array([self.gateways[gateway] for gateway in found])[codes]
+
+
 def read(tables: Tables) -> tuple[list[Flow], int]:
     """The flows to draw, and how many gateways there are. Those of few gateways, or the fleet and those that held
     most."""
-    table = tables.read("throughput", _COLUMNS)
-    if not table.num_rows:
+    scale = _scale(tables)
+    if scale is None:
         return [], 0
-    buckets = _Buckets(table)
-    if len(buckets.gateways) <= limits.FLOWS_MAX:
-        flows = [buckets.flow(number) for number in range(len(buckets.gateways))]
+    if len(scale.gateways) <= limits.FLOWS_MAX:
+        flows = _of_gateways(tables, scale, scale.gateways)
     else:
-        most = np.argsort(-buckets.held_most(), kind="stable")[: limits.FLOWS_MAX - 1]
-        flows = [buckets.flow(None), *(buckets.flow(int(number)) for number in most)]
+        whole, most = _fleet(tables, scale)
+        flows = [whole, *_of_gateways(tables, scale, most)]
     _add_reported(tables, flows)
-    return sorted(flows, key=lambda flow: flow.gateway or ("", "")), len(buckets.gateways)
+    return sorted(flows, key=lambda flow: flow.gateway or ("", "")), len(scale.gateways)
 
 
-class _Buckets:
-    def __init__(self, table: pa.Table) -> None:
-        self.width = float(table["bucket_s"][0].as_py())
-        at = unix_seconds(table["bucket"])
-        self.start = float(at.min())
-        self._place = np.rint((at - self.start) / self.width).astype(np.int64)
-        self._length = int(self._place.max()) + 1
-        self._codes, self.gateways = keys(table)
-        self._received, self._landed = (table[name].to_numpy().astype(np.float64) for name in ("received", "ingested"))
-        self._late = pc.equal(table["lane"], "backlog").to_numpy()
-        self._lag = pc.fill_null(table["lag_max_s"], -1.0).to_numpy()
+def _scale(tables: Tables) -> _Scale | None:
+    """Of the table as it is; None without rows."""
+    first, last, width = np.inf, -np.inf, 0.0
+    found: dict[Gateway, int] = {}
+    for part in tables.parts("throughput", ("tenant", "gateway", "bucket", "bucket_s")):
+        at = unix_seconds(part["bucket"])
+        first, last, width = min(first, at.min()), max(last, at.max()), float(part["bucket_s"][0].as_py())
+        for gateway in keys(part)[1]:
+            found.setdefault(gateway, len(found))
+    return _Scale(float(first), width, round((last - first) / width) + 1, found) if found else None
 
-    def held_most(self) -> Array:
-        """The most messages each gateway held at once."""
-        cells = self._codes.astype(np.int64) * self._length + self._place
-        size = len(self.gateways) * self._length
-        net = np.bincount(cells, weights=self._received - self._landed, minlength=size)
-        return net.reshape(len(self.gateways), self._length).cumsum(axis=1).max(axis=1)
 
-    def flow(self, number: int | None) -> Flow:
-        """Of the gateway with this number; None: of all."""
-        chosen = np.ones(len(self._codes), dtype=bool) if number is None else self._codes == number
-        place, late = self._place[chosen], self._late[chosen]
+class _Sums:
+    """Adds rows up to one flow."""
 
-        def summed(weights: Array) -> list[float]:
-            counts: list[float] = np.bincount(place, weights=weights, minlength=self._length).tolist()
-            return counts
+    def __init__(self, scale: _Scale) -> None:
+        self._scale = scale
+        self._received, self._live, self._late = np.zeros((3, scale.length))
+        self._lag = np.full(scale.length, -1.0)
 
-        landed = self._landed[chosen]
-        lag = np.full(self._length, -1.0)
-        np.maximum.at(lag, place, self._lag[chosen])
+    def add(self, part: pa.Table) -> None:
+        place = self._scale.place(part)
+        landed, late = _numbers(part, "ingested"), pc.equal(part["lane"], "backlog").to_numpy()
+        np.add.at(self._received, place, _numbers(part, "received"))
+        np.add.at(self._live, place, np.where(late, 0.0, landed))
+        np.add.at(self._late, place, np.where(late, landed, 0.0))
+        np.maximum.at(self._lag, place, pc.fill_null(part["lag_max_s"], -1.0).to_numpy())
+
+    def flow(self, gateway: Gateway | None) -> Flow:
         return Flow(
-            None if number is None else self.gateways[number],
-            self.start,
-            self.width,
-            received=summed(self._received[chosen]),
-            landed_live=summed(np.where(late, 0.0, landed)),
-            landed_backlog=summed(np.where(late, landed, 0.0)),
-            lag_max=[None if value < 0 else value for value in lag.tolist()],
+            gateway,
+            self._scale.start,
+            self._scale.width,
+            received=self._received.tolist(),
+            landed_live=self._live.tolist(),
+            landed_backlog=self._late.tolist(),
+            lag_max=[None if value < 0 else value for value in self._lag.tolist()],
         )
 
 
+class _Held:
+    """What each gateway held over time, in stretches of so many buckets that they are few (`HELD_CELLS_MAX`)."""
+
+    def __init__(self, scale: _Scale) -> None:
+        self._scale = scale
+        self._each = -(-len(scale.gateways) * scale.length // limits.HELD_CELLS_MAX)
+        self._net = np.zeros((len(scale.gateways), -(-scale.length // self._each)), dtype=np.float32)
+
+    def add(self, part: pa.Table) -> None:
+        net = _numbers(part, "received") - _numbers(part, "ingested")
+        np.add.at(self._net, (self._scale.number(part), self._scale.place(part) // self._each), net)
+
+    def most(self) -> list[int]:
+        """Numbers of the gateways that held most at once, the most first."""
+        peaks = np.array([row.cumsum(dtype=np.float64).max() for row in self._net])
+        found: list[int] = np.argsort(-peaks, kind="stable")[: limits.FLOWS_MAX - 1].tolist()
+        return found
+
+
+def _fleet(tables: Tables, scale: _Scale) -> tuple[Flow, list[Gateway]]:
+    """The flow of all gateways, and those that held most."""
+    whole, held = _Sums(scale), _Held(scale)
+    for part in tables.parts("throughput", _COLUMNS):
+        whole.add(part)
+        held.add(part)
+    names = list(scale.gateways)
+    return whole.flow(None), [names[number] for number in held.most()]
+
+
+def _of_gateways(tables: Tables, scale: _Scale, chosen: Collection[Gateway]) -> list[Flow]:
+    sums = {gateway: _Sums(scale) for gateway in chosen}
+    tenants, names = ({gateway[part] for gateway in chosen} for part in (0, 1))
+    table = tables.read("throughput", _COLUMNS, ("tenant", "in", tenants), ("gateway", "in", names))
+    codes, found = keys(table)
+    for number, gateway in enumerate(found):
+        if gateway in sums:
+            sums[gateway].add(table.filter(pa.array(codes == number)))
+    return [each.flow(gateway) for gateway, each in sums.items()]
+
+
+def _numbers(part: pa.Table, column: str) -> Array:
+    return part[column].to_numpy().astype(np.float64)
+
+
 def _add_reported(tables: Tables, flows: Sequence[Flow]) -> None:
-    """What the gateways said of their backlogs. The status table goes on after the version of the messages drawn."""
+    """What the gateways said of their backlogs, the last of each bucket. The status table goes on after the version of
+    the messages drawn."""
     drawn = {flow.gateway: flow for flow in flows if flow.gateway is not None}
-    names = sorted({gateway for _, gateway in drawn})
+    if not drawn:
+        return
+    said: dict[Gateway, dict[int, tuple[float, float]]] = {gateway: {} for gateway in drawn}
     columns = ("tenant", "gateway", "reported_at", "backlog_messages")
-    for row in tables.rows("gateway_status", columns, ("gateway", "in", names)) if names else ():
-        flow = drawn.get((row["tenant"], row["gateway"]))
-        if flow is None or row["backlog_messages"] is None:
-            continue
-        at = row["reported_at"].timestamp()
-        if flow.start <= at <= flow.end:
-            flow.reported.append((at, float(row["backlog_messages"])))
-    for flow in flows:
-        flow.reported.sort()
+    for part in tables.parts("gateway_status", columns, ("gateway", "in", {name for _, name in drawn})):
+        codes, found = keys(part)
+        for number, gateway in enumerate(found):
+            if gateway in drawn:
+                _keep_last(said[gateway], part.filter(pa.array(codes == number)), drawn[gateway])
+    for gateway, flow in drawn.items():
+        flow.reported = sorted(said[gateway].values())
+
+
+def _keep_last(said: dict[int, tuple[float, float]], part: pa.Table, flow: Flow) -> None:
+    """Put what a gateway reported into `said`, by the number of the bucket, where nothing later is there."""
+    part = part.filter(pc.is_valid(part["backlog_messages"])).sort_by("reported_at")
+    at, held = unix_seconds(part["reported_at"]), _numbers(part, "backlog_messages")
+    drawn = (at >= flow.start) & (at <= flow.end)
+    at, held = at[drawn], held[drawn]
+    place = ((at - flow.start) // flow.width).astype(np.int64)
+    last = np.flatnonzero(np.diff(place, append=-1))
+    for number, each in zip(
+        place[last].tolist(), zip(at[last].tolist(), held[last].tolist(), strict=True), strict=True
+    ):
+        said[number] = max(each, said.get(number, each))

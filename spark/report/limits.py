@@ -12,6 +12,9 @@ GATEWAYS_MAX: Final = 20_000
 """Rows of the fleet's table, the worst: some 120 bytes each, so that the page stays below 3 MB."""
 FLOWS_MAX: Final = 6
 """Gateways drawn one by one; the rest are in the sum over the fleet and in the tables."""
+HELD_CELLS_MAX: Final = 16_000_000
+"""Sums of a gateway and a stretch of time, of 4 bytes each, from which the gateways that held most are found: 13 000
+gateways by single buckets. Of a larger fleet the stretches are longer."""
 RATE_POINTS_MAX: Final = 60
 """Buckets of a rate chart. The hub lands in commits of a second or two; narrower buckets would draw its commits."""
 TRACKS_MAX: Final = 48

@@ -7,7 +7,7 @@ function of the arguments.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -44,8 +44,7 @@ def put(
 
     `beside`, `source`: tables whose newest version it names as written with it, or as what it was made of.
     """
-    schema = arrow_schema(name)
-    data = pa.Table.from_pylist([{name: row.get(name) for name in schema.names} for row in rows], schema=schema)
+    data = table(name, rows)
     sources, others = {}, {}
     if made_of is not None:
         sources["telemetry"] = provenance.State("t", made_of, START + timedelta(minutes=made_of))
@@ -54,6 +53,12 @@ def put(
         if beside is not None:
             others[beside] = provenance.state_of(deltalake.DeltaTable(root / beside))
     write(root, name, data, provenance.Provenance(sources, others) if sources else None)
+
+
+def table(name: str, rows: Iterable[Mapping[str, Any]]) -> pa.Table:
+    """Rows of a derived table; what a row does not name is null."""
+    schema = arrow_schema(name)
+    return pa.Table.from_pylist([{name: row.get(name) for name in schema.names} for row in rows], schema=schema)
 
 
 def write(root: Path, name: str, data: pa.Table, made_of: provenance.Provenance | None) -> None:

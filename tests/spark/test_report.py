@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import deltalake
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark import provenance, schemas
-from spark.report import facts, formatting, limits, names, notices, page, queries, snapshot, storage, table
+from spark.report import facts, flows, formatting, limits, names, notices, page, queries, snapshot, storage, table
 from spark.report.tables import Tables
 from tests.spark import gold, lakes
 from tests.spark.gold import address, anomaly, bucket, device, fresh, outage, put, slo, window
@@ -392,6 +393,50 @@ class TestFleet:
         assert "t/ gw3 " not in text
         assert len(known.flows) == limits.FLOWS_MAX
 
+    def test_of_a_fleet_in_many_files_and_tenants_the_same_is_drawn(
+        self, lake: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def held(number: int) -> list[dict[str, Any]]:
+            name = {"tenant": f"t{number % 20}", "gateway": f"gw{number % 4}"}
+            late = bucket(60, 0, 2 * number, lane="backlog", lag_max_s=9.0, **name)
+            return [bucket(0, number + 3, 3, **name), bucket(30, number, 0, **name), late]
+
+        rows = [row for number in range(20) for row in held(number)]
+        put(lake, "throughput", *rows, made_of=0)
+        flows_of = [queries.read(lake).flows]
+        monkeypatch.setattr(limits, "HELD_CELLS_MAX", 25)  # stretches of six buckets in place of single ones
+        flows_of.append(queries.read(lake).flows)
+        put(lake, "throughput", *rows[:31], made_of=0)
+        told = deltalake.DeltaTable(lake / "throughput").history(1)[0]["userMetadata"]
+        properties = deltalake.CommitProperties(custom_metadata={"userMetadata": told})
+        further = gold.table("throughput", rows[31:])
+        deltalake.write_deltalake(lake / "throughput", further, mode="append", commit_properties=properties)
+        flows_of.append(queries.read(lake).flows)
+        whole, *alone = flows_of[0]
+        assert (whole.gateway, sum(whole.received), sum(whole.landed_backlog)) == (None, 440, 380)
+        assert (whole.landed_live[0], whole.landed_backlog[6], whole.lag_max[6], whole.lag_max[5]) == (60, 380, 9, None)
+        assert [flow.gateway for flow in alone] == [(f"t{n}", f"gw{n % 4}") for n in range(15, 20)]
+        assert [flow.backlog[3] for flow in alone] == [2 * number for number in range(15, 20)]
+        assert flows_of[0] == flows_of[1] == flows_of[2]
+
+    def test_what_is_kept_of_a_large_fleet_at_once_is_bounded(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Ten thousand gateways with 1 200 buckets each took 2.3 GB: all rows were in memory, some times over."""
+        gateways = [f"gw{number:03}" for number in range(500)]
+        for number in range(60):
+            rows = gold.table("throughput", [bucket(number, 1, 1, gateway=gateway) for gateway in gateways])
+            deltalake.write_deltalake(tmp_path / "throughput", pa.concat_tables([rows] * 20), mode="append")
+        before, pool = pa.default_memory_pool(), pa.proxy_memory_pool(pa.default_memory_pool())
+        monkeypatch.setattr(limits, "HELD_CELLS_MAX", 2_000)
+        pa.set_memory_pool(pool)
+        try:
+            found, total = flows.read(Tables(snapshot.taken(tmp_path)))
+        finally:
+            pa.set_memory_pool(before)
+        assert (total, sum(found[0].received)) == (500, 600_000)
+        assert pool.max_memory() < 5_000_000, "of 600 000 rows, which take 42 MB"
+
     def test_one_gateway_has_a_page_of_its_own(self, lake: Path) -> None:
         put(lake, "gateway_freshness", fresh(None), fresh(None, gateway="gw2"), fresh(None, tenant="t"), made_of=0)
         reader_of = queries.LakeReader(lake)
@@ -601,6 +646,18 @@ class TestOneState:
 
         monkeypatch.setattr(storage, "read", lands_meanwhile)
         assert queries.read(lake).tracks[0].last == 2.0
+
+    def test_of_what_a_gateway_reported_each_bucket_has_the_last(self, lake: Path) -> None:
+        """All of it was drawn: a month of a report each five seconds is half a million points a page."""
+        row = {"tenant": "default", "gateway": "gw1", "state": "running", "ingest_date": START.date()}
+        for second in (3, 1, 9, 2, 12, 11):
+            at = START + timedelta(seconds=second)
+            lakes.write(
+                lake, "gateway_status", [row | {"reported_at": at, "ingested_at": at, "backlog_messages": second}]
+            )
+        lakes.write(lake, "gateway_status", [row | {"reported_at": START, "ingested_at": START}])
+        reported = queries.read(lake).flows[0].reported
+        assert reported == [(START.timestamp() + second, float(second)) for second in (9, 12)]
 
     def test_what_a_gateway_reported_later_is_not_drawn(self, lake: Path) -> None:
         row = {"tenant": "default", "gateway": "gw1", "state": "running", "ingest_date": START.date()}
