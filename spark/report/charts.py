@@ -44,7 +44,7 @@ class Line(msgspec.Struct, omit_defaults=True):
 class Chart(msgspec.Struct):
     """One drawing from `start` to `end`. `place` follows the title, `note` stands at the right; `summary` is what a
     screen reader
-    says; `zero`: the scale of values begins there."""
+    says; `zero`: the scale of values begins there; `measured`: the unit that readings have, of no meaning here."""
 
     title: str
     lines: list[Line]
@@ -57,6 +57,7 @@ class Chart(msgspec.Struct):
     bands: Sequence[Band] = ()
     zero: bool = True
     small: bool = False
+    measured: str = ""
 
     @property
     def spoken(self) -> str:
@@ -77,7 +78,15 @@ class Chart(msgspec.Struct):
             return told
 
         bands = [msgspec.to_builtins(band) for band in self.bands if band.end >= self.start and band.start <= self.end]
-        ends = {"from": self.start, "to": self.end, "unit": self.unit, "zero": self.zero, "small": self.small}
+        ends: dict[str, Any] = {
+            "from": self.start,
+            "to": self.end,
+            "unit": self.unit,
+            "zero": self.zero,
+            "small": self.small,
+        }
+        if self.measured:
+            ends["measured"] = self.measured
         return ends | {"lines": [place(line) for line in self.lines], "bands": bands}
 
 
@@ -231,14 +240,32 @@ def track(one: Track, span: tuple[float, float], bands: Sequence[Band]) -> Chart
         at = [each.at for each in ordered]
         notes = [said(each) for each in ordered]
         lines.append(Line("anomalies", "marks", "bad", at, [each.value for each in ordered], notes=notes))
-    last = formatting.number(one.last)
+    unit = f"{formatting.THIN_SPACE}{_short(one.unit)}" if one.unit is not None else ""
+    last = formatting.number(one.last) + unit
     summary = f"from {formatting.number(min(lows))} to {formatting.number(max(highs))}, last {last}"
     if one.anomalies:
         summary += f", {formatting.count(len(one.anomalies))} anomalies"
     start, end = min(span[0], starts[0]), max(span[1], starts[-1] + one.width)
     return Chart(
-        one.metric, lines, start, end, place=one.device, note=last, summary=summary, bands=bands, zero=False, small=True
+        one.metric,
+        lines,
+        start,
+        end,
+        place=one.device,
+        note=last,
+        summary=summary,
+        bands=bands,
+        zero=False,
+        small=True,
+        measured=unit,
     )
+
+
+def _short(unit: str) -> str:
+    """A unit that stands beside a number."""
+    if len(unit) <= limits.UNIT_CHARACTERS_MAX:
+        return unit
+    return unit[: limits.UNIT_CHARACTERS_MAX - 1] + "\u2026"
 
 
 def said(anomaly: Anomaly) -> str:

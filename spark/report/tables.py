@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime
+from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
 
 import deltalake
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow.dataset import get_partition_keys
 from pyarrow.parquet import filters_to_expression
 
 from spark import remedy
@@ -61,6 +62,21 @@ class Tables:
                     if batch.num_rows:
                         yield pa.Table.from_batches([batch])
 
+    def newest(self, name: str, columns: Sequence[str], rows_max: int, *where: Filter) -> Iterator[pa.Table]:
+        """As `parts`, of the newest files by `event_date`, until so many rows were looked at."""
+        table = self._taken.tables.get(name)
+        if table is None:
+            return
+        with remedy.named(name):
+            dataset = table.to_pyarrow_dataset()
+            chosen = filters_to_expression([*self._mine(table), *where])
+            files = sorted(dataset.get_fragments(chosen), key=_event_date, reverse=True)
+            for file in files:
+                if rows_max <= 0:
+                    return
+                rows_max -= file.count_rows()
+                yield file.to_table(dataset.schema, list(columns), chosen, use_threads=False)
+
     def _mine(self, table: deltalake.DeltaTable) -> list[Filter]:
         if self.only is None or "gateway" not in table.schema().to_arrow().names:
             return []
@@ -70,6 +86,12 @@ class Tables:
         """As `read`, row by row: of small tables."""
         rows: list[dict[str, Any]] = self.read(name, columns, *where).to_pylist()
         return rows
+
+
+def _event_date(file: Any) -> date:
+    """The day of a data file of a table that is kept by it."""
+    found: date | None = get_partition_keys(file.partition_expression).get("event_date")
+    return found or date.min
 
 
 def by_gateway(table: pa.Table, *aggregates: tuple[str, str]) -> dict[Gateway, dict[str, Any]]:

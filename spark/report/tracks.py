@@ -50,7 +50,8 @@ class Anomalies(msgspec.Struct):
 
 
 class Track(msgspec.Struct):
-    """One metric of one device; a window is start, min, max, mean, and `last` the last value."""
+    """One metric of one device; a window is start, min, max, mean, and `last` the last value. `unit`: that of its
+    newest readings, where they have one, and only one."""
 
     gateway: Gateway
     device: str
@@ -61,6 +62,12 @@ class Track(msgspec.Struct):
     last: float
     readings: list[tuple[float, float]] = []
     anomalies: list[Anomaly] = []
+    unit: str | None = None
+
+    @property
+    def series(self) -> Series:
+        """Whose values they are."""
+        return (*self.gateway, self.device, self.address, self.metric)
 
 
 def read_anomalies(tables: Tables) -> Anomalies:
@@ -118,6 +125,7 @@ def read(tables: Tables, span: tuple[float, float], found: Sequence[Anomaly]) ->
     drawn = [tracks[key] for key in _order(tracks, found)[: limits.TRACKS_MAX]]
     if span[1] - span[0] <= limits.RAW_SPAN_S_MAX and tables.rows_in_all("readings") <= limits.RAW_ROWS_MAX:
         _add_readings(tables, drawn, span)
+    _add_units(tables, drawn)
     _mark(drawn, found)
     return drawn, len(tracks) if not where else 0
 
@@ -174,15 +182,37 @@ def _add_readings(tables: Tables, drawn: Sequence[Track], span: tuple[float, flo
         usable.select([*_SERIES, "value"]).append_column("second", pa.array(at)).append_column("slot", pa.array(slots))
     )
     grouped = small.group_by([*_SERIES, "slot"]).aggregate([("second", "mean"), ("value", "mean")])
-    by_name = {(*track.gateway, track.device, track.address, track.metric): track for track in drawn}
+    by_name = {track.series: track for track in drawn}
     for row in grouped.sort_by("slot").to_pylist():
         track = by_name.get(tuple(row[name] for name in _SERIES))
         if track is not None:
             track.readings.append((row["second_mean"], row["value_mean"]))
 
 
+def _add_units(tables: Tables, drawn: Sequence[Track]) -> None:
+    """Units are of readings, not of rollups."""
+    if not drawn:
+        return
+    found: dict[Series, set[str]] = {track.series: set() for track in drawn}
+    where = [
+        ("gateway", "in", sorted({track.gateway[1] for track in drawn})),
+        ("device", "in", sorted({track.device for track in drawn})),
+        ("unit", "!=", ""),
+    ]
+    for part in tables.newest("readings", (*_SERIES, "unit"), limits.UNITS_ROWS_MAX, *where):
+        if not part.num_rows:
+            continue
+        for row in part.group_by([*_SERIES, "unit"]).aggregate([]).to_pylist():
+            series = tuple(row[name] for name in _SERIES)
+            if series in found:
+                found[series].add(row["unit"])
+    for track in drawn:
+        units = found[track.series]
+        track.unit = units.pop() if len(units) == 1 else None
+
+
 def _mark(drawn: Sequence[Track], found: Sequence[Anomaly]) -> None:
-    by_name = {(*track.gateway, track.device, track.address, track.metric): track for track in drawn}
+    by_name = {track.series: track for track in drawn}
     for anomaly in found:
         track = by_name.get(anomaly.series)
         if track is not None:

@@ -668,6 +668,56 @@ class TestOneState:
         assert seconds == [0, 50]
 
 
+class TestUnits:
+    """Of readings, in the charts of their metrics."""
+
+    @staticmethod
+    def chart(lake: Path) -> tuple[str, str, dict[str, Any]]:
+        """The caption, what is said, and the data of the only metric's chart."""
+        content = page.render(queries.read(lake), facts.Facts())
+        (section,) = re.findall(r'<section id="metrics".*?</section>', content.decode(), re.DOTALL)
+        caption = re.search(r'<span class="note">(.*?)</span>', section)
+        label = re.search(r'aria-label="(.*?)"', section.partition('class="canvas"')[2])
+        assert caption is not None
+        assert label is not None
+        return caption[1], label[1], drawn(content, "metrics")[0]
+
+    def test_one_unit_stands_beside_the_number(self, lake: Path) -> None:
+        put(lake, "reject")
+        put(lake, "readings", *(row | {"unit": "Cel"} for row in values(3)), values(1)[0], made_of=0, beside="reject")
+        caption, label, data = self.chart(lake)
+        assert caption == f"2{formatting.THIN_SPACE}Cel"
+        assert label.endswith(f"last 2{formatting.THIN_SPACE}Cel")
+        assert (data["unit"], data["measured"]) == ("", f"{formatting.THIN_SPACE}Cel")
+        assert json.loads(queries.encoded(queries.read(lake)))["tracks"][0]["unit"] == "Cel"
+
+    @pytest.mark.parametrize(
+        ("units", "shown"),
+        [
+            ((None,), None),
+            (("",), None),
+            (("Cel", "K"), None),
+            (("s",), "s"),
+            (("<b>",), "&lt;b&gt;"),
+            (("kilowatt hours a year",), "kilowatt hours \u2026"),
+        ],
+    )
+    def test_what_is_shown_of_others(self, lake: Path, units: tuple[str | None, ...], shown: str | None) -> None:
+        put(lake, "reject")
+        put(lake, "readings", *(values(1)[0] | {"unit": unit} for unit in units), made_of=0, beside="reject")
+        caption, _, _ = self.chart(lake)
+        assert caption == ("2" if shown is None else f"2{formatting.THIN_SPACE}{shown}")
+
+    def test_units_are_looked_for_in_the_newest_files_only(self, lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        put(lake, "reject")
+        days = [START.date() - timedelta(days=back) for back in (2, 0, 1)]
+        rows = [values(1)[0] | {"event_date": day, "unit": f"u{day.day}"} for day in days]
+        put(lake, "readings", *rows, made_of=0, beside="reject")
+        assert self.chart(lake)[0] == "2", "each day has another one"
+        monkeypatch.setattr(limits, "UNITS_ROWS_MAX", 1)
+        assert self.chart(lake)[0] == f"2{formatting.THIN_SPACE}u{START.day}"
+
+
 class TestTable:
     def test_each_value_carries_its_head_for_where_rows_fold(self, lake: Path) -> None:
         content = page.render(queries.read(lake), facts.Facts()).decode()

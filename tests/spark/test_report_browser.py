@@ -115,6 +115,24 @@ def test_charts_are_drawn_read_by_keys_and_told_as_tables(browser: Browser, repo
     assert reading.wrong == []
 
 
+def test_a_unit_follows_the_value_under_the_cursor(browser: Browser, tmp_path: Path) -> None:
+    gold.fleet(tmp_path / "lake", 1)
+    known = queries.read(tmp_path / "lake")
+    for track in known.tracks:
+        track.unit = "s"  # no duration in words: it is the unit somebody sent
+    page.write(known, tmp_path / "r.html")
+    reading = opened(browser, tmp_path / "r.html")
+    figure = reading.page.locator("#metrics figure").first
+    figure.scroll_into_view_if_needed()
+    figure.locator("canvas").wait_for()
+    figure.locator(".canvas").focus()
+    reading.page.keyboard.press("ArrowRight")
+    assert re.search(r"^\d\d:\d\d:\d\d [\d.]+\u202fs$", figure.locator(".note").inner_text())
+    figure.locator("summary").click()
+    assert re.search(r"\d\u202fs$", figure.locator("details tbody td").nth(1).inner_text())
+    assert reading.wrong == []
+
+
 def test_it_fits_a_phone_and_follows_the_dark(browser: Browser, report: Path) -> None:
     light = opened(browser, report, viewport=PHONE, color_scheme="light")
     dark = opened(browser, report, viewport=PHONE, color_scheme="dark")

@@ -7,15 +7,15 @@
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
   const wash = (name, share) => `color-mix(in srgb, ${colour(name)} ${share}%, transparent)`;
 
-  function said(unit, value) {
+  function said({ unit, measured }, value) {
     if (value === null || value === undefined) return "\u2013";
     if (unit === "s") return words.duration(value);
     if (unit === "share") return words.percent(value);
-    return words.number(value) + unit;
+    return words.number(value) + (measured ?? unit);
   }
 
-  function series(line, unit) {
-    const made = { label: line.label, stroke: colour(line.style), width: 1.6, points: { show: false }, value: (_, value) => said(unit, value) };
+  function series(line, chart) {
+    const made = { label: line.label, stroke: colour(line.style), width: 1.6, points: { show: false }, value: (_, value) => said(chart, value) };
     const stepped = uPlot.paths.stepped({ align: 1 });
     switch (line.kind) {
       case "area":
@@ -30,7 +30,7 @@
       default: {
         const size = line.kind === "marks" ? 9 : 5;
         const notes = line.notes;
-        const value = notes ? (_, value, __, at) => (value === null || at === null || value === undefined ? "\u2013" : `${said(unit, value)} (${notes.get(at)})`) : made.value;
+        const value = notes ? (_, value, __, at) => (value === null || at === null || value === undefined ? "\u2013" : `${said(chart, value)} (${notes.get(at)})`) : made.value;
         return { ...made, value, paths: () => null, width: 0, points: { show: true, size, width: line.kind === "marks" ? 2 : 0, stroke: colour(line.style), fill: line.kind === "marks" ? "transparent" : colour(line.style) } };
       }
     }
@@ -103,9 +103,9 @@
         scales: { x: { range: [chart.from, Math.max(chart.to, chart.from + 1)] }, y: { range } },
         axes: [
           { ...axis, size: 28, space: chart.small ? 62 : 70, values: clock },
-          { ...axis, ...(chart.unit === "s" ? { incrs: durations } : {}), size: chart.small ? 46 : 62, space: chart.small ? 28 : 36, values: (_, values) => values.map((value) => said(chart.unit === "/s" ? "" : chart.unit, value)) },
+          { ...axis, ...(chart.unit === "s" ? { incrs: durations } : {}), size: chart.small ? 46 : 62, space: chart.small ? 28 : 36, values: (_, values) => values.map((value) => said({ unit: chart.unit === "/s" ? "" : chart.unit }, value)) },
         ],
-        series: [{ label: "at", value: (_, second) => (second === null ? "\u2013" : words.moment(second)) }, ...this.lines.map((line) => series(line, chart.unit))],
+        series: [{ label: "at", value: (_, second) => (second === null ? "\u2013" : words.moment(second)) }, ...this.lines.map((line) => series(line, chart))],
         bands: at ? [{ series: [at + 1, at], fill: wash("reading", 25) }] : [],
         legend: { show: !chart.small, markers: { width: 0, fill: (_, index) => colour(this.lines[index - 1].style) } },
         cursor: { y: false, drag: { x: false, y: false }, points: { size: 6 } },
@@ -137,7 +137,7 @@
       const found = this.lines.map((line, index) => [line, this.data[index + 1][at]]).filter(([, value]) => value !== null && value !== undefined);
       const [line, value] = found.find(([line]) => line.notes) ?? found.at(-1) ?? [];
       const clock = words.moment(this.data[0][at]).slice(11);
-      this.note.textContent = line ? `${clock} ${said(this.chart.unit, value)}${line.notes ? ` ${line.notes.get(at)}` : ""}` : clock;
+      this.note.textContent = line ? `${clock} ${said(this.chart, value)}${line.notes ? ` ${line.notes.get(at)}` : ""}` : clock;
     }
 
     step(event) {
@@ -159,7 +159,7 @@
       const head = make("tr", make("th", "at"), ...lines.map((line) => make("th", line.label)));
       const rows = data[0].map((second, index) => make("tr", make("td", words.moment(second)), ...lines.map((_, place) => {
         const value = data[place + 1][index];
-        return make("td", value === null || value === undefined ? "" : said(this.chart.unit, value));
+        return make("td", value === null || value === undefined ? "" : said(this.chart, value));
       })));
       const table = make("table", make("thead", head), make("tbody", ...rows));
       const scroll = make("div", table);
