@@ -133,6 +133,25 @@ def test_a_unit_follows_the_value_under_the_cursor(browser: Browser, tmp_path: P
     assert reading.wrong == []
 
 
+def test_no_text_of_a_chart_is_cut_at_its_edge(browser: Browser, tmp_path: Path) -> None:
+    """The last time of an axis was: it stands in the middle below the end of the drawing."""
+    gold.fleet(tmp_path / "lake", 1)
+    known = queries.read(tmp_path / "lake")
+    for flow in known.flows:
+        flow.start, flow.width = gold.START.timestamp() // 60 * 60, 60 / len(flow.received)  # to a round second
+    page.write(known, tmp_path / "r.html")
+    reading = opened(browser, tmp_path / "r.html")
+    inked = """canvas => {
+        const {width, height} = canvas;
+        const {data} = canvas.getContext("2d").getImageData(width - 1, 0, 1, height);
+        return data.some((value, place) => place % 4 === 3 && value > 0);
+    }"""
+    for figure in reading.page.locator("figure.plot").all():
+        figure.scroll_into_view_if_needed()
+        figure.locator("canvas").wait_for()
+        assert figure.locator("canvas").evaluate(inked) is False, figure.inner_text()
+
+
 def test_it_fits_a_phone_and_follows_the_dark(browser: Browser, report: Path) -> None:
     light = opened(browser, report, viewport=PHONE, color_scheme="light")
     dark = opened(browser, report, viewport=PHONE, color_scheme="dark")
