@@ -271,4 +271,9 @@ def _short(unit: str) -> str:
 def said(anomaly: Anomaly) -> str:
     """Which rule spoke up, how surely, and what it expected."""
     text = f"{anomaly.rule or 'several rules'} {anomaly.score:.2f}"
-    return text if anomaly.expected is None else f"{text}, expected {formatting.number(anomaly.expected)}"
+    if anomaly.expected is None or anomaly.off_by is None:
+        return text
+    expected = formatting.number(anomaly.expected)
+    # A value of 24.24 G where 24.2 G was expected reads as if nothing was unusual.
+    off = f", off by {formatting.number(anomaly.off_by)}" if expected == formatting.number(anomaly.value) else ""
+    return f"{text}, expected {expected}{off}"

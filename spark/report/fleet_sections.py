@@ -158,6 +158,7 @@ class FleetSections:
             Column("at", "time"),
             Column("value", "number"),
             Column("expected", "number"),
+            Column("off by", "number"),
             Column("rule"),
             Column("score", "number"),
         ]
@@ -169,6 +170,7 @@ class FleetSections:
                 one.at,
                 one.value,
                 one.expected,
+                one.off_by,
                 one.rule or "",
                 one.score,
             ]

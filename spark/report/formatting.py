@@ -53,7 +53,9 @@ def duration(seconds: float | None) -> str:
     """Seconds in the unit a person would choose."""
     if seconds is None or not math.isfinite(seconds):
         return "-"
-    if seconds < 1:
+    if seconds < 0:
+        return f"\u2212{duration(-seconds)}"
+    if 0 < seconds < 1:
         return f"{round(seconds * 1e3)}{THIN_SPACE}ms"
     if seconds < 120:
         return f"{_significant(seconds)}{THIN_SPACE}s"

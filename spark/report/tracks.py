@@ -33,6 +33,11 @@ class Anomaly(msgspec.Struct):
     expected: float | None
 
     @property
+    def off_by(self) -> float | None:
+        """How far the value is from the expected one."""
+        return self.value - self.expected if self.expected is not None else None
+
+    @property
     def series(self) -> Series:
         """Whose value it is."""
         return (*self.gateway, self.device, self.address, self.metric)

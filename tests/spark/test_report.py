@@ -326,6 +326,17 @@ class TestContent:
         marks = chart["lines"][-1]
         assert (marks["kind"], marks["x"], marks["y"]) == ("marks", [0, 60], [9.0, 1.0])
         assert marks["notes"] == ["spike 0.80, expected 2", "several rules 0.80"]
+
+    def test_how_far_an_anomaly_is_from_what_was_expected(self, lake: Path) -> None:
+        """24.2 G, expected 24.2 G: three digits did not show what was unusual."""
+        put(lake, "anomalies", anomaly(0, 24_240_000_000.0, expected=24_160_000_000.0), anomaly(1, 3.0, expected=None))
+        content = page.render(queries.read(lake), facts.Facts())
+        section = content.decode().partition('id="anomalies"')[2].partition("</section>")[0]
+        told = dict(re.findall(r'data-head="(value|expected|off by)">(24[^<]*|80[^<]*)<', section))
+        shown = {name: value.replace(formatting.THIN_SPACE, " ") for name, value in told.items()}
+        assert shown == {"value": "24.2 G", "expected": "24.2 G", "off by": "80 M"}
+        notes = [note for line in drawn(content, "metrics")[0]["lines"] for note in line.get("notes", ())]
+        assert notes == ["spike 0.80, expected 24.2\u202fG, off by 80\u202fM", "spike 0.80"]
         assert "Anomalies" in read(content)[1]
 
     def test_the_lake_itself(self, lake: Path) -> None:
@@ -808,7 +819,17 @@ class TestWords:
 
     @pytest.mark.parametrize(
         ("seconds", "text"),
-        [(None, "-"), (0.034, "34 ms"), (27.33, "27.3 s"), (152.0, "2 min 32 s"), (7200, "2 h"), (90_061, "1 d 1 h")],
+        [
+            (None, "-"),
+            (0, "0 s"),
+            (-0.034, "\u221234 ms"),
+            (-7200, "\u22122 h"),
+            (0.034, "34 ms"),
+            (27.33, "27.3 s"),
+            (152.0, "2 min 32 s"),
+            (7200, "2 h"),
+            (90_061, "1 d 1 h"),
+        ],
     )
     def test_duration(self, seconds: float | None, text: str) -> None:
         assert formatting.duration(seconds).replace(formatting.THIN_SPACE, " ") == text

@@ -39,7 +39,8 @@ const words = (() => {
 
   function duration(seconds) {
     if (seconds === null || !Number.isFinite(seconds)) return "-";
-    if (seconds < 1) return Math.round(seconds * 1e3) + thin + "ms";
+    if (seconds < 0) return "\u2212" + duration(-seconds);
+    if (seconds > 0 && seconds < 1) return Math.round(seconds * 1e3) + thin + "ms";
     if (seconds < 120) return significant(seconds) + thin + "s";
     const units = [[86400, "d", 3600, "h"], [3600, "h", 60, "min"], [60, "min", 1, "s"]];
     const [size, unit, smaller, rest] = units.find(([size]) => seconds >= size);
