@@ -31,12 +31,13 @@ def number(value: float) -> str:
 
 
 def _significant(value: float) -> str:
-    decimals = 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2
+    magnitude = abs(value)
+    decimals = 0 if magnitude >= 100 else 1 if magnitude >= 10 else 2
+    while 0 < magnitude < 10.0 ** (2 - decimals):
+        decimals += 1
     text = f"{value:.{decimals}f}"
     if decimals:
         text = text.rstrip("0").rstrip(".")
-    if text in ("0", "-0") and value:
-        return f"{value:.2g}"
     return "0" if text == "-0" else text.replace("-", "\u2212")
 
 

@@ -54,8 +54,10 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "report.html"
 
 
-def opened(browser: Browser, path: Path, **options: Any) -> Reading:
+def opened(browser: Browser, path: Path, *, init: str = "", **options: Any) -> Reading:
+    """`init`: a script that runs before those of the page."""
     context = browser.new_context(**options)
+    context.add_init_script(init)
     context.set_default_timeout(WITHIN_MS)
     reading = Reading(context.new_page())
     reading.page.on("console", lambda said: reading.wrong.append(said.text))
@@ -152,6 +154,30 @@ def test_no_text_of_a_chart_is_cut_at_its_edge(browser: Browser, tmp_path: Path)
         assert figure.locator("canvas").evaluate(inked) is False, figure.inner_text()
 
 
+def test_axes_have_steps_that_a_person_counts_in(browser: Browser, tmp_path: Path) -> None:
+    """0.01, 0.01, 0 messages a second; 0.25 messages; 99.8, 99.5, 99.3 %."""
+    gold.fleet(tmp_path / "lake", 1)
+    page.write(queries.read(tmp_path / "lake"), tmp_path / "r.html")
+    reading = opened(browser, tmp_path / "r.html", init="""
+        const drawn = CanvasRenderingContext2D.prototype.fillText;
+        CanvasRenderingContext2D.prototype.fillText = function (text, ...more) {
+            (this.canvas.texts ??= []).push(String(text));
+            drawn.call(this, text, ...more);
+        };
+    """)  # fmt: skip
+    for section, steps in (
+        ("delivery", ["99 %", "99.5 %", "100 %"]),
+        ("throughput", ["0", "0.005", "0.01"]),
+        ("backlog", ["0", "1"]),
+    ):
+        figure = reading.page.locator(f"#{section} figure").first
+        figure.scroll_into_view_if_needed()
+        figure.locator("canvas").wait_for()
+        texts = figure.locator("canvas").evaluate("canvas => canvas.texts")
+        values = [text.replace("\u202f", " ") for text in texts if ":" not in text and "Mar" not in text]
+        assert values == steps, section
+
+
 def test_it_fits_a_phone_and_follows_the_dark(browser: Browser, report: Path) -> None:
     light = opened(browser, report, viewport=PHONE, color_scheme="light")
     dark = opened(browser, report, viewport=PHONE, color_scheme="dark")
@@ -208,6 +234,9 @@ VALUES = (
     0,
     1,
     0.25,
+    0.0123,
+    0.005,
+    -0.123456,
     -0.5,
     7.006,
     12,

@@ -3,6 +3,10 @@
 (() => {
   // Steps of an axis of seconds, on which a person counts minutes, hours and days.
   const durations = [1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 21600, 43200, 86400, 172800, 432000, 864000];
+  const shares = [1e-3, 2e-3, 5e-3, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5];
+  const counts = [1, 2, 5].flatMap((digit) => Array.from({ length: 15 }, (_, power) => digit * 10 ** power)).sort((one, other) => one - other);
+  // Steps of an axis of values, where a person would not take any; a chart from zero without a unit counts messages.
+  const incrs = ({ unit, zero }) => ({ s: durations, share: shares })[unit] ?? (unit === "" && zero ? counts : undefined);
   const printed = { wide: 330, narrow: 215 };
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
   const wash = (name, share) => `color-mix(in srgb, ${colour(name)} ${share}%, transparent)`;
@@ -103,7 +107,7 @@
         scales: { x: { range: [chart.from, Math.max(chart.to, chart.from + 1)] }, y: { range } },
         axes: [
           { ...axis, size: 28, space: chart.small ? 62 : 70, values: clock },
-          { ...axis, ...(chart.unit === "s" ? { incrs: durations } : {}), size: chart.small ? 46 : 62, space: chart.small ? 28 : 36, values: (_, values) => values.map((value) => said({ unit: chart.unit === "/s" ? "" : chart.unit }, value)) },
+          { ...axis, ...(incrs(chart) ? { incrs: incrs(chart) } : {}), size: chart.small ? 46 : 62, space: chart.small ? 28 : 36, values: (_, values) => values.map((value) => said({ unit: chart.unit === "/s" ? "" : chart.unit }, value)) },
         ],
         series: [{ label: "at", value: (_, second) => (second === null ? "\u2013" : words.moment(second)) }, ...this.lines.map((line) => series(line, chart))],
         bands: at ? [{ series: [at + 1, at], fill: wash("reading", 25) }] : [],

@@ -8,10 +8,10 @@ const words = (() => {
 
   function significant(value) {
     const magnitude = Math.abs(value);
-    const decimals = magnitude >= 100 ? 0 : magnitude >= 10 ? 1 : 2;
+    let decimals = magnitude >= 100 ? 0 : magnitude >= 10 ? 1 : 2;
+    while (magnitude > 0 && magnitude < 10 ** (2 - decimals)) decimals += 1;
     let text = value.toFixed(decimals);
     if (decimals) text = text.replace(/\.?0+$/, "");
-    if ((text === "0" || text === "-0") && value) return String(Number(value.toPrecision(2)));
     return text === "-0" ? "0" : text.replace("-", "\u2212");
   }
 
