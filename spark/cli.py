@@ -216,7 +216,7 @@ def _pass(lake: Place, jobs: list[Job], how: _Passes) -> None:
             sys.exit(0)
         click.echo("interrupted: the tables are consistent, and the next run continues", err=True)
         sys.exit(FAILED)
-    except turn.PassRunning as error:
+    except (turn.PassRunning, session.NotStarted) as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(FAILED)
     except (ConnectorMissing, java.JavaMissing) as error:

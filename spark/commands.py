@@ -253,6 +253,9 @@ def replay(lake: Place, reason: str | None, address: str | None, master: str | N
     except (ConnectorMissing, java.JavaMissing) as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(USAGE)
+    except session.NotStarted as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(FAILED)
     if step.error is not None:
         click.echo(f"error: {step.error}", err=True)
         sys.exit(INTEGRITY if step.integrity else FAILED)

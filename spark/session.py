@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -104,6 +105,16 @@ _INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.fact
 57 600 messages takes a quarter more so."""
 
 
+_OF_A_LOG_LINE = re.compile(r'^(\S+Z ERROR \w+: |Exception in thread "main" [\w.]+: )')
+_NO_REASON = ("WARNING: ", "Warning: ", "Setting default log level", "To adjust logging level", "Picked up ", "\t")
+"""How lines begin that a JVM writes whether it starts or not, and those of its stack."""
+_REASON_CHARACTERS_MAX = 400
+
+
+class NotStarted(RuntimeError):
+    """Spark did not start; the message says why, in its own words, and where its log is."""
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """How to start.
@@ -132,7 +143,8 @@ class Options:
 def start(name: str, options: Options = Options()) -> SparkSession:
     """A session named `name`.
 
-    Raises `ConnectorMissing` or `java.JavaMissing`, whose messages say what to install.
+    Raises `ConnectorMissing` or `java.JavaMissing`, whose messages say what to install, and `NotStarted`, where the
+    master, a setting or the cluster is to blame.
     """
     settings = _submitted(options) if cluster.submitted() else _launched(options)
     from pyspark.sql import SparkSession  # noqa: PLC0415 - half a second that `--help` must not pay
@@ -153,8 +165,14 @@ def start(name: str, options: Options = Options()) -> SparkSession:
         builder = builder.config(key, value)
     # What a job raises is reported by whoever runs the job; the bridge to the JVM would print it a second time.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
-    with _standard_error_to(options.log):
-        session: SparkSession = builder.getOrCreate()
+    written = options.log.stat().st_size if options.log is not None and options.log.exists() else 0
+    try:
+        with _standard_error_to(options.log):
+            session: SparkSession = builder.getOrCreate()
+    except Exception as error:
+        why = _reason(error, options.log, written)  # an error of Java's asks Java for its words
+        _end_jvm()
+        raise NotStarted(why) from None
     if cluster.submitted():
         cluster.require(session, DELTA if options.bucket is None else S3)
     if not is_local(session):
@@ -245,9 +263,26 @@ def _told(chosen: Mapping[str, str]) -> set[str]:
 
 def stop(session: SparkSession) -> None:
     """Stop the session and wait until its JVM is gone, so that nothing of it outlives the command."""
+    session.stop()
+    _end_jvm()
+
+
+def _reason(error: Exception, log: Path | None, written: int) -> str:
+    """What is said of a start that failed: the first lines of the log after so many bytes of it, or of the error."""
+    said = str(error)
+    if log is not None:
+        with log.open("rb") as file:
+            file.seek(written)
+            said = file.read(64 * 1024).decode(errors="replace") or said
+    lines = (line.rstrip() for line in said.splitlines())
+    told = [_OF_A_LOG_LINE.sub("", line) for line in lines if line and not line.startswith(_NO_REASON)]
+    where = f" (Spark's log: {log})" if log is not None else ""
+    return f"Spark did not start: {' '.join(told[:3])[:_REASON_CHARACTERS_MAX]}{where}"
+
+
+def _end_jvm() -> None:
     from pyspark import SparkContext  # noqa: PLC0415
 
-    session.stop()
     gateway = SparkContext._gateway
     if gateway is None or cluster.submitted():
         return

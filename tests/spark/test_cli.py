@@ -246,6 +246,28 @@ def test_a_pass_and_its_report_without_a_network(tmp_path: Path) -> None:
     assert (code, "KB)" in output) == (0, True)
 
 
+@pytest.mark.spark
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--master", "nonsense"], "error: Spark did not start: Master must either be yarn or start with spark"),
+        (["--master", "local[x]"], "Could not parse Master URL: 'local[x]'"),
+        (["--conf", "spark.driver.memory=1x"], "error: Spark did not start: Invalid maximum heap size: -Xmx1x"),
+    ],
+)
+def test_a_session_that_does_not_start_says_why(tmp_path: Path, arguments: list[str], says: str) -> None:
+    lake = tmp_path / "lake"
+    lakes.write(lake, "telemetry", [message(0)])
+    for verb in ("run", "replay") if "nonsense" in arguments else ("run",):
+        command = [sys.executable, "-P", "-m", "spark.cli", verb, "--lake", str(lake), *arguments]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 1, done.stderr
+        assert says in done.stderr
+        assert f"(Spark's log: {lake / '_logs' / 'spark.log'})" in done.stderr
+        assert "Traceback" not in done.stderr
+
+
 class TestSchema:
     """Without a JVM."""
 
