@@ -197,6 +197,8 @@ def list_(lake: Place, as_json: bool) -> None:
     if as_json:
         click.echo(msgspec.json.encode(found))
         return
+    if not found:
+        click.echo("no schema is registered", err=True)
     for one in found:
         units = ", ".join(f"{metric} in {unit}" for metric, unit in one.units.items())
         parts = (one.format, one.message, f"tenant {one.tenant}" if one.tenant else None, units)
@@ -235,6 +237,12 @@ def replay(lake: Place, reason: str | None, address: str | None, master: str | N
     A pass does this by itself after a schema was registered or a Sparkplug birth has landed. It may be killed at any
     moment: the next pass finishes it.
     """
+    from spark.decoding.schema import BadSchema, check_pattern
+
+    try:
+        check_pattern(address if address is not None else "#")
+    except BadSchema as error:
+        raise click.UsageError(f"--address: {error}") from None
     require_writable(lake)
     from spark import java, session
     from spark.connector.repository import ConnectorMissing

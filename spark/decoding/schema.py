@@ -43,11 +43,7 @@ class PayloadSchema(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def check(self) -> None:
         """Raises `BadSchema`."""
-        levels = self.pattern.split("/")
-        if not self.pattern or "#" in levels[:-1] or any(len(level) > 1 and {"+", "#"} & {*level} for level in levels):
-            raise BadSchema(
-                f"pattern {self.pattern!r}: + stands for one whole level, # for all further ones at the end"
-            )
+        check_pattern(self.pattern)
         if (self.format == "protobuf") != (self.descriptor is not None and self.message is not None):
             raise BadSchema("format protobuf needs a descriptor set and the name of its message, and no other one does")
         try:
@@ -71,6 +67,13 @@ class PayloadSchema(msgspec.Struct, frozen=True, omit_defaults=True):
         except BadDescriptor as error:
             raise BadSchema(str(error)) from None
         return found
+
+
+def check_pattern(pattern: str) -> None:
+    """Raises `BadSchema` for what MQTT does not take as a topic filter."""
+    levels = pattern.split("/")
+    if not pattern or "#" in levels[:-1] or any(len(level) > 1 and {"+", "#"} & {*level} for level in levels):
+        raise BadSchema(f"pattern {pattern!r}: + stands for one whole level, # for all further ones at the end")
 
 
 def matches(pattern: str, address: str) -> bool:

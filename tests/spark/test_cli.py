@@ -294,6 +294,17 @@ class TestSchema:
         assert code == 2
         assert said in output
 
+    def test_none(self, lake: Path) -> None:
+        done = CliRunner().invoke(analytics, ["schema", "list", "--lake", str(lake)])
+        assert (done.exit_code, done.stdout, done.stderr) == (0, "", "no schema is registered\n")
+        done = CliRunner().invoke(analytics, ["schema", "list", "--json", "--lake", str(lake)])
+        assert (done.stdout, done.stderr) == ("[]\n", "")
+
+    @pytest.mark.parametrize("pattern", ["a/#/b", "a+", ""])
+    def test_a_pattern_that_matches_nothing_is_no_pattern(self, lake: Path, pattern: str) -> None:
+        code, output = invoke("replay", "--lake", lake, "--address", pattern)
+        assert (code, "--address: pattern" in output) == (2, True)
+
     def test_no_such_schema(self, lake: Path) -> None:
         code, output = invoke("schema", "remove", "a", "--lake", lake)
         assert code == 1
