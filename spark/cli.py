@@ -367,7 +367,8 @@ class _Display:
 @click.option(
     "--out",
     metavar="FILE.html",
-    help="The page to write. `DIR/`: a folder, with pages of the gateways that need a look most, linked.",
+    help="The page to write; `-`: to standard output. `DIR/`: a folder, with pages of the gateways that need a look "
+    "most, linked.",
 )
 @click.option("--gateway", metavar="NAME", help="The page of this gateway, NAME or TENANT/NAME [default: the fleet].")
 @click.option("--json", "as_json", is_flag=True, help="Print what the page says as one JSON object.")
@@ -382,8 +383,10 @@ def report(lake: Place, out: str | None, gateway: str | None, as_json: bool, fac
 
     Reads what `analytics run` left; starts no JVM.
     """
-    if out is None and not as_json:
+    if out == "" or (out is None and not as_json):
         raise click.UsageError("nothing to do: give --out FILE.html, or --json")
+    if out == "-" and as_json:
+        raise click.UsageError("the page and its numbers cannot both go to standard output: give a file as --out")
     folder = out is not None and (out.endswith("/") or Path(out).is_dir())
     if folder and gateway is not None:
         raise click.UsageError("a folder is of the whole fleet: leave out --gateway, or give a file as --out")
@@ -392,8 +395,7 @@ def report(lake: Place, out: str | None, gateway: str | None, as_json: bool, fac
 
     try:
         described = facts_file.load(facts) if facts is not None else facts_file.Facts()
-        to = None if out is None else Path(out)
-        known, said = queries.readable(lake, lambda reader: _drawn(reader, to, folder, gateway, described))
+        known, said = queries.readable(lake, lambda reader: _drawn(reader, out, folder, gateway, described))
     except (facts_file.BadFacts, names.NoGateway) as error:
         raise click.UsageError(str(error)) from None
     except OSError as error:
@@ -409,18 +411,21 @@ def report(lake: Place, out: str | None, gateway: str | None, as_json: bool, fac
 
 
 def _drawn(
-    lake: LakeReader, out: Path | None, folder: bool, gateway: str | None, facts: Facts
+    lake: LakeReader, out: str | None, folder: bool, gateway: str | None, facts: Facts
 ) -> tuple[LakeFigures, str | None]:
     """Write the page, or pages; what is on the first, and what was written."""
     from spark.report import page
 
     if folder and out is not None:
-        known, pages = page.write_folder(lake, out, facts)
-        return known, f"{out / 'index.html'} ({pages} pages)"
+        known, pages = page.write_folder(lake, Path(out), facts)
+        return known, f"{Path(out) / 'index.html'} ({pages} pages)"
     known = lake.fleet() if gateway is None else lake.gateway(lake.named(gateway))
     if out is None:
         return known, None
-    return known, f"{out} ({page.write(known, out, facts) / 1024:,.0f} KB)"
+    if out == "-":
+        click.echo(page.render(known, facts), nl=False)
+        return known, None
+    return known, f"{out} ({page.write(known, Path(out), facts) / 1024:,.0f} KB)"
 
 
 def _say_notices(known: LakeFigures, lake: Place) -> None:

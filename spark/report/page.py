@@ -62,6 +62,7 @@ def file_name(gateway: Gateway) -> str:
 def _write(content: bytes, out: Path) -> int:
     """The page is there whole, or as it was; what fails names it."""
     try:
+        out = out.resolve()  # a link, as /dev/stdout is one, stays what it is
         if out.exists() and not out.is_file():  # a device or a pipe stays what it is
             out.write_bytes(content)
             return len(content)

@@ -118,6 +118,9 @@ class TestUsage:
         ("arguments", "says"),
         [
             ([], "give --out FILE.html, or --json"),
+            (["--out", ""], "give --out FILE.html, or --json"),
+            (["--out", "", "--json"], "give --out FILE.html, or --json"),
+            (["--out", "-", "--json"], "cannot both go to standard output"),
             (["--json", "--gateway", "none"], "no gateway named 'none' is known: run `waypost analytics run`"),
             (["--out", "site/", "--gateway", "gw1"], "leave out --gateway"),
         ],
@@ -176,6 +179,23 @@ class TestUsage:
         for command in (("list",), ("remove", "env/+"), ("add", "a", "--format", "json")):
             code, output = invoke("schema", *command, "--lake", lake)
             assert (code, "register the schemas again" in output) == (4, True), command
+
+    def test_a_page_to_standard_output(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        lakes.write(tmp_path / "lake", "telemetry", [message(0)])
+        done = CliRunner().invoke(analytics, ["report", "--lake", "lake", "--out", "-"])
+        assert (done.exit_code, done.stdout[:15], done.stdout.rstrip()[-7:]) == (0, "<!doctype html>", "</html>")
+        assert "no job has run" in done.stderr
+        assert [path.name for path in tmp_path.iterdir()] == ["lake"]
+
+    def test_a_link_that_a_page_is_written_to_stays_one(self, tmp_path: Path) -> None:
+        """As root, a page written to /dev/stdout while that was a file took the link's place."""
+        lakes.write(tmp_path / "lake", "telemetry", [message(0)])
+        (tmp_path / "kept.html").touch()
+        (tmp_path / "r.html").symlink_to("kept.html")
+        assert invoke("report", "--lake", tmp_path / "lake", "--out", tmp_path / "r.html")[0] == 0
+        assert (tmp_path / "r.html").is_symlink()
+        assert "<!doctype html>" in (tmp_path / "kept.html").read_text()
 
     def test_a_page_that_cannot_be_written(self, tmp_path: Path) -> None:
         lake = tmp_path / "lake"
