@@ -14,7 +14,20 @@ import msgspec
 from cloud.place.place import Somewhere
 from spark.provenance import State
 from spark.remedy import TableUnreadable
-from spark.report import accounts, changes, delivery, devices, fleet, flows, names, outages, snapshot, storage, tracks
+from spark.report import (
+    accounts,
+    changes,
+    columns,
+    delivery,
+    devices,
+    fleet,
+    flows,
+    names,
+    outages,
+    snapshot,
+    storage,
+    tracks,
+)
 from spark.report.accounts import Accounts
 from spark.report.changes import Changes
 from spark.report.delivery import Delivery
@@ -168,9 +181,15 @@ def readable(lake: Somewhere, draw: Callable[[LakeReader], Drawn]) -> Drawn:
         try:
             return draw(LakeReader(lake, without=without))
         except TableUnreadable as error:
-            if error.table in without:
+            found = error
+        except columns.FAILURES:
+            mistyped = columns.mistyped(lake, without)
+            if mistyped is None:
                 raise
-            without[error.table] = str(error)
+            found = mistyped
+        if found.table in without:
+            raise found
+        without[found.table] = str(found)
 
 
 def read(lake: Somewhere) -> LakeFigures:

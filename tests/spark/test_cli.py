@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import deltalake
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
@@ -164,6 +165,18 @@ class TestUsage:
         assert "waypost analytics rebuild" in result.stderr
         assert f"able {table}" in out.read_text()
         assert known["tracks" if table == "gateway_freshness" else "members"], "the rest is drawn"
+
+    def test_a_page_without_the_table_in_which_numbers_became_texts(self, tmp_path: Path) -> None:
+        """It ended in a traceback: a text does not take a thousands separator."""
+        lake = tmp_path / "lake"
+        gold.fleet(lake, 3)
+        waits = {"tenant": ["default"], "gateway": ["gw00001"], "waiting": ["3"]}
+        deltalake.write_deltalake(lake / "gateway_backlog", pa.table(waits))
+        result = CliRunner().invoke(analytics, ["report", "--lake", str(lake), "--out", str(tmp_path / "r.html")])
+        assert result.exit_code == 4, result.output
+        assert "able gateway_backlog cannot be read: column waiting is string and should be long" in result.stderr
+        assert "waypost analytics rebuild" in result.stderr
+        assert "gw00001" in (tmp_path / "r.html").read_text(), "the rest is drawn"
 
     def test_a_table_of_a_newer_program(self, lake: Path) -> None:
         log = lake / "telemetry" / "_delta_log"
