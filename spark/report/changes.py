@@ -30,7 +30,8 @@ def read(
     if newest_at is None:
         return None
     since = newest_at - limits.CHANGES_S
-    first = [member.first_at for member in members if member.first_at is not None]
+    # A gateway whose clock said 1970 once is neither as old as that, nor known to be new.
+    first = [at for at in (member.first_at for member in members) if at is not None and at >= limits.PLAUSIBLE_FROM_S]
     if not first or min(first) >= since:
         return None
     silent = [member.silent_s for member in members if member.silent_s is not None]

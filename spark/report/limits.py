@@ -45,6 +45,8 @@ times the
 five minutes at which slow sensors send."""
 CHANGES_S: Final = 86_400.0
 """Seconds that "what changed" looks back: who reads the page once a day has seen the rest."""
+PLAUSIBLE_FROM_S: Final = 1_577_836_800.0
+"""Seconds since 1970 before which no event was: the year 2020, as `transforms.times` has it. A clock was wrong."""
 MISSED_MAX: Final = 5
 """Intervals of its own that a device may be silent: some radio losses in a row are usual."""
 BOOTS_MAX: Final = 3

@@ -7,7 +7,7 @@ import re
 import shutil
 import time
 from base64 import b64encode
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from html.parser import HTMLParser
 from pathlib import Path
@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from spark import provenance, schemas
 from spark.report import facts, flows, formatting, limits, names, notices, page, queries, snapshot, storage, table
 from spark.report.tables import Tables
+from spark.transforms import times
 from tests.spark import gold, lakes
 from tests.spark.gold import address, anomaly, bucket, device, fresh, outage, put, slo, window
 from tests.spark.lakes import START, message
@@ -294,6 +295,10 @@ class TestContent:
 
     def test_what_changed_is_of_the_last_day(self, lake: Path) -> None:
         assert queries.read(lake).changes is None, "all of a young lake is new"
+        lost = datetime(1970, 1, 1, tzinfo=UTC)
+        put(lake, "gateway_freshness", fresh(None), fresh(None, gateway="gw2", first_event_time=lost), made_of=0)
+        assert queries.read(lake).changes is None, "a clock that said 1970 makes it no older"
+        assert times.PLAUSIBLE_FROM.timestamp() == limits.PLAUSIBLE_FROM_S
         days = [START - timedelta(days=n) for n in (3, 2, 1, 0)]
         put(
             lake,
