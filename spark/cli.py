@@ -418,7 +418,7 @@ def _drawn(
 
     if folder and out is not None:
         known, pages = page.write_folder(lake, Path(out), facts)
-        return known, f"{Path(out) / 'index.html'} ({pages} pages)"
+        return known, f"{Path(out) / 'index.html'} ({pages} {'page' if pages == 1 else 'pages'})"
     known = lake.fleet() if gateway is None else lake.gateway(lake.named(gateway))
     if out is None:
         return known, None

@@ -137,21 +137,21 @@ def test_a_unit_follows_the_value_under_the_cursor(browser: Browser, tmp_path: P
 
 def test_no_text_of_a_chart_is_cut_at_its_edge(browser: Browser, tmp_path: Path) -> None:
     """The last time of an axis was: it stands in the middle below the end of the drawing."""
-    gold.fleet(tmp_path / "lake", 1)
-    known = queries.read(tmp_path / "lake")
-    for flow in known.flows:
-        flow.start, flow.width = gold.START.timestamp() // 60 * 60, 60 / len(flow.received)  # to a round second
-    page.write(known, tmp_path / "r.html")
-    reading = opened(browser, tmp_path / "r.html")
     inked = """canvas => {
         const {width, height} = canvas;
         const {data} = canvas.getContext("2d").getImageData(width - 1, 0, 1, height);
         return data.some((value, place) => place % 4 === 3 && value > 0);
     }"""
-    for figure in reading.page.locator("figure.plot").all():
-        figure.scroll_into_view_if_needed()
-        figure.locator("canvas").wait_for()
-        assert figure.locator("canvas").evaluate(inked) is False, figure.inner_text()
+    put(tmp_path / "minute", "throughput", gold.bucket(0, 4, 4), gold.bucket(50, 4, 4))
+    put(tmp_path / "minute", "rollup_1m", window(0, 1.0, 3.0))
+    gold.fleet(tmp_path / "day", 1)
+    for lake in (tmp_path / "minute", tmp_path / "day"):
+        page.write(queries.read(lake), tmp_path / "r.html")
+        reading = opened(browser, tmp_path / "r.html")
+        for figure in reading.page.locator("figure.plot").all():
+            figure.scroll_into_view_if_needed()
+            figure.locator("canvas").wait_for()
+            assert figure.locator("canvas").evaluate(inked) is False, (lake.name, figure.inner_text())
 
 
 def test_axes_have_steps_that_a_person_counts_in(browser: Browser, tmp_path: Path) -> None:
@@ -195,6 +195,20 @@ def test_on_a_phone_no_value_lies_over_another(browser: Browser, tmp_path: Path)
     page.write(queries.read(tmp_path / "lake"), tmp_path / "r.html", told)
     cells = opened(browser, tmp_path / "r.html", viewport=PHONE).page.locator(".facts td")
     assert cells.evaluate_all("all => all.filter(each => each.scrollWidth > each.clientWidth).length") == 0
+
+
+def test_a_long_name_hides_nothing(browser: Browser, tmp_path: Path) -> None:
+    """An address of 300 letters pushed every other column out of sight, a metric of 200 its chart."""
+    put(tmp_path, "throughput", gold.bucket(0, 4, 4))
+    put(tmp_path, "completeness", address(address="a" * 300))
+    put(tmp_path, "rollup_1m", window(0, 1.0, 3.0, metric="m" * 200))
+    page.write(queries.read(tmp_path), tmp_path / "r.html")
+    reading = opened(browser, tmp_path / "r.html", viewport={"width": 1280, "height": 900})
+    sheet = reading.page.locator("#completeness .scroll").first
+    assert sheet.evaluate("sheet => sheet.scrollWidth <= sheet.clientWidth") is True
+    title = reading.page.locator("#metrics figcaption b").first
+    assert title.evaluate("title => title.clientHeight < 4 * 21") is True
+    assert title.get_attribute("title") == "m" * 200
 
 
 def test_in_print_all_charts_are_there(browser: Browser, report: Path) -> None:

@@ -102,7 +102,7 @@
       };
       const at = this.lines.findIndex((line) => line.kind === "low") + 1;
       return {
-        width, height: chart.small ? 104 : 210, padding: [10, chart.small ? 20 : 28, 0, 0], // at the right half a time's text
+        width, height: chart.small ? 104 : 210, padding: [10, 28, 0, 0], // at the right half a time's text
         tzDate: (second) => uPlot.tzDate(new Date(second * 1e3), "Etc/UTC"),
         scales: { x: { range: [chart.from, Math.max(chart.to, chart.from + 1)] }, y: { range } },
         axes: [
