@@ -241,10 +241,13 @@ def _conclude(steps: Sequence[Step], log: Path) -> None:
     """Say what the last pass met, and leave with the exit code for it."""
     for note in dict.fromkeys(note for step in steps for note in step.notes):
         click.echo(f"warning: {note}", err=True)
+    wrong: dict[str, list[str]] = {}  # one damaged table ends most jobs with the same words
     for step in steps:
         if step.error is not None:
             where = "" if step.integrity or step.state == "skipped" else f" (Spark's log: {log})"
-            click.echo(f"error: {step.job}: {step.error}{where}", err=True)
+            wrong.setdefault(f"{step.error}{where}", []).append(step.job)
+    for text, jobs in wrong.items():
+        click.echo(f"error: {', '.join(jobs)}: {text}", err=True)
     if any(step.integrity or step.notes for step in steps):
         sys.exit(INTEGRITY)
     if any(step.error is not None for step in steps):
@@ -402,7 +405,7 @@ def report(lake: Place, out: str | None, gateway: str | None, as_json: bool, fac
         click.echo(f"error: {error.filename or lake.uri}: {error.strerror or error}", err=True)
         sys.exit(FAILED)
     if said is not None:
-        click.echo(said, err=as_json)
+        click.echo(said, err=as_json, nl=isinstance(said, str))
     if as_json:
         click.echo(queries.encoded(known))
     _say_notices(known, lake)
@@ -412,8 +415,8 @@ def report(lake: Place, out: str | None, gateway: str | None, as_json: bool, fac
 
 def _drawn(
     lake: LakeReader, out: str | None, folder: bool, gateway: str | None, facts: Facts
-) -> tuple[LakeFigures, str | None]:
-    """Write the page, or pages; what is on the first, and what was written."""
+) -> tuple[LakeFigures, str | bytes | None]:
+    """Write the page, or pages; what is on the first, and what was written, or is to be on standard output."""
     from spark.report import page
 
     if folder and out is not None:
@@ -423,8 +426,7 @@ def _drawn(
     if out is None:
         return known, None
     if out == "-":
-        click.echo(page.render(known, facts), nl=False)
-        return known, None
+        return known, page.render(known, facts)
     return known, f"{out} ({page.write(known, Path(out), facts) / 1024:,.0f} KB)"
 
 

@@ -13,9 +13,10 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
-from spark import archive
+from spark import archive, cli
 from spark.cli import analytics
 from spark.jobs import runner, turn
+from spark.jobs.runner import Step
 from tests.spark import gold, lakes
 from tests.spark.lakes import message
 
@@ -200,6 +201,31 @@ class TestUsage:
         assert (done.exit_code, done.stdout[:15], done.stdout.rstrip()[-7:]) == (0, "<!doctype html>", "</html>")
         assert "no job has run" in done.stderr
         assert [path.name for path in tmp_path.iterdir()] == ["lake"]
+
+    def test_standard_output_that_is_full_is_to_blame_and_not_the_lake(self, tmp_path: Path) -> None:
+        lakes.write(tmp_path, "telemetry", [message(0)])
+        command = [sys.executable, "-P", "-m", "spark.cli", "report", "--lake", str(tmp_path), "--out", "-"]
+        with Path("/dev/full").open("wb") as full:
+            done = subprocess.run(command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+        assert done.returncode != 0
+        assert f"{tmp_path}: No space left" not in done.stderr
+
+    @pytest.mark.parametrize(("integrity", "code"), [(True, 4), (False, 1)])
+    def test_what_ends_many_jobs_is_said_once(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str], integrity: bool, code: int
+    ) -> None:
+        failed = [Step(job, "failed", error="torn log", integrity=integrity) for job in ("slo", "readings")]
+        skipped = [Step(job, "skipped", error="not run, as readings failed") for job in ("rollups", "hours")]
+        with pytest.raises(SystemExit) as left:
+            cli._conclude([*failed, Step("gaps", "done"), *skipped], tmp_path / "spark.log")
+        where = "" if integrity else f" (Spark's log: {tmp_path / 'spark.log'})"
+        assert (left.value.code, capsys.readouterr().err.splitlines()) == (
+            code,
+            [
+                f"error: slo, readings: torn log{where}",
+                "error: rollups, hours: not run, as readings failed",
+            ],
+        )
 
     def test_a_link_that_a_page_is_written_to_stays_one(self, tmp_path: Path) -> None:
         """As root, a page written to /dev/stdout while that was a file took the link's place."""
