@@ -703,6 +703,19 @@ class TestOneState:
         assert seconds == [0, 50]
 
 
+def test_of_an_old_lake_a_chart_begins_with_the_windows_it_draws(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two months of hours stood in the last sixth of an axis of a year."""
+    put(lake, "rollup_1m", *(window(minute, 1.0, 3.0) for minute in range(5)), made_of=0)
+    for most, begins in ((5, 0), (4, 60), (3, 120)):
+        monkeypatch.setattr(limits, "WINDOWS_DRAWN", most)
+        (chart,) = drawn(page.render(queries.read(lake), facts.Facts()), "metrics")
+        assert chart["from"] - START.timestamp() == begins
+    monkeypatch.setattr(limits, "WINDOWS_DRAWN", 6)
+    put(lake, "rollup_1m", *(window(minute, 1.0, 3.0) for minute in range(2, 5)), made_of=0)
+    (chart,) = drawn(page.render(queries.read(lake), facts.Facts()), "metrics")
+    assert chart["from"] == START.timestamp(), "of the lake, where all are drawn"
+
+
 class TestUnits:
     """Of readings, in the charts of their metrics."""
 
