@@ -19,7 +19,7 @@ from spark.gathered import Commit
 HELD_ROWS_MAX: Final = 4_000_000
 """Rows of one partition that are there and are read to be written anew: with sketches they take some 600 MB."""
 Combined = Callable[[pa.Table], pa.Table]
-"""Makes rows of one key one."""
+"""Makes rows of one key one; they are of one partition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,4 +92,6 @@ def _made(place: Place, schema: schemas.Table, part: _Part, how: Combined) -> tu
     arrow = pa.schema([schema.arrow.field(name) for name in names])
     there: Iterator[pa.Table] = columns.read(place, [file.file for file in part.held], arrow)
     rows = pa.concat_tables([*(old for old in there if len(old)), columns.fitted(part.rows.select(names), arrow)])
+    for name, value in key.items():
+        rows = rows.append_column(name, pa.repeat(pa.scalar(value, schema.arrow.field(name).type), len(rows)))
     return key, how(rows).select(names).cast(arrow)

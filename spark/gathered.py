@@ -105,6 +105,7 @@ class Writer:
         self._place = place
         self._begun = Begun()
         self._waiting: list[pa.Table] = []
+        self._waiting_bytes = 0
         self._files: list[AddAction] = []
 
     @property
@@ -116,7 +117,8 @@ class Writer:
         """Add rows, which have the columns of the table. Raises `OSError`."""
         if rows.num_rows:
             self._waiting.append(rows)
-        if sum(part.nbytes for part in self._waiting) > PART_BYTES:
+            self._waiting_bytes += rows.nbytes
+        if self._waiting_bytes > PART_BYTES:
             self._flush(self._place.delta())
 
     def commit(self, commit: Commit) -> bool:
@@ -133,7 +135,7 @@ class Writer:
             rows = pa.concat_tables(self._waiting).cast(pa.schema(table.schema().to_arrow()))
             parts = by_partition(rows, table.metadata().partition_columns)
             self._files += [_written(self._place, partition, part) for partition, part in parts]
-        self._waiting = []
+        self._waiting, self._waiting_bytes = [], 0
 
 
 def _written(place: Place, partition: Mapping[str, object], rows: pa.Table) -> AddAction:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +14,7 @@ from spark import schemas
 from spark.decoding.sparkplug import ONLINE
 from spark.here.groups import Groups, Numbers, key, numbers
 from spark.here.windows import DAY_US, PLAUSIBLE_FROM_US
-from spark.transforms.health import BATTERY, BIRTH, BOOTS_MAX, DAYS, IN_MS, KEY, RSSI, UPTIME, UPTIME_MAX
+from spark.transforms.health import BATTERY, BIRTH, BOOTS_MAX, DAYS, IN_MS, KEY, RSSI, SUMS, UPTIME, UPTIME_MAX
 from spark.transforms.times import AHEAD_SECONDS_MAX
 
 READING: Final = (
@@ -22,6 +22,7 @@ READING: Final = (
     *("suspect", "time_source", "value"),
 )
 """Columns of readings that days are made of."""
+_BATTERY: Final = ("battery_metric", "battery", "battery_at")
 _TIME: Final = pa.timestamp("us", "UTC")
 _SECOND_US: Final = 1_000_000
 Flags = NDArray[np.bool_]
@@ -30,6 +31,32 @@ Flags = NDArray[np.bool_]
 def days(readings: pa.Table) -> pa.Table:
     """One row per device and day of reception, as table `device_days` has them; see `spark.transforms.health.days`."""
     return _Days(readings.combine_chunks()).table()
+
+
+def combined(days_: pa.Table) -> pa.Table:
+    """Rows of `device_days`, those of one device and day made one, as `spark.transforms.health.FOLD` has it."""
+    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for row in days_.to_pylist():
+        key_ = (*(row[name] for name in KEY), row["event_date"])
+        before = found.get(key_)
+        found[key_] = row if before is None else _both(before, row)
+    return pa.Table.from_pylist(list(found.values()), schemas.DEVICE_DAYS.arrow)
+
+
+def _both(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """`new` is what was read later, of two batteries told of at the same time."""
+    later = old["battery_at"] is None or (new["battery_at"] is not None and new["battery_at"] >= old["battery_at"])
+    one, other = (new, old) if later else (old, new)
+    aheads = [row["ahead_s"] for row in (old, new) if row["ahead_s"] is not None]
+    return {
+        **old,
+        **{name: old[name] + new[name] for name in SUMS},
+        "first_at": min(old["first_at"], new["first_at"]),
+        "last_at": max(old["last_at"], new["last_at"]),
+        **{name: one[name] if one[name] is not None else other[name] for name in _BATTERY},
+        "ahead_s": max(aheads, default=None),
+        "boots": sorted({*old["boots"], *new["boots"]})[:BOOTS_MAX],
+    }
 
 
 class _Days:

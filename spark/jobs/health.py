@@ -25,11 +25,11 @@ HERE_MAX: Final = 4_000_000
 def _take(batch: Batch) -> None:
     parts = batch.here(device_days.READING) if batch.count <= HERE_MAX else None
     if parts is None:
-        days = health.days(batch.aside(batch.rows))
+        batch.fold("device_days", health.days(batch.aside(batch.rows)), health.FOLD)
     else:
         # All at once: a message is counted once, and may be in two parts.
-        days = batch.lake.frame("device_days", device_days.days(pa.concat_tables(parts)))
-    batch.fold("device_days", days, health.FOLD)
+        days = device_days.days(pa.concat_tables(parts))
+        batch.fold_here("device_days", days, device_days.combined, health.FOLD)
 
 
 def _frames(lake: Lake) -> Mapping[str, DataFrame]:

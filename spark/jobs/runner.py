@@ -114,12 +114,12 @@ def one_pass(
     jobs: Sequence[Job],
     report: Callable[[Step], None],
     *,
-    at_once: int = 2,
+    at_once: int = 3,
     before_each: Callable[[], None] = lambda: None,
 ) -> list[Step]:
     """Run `jobs`, each after those whose tables it reads. Returns their steps, in the order of `jobs`.
 
-    `at_once`: jobs that run side by side; two, as most of a small pass is one thread planning. All see the landed
+    `at_once`: jobs that run side by side; three, as most of a small pass is one thread planning. All see the landed
     tables as they are now. A job that fails ends what reads its tables, and nothing else. `report`, and
     `before_each` when a job is about to begin, are called from other threads.
     """
@@ -128,10 +128,14 @@ def one_pass(
     steps: dict[str, Step] = {}
     waiting.prepare()
     with ThreadPoolExecutor(max_workers=at_once, thread_name_prefix="job") as pool:
+        ready: list[str] = []
         running: set[Future[Step]] = set()
         try:
             while waiting.is_active():
-                for name in waiting.get_ready():
+                ready += waiting.get_ready()
+                ready.sort(key=lambda name: _urgency(by_name[name]))
+                while ready and len(running) < at_once:
+                    name = ready.pop()
                     broken = [before for before in catalog.graph(jobs)[name] if steps[before].state != "done"]
                     running.add(pool.submit(_run, pinned, by_name[name], broken, report, before_each))
                 done, running = wait(running, return_when=FIRST_COMPLETED)
@@ -145,6 +149,12 @@ def one_pass(
             pool.shutdown(wait=False, cancel_futures=True)
             raise
     return [steps[job.name] for job in jobs]
+
+
+def _urgency(job: Job) -> tuple[int, bool]:
+    """How many jobs read what this one writes, directly or not; and whether it takes long, as what judges each series
+    does. A pass is over when its longest chain is."""
+    return len(catalog.made_of([job.name])), job.round == "series"
 
 
 def _run(

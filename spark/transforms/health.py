@@ -36,10 +36,10 @@ RSSI: Final = _BEGIN + r"rssi\z"
 BIRTH: Final = "/[ND]BIRTH/"
 """Names under which devices send these, at the end of a metric's path."""
 
-_SUM = ("messages", "suspect", "battery_n", "battery_t", "battery_v", "battery_tt", "battery_tv", "rssi_n", "rssi_sum")
+SUMS = ("messages", "suspect", "battery_n", "battery_t", "battery_v", "battery_tt", "battery_tv", "rssi_n", "rssi_sum")
 _LATER = "new.battery_at >= old.battery_at OR old.battery_at IS NULL"
 FOLD = {
-    **{name: f"old.{name} + new.{name}" for name in _SUM},
+    **{name: f"old.{name} + new.{name}" for name in SUMS},
     "first_at": "least(old.first_at, new.first_at)",
     "last_at": "greatest(old.last_at, new.last_at)",
     **{

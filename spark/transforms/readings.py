@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -58,18 +60,44 @@ def decode(registered: bytes, messages: Sequence[pa.Array]) -> pa.Array:
     decoder = _decoder(registered)
     offsets = [0]
     found: list[Value] = []
-    for body, *rest in zip(*(column.to_pylist() for column in messages), strict=True):
-        if body is None:
-            found.append(Value("", reason=reasons.TOO_LARGE))
-        else:
-            found += decoder.values(Message(body, *rest))
-        offsets.append(len(found))
+    with _no_collection():
+        for body, *rest in zip(*map(_listed, messages), strict=True):
+            if body is None:
+                found.append(Value("", reason=reasons.TOO_LARGE))
+            else:
+                found += decoder.values(Message(body, *rest))
+            offsets.append(len(found))
     # Transposed by slices of one flat list: five times as fast as `zip(*found)`.
     flat = list(chain.from_iterable(found))
     columns = (flat[place :: len(FIELDS)] for place in range(len(FIELDS)))
     arrays = [_array(column, kind) for column, (_, _, kind) in zip(columns, FIELDS, strict=True)]
     structs = pa.StructArray.from_arrays(arrays, names=[name for name, _, _ in FIELDS])
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), structs)
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Python looks for garbage again and again while many objects are made, of which here none refers to another: that
+    is a fifth of the time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _listed(column: pa.Array) -> list[Any]:
+    """As Python's objects; a text that many messages have is one of them, and numbers come at once."""
+    if isinstance(column, pa.ChunkedArray):
+        return list(chain.from_iterable(map(_listed, column.chunks)))
+    if pa.types.is_dictionary(column.type) and not column.null_count:
+        texts = column.dictionary.to_pylist()
+        return [texts[place] for place in column.indices.to_numpy().tolist()]
+    if pa.types.is_integer(column.type) and not column.null_count:
+        return list(column.to_numpy().tolist())
+    return list(column.to_pylist())
 
 
 def _array(column: list[Any], kind: pa.DataType) -> pa.Array:

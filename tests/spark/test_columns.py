@@ -13,8 +13,8 @@ from cloud.place.folder import Folder
 from spark import columns, schemas
 from spark.delta_log import File
 from spark.here.windows import READING
-from tests.spark.here import Row, arrow, reading
 from tests.spark.lakes import START
+from tests.spark.windows import Row, arrow, reading
 
 
 def written(folder: Path, rows: Sequence[Row], groups_of: int) -> File:

@@ -11,6 +11,8 @@ import pytest
 
 from spark import schemas
 from spark.here import device_days
+from spark.tables import Lake
+from spark.transaction import Transaction
 from spark.transforms import health
 from tests.spark.lakes import START, Row, message
 from tests.support.seeds import chosen_seed
@@ -56,6 +58,11 @@ def by_key(days: pa.Table) -> dict[tuple[Any, ...], Row]:
     return known
 
 
+def near(day: Row) -> Row:
+    numbers = {name: value for name, value in day.items() if isinstance(value, float)}
+    return day | {name: pytest.approx(value, rel=1e-9, abs=1e-9) for name, value in numbers.items()}
+
+
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("boots_max", [health.BOOTS_MAX, 2])
@@ -75,6 +82,25 @@ def test_spark_makes_the_same_days(frame: Make, monkeypatch: pytest.MonkeyPatch,
     most = max(len(day["boots"]) for day in ours.values())
     assert most == 2 if boots_max == 2 else most > 2
     assert sum(day["battery_n"] > 0 and day["rssi_n"] > 0 for day in ours.values()) > 10
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+def test_spark_folds_them_the_same_way(lake: Lake, frame: Make) -> None:
+    randoms = random.Random(chosen_seed(SEED))
+    batches = [[reading(randoms, number) for number in range(first, first + 400)] for first in (0, 200, 400)]
+    lake.ensure("device_days")
+    for version, rows in enumerate(batches):
+        lake.fold("device_days", health.days(frame("readings", *rows)), health.FOLD, Transaction("job", version))
+    theirs = by_key(lake.at("device_days").delta().to_pyarrow_table())
+    ours = by_key(device_days.combined(pa.concat_tables(device_days.combined(_days(rows)) for rows in batches)))
+    assert theirs.keys() == ours.keys()
+    for key, day in theirs.items():
+        assert ours[key] == near(day)
+
+
+def _days(rows: list[Row]) -> pa.Table:
+    return device_days.days(arrow(rows))
 
 
 def test_of_no_readings_there_are_no_days() -> None:

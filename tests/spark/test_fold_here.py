@@ -19,8 +19,8 @@ from spark.provenance import Provenance, State
 from spark.tables import Lake
 from spark.transaction import Transaction
 from tests.spark import lakes
-from tests.spark.here import Row, arrow, plain, reading
 from tests.spark.lakes import START, message
+from tests.spark.windows import Row, arrow, plain, reading
 from tests.support import delta_commits
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from spark import schemas
 from spark.here import groups, sketches
 from spark.here.windows import DAY_US, HOUR_US, MINUTE_US, SERIES, combined, of_readings
 from spark.transforms import rollups
-from tests.spark.here import Row, arrow, plain, reading
 from tests.spark.lakes import START
+from tests.spark.windows import Row, arrow, plain, reading
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
