@@ -14,6 +14,7 @@ from tests.bench import (
     crossing,
     figures,
     gold,
+    hour,
     latency,
     many_gateways,
     pace,
@@ -219,6 +220,7 @@ CASES: Final[dict[str, Benchmark]] = {
         rollups.BENCHMARK,
         commits.BENCHMARK,
         gold.BENCHMARK,
+        hour.BENCHMARK,
         many_gateways.BENCHMARK,
     )
 }  # fmt: skip

@@ -1,0 +1,126 @@
+"""How long who looks once has to wait: the first pass of every job over an hour of what the demo's devices send, and
+the report of it, each from the start of its process.
+
+The devices are those of the demo: two gateways, of each four devices that send 25 messages a second, of one value or
+two; one gateway's uplink is down for a third of the hour. The lake has the files a hub leaves, which puts small ones
+together. What the passes make is counted in the end.
+"""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+
+from tests.bench import history
+from tests.bench.comparison import Benchmark, Settings
+from tests.bench.load import LoadFailed, LoadGenerators
+from tests.bench.packages import say
+from tests.bench.result import Result, at_most
+
+GATEWAYS: Final = 2
+KINDS: Final = {"cpu": ("load", "idle"), "env": ("temperature", "humidity"), "disk": (), "net": ("rx", "tx")}
+"""What each of a gateway's devices sends: an object with these values, or a bare one."""
+HERTZ: Final = 25
+SECONDS: Final = 3_600
+CUT: Final = (1_200.0, 2_400.0)
+"""Seconds between which the first gateway's uplink is down."""
+FILES: Final = 16
+START: Final = datetime(2026, 3, 14, 9, tzinfo=UTC)
+PASS_S_MAX: Final = 25.0
+REPORT_S_MAX: Final = 20.0
+_S_US: Final = 1_000_000
+
+
+def write(lake: Path) -> int:
+    """The lake; how many readings there are in it."""
+    devices = [(gateway, kind) for gateway in range(GATEWAYS) for kind in KINDS]
+    randoms = np.random.default_rng(1)
+    for steps in np.array_split(np.arange(SECONDS * HERTZ), FILES):
+        history.append(lake, "telemetry", len(steps) * len(devices), _columns(steps, devices, randoms))
+    return SECONDS * HERTZ * GATEWAYS * sum(max(1, len(values)) for values in KINDS.values())
+
+
+def _columns(steps: Any, devices: Sequence[tuple[int, str]], randoms: np.random.Generator) -> dict[str, Any]:
+    step, device = (each.ravel() for each in np.meshgrid(steps, np.arange(len(devices)), indexing="ij"))
+    sent = int(START.timestamp()) * _S_US + step * (_S_US // HERTZ) + device * 1_000
+    second = (sent / _S_US) % SECONDS
+    gateway = np.array([gateway for gateway, _ in devices])[device]
+    waits = (gateway == 0) & (second >= CUT[0]) & (second < CUT[1])
+    ended = sent + np.where(waits, (CUT[1] - second) * _S_US, 0).astype("int64")
+    kinds = pa.array([kind for _, kind in devices])
+    names = pa.array([f"gateway-{gateway}" for gateway, _ in devices])
+    bodies = pa.chunked_array([_bodies(kind, len(steps), randoms) for _, kind in devices]).combine_chunks()
+    return {
+        "gateway": names.take(pa.array(device)),
+        "address": pc.binary_join_element_wise("plant", kinds, "/").take(pa.array(device)),
+        "device": pc.binary_join_element_wise(names, kinds, "-").take(pa.array(device)),
+        "sequence": step,
+        "lane": pa.array(["live", "backlog"]).take(pa.array(waits.astype("int64"))),
+        "event_time": sent - 4_000,
+        "received_at": sent,
+        "ingested_at": ended + 1_200_000,
+        "body": bodies.take(pa.array(device * len(steps) + step - steps[0])),
+    }
+
+
+def _bodies(kind: str, count: int, randoms: np.random.Generator) -> pa.Array:
+    values = [pa.array(np.round(randoms.normal(60, 5, count), 2)).cast(pa.string()) for _ in KINDS[kind] or ("",)]
+    if not KINDS[kind]:
+        return values[0].cast(pa.binary())
+    parts: list[Any] = []
+    for name, column in zip(KINDS[kind], values, strict=True):
+        parts += [f'{", " if parts else "{"}"{name}": ', column]
+    return pc.binary_join_element_wise(*parts, "}", "").cast(pa.binary())
+
+
+def _taken(*arguments: str) -> float:
+    begun = time.monotonic()
+    done = subprocess.run([sys.executable, "-m", "spark.cli", *arguments], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise LoadFailed(f"{arguments[0]} ended with {done.returncode}: {(done.stderr or done.stdout).strip()[-300:]}")
+    return time.monotonic() - begun
+
+
+def _check(lake: Path, readings: int) -> None:
+    """Raise LoadFailed unless every reading is in the tables, once."""
+    found = {"readings": int(DeltaTable(lake / "readings").count())}
+    for name in ("rollup_1m", "rollup_1h", "rollup_1d"):
+        found[name] = pc.sum(DeltaTable(lake / name).to_pyarrow_table(columns=["count"])["count"]).as_py()
+    if set(found.values()) != {readings}:
+        raise LoadFailed(f"of {readings:,} readings the tables have {found}")
+
+
+def _run(_load: LoadGenerators, settings: Settings) -> list[Result]:
+    passes, reports = [], []
+    with tempfile.TemporaryDirectory(prefix="waypost-bench-", dir=Path.cwd() / "build") as scratch:
+        for number in range(settings.rounds):
+            lake = Path(scratch) / str(number)
+            readings = write(lake)
+            passes.append(_taken("run", "--lake", str(lake)))
+            reports.append(_taken("report", "--lake", str(lake), "--out", str(lake / "report.html")))
+            _check(lake, readings)
+            say(f"  {number + 1}/{settings.rounds}: {passes[-1]:.1f} s, the report {reports[-1]:.1f} s")
+    return [
+        _result("pass", "every job for the first time, over an hour of the demo's data", passes, PASS_S_MAX),
+        _result("report", "the report of it", reports, REPORT_S_MAX),
+    ]
+
+
+def _result(name: str, about: str, seconds: Sequence[float], most: float) -> Result:
+    value = statistics.median(seconds)
+    return Result(f"hour-{name}", about, "s", value, at_most(most, value), details={"rounds": list(seconds)})
+
+
+BENCHMARK: Final = Benchmark("hour", "a first pass over an hour of the demo's data, and its report", 240, _run)
