@@ -36,6 +36,8 @@ PROOF: Final = ("address", "clock_quality")
 MESSAGES_AT_ONCE: Final = 2_000
 """Messages decoded at once: each may have `VALUES_MAX` values, which are Python's objects for that moment, 300 MB of
 them."""
+REJECTS_AT_ONCE: Final = 10_000
+"""Rejects handed over at once: each shows up to 4 KiB of its message."""
 _LAST_LEVEL: Final = re.compile(LAST_LEVEL.replace(r"\z", r"\Z"))
 _SOURCES: Final = pa.array(["device", "gateway", "message"])
 _DEVICE, _GATEWAY, _MESSAGE_ITSELF = range(3)
@@ -64,21 +66,31 @@ def _unique(column: pa.ChunkedArray) -> list[str]:
 
 
 def decoded(messages: pa.Table, registered: Sequence[PayloadSchema] = ()) -> Iterator[Decoded]:
-    """What messages (`MESSAGE`) say, some messages at once."""
+    """What messages (`MESSAGE`) say, some messages at once, and of many rejects some at once."""
     encoded = msgspec.json.encode(list(registered))
     for first in range(0, len(messages), MESSAGES_AT_ONCE):
-        yield _decoded(messages.slice(first, MESSAGES_AT_ONCE), encoded)
+        yield from _decoded(messages.slice(first, MESSAGES_AT_ONCE), encoded)
 
 
-def _decoded(messages: pa.Table, registered: bytes) -> Decoded:
+def _decoded(messages: pa.Table, registered: bytes) -> Iterator[Decoded]:
     body = messages["body"].combine_chunks()
     readable = pc.if_else(pc.less_equal(pc.binary_length(body), BODY_BYTES_MAX), body, pa.scalar(None, body.type))
     others = (messages["address"], messages["content_type"], pa.array(numbers(messages["received_at"])))
     lists = decode(registered, [readable, *others, messages["tenant"]])
+    parents = pc.list_parent_indices(lists)
     leaves = dict(zip((name for name, _, _ in FIELDS), lists.flatten().flatten(), strict=True))
-    values = _Values(messages.take(pc.list_parent_indices(lists)), leaves)
-    good = pc.is_null(leaves["reason"])
-    return Decoded(values.readings().filter(good), values.rejects().filter(pc.invert(good)))
+    # Without its body: what a message may be large by would be there once a value.
+    values = _Values(messages.drop_columns(["body"]).take(parents), leaves)
+    is_good = pc.is_null(leaves["reason"])
+    rejects = values.rejects()
+    yield Decoded(values.readings().filter(is_good), rejects.slice(0, 0))
+    shown = pc.binary_slice(body, 0, REJECT_BODY_BYTES_MAX)
+    rejected = np.flatnonzero(~is_good.to_numpy(zero_copy_only=False))
+    for first in range(0, len(rejected), REJECTS_AT_ONCE):
+        some = pa.array(rejected[first : first + REJECTS_AT_ONCE])
+        column = shown.take(parents.take(some))
+        whole = rejects.take(some).append_column("body", column).select(schemas.REJECT.columns.names)
+        yield Decoded(schemas.READINGS.arrow.empty_table(), whole)
 
 
 class _Values:
@@ -99,15 +111,17 @@ class _Values:
         return self._table(schemas.READINGS, {**said, "replay": none, "event_date": pa.array(days).cast(pa.date32())})
 
     def rejects(self) -> pa.Table:
-        """As table `reject` has those with a reason."""
+        """As table `reject` has those with a reason, but for their bodies."""
         days = (numbers(self._message["ingested_at"]) // DAY_US).astype(np.int32)
-        body = pc.binary_slice(self._message["body"].combine_chunks(), 0, REJECT_BODY_BYTES_MAX)
-        said = {"reason": _texts(self._found["reason"]), "body": body}
-        return self._table(schemas.REJECT, {**said, "ingest_date": pa.array(days).cast(pa.date32())})
+        return self._table(
+            schemas.REJECT,
+            {"reason": _texts(self._found["reason"]), "ingest_date": pa.array(days).cast(pa.date32())},
+        )
 
     def _table(self, table: schemas.Table, said: Mapping[str, pa.Array]) -> pa.Table:
         made = {**self._shown, **said}
-        return pa.table({name: made[name] if name in made else self._message[name] for name in table.columns.names})
+        names = (name for name in table.columns.names if name != "body")
+        return pa.table({name: made[name] if name in made else self._message[name] for name in names})
 
     def _times(self) -> dict[str, pa.Array]:
         """`event_time`, `suspect`, `time_source`, as `spark.transforms.times.with_measured_times` has them."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import cbor2
+import pyarrow as pa
 import pytest
 
 from spark import delta_log, gathered, schemas
@@ -145,6 +146,26 @@ def test_what_spark_knows_more_of_is_left_to_it(lake: Lake, monkeypatch: pytest.
     (step,) = runner.one_pass(lake, catalog.chosen(["readings"]), lambda _: None)
     assert (step.error, made) == (None, [])
     assert len(rows(lake, "readings")) == {"sparkplug": 1, "unknown": 2, "rejected": 2}[kind]
+
+
+def test_a_large_message_is_not_there_once_a_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """50 messages of 200 KiB with 1 000 values each, half of them nulls within lists, would be 10 GB."""
+    monkeypatch.setattr(here, "REJECTS_AT_ONCE", 3_000)
+    values = ", ".join(["1"] * 500 + ['"' + "x" * 300 + '"'] * 500)
+    body = ('{"said": "' + "y" * 40_000 + '", "v": [' + values + "]}").encode()
+    wrong = json.dumps(["\ud800"] * 1_000).encode()
+    session: Any = None
+    lake = Lake(session, tmp_path / "lake")
+    lakes.write(lake.place, "telemetry", [message(n, body=body if n % 2 else wrong) for n in range(50)])
+    files = delta_log.files(lake.at("telemetry").delta())
+    before = pa.total_allocated_bytes()
+    parts = []
+    for part in lake.columns_of("telemetry", files, here.MESSAGE):
+        for found in here.decoded(part):
+            parts.append((len(found.readings), len(found.rejects)))
+            assert pa.total_allocated_bytes() - before < 100_000_000
+    assert [sum(each) for each in zip(*parts, strict=True)] == [25 * 1_001, 25 * 1_000]
+    assert max(rejects for _, rejects in parts) == 3_000
 
 
 def test_many_rows_become_some_files_of_one_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
