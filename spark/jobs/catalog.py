@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from graphlib import TopologicalSorter
 
 from spark.jobs import anomalies, freshness, gaps, health, outages, readings, rollups, slo, throughput
@@ -32,6 +32,12 @@ def graph(jobs: Iterable[Job]) -> dict[str, set[str]]:
             if writer.setdefault(table, job.name) != job.name:
                 raise ValueError(f"table {table} is written by {writer[table]} and by {job.name}")
     return {job.name: {writer[table] for table in job.inputs if table in writer} for job in jobs}
+
+
+def readers(name: str, edges: Mapping[str, set[str]]) -> set[str]:
+    """Jobs that read what job `name` writes, directly or not, in a `graph`."""
+    direct = {job for job, read in edges.items() if name in read}
+    return direct.union(*(readers(job, edges) for job in direct))
 
 
 def in_order(jobs: Sequence[Job]) -> tuple[Job, ...]:

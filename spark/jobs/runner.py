@@ -6,7 +6,7 @@ The runner owns the session and reports progress through a callback; it prints n
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -123,7 +123,8 @@ def one_pass(
     tables as they are now. A job that fails ends what reads its tables, and nothing else. `report`, and
     `before_each` when a job is about to begin, are called from other threads.
     """
-    pinned, waiting = lake.pin(), TopologicalSorter(catalog.graph(jobs))
+    pinned, edges = lake.pin(), catalog.graph(jobs)
+    waiting = TopologicalSorter(edges)
     by_name = {job.name: job for job in jobs}
     steps: dict[str, Step] = {}
     waiting.prepare()
@@ -133,10 +134,10 @@ def one_pass(
         try:
             while waiting.is_active():
                 ready += waiting.get_ready()
-                ready.sort(key=lambda name: _urgency(by_name[name]))
+                ready.sort(key=lambda name: _urgency(by_name[name], edges))
                 while ready and len(running) < at_once:
                     name = ready.pop()
-                    broken = [before for before in catalog.graph(jobs)[name] if steps[before].state != "done"]
+                    broken = [before for before in edges[name] if steps[before].state != "done"]
                     running.add(pool.submit(_run, pinned, by_name[name], broken, report, before_each))
                 done, running = wait(running, return_when=FIRST_COMPLETED)
                 for future in done:
@@ -151,10 +152,10 @@ def one_pass(
     return [steps[job.name] for job in jobs]
 
 
-def _urgency(job: Job) -> tuple[int, bool]:
+def _urgency(job: Job, edges: Mapping[str, set[str]]) -> tuple[int, bool]:
     """How many jobs read what this one writes, directly or not; and whether it takes long, as what judges each series
     does. A pass is over when its longest chain is."""
-    return len(catalog.made_of([job.name])), job.round == "series"
+    return len(catalog.readers(job.name, edges)), job.round == "series"
 
 
 def _run(

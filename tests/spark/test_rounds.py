@@ -36,6 +36,13 @@ def test_every_job_is_in_one_round_after_those_of_it_that_it_reads() -> None:
     assert read_across == {("anomalies", "readings"), ("health", "readings"), ("hours", "readings")}
 
 
+def test_a_pass_begins_with_what_most_is_made_of() -> None:
+    edges = catalog.graph(catalog.JOBS)
+    assert catalog.readers("readings", edges) == {"rollups", "hours", "anomalies", "health"}
+    assert max(catalog.NAMES, key=lambda name: len(catalog.readers(name, edges))) == "readings"
+    assert catalog.readers("anomalies", edges) == set()
+
+
 class _Slow:
     """A step that is not over until it is told, and fails then."""
 
