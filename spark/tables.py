@@ -76,7 +76,7 @@ class Lake:
         self.session = session
         self.place = place_of(lake)
         self._pinned = pinned or {}
-        self._few = few
+        self.few = few
         self.here = here if here is not None else session is not None and is_local(session)
         self.notes: list[str] = []
 
@@ -89,11 +89,11 @@ class Lake:
         for name in schemas.LANDED:
             with suppress(TableUnreadable, delta_log.LogDamaged):
                 pinned[name] = self._latest(name)
-        return Lake(self.session, self.place, pinned, few=self._few, here=self.here)
+        return Lake(self.session, self.place, pinned, few=self.few, here=self.here)
 
     def for_job(self) -> Lake:
         """The same lake through a session whose settings are its own: jobs run side by side and set some."""
-        return Lake(self.session.newSession(), self.place, self._pinned, few=self._few, here=self.here)
+        return Lake(self.session.newSession(), self.place, self._pinned, few=self.few, here=self.here)
 
     def path(self, name: str) -> str:
         """Where table `name` is, there or not, as Spark names it."""
@@ -164,7 +164,7 @@ class Lake:
         found = self.state(name)
         if found is None:
             return self._nothing(name)
-        if self._few:
+        if self.few:
             at = version if version is not None else found.version
             self.check_readable(name, at)
             return self.rows_of(name, delta_log.files(self.opened(name, at)))
@@ -285,7 +285,7 @@ class Lake:
         if applied is not None and applied >= transaction.version:
             return fitted(rows, name)
         empty = not self.rows(name)
-        if empty and self._few and (found := self._gathered(name, rows)) is not None:
+        if empty and self.few and (found := self._gathered(name, rows)) is not None:
             gathered.write(self.at(name), found, gathered.commit(transaction, made_of))
             return self.session.createDataFrame(found, table.columns) if found.num_rows else self._nothing(name)
         partials = fitted(rows, name).localCheckpoint()
@@ -359,7 +359,7 @@ class Lake:
         instead_of: InsteadOf = None,
     ) -> bool:
         """Write `rows`, from this process where they are few; False where `transaction` was applied already."""
-        if self._few and (found := self._gathered(name, rows)) is not None:
+        if self.few and (found := self._gathered(name, rows)) is not None:
             return gathered.write(self.at(name), found, gathered.commit(transaction, made_of, instead_of))
         with self._told_by_settings(made_of):
             replacement = Replacement(self.session, self.path(name), transaction)

@@ -36,6 +36,8 @@ FEW_BYTES_MAX = 32 * 1024 * 1024
 """Up to this much telemetry, some million messages, planning and committing takes longer than the rows do."""
 TINY_BYTES_MAX = 256 * 1024
 """Up to this much telemetry, some thousand messages, compiling a plan takes longer than interpreting it."""
+AT_ONCE, FEW_AT_ONCE = 2, 4
+"""Jobs of a pass that run side by side: of few rows most of each is one thread that plans."""
 LOG = Path("_logs") / "spark.log"
 """In a lake that is a folder."""
 
@@ -114,13 +116,13 @@ def one_pass(
     jobs: Sequence[Job],
     report: Callable[[Step], None],
     *,
-    at_once: int = 3,
+    at_once: int | None = None,
     before_each: Callable[[], None] = lambda: None,
 ) -> list[Step]:
     """Run `jobs`, each after those whose tables it reads. Returns their steps, in the order of `jobs`.
 
-    `at_once`: jobs that run side by side; three, as most of a small pass is one thread planning. All see the landed
-    tables as they are now. A job that fails ends what reads its tables, and nothing else. `report`, and
+    `at_once`: jobs that run side by side, where not as many as there are rows for (`AT_ONCE`, `FEW_AT_ONCE`). All see
+    the landed tables as they are now. A job that fails ends what reads its tables, and nothing else. `report`, and
     `before_each` when a job is about to begin, are called from other threads.
     """
     pinned, edges = lake.pin(), catalog.graph(jobs)
@@ -128,6 +130,7 @@ def one_pass(
     by_name = {job.name: job for job in jobs}
     steps: dict[str, Step] = {}
     waiting.prepare()
+    at_once = at_once or (FEW_AT_ONCE if lake.few else AT_ONCE)
     with ThreadPoolExecutor(max_workers=at_once, thread_name_prefix="job") as pool:
         ready: list[str] = []
         running: set[Future[Step]] = set()
