@@ -30,9 +30,9 @@ from spark.tables import FormatUnknown, Lake, SchemaMismatch
 if TYPE_CHECKING:
     from cloud.place.bucket import Bucket
 
-SMALL_BYTES_MAX = 64 * 1024 * 1024
+SMALL_BYTES_MAX = 128 * 1024 * 1024
 """Up to this much telemetry a pass lasts seconds, and the JVM's second compiler costs more than it gives."""
-FEW_BYTES_MAX = 32 * 1024 * 1024
+FEW_BYTES_MAX = 64 * 1024 * 1024
 """Up to this much telemetry, some million messages, planning and committing takes longer than the rows do."""
 TINY_BYTES_MAX = 256 * 1024
 """Up to this much telemetry, some thousand messages, compiling a plan takes longer than interpreting it."""

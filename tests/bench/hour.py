@@ -1,9 +1,9 @@
 """How long who looks once has to wait: the first pass of every job over an hour of what the demo's devices send, and
 the report of it, each from the start of its process.
 
-The devices are those of the demo: two gateways, of each four devices that send 25 messages a second, of one value or
-two; one gateway's uplink is down for a third of the hour. The lake has the files a hub leaves, which puts small ones
-together. What the passes make is counted in the end.
+The devices are like the demo's: two gateways, of each four devices that send 25 documents a second, with the device's
+name, a number, a time and three or four values; one gateway's uplink is down for a third of the hour. The lake has the
+files a hub leaves, which puts small ones together. What the passes make is counted in the end.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -30,8 +30,15 @@ from tests.bench.packages import say
 from tests.bench.result import Result, at_most
 
 GATEWAYS: Final = 2
-KINDS: Final = {"cpu": ("load", "idle"), "env": ("temperature", "humidity"), "disk": (), "net": ("rx", "tx")}
-"""What each of a gateway's devices sends: an object with these values, or a bare one."""
+KINDS: Final = {
+    "cpu": ("cpu_percent", "core_0_percent", "core_1_percent"),
+    "memory": ("memory_percent", "used_bytes", "available_bytes", "cached_bytes"),
+    "disk": ("read_bytes_per_s", "write_bytes_per_s", "writes_per_s", "disk_percent"),
+    "network": ("sent_bytes_per_s", "received_bytes_per_s", "sent_packets_per_s", "received_packets_per_s"),
+}
+"""What each of a gateway's devices measures."""
+NUMBERS: Final = ("seq", "at")
+"""Which a document has beside these, and the device's name, which is a text."""
 HERTZ: Final = 25
 SECONDS: Final = 3_600
 CUT: Final = (1_200.0, 2_400.0)
@@ -43,13 +50,22 @@ REPORT_S_MAX: Final = 20.0
 _S_US: Final = 1_000_000
 
 
-def write(lake: Path) -> int:
-    """The lake; how many readings there are in it."""
+class Written(NamedTuple):
+    """Readings in a lake, and those of them that are numbers."""
+
+    readings: int
+    numbers: int
+
+
+def write(lake: Path) -> Written:
+    """The lake; what is in it."""
     devices = [(gateway, kind) for gateway in range(GATEWAYS) for kind in KINDS]
     randoms = np.random.default_rng(1)
     for steps in np.array_split(np.arange(SECONDS * HERTZ), FILES):
         history.append(lake, "telemetry", len(steps) * len(devices), _columns(steps, devices, randoms))
-    return SECONDS * HERTZ * GATEWAYS * sum(max(1, len(values)) for values in KINDS.values())
+    messages = SECONDS * HERTZ * len(devices)
+    values = SECONDS * HERTZ * GATEWAYS * sum(map(len, KINDS.values()))
+    return Written(3 * messages + values, len(NUMBERS) * messages + values)
 
 
 def _columns(steps: Any, devices: Sequence[tuple[int, str]], randoms: np.random.Generator) -> dict[str, Any]:
@@ -61,7 +77,8 @@ def _columns(steps: Any, devices: Sequence[tuple[int, str]], randoms: np.random.
     ended = sent + np.where(waits, (CUT[1] - second) * _S_US, 0).astype("int64")
     kinds = pa.array([kind for _, kind in devices])
     names = pa.array([f"gateway-{gateway}" for gateway, _ in devices])
-    bodies = pa.chunked_array([_bodies(kind, len(steps), randoms) for _, kind in devices]).combine_chunks()
+    documents = [_bodies(f"gateway-{gateway}-{kind}", kind, steps, randoms) for gateway, kind in devices]
+    bodies = pa.chunked_array(documents).combine_chunks()
     return {
         "gateway": names.take(pa.array(device)),
         "address": pc.binary_join_element_wise("plant", kinds, "/").take(pa.array(device)),
@@ -75,13 +92,13 @@ def _columns(steps: Any, devices: Sequence[tuple[int, str]], randoms: np.random.
     }
 
 
-def _bodies(kind: str, count: int, randoms: np.random.Generator) -> pa.Array:
-    values = [pa.array(np.round(randoms.normal(60, 5, count), 2)).cast(pa.string()) for _ in KINDS[kind] or ("",)]
-    if not KINDS[kind]:
-        return values[0].cast(pa.binary())
-    parts: list[Any] = []
-    for name, column in zip(KINDS[kind], values, strict=True):
-        parts += [f'{", " if parts else "{"}"{name}": ', column]
+def _bodies(device: str, kind: str, steps: Any, randoms: np.random.Generator) -> pa.Array:
+    at = np.round(START.timestamp() + steps / HERTZ, 6)
+    columns = {"seq": pa.array(steps), "at": pa.array(at)}
+    columns |= {name: pa.array(np.round(randoms.normal(60, 5, len(steps)), 4)) for name in KINDS[kind]}
+    parts: list[Any] = [f'{{"device":"{device}"']
+    for name, column in columns.items():
+        parts += [f',"{name}":', column.cast(pa.string())]
     return pc.binary_join_element_wise(*parts, "}", "").cast(pa.binary())
 
 
@@ -93,13 +110,13 @@ def _taken(*arguments: str) -> float:
     return time.monotonic() - begun
 
 
-def _check(lake: Path, readings: int) -> None:
+def _check(lake: Path, written: Written) -> None:
     """Raise LoadFailed unless every reading is in the tables, once."""
     found = {"readings": int(DeltaTable(lake / "readings").count())}
     for name in ("rollup_1m", "rollup_1h", "rollup_1d"):
         found[name] = pc.sum(DeltaTable(lake / name).to_pyarrow_table(columns=["count"])["count"]).as_py()
-    if set(found.values()) != {readings}:
-        raise LoadFailed(f"of {readings:,} readings the tables have {found}")
+    if any(count != (written.readings if name == "readings" else written.numbers) for name, count in found.items()):
+        raise LoadFailed(f"of {written} the tables have {found}")
 
 
 def _run(_load: LoadGenerators, settings: Settings) -> list[Result]:
@@ -107,10 +124,10 @@ def _run(_load: LoadGenerators, settings: Settings) -> list[Result]:
     with tempfile.TemporaryDirectory(prefix="waypost-bench-", dir=Path.cwd() / "build") as scratch:
         for number in range(settings.rounds):
             lake = Path(scratch) / str(number)
-            readings = write(lake)
+            written = write(lake)
             passes.append(_taken("run", "--lake", str(lake)))
             reports.append(_taken("report", "--lake", str(lake), "--out", str(lake / "report.html")))
-            _check(lake, readings)
+            _check(lake, written)
             say(f"  {number + 1}/{settings.rounds}: {passes[-1]:.1f} s, the report {reports[-1]:.1f} s")
     return [
         _result("pass", "every job for the first time, over an hour of the demo's data", passes, PASS_S_MAX),
