@@ -25,12 +25,13 @@ def read(place: Place, files: Sequence[File], columns: pa.Schema) -> Iterator[pa
     written: its pages are held against their checksums.
     """
     part: list[pa.Table] = []
-    parts = 0
+    parts = size = count = 0
     for rows in (rows for file in files for rows in _row_groups(place, file, columns)):
         part.append(rows)
-        if sum(map(len, part)) >= ROWS or sum(rows.nbytes for rows in part) >= BYTES:
+        count, size = count + len(rows), size + rows.nbytes
+        if count >= ROWS or size >= BYTES:
             yield pa.concat_tables(part)
-            part, parts = [], parts + 1
+            part, parts, size, count = [], parts + 1, 0, 0
     if part or not parts:
         yield pa.concat_tables(part) if part else fitted(columns.empty_table(), columns)
 
