@@ -59,7 +59,7 @@ def _with(there: list[PayloadSchema], pattern: str, tenant: str | None) -> bool:
 
 
 def _append(table: Somewhere, pattern: str, tenant: str | None, document: str | None, now: datetime) -> None:
-    columns = pa.schema(deltalake.Schema.from_json(_TABLE.columns.json()).to_arrow())
+    columns = _TABLE.arrow
     row = {"pattern": pattern, "tenant": tenant, "document": document, "registered_at": now.astimezone(UTC)}
     place, rows = place_of(table), pa.Table.from_pylist([row], schema=columns)
     deltalake.write_deltalake(place.uri, rows, mode="append", storage_options=place.storage_options)

@@ -22,8 +22,7 @@ _BODIES = (b"21.5", b'{"load": 0.5}', b"\xff")
 
 def write_lake(root: Path) -> None:
     """Land three messages under `root`, one of them unreadable, in one commit each."""
-    columns = schemas.TELEMETRY.columns
-    schema = pa.schema(deltalake.Schema.from_json(columns.json()).to_arrow())
+    schema = schemas.TELEMETRY.arrow
     at = datetime.now(UTC)
     for sequence, body in enumerate(_BODIES):
         row: dict[str, object] = dict.fromkeys(("tenant", "gateway", "epoch", "address", "device"), "trial")

@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 
 from spark import schemas
 from spark.decoding.sparkplug import ONLINE
-from spark.here.groups import Groups, Numbers, key, numbers
-from spark.here.windows import DAY_US, PLAUSIBLE_FROM_US
+from spark.here.groups import Groups, Numbers, dictionary, key, numbers
+from spark.here.times import DAY_US, SECOND_US, TIME, dates, is_believable
 from spark.transforms.health import BATTERY, BIRTH, BOOTS_MAX, DAYS, IN_MS, KEY, RSSI, SUMS, UPTIME, UPTIME_MAX
-from spark.transforms.times import AHEAD_SECONDS_MAX
 
 READING: Final = (
     *(*KEY, "address", "epoch", "sequence", "metric", "event_time", "received_at", "ingested_at"),
@@ -23,8 +22,6 @@ READING: Final = (
 )
 """Columns of readings that days are made of."""
 _BATTERY: Final = ("battery_metric", "battery", "battery_at")
-_TIME: Final = pa.timestamp("us", "UTC")
-_SECOND_US: Final = 1_000_000
 Flags = NDArray[np.bool_]
 
 
@@ -62,10 +59,8 @@ def _both(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
 class _Days:
     def __init__(self, rows: pa.Table) -> None:
         self._rows = rows
-        self._at, self._ingested = numbers(rows["event_time"]), numbers(rows["ingested_at"])
-        received = numbers(rows["received_at"])
-        is_believed = (received >= PLAUSIBLE_FROM_US) & (received <= self._ingested + AHEAD_SECONDS_MAX * _SECOND_US)
-        self._received = np.where(is_believed, received, self._ingested)
+        self._at, received, ingested = (numbers(rows[name]) for name in ("event_time", "received_at", "ingested_at"))
+        self._received = np.where(is_believable(received, ingested), received, ingested)
         self._day = self._received // DAY_US
         self._groups = Groups(key(rows, KEY, self._day))
         self._group = self._groups.of_rows()
@@ -75,14 +70,14 @@ class _Days:
         groups = self._groups
         columns = {name: self._rows[name].take(pa.array(groups.first)) for name in KEY} | {
             "messages": pa.array(self._messages()),
-            "first_at": pa.array(groups.least(self._received)).cast(_TIME),
-            "last_at": pa.array(groups.greatest(self._received)).cast(_TIME),
+            "first_at": pa.array(groups.least(self._received)).cast(TIME),
+            "last_at": pa.array(groups.greatest(self._received)).cast(TIME),
             "suspect": pa.array(groups.sum(numbers(self._rows["suspect"]).astype(np.int64))),
             **self._battery(),
             **self._radio(),
             "ahead_s": self._ahead(),
             "boots": self._boots(),
-            "event_date": pa.array(self._day[groups.first].astype(np.int32)).cast(pa.date32()),
+            "event_date": dates(self._day[groups.first]),
         }
         names = schemas.DEVICE_DAYS.columns.names
         return pa.table({name: columns[name] for name in names})
@@ -123,12 +118,12 @@ class _Days:
     def _ahead(self) -> pa.Array:
         """Seconds, of readings with a time of their own."""
         chosen = ~pc.equal(self._rows["time_source"], "gateway").to_numpy()
-        ahead = np.where(chosen, (self._at - self._received) / _SECOND_US, -np.inf)
+        ahead = np.where(chosen, (self._at - self._received) / SECOND_US, -np.inf)
         return pa.array(self._groups.greatest(ahead), mask=self._count(chosen) == 0)
 
     def _boots(self) -> pa.Array:
         """Seconds since 1970, in rising order, each once."""
-        seconds = self._at // _SECOND_US
+        seconds = self._at // SECOND_US
         unit = np.where(self._named(IN_MS), 1_000.0, 1.0)
         with np.errstate(invalid="ignore"):  # a text is no number
             told = self._named(UPTIME) & (self._value >= 0) & (self._value < UPTIME_MAX)
@@ -155,22 +150,16 @@ class _Days:
         """Of each text once, however many rows have it."""
         # As Java reads it: case is that of ASCII.
         searched = re.compile(pattern.replace(r"\z", r"\Z"), re.ASCII)
-        texts = _dictionary(self._rows[column])
+        texts = dictionary(self._rows[column])
         found = np.array([searched.search(text) is not None for text in texts.dictionary.to_pylist()], bool)
         chosen: Flags = found[texts.indices.to_numpy()]
         return chosen
 
     def _order_of_metrics(self) -> Numbers:
         """Whole numbers in the order of the texts, as Spark compares these: by their bytes."""
-        texts = _dictionary(self._rows["metric"])
+        texts = dictionary(self._rows["metric"])
         names = texts.dictionary.to_pylist()
         place = np.empty(len(names), np.int64)
         place[sorted(range(len(names)), key=lambda each: names[each].encode())] = np.arange(len(names))
         order: Numbers = place[texts.indices.to_numpy()]
         return order
-
-
-def _dictionary(column: pa.ChunkedArray) -> pa.DictionaryArray:
-    encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
-    one = encoded.unify_dictionaries().combine_chunks()
-    return one.chunk(0) if isinstance(one, pa.ChunkedArray) else one

@@ -111,11 +111,15 @@ def _both(one: _Whole, other: _Whole) -> _Whole:
 
 def _codes(column: pa.ChunkedArray) -> _Whole:
     """Texts, numbered."""
+    one = dictionary(column)
+    return _Whole(one.indices.to_numpy(zero_copy_only=False).astype(np.int64), max(1, len(one.dictionary)))
+
+
+def dictionary(column: pa.ChunkedArray) -> pa.DictionaryArray:
+    """A column of texts, each of which is there once."""
     encoded = column if pa.types.is_dictionary(column.type) else pc.dictionary_encode(column)
     one = encoded.unify_dictionaries().combine_chunks()
-    if isinstance(one, pa.ChunkedArray):  # of no rows, by some releases
-        one = one.chunk(0)
-    return _Whole(one.indices.to_numpy(zero_copy_only=False).astype(np.int64), max(1, len(one.dictionary)))
+    return one.chunk(0) if isinstance(one, pa.ChunkedArray) else one  # of no rows, by some releases
 
 
 def numbers(column: pa.ChunkedArray) -> Numbers:

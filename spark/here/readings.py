@@ -14,17 +14,15 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from spark import schemas
 from spark.decoding import sparkplug
 from spark.decoding.limits import BODY_BYTES_MAX
 from spark.decoding.schema import PayloadSchema
-from spark.here.groups import Numbers, numbers
-from spark.here.windows import DAY_US, PLAUSIBLE_FROM_US
+from spark.here.groups import numbers
+from spark.here.times import DAY_US, TIME, dates, is_believable, kept_under, latest
 from spark.transforms.clocks import BOUNDED, NOT_GOOD
 from spark.transforms.readings import FIELDS, LAST_LEVEL, REJECT_BODY_BYTES_MAX, decode
-from spark.transforms.times import AHEAD_SECONDS_MAX
 
 MESSAGE: Final = (
     *("tenant", "gateway", "epoch", "address", "sequence", "device", "event_time", "received_at", "ingested_at"),
@@ -41,7 +39,6 @@ REJECTS_AT_ONCE: Final = 10_000
 _LAST_LEVEL: Final = re.compile(LAST_LEVEL.replace(r"\z", r"\Z"))
 _SOURCES: Final = pa.array(["device", "gateway", "message"])
 _DEVICE, _GATEWAY, _MESSAGE_ITSELF = range(3)
-_TIME: Final = pa.timestamp("us", "UTC")
 
 
 class Decoded(NamedTuple):
@@ -104,18 +101,17 @@ class _Values:
     def readings(self) -> pa.Table:
         """As table `readings` has those without a reason."""
         at = numbers(self._shown["event_time"])
-        days = np.where(at >= PLAUSIBLE_FROM_US, at // DAY_US, 0).astype(np.int32)  # as `times.kept_under` has it
         # A text is what it is, however often it is said: who gathers rows goes by what they take.
         said = {"value": self._found["value"], "text": self._found["text"], "unit": _texts(self._found["unit"])}
         none = pa.nulls(len(self._message), pa.int64())
-        return self._table(schemas.READINGS, {**said, "replay": none, "event_date": pa.array(days).cast(pa.date32())})
+        return self._table(schemas.READINGS, {**said, "replay": none, "event_date": kept_under(at)})
 
     def rejects(self) -> pa.Table:
         """As table `reject` has those with a reason, but for their bodies."""
-        days = (numbers(self._message["ingested_at"]) // DAY_US).astype(np.int32)
+        days = dates(numbers(self._message["ingested_at"]) // DAY_US)
         return self._table(
             schemas.REJECT,
-            {"reason": _texts(self._found["reason"]), "ingest_date": pa.array(days).cast(pa.date32())},
+            {"reason": _texts(self._found["reason"]), "ingest_date": days},
         )
 
     def _table(self, table: schemas.Table, said: Mapping[str, pa.Array]) -> pa.Table:
@@ -126,15 +122,14 @@ class _Values:
     def _times(self) -> dict[str, pa.Array]:
         """`event_time`, `suspect`, `time_source`, as `spark.transforms.times.with_measured_times` has them."""
         at, received, ingested = (numbers(self._message[name]) for name in ("event_time", "received_at", "ingested_at"))
-        latest = ingested + AHEAD_SECONDS_MAX * 1_000_000
         is_told = pc.is_valid(self._found["time_us"]).to_numpy(zero_copy_only=False)
         told = pc.fill_null(self._found["time_us"], 0).to_numpy()
-        is_believed = is_told & _is_believable(told, latest)
+        is_believed = is_told & is_believable(told, ingested)
         source = np.where(is_believed, _DEVICE, np.where(at == received, _GATEWAY, _MESSAGE_ITSELF)).astype(np.int32)
         is_bounded = pc.equal(self._message["clock_quality"], BOUNDED).to_numpy()
-        suspect = np.where(is_told, ~is_believed, ~_is_believable(at, latest)) | (is_bounded & (source == _GATEWAY))
+        suspect = np.where(is_told, ~is_believed, ~is_believable(at, ingested)) | (is_bounded & (source == _GATEWAY))
         return {
-            "event_time": pa.array(np.where(is_believed, told, np.minimum(at, latest))).cast(_TIME),
+            "event_time": pa.array(np.where(is_believed, told, np.minimum(at, latest(ingested)))).cast(TIME),
             "suspect": pa.array(suspect),
             "time_source": pa.DictionaryArray.from_arrays(source, _SOURCES),
         }
@@ -152,11 +147,6 @@ class _Values:
         address = _texts(self._message["address"].combine_chunks())
         names = pa.array([_last_level(each) for each in address.dictionary.to_pylist()], pa.string())
         return _texts(pc.if_else(is_bare, names.take(address.indices), metric))
-
-
-def _is_believable(at: Numbers, latest: Numbers) -> NDArray[np.bool_]:
-    found: NDArray[np.bool_] = (at >= PLAUSIBLE_FROM_US) & (at <= latest)
-    return found
 
 
 def _last_level(address: str) -> str:

@@ -16,16 +16,11 @@ import pyarrow.compute as pc
 
 from spark.here import sketches
 from spark.here.groups import Groups, Numbers, key, numbers
-from spark.transforms.times import PLAUSIBLE_FROM
+from spark.here.times import TIME, hour_kept_under, kept_under
 
 SERIES: Final = ("tenant", "gateway", "device", "address", "metric")
 READING: Final = (*SERIES, "event_time", "sequence", "value", "suspect", "ingested_at")
 """Columns of readings that windows are made of."""
-MINUTE_US: Final = 60_000_000
-HOUR_US: Final = 60 * MINUTE_US
-DAY_US: Final = 24 * HOUR_US
-_TIME: Final = pa.timestamp("us", "UTC")
-PLAUSIBLE_FROM_US: Final = int(PLAUSIBLE_FROM.timestamp()) * 1_000_000
 
 
 def of_readings(readings: pa.Table, width_us: int) -> pa.Table:
@@ -95,20 +90,17 @@ def _table(
 ) -> pa.Table:
     found = {name: pa.array(column) for name, column in columns.items()}
     for name in ("last_at", "revised_at"):
-        found[name] = found[name].cast(_TIME)
-    believed = window_start >= PLAUSIBLE_FROM_US  # see `spark.transforms.times.kept_under`
-    days = np.where(believed, window_start // DAY_US, 0).astype(np.int32)
-    hours = np.where(believed, window_start // HOUR_US % 24, 0).astype(np.int32)
+        found[name] = found[name].cast(TIME)
     return pa.table(
         {
             **{name: rows[name].take(groups.first) for name in SERIES},
-            "window_start": pa.array(window_start).cast(_TIME),
+            "window_start": pa.array(window_start).cast(TIME),
             **found,
             "mean": pa.array(columns["sum"] / columns["count"]),
             "p50": pa.array(quantiles[0]),
             "p95": pa.array(quantiles[1]),
             "sketch": made,
-            "event_date": pa.array(days).cast(pa.date32()),
-            "event_hour": pa.array(hours),
+            "event_date": kept_under(window_start),
+            "event_hour": hour_kept_under(window_start),
         }
     )

@@ -17,7 +17,8 @@ from functools import partial
 
 import pyarrow as pa
 
-from spark.here.windows import DAY_US, HOUR_US, MINUTE_US, READING, combined, of_readings
+from spark.here.times import DAY_US, HOUR_US, MINUTE_US
+from spark.here.windows import READING, combined, of_readings
 from spark.jobs.following import Batch, Following
 from spark.jobs.outcome import Job
 from spark.transforms import rollups

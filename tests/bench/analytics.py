@@ -149,7 +149,7 @@ def commits(table: Path, rows: int) -> Iterator[int]:
 
     from spark import schemas  # noqa: PLC0415
 
-    schema = pa.schema(deltalake.Schema.from_json(schemas.READINGS.columns.json()).to_arrow())
+    schema = schemas.READINGS.arrow
     series = GATEWAYS * DEVICES * len(METRICS)
     start_us = int(START.timestamp() * 1_000_000)
     names = {

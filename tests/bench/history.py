@@ -119,7 +119,7 @@ def grow(lake: Path, days: int) -> None:
 def _grow_table(path: Path, days: int) -> None:
     table = deltalake.DeltaTable(path)
     contract = (schemas.LANDED | schemas.DERIVED)[path.name]
-    times = {name for name in contract.keys if pa.types.is_temporal(_arrow(contract).field(name).type)}
+    times = {name for name in contract.keys if pa.types.is_temporal(contract.arrow.field(name).type)}
     rows = table.to_pyarrow_table()
     if contract.keys and not times:  # one row each, whatever the time
         _write(table, contract, _moved(rows, days), "overwrite")
@@ -174,7 +174,7 @@ def append(lake: Path, name: str, count: int, columns: Mapping[str, Any]) -> Non
     """Append `count` rows to a landed table; columns not named are the usual, or null."""
     contract = schemas.LANDED[name]
     whole = _USUAL | {"ingest_date": columns["ingested_at"] // _DAY_US, **columns}
-    schema = _arrow(contract)
+    schema = contract.arrow
     made = []
     for field in schema:
         value = whole.get(field.name)
@@ -193,10 +193,6 @@ def _write(
     table: deltalake.DeltaTable, contract: schemas.Table, rows: pa.Table, mode: Literal["append", "overwrite"]
 ) -> None:
     deltalake.write_deltalake(table, rows, mode=mode, partition_by=list(contract.partition_by))
-
-
-def _arrow(contract: schemas.Table) -> pa.Schema:
-    return pa.schema(deltalake.Schema.from_json(contract.columns.json()).to_arrow())
 
 
 def _each(steps: Iterable[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -108,7 +108,8 @@ def _computed(spark: SparkSession, lake: Path) -> int:
     import pyarrow as pa  # noqa: PLC0415
 
     from spark import delta_log  # noqa: PLC0415
-    from spark.here.windows import MINUTE_US, READING, combined, of_readings  # noqa: PLC0415
+    from spark.here.times import MINUTE_US  # noqa: PLC0415
+    from spark.here.windows import READING, combined, of_readings  # noqa: PLC0415
     from spark.tables import Lake  # noqa: PLC0415
 
     tables = Lake(spark, lake)

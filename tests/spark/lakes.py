@@ -32,7 +32,7 @@ Row = dict[str, Any]
 def write(root: Somewhere, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
     """Append `rows` to landed table `name` in one commit; columns a row does not name are null."""
     table = schemas.LANDED[name]
-    columns = pa.schema(deltalake.Schema.from_json(table.columns.json()).to_arrow())
+    columns = table.arrow
     names = table.columns.names
     data = pa.Table.from_pylist([{name: row.get(name) for name in names} for row in rows], schema=columns)
     place, partitions = place_of(root).at(name), list(table.partition_by)

@@ -57,7 +57,7 @@ def entry(version: int) -> str:
 
 def by_delta_rs(lake: Lake, sequence: int) -> None:
     place = lake.at("reject")
-    columns = pa.schema(deltalake.Schema.from_json(schemas.DERIVED["reject"].columns.json()).to_arrow())
+    columns = schemas.DERIVED["reject"].arrow
     rows = pa.Table.from_pylist([row(sequence)], schema=columns)
     deltalake.write_deltalake(place.uri, rows, mode="append", storage_options=place.storage_options)
 

@@ -12,7 +12,8 @@ import pytest
 from deltalake.exceptions import CommitFailedError
 
 from spark import columns, fold_here
-from spark.here.windows import MINUTE_US, combined, of_readings
+from spark.here.times import MINUTE_US
+from spark.here.windows import combined, of_readings
 from spark.jobs import catalog, runner
 from spark.jobs import rollups as job
 from spark.provenance import Provenance, State

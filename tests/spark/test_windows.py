@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from spark import schemas
 from spark.here import groups, sketches
-from spark.here.windows import DAY_US, HOUR_US, MINUTE_US, SERIES, combined, of_readings
+from spark.here.times import DAY_US, HOUR_US, MINUTE_US
+from spark.here.windows import SERIES, combined, of_readings
 from spark.transforms import rollups
 from tests.spark.lakes import START
 from tests.spark.windows import Row, arrow, plain, reading
