@@ -199,6 +199,14 @@ class Lake:
         arrow = _schema(name).arrow
         return columns.read(self.at(name), files, pa.schema([arrow.field(column) for column in names]))
 
+    def read_here(self, name: str, names: Sequence[str]) -> Iterator[pa.Table]:
+        """Columns of the rows of a table in this process, part by part; see `read`."""
+        found = self.state(name)
+        if found is None:
+            return iter(())
+        self.check_readable(name, found.version)
+        return self.columns_of(name, delta_log.files(self.opened(name, found.version)), names)
+
     def frame(self, name: str, rows: pa.Table) -> DataFrame:
         """Rows of this process, with the columns of a table among theirs, as Spark has them."""
         table = _schema(name)
@@ -246,7 +254,11 @@ class Lake:
         conform_schema(StructType.fromJson(json.loads(table.schema().to_json())), name)
 
     def append(
-        self, name: str, rows: DataFrame | Writer, transaction: Transaction, made_of: Provenance | None = None
+        self,
+        name: str,
+        rows: DataFrame | pa.Table | Writer,
+        transaction: Transaction,
+        made_of: Provenance | None = None,
     ) -> bool:
         """Append `rows`; False where `transaction` was applied already. Raises `Overtaken`, as all that writes."""
         if isinstance(rows, Writer):
@@ -256,7 +268,7 @@ class Lake:
     def overwrite(
         self,
         name: str,
-        rows: DataFrame,
+        rows: DataFrame | pa.Table,
         transaction: Transaction,
         made_of: Provenance | None,
         partition: tuple[str, str] | None = None,
@@ -353,12 +365,14 @@ class Lake:
     def _written(
         self,
         name: str,
-        rows: DataFrame,
+        rows: DataFrame | pa.Table,
         transaction: Transaction,
         made_of: Provenance | None,
         instead_of: InsteadOf = None,
     ) -> bool:
-        """Write `rows`, from this process where they are few; False where `transaction` was applied already."""
+        """Write `rows`, from this process where they are few, or there; False where `transaction` was applied."""
+        if isinstance(rows, pa.Table):
+            return gathered.write(self.at(name), rows, gathered.commit(transaction, made_of, instead_of))
         if self.few and (found := self._gathered(name, rows)) is not None:
             return gathered.write(self.at(name), found, gathered.commit(transaction, made_of, instead_of))
         with self._told_by_settings(made_of):

@@ -62,6 +62,10 @@ class Groups:
         found: Numbers = rows[np.append(starts[1:], len(rows)) - 1]
         return found
 
+    def each(self) -> list[Numbers]:
+        """The numbers of the rows of each group, rising."""
+        return np.split(self._order, self._starts)[1:]
+
     def several(self) -> tuple[Numbers, list[Numbers]]:
         """The groups of more than one row, and the numbers of the rows of each."""
         several = np.flatnonzero(self.counts > 1)

@@ -70,7 +70,7 @@ class Batch:
         marker = self.markers[output]
         return not marker.is_due(output, self.lake.there(output, marker.application))
 
-    def append(self, output: str, rows: DataFrame | Writer, made_of: Provenance | None = None) -> None:
+    def append(self, output: str, rows: DataFrame | pa.Table | Writer, made_of: Provenance | None = None) -> None:
         """Append `rows` to a table, once. `made_of`: what the commit says instead of this batch's."""
         with self._once(output):
             self.lake.append(output, rows, self.markers[output], made_of if made_of is not None else self.made_of)
@@ -90,7 +90,7 @@ class Batch:
             if not self.lake.fold_here(output, rows, combined, marker, self.made_of):
                 self.lake.fold(output, self.lake.frame(output, rows), how, marker, self.made_of)
 
-    def overwrite(self, output: str, rows: DataFrame) -> None:
+    def overwrite(self, output: str, rows: DataFrame | pa.Table) -> None:
         """Put `rows` in place of all of a table, once."""
         with self._once(output):
             self.lake.overwrite(output, rows, self.markers[output], self.made_of)

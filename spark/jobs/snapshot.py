@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from spark import session
 from spark.jobs.outcome import Outcome
 from spark.provenance import Provenance, State
@@ -29,7 +31,7 @@ class Snapshot:
     `inputs`    tables it reads; the first is the one whose rows are counted as read.
     `outputs`   tables it alone writes.
     `revision`  counts changes of the transform that change results.
-    `frames`    the outputs' rows, by table, not yet computed.
+    `frames`    the outputs' rows, by table: of this process, or of Spark's and not yet computed.
     `replaces`  which partition of an output they take the place of, as column and value; all of it unless named.
     `prepare`   what is done to the inputs before, where there is something new.
     """
@@ -38,7 +40,7 @@ class Snapshot:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     revision: int
-    frames: Callable[[Lake], Mapping[str, DataFrame]]
+    frames: Callable[[Lake], Mapping[str, DataFrame] | Mapping[str, pa.Table]]
     replaces: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     prepare: Callable[[Lake], None] = lambda _: None
 

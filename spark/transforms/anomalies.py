@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark import schemas
-from spark.detector import numbering
-from spark.detector.detector import REPORTED, Detector
-from spark.detector.numbering import Numbering
-from spark.detector.state import StateError, dumps, loads
+from spark.detector.series import Stopped, judge
 from spark.transforms.times import kept_under
 
 if TYPE_CHECKING:
@@ -76,39 +69,25 @@ def _judge(series: tuple[pa.Scalar[Any], ...], readings: pa.Table, states_: pa.T
     if not readings.num_rows:
         return _SCHEMA.empty_table()
     names = {name: part.as_py() for name, part in zip(SERIES, series, strict=True)}
-    state, last = _known(names["metric"], states_.to_pylist())
     rows = readings.sort_by([("event_time", "ascending"), ("sequence", "ascending")])
-    timely = rows if last is None else rows.filter(pc.greater_equal(rows["event_time"], last))
-    values, times_s = timely["value"].to_numpy(), timely["event_time"].cast(_TIME).cast(pa.int64()).to_numpy() / 1e6
-    begin = 0
-    if isinstance(state, Numbering):
-        begin = state.take(values.tolist())
-        if begin < len(values):
-            state = Detector()
-    found: list[dict[str, Any]] = []
-    if isinstance(state, Detector):
-        findings = state.judge(times_s[begin:], values[begin:])
-        places = np.flatnonzero(findings.scores >= REPORTED).tolist()
-        reported = timely.take(pa.array([begin + place for place in places], pa.int64())).to_pylist()
-        found = [row | findings[place]._asdict() for row, place in zip(reported, places, strict=True)]
+    found = judge(names["metric"], _us(rows["event_time"]), rows["value"].to_numpy(), _stopped(states_))
+    reported = rows.take(pa.array(found.anomalies, pa.int64())).to_pylist()
+    reported = [row | each._asdict() for row, each in zip(reported, found.anomalies.values(), strict=True)]
     after = {
-        "state": dumps(state),
-        "last_at": timely["event_time"][-1].as_py() if timely.num_rows else last,
-        "judged": timely.num_rows - begin,
-        "late": rows.num_rows - timely.num_rows,
+        "state": found.stopped.state,
+        "last_at": pa.scalar(found.stopped.last_us, _TIME),
+        "judged": found.judged,
+        "late": found.late,
     }
-    return pa.Table.from_pylist([row | names for row in [*found, after]], _SCHEMA)
+    return pa.Table.from_pylist([row | names for row in [*reported, after]], _SCHEMA)
 
 
-def _known(metric: str, states_: Sequence[dict[str, Any]]) -> tuple[Detector | Numbering, datetime | None]:
-    """The state of a series where it stopped; a new one where there is none of this format."""
-    for row in states_:
-        try:
-            return loads(row["state"]), row["last_at"]
-        except StateError:
-            return _new(metric), row["last_at"]
-    return _new(metric), None
+def _stopped(states_: pa.Table) -> Stopped | None:
+    """Where a series stopped, if it is known."""
+    if not states_.num_rows:
+        return None
+    return Stopped(states_["state"][0].as_py(), int(_us(states_["last_at"])[0]))
 
 
-def _new(metric: str) -> Detector | Numbering:
-    return Numbering() if numbering.by_name(metric) else Detector()
+def _us(column: pa.ChunkedArray) -> Any:
+    return column.cast(_TIME).cast(pa.int64()).to_numpy()
