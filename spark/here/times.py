@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +28,30 @@ def is_believable(at: Numbers, ingested: Numbers) -> NDArray[np.bool_]:
     """Whether something can have been then, having landed at `ingested`."""
     found: NDArray[np.bool_] = (at >= _PLAUSIBLE_FROM_US) & (at <= latest(ingested))
     return found
+
+
+class Trusted(NamedTuple):
+    """Times as far as they can be believed, and where they cannot."""
+
+    at: Numbers
+    suspect: NDArray[np.bool_]
+
+
+def trusted(at: Numbers, ingested: Numbers) -> Trusted:
+    """Times clamped to what was possible; see `spark.transforms.times.with_trusted_times`."""
+    return Trusted(np.minimum(at, latest(ingested)), ~is_believable(at, ingested))
+
+
+def trusted_reception(received: Numbers, ingested: Numbers) -> Trusted:
+    """When rows were received; see `spark.transforms.times.with_trusted_reception`."""
+    suspect = ~is_believable(received, ingested)
+    return Trusted(np.where(suspect, ingested, received), suspect)
+
+
+def seconds_between(earlier: Numbers, later: Numbers) -> NDArray[np.float64]:
+    """Seconds from one time to another; never below zero."""
+    seconds: NDArray[np.float64] = np.maximum(later - earlier, 0) / SECOND_US
+    return seconds
 
 
 def kept_under(at: Numbers) -> pa.Array:

@@ -65,7 +65,7 @@ def test_spark_judges_the_same(frame: Make) -> None:
         theirs = folded(theirs, anomalies.states(judged).toArrow().to_pylist())
     assert by_series(ours.to_pylist()) == by_series(theirs)
     assert sorted(found_here, key=repr) == sorted(found_there, key=repr)
-    assert len(found_here) > 5
+    assert found_here
     assert sum(row["late"] for row in theirs) > 50
     assert any(row["judged"] == 0 for row in theirs), "some only number messages"
 
