@@ -199,10 +199,13 @@ def _pass(lake: Place, jobs: list[Job], how: _Passes) -> None:
         display.pass_done(steps, seconds)
         _maintain_by_need(lake, jobs, steps)
 
-    try:
+    def starts() -> None:
         commands.say_stale_archive()
-        with display, turn.taken(lake), runner.opened(lake, options) as opened:
-            display.session_ready()
+        display.starts_spark()
+
+    try:
+        watch = runner.Watch(starts, display.spark_started)
+        with display, turn.taken(lake), runner.opened(lake, options, watch) as opened:
             if how.rebuilds:
                 runner.forget(opened, jobs)
             if how.follow:
@@ -284,7 +287,7 @@ class _Display:
         self._names = names
         self._steps: dict[str, Step] = {}
         self._started: dict[str, float] = {}
-        self._phase = "starting Spark"
+        self._phase = ""
         self._begun = time.monotonic()
         self._console = Console(stderr=True)
         self._live = Live(get_renderable=self._table, console=self._console, refresh_per_second=4, transient=False)
@@ -299,9 +302,13 @@ class _Display:
             self._phase = f"{time.monotonic() - self._begun:.1f} s in all"
             self._live.stop()
 
-    def session_ready(self) -> None:
+    def starts_spark(self) -> None:
+        """A job needs Spark, which takes some seconds to start."""
+        self._phase = "starting Spark"
+
+    def spark_started(self, seconds: float) -> None:
         """Spark is up."""
-        self._phase = f"Spark started in {time.monotonic() - self._begun:.1f} s"
+        self._phase = f"Spark started in {seconds:.1f} s"
         self._line(self._phase)
 
     def show(self, step: Step) -> None:

@@ -255,8 +255,7 @@ def replay(lake: Place, reason: str | None, address: str | None, master: str | N
     settings = {UMASK_SETTING: f"{as_private_as(lake):03o}"}
     options = session.Options(master=master, load=runner.load(lake), settings=settings, log=runner.log_of(lake))
     try:
-        say_stale_archive()
-        with runner.opened(lake, options) as opened:
+        with runner.opened(lake, options, runner.Watch(say_stale_archive)) as opened:
             (step,) = runner.one_pass(opened, [job], lambda _: None)
     except (ConnectorMissing, java.JavaMissing) as error:
         click.echo(f"error: {error}", err=True)

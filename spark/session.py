@@ -12,16 +12,16 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from spark import archive, cluster, java, object_store
 from spark.connector.jar_set import DELTA, S3
 
 if TYPE_CHECKING:
+    from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
     from cloud.place.bucket import Bucket
@@ -147,9 +147,9 @@ def start(name: str, options: Options = Options()) -> SparkSession:
     master, a setting or the cluster is to blame.
     """
     settings = _submitted(options) if cluster.submitted() else _launched(options)
-    from pyspark.sql import SparkSession  # noqa: PLC0415 - half a second that `--help` must not pay
+    from pyspark import SparkConf  # noqa: PLC0415 - half a second that `--help` must not pay
+    from pyspark.sql import SparkSession  # noqa: PLC0415
 
-    builder = SparkSession.builder.appName(name)
     if options.load in _QUICK:
         settings |= _QUICK_SETTINGS
     if options.load == "rounds":
@@ -161,14 +161,13 @@ def start(name: str, options: Options = Options()) -> SparkSession:
     if options.bucket is not None:
         settings |= object_store.COMMITS
     told = {_TOLD: ",".join(options.settings)}
-    for key, value in {**settings, **options.settings, **told}.items():
-        builder = builder.config(key, value)
+    conf = SparkConf().setAppName(name).setAll(list({**settings, **options.settings, **told}.items()))
     # What a job raises is reported by whoever runs the job; the bridge to the JVM would print it a second time.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     written = options.log.stat().st_size if options.log is not None and options.log.exists() else 0
     try:
-        with _standard_error_to(options.log):
-            session: SparkSession = builder.getOrCreate()
+        _begin_jvm(conf, options.log)
+        session: SparkSession = SparkSession.builder.config(conf=conf).getOrCreate()
     except Exception as error:
         why = _reason(error, options.log, written)  # an error of Java's asks Java for its words
         _end_jvm()
@@ -182,6 +181,12 @@ def start(name: str, options: Options = Options()) -> SparkSession:
     return session
 
 
+def may_wait(options: Options) -> bool:
+    """Whether Spark is started when it is needed, on this machine; a cluster, and whatever `spark-submit` has started,
+    is there for all of it."""
+    return not cluster.submitted() and _master(options).startswith("local")
+
+
 def is_local(session: SparkSession) -> bool:
     """Whether all that it runs is run on this machine."""
     return session.sparkContext.getConf().get("spark.master", "local").startswith("local")
@@ -192,7 +197,7 @@ def _launched(options: Options) -> dict[str, str]:
     client = S3.paths() if options.bucket is not None else []
     connector = DELTA.paths()
     home = java.find()
-    master = options.master or os.environ.get("WAYPOST_SPARK_MASTER") or _here(options)
+    master = _master(options)
     os.environ["JAVA_HOME"] = str(home.home)
     settings = {
         "spark.master": master,
@@ -209,6 +214,11 @@ def _launched(options: Options) -> dict[str, str]:
     # Not on the class path: a class archive fits one only.
     here = _local_settings() | (_FOLDER_SETTINGS if options.bucket is None else {})
     return {**settings, **here, "spark.jars": ",".join(map(str, client)), **_SETTINGS}
+
+
+def _master(options: Options) -> str:
+    told = options.settings.get("spark.master") or options.master or os.environ.get("WAYPOST_SPARK_MASTER")
+    return told or _here(options)
 
 
 def _here(options: Options) -> str:
@@ -295,22 +305,21 @@ def _end_jvm() -> None:
     process.wait(timeout=STOP_SECONDS_MAX)
 
 
-@contextmanager
-def _standard_error_to(log: Path | None) -> Iterator[None]:
-    """What is started meanwhile inherits `log` as its standard error; Spark offers no other way to choose it."""
+def _begin_jvm(conf: SparkConf, log: Path | None) -> None:
+    """Start the JVM, with `log` as its standard error and its workers': not this process's own, to which others write
+    meanwhile."""
+    from pyspark import SparkContext  # noqa: PLC0415
+    from pyspark.java_gateway import launch_gateway  # noqa: PLC0415
+
+    if SparkContext._gateway is not None:
+        return
+    begin: Callable[..., Any] = launch_gateway
     if log is None:
-        yield
+        SparkContext._ensure_initialized(gateway=begin(conf), conf=conf)
         return
     log.parent.mkdir(parents=True, exist_ok=True)
-    sys.stderr.flush()
-    kept = os.dup(2)
-    try:
-        with log.open("ab") as file:
-            os.dup2(file.fileno(), 2)
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
+    with log.open("ab") as file:
+        SparkContext._ensure_initialized(gateway=begin(conf, {"stderr": file}), conf=conf)
 
 
 def _choose_python(program: str) -> None:

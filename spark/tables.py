@@ -25,13 +25,13 @@ from pyspark.sql import functions as F  # noqa: N812 - the name every Spark text
 from pyspark.sql.types import StructType
 
 from cloud.place.place import Place, Somewhere, place_of
-from spark import columns, delta_log, fold_here, folding, gathered, remedy, schemas, soundness
+from spark import columns, delta_log, fold_here, folding, gathered, remedy, schemas, session, soundness
+from spark.driver import Driver
 from spark.fold_here import Combined
 from spark.gathered import InsteadOf, Writer
 from spark.provenance import Provenance, State, state_of, versions
 from spark.remedy import TableUnreadable
 from spark.replacement import Replacement
-from spark.session import is_local
 from spark.transaction import ROWS, There, Transaction
 
 if TYPE_CHECKING:
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 _NOTING = threading.Lock()
 """Jobs run side by side, and one of them makes the table of notes."""
+_POOL = "default"
+"""Spark's name for the pool of whoever has chosen none."""
 _CHOSEN = "waypost_chosen"
 """The view that a removal reads its rows by; each job's session has its own."""
 _USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
@@ -57,7 +59,7 @@ class FormatUnknown(RuntimeError):
 
 
 class Lake:
-    """The tables of one lake, through one session.
+    """The tables of one lake, through one session of Spark, if it is asked for.
 
     `few`: what there is are few rows, which are read file by file and written from this process (`spark.gathered`).
     `here`: Spark has no other machine than this one, so what is done without it is done where it would be.
@@ -66,19 +68,47 @@ class Lake:
 
     def __init__(
         self,
-        session: SparkSession,
+        spark: SparkSession | Driver | None,
         lake: Somewhere,
         pinned: Mapping[str, State | None] | None = None,
         *,
         few: bool = False,
         here: bool | None = None,
+        pool: str | None = None,
     ) -> None:
-        self.session = session
+        """`pool`: where what Spark does for a job waits its turn; a lake with one has a session of its own."""
+        self.driver = spark if isinstance(spark, Driver) else Driver.running(spark) if spark else Driver.none()
         self.place = place_of(lake)
         self._pinned = pinned or {}
         self.few = few
-        self.here = here if here is not None else session is not None and is_local(session)
+        self.here = here if here is not None else self.driver.here
         self.notes: list[str] = []
+        self._pool = pool
+        self._session: SparkSession | None = None
+        self._fits_few: bool | None = None
+
+    @property
+    def session(self) -> SparkSession:
+        """Spark's, which is started for the first who asks. Raises what `session.start` raises."""
+        if self._session is None:
+            self._session = self._begun(self.driver.session())
+        return self._session
+
+    def _begun(self, started: SparkSession) -> SparkSession:
+        if self._pool is None:
+            return started
+        # Tasks of each round get their share of the cores, however many another one has.
+        started.sparkContext.setLocalProperty("spark.scheduler.pool", self._pool)
+        own = started.newSession()
+        if self._fits_few is not None:
+            session.fit(own, few=self._fits_few)
+        return own
+
+    def fit(self, *, few: bool) -> None:
+        """Set up the session of a job for a batch of few rows, or of more; see `session.fit`."""
+        self._fits_few = few
+        if self._session is not None:
+            session.fit(self._session, few=few)
 
     def pin(self) -> Lake:
         """The same lake, in which the landed tables stay what they are now however much lands.
@@ -89,11 +119,12 @@ class Lake:
         for name in schemas.LANDED:
             with suppress(TableUnreadable, delta_log.LogDamaged):
                 pinned[name] = self._latest(name)
-        return Lake(self.session, self.place, pinned, few=self.few, here=self.here)
+        return Lake(self.driver, self.place, pinned, few=self.few, here=self.here)
 
-    def for_job(self) -> Lake:
-        """The same lake through a session whose settings are its own: jobs run side by side and set some."""
-        return Lake(self.session.newSession(), self.place, self._pinned, few=self.few, here=self.here)
+    def for_job(self, pool: str = _POOL) -> Lake:
+        """The same lake through a session whose settings are its own: jobs run side by side and set some. It is for
+        one thread, whose tasks wait their turn in this pool."""
+        return Lake(self.driver, self.place, self._pinned, few=self.few, here=self.here, pool=pool)
 
     def path(self, name: str) -> str:
         """Where table `name` is, there or not, as Spark names it."""

@@ -148,7 +148,7 @@ class Following:
             made_of = self._made_of(lake, source, span)
             taken, end = end, span.end.marker()
             markers = {name: Transaction(application, end, taken, state.id) for name, state in before.items()}
-            session.fit(lake.session, few=span.rows <= self.few_rows)
+            lake.fit(few=span.rows <= self.few_rows)
             for files in damage.attempts(span):
                 with damage.noticed(files):
                     self.take(Batch(lake, self.source, files, span.rows, made_of, markers))

@@ -76,7 +76,7 @@ def follow(lake: Lake, jobs: Sequence[Job], how: Following) -> list[Step]:
         # Given up, or interrupted: threads end when Spark gives up what they wait for, which every job can stand.
         over.set()
         keeps_up.set()
-        lake.session.sparkContext.cancelAllJobs()
+        lake.driver.cancel()
         pool.shutdown(wait=False, cancel_futures=True)
 
 

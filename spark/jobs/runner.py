@@ -21,6 +21,7 @@ from cloud.place.folder import Folder
 from cloud.place.place import Place, Somewhere, place_of
 from spark import conflict, remedy, schemas, session, verification
 from spark.delta_log import LogDamaged
+from spark.driver import Driver
 from spark.jobs import catalog, stamps
 from spark.jobs.outcome import Job
 from spark.jobs.progress import SourceLost
@@ -28,6 +29,8 @@ from spark.remedy import TableUnreadable
 from spark.tables import FormatUnknown, Lake, SchemaMismatch
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from cloud.place.bucket import Bucket
 
 SMALL_BYTES_MAX = 128 * 1024 * 1024
@@ -60,15 +63,36 @@ class Step:
     notes: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """Who is told when Spark is started: before, and how many seconds it took."""
+
+    starts: Callable[[], None] = lambda: None
+    started: Callable[[float], None] = lambda _: None
+
+
 @contextmanager
-def opened(lake: Somewhere, options: session.Options) -> Iterator[Lake]:
-    """The lake through a session of its own, which is gone with its JVM afterwards."""
+def opened(lake: Somewhere, options: session.Options, watch: Watch = Watch()) -> Iterator[Lake]:
+    """The lake through a session of its own, which is gone with its JVM afterwards.
+
+    On one machine that is started by the first job that needs it; else at once, and this raises what `session.start`
+    raises.
+    """
     place = place_of(lake)
-    started = session.start("waypost-analytics", replace(options, bucket=_bucket(place)))
+    options = replace(options, bucket=_bucket(place))
+
+    def start() -> SparkSession:
+        watch.starts()
+        begun = time.monotonic()
+        started = session.start("waypost-analytics", options)
+        watch.started(time.monotonic() - begun)
+        return started
+
+    driver = Driver(start, here=True) if session.may_wait(options) else Driver.running(start())
     try:
-        yield Lake(started, place, few=options.few)
+        yield Lake(driver, place, few=options.few)
     finally:
-        session.stop(started)
+        driver.stop()
 
 
 def _bucket(place: Place) -> Bucket | None:
@@ -123,7 +147,8 @@ def one_pass(
 
     `at_once`: jobs that run side by side, where not as many as there are rows for (`AT_ONCE`, `FEW_AT_ONCE`). All see
     the landed tables as they are now. A job that fails ends what reads its tables, and nothing else. `report`, and
-    `before_each` when a job is about to begin, are called from other threads.
+    `before_each` when a job is about to begin, are called from other threads. Raises what starting Spark raised where a
+    job needed it, once the others have ended.
     """
     pinned, edges = lake.pin(), catalog.graph(jobs)
     waiting = TopologicalSorter(edges)
@@ -149,9 +174,11 @@ def one_pass(
                     waiting.done(step.job)
         except BaseException:
             # Interrupted: the threads end when Spark gives up what they wait for, which every job can stand.
-            lake.session.sparkContext.cancelAllJobs()
+            lake.driver.cancel()
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+    if lake.driver.error is not None:
+        raise lake.driver.error
     return [steps[job.name] for job in jobs]
 
 
@@ -173,9 +200,7 @@ def _run(
     else:
         before()
         report(Step(job.name, "running"))
-        # Tasks of each round get their share of the cores, however many another one has.
-        lake.session.sparkContext.setLocalProperty("spark.scheduler.pool", job.round)
-        step = _done(lake, job)
+        step = _done(lake.for_job(job.round), job)
     report(step)
     return step
 
@@ -183,12 +208,13 @@ def _run(
 def _done(lake: Lake, job: Job) -> Step:
     started = time.monotonic()
     try:
-        lake = lake.for_job()
         outcome = job.run(lake)
     except INTEGRITY_ERRORS as error:
         return Step(job.name, "failed", seconds=time.monotonic() - started, error=str(error), integrity=True)
     except Exception as error:
         seconds = time.monotonic() - started
+        if error is lake.driver.error:
+            return Step(job.name, "failed", seconds=seconds, error=str(error))
         if isinstance(error, conflict.Overtaken) or conflict.is_conflict(error):
             overtaken = error if isinstance(error, conflict.Overtaken) else conflict.Overtaken()
             return Step(job.name, "failed", seconds=seconds, error=str(overtaken))

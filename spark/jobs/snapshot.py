@@ -51,7 +51,7 @@ class Snapshot:
         stale = [name for name in self.outputs if _older(lake.transaction_version(name, mark.application), mark)]
         if not stale or lake.state(self.inputs[0]) is None:
             return Outcome(0, 0)
-        session.fit(lake.session, few=sum(map(lake.rows, self.inputs)) <= session.FEW_ROWS_MAX)
+        lake.fit(few=sum(map(lake.rows, self.inputs)) <= session.FEW_ROWS_MAX)
         self.prepare(lake)
         mark, frames = self._mark(lake), self.frames(lake)
         provenance = self._made_of(lake)

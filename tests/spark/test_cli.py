@@ -7,18 +7,22 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import deltalake
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
-from spark import archive, cli
+from spark import archive, cli, session
 from spark.cli import analytics
 from spark.jobs import runner, turn
 from spark.jobs.runner import Step
 from tests.spark import gold, lakes
 from tests.spark.lakes import message
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).parents[2]
 
@@ -26,6 +30,16 @@ ROOT = Path(__file__).parents[2]
 def invoke(*arguments: object) -> tuple[int, str]:
     result = CliRunner().invoke(analytics, [str(argument) for argument in arguments])
     return result.exit_code, result.output
+
+
+def needing_spark(root: Path) -> Path:
+    """A lake with a message that this process leaves to Spark."""
+    lakes.write(root, "telemetry", [message(0, address="spBv1.0/plant/NDATA/press")])
+    return root
+
+
+def starts_not(*_: object) -> SparkSession:
+    raise session.NotStarted("Spark did not start: no memory")
 
 
 @pytest.fixture
@@ -83,11 +97,26 @@ class TestUsage:
         with turn.taken(lake):
             pass
 
-    def test_a_stale_class_archive_is_said_once(self, lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_stale_class_archive_is_said_once(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(archive, "notice", lambda home: f"made before {home.major}, make it anew")
-        with turn.taken(lake):  # so that no pass begins
-            _, output = invoke("run", "--lake", lake)
+        monkeypatch.setattr(session, "start", starts_not)
+        _, output = invoke("run", "--lake", needing_spark(tmp_path))
         assert output.count("note: made before ") == 1
+
+    def test_a_start_that_fails_is_said_once_and_jobs_that_need_none_are_done(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        starts: list[int] = []
+
+        def start(*_: object) -> SparkSession:
+            starts.append(1)
+            return starts_not()
+
+        monkeypatch.setattr(session, "start", start)
+        code, output = invoke("run", "--lake", needing_spark(tmp_path))
+        assert (code, len(starts), output.count("error: Spark did not start: no memory")) == (1, 1, 1)
+        assert "readings    failed" in output
+        assert "outages     done" in output
 
     def test_bad_facts(self, lake: Path, tmp_path: Path) -> None:
         (tmp_path / "facts.json").write_text("[]")
@@ -262,7 +291,8 @@ class TestUsage:
         assert "is not this user's to write" in done.stderr
         assert "Traceback" not in done.stderr
 
-    def test_set_up_that_was_never_run(self, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_set_up_that_was_never_run(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        lake = needing_spark(tmp_path / "lake")
         monkeypatch.setattr(sys, "prefix", str(tmp_path))
         code, output = invoke("run", "--lake", lake)
         assert code == 2

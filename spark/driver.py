@@ -1,0 +1,83 @@
+"""Spark of this process: started when somebody asks for it, once, and stopped with all that runs in it.
+
+On one machine most passes never ask: what they have to do is done in this process (`spark.here`). A JVM takes seconds
+to start, the better part of a gigabyte, and longer for its first plans than small tables take to read.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from spark import session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def _stopped() -> SparkSession:
+    """For jobs of a pass that was interrupted, whose threads come to ask."""
+    raise RuntimeError("the pass was stopped")
+
+
+class Driver:
+    """Spark's driver, running or not.
+
+    `here`: it has no other machine than this one.
+    """
+
+    def __init__(self, start: Callable[[], SparkSession], *, here: bool) -> None:
+        """`start`: starts it; called once at most, whether it can or raises."""
+        self.here = here
+        self._start = start
+        self._lock = threading.Lock()
+        self._session: SparkSession | None = None
+        self._error: Exception | None = None
+
+    @classmethod
+    def running(cls, started: SparkSession) -> Driver:
+        """One that is running."""
+        driver = cls(lambda: started, here=session.is_local(started))
+        driver._session = started
+        return driver
+
+    @classmethod
+    def none(cls) -> Driver:
+        """For whoever asks what needs none."""
+
+        def start() -> SparkSession:
+            raise RuntimeError("this lake was opened without Spark")
+
+        return cls(start, here=False)
+
+    @property
+    def error(self) -> Exception | None:
+        """What starting it raised."""
+        return self._error
+
+    def session(self) -> SparkSession:
+        """Its session. Raises what starting it raised, each time."""
+        with self._lock:
+            if self._error is not None:
+                raise self._error
+            if self._session is None:
+                try:
+                    self._session = self._start()
+                except Exception as error:
+                    self._error = error
+                    raise
+            return self._session
+
+    def cancel(self) -> None:
+        """Give up what it is at."""
+        if self._session is not None:
+            self._session.sparkContext.cancelAllJobs()
+
+    def stop(self) -> None:
+        """End it, if it was started."""
+        with self._lock:
+            if self._session is not None:
+                session.stop(self._session)
+                self._session = None
+            self._start = _stopped
