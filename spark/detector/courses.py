@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 
 from spark.detector.history import Windows
 from spark.detector.limits import (
@@ -16,7 +15,7 @@ from spark.detector.limits import (
     INTERVAL_VALUES,
     STRIDE_VALUES_MAX,
 )
-from spark.detector.running import Numbers
+from spark.detector.running import Numbers, middle, windows_of
 
 
 class Courses:
@@ -70,9 +69,9 @@ class Courses:
         """Forget points of courses that are not compared any more; the rest says what is usual."""
         self._line = line = self._line[-(self._kept + self._newest + self._before) :]
         if len(line):
-            middle = float(np.median(line))
-            far = np.abs(line - middle)
-            self._scale(middle, float(np.median(far)) or float(far.mean()))
+            origin = middle(line)
+            far = np.abs(line - origin)
+            self._scale(origin, middle(far) or float(far.mean()))
 
     def _scale(self, origin: float, usual: float) -> None:
         self._origin, self._unit = origin, (usual or 1.0) / COURSE_STEPS_USUAL
@@ -88,7 +87,7 @@ class Courses:
         found = np.zeros(len(steps) - known)
         if len(steps) <= self._before + self._newest + 1:
             return found
-        courses = np.ascontiguousarray(sliding_window_view(steps, self._before + 1)[:, :: self._ratio])
+        courses = np.ascontiguousarray(windows_of(steps, self._points, self._ratio))
         squares = np.einsum("ij,ij->i", courses, courses)
         begin = max(known - self._before, self._newest + 1)
         # So many rows are compared with as many courses more than are kept.

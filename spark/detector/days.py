@@ -93,7 +93,10 @@ class DayMeans:
         known_slots, known = known_slots[newest], known[newest]
         kept = known_slots > slots[-1] - SLOTS * DAYS
         self._slots, self._values = known_slots[kept], known[kept]
-        return [self._nearest(known_slots, known, slots - SLOTS * days) for days in days_ago]
+        opens = np.flatnonzero(np.append(True, slots[1:] != slots[:-1]))  # many values may come in one slot
+        wanted = slots[opens] - SLOTS * np.array(days_ago)[:, None]
+        found = self._nearest(known_slots, known, wanted.ravel()).reshape(wanted.shape)
+        return list(np.repeat(found, np.diff(opens, append=len(slots)), axis=1))
 
     def _nearest(self, known_slots: Slots, known: Numbers, wanted: Slots) -> Numbers:
         first = np.searchsorted(known_slots, wanted - SLOT_SEARCH)

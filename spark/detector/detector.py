@@ -31,7 +31,7 @@ from spark.detector.limits import (
     WARM_UP_VALUES,
 )
 from spark.detector.measures import DAYS_AGO, Stretch, UnusualValue, families
-from spark.detector.running import Numbers, Records, RunningMean
+from spark.detector.running import Numbers, Records, RunningMean, added_up
 
 Places = NDArray[np.int64]
 
@@ -136,8 +136,7 @@ class Detector:
         expected = np.full(len(values), np.nan)
         for rule, (family, records) in enumerate(zip(self._families, self._records, strict=True)):
             measured = family.measure(stretch)
-            # As a running sum, which adds in the same order whatever the shape.
-            of_family = np.cumsum(records.votes(measured.amounts, count, self._memory), axis=0)[-1]
+            of_family = added_up(records.votes(measured.amounts, count, self._memory))
             votes += of_family
             share = of_family / family.count
             larger = share > largest

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 
 from spark.detector.limits import BLOCK_VALUES, HISTORY_VALUES
-from spark.detector.running import Numbers, summed
+from spark.detector.running import Numbers, summed, windows_of
 
 
 class History:
@@ -56,7 +55,7 @@ class Windows:
         """The `size` values before each, a row each; infinities of either sign stand for those that there are not."""
         absent = max(0, size - (len(self._values) - self.rows))
         filled = np.concatenate((np.resize((np.inf, -np.inf), size)[size - absent :], self._values[:-1]))
-        return np.asarray(sliding_window_view(filled, size)[-self.rows :])
+        return windows_of(filled, size)[-self.rows :]
 
     def _mean(self, sums: Numbers, size: int, back: int) -> Numbers:
         rows, first = self.rows, len(sums) - self.rows - back

@@ -7,6 +7,7 @@ and powers are those of the place in the block.
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import Final
 
 import numpy as np
@@ -94,10 +95,36 @@ class Records:
         highest = np.maximum.accumulate(np.concatenate((self._highest, amounts / shares), axis=1), axis=1)
         self._highest = highest[:, -1:] * (shares[-1] if place == BLOCK_VALUES else 1.0)
         records = highest[:, :-1] * shares
-        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            times = amounts / records
-            votes = np.minimum((times - 1) / MARGIN, 1.0) + np.minimum(np.log2(times), 1.0)
-        return np.where(amounts > records, np.where(records > 0, votes, 1.0), 0.0)
+        votes = np.zeros(amounts.shape)
+        broken = np.nonzero(amounts > records)  # few are, as a rule
+        votes[broken] = _votes(amounts[broken], records[broken])
+        return votes
+
+
+def _votes(amounts: Numbers, records: Numbers) -> Numbers:
+    """Of amounts that exceed their records."""
+    with np.errstate(divide="ignore", over="ignore"):
+        times = amounts / records
+        votes = np.minimum((times - 1) / MARGIN, 1.0) + np.minimum(np.log2(times), 1.0)
+    return np.where(records > 0, votes, 1.0)
+
+
+def added_up(rows: Numbers) -> Numbers:
+    """The sum of some rows, column by column: in their order, whatever the shape."""
+    return reduce(np.add, rows)
+
+
+def middle(values: Numbers) -> float:
+    """The median of values, of which there is one at least."""
+    ordered = np.sort(values)
+    return float((ordered[(len(values) - 1) // 2] + ordered[len(values) // 2]) / 2)
+
+
+def windows_of(values: Numbers, size: int, step: int = 1) -> Numbers:
+    """A row for each window of `size` values that are `step` places apart; nothing is copied."""
+    width = values.itemsize
+    rows = len(values) - (size - 1) * step
+    return np.ndarray((rows, size), values.dtype, values, strides=(width, step * width))
 
 
 def summed(before: float, values: Numbers) -> Numbers:
