@@ -111,8 +111,8 @@ class Committer:
         self._gather_until = self._last_put_s = 0.0
         self._begun_s = -math.inf
         """When the last turn with fresh batches began: a trickle has one in twice the time batches are gathered."""
-        self._was_bulk = False
-        """That turn had bulk to land: what comes next may be the end of it, and nothing is to follow."""
+        self._was_backlog = False
+        """That turn had much of backlogs to land: what comes next may be the end of one, and nothing is to follow."""
         self._urgent = False
         self._failing: Fault | None = None
         self._landed_s = 0.0
@@ -265,11 +265,12 @@ class Committer:
         return max(min(dues), self._retry_at) if dues else None
 
     def _gathered_s(self) -> float:
-        """When the batches have waited for company long enough: by time, by size, or bulk, its end, and then quiet."""
+        """When the batches have waited for company long enough: by time, by size, or by quiet, with much of backlogs
+        or the end of one."""
         queue = self._queue
         if queue.fresh_bytes >= LANDING_BYTES_MAX or queue.fresh_rows >= LANDING_ROWS_MAX:
             return 0.0
-        if self._was_bulk or queue.fresh_bytes >= QUIET_BYTES_MIN:
+        if self._was_backlog or queue.backlog_bytes >= QUIET_BYTES_MIN:
             return min(self._gather_until, self._last_put_s + QUIET_MS / 1_000)
         return self._gather_until
 
@@ -292,7 +293,7 @@ class Committer:
             self._schedule()
             return
         if self._queue.fresh_rows:
-            self._begun_s, self._was_bulk = now, self._queue.fresh_bytes >= QUIET_BYTES_MIN
+            self._begun_s, self._was_backlog = now, self._queue.backlog_bytes >= QUIET_BYTES_MIN
         self._under_way = group = self._take(now)
         self._took_all = self._closing is not None and not (self._queue.fresh or self._queue.held)
         self._urgent = False

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from bridge.lane import Lane
 from cloud.lake.landing import Landed, LedgerRange, Unreadable
 from cloud.lake.limits import LEDGER_PART_RANGES, LEDGER_RANGE_BYTES, STATEMENT_BYTES
 from cloud.lake.rows import ReceivedBatch
@@ -98,6 +99,8 @@ class Entry:
     """What it costs while it waits."""
     landing_bytes: int = 0
     """What it costs while it lands."""
+    backlog_bytes: int = 0
+    """What of `bytes` a gateway had kept while it could not send."""
     rows: int = 0
     verdict: Verdict | None = None
     """Set by the landing's thread; None: it could not be landed."""
@@ -113,6 +116,7 @@ class Entry:
         if isinstance(self.content, ReceivedBatch):
             batch = self.content.batch
             self.bytes, self.landing_bytes, self.rows = batch.size, batch.expanded, len(batch)
+            self.backlog_bytes = self.bytes if batch.lane is Lane.BACKLOG else 0
         elif isinstance(self.content, Unreadable):
             self.bytes = self.landing_bytes = len(self.content.content)
         elif isinstance(self.content, LedgerDocument):

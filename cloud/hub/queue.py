@@ -26,6 +26,8 @@ class EntryQueue:
         """By gateway, in the order they came; no list is empty."""
         self.held: list[Entry] = []
         self.fresh_bytes = self.fresh_rows = self.held_bytes = self.held_rows = 0
+        self.backlog_bytes = 0
+        """Of what is fresh: what gateways had kept while they could not send."""
         self.held_due_s = 0.0
         """When the first of the held ones is to be tried."""
         self._had_s: dict[Key, float] = {}
@@ -56,15 +58,13 @@ class EntryQueue:
     def put(self, entry: Entry) -> None:
         """Behind everything else of its gateway."""
         self.fresh.setdefault(entry.session.key, []).append(entry)
-        self.fresh_bytes += entry.bytes
-        self.fresh_rows += entry.rows
+        self._count([entry])
 
     def put_first(self, entries: Sequence[Entry]) -> None:
         """They were taken, and there was no time for them: before everything else of their gateways."""
         for entry in reversed(entries):
             self.fresh.setdefault(entry.session.key, []).insert(0, entry)
-            self.fresh_bytes += entry.bytes
-            self.fresh_rows += entry.rows
+        self._count(entries)
         self._left_over = self._left_over or bool(entries)
 
     def put_back(self, entries: Sequence[Entry]) -> None:
@@ -174,13 +174,19 @@ class EntryQueue:
         before = self.fresh.pop(key, [])
         if entries:
             self.fresh[key] = entries
-        (was_bytes, was_rows), (is_bytes, is_rows) = _sums(before), _sums(entries)
-        self.fresh_bytes += is_bytes - was_bytes
-        self.fresh_rows += is_rows - was_rows
+        self._count(before, -1)
+        self._count(entries)
+
+    def _count(self, entries: Sequence[Entry], sign: int = 1) -> None:
+        """These are fresh now, or are not any more."""
+        for entry in entries:
+            self.fresh_bytes += sign * entry.bytes
+            self.fresh_rows += sign * entry.rows
+            self.backlog_bytes += sign * entry.backlog_bytes
 
     def _hold(self, entries: list[Entry]) -> None:
         self.held = entries
-        self.held_bytes, self.held_rows = _sums(entries)
+        self.held_bytes, self.held_rows = sum(entry.bytes for entry in entries), sum(entry.rows for entry in entries)
         self.held_due_s = min((entry.due_s for entry in entries), default=0.0)
 
 
@@ -211,7 +217,3 @@ def _follows(entry: Entry, streams: dict[Session, set[Stream]]) -> bool:
 
 def _at(entry: Entry) -> float:
     return entry.at_s
-
-
-def _sums(entries: Sequence[Entry]) -> tuple[int, int]:
-    return sum(entry.bytes for entry in entries), sum(entry.rows for entry in entries)

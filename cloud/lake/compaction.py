@@ -36,7 +36,8 @@ class SmallFile(NamedTuple):
 
 
 def small_files(table: DeltaTable, partition_by: Sequence[str], without: Container[str] = ()) -> list[SmallFile]:
-    """Files of one partition that are worth putting together, the oldest first; none where they are too few.
+    """Files of one partition that are worth putting together, the oldest first; none where they are too few. They may
+    be more than are put together at once (`together`).
 
     `without`: files that are left as they are.
     """
@@ -53,10 +54,11 @@ def small_files(table: DeltaTable, partition_by: Sequence[str], without: Contain
             partition = tuple((column, str(value)) for column, value in zip(partition_by, values, strict=True))
             found.setdefault(partition, []).append(SmallFile(partition, path, size, rows))
     most = max(found.values(), key=len, default=[])
-    return _bounded(most) if len(most) >= COMPACTED_FILES_MIN else []
+    return most if len(most) >= COMPACTED_FILES_MIN else []
 
 
-def _bounded(files: Sequence[SmallFile]) -> list[SmallFile]:
+def together(files: Sequence[SmallFile]) -> list[SmallFile]:
+    """The first of these, as many as are put together at once."""
     taken, size, rows = [], 0, 0
     for file in files[:COMPACTED_FILES_MAX]:
         size += file.size

@@ -23,17 +23,12 @@ from deltalake import Transaction as AppTransaction
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from cloud.lake.commits import Failpoint, no_failpoint
-from cloud.lake.compaction import SmallFile, entry, row_groups, small_files
+from cloud.lake.compaction import SmallFile, entry, row_groups, small_files, together
 from cloud.lake.contract import Table as TableContract
 from cloud.lake.contract import contract
 from cloud.lake.faults import LakeError, TableMismatch
 from cloud.lake.lake import Transaction
-from cloud.lake.limits import (
-    COMPACTED_FILES_MAX,
-    COMPACTED_FILES_MIN,
-    FENCED_WITHIN,
-    LOG_KEPT_DAYS,
-)
+from cloud.lake.limits import COMPACTED_FILES_MIN, FENCED_WITHIN, LOG_KEPT_DAYS
 from cloud.place.data_file import written
 from cloud.place.faults import explained
 from cloud.place.place import LOG, Place, Somewhere, place_of
@@ -185,7 +180,8 @@ class Table:
         spec = contract().tables[self.name]
         with lake_errors(f"files of table {self.name} cannot be put together"):
             self._delta.update_incremental()
-            files = small_files(self._delta, spec.partition_by, without=self._unreadable)
+            small = small_files(self._delta, spec.partition_by, without=self._unreadable)
+            files = together(small)
             if not files:
                 return 0
             kept = pa.schema([field for field in spec.arrow_schema if field.name not in spec.partition_by])
@@ -194,8 +190,8 @@ class Table:
             if not self._entered(entry(files, action, action.modification_time)):
                 self._place.delete(action.path)  # others have committed meanwhile: another time
                 return 0
-        if len(files) == COMPACTED_FILES_MAX:  # there may be more
-            self._appended = COMPACTED_FILES_MIN
+        if len(small) - len(files) >= COMPACTED_FILES_MIN:
+            self._appended = COMPACTED_FILES_MIN  # go on the next time
         return len(files)
 
     def _entered(self, content: bytes) -> bool:

@@ -17,6 +17,7 @@ import pytest
 import sqlalchemy as sa
 
 from bridge.batch import decode, encode
+from bridge.lane import Lane
 from bridge.message import Run, Stored
 from cloud.hub.committer import Committer
 from cloud.hub.documents import presence_row
@@ -97,9 +98,10 @@ class Bench:
         address: str = "a",
         properties: bytes = b"",
         body: bytes = b"x",
+        lane: Lane = Lane.LIVE,
     ) -> None:
         run = Run(address, "d", 0, properties, [body] * count, 1_000)
-        batch = decode(encode([Stored(-1, first, run)], space="s", epoch="e"))
+        batch = decode(encode([Stored(-1, first, run)], space="s", epoch="e", lane=lane))
         self.put(session, name, ReceivedBatch(*session.key, batch))
 
     def put(self, session: Session, name: str, content: Any) -> None:
@@ -186,12 +188,27 @@ def test_a_trickle_lands_once_in_twice_the_gather_time(tmp_path: Path) -> None:
 def test_the_end_of_a_backlog_does_not_wait_for_company(tmp_path: Path) -> None:
     async def scenario(bench: Bench) -> None:
         session = bench.session()
-        bench.send(session, "bulk", body=b"x" * QUIET_BYTES_MIN)
+        bench.send(session, "bulk", body=b"x" * QUIET_BYTES_MIN, lane=Lane.BACKLOG)
         await bench.answered(1)
         bench.send(session, "its end", first=3)
         await bench.answered(2)
 
     run(tmp_path, scenario, gather_ms=600_000)
+
+
+def test_however_much_is_live_it_lands_once_in_twice_the_gather_time(tmp_path: Path) -> None:
+    """Nobody waits for its answer: files would be as many as there are pauses between the batches of a fleet."""
+
+    async def scenario(bench: Bench) -> None:
+        loop, session = asyncio.get_running_loop(), bench.session()
+        begun = loop.time()
+        for number in range(3):
+            bench.send(session, str(number), first=3 * number, body=b"x" * QUIET_BYTES_MIN)
+            await bench.answered(number + 1)
+        assert loop.time() - begun >= 0.1 + 2 * 0.2
+        assert bench.landing.versions["telemetry"] == 3
+
+    run(tmp_path, scenario, gather_ms=100)
 
 
 class TestConnections:

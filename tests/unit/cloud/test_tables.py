@@ -209,6 +209,18 @@ class TestCompaction:
     def names(self, count: int) -> list[str]:
         return sorted(f"gw{number}" for number in range(count))
 
+    def test_what_is_too_much_for_once_is_gone_on_with(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A busy hub's files are large: of 64 small ones 13 may be put together, and the next 13 after that, until
+        there are few."""
+        monkeypatch.setattr("cloud.lake.compaction.COMPACTED_ROWS_MAX", 13)
+        monkeypatch.setattr("cloud.lake.compaction.SMALL_FILE_ROWS_MAX", 12)
+        table = self.filled(tmp_path, 2 * COMPACTED_FILES_MIN)
+        done = [table.compact() for _ in range(8)]
+        assert done == [13] * 5 + [0] * 3
+        files = len(DeltaTable(tmp_path / "gateway_status").file_uris())
+        assert files == 2 * COMPACTED_FILES_MIN - 5 * 12
+        assert gateways(tmp_path) == self.names(2 * COMPACTED_FILES_MIN)
+
     def test_as_many_as_the_limit_become_one(self, tmp_path: Path) -> None:
         table = self.filled(tmp_path, COMPACTED_FILES_MIN - 1)
         assert table.compact() == 0
