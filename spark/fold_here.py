@@ -18,6 +18,9 @@ from spark.gathered import Commit
 
 HELD_ROWS_MAX: Final = 4_000_000
 """Rows of one partition that are there and are read to be written anew: with sketches they take some 600 MB."""
+HELD_BYTES_MAX: Final = 500_000_000
+"""Bytes of their files. Sketches of many values are 3 to 5 KB each and hardly smaller in a file; one of Arrow's columns
+has 2 GiB of them at most, and rows are held three times while they are combined."""
 Combined = Callable[[pa.Table], pa.Table]
 """Makes rows of one key one; they are of one partition."""
 
@@ -40,13 +43,18 @@ def fold(
     """
     parts = _parts(table, place, schema, rows)
     held = [file for part in parts for file in part.held]
-    if any(sum(file.file.rows or HELD_ROWS_MAX + 1 for file in part.held) > HELD_ROWS_MAX for part in parts):
+    if any(_is_too_much(part.held) for part in parts):
         return False
     # Who has read some of a table commits behind just that, or not at all.
     over = table.version() if held else None
     commit = replace(commit, transaction=replace(commit.transaction, over=over), changed=rows.num_rows)
     made = (_made(place, schema, part, how) for part in parts)
     return gathered.write_parts(table, place, made, commit, held)
+
+
+def _is_too_much(held: Sequence[Held]) -> bool:
+    rows = sum(each.file.rows or HELD_ROWS_MAX + 1 for each in held)
+    return rows > HELD_ROWS_MAX or sum(each.file.size for each in held) > HELD_BYTES_MAX
 
 
 def _parts(table: deltalake.DeltaTable, place: Place, schema: schemas.Table, rows: pa.Table) -> list[_Part]:
@@ -73,13 +81,22 @@ def _extent(schema: schemas.Table, partition: tuple[object, ...], rows: pa.Table
 def _holds(place: Place, schema: schemas.Table, held: Held, rows: pa.Table) -> bool:
     """Whether a file has a row of a key of these."""
     keys = [key for key in schema.keys if key not in schema.partition_by]
-    new = pa.table({key: _texts(rows[key]) for key in keys})
+    new = _comparable(rows.select(keys), schema)
     arrow = pa.schema([schema.arrow.field(key) for key in keys])
     for there in columns.read(place, [held.file], arrow):
-        old = pa.table({key: _texts(there[key]) for key in keys})
-        if old.join(new, keys, join_type="left semi").num_rows:
+        old = _comparable(there, schema)
+        if old.join(new, old.column_names, join_type="left semi").num_rows:
             return True
     return False
+
+
+def _comparable(keys: pa.Table, schema: schemas.Table) -> pa.Table:
+    """Keys for a join, to which a null is equal to nothing, not even to a null."""
+    found = {name: _texts(keys[name]) for name in keys.column_names}
+    for name in filter(lambda each: schema.columns[each].nullable, keys.column_names):
+        text = found[name].cast(pa.string())
+        found |= {name: pc.fill_null(text, ""), f"{name} is null": pc.is_null(text)}
+    return pa.table(found)
 
 
 def _texts(column: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:

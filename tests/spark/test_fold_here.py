@@ -8,10 +8,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 from deltalake.exceptions import CommitFailedError
 
-from spark import columns, fold_here
+from spark import columns, fold_here, schemas
 from spark.here.times import MINUTE_US
 from spark.here.windows import combined, of_readings
 from spark.jobs import catalog, runner
@@ -92,6 +93,23 @@ def test_files_no_larger_than_what_is_new_are_put_together_with_it(table: Lake) 
     assert (wrote.added, wrote.removed, len(there(table))) == (1, 1, 4)
 
 
+def test_a_row_is_found_by_a_key_that_is_null(table: Lake) -> None:
+    """A gateway's row has no device; none of the devices in the file comes again."""
+    name, path = "gateway_freshness", Path(table.path("gateway_freshness"))
+    table.ensure(name)
+    for version, (devices, removed) in enumerate([((None, "", "d", "e"), 0), (("f",), 0), ((None,), 1), (("",), 1)]):
+        rows = pa.Table.from_pylist([fresh(device) for device in devices], schemas.DERIVED[name].arrow)
+        before = delta_commits.version(path)
+        assert table.fold_here(name, rows, lambda both: both, Transaction("job", version))
+        assert delta_commits.written(path, before).removed == removed
+
+
+def fresh(device: str | None) -> Row:
+    row: Row = {"tenant": "t", "gateway": "g", "device": device, "late_share": 0.0}
+    row |= dict.fromkeys(("first_event_time", "last_event_time", "last_ingested_at"), START)
+    return row | dict.fromkeys(("rows", "late_rows", "suspect_rows"), 1)
+
+
 @pytest.mark.parametrize("meanwhile", ["takes the same transaction", "puts the files together", "adds a file"])
 def test_of_two_who_change_the_same_one_is_refused(
     table: Lake, monkeypatch: pytest.MonkeyPatch, meanwhile: str
@@ -121,9 +139,12 @@ def test_of_two_who_change_the_same_one_is_refused(
         assert sum(there(table).values()) == sum(counts.values()) + 5
 
 
-def test_what_is_too_much_for_this_process_is_left(table: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("limit", "most"), [("HELD_ROWS_MAX", 3), ("HELD_BYTES_MAX", 1_000)])
+def test_what_is_too_much_for_this_process_is_left(
+    table: Lake, monkeypatch: pytest.MonkeyPatch, limit: str, most: int
+) -> None:
     fold(table, 1, sent(range(0, 20, 5)))
-    monkeypatch.setattr(fold_here, "HELD_ROWS_MAX", 3)
+    monkeypatch.setattr(fold_here, limit, most)
     version = delta_commits.version(Path(table.path("rollup_1m")))
     windows = of_readings(arrow(sent(range(5, 6))), MINUTE_US)
     assert not table.fold_here("rollup_1m", windows, SAME, Transaction("job", 2))
