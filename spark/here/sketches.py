@@ -16,6 +16,8 @@ import pyarrow as pa
 from datasketches import kll_doubles_sketch  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
+from spark.here.groups import Groups
+
 SIZE: Final = 200
 """Of a sketch (`k`), as Spark has it unless told: ranks within 1.4 %, exact up to so many values."""
 SHARES: Final = (0.5, 0.95)
@@ -75,7 +77,42 @@ def replaced(sketches: pa.Array, places: NDArray[Any], others: Sequence[bytes]) 
     return pa.concat_arrays([sketches, pa.array(others, pa.binary())]).take(pa.array(chosen))
 
 
-def merged(sketches: pa.Array, runs: Sequence[NDArray[Any]]) -> tuple[list[bytes], list[list[float]]]:
+def quantiles_of(
+    values: NDArray[np.float64],
+    starts: NDArray[Any],
+    counts: NDArray[Any],
+    made: pa.Array,
+    shares: Sequence[float] = SHARES,
+) -> list[NDArray[np.float64]]:
+    """For each of these shares the quantile of each run of values, which rise and are what the sketches `made` are of.
+
+    Exact where the sketch is.
+    """
+    found = [values[starts + np.ceil(share * counts).astype(np.int64) - 1] for share in shares]
+    for run in np.flatnonzero(counts > SIZE):
+        for column, quantile in zip(found, quantiles(made[run].as_py(), shares), strict=True):
+            column[run] = quantile
+    return found
+
+
+def combined(
+    sketches: pa.Array, known: Sequence[NDArray[np.float64]], groups: Groups, shares: Sequence[float] = SHARES
+) -> tuple[pa.Array, list[NDArray[np.float64]]]:
+    """Of each group of sketches the one of all their values, and for each of these shares its quantile.
+
+    `known`: the quantiles of the sketches as they are. Raises what `merged` raises.
+    """
+    several, rows = groups.several()
+    made, theirs = merged(sketches, rows, shares)
+    found = [column[groups.first] for column in known]
+    for column, quantile in zip(found, zip(*theirs, strict=True), strict=False):  # of none there are none
+        column[several] = quantile
+    return replaced(sketches.take(pa.array(groups.first)), several, made), found
+
+
+def merged(
+    sketches: pa.Array, runs: Sequence[NDArray[Any]], shares: Sequence[float] = SHARES
+) -> tuple[list[bytes], list[list[float]]]:
     """Of each run of these sketches, which are named by their numbers, the one of all their values, and its quantiles.
 
     Raises what the library raises for bytes that are no sketch.
@@ -84,7 +121,7 @@ def merged(sketches: pa.Array, runs: Sequence[NDArray[Any]]) -> tuple[list[bytes
         return [], []
     taken = iter(sketches.take(pa.array(np.concatenate(runs))).to_pylist())
     found = [_merged(list(islice(taken, len(run)))) for run in runs]
-    return [bytes(sketch.serialize()) for sketch in found], list(map(_quantiles, found))
+    return [bytes(sketch.serialize()) for sketch in found], [_quantiles(sketch, shares) for sketch in found]
 
 
 def _merged(sketches: Sequence[bytes]) -> kll_doubles_sketch:
@@ -94,10 +131,10 @@ def _merged(sketches: Sequence[bytes]) -> kll_doubles_sketch:
     return one
 
 
-def quantiles(sketch: bytes) -> list[float]:
-    """Those of `SHARES`."""
-    return _quantiles(kll_doubles_sketch.deserialize(sketch))
+def quantiles(sketch: bytes, shares: Sequence[float] = SHARES) -> list[float]:
+    """Those of these shares."""
+    return _quantiles(kll_doubles_sketch.deserialize(sketch), shares)
 
 
-def _quantiles(sketch: kll_doubles_sketch) -> list[float]:
-    return list(sketch.get_quantiles(SHARES, _INCLUSIVE))
+def _quantiles(sketch: kll_doubles_sketch, shares: Sequence[float]) -> list[float]:
+    return list(sketch.get_quantiles(shares, _INCLUSIVE))

@@ -44,10 +44,7 @@ def of_readings(readings: pa.Table, width_us: int) -> pa.Table:
         "suspect": groups.sum(numbers(readings["suspect"]).astype(np.int64)),
         "revised_at": groups.greatest(numbers(readings["ingested_at"])),
     }
-    quantiles = [values[starts + np.ceil(share * counts).astype(np.int64) - 1] for share in sketches.SHARES]
-    for group in np.flatnonzero(counts > sketches.SIZE):
-        for column, quantile in zip(quantiles, sketches.quantiles(made[group].as_py()), strict=True):
-            column[group] = quantile
+    quantiles = sketches.quantiles_of(values, starts, counts, made)
     window_start = (at[groups.first] // width_us) * width_us
     return _table(readings, groups, window_start, columns, made, quantiles)
 
@@ -70,14 +67,9 @@ def combined(windows: pa.Table, width_us: int) -> pa.Table:
         "suspect": groups.sum(numbers(windows["suspect"])),
         "revised_at": groups.greatest(numbers(windows["revised_at"])),
     }
-    there = windows["sketch"].combine_chunks()
-    several, rows = groups.several()
-    made, theirs = sketches.merged(there, rows)
-    quantiles = [numbers(windows[name])[groups.first] for name in ("p50", "p95")]
-    for column, found in zip(quantiles, zip(*theirs, strict=True), strict=False):  # of none there are none
-        column[several] = found
-    all_made = sketches.replaced(there.take(pa.array(groups.first)), several, made)
-    return _table(windows, groups, (start[groups.first] // width_us) * width_us, columns, all_made, quantiles)
+    known = [numbers(windows[name]) for name in ("p50", "p95")]
+    made, quantiles = sketches.combined(windows["sketch"].combine_chunks(), known, groups)
+    return _table(windows, groups, (start[groups.first] // width_us) * width_us, columns, made, quantiles)
 
 
 def _table(

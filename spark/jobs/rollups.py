@@ -17,6 +17,7 @@ from functools import partial
 
 import pyarrow as pa
 
+from spark.here import parts
 from spark.here.times import DAY_US, HOUR_US, MINUTE_US
 from spark.here.windows import READING, combined, of_readings
 from spark.jobs.following import Batch, Following
@@ -49,15 +50,11 @@ def _take_hours(batch: Batch) -> None:
 
 def _windows(batch: Batch, width_us: int) -> pa.Table | None:
     """Those of the batch, made in this process; None where Spark is to make them."""
-    parts = batch.here(READING)
-    if parts is None:
+    readings = batch.here(READING)
+    if readings is None:
         return None
-    made: list[pa.Table] = []
-    for part in parts:
-        made.append(of_readings(part, width_us))
-        if sum(map(len, made)) > HERE_MAX:
-            return None
-    return made[0] if len(made) == 1 else combined(pa.concat_tables(made), width_us)
+    made, one = (partial(each, width_us=width_us) for each in (of_readings, combined))
+    return parts.summed(readings, made, one, HERE_MAX)
 
 
 _MINUTES = Following("rollups", "readings", ("rollup_1m",), revision=3, take=_take_minutes, batch_rows=BATCH_ROWS_MAX)
