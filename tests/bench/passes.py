@@ -2,7 +2,8 @@
 
 A pass should cost what is new and what that touches, and not what has landed before. The lakes are alike but for their
 days (`tests.bench.history`); one session takes the same new messages into each, by turns, one job after the other.
-Processor time is that of the JVM, its workers and this program; files are what the jobs' commits say.
+Processor time is that of this program, and of the JVM and its workers where a job needs them; files are what the jobs'
+commits say.
 """
 
 from __future__ import annotations
@@ -10,10 +11,9 @@ from __future__ import annotations
 import shutil
 import statistics
 import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tests.bench.comparison import Benchmark, Settings
 from tests.bench.load import LoadFailed, LoadGenerators
@@ -21,8 +21,9 @@ from tests.bench.packages import say
 from tests.bench.result import Result, at_most
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    import psutil
 
+    from spark.driver import Driver
     from spark.jobs.outcome import Job
 
 DAYS: Final = (4, 64)
@@ -44,45 +45,48 @@ class Cost(NamedTuple):
 
     cpu_s: float
     read_mb: float
-    """Of files, by Spark."""
+    """Of files and sockets."""
     written_mb: float
     files_written: int
     files_removed: int
 
 
 class Meter:
-    """What a session and this program have taken up to now."""
+    """What this program and the processes it has started have taken up to now."""
 
-    def __init__(self, spark: SparkSession) -> None:
+    def __init__(self) -> None:
         import psutil  # noqa: PLC0415 - other benchmarks need none of it
 
-        gateway: Any = spark.sparkContext._gateway
-        self._jvm = psutil.Process(gateway.proc.pid)
-        self._files = gateway.jvm.org.apache.hadoop.fs.FileSystem
+        self._program = psutil.Process()
 
     def cpu_s(self) -> float:
-        """Processor time of the JVM, its workers and this program."""
-        total = time.process_time()
-        for process in (self._jvm, *self._jvm.children(recursive=True)):
+        """Processor time."""
+        total = 0.0
+        for process in self._processes():
             took = process.cpu_times()
-            total += took.user + took.system + took.children_user + took.children_system
+            total += took.user + took.system
+            if process is not self._program:  # of those it has waited for the others say nothing
+                total += took.children_user + took.children_system
         return total
 
     def read_bytes(self) -> int:
-        """Bytes of files that Spark has read."""
-        return sum(each.getBytesRead() for each in self._files.getAllStatistics())
+        """Bytes that were read, whether of a medium or not."""
+        return sum(process.io_counters().read_chars for process in self._processes())
+
+    def _processes(self) -> Sequence[psutil.Process]:
+        return [self._program, *self._program.children(recursive=True)]
 
 
 class Subject:
     """A lake that is measured: how far the fleet has come, and what each job took in each round."""
 
-    def __init__(self, spark: SparkSession, meter: Meter, root: Path, days: int) -> None:
+    def __init__(self, driver: Driver, meter: Meter, root: Path, days: int) -> None:
         from spark.tables import Lake  # noqa: PLC0415
 
         self.root = root
         self.days = days
         self.costs: dict[str, list[Cost]] = {}
-        self._lake = Lake(spark, root)
+        self._lake = Lake(driver, root)
         self._meter = meter
         self._step = 0
 
@@ -147,14 +151,14 @@ class Subject:
         return Cost(cpu_s, read / 1e6, wrote.size / 1e6, wrote.added, wrote.removed)
 
 
-def _subjects(spark: SparkSession, folder: Path, days: Sequence[int]) -> list[Subject]:
+def _subjects(driver: Driver, folder: Path, days: Sequence[int]) -> list[Subject]:
     from tests.bench import history  # noqa: PLC0415
 
-    meter = Meter(spark)
-    first = Subject(spark, meter, folder / "first", 1)
+    meter = Meter()
+    first = Subject(driver, meter, folder / "first", 1)
     first.land(history.DAY_STEPS, FIRST_COMMIT_STEPS)
     say("  the first day goes through the jobs: " + _words(first.pass_over()))
-    subjects = [Subject(spark, meter, folder / f"days-{count}", count) for count in days]
+    subjects = [Subject(driver, meter, folder / f"days-{count}", count) for count in days]
     for subject in subjects:
         shutil.copytree(first.root, subject.root)
         subject.grow()
@@ -193,11 +197,13 @@ def _results(subjects: Sequence[Subject]) -> list[Result]:
 
 def _run(_load: LoadGenerators, settings: Settings) -> list[Result]:
     from spark import session  # noqa: PLC0415
+    from spark.driver import Driver  # noqa: PLC0415
 
     with tempfile.TemporaryDirectory(prefix="waypost-bench-", dir=Path.cwd() / "build") as folder:
-        spark = session.start("waypost-bench", session.Options(log=Path(folder) / "spark.log"))
+        options = session.Options(log=Path(folder) / "spark.log")
+        driver = Driver(lambda: session.start("waypost-bench", options), here=True)
         try:
-            subjects = _subjects(spark, Path(folder), DAYS_FULL if settings.full else DAYS)
+            subjects = _subjects(driver, Path(folder), DAYS_FULL if settings.full else DAYS)
             for number in range(WARM_ROUNDS + settings.rounds):
                 if number == WARM_ROUNDS:
                     for subject in subjects:
@@ -208,7 +214,7 @@ def _run(_load: LoadGenerators, settings: Settings) -> list[Result]:
                 subject.check()
             return _results(subjects)
         finally:
-            session.stop(spark)
+            driver.stop()
 
 
 BENCHMARK: Final = Benchmark(

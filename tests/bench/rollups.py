@@ -209,7 +209,7 @@ def _run(_load: LoadGenerators, settings: Settings) -> list[Result]:
         analytics.write(all_at_once / "readings", ROWS)
         spark = session.start("waypost-bench", session.Options(log=folder / "spark.log"))
         try:
-            meter = Meter(spark)
+            meter = Meter()
             catch_up = _passes(spark, meter, all_at_once, ROWS)
             say(f"  catching up: {catch_up}")
             steady = list(_steady(spark, meter, by_and_by, settings.rounds))
