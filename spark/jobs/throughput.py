@@ -1,7 +1,15 @@
-"""`throughput`: telemetry -> throughput."""
+"""`throughput`: telemetry -> throughput.
+
+On one machine messages are counted in this process, column by column (`spark.here`); on a cluster, where a gateway has
+told how far its clock was off, and where buckets are many, by Spark.
+"""
 
 from __future__ import annotations
 
+from functools import partial
+from itertools import chain
+
+from spark.here import throughput as here
 from spark.jobs import stamps
 from spark.jobs.following import Batch, Following
 from spark.jobs.outcome import Job
@@ -9,13 +17,39 @@ from spark.transforms import throughput
 
 
 def _take(batch: Batch) -> None:
+    if not _take_here(batch):
+        _take_by_spark(batch)
+
+
+def _take_here(batch: Batch) -> bool:
+    """False, and nothing is done, where that is Spark's."""
+    messages = batch.here(here.MESSAGE) if not stamps.are_told(batch.lake) else None
+    if messages is None:
+        return False
+    there = here.reach(batch.lake.read_here("throughput", here.REACH))
+    new = here.counted(messages, there)
+    if new is None:
+        return False
+    rows, width = new
+    if there.width_s in (0, width):
+        batch.fold_here("throughput", rows, partial(here.widened, width_s=width), throughput.FOLD)
+        return True
+    # The lake has outgrown its buckets, as it does ten times at most.
+    whole = here.put_together(chain(batch.lake.read_here("throughput", here.BUCKET), [rows]), width)
+    if whole is None:
+        return False
+    batch.overwrite("throughput", whole)
+    return True
+
+
+def _take_by_spark(batch: Batch) -> None:
     there, messages = batch.lake.read("throughput"), stamps.delivered(batch.lake, batch.rows)
     known = throughput.reach(there).first()
     width = known["width_s"] if known is not None else None
     span = throughput.span(messages, known["since"] if known is not None else None).first()
     wanted = max(throughput.bucket_seconds(span["span_s"] or 0.0 if span is not None else 0.0), width or 0)
     rows = throughput.throughput(messages, wanted).coalesce(1)
-    if width is not None and wanted != width:  # the lake has outgrown its buckets, as it does ten times at most
+    if width is not None and wanted != width:  # as above
         batch.overwrite("throughput", throughput.widened(there.unionByName(rows), wanted))
     else:
         batch.fold("throughput", rows, throughput.FOLD)
