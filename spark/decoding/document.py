@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 from spark.decoding import reasons, timestamps
@@ -16,6 +17,12 @@ from spark.decoding.limits import DEPTH_MAX, METRIC_CHARACTERS_MAX, VALUES_MAX
 from spark.decoding.value import Unreadable, Value
 
 _INFINITE: Final = math.inf
+EXACT_MAX: Final = 2**53
+"""Whole numbers up to this are doubles."""
+_value: Final = partial(tuple.__new__, Value)
+"""A value of all its fields: as its own constructor, in a third of the time."""
+_NOTHING_ELSE: Final = (None,) * (len(Value._fields) - Value._fields.index("time_us") - 1)
+"""The fields behind the time."""
 
 
 def values(document: object, time_fields: Collection[str] = timestamps.FIELDS) -> list[Value]:
@@ -63,9 +70,16 @@ class _Walk:
                 check_name(prefix + name)
             if told is not None and name == field:
                 continue
-            # What most devices send, without a call: a number in an object.
-            if type(child) is float and -_INFINITE < child < _INFINITE and len(found) < VALUES_MAX:
-                found.append(Value(prefix + name, child, None, None, time_us))
+            # What most devices send, without a call: a number or a plain text in an object.
+            kind = type(child)
+            if len(found) >= VALUES_MAX:
+                self.node(prefix + name, child, depth, time_us)
+            elif kind is float and -_INFINITE < child < _INFINITE:
+                found.append(_value((prefix + name, child, None, None, time_us, *_NOTHING_ELSE)))
+            elif kind is int and -EXACT_MAX <= child <= EXACT_MAX:
+                found.append(_value((prefix + name, float(child), None, None, time_us, *_NOTHING_ELSE)))
+            elif kind is str and child.isascii():
+                found.append(_value((prefix + name, None, child, None, time_us, *_NOTHING_ELSE)))
             else:
                 self.node(prefix + name, child, depth, time_us)
 
