@@ -1,4 +1,8 @@
-"""`health`: readings -> device_days -> device_health."""
+"""`health`: readings -> device_days -> device_health.
+
+On one machine both are made in this process, column by column (`spark.here`); on a cluster, and where it is too much
+for a process, by Spark.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from spark.here import device_days
+from spark.here import device_days, device_health
 from spark.jobs.following import Batch, Following
 from spark.jobs.outcome import Job
 from spark.jobs.snapshot import Snapshot
@@ -32,7 +36,10 @@ def _take(batch: Batch) -> None:
         batch.fold_here("device_days", days, device_days.combined, health.FOLD)
 
 
-def _frames(lake: Lake) -> Mapping[str, DataFrame]:
+def _frames(lake: Lake) -> Mapping[str, DataFrame] | Mapping[str, pa.Table]:
+    days = device_health.recent(lake.read_here("device_days", device_health.DAY)) if lake.here else None
+    if days is not None:
+        return {"device_health": device_health.health(days)}
     return {"device_health": health.health(lake.read("device_days")).coalesce(1)}
 
 

@@ -24,9 +24,11 @@ BOOTS_MAX: Final = 1_440
 """Boots remembered a day: one a minute. More say no more."""
 UPTIME_MAX: Final = 1e11
 """Seconds, or milliseconds, of an uptime: more is another number."""
-_BOOT_APART_S: Final = 120
+BOOT_APART_S: Final = 120
 """Boots told within this of each other are one: uptime and clock drift, and a birth follows its boot."""
 _DAY_S: Final = 86_400.0
+SPREAD_MIN: Final = (3_600 / _DAY_S) ** 2
+"""Days squared: values of less than an hour, or so, say nothing of a day."""
 KEY: Final = ("tenant", "gateway", "device")
 _BEGIN: Final = r"(?i)(^|[._/:])"
 BATTERY: Final = _BEGIN + r"(v?bat|batt|battery)([._]?(level|voltage|volts?|v|percent(age)?|pct|soc))?\z"
@@ -153,16 +155,12 @@ def health(days: DataFrame) -> DataFrame:
     silent = (F.unix_micros("gateway_at") - F.unix_micros("last_at")) / 1e6
     spread = F.col("n") * F.col("tt") - F.col("t") * F.col("t")
     slope = (F.col("n") * F.col("tv") - F.col("t") * F.col("v")) / spread
-    starts = F.expr(f"filter(boots, (at, i) -> i = 0 OR at - boots[i - 1] > {_BOOT_APART_S})")
+    starts = F.expr(f"filter(boots, (at, i) -> i = 0 OR at - boots[i - 1] > {BOOT_APART_S})")
     columns = {
         "silent_s": silent,
         "missed": F.floor(F.when(F.col("interval_s") > 0, silent / F.col("interval_s"))),
-        "battery_per_day": F.when((F.col("n") > 1) & (spread > _SPREAD_MIN * F.col("n") * F.col("n")), slope),
+        "battery_per_day": F.when((F.col("n") > 1) & (spread > SPREAD_MIN * F.col("n") * F.col("n")), slope),
         "boots": F.size(starts),
         "last_boot_at": F.timestamp_seconds(F.try_element_at(starts, F.lit(-1))),
     }
     return summed.withColumns(columns).select(*schemas.DEVICE_HEALTH.columns.names)
-
-
-_SPREAD_MIN: Final = (3_600 / _DAY_S) ** 2
-"""Days squared: values of less than an hour, or so, say nothing of a day."""

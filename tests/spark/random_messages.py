@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark import schemas
+from spark import columns, schemas
 from spark.jobs.following import Batch
 from spark.tables import Lake
 from spark.transaction import Transaction
@@ -37,7 +37,8 @@ def message(randoms: random.Random, within_s: float) -> Row:
 def arrow(rows: Sequence[Row], names: Sequence[str]) -> pa.Table:
     """These columns of messages, as they are read."""
     kept = [{name: row[name] for name in names} for row in rows]
-    return pa.Table.from_pylist(kept, pa.schema([schemas.TELEMETRY.arrow.field(name) for name in names]))
+    arrow_ = pa.schema([schemas.TELEMETRY.arrow.field(name) for name in names])
+    return columns.fitted(pa.Table.from_pylist(kept, arrow_), arrow_)
 
 
 def landed(lake: Lake, rows: Sequence[Row], output: str) -> Batch:
