@@ -27,7 +27,9 @@ Flags = NDArray[np.bool_]
 
 def days(readings: pa.Table) -> pa.Table:
     """One row per device and day of reception, as table `device_days` has them; see `spark.transforms.health.days`."""
-    return _Days(readings.combine_chunks()).table()
+    # What a device sends may be as large as a double is, and a product of it infinite.
+    with np.errstate(over="ignore"):
+        return _Days(readings.combine_chunks()).table()
 
 
 def combined(days_: pa.Table) -> pa.Table:

@@ -48,7 +48,7 @@ def _day(days: pa.Table) -> Numbers:
 def health(days: pa.Table) -> pa.Table:
     """One row per device, of its last days (`recent`), as table `device_health` has them; see
     `spark.transforms.health.health`."""
-    # What a device sends may be as large as a double is, and sums of it infinite.
+    # What a device sends may be as large as a double is, and what is made of it infinite.
     with np.errstate(over="ignore", invalid="ignore"):
         return _Health(days).table()
 

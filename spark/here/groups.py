@@ -36,8 +36,9 @@ class Groups:
         return found
 
     def sum(self, column: Numbers) -> Numbers:
-        """Of each group."""
-        return np.add.reduceat(column[self._order], self._starts)
+        """Of each group; of doubles it may be infinite, or none, as it is in Spark."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            return np.add.reduceat(column[self._order], self._starts)
 
     def least(self, column: Numbers) -> Numbers:
         """Of each group."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -106,3 +107,17 @@ def _days(rows: list[Row]) -> pa.Table:
 def test_of_no_readings_there_are_no_days() -> None:
     days = device_days.days(arrow([]))
     assert (days.num_rows, days.column_names) == (0, schemas.DEVICE_DAYS.columns.names)
+
+
+def test_what_is_too_large_to_be_summed_is_infinite() -> None:
+    """And nothing is said of it: a device may send what it likes."""
+    randoms = random.Random(chosen_seed(SEED))
+    huge = [
+        reading(randoms, 0) | {"metric": metric, "value": 1e308} for metric in ("battery", "rssi") for _ in range(3)
+    ]
+    same = {"gateway": "g", "device": "d", "event_time": START, "received_at": START}
+    (day,) = _days([row | same for row in huge]).to_pylist()
+    assert (day["battery_v"], day["rssi_sum"]) == (math.inf, math.inf)
+    later = [row | same | {"event_time": START + timedelta(days=20)} for row in huge]
+    (day,) = _days(later).to_pylist()
+    assert day["battery_tv"] == math.inf

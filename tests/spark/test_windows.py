@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -104,6 +105,12 @@ def test_keys_too_large_for_one_number_are_numbered(spread: int) -> None:
     assert {told[row] for row in numbered.first} == set(told)
     ones = numbered.sum(np.ones(500))
     assert ones.tolist() == numbered.counts.tolist()
+
+
+def test_a_sum_that_no_double_is_is_infinite() -> None:
+    rows = [reading(n, START, 1e308 * sign, device=f"{sign}") for n in range(3) for sign in (1, -1)]
+    (one, other) = of_readings(arrow(rows), MINUTE_US).sort_by("device").to_pylist()
+    assert (one["sum"], one["mean"], other["sum"], other["p95"]) == (-math.inf, -math.inf, math.inf, 1e308)
 
 
 # --- beside Spark -----------------------------------------------------------------------------------------------------
