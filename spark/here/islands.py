@@ -26,6 +26,8 @@ def islands(group: Numbers, first: Numbers, last: Numbers, reach: int) -> Number
 
 def _highest_so_far(begins: Numbers, column: Numbers) -> Numbers:
     """The highest value of each row's group up to that row. `begins`: where the rows of another group begin."""
+    if np.all((column[1:] >= column[:-1]) | begins[1:]):  # they rise where none lies within another
+        return column
     # By their places among all values: groups times rows stay below 2^63, groups times values would not.
     values, places = np.unique(column, return_inverse=True)
     highest = np.maximum.accumulate(np.cumsum(begins) * len(values) + places)
