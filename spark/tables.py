@@ -230,13 +230,14 @@ class Lake:
         arrow = _schema(name).arrow
         return columns.read(self.at(name), files, pa.schema([arrow.field(column) for column in names]))
 
-    def read_here(self, name: str, names: Sequence[str]) -> Iterator[pa.Table]:
-        """Columns of the rows of a table in this process, part by part; see `read`."""
+    def read_here(self, name: str, names: Sequence[str], version: int | None = None) -> Iterator[pa.Table]:
+        """Columns of the rows of a table in this process, part by part, if only none; see `read`."""
         found = self.state(name)
         if found is None:
-            return iter(())
-        self.check_readable(name, found.version)
-        return self.columns_of(name, delta_log.files(self.opened(name, found.version)), names)
+            return self.columns_of(name, (), names)
+        at = version if version is not None else found.version
+        self.check_readable(name, at)
+        return self.columns_of(name, delta_log.files(self.opened(name, at)), names)
 
     def frame(self, name: str, rows: pa.Table) -> DataFrame:
         """Rows of this process, with the columns of a table among theirs, as Spark has them."""

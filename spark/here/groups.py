@@ -95,7 +95,10 @@ def _order(key: Numbers) -> Numbers:
 
 
 def key(rows: pa.Table, names: Sequence[str], *numbers: Numbers) -> Numbers:
-    """A whole number for each row, equal where these columns of texts and these numbers are."""
+    """A whole number for each row, equal where these columns of texts and these numbers are.
+
+    Of rows with the same texts it rises with the numbers, the first of which counts most.
+    """
     texts = (_codes(rows[name]) for name in names)
     columns = [column for column in (*texts, *map(_from_zero, numbers)) if column.bound > 1]
     return reduce(_both, columns, _Whole(np.zeros(rows.num_rows, np.int64), 1)).numbers
