@@ -132,10 +132,20 @@ class Writer:
 
     def _flush(self, table: deltalake.DeltaTable) -> None:
         if self._waiting:
-            rows = pa.concat_tables(self._waiting).cast(pa.schema(table.schema().to_arrow()))
+            rows = _fitting(pa.concat_tables(self._waiting), pa.schema(table.schema().to_arrow()))
             parts = by_partition(rows, table.metadata().partition_columns)
             self._files += [_written(self._place, partition, part) for partition, part in parts]
         self._waiting, self._waiting_bytes = [], 0
+
+
+def _fitting(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Rows with these columns. Texts that stand in a dictionary stay there: they are written as they are."""
+    columns = [
+        column.unify_dictionaries() if pa.types.is_dictionary(column.type) else column.cast(field.type)
+        for field, column in zip(schema, rows.select(schema.names).columns, strict=True)
+    ]
+    fields = [field.with_type(column.type) for field, column in zip(schema, columns, strict=True)]
+    return pa.table(columns, schema=pa.schema(fields))
 
 
 def _written(place: Place, partition: Mapping[str, object], rows: pa.Table) -> AddAction:

@@ -78,23 +78,32 @@ def statistics(rows: pa.Table) -> dict[str, Any]:
     low: dict[str, Any] = {}
     high: dict[str, Any] = {}
     nulls: dict[str, int] = {}
-    for field, column in zip(rows.schema, rows.columns, strict=True):
-        if pa.types.is_binary(field.type) or pa.types.is_floating(field.type) or pa.types.is_nested(field.type):
+    for field, column in zip(rows.schema, map(_plain, rows.columns), strict=True):
+        kind = column.type
+        if pa.types.is_binary(kind) or pa.types.is_floating(kind) or pa.types.is_nested(kind):
             continue  # nobody prunes by these, and no JSON says what is not a number
-        nulls[field.name] = column.null_count
+        nulls[field.name] = rows[field.name].null_count
         extremes = pc.min_max(column).as_py()
-        if pa.types.is_timestamp(field.type) and extremes["min"] is not None:
+        if pa.types.is_timestamp(kind) and extremes["min"] is not None:
             low[field.name] = _milliseconds(extremes["min"])
             # Readers compare with milliseconds: the maximum is rounded up, or rows in its last one would be pruned.
             high[field.name] = _milliseconds(extremes["max"] + datetime.timedelta(microseconds=999))
-        elif pa.types.is_string(field.type):
+        elif pa.types.is_string(kind):
             if all(value is not None and len(value) <= STATISTICS_TEXT_MAX for value in extremes.values()):
                 low[field.name], high[field.name] = extremes["min"], extremes["max"]
-        elif pa.types.is_date(field.type) and extremes["min"] is not None:
+        elif pa.types.is_date(kind) and extremes["min"] is not None:
             low[field.name], high[field.name] = extremes["min"].isoformat(), extremes["max"].isoformat()
         elif extremes["min"] is not None:
             low[field.name], high[field.name] = extremes["min"], extremes["max"]
     return {"numRecords": rows.num_rows, "minValues": low, "maxValues": high, "nullCount": nulls}
+
+
+def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Values without a dictionary; of a column that has one each value once."""
+    if not pa.types.is_dictionary(column.type):
+        return column
+    values = pc.unique(column)
+    return pa.chunked_array([values.dictionary.take(values.indices)])
 
 
 def _milliseconds(value: datetime.datetime) -> str:

@@ -21,8 +21,6 @@ EXACT_MAX: Final = 2**53
 """Whole numbers up to this are doubles."""
 _value: Final = partial(tuple.__new__, Value)
 """A value of all its fields: as its own constructor, in a third of the time."""
-_NOTHING_ELSE: Final = (None,) * (len(Value._fields) - Value._fields.index("time_us") - 1)
-"""The fields behind the time."""
 
 
 def values(document: object, time_fields: Collection[str] = timestamps.FIELDS) -> list[Value]:
@@ -75,11 +73,11 @@ class _Walk:
             if len(found) >= VALUES_MAX:
                 self.node(prefix + name, child, depth, time_us)
             elif kind is float and -_INFINITE < child < _INFINITE:
-                found.append(_value((prefix + name, child, None, None, time_us, *_NOTHING_ELSE)))
+                found.append(_value((prefix + name, child, None, None, time_us, None, None, None, None, None)))
             elif kind is int and -EXACT_MAX <= child <= EXACT_MAX:
-                found.append(_value((prefix + name, float(child), None, None, time_us, *_NOTHING_ELSE)))
+                found.append(_value((prefix + name, float(child), None, None, time_us, None, None, None, None, None)))
             elif kind is str and child.isascii():
-                found.append(_value((prefix + name, None, child, None, time_us, *_NOTHING_ELSE)))
+                found.append(_value((prefix + name, None, child, None, time_us, None, None, None, None, None)))
             else:
                 self.node(prefix + name, child, depth, time_us)
 

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from spark import schemas
 from spark.detector.series import Judged, Stopped, judge
+from spark.here import workers
 from spark.here.groups import Groups, Numbers, key, numbers
 from spark.here.times import TIME, kept_under
 
@@ -19,6 +20,8 @@ READING: Final = (*SERIES, "event_time", "sequence", "value", "suspect", "ingest
 """Columns of readings that are looked at."""
 STATE: Final = (*SERIES, "state", "last_at")
 """Columns of states that are looked at."""
+VALUES_A_PROCESS: Final = 500_000
+"""Values from which on another process is begun to judge them: 1.5 s of judging."""
 Name = tuple[str, ...]
 """The values of `SERIES`, the last of which is the metric."""
 
@@ -50,11 +53,14 @@ class Readings:
         names = _names(self._rows.take(pa.array(self._groups.first)))
         before = _stopped(states, set(names))
         values, sequences = numbers(self._rows["value"]), numbers(self._rows["sequence"])
-        judged, found = [], []
-        for name, rows in zip(names, self._groups.each(), strict=True):
-            ordered = _ordered(rows, self._at, sequences)
-            judged.append(judge(name[-1], self._at[ordered], values[ordered], before.get(name)))
-            found.append(ordered[list(judged[-1].anomalies)])
+        ordered = [_ordered(rows, self._at, sequences) for rows in self._groups.each()]
+        series = (
+            (name[-1], self._at[rows], values[rows], before.get(name))
+            for name, rows in zip(names, ordered, strict=True)
+        )
+        processes = workers.processes(len(self._at), VALUES_A_PROCESS)
+        judged = list(workers.spread(_judge, series, processes))
+        found = [rows[list(each.anomalies)] for rows, each in zip(ordered, judged, strict=True)]
         return self._anomalies(found, judged), _states(names, judged)
 
     def _anomalies(self, rows: Sequence[Numbers], judged: Sequence[Judged]) -> pa.Table:
@@ -82,6 +88,10 @@ def combined(states: pa.Table) -> pa.Table:
     }
     names = schemas.DETECTOR_STATES.columns.names
     return pa.table({name: sums[name] if name in sums else newest[name] for name in names})
+
+
+def _judge(series: tuple[str, Numbers, Numbers, Stopped | None]) -> Judged:
+    return judge(*series)
 
 
 def _names(rows: pa.Table) -> list[Name]:

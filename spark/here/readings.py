@@ -7,7 +7,7 @@ The decoder is the same, and takes 5 us a message. Around it a row in Spark take
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -19,6 +19,7 @@ from spark import schemas
 from spark.decoding import sparkplug
 from spark.decoding.limits import BODY_BYTES_MAX
 from spark.decoding.schema import PayloadSchema
+from spark.here import workers
 from spark.here.groups import numbers
 from spark.here.times import DAY_US, TIME, dates, is_believable, kept_under, latest
 from spark.transforms.clocks import BOUNDED, NOT_GOOD
@@ -34,6 +35,10 @@ PROOF: Final = ("address", "clock_quality")
 MESSAGES_AT_ONCE: Final = 2_000
 """Messages decoded at once: each may have `VALUES_MAX` values, which are Python's objects for that moment, 300 MB of
 them."""
+MESSAGES_A_TASK: Final = 10_000
+"""Messages that another process is handed: a tenth of a second of decoding."""
+MESSAGES_A_PROCESS: Final = 100_000
+"""Messages from which on another process is begun to decode them: 1 s of decoding."""
 REJECTS_AT_ONCE: Final = 10_000
 """Rejects handed over at once: each shows up to 4 KiB of its message."""
 _LAST_LEVEL: Final = re.compile(LAST_LEVEL.replace(r"\z", r"\Z"))
@@ -67,6 +72,33 @@ def decoded(messages: pa.Table, registered: Sequence[PayloadSchema] = ()) -> Ite
     encoded = msgspec.json.encode(list(registered))
     for first in range(0, len(messages), MESSAGES_AT_ONCE):
         yield from _decoded(messages.slice(first, MESSAGES_AT_ONCE), encoded)
+
+
+def decoded_in_processes(
+    parts: Iterable[pa.Table], registered: Sequence[PayloadSchema], processes: int
+) -> Iterator[Decoded]:
+    """The same of parts of messages, by so many processes: decoding is Python's, and takes most of the time."""
+    encoded = msgspec.json.encode(list(registered))
+    tasks = (
+        (workers.packed(part.slice(first, MESSAGES_A_TASK)), encoded)
+        for part in parts
+        for first in range(0, len(part), MESSAGES_A_TASK)
+    )
+    for done in workers.spread(_task, tasks, processes):
+        for rows in done:
+            yield Decoded(*map(workers.unpacked, rows))
+
+
+def _task(task: tuple[bytes, bytes]) -> list[tuple[bytes, bytes]]:
+    """In one of the processes."""
+    data, registered = task
+    messages = workers.unpacked(data)
+    slices = (messages.slice(first, MESSAGES_AT_ONCE) for first in range(0, len(messages), MESSAGES_AT_ONCE))
+    return [
+        (workers.packed(rows.readings), workers.packed(rows.rejects))
+        for each in slices
+        for rows in _decoded(each, registered)
+    ]
 
 
 def _decoded(messages: pa.Table, registered: bytes) -> Iterator[Decoded]:

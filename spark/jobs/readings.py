@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from spark import gathered, registry, schemas
 from spark.decoding.schema import PayloadSchema
 from spark.here import readings as here
+from spark.here import workers
 from spark.jobs import stamps
 from spark.jobs.following import Batch, Following
 from spark.jobs.outcome import Job
@@ -42,13 +43,21 @@ def _is_readable_here(batch: Batch) -> bool:
 
 def _take_here(batch: Batch, registered: Sequence[PayloadSchema]) -> None:
     rejects, found = (gathered.Writer(batch.lake.at(name)) for name in ("reject", "readings"))
-    for part in batch.here(here.MESSAGE) or ():
-        for rows in here.decoded(part, registered):
-            rejects.add(rows.rejects)
-            found.add(rows.readings)
+    for rows in _decoded_here(batch, registered):
+        rejects.add(rows.rejects)
+        found.add(rows.readings)
     if not rejects.is_empty:
         batch.append("reject", rejects)
     batch.append("readings", found, _made_of(batch))
+
+
+def _decoded_here(batch: Batch, registered: Sequence[PayloadSchema]) -> Iterator[here.Decoded]:
+    parts, processes = batch.here(here.MESSAGE) or (), workers.processes(batch.count, here.MESSAGES_A_PROCESS)
+    if processes > 1:
+        yield from here.decoded_in_processes(parts, registered, processes)
+        return
+    for part in parts:
+        yield from here.decoded(part, registered)
 
 
 def _made_of(batch: Batch) -> Provenance | None:

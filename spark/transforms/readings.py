@@ -61,11 +61,12 @@ def decode(registered: bytes, messages: Sequence[pa.Array]) -> pa.Array:
     offsets = [0]
     found: list[Value] = []
     with _no_collection():
-        for body, *rest in zip(*map(_listed, messages), strict=True):
-            if body is None:
+        given: Iterator[Any] = map(Message, *map(_listed, messages))
+        for message in given:
+            if message.body is None:
                 found.append(Value("", reason=reasons.TOO_LARGE))
             else:
-                found += decoder.values(Message(body, *rest))
+                found += decoder.values(message)
             offsets.append(len(found))
     # Transposed by slices of one flat list: five times as fast as `zip(*found)`.
     flat = list(chain.from_iterable(found))
