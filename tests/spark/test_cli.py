@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from spark import archive, cli, session
 from spark.cli import analytics
-from spark.jobs import runner, turn
+from spark.jobs import catalog, runner, turn
 from spark.jobs.runner import Step
 from tests.spark import gold, lakes
 from tests.spark.lakes import message
@@ -298,6 +298,23 @@ class TestUsage:
         assert code == 2
         assert "-m spark.setup install" in output
 
+    def test_usual_telemetry_needs_no_spark(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        lake = tmp_path / "lake"
+        messages = lakes.fleet(lake, lakes.Plan(seconds=40, outages={"gw1": (10, 25)}))
+        lakes.write(lake, "ledger", [lakes.ledger(90, 91, gateway="gw2", epoch="gw2-e1")])
+        lakes.write(lake, "manifests", [lakes.manifest(0, 79, gateway="gw1", epoch="gw1-e1")])
+        monkeypatch.setattr(session, "start", starts_not)
+        for passes in range(2):
+            code, output = invoke("run", "--lake", lake)
+            assert code == 0, output
+            assert output.count(" done ") == len(catalog.JOBS)
+            more = [message(n, gateway="gw3", address="load/new", body=b"NaN" if n else b"1.5") for n in range(3)]
+            lakes.write(lake, "telemetry", more if not passes else [])
+        found = {name: deltalake.DeltaTable(lake / name).count() for name in ("readings", "reject", "settled_ranges")}
+        assert found["readings"] > messages
+        assert found["reject"] == 2
+        assert found["settled_ranges"] == 1
+
     @pytest.mark.parametrize("command", [[], ["run"], ["report"]])
     def test_help(self, command: list[str]) -> None:
         assert invoke(*command, "--help")[0] == 0
@@ -346,8 +363,7 @@ def test_a_pass_and_its_report_without_a_network(tmp_path: Path) -> None:
     ],
 )
 def test_a_session_that_does_not_start_says_why(tmp_path: Path, arguments: list[str], says: str) -> None:
-    lake = tmp_path / "lake"
-    lakes.write(lake, "telemetry", [message(0)])
+    lake = needing_spark(tmp_path / "lake")
     for verb in ("run", "replay") if "nonsense" in arguments else ("run",):
         command = [sys.executable, "-P", "-m", "spark.cli", verb, "--lake", str(lake), *arguments]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
