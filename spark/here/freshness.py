@@ -14,7 +14,7 @@ from spark import schemas
 from spark.here import delays
 from spark.here.delays import Delays
 from spark.here.groups import Groups, Numbers, key, numbers
-from spark.here.times import TIME, seconds_between, trusted
+from spark.here.times import TIME, or_unknown, seconds_between, trusted
 from spark.transforms.freshness import LATE_SECONDS
 
 MESSAGE: Final = ("tenant", "gateway", "device", "event_time", "ingested_at", "lane")
@@ -29,7 +29,7 @@ _QUANTILES: Final = ("lag_p50_s", "lag_p95_s")
 def of_devices(messages: pa.Table) -> pa.Table:
     """One row per device, as table `gateway_freshness` has them; see `spark.transforms.freshness.freshness`."""
     ingested = numbers(messages["ingested_at"])
-    at, suspect = trusted(numbers(messages["event_time"]), ingested)
+    at, suspect = trusted(or_unknown(messages["event_time"]), ingested)
     lag = seconds_between(at, ingested)
     is_late = pc.equal(messages["lane"], "backlog").to_numpy() | (~suspect & (lag > LATE_SECONDS))
     groups = Groups(key(messages, schemas.GATEWAY_FRESHNESS.keys))

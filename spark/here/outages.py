@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from spark import schemas
 from spark.here.groups import Groups, key, numbers
 from spark.here.islands import islands
-from spark.here.times import SECOND_US, TIME, seconds_between, trusted_reception
+from spark.here.times import SECOND_US, TIME, or_unknown, seconds_between, trusted_reception
 from spark.transforms.outages import PAUSE_SECONDS
 
 KEY: Final = ("tenant", "gateway")
@@ -41,7 +41,7 @@ def outages(messages: pa.Table) -> pa.Table:
     """Those of these messages, as table `outages` has them; see `spark.transforms.outages.outages`."""
     waited = messages.filter(pc.equal(messages["lane"], "backlog"))
     ingested = numbers(waited["ingested_at"])
-    received = trusted_reception(numbers(waited["received_at"]), ingested)
+    received = trusted_reception(or_unknown(waited["received_at"]), ingested)
     lag = seconds_between(received.at, ingested)
     at, landed = (pa.array(times).cast(TIME) for times in (received.at, ingested))
     columns = {name: waited[name] for name in KEY} | {

@@ -1,5 +1,5 @@
 """Readings and rejects of messages, made in this process, column by column: what `spark.transforms.readings` makes of
-rows, where no message is Sparkplug's and the clocks of their gateways were right.
+rows, where no message is Sparkplug's.
 
 The decoder is the same, and takes 5 us a message. Around it a row in Spark takes ten times as much.
 """
@@ -16,21 +16,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark import schemas
-from spark.decoding import sparkplug
+from spark.decoding import reasons, sparkplug
 from spark.decoding.limits import BODY_BYTES_MAX
 from spark.decoding.schema import PayloadSchema
 from spark.here import workers
-from spark.here.groups import numbers
-from spark.here.times import DAY_US, TIME, dates, is_believable, kept_under, latest
-from spark.transforms.clocks import BOUNDED, NOT_GOOD
+from spark.here.groups import Numbers, numbers
+from spark.here.times import DAY_US, TIME, dates, is_believable, kept_under, latest, or_unknown
+from spark.transforms.clocks import BOUNDED
 from spark.transforms.readings import FIELDS, LAST_LEVEL, REJECT_BODY_BYTES_MAX, decode
 
 MESSAGE: Final = (
     *("tenant", "gateway", "epoch", "address", "sequence", "device", "event_time", "received_at", "ingested_at"),
     *("clock_quality", "lane", "content_type", "body"),
 )
-"""Columns of messages that readings are made of."""
-PROOF: Final = ("address", "clock_quality")
+"""Columns of messages that readings are made of; `held` of `spark.here.clocks.judged` may be there, too."""
+PROOF: Final = ("address",)
 """Columns of messages that say whether they can be read here."""
 MESSAGES_AT_ONCE: Final = 2_000
 """Messages decoded at once: each may have `VALUES_MAX` values, which are Python's objects for that moment, 300 MB of
@@ -53,18 +53,10 @@ class Decoded(NamedTuple):
     rejects: pa.Table
 
 
-def is_readable(messages: pa.Table, *, offsets_told: bool) -> bool:
-    """Whether these messages (`PROOF`) can be read here. `offsets_told`: a gateway has told how far its clock was off,
-    and a message stamped by a clock that was not known to be right may be one of these."""
-    addresses = _unique(messages["address"])
-    if any(address.startswith(f"{sparkplug.NAMESPACE}/") for address in addresses):
-        return False
-    return not offsets_told or NOT_GOOD not in _unique(messages["clock_quality"])
-
-
-def _unique(column: pa.ChunkedArray) -> list[str]:
-    found: list[str] = pc.unique(column).to_pylist()
-    return found
+def is_readable(messages: pa.Table) -> bool:
+    """Whether these messages (`PROOF`) can be read here."""
+    addresses = pc.unique(messages["address"]).to_pylist()
+    return not any(address.startswith(f"{sparkplug.NAMESPACE}/") for address in addresses)
 
 
 def decoded(messages: pa.Table, registered: Sequence[PayloadSchema] = ()) -> Iterator[Decoded]:
@@ -74,10 +66,14 @@ def decoded(messages: pa.Table, registered: Sequence[PayloadSchema] = ()) -> Ite
         yield from _decoded(messages.slice(first, MESSAGES_AT_ONCE), encoded)
 
 
-def decoded_in_processes(
-    parts: Iterable[pa.Table], registered: Sequence[PayloadSchema], processes: int
+def all_decoded(
+    parts: Iterable[pa.Table], registered: Sequence[PayloadSchema] = (), processes: int = 1
 ) -> Iterator[Decoded]:
     """The same of parts of messages, by so many processes: decoding is Python's, and takes most of the time."""
+    if processes == 1:
+        for part in parts:
+            yield from decoded(part, registered)
+        return
     encoded = msgspec.json.encode(list(registered))
     tasks = (
         (workers.packed(part.slice(first, MESSAGES_A_TASK)), encoded)
@@ -104,10 +100,14 @@ def _task(task: tuple[bytes, bytes]) -> list[tuple[bytes, bytes]]:
 def _decoded(messages: pa.Table, registered: bytes) -> Iterator[Decoded]:
     body = messages["body"].combine_chunks()
     readable = pc.if_else(pc.less_equal(pc.binary_length(body), BODY_BYTES_MAX), body, pa.scalar(None, body.type))
-    others = (messages["address"], messages["content_type"], pa.array(numbers(messages["received_at"])))
-    lists = decode(registered, [readable, *others, messages["tenant"]])
+    held = numbers(messages["held"]) if "held" in messages.column_names else np.zeros(len(messages), bool)
+    # Times relative to a stamp that is not believed are none.
+    received = pa.array(np.where(held, 0, numbers(messages["received_at"])))
+    lists = decode(registered, [readable, messages["address"], messages["content_type"], received, messages["tenant"]])
     parents = pc.list_parent_indices(lists)
     leaves = dict(zip((name for name, _, _ in FIELDS), lists.flatten().flatten(), strict=True))
+    if held.any():
+        parents, leaves = _without_waiting(messages, held, parents, leaves)
     # Without its body: what a message may be large by would be there once a value.
     values = _Values(messages.drop_columns(["body"]).take(parents), leaves)
     is_good = pc.is_null(leaves["reason"])
@@ -120,6 +120,28 @@ def _decoded(messages: pa.Table, registered: bytes) -> Iterator[Decoded]:
         column = shown.take(parents.take(some))
         whole = rejects.take(some).append_column("body", column).select(schemas.REJECT.columns.names)
         yield Decoded(schemas.READINGS.arrow.empty_table(), whole)
+
+
+def _without_waiting(
+    messages: pa.Table, held: Numbers, parents: pa.Array, leaves: Mapping[str, pa.Array]
+) -> tuple[pa.Array, dict[str, pa.Array]]:
+    """In place of the values of each message that is held, and has one of which nothing but the gateway's stamp says
+    when it was, why there are none yet."""
+    at, received, ingested = (numbers(messages[name]) for name in ("event_time", "received_at", "ingested_at"))
+    of = parents.to_numpy()
+    is_timed = is_believable(or_unknown(leaves["time_us"]), ingested[of])
+    is_good = pc.is_null(leaves["reason"]).to_numpy(zero_copy_only=False)
+    waits = np.zeros(len(messages), bool)
+    waits[of[is_good & ~is_timed]] = True
+    waits &= held & ((at == received) | ~is_believable(at, ingested))
+    is_first = np.diff(of, prepend=-1) > 0
+    kept, is_waiting = pa.array(is_first | ~waits[of]), pa.array(waits[of])
+    said = {"metric": "", "reason": reasons.CLOCK}
+    found = {
+        name: pc.if_else(is_waiting, pa.scalar(said.get(name), column.type), column).filter(kept)
+        for name, column in leaves.items()
+    }
+    return parents.filter(kept), found
 
 
 class _Values:

@@ -12,7 +12,16 @@ from spark import schemas
 from spark.here import delays
 from spark.here.delays import Delays
 from spark.here.groups import Groups, Numbers, key, numbers
-from spark.here.times import DAY_US, HOUR_US, SECOND_US, TIME, kept_under, seconds_between, trusted_reception
+from spark.here.times import (
+    DAY_US,
+    HOUR_US,
+    SECOND_US,
+    TIME,
+    kept_under,
+    or_unknown,
+    seconds_between,
+    trusted_reception,
+)
 from spark.transforms.slo import TARGET_SECONDS
 
 MESSAGE: Final = ("tenant", "gateway", "received_at", "ingested_at")
@@ -26,9 +35,9 @@ _QUANTILES: Final = ("p50_s", "p95_s", "p99_s")
 
 def of_hours(messages: pa.Table) -> pa.Table:
     """One row per gateway and hour, as table `delivery_slo` has them; see `spark.transforms.slo.slo`."""
-    received, ingested = (numbers(messages[name]) for name in ("received_at", "ingested_at"))
-    at, suspect = trusted_reception(received, ingested)
-    took = seconds_between(received, ingested)
+    ingested = numbers(messages["ingested_at"])
+    at, suspect = trusted_reception(or_unknown(messages["received_at"]), ingested)
+    took = seconds_between(at, ingested)
     hour = at // HOUR_US
     groups = Groups(key(messages, _GATEWAY, hour))
     found = {

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from spark import schemas
 from spark.here.groups import Groups, Numbers, key, numbers
-from spark.here.times import SECOND_US, TIME, kept_under, seconds_between, trusted_reception
+from spark.here.times import SECOND_US, TIME, kept_under, or_unknown, seconds_between, trusted_reception
 from spark.transforms.throughput import bucket_seconds
 
 KEY: Final = ("tenant", "gateway", "lane")
@@ -57,7 +57,7 @@ def counted(messages: Iterable[pa.Table], there: Reach) -> Counted | None:
     first, last, width = there.since_us, 0, max(1, there.width_s)
     made: list[pa.Table] = []
     for part in messages:
-        received, ingested = numbers(part["received_at"]), numbers(part["ingested_at"])
+        received, ingested = or_unknown(part["received_at"]), numbers(part["ingested_at"])
         first = int(trusted_reception(received, ingested).at.min(initial=first))
         last = int(ingested.max(initial=last))
         # No wider than those of all parts, which are put together of these.
@@ -71,7 +71,7 @@ def counted(messages: Iterable[pa.Table], there: Reach) -> Counted | None:
 def throughput(messages: pa.Table, width_s: int) -> pa.Table:
     """One row per gateway, lane and bucket that has messages; see `spark.transforms.throughput.throughput`."""
     ingested = numbers(messages["ingested_at"])
-    received = trusted_reception(numbers(messages["received_at"]), ingested)
+    received = trusted_reception(or_unknown(messages["received_at"]), ingested)
     lag = np.where(received.suspect, _UNKNOWN, seconds_between(received.at, ingested))
     at, landed = (Groups(_key(messages, times, width_s)) for times in (received.at, ingested))
     none = np.zeros(len(at), np.int64), np.zeros(len(landed), np.int64)

@@ -6,9 +6,10 @@ from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from spark.here.groups import Numbers
+from spark.here.groups import Numbers, numbers
 from spark.transforms.times import AHEAD_SECONDS_MAX, PLAUSIBLE_FROM
 
 SECOND_US: Final = 1_000_000
@@ -16,7 +17,14 @@ MINUTE_US: Final = 60 * SECOND_US
 HOUR_US: Final = 60 * MINUTE_US
 DAY_US: Final = 24 * HOUR_US
 TIME: Final = pa.timestamp("us", "UTC")
+UNKNOWN: Final = -(2**63)
+"""A time that nobody knows: before all others, and suspect as the first of them are. Spark has null for it."""
 _PLAUSIBLE_FROM_US: Final = int(PLAUSIBLE_FROM.timestamp()) * SECOND_US
+
+
+def or_unknown(column: pa.ChunkedArray) -> Numbers:
+    """A column of times, some of which may be null: these are `UNKNOWN`."""
+    return numbers(pc.fill_null(column.cast(TIME).cast(pa.int64()), UNKNOWN))
 
 
 def latest(ingested: Numbers) -> Numbers:
@@ -38,12 +46,14 @@ class Trusted(NamedTuple):
 
 
 def trusted(at: Numbers, ingested: Numbers) -> Trusted:
-    """Times clamped to what was possible; see `spark.transforms.times.with_trusted_times`."""
-    return Trusted(np.minimum(at, latest(ingested)), ~is_believable(at, ingested))
+    """Times clamped to what was possible, those that nobody knows to that of the ingestion; see
+    `spark.transforms.times.with_trusted_times`."""
+    clamped = np.where(at == UNKNOWN, ingested, np.minimum(at, latest(ingested)))
+    return Trusted(clamped, ~is_believable(at, ingested))
 
 
 def trusted_reception(received: Numbers, ingested: Numbers) -> Trusted:
-    """When rows were received; see `spark.transforms.times.with_trusted_reception`."""
+    """When rows were received, if anybody knows; see `spark.transforms.times.with_trusted_reception`."""
     suspect = ~is_believable(received, ingested)
     return Trusted(np.where(suspect, ingested, received), suspect)
 

@@ -1,7 +1,7 @@
 """`outages`: telemetry -> outages.
 
-On one machine they are found in this process, column by column (`spark.here`); on a cluster, where a gateway has told
-how far its clock was off, and where outages are many, by Spark.
+On one machine they are found in this process, column by column (`spark.here`); on a cluster, and where outages are
+many, by Spark.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from spark.transforms import outages
 
 
 def _take(batch: Batch) -> None:
-    messages = batch.here(here.MESSAGE) if not stamps.are_told(batch.lake) else None
+    messages = stamps.delivered_here(batch, here.MESSAGE)
     there = batch.lake.read_here("outages", schemas.OUTAGES.columns.names)
     found = here.all_joined(there, messages) if messages is not None else None
     if found is not None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark import gathered, registry, schemas
@@ -28,36 +29,30 @@ def _take(batch: Batch) -> None:
     # Bodies are decoded once for all outputs.
     registered = registry.registered(batch.lake.at("payload_schemas"))
     # What an attempt that died has rejected is looked at by Spark.
-    if not batch.has_taken("reject") and _is_readable_here(batch):
-        _take_here(batch, registered)
+    messages = _messages_here(batch) if not batch.has_taken("reject") else None
+    if messages is not None:
+        _take_here(batch, messages, registered)
     else:
         _take_by_rows(batch, registered)
 
 
-def _is_readable_here(batch: Batch) -> bool:
-    """Whether this process reads the batch: on one machine, messages of the usual kinds from gateways that knew the
-    time."""
-    parts, offsets_told = batch.here(here.PROOF), stamps.are_told(batch.lake)
-    return parts is not None and all(here.is_readable(part, offsets_told=offsets_told) for part in parts)
+def _messages_here(batch: Batch) -> Iterator[pa.Table] | None:
+    """Those of the batch, where this process reads them: on one machine, if none is Sparkplug's."""
+    parts = batch.here(here.PROOF)
+    if parts is None or not all(map(here.is_readable, parts)):
+        return None
+    return stamps.judged_here(batch, here.MESSAGE)
 
 
-def _take_here(batch: Batch, registered: Sequence[PayloadSchema]) -> None:
+def _take_here(batch: Batch, messages: Iterable[pa.Table], registered: Sequence[PayloadSchema]) -> None:
     rejects, found = (gathered.Writer(batch.lake.at(name)) for name in ("reject", "readings"))
-    for rows in _decoded_here(batch, registered):
+    processes = workers.processes(batch.count, here.MESSAGES_A_PROCESS)
+    for rows in here.all_decoded(messages, registered, processes):
         rejects.add(rows.rejects)
         found.add(rows.readings)
     if not rejects.is_empty:
         batch.append("reject", rejects)
     batch.append("readings", found, _made_of(batch))
-
-
-def _decoded_here(batch: Batch, registered: Sequence[PayloadSchema]) -> Iterator[here.Decoded]:
-    parts, processes = batch.here(here.MESSAGE) or (), workers.processes(batch.count, here.MESSAGES_A_PROCESS)
-    if processes > 1:
-        yield from here.decoded_in_processes(parts, registered, processes)
-        return
-    for part in parts:
-        yield from here.decoded(part, registered)
 
 
 def _made_of(batch: Batch) -> Provenance | None:

@@ -1,7 +1,7 @@
 """`slo`: telemetry -> delivery_slo.
 
-On one machine rows are made in this process, column by column (`spark.here`). On a cluster, where a batch has too many
-hours of gateways for a process, and where gateways have told how far their clocks were off, Spark makes them.
+On one machine rows are made in this process, column by column (`spark.here`). On a cluster, and where a batch has too
+many hours of gateways for a process, Spark makes them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def _take(batch: Batch) -> None:
 
 def _rows_here(batch: Batch) -> pa.Table | None:
     """Those of the batch, made in this process; None where Spark is to make them."""
-    messages = None if stamps.are_told(batch.lake) else batch.here(here.MESSAGE)
+    messages = stamps.delivered_here(batch, here.MESSAGE)
     if messages is None:
         return None
     hours = parts.summed(messages, here.of_hours, here.combined, here.ROWS_MAX)

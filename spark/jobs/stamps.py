@@ -1,11 +1,17 @@
-"""What gateways have told of their clocks, put to the messages that a job takes."""
+"""What gateways have told of their clocks, put to the messages that a job takes: as Spark's rows, or on one machine as
+columns of this process, part by part."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from spark import delta_log
+from spark.here import clocks as here
 from spark.jobs.damage import Damage
+from spark.jobs.following import Batch
 from spark.jobs.progress import Position, Span
 from spark.tables import Lake
 from spark.transforms import clocks
@@ -30,19 +36,55 @@ def delivered(lake: Lake, telemetry: DataFrame) -> DataFrame:
     return telemetry if offsets is None else clocks.delivered(telemetry, offsets)
 
 
-def are_told(lake: Lake) -> bool:
-    """Whether any gateway has told how far its clock was off."""
-    return bool(lake.rows(_OFFSETS))
+def judged_here(batch: Batch, names: Sequence[str]) -> Iterator[pa.Table] | None:
+    """The same of the messages of a batch in this process: these columns of them, and where gateways have told offsets
+    those of a stamp and `held`. None where Spark is to do it: on a cluster, and where they have told a lot."""
+    now = clocks.now()
+    return _put_right(batch, names, lambda part, told: here.judged(part, told, now))
+
+
+def delivered_here(batch: Batch, names: Sequence[str]) -> Iterator[pa.Table] | None:
+    """The same for who asks how long messages took; a time that nobody knows is null."""
+    return _put_right(batch, names, here.delivered)
+
+
+def _put_right(
+    batch: Batch, names: Sequence[str], put_right: Callable[[pa.Table, here.Told], pa.Table]
+) -> Iterator[pa.Table] | None:
+    rows = batch.lake.rows(_OFFSETS)
+    if not rows:
+        return batch.here(names)
+    parts = batch.here(tuple(dict.fromkeys((*names, *here.STAMP)))) if rows <= here.ROWS_MAX else None
+    if parts is None:
+        return None
+    told = _told(batch.lake)
+    return (put_right(part, told) for part in parts)
+
+
+def _told(lake: Lake) -> here.Told:
+    """What has been told, held in this process."""
+    damage = Damage(lake, _OFFSETS, NAME)
+    for files in damage.attempts(_whole(lake)):
+        with damage.noticed(files):
+            told = here.told(pa.concat_tables(lake.columns_of(_OFFSETS, files, here.OFFSET)))
+    lake.notes += damage.notes
+    return told
 
 
 def _offsets(lake: Lake) -> DataFrame | None:
     """What has been told; None where nothing has. A file that is gone is set aside: the clocks of others are known."""
-    state = lake.state(_OFFSETS)
-    if state is None or not lake.rows(_OFFSETS):
+    if not lake.rows(_OFFSETS):
         return None
-    lake.check_readable(_OFFSETS, state.version)
-    files = delta_log.files(lake.opened(_OFFSETS, state.version))
     damage = Damage(lake, _OFFSETS, NAME)
-    sound = next(damage.attempts(Span(files, Position(state.version), None)))
+    sound = next(damage.attempts(_whole(lake)))
     lake.notes += damage.notes
     return lake.rows_of(_OFFSETS, sound)
+
+
+def _whole(lake: Lake) -> Span:
+    """The table of offsets, of which some have been told. Raises what `Lake.check_readable` does."""
+    state = lake.state(_OFFSETS)
+    if state is None:
+        return Span((), Position(0), None)
+    lake.check_readable(_OFFSETS, state.version)
+    return Span(delta_log.files(lake.opened(_OFFSETS, state.version)), Position(state.version), None)

@@ -1,7 +1,7 @@
 """`throughput`: telemetry -> throughput.
 
-On one machine messages are counted in this process, column by column (`spark.here`); on a cluster, where a gateway has
-told how far its clock was off, and where buckets are many, by Spark.
+On one machine messages are counted in this process, column by column (`spark.here`); on a cluster, and where buckets
+are many, by Spark.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def _take(batch: Batch) -> None:
 
 def _take_here(batch: Batch) -> bool:
     """False, and nothing is done, where that is Spark's."""
-    messages = batch.here(here.MESSAGE) if not stamps.are_told(batch.lake) else None
+    messages = stamps.delivered_here(batch, here.MESSAGE)
     if messages is None:
         return False
     there = here.reach(batch.lake.read_here("throughput", here.REACH))

@@ -104,8 +104,7 @@ def test_messages_are_decoded_as_in_one_process(monkeypatch: pytest.MonkeyPatch)
     kept = [{name: row[name] for name in readings.MESSAGE} for row in rows]
     schema = pa.schema([schemas.TELEMETRY.arrow.field(name) for name in readings.MESSAGE])
     parts = [pa.Table.from_pylist(part, schema) for part in (kept[:25], kept[25:])]
-    alone = [rows for part in parts for rows in readings.decoded(part)]
-    together = list(readings.decoded_in_processes(parts, (), 2))
+    alone, together = (list(readings.all_decoded(parts, (), processes)) for processes in (1, 2))
     for table in ("readings", "rejects"):
         one, other = (
             [row for each in found for row in getattr(each, table).to_pylist()] for found in (alone, together)
