@@ -21,9 +21,10 @@ from dataclasses import dataclass
 from datetime import date
 from typing import TYPE_CHECKING, NamedTuple
 
+import pyarrow.compute as pc
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark import delta_log, registry
+from spark import delta_log, registry, schemas
 from spark.conflict import Overtaken
 from spark.decoding import reasons
 from spark.jobs import stamps
@@ -85,8 +86,11 @@ class Replay:
         finish(lake, rejects)
         outcomes = []
         for chosen, mark in _due(lake, rejects):
-            outcomes.append(replay(lake, chosen))
-            lake.append("reject", lake.read("reject").limit(0), mark)
+            if lake.here and not _are_any(lake, chosen.reason):
+                lake.append("reject", schemas.REJECT.arrow.empty_table(), mark)
+            else:
+                outcomes.append(replay(lake, chosen))
+                lake.append("reject", lake.read("reject").limit(0), mark)
         return merged(outcomes)
 
 
@@ -106,9 +110,9 @@ class ByHand:
 
 def _due(lake: Lake, rejects: State) -> Sequence[tuple[Chosen, Transaction]]:
     marks = []
-    schemas = lake.state("payload_schemas")
-    if schemas is not None:  # by version: of a schema that was removed and comes again are the messages between, too
-        marks.append((Chosen(), Transaction(f"replay-schemas@{schemas.id}/{rejects.id}", schemas.version)))
+    registered = lake.state("payload_schemas")
+    if registered is not None:  # by version: of a schema that was removed and comes again are the messages between, too
+        marks.append((Chosen(), Transaction(f"replay-schemas@{registered.id}/{rejects.id}", registered.version)))
     born = lake.state("sparkplug_births")
     if born is not None and born.version > 0:  # in most lakes no birth ever lands
         marks.append((Chosen(reasons.NO_BIRTH), Transaction(f"replay-births@{born.id}/{rejects.id}", born.version)))
@@ -119,6 +123,16 @@ def _due(lake: Lake, rejects: State) -> Sequence[tuple[Chosen, Transaction]]:
         marks.append((Chosen(reasons.CLOCK), mark))
     applied = ((lake.transaction_version("reject", mark.application), chosen, mark) for chosen, mark in marks)
     return [(chosen, mark) for version, chosen, mark in applied if version is None or version < mark.version]
+
+
+def _are_any(lake: Lake, reason: str | None) -> bool:
+    """Whether any message could not be read as a whole, for this reason, or for whichever: where none is, Spark is not
+    started each hour to find that."""
+    for part in lake.read_here("reject", ("metric", "reason")):
+        whole = part.filter(pc.equal(part["metric"], ""))
+        if len(whole) and (reason is None or reason in pc.unique(whole["reason"]).to_pylist()):
+            return True
+    return False
 
 
 def replay(lake: Lake, chosen: Chosen) -> Outcome:

@@ -272,3 +272,16 @@ def test_offsets_that_are_not_what_was_written_are_set_aside_and_named(alone: La
     assert (step.state, alone.rows("gateway_freshness")) == ("done", 2)
     (note,) = step.notes
     assert "clock_offsets" in note
+
+
+def test_a_fleet_that_tells_offsets_needs_no_spark(alone: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not when more is told or lands, nor each hour: nothing is held, and nothing can be read again."""
+    off = {"known": "measured", "offset_low_us": 5, "offset_high_us": 5}
+    for hour in range(3):
+        lakes.write(alone.place, "clock_offsets", [clock_offset(0, 9, stretch=hour, **off, whole=True)])
+        lakes.write(alone.place, "telemetry", [message(n, clock_quality="unknown", body=b"1") for n in range(3)])
+        lakes.write(alone.place, "telemetry", [message(hour, body=b"x")])
+        monkeypatch.setattr(clocks, "now", lambda hour=hour: NOW + timedelta(hours=hour))
+        steps = runner.one_pass(alone, catalog.chosen(list(JOBS)), lambda _: None)
+        assert {step.job: step.error for step in steps} == dict.fromkeys([step.job for step in steps])
+    assert (alone.rows("readings"), alone.rows("reject")) == (9, 3)
