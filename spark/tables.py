@@ -5,7 +5,8 @@ tables are made when first written. Every write is idempotent: an append carries
 Delta's transaction markers, a replacement is a pure function of its inputs and atomic.
 
 Table creation and the small questions about a table (which version, which id, was this transaction applied) go to
-delta-rs, which answers in milliseconds without a job in the JVM; rows are read and written by Spark's connector.
+delta-rs, which answers in milliseconds without a job in the JVM; rows are read and written by Spark's connector, or in
+this process where they are few, or Spark has no other machine.
 """
 
 from __future__ import annotations

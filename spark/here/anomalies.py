@@ -20,6 +20,8 @@ READING: Final = (*SERIES, "event_time", "sequence", "value", "suspect", "ingest
 """Columns of readings that are looked at."""
 STATE: Final = (*SERIES, "state", "last_at")
 """Columns of states that are looked at."""
+SERIES_VALUES: Final = 700
+"""What a series costs beside its values, in values: its state is read and written, and few are judged no faster."""
 VALUES_A_PROCESS: Final = 500_000
 """Values from which on another process is begun to judge them: 1.5 s of judging."""
 Name = tuple[str, ...]
@@ -58,7 +60,7 @@ class Readings:
             (name[-1], self._at[rows], values[rows], before.get(name))
             for name, rows in zip(names, ordered, strict=True)
         )
-        processes = workers.processes(len(self._at), VALUES_A_PROCESS)
+        processes = workers.processes(len(self._at) + SERIES_VALUES * len(names), VALUES_A_PROCESS)
         judged = list(workers.spread(_judge, series, processes))
         found = [rows[list(each.anomalies)] for rows, each in zip(ordered, judged, strict=True)]
         return self._anomalies(found, judged), _states(names, judged)
