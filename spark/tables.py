@@ -30,6 +30,7 @@ from spark import columns, delta_log, fold_here, folding, gathered, remedy, sche
 from spark.driver import Driver
 from spark.fold_here import Combined
 from spark.gathered import InsteadOf, Writer
+from spark.handles import Handles
 from spark.provenance import Provenance, State, state_of, versions
 from spark.remedy import TableUnreadable
 from spark.replacement import Replacement
@@ -85,6 +86,7 @@ class Lake:
         self.here = here if here is not None else self.driver.here
         self.notes: list[str] = []
         self._pool = pool
+        self._handles = Handles(self.place, kept=pool is not None)
         self._session: SparkSession | None = None
         self._fits_few: bool | None = None
 
@@ -145,12 +147,12 @@ class Lake:
 
     def state_at(self, name: str, version: int) -> State:
         """A table as it was at a version. Raises what delta-rs raises when the log does not have it any more."""
-        return state_of(self.at(name).delta(version))
+        return state_of(self._handles.at(name, version))
 
     def provenance(self, name: str, version: int | None = None) -> Provenance | None:
         """What a table was made of as it is, or was at `version`; None when that is not known."""
         try:
-            table = self.at(name).delta(version)
+            table = self._handles.newest(name) if version is None else self._handles.at(name, version)
         except TableNotFoundError:
             return None
         ((_, made_of),) = versions(table)[:1] or ((0, None),)
@@ -207,7 +209,7 @@ class Lake:
 
     def opened(self, name: str, version: int) -> deltalake.DeltaTable:
         """A table at a version, as its log has it. Raises what delta-rs raises when the log lacks it."""
-        return self.at(name).delta(version)
+        return self._handles.at(name, version)
 
     def commit(self, name: str, version: int) -> delta_log.Entry | None:
         """What one commit did; None when the log does not have it any more. Raises `delta_log.LogDamaged`."""
@@ -276,7 +278,9 @@ class Lake:
 
     def check_readable(self, name: str, version: int) -> None:
         """Raise `SchemaMismatch` or `FormatUnknown` unless the files of a table are its rows, column by column."""
-        table = self.opened(name, version)
+        self._require_readable(name, self.opened(name, version))
+
+    def _require_readable(self, name: str, table: deltalake.DeltaTable) -> None:
         protocol = table.protocol()
         unknown = set(protocol.reader_features or ()) - _READER_FEATURES
         if unknown or protocol.min_reader_version == _COLUMN_MAPPING_READER_VERSION:
@@ -357,7 +361,7 @@ class Lake:
         opened = self.at(name).delta()
         if not transaction.is_due(name, gathered.there(opened, transaction.application)):
             return True
-        self.check_readable(name, opened.version())
+        self._require_readable(name, opened)
         return fold_here.fold(opened, self.at(name), _schema(name), rows, how, gathered.commit(transaction, made_of))
 
     def _held(self, name: str, version: int, rows: DataFrame, extents: Sequence[folding.Extent]) -> list[folding.Held]:
@@ -436,7 +440,7 @@ class Lake:
         pinned = self._pinned.get(name)
         try:
             with remedy.named(name):
-                return self.at(name).delta(pinned.version if pinned is not None else None)
+                return self._handles.newest(name) if pinned is None else self._handles.at(name, pinned.version)
         except TableNotFoundError:
             return None
 
@@ -444,6 +448,7 @@ class Lake:
         table = schemas.DERIVED[name]
         form = deltalake.Schema.from_json(table.columns.json())
         place, partitions = self.at(name), list(table.partition_by)
+        self._handles.forget(name)
         place.make()
         options = place.storage_options
         # Files are chosen by these only; statistics of all columns took most of the time of writing windows.

@@ -114,6 +114,8 @@ def grow(lake: Path, days: int) -> None:
     for step in steps:
         if isinstance(step, Following):
             _mark(lake, step)
+    for name in place_of(lake).tables():  # as upkeep does, so that logs are no longer than those of any lake
+        deltalake.DeltaTable(lake / name).create_checkpoint()
 
 
 def _grow_table(path: Path, days: int) -> None:
