@@ -20,7 +20,7 @@ READING: Final = (*SERIES, "event_time", "sequence", "value", "suspect", "ingest
 """Columns of readings that are looked at."""
 STATE: Final = (*SERIES, "state", "last_at")
 """Columns of states that are looked at."""
-SERIES_VALUES: Final = 700
+SERIES_VALUES: Final = 200
 """What a series costs beside its values, in values: its state is read and written, and few are judged no faster."""
 VALUES_A_PROCESS: Final = 500_000
 """Values from which on another process is begun to judge them: 1.5 s of judging."""

@@ -30,8 +30,8 @@ BATCH_ROWS_MAX = 4_000_000
 """Of some columns: a batch more costs a state of each series more."""
 HERE_MAX: Final = 4_000_000
 """Readings of a batch whose columns are held in this process: 300 MB."""
-HERE_SERIES_MAX: Final = 3_000
-"""Series whose states are held in this process, as they were and as they are then: 250 MB."""
+HERE_SERIES_MAX: Final = 12_000
+"""Series whose states are held in this process, as they were and as they are then: of 14 KB each, 700 MB."""
 
 
 def _take(batch: Batch) -> None:
