@@ -37,6 +37,8 @@ _UNIT: Final = "engUnit"
 """The property that holds a metric's unit, by custom of the field; the specification names none."""
 SIGNED: Final = {1: 8, 2: 16, 3: 32, 4: 64}
 """Data types Int8 to Int64 and their bits: such values are sent as unsigned two's complement."""
+BITS_MAX: Final = 64
+"""Bits of an integer of which a double has not every value: the decoder works out what it is if it is signed."""
 _BOOLEAN, _WORD, _LONG_WORD = 11, 32, 64
 _UNKNOWN, _DATATYPE_MAX = 0, (1 << 31) - 1
 

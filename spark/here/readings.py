@@ -1,5 +1,5 @@
 """Readings and rejects of messages, made in this process, column by column: what `spark.transforms.readings` makes of
-rows, where no message is Sparkplug's.
+rows.
 
 The decoder is the same, and takes 5 us a message. Around it a row in Spark takes ten times as much.
 """
@@ -16,10 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark import schemas
-from spark.decoding import reasons, sparkplug
+from spark.decoding import reasons
 from spark.decoding.limits import BODY_BYTES_MAX
 from spark.decoding.schema import PayloadSchema
-from spark.here import workers
+from spark.here import births, workers
 from spark.here.groups import Numbers, numbers
 from spark.here.times import DAY_US, TIME, dates, is_believable, kept_under, latest, or_unknown
 from spark.transforms.clocks import BOUNDED
@@ -31,7 +31,7 @@ MESSAGE: Final = (
 )
 """Columns of messages that readings are made of; `held` of `spark.here.clocks.judged` may be there, too."""
 PROOF: Final = ("address",)
-"""Columns of messages that say whether they can be read here."""
+"""Columns of messages that say whether they are Sparkplug's."""
 MESSAGES_AT_ONCE: Final = 2_000
 """Messages decoded at once: each may have `VALUES_MAX` values, which are Python's objects for that moment, 300 MB of
 them."""
@@ -53,30 +53,37 @@ class Decoded(NamedTuple):
     rejects: pa.Table
 
 
-def is_readable(messages: pa.Table) -> bool:
-    """Whether these messages (`PROOF`) can be read here."""
-    addresses = pc.unique(messages["address"]).to_pylist()
-    return not any(address.startswith(f"{sparkplug.NAMESPACE}/") for address in addresses)
+def decoded(messages: pa.Table, registered: Sequence[PayloadSchema] = (), born: bytes = b"") -> Iterator[Decoded]:
+    """What messages (`MESSAGE`) say, some messages at once, and of many rejects some at once.
 
-
-def decoded(messages: pa.Table, registered: Sequence[PayloadSchema] = ()) -> Iterator[Decoded]:
-    """What messages (`MESSAGE`) say, some messages at once, and of many rejects some at once."""
+    `born`: the births that name what Sparkplug's data leaves nameless (`births.known`).
+    """
     encoded = msgspec.json.encode(list(registered))
-    for first in range(0, len(messages), MESSAGES_AT_ONCE):
-        yield from _decoded(messages.slice(first, MESSAGES_AT_ONCE), encoded)
+    for some in _slices(messages):
+        yield from _decoded(some, encoded, born)
+
+
+def decoded_births(
+    messages: pa.Table, registered: Sequence[PayloadSchema] = ()
+) -> Iterator[tuple[pa.Table, Iterator[Decoded]]]:
+    """The same of Sparkplug's births: rows of table `sparkplug_births`, and the others, some messages at once."""
+    encoded = msgspec.json.encode(list(registered))
+    for some in _slices(messages):
+        values = _values(some, encoded)
+        yield births.births(values), _divided(values, some["body"])
 
 
 def all_decoded(
-    parts: Iterable[pa.Table], registered: Sequence[PayloadSchema] = (), processes: int = 1
+    parts: Iterable[pa.Table], registered: Sequence[PayloadSchema] = (), processes: int = 1, born: bytes = b""
 ) -> Iterator[Decoded]:
     """The same of parts of messages, by so many processes: decoding is Python's, and takes most of the time."""
     if processes == 1:
         for part in parts:
-            yield from decoded(part, registered)
+            yield from decoded(part, registered, born)
         return
     encoded = msgspec.json.encode(list(registered))
     tasks = (
-        (workers.packed(part.slice(first, MESSAGES_A_TASK)), encoded)
+        (workers.packed(part.slice(first, MESSAGES_A_TASK)), encoded, born)
         for part in parts
         for first in range(0, len(part), MESSAGES_A_TASK)
     )
@@ -85,41 +92,54 @@ def all_decoded(
             yield Decoded(*map(workers.unpacked, rows))
 
 
-def _task(task: tuple[bytes, bytes]) -> list[tuple[bytes, bytes]]:
+def _task(task: tuple[bytes, bytes, bytes]) -> list[tuple[bytes, bytes]]:
     """In one of the processes."""
-    data, registered = task
-    messages = workers.unpacked(data)
-    slices = (messages.slice(first, MESSAGES_AT_ONCE) for first in range(0, len(messages), MESSAGES_AT_ONCE))
+    data, registered, born = task
     return [
         (workers.packed(rows.readings), workers.packed(rows.rejects))
-        for each in slices
-        for rows in _decoded(each, registered)
+        for some in _slices(workers.unpacked(data))
+        for rows in _decoded(some, registered, born)
     ]
 
 
-def _decoded(messages: pa.Table, registered: bytes) -> Iterator[Decoded]:
+def _slices(messages: pa.Table) -> Iterator[pa.Table]:
+    return (messages.slice(first, MESSAGES_AT_ONCE) for first in range(0, len(messages), MESSAGES_AT_ONCE))
+
+
+def _decoded(messages: pa.Table, registered: bytes, born: bytes) -> Iterator[Decoded]:
+    values = _values(messages, registered)
+    return _divided(births.named(values, births.opened(born)) if born else values, messages["body"])
+
+
+def _values(messages: pa.Table, registered: bytes) -> pa.Table:
+    """Each message once per value in its body, without that: what a message may be large by would be there once a
+    value. `message` is the number of it; the rest is as `spark.transforms.readings.decoded` has it."""
     body = messages["body"].combine_chunks()
     readable = pc.if_else(pc.less_equal(pc.binary_length(body), BODY_BYTES_MAX), body, pa.scalar(None, body.type))
     held = numbers(messages["held"]) if "held" in messages.column_names else np.zeros(len(messages), bool)
     # Times relative to a stamp that is not believed are none.
     received = pa.array(np.where(held, 0, numbers(messages["received_at"])))
     lists = decode(registered, [readable, messages["address"], messages["content_type"], received, messages["tenant"]])
-    parents = pc.list_parent_indices(lists)
+    parents = pc.list_parent_indices(lists).cast(pa.int64())
     leaves = dict(zip((name for name, _, _ in FIELDS), lists.flatten().flatten(), strict=True))
     if held.any():
         parents, leaves = _without_waiting(messages, held, parents, leaves)
-    # Without its body: what a message may be large by would be there once a value.
-    values = _Values(messages.drop_columns(["body"]).take(parents), leaves)
-    is_good = pc.is_null(leaves["reason"])
-    rejects = values.rejects()
-    yield Decoded(values.readings().filter(is_good), rejects.slice(0, 0))
+    message = messages.drop_columns(["body"]).take(parents)
+    shown = {"message": parents, **_times(message, leaves)}
+    shown |= {"device": _device(message, leaves), "metric": _metric(message, leaves)}
+    return pa.table({name: message[name] for name in message.column_names} | leaves | shown)
+
+
+def _divided(values: pa.Table, body: pa.ChunkedArray) -> Iterator[Decoded]:
+    """`body`: of the messages they are of."""
+    is_reject = pc.is_valid(values["reason"])
+    rejected = np.flatnonzero(is_reject.to_numpy())
+    good = values.filter(pc.invert(is_reject)) if len(rejected) else values
+    yield Decoded(_readings(good), schemas.REJECT.arrow.empty_table())
     shown = pc.binary_slice(body, 0, REJECT_BODY_BYTES_MAX)
-    rejected = np.flatnonzero(~is_good.to_numpy(zero_copy_only=False))
     for first in range(0, len(rejected), REJECTS_AT_ONCE):
-        some = pa.array(rejected[first : first + REJECTS_AT_ONCE])
-        column = shown.take(parents.take(some))
-        whole = rejects.take(some).append_column("body", column).select(schemas.REJECT.columns.names)
-        yield Decoded(schemas.READINGS.arrow.empty_table(), whole)
+        some = values.take(pa.array(rejected[first : first + REJECTS_AT_ONCE]))
+        yield Decoded(schemas.READINGS.arrow.empty_table(), _rejects(some, shown.take(some["message"])))
 
 
 def _without_waiting(
@@ -144,63 +164,51 @@ def _without_waiting(
     return parents.filter(kept), found
 
 
-class _Values:
-    """What messages say, value by value: the `message` of each, and what its decoder found (`FIELDS`)."""
+def _readings(values: pa.Table) -> pa.Table:
+    """As table `readings` has those without a reason."""
+    at = numbers(values["event_time"])
+    # A text is what it is, however often it is said: who gathers rows goes by what they take.
+    said = {"unit": _texts(values["unit"]), "replay": pa.nulls(len(values), pa.int64()), "event_date": kept_under(at)}
+    return pa.table({name: said[name] if name in said else values[name] for name in schemas.READINGS.columns.names})
 
-    def __init__(self, message: pa.Table, found: Mapping[str, pa.Array]) -> None:
-        self._message = message
-        self._found = found
-        self._shown = {**self._times(), "device": self._device(), "metric": self._metric()}
 
-    def readings(self) -> pa.Table:
-        """As table `readings` has those without a reason."""
-        at = numbers(self._shown["event_time"])
-        # A text is what it is, however often it is said: who gathers rows goes by what they take.
-        said = {"value": self._found["value"], "text": self._found["text"], "unit": _texts(self._found["unit"])}
-        none = pa.nulls(len(self._message), pa.int64())
-        return self._table(schemas.READINGS, {**said, "replay": none, "event_date": kept_under(at)})
+def _rejects(values: pa.Table, body: pa.ChunkedArray) -> pa.Table:
+    """As table `reject` has those with a reason."""
+    days = dates(numbers(values["ingested_at"]) // DAY_US)
+    said = {"reason": _texts(values["reason"]), "ingest_date": days, "body": body}
+    return pa.table({name: said[name] if name in said else values[name] for name in schemas.REJECT.columns.names})
 
-    def rejects(self) -> pa.Table:
-        """As table `reject` has those with a reason, but for their bodies."""
-        days = dates(numbers(self._message["ingested_at"]) // DAY_US)
-        return self._table(
-            schemas.REJECT,
-            {"reason": _texts(self._found["reason"]), "ingest_date": days},
-        )
 
-    def _table(self, table: schemas.Table, said: Mapping[str, pa.Array]) -> pa.Table:
-        made = {**self._shown, **said}
-        names = (name for name in table.columns.names if name != "body")
-        return pa.table({name: made[name] if name in made else self._message[name] for name in names})
+def _times(message: pa.Table, leaves: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
+    """`event_time`, `suspect`, `time_source`, as `spark.transforms.times.with_measured_times` has them."""
+    at, received, ingested = (numbers(message[name]) for name in ("event_time", "received_at", "ingested_at"))
+    is_told = pc.is_valid(leaves["time_us"]).to_numpy(zero_copy_only=False)
+    told = pc.fill_null(leaves["time_us"], 0).to_numpy()
+    is_believed = is_told & is_believable(told, ingested)
+    source = np.where(is_believed, _DEVICE, np.where(at == received, _GATEWAY, _MESSAGE_ITSELF)).astype(np.int32)
+    is_bounded = pc.equal(message["clock_quality"], BOUNDED).to_numpy()
+    suspect = np.where(is_told, ~is_believed, ~is_believable(at, ingested)) | (is_bounded & (source == _GATEWAY))
+    return {
+        "event_time": pa.array(np.where(is_believed, told, np.minimum(at, latest(ingested)))).cast(TIME),
+        "suspect": pa.array(suspect),
+        "time_source": pa.DictionaryArray.from_arrays(source, _SOURCES),
+    }
 
-    def _times(self) -> dict[str, pa.Array]:
-        """`event_time`, `suspect`, `time_source`, as `spark.transforms.times.with_measured_times` has them."""
-        at, received, ingested = (numbers(self._message[name]) for name in ("event_time", "received_at", "ingested_at"))
-        is_told = pc.is_valid(self._found["time_us"]).to_numpy(zero_copy_only=False)
-        told = pc.fill_null(self._found["time_us"], 0).to_numpy()
-        is_believed = is_told & is_believable(told, ingested)
-        source = np.where(is_believed, _DEVICE, np.where(at == received, _GATEWAY, _MESSAGE_ITSELF)).astype(np.int32)
-        is_bounded = pc.equal(self._message["clock_quality"], BOUNDED).to_numpy()
-        suspect = np.where(is_told, ~is_believed, ~is_believable(at, ingested)) | (is_bounded & (source == _GATEWAY))
-        return {
-            "event_time": pa.array(np.where(is_believed, told, np.minimum(at, latest(ingested)))).cast(TIME),
-            "suspect": pa.array(suspect),
-            "time_source": pa.DictionaryArray.from_arrays(source, _SOURCES),
-        }
 
-    def _device(self) -> pa.Array:
-        """Whom a value speaks of, where that is not who sent it."""
-        if self._found["device"].null_count == len(self._message):
-            return self._message["device"]
-        return _texts(pc.coalesce(self._found["device"], self._message["device"].combine_chunks().cast(pa.string())))
+def _device(message: pa.Table, leaves: Mapping[str, pa.Array]) -> pa.ChunkedArray | pa.Array:
+    """Whom a value speaks of, where that is not who sent it."""
+    if leaves["device"].null_count == len(message):
+        return message["device"]
+    return _texts(pc.coalesce(leaves["device"], message["device"].combine_chunks().cast(pa.string())))
 
-    def _metric(self) -> pa.Array:
-        """Of a bare value the last level of its address that has a name; the address where none has one."""
-        metric, is_good = self._found["metric"], pc.is_null(self._found["reason"])
-        is_bare = pc.and_(pc.equal(metric, ""), pc.and_(is_good, pc.is_null(self._found["alias"])))
-        address = _texts(self._message["address"].combine_chunks())
-        names = pa.array([_last_level(each) for each in address.dictionary.to_pylist()], pa.string())
-        return _texts(pc.if_else(is_bare, names.take(address.indices), metric))
+
+def _metric(message: pa.Table, leaves: Mapping[str, pa.Array]) -> pa.Array:
+    """Of a bare value the last level of its address that has a name; the address where none has one."""
+    metric, is_good = leaves["metric"], pc.is_null(leaves["reason"])
+    is_bare = pc.and_(pc.equal(metric, ""), pc.and_(is_good, pc.is_null(leaves["alias"])))
+    address = _texts(message["address"].combine_chunks())
+    names = pa.array([_last_level(each) for each in address.dictionary.to_pylist()], pa.string())
+    return _texts(pc.if_else(is_bare, names.take(address.indices), metric))
 
 
 def _last_level(address: str) -> str:

@@ -11,6 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark import gathered, registry, schemas
 from spark.decoding.schema import PayloadSchema
+from spark.here import births as births_here
 from spark.here import readings as here
 from spark.here import workers
 from spark.jobs import stamps
@@ -29,30 +30,61 @@ def _take(batch: Batch) -> None:
     # Bodies are decoded once for all outputs.
     registered = registry.registered(batch.lake.at("payload_schemas"))
     # What an attempt that died has rejected is looked at by Spark.
-    messages = _messages_here(batch) if not batch.has_taken("reject") else None
-    if messages is not None:
-        _take_here(batch, messages, registered)
-    else:
+    if batch.has_taken("reject") or not _take_here(batch, registered):
         _take_by_rows(batch, registered)
 
 
-def _messages_here(batch: Batch) -> Iterator[pa.Table] | None:
-    """Those of the batch, where this process reads them: on one machine, if none is Sparkplug's."""
-    parts = batch.here(here.PROOF)
-    if parts is None or not all(map(here.is_readable, parts)):
-        return None
-    return stamps.judged_here(batch, here.MESSAGE)
-
-
-def _take_here(batch: Batch, messages: Iterable[pa.Table], registered: Sequence[PayloadSchema]) -> None:
+def _take_here(batch: Batch, registered: Sequence[PayloadSchema]) -> bool:
+    """In this process, where that is Spark's only machine. False where Spark is to do it; births may be written then,
+    as by an attempt that died."""
+    addresses, data, messages = (
+        batch.here(here.PROOF),
+        batch.here(births_here.DATA),
+        stamps.judged_here(batch, here.MESSAGE),
+    )
+    if addresses is None or data is None or messages is None:
+        return False
+    sparkplug = births_here.kinds(addresses)
+    waiting = births_here.since(data) if sparkplug.data else {}
+    if waiting is None:
+        return False
     rejects, found = (gathered.Writer(batch.lake.at(name)) for name in ("reject", "readings"))
-    processes = workers.processes(batch.count, here.MESSAGES_A_PROCESS)
-    for rows in here.all_decoded(messages, registered, processes):
-        rejects.add(rows.rejects)
-        found.add(rows.readings)
+
+    def add(decoded: Iterable[here.Decoded]) -> None:
+        for rows in decoded:
+            rejects.add(rows.rejects)
+            found.add(rows.readings)
+
+    if sparkplug.births:
+        # First, as data goes by the births of its own batch, too; clocks of Sparkplug's messages are not put right.
+        add(_born(batch, registered))
+        messages = (part.filter(pa.array(~births_here.is_birth(part))) for part in messages)
+    known = _known(batch, waiting)
+    if known is None:
+        return False
+    add(here.all_decoded(messages, registered, workers.processes(batch.count, here.MESSAGES_A_PROCESS), known))
     if not rejects.is_empty:
         batch.append("reject", rejects)
     batch.append("readings", found, _made_of(batch))
+    return True
+
+
+def _born(batch: Batch, registered: Sequence[PayloadSchema]) -> Iterator[here.Decoded]:
+    """What the births of a batch say; at the end what they name is written."""
+    born = gathered.Writer(batch.lake.at("sparkplug_births"))
+    for part in batch.here(here.MESSAGE) or ():
+        for names, decoded in here.decoded_births(part.filter(pa.array(births_here.is_birth(part))), registered):
+            born.add(names)
+            yield from decoded
+    if not born.is_empty:
+        batch.append("sparkplug_births", born)
+
+
+def _known(batch: Batch, waiting: births_here.Since) -> bytes | None:
+    """The births that Sparkplug's data goes by, those of this batch among them; nothing where there is no data, None
+    where they are too many."""
+    there = batch.lake.read_here("sparkplug_births", births_here.BIRTH) if waiting else None
+    return births_here.known(there, waiting) if there is not None else b""
 
 
 def _made_of(batch: Batch) -> Provenance | None:
@@ -64,18 +96,22 @@ def _made_of(batch: Batch) -> Provenance | None:
 def _take_by_rows(batch: Batch, registered: Sequence[PayloadSchema]) -> None:
     decoded = readings.decoded(stamps.judged(batch.lake, batch.rows), registered).persist()
     # Most lakes have no Sparkplug at all, most batches nothing that could not be read or is large: one look tells all.
-    looked_for = (births.is_sparkplug("address"), F.col("reason").isNotNull())
+    is_reject = F.col("reason").isNotNull()
+    looked_for = (births.is_data("address"), births.is_birth("address") & ~is_reject, is_reject)
     seen = decoded.agg(*map(F.max, looked_for), F.sum(F.octet_length("text"))).first()
-    has_sparkplug, has_rejects, text_bytes = seen if seen is not None else (False, False, 0)
+    has_data, has_births, has_rejects, text_bytes = seen if seen is not None else (False, False, False, 0)
     if (text_bytes or 0) > gathered.BYTES_MAX:  # the same text again and again is next to nothing in a file
         batch = replace(batch, lake=Lake(batch.lake.session, batch.lake.place))
-    rows = _named(batch, decoded) if has_sparkplug else decoded
+    if has_births:
+        batch.append("sparkplug_births", births.births(decoded))
+    # With the births of this batch and those before it.
+    rows = births.named(decoded, batch.lake.read("sparkplug_births")).persist() if has_data else decoded
     try:
         # Readings are last: their commit says which version of the rejects belongs to them.
         rejects = readings.rejects(rows)
         if batch.has_taken("reject"):
             rows = _as_rejected(batch, rows)
-        elif has_rejects or (has_sparkplug and not rejects.isEmpty()):
+        elif has_rejects or (has_data and not rejects.isEmpty()):
             batch.append("reject", rejects)
         batch.append("readings", readings.readings(rows), _made_of(batch))
     finally:
@@ -98,12 +134,6 @@ def _as_rejected(batch: Batch, rows: DataFrame) -> DataFrame:
         again = replace(marker, application=f"{marker.application}/again", begin=None)
         batch.lake.append("reject", more.select(*schemas.REJECT.columns.names), again)
     return rows
-
-
-def _named(batch: Batch, decoded: DataFrame) -> DataFrame:
-    """With the births of this batch and those before it."""
-    batch.append("sparkplug_births", births.births(decoded))
-    return births.named(decoded, batch.lake.read("sparkplug_births")).persist()
 
 
 _FOLLOWING = Following("readings", "telemetry", ("sparkplug_births", "reject", "readings"), revision=3, take=_take)

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 _SUBJECT = ("tenant", "gateway", "device")
-_BITS_MAX = 64
-"""Of these a double has not every value; the decoder has worked them out."""
 _MESSAGE = ("tenant", "gateway", "epoch", "address", "sequence")
 
 
@@ -68,17 +66,21 @@ def _looked_up(data: DataFrame, known: DataFrame) -> DataFrame:
     following = Window.partitionBy(*_SUBJECT).orderBy("received_at")
     spans = mine.select(*_SUBJECT, "received_at").distinct()
     spans = spans.withColumn("upto", F.lead("received_at").over(following))
-    # A birth that is there twice names its metrics once.
-    naming = mine.dropDuplicates([*_SUBJECT, "received_at", "metric", "alias"]).join(spans, [*_SUBJECT, "received_at"])
-    born = naming.select(
+    said = mine.select(
+        *_SUBJECT,
+        F.col("received_at"),
+        F.explode(_references()).alias("reference"),
+        F.struct("metric", "datatype", "unit").alias("born"),
+    )
+    # A birth may be there twice, and a name or an alias twice in it: whichever worker sees them, the least counts.
+    named = said.groupBy(*_SUBJECT, "received_at", "reference").agg(F.min("born").alias("born"))
+    born = named.join(spans, [*_SUBJECT, "received_at"]).select(
         *_SUBJECT,
         F.col("received_at").alias("born_at"),
         "upto",
-        F.explode(_references()).alias("reference"),
-        F.col("metric").alias("born_metric"),
-        F.col("datatype").alias("born_datatype"),
-        F.col("unit").alias("born_unit"),
-    ).dropDuplicates([*_SUBJECT, "born_at", "reference"])
+        "reference",
+        *(F.col(f"born.{name}").alias(f"born_{name}") for name in ("metric", "datatype", "unit")),
+    )
     reference = F.when(F.col("metric") == "", _by_alias()).otherwise(_by_name())
     rows = data.withColumn("reference", reference)
     fits = [F.col(f"d.{name}") == F.col(f"b.{name}") for name in (*_SUBJECT, "reference")]
@@ -110,7 +112,7 @@ def _judged(rows: DataFrame) -> DataFrame:
     rows = rows.withColumns(
         {
             "unborn": F.max(needs).over(message),
-            "place": F.row_number().over(message.orderBy("metric", F.col("alias").asc_nulls_first())),
+            "place": F.row_number().over(message.orderBy("metric", F.col("alias").asc_nulls_first(), "event_time")),
         }
     )
     unborn = F.col("unborn")
@@ -130,7 +132,7 @@ def _as_born() -> Column:
     found = F.col("value")
     for datatype, bits in sparkplug.SIGNED.items():
         born = F.col("born_datatype") == datatype
-        found = F.when(born, F.col("signed") if bits == _BITS_MAX else _signed(bits)).otherwise(found)
+        found = F.when(born, F.col("signed") if bits == sparkplug.BITS_MAX else _signed(bits)).otherwise(found)
     return found
 
 

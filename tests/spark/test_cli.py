@@ -14,12 +14,14 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
-from spark import archive, cli, session
+from spark import archive, cli, registry, session
 from spark.cli import analytics
+from spark.decoding.schema import PayloadSchema
 from spark.jobs import catalog, runner, turn
 from spark.jobs.runner import Step
+from spark.tables import Lake
 from tests.spark import gold, lakes
-from tests.spark.lakes import message
+from tests.spark.lakes import START, message
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,8 +35,11 @@ def invoke(*arguments: object) -> tuple[int, str]:
 
 
 def needing_spark(root: Path) -> Path:
-    """A lake with a message that this process leaves to Spark."""
-    lakes.write(root, "telemetry", [message(0, address="spBv1.0/plant/NDATA/press")])
+    """A lake with a rejected message that a schema has made readable since: it is read again by Spark."""
+    lake = Lake(None, root, here=True)
+    lakes.write(lake.place, "telemetry", [message(0, address="a/x", body=b"up")])
+    assert [step.error for step in runner.one_pass(lake, catalog.chosen(["readings"]), lambda _: None)] == [None]
+    registry.register(lake.at("payload_schemas"), PayloadSchema("a/+", "text"), START)
     return root
 
 

@@ -14,15 +14,16 @@ import pytest
 
 from spark import delta_log, gathered, schemas
 from spark.decoding.limits import BODY_BYTES_MAX
-from spark.here import clocks
+from spark.here import births, clocks
 from spark.here import readings as here
 from spark.jobs import catalog, runner
 from spark.jobs import readings as readings_job
 from spark.tables import Lake
 from spark.transaction import Transaction
 from tests.spark import lakes
+from tests.spark.decoding.test_sparkplug import metric
 from tests.spark.lakes import START, Row, message
-from tests.spark.test_replay import cut_before_readings
+from tests.spark.test_replay import born, cut_before_readings, sparkplug
 from tests.support.seeds import chosen_seed
 
 if TYPE_CHECKING:
@@ -127,26 +128,32 @@ def test_spark_makes_the_same_readings_and_rejects(spark: SparkSession, tmp_path
 
 @pytest.mark.spark
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("kind", ["sparkplug", "told a lot", "rejected"])
+@pytest.mark.parametrize("kind", ["twice", "born a lot", "told a lot", "rejected"])
 def test_what_spark_knows_more_of_is_left_to_it(lake: Lake, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     take(lake, message(0, body=b"1"), message(1, body=b"x"))
     assert engine(lake, "readings") == "here"
-    address = "spBv1.0/g/NDATA/n" if kind == "sparkplug" else "load/cpu"
     if kind == "rejected":  # and then the program dies
         lakes.write(lake.place, "telemetry", [message(2, body=b"y"), message(3, body=b"2")])
         with cut_before_readings(monkeypatch):
             readings_job.JOB.run(lake.for_job())
         assert len(rows(lake, "reject")) == 2
+    elif kind == "twice":  # a message without a birth, that is
+        lakes.write(lake.place, "telemetry", [sparkplug(9, "NDATA", 5, metric(None, (13, 1.0), alias=1))] * 2)
+    elif kind == "born a lot":
+        lakes.write(lake.place, "telemetry", [sparkplug(9, "NBIRTH", 4, born("speed", 1), born("load", 2))])
+        lakes.write(lake.place, "telemetry", [sparkplug(9, "NDATA", 5, metric(None, (13, 1.0), alias=1))])
+        monkeypatch.setattr(births, "METRICS_MAX", 2)
     else:
-        lakes.write(lake.place, "telemetry", [message(9, address=address, body=b"2")])
-    if kind == "told a lot":
+        lakes.write(lake.place, "telemetry", [message(9, body=b"2")])
         lakes.write(lake.place, "clock_offsets", [lakes.clock_offset(0, 9, known="measured", whole=True)])
         monkeypatch.setattr(clocks, "ROWS_MAX", 0)
     made: list[str] = []
     monkeypatch.setattr(here, "decoded", lambda *_: made.append("here"))
     (step,) = runner.one_pass(lake, catalog.chosen(["readings"]), lambda _: None)
     assert (step.error, made) == (None, [])
-    assert len(rows(lake, "readings")) == {"sparkplug": 1, "told a lot": 2, "rejected": 2}[kind]
+    assert len(rows(lake, "readings")) == {"twice": 1, "born a lot": 5, "told a lot": 2, "rejected": 2}[kind]
+    assert len(rows(lake, "reject")) == (1 if kind in ("born a lot", "told a lot") else 2)
+    assert len(rows(lake, "sparkplug_births")) == (3 if kind == "born a lot" else 0)
 
 
 def test_a_large_message_is_not_there_once_a_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
