@@ -21,7 +21,9 @@ from spark.jobs import catalog, runner, turn
 from spark.jobs.runner import Step
 from spark.tables import Lake
 from tests.spark import gold, lakes
+from tests.spark.decoding.test_sparkplug import metric
 from tests.spark.lakes import START, message
+from tests.spark.test_replay import born, sparkplug
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -314,11 +316,17 @@ class TestUsage:
             assert code == 0, output
             assert output.count(" done ") == len(catalog.JOBS)
             more = [message(n, gateway="gw3", address="load/new", body=b"NaN" if n else b"1.5") for n in range(3)]
+            more += [
+                sparkplug(0, "NBIRTH", 50, born("speed", 1)),
+                sparkplug(0, "NDATA", 51, metric(None, (10, 7), alias=1)),
+            ]
             lakes.write(lake, "telemetry", more if not passes else [])
-        found = {name: deltalake.DeltaTable(lake / name).count() for name in ("readings", "reject", "settled_ranges")}
+        tables = ("readings", "reject", "settled_ranges", "sparkplug_births")
+        found = {name: deltalake.DeltaTable(lake / name).count() for name in tables}
         assert found["readings"] > messages
         assert found["reject"] == 2
         assert found["settled_ranges"] == 1
+        assert found["sparkplug_births"] == 2
 
     @pytest.mark.parametrize("command", [[], ["run"], ["report"]])
     def test_help(self, command: list[str]) -> None:
