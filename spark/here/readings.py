@@ -206,7 +206,10 @@ def _metric(message: pa.Table, leaves: Mapping[str, pa.Array]) -> pa.Array:
     """Of a bare value the last level of its address that has a name; the address where none has one."""
     metric, is_good = leaves["metric"], pc.is_null(leaves["reason"])
     is_bare = pc.and_(pc.equal(metric, ""), pc.and_(is_good, pc.is_null(leaves["alias"])))
-    address = _texts(message["address"].combine_chunks())
+    if not pc.any(is_bare).as_py():
+        return _texts(metric)
+    # The addresses of these messages, and not all of the part they are of.
+    address = message["address"].combine_chunks().cast(pa.string()).dictionary_encode()
     names = pa.array([_last_level(each) for each in address.dictionary.to_pylist()], pa.string())
     return _texts(pc.if_else(is_bare, names.take(address.indices), metric))
 
