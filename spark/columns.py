@@ -46,7 +46,8 @@ def _row_groups(place: Place, file: File, columns: pa.Schema) -> Iterator[pa.Tab
         coerce_int96_timestamp_unit="us",
     )
     with opened:
-        there = [name for name in columns.names if name in opened.schema_arrow.names]
+        known = set(opened.schema_arrow.names)  # made anew each time it is asked for
+        there = [name for name in columns.names if name in known]
         for group in range(opened.num_row_groups):
             yield fitted(opened.read_row_group(group, columns=there), columns)
 

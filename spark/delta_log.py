@@ -51,11 +51,13 @@ class File(msgspec.Struct, frozen=True):
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """One commit: `info` as it describes itself, the files it added rows by, whether it took rows away."""
+    """One commit: `info` as it describes itself, the files it added rows by, whether it took rows away, and which
+    version of which application it is."""
 
     info: dict[str, Any]
     added: tuple[File, ...]
     takes_away: bool
+    transactions: dict[str, int] = {}
 
     @property
     def changes_rows(self) -> bool:
@@ -74,10 +76,16 @@ class _Remove(msgspec.Struct):
     dataChange: bool = True  # noqa: N815 - Delta's name for it
 
 
+class _Transaction(msgspec.Struct):
+    appId: str  # noqa: N815 - Delta's name for it
+    version: int
+
+
 class _Action(msgspec.Struct):
     commitInfo: dict[str, Any] | None = None  # noqa: N815 - Delta's name for it
     add: _Add | None = None
     remove: _Remove | None = None
+    txn: _Transaction | None = None
 
 
 _decoder = msgspec.json.Decoder(_Action)
@@ -98,7 +106,9 @@ def entry(table: Somewhere, version: int) -> Entry | None:
         raise LogDamaged(_damaged(path, "empty"))
     info = next((action.commitInfo for action in actions if action.commitInfo is not None), {})
     added = tuple(_file(action.add) for action in actions if action.add is not None and action.add.dataChange)
-    return Entry(info, added, any(action.remove is not None and action.remove.dataChange for action in actions))
+    takes_away = any(action.remove is not None and action.remove.dataChange for action in actions)
+    transactions = {action.txn.appId: action.txn.version for action in actions if action.txn is not None}
+    return Entry(info, added, takes_away, transactions)
 
 
 def files(table: deltalake.DeltaTable) -> list[File]:

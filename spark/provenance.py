@@ -7,6 +7,7 @@ one of several commits that belong together, of which the last one says it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import deltalake
@@ -69,16 +70,34 @@ def state_of(table: deltalake.DeltaTable) -> State:
 
 def committed(table: deltalake.DeltaTable, count: int = COMMITS_MAX) -> list[tuple[int, datetime | None]]:
     """The newest versions of a table, the newest first, and when each was committed, where its log says so."""
-    return [(version, _time(entry.info.get("timestamp"))) for version, entry in _entries(table, count)]
+    return [(version, committed_at(entry)) for version, entry in _entries(table, count)]
+
+
+def committed_at(entry: delta_log.Entry) -> datetime | None:
+    """When a commit was made, where it says so."""
+    stamp = entry.info.get("timestamp")
+    return datetime.fromtimestamp(stamp / 1e3, UTC) if isinstance(stamp, int) else None
+
+
+def last_change(table: deltalake.DeltaTable) -> delta_log.Entry | None:
+    """The newest commit of a table as it was opened that is no maintenance: the one its rows are of. None where the
+    log lacks it."""
+    entries = (entry for _, entry in _entries(table, COMMITS_MAX))
+    return next((entry for entry in entries if entry.info.get("operation") not in _MAINTENANCE), None)
+
+
+def provenance_of(entry: delta_log.Entry) -> Provenance | None:
+    """What a commit that is no maintenance says of itself."""
+    return parsed(entry.info.get("userMetadata"))
 
 
 def versions(table: deltalake.DeltaTable) -> list[tuple[int, Provenance | None]]:
     """The newest versions of a table, the newest first, and what each was made of."""
     found: list[tuple[int, Provenance | None]] = []
     made_of: Provenance | None = None
-    for version, entry in reversed(_entries(table, COMMITS_MAX)):
+    for version, entry in reversed(list(_entries(table, COMMITS_MAX))):
         if entry.info.get("operation") not in _MAINTENANCE:
-            made_of = parsed(entry.info.get("userMetadata"))
+            made_of = provenance_of(entry)
         found.append((version, made_of))
     return found[::-1]
 
@@ -95,19 +114,14 @@ def rows_changed(table: deltalake.DeltaTable, after: int, upto: int | None = Non
     return any(entry.changes_rows for version, entry in entries if upto is None or version <= upto)
 
 
-def _time(stamp: object) -> datetime | None:
-    return datetime.fromtimestamp(stamp / 1e3, UTC) if isinstance(stamp, int) else None
-
-
-def _entries(table: deltalake.DeltaTable, count: int) -> list[tuple[int, delta_log.Entry]]:
+def _entries(table: deltalake.DeltaTable, count: int) -> Iterator[tuple[int, delta_log.Entry]]:
     """At most `count` versions up to the one opened that are in the log, the newest first, and what each did.
 
     Read from the log: `DeltaTable.history` numbers the newest commits of the moment, not those of the version opened.
     """
-    place, newest, found = of_table(table), table.version(), []
+    place, newest = of_table(table), table.version()
     for version in range(newest, max(-1, newest - count), -1):
         entry = delta_log.entry(place, version)
         if entry is None:  # cleaned up: a checkpoint has what came of it
-            break
-        found.append((version, entry))
-    return found
+            return
+        yield version, entry

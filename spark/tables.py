@@ -31,10 +31,10 @@ from spark.driver import Driver
 from spark.fold_here import Combined
 from spark.gathered import InsteadOf, Writer
 from spark.handles import Handles
-from spark.provenance import Provenance, State, state_of, versions
+from spark.provenance import Provenance, State, last_change, provenance_of, state_of
 from spark.remedy import TableUnreadable
 from spark.replacement import Replacement
-from spark.transaction import ROWS, There, Transaction
+from spark.transaction import There, Transaction, rows_changed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -151,12 +151,16 @@ class Lake:
 
     def provenance(self, name: str, version: int | None = None) -> Provenance | None:
         """What a table was made of as it is, or was at `version`; None when that is not known."""
+        entry = self.last_change(name, version)
+        return provenance_of(entry) if entry is not None else None
+
+    def last_change(self, name: str, version: int | None = None) -> delta_log.Entry | None:
+        """The commit that the rows of a table are of as it is, or was at `version`; None when the log lacks it."""
         try:
             table = self._handles.newest(name) if version is None else self._handles.at(name, version)
         except TableNotFoundError:
             return None
-        ((_, made_of),) = versions(table)[:1] or ((0, None),)
-        return made_of
+        return last_change(table)
 
     def ensure(self, name: str) -> State:
         """Make derived table `name` if it is not there."""
@@ -470,8 +474,8 @@ class Lake:
 def _rows_written(entry: delta_log.Entry) -> int:
     if entry.info.get("operation") == "MERGE":  # what stays is written again where rows are removed
         return 0
-    changed = entry.info.get(ROWS, (entry.info.get("tags") or {}).get(ROWS))  # and where some are folded
-    return int(changed) if changed is not None else sum(file.rows or 0 for file in entry.added)
+    changed = rows_changed(entry.info)  # and where some are folded
+    return changed if changed is not None else sum(file.rows or 0 for file in entry.added)
 
 
 def _literal(value: object) -> str:

@@ -6,13 +6,20 @@ between the two is in conflict with it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from spark.conflict import Overtaken
 
 ROWS: Final = "waypost.rows"
 """What a commit says of itself: how many of its rows are new or others than before, where not all are."""
+
+
+def rows_changed(info: Mapping[str, Any]) -> int | None:
+    """What a commit says so: of rows folded into a table, from this process or by Spark. None of any other commit."""
+    changed = info.get(ROWS, (info.get("tags") or {}).get(ROWS))
+    return int(changed) if changed is not None else None
 
 
 class There(NamedTuple):

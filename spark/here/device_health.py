@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import date
+from functools import reduce
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from spark import schemas
 from spark.here.groups import Groups, Numbers, key, numbers
@@ -15,8 +18,11 @@ from spark.here.times import DAY_US, SECOND_US, TIME
 from spark.transforms.health import BOOT_APART_S, DAYS, KEY, SPREAD_MIN
 
 GATEWAY: Final = ("tenant", "gateway")
+HEARD: Final = (*GATEWAY, "last_at")
+"""Columns of days, and of devices, that say when a gateway was heard."""
 DAY: Final = tuple(name for name in schemas.DEVICE_DAYS.columns.names if name not in schemas.DEVICE_DAYS.partition_by)
 """Columns of the table that are looked at: its files have these."""
+Flags = NDArray[np.bool_]
 HERE_BYTES_MAX: Final = 128 * 1024 * 1024
 """Bytes of days that are held in this process: those of 28 000 devices, or of 380 that boot every minute. With what is
 made of them they take 700 MB at most."""
@@ -31,6 +37,54 @@ def recent(days: Iterable[pa.Table]) -> pa.Table | None:
         if held.nbytes > HERE_BYTES_MAX:
             return None
     return held
+
+
+def changed(days: Iterable[pa.Table], devices: pa.Table) -> pa.Table:
+    """The gateways (`HEARD`, when they were heard last) of which these days, new or others than before, are among the
+    last `DAYS`, those included that `devices` of table `device_health` are made of.
+
+    The rows of others stay as they are: a device's health is of nothing but the last days of its own gateway.
+    """
+    new, known = _heard(days), _heard([devices])
+    both = pa.concat_tables([new, known])
+    gateways = Groups(key(both, GATEWAY))
+    newest = gateways.greatest(numbers(both["last_at"]))[gateways.of_rows()][: len(new)]
+    is_recent = pa.array(_day(new) > newest // DAY_US - DAYS)
+    return new.set_column(HEARD.index("last_at"), "last_at", pa.array(newest).cast(TIME)).filter(is_recent)
+
+
+def _heard(parts: Iterable[pa.Table]) -> pa.Table:
+    """When each gateway of these rows was heard last."""
+    return reduce(lambda one, other: _newest(pa.concat_tables([one, other])), (_newest(part) for part in parts))
+
+
+def _newest(rows: pa.Table) -> pa.Table:
+    gateways = Groups(key(rows, GATEWAY))
+    names = rows.select(GATEWAY).unify_dictionaries().take(pa.array(gateways.first))
+    return names.append_column("last_at", pa.array(gateways.greatest(numbers(rows["last_at"]))).cast(TIME))
+
+
+def dates(gateways: pa.Table) -> set[date]:
+    """Those that the last `DAYS` days of any of these are (`HEARD`)."""
+    newest = np.unique(_day(gateways))
+    numbers_ = np.unique(newest[:, None] - np.arange(DAYS))
+    return set(pa.array(numbers_.astype(np.int32)).cast(pa.date32()).to_pylist())
+
+
+def of_gateways(rows: pa.Table, gateways: pa.Table) -> pa.Table:
+    """Of these days, or devices, those of some gateways."""
+    return rows.filter(pa.array(_is_of(rows, gateways)))
+
+
+def of_others(rows: pa.Table, gateways: pa.Table) -> pa.Table:
+    """Those of all others."""
+    return rows.filter(pa.array(~_is_of(rows, gateways)))
+
+
+def _is_of(rows: pa.Table, gateways: pa.Table) -> Flags:
+    names = pa.concat_tables([rows.select(GATEWAY), gateways.select(GATEWAY)])
+    one_number_each = key(names, GATEWAY)
+    return np.isin(one_number_each[: len(rows)], one_number_each[len(rows) :])
 
 
 def _recent(days: pa.Table) -> pa.Table:
