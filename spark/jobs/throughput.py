@@ -9,10 +9,12 @@ from __future__ import annotations
 from functools import partial
 from itertools import chain
 
+from spark import delta_log
 from spark.here import throughput as here
-from spark.jobs import stamps
+from spark.jobs import changes, stamps
 from spark.jobs.following import Batch, Following
 from spark.jobs.outcome import Job
+from spark.tables import Lake
 from spark.transforms import throughput
 
 
@@ -26,7 +28,7 @@ def _take_here(batch: Batch) -> bool:
     messages = stamps.delivered_here(batch, here.MESSAGE)
     if messages is None:
         return False
-    there = here.reach(batch.lake.read_here("throughput", here.REACH))
+    there = _reach(batch.lake)
     new = here.counted(messages, there)
     if new is None:
         return False
@@ -40,6 +42,19 @@ def _take_here(batch: Batch) -> bool:
         return False
     batch.overwrite("throughput", whole)
     return True
+
+
+def _reach(lake: Lake) -> here.Reach:
+    """Of the table. The first of its dates has the first of its buckets, and all of them are as wide."""
+    state = lake.state("throughput")
+    if state is None:
+        return here.Reach()
+    lake.check_readable("throughput", state.version)
+    files = delta_log.files(lake.opened("throughput", state.version))
+    first = min((changes.folder(file.path) for file in files), default="")
+    return here.reach(
+        lake.columns_of("throughput", [file for file in files if changes.folder(file.path) == first], here.REACH)
+    )
 
 
 def _take_by_spark(batch: Batch) -> None:

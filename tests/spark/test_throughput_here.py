@@ -4,16 +4,20 @@ batches."""
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from functools import partialmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
-from spark import schemas
+from spark import delta_log, schemas
+from spark.delta_log import File
 from spark.here import clocks
 from spark.here import throughput as here
+from spark.jobs import changes
 from spark.jobs import throughput as job
 from spark.jobs.following import Batch
 from spark.tables import Lake
@@ -111,6 +115,24 @@ def test_a_batch_is_taken_once(table: Lake) -> None:
         take(second)
     assert sum(row["ingested"] for row in rows_of(table, "throughput")) == 100
     assert table.state("throughput").version == 2  # type: ignore[union-attr]
+
+
+def test_where_the_table_begins_is_read_off_its_first_date(table: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many dates it has."""
+    for rows in batches():
+        take(landed(table, rows, "throughput"))
+    whole = here.reach(table.read_here("throughput", here.REACH))
+    columns_of, read = Lake.columns_of, list[str]()
+
+    def watched(lake: Lake, name: str, files: Sequence[File], names: Sequence[str]) -> Iterator[pa.Table]:
+        read.extend(file.path for file in files)
+        return columns_of(lake, name, files, names)
+
+    monkeypatch.setattr(Lake, "columns_of", watched)
+    assert job._reach(table) == whole
+    assert len({changes.folder(path) for path in read}) == 1
+    dates = {changes.folder(file.path) for file in delta_log.files(table.at("throughput").delta())}
+    assert len(dates) > 5
 
 
 def test_of_no_messages_there_are_no_buckets(table: Lake) -> None:
