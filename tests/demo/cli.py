@@ -51,7 +51,7 @@ def demo(*, once: bool, folder: Path | None, seconds: float, as_json: bool) -> N
     """Show the whole path on this machine, and prove what an acknowledgement is worth.
 
     A hub, two gateways and devices that measure this machine over MQTT and AMQP. One uplink is cut, the other gateway
-    is killed and comes back; then the lake is held against what the devices were told, and Spark draws the report.
+    is killed and comes back; then the lake is held against what the devices were told, and the report is drawn.
     Without --once the consoles stay up until Ctrl-C.
 
     Exit codes: 0 the numbers add up, 1 something failed to run, 2 wrong usage, 4 the numbers do not add up.

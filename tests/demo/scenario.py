@@ -202,15 +202,15 @@ class Scenario:
         return accounts, facts, notes
 
     async def _analyse(self) -> Path:
-        """The Spark jobs and their report."""
+        """The jobs of analytics and their report."""
         board, stage = self._board, self.stage
         lake, report = str(stage.lake), self._folder / "report.html"
-        board.doing = "Spark works on the lake"
+        board.doing = "the jobs work on the lake"
         started = time.monotonic()
         command = ("analytics", "run", "--lake", lake, "--json")
         jobs = await self._telling("analytics", stage.run_waypost("analytics", *command, within_s=ANALYTICS_S_MAX))
         (self._folder / "analytics.json").write_text("\n".join(jobs.output) + "\n", encoding="utf-8")
-        board.say(f"Spark jobs done in {time.monotonic() - started:.0f} s", "good")
+        board.say(f"jobs done in {time.monotonic() - started:.0f} s", "good")
         board.doing = "drawing the report"
         arguments = ["--lake", lake, "--out", str(report), "--facts", str(self._folder / "facts.json")]
         await stage.run_waypost("report", "analytics", "report", *arguments, within_s=ANALYTICS_S_MAX)
