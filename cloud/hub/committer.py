@@ -333,7 +333,8 @@ class Committer:
             self._final = True
             self._closing.set_result(None)
         else:
-            self._loop.run_in_executor(self._executor, self._lander.compact)
+            compacting = self._loop.run_in_executor(self._executor, self._lander.compact)
+            compacting.add_done_callback(self._compacted)
             self._release_surplus()
             self._urgent = self._urgent or self._queue.urgent
             self._schedule()
@@ -380,6 +381,13 @@ class Committer:
             entry.due_s = now if entry.attempts else 0.0
         self._queue.put_first([entry for entry in untried if not entry.attempts])
         self._queue.put_back([entry for entry in untried if entry.attempts and not entry.session.gone])
+
+    def _compacted(self, work: asyncio.Future[int]) -> None:
+        """Rows that files were put together of may be as much as some landings."""
+        if error := work.exception():
+            log.error("putting files together met a fault of our own", exc_info=error)
+        elif work.result():
+            self._freed(GIVEN_BACK_BYTES_MIN)
 
     def _freed(self, freed_bytes: int) -> None:
         """What was much goes back to the system, once nothing large follows."""

@@ -60,12 +60,14 @@ class Lander:
         report.versions = dict(self._landing.versions)
         return report
 
-    def compact(self) -> None:
-        """Between two landings: small files of the lake become one. What fails is tried again when there are more."""
+    def compact(self) -> int:
+        """Between two landings: small files of the lake become one; returns how many. What fails is tried again when
+        there are more."""
         try:
-            self._landing.compact()
+            return self._landing.compact()
         except LakeError as error:
             log.warning("lake: %s", error)
+            return 0
 
     @contextmanager
     def _attempt(self, entries: Sequence[Entry], report: Report) -> Iterator[None]:

@@ -209,7 +209,7 @@ def test_sparks_jobs_without_their_client_of_object_stores_name_the_command(
 ) -> None:
     Table.open(lake, "telemetry")
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
-    said = CliRunner().invoke(analytics, ["run", "--lake", lake.uri])
+    said = CliRunner().invoke(analytics, ["run", "--lake", lake.uri, "--master", "spark://127.0.0.1:9"])
     assert (said.exit_code, "-m spark.setup install s3" in said.output) == (2, True)
     # The store was asked whether it knows conditional writes, and nothing is left of that.
     assert lake.names("_probe") == []

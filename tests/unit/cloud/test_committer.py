@@ -741,6 +741,28 @@ def test_memory_is_given_back_in_time_whatever_follows(tmp_path: Path, monkeypat
     assert given_back[1] - given_back[0] > 0.1, "and not after each landing"
 
 
+def test_memory_is_given_back_after_files_were_put_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However little lands then: a small file may hold rows of megabytes that say the same."""
+    given_back: list[int] = []
+    for module in ("tables", "compaction"):
+        monkeypatch.setattr(f"cloud.lake.{module}.COMPACTED_FILES_MIN", 3)
+    monkeypatch.setattr("cloud.hub.committer.GIVEN_BACK_AFTER_S", 0.01)
+    monkeypatch.setattr("cloud.hub.committer.give_back", lambda: given_back.append(1))
+
+    async def scenario(bench: Bench) -> None:
+        session = bench.session()
+        for number in range(3):  # after the first of them the table is looked at, and has one file
+            bench.send(session, str(number), first=3 * number)
+            await bench.answered(number + 1)
+        assert not given_back
+        bench.send(session, "fourth", first=9)
+        async with asyncio.timeout(20):
+            while not given_back:
+                await asyncio.sleep(0.01)
+
+    run(tmp_path, scenario)
+
+
 def test_a_landing_takes_no_more_than_it_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cloud.hub.queue.LANDING_ROWS_MAX", 10)
 
