@@ -165,18 +165,15 @@ class Group:
     presence: dict[Key, Presence] = field(default_factory=dict)
     states: list[Mapping[str, Any]] = field(default_factory=list)
     seen: dict[Key, int] = field(default_factory=dict)
+    bytes: int = field(init=False)
+    landing_bytes: int = field(init=False)
+    rows: int = field(init=False)
+    """Of the entries, which stay the same; asked for with every batch that comes meanwhile."""
 
-    @property
-    def bytes(self) -> int:
-        return sum(entry.bytes for entry in self.entries)
-
-    @property
-    def landing_bytes(self) -> int:
-        return sum(entry.landing_bytes for entry in self.entries)
-
-    @property
-    def rows(self) -> int:
-        return sum(entry.rows for entry in self.entries)
+    def __post_init__(self) -> None:
+        self.bytes = sum(entry.bytes for entry in self.entries)
+        self.landing_bytes = sum(entry.landing_bytes for entry in self.entries)
+        self.rows = sum(entry.rows for entry in self.entries)
 
 
 @dataclass(slots=True)
