@@ -12,7 +12,7 @@ from cloud.place.place import Place
 
 
 class Handles:
-    """For one thread. A table that was given is another one's the next time that table is asked for."""
+    """For one thread: a table that was handed out is brought up to date when it is asked for again."""
 
     def __init__(self, lake: Place, *, kept: bool) -> None:
         """`kept`: they are; else each is opened anew whenever it is asked for."""

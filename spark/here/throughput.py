@@ -4,6 +4,7 @@ counts them."""
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -11,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark import schemas
+from spark.here import parts
 from spark.here.groups import Groups, Numbers, key, numbers
 from spark.here.times import SECOND_US, TIME, kept_under, or_unknown, seconds_between, trusted_reception
 from spark.transforms.throughput import bucket_seconds
@@ -83,15 +85,11 @@ def throughput(messages: pa.Table, width_s: int) -> pa.Table:
     return widened(pa.concat_tables(roles), width_s)
 
 
-def put_together(parts: Iterable[pa.Table], width_s: int) -> pa.Table | None:
-    """Buckets (`BUCKET`) of a table and further ones as buckets of `width_s`; None where there are more than
+def put_together(buckets: Iterable[pa.Table], width_s: int) -> pa.Table | None:
+    """Buckets (`BUCKET`) of a table and further ones as buckets of `width_s`; None where these are more than
     `HERE_MAX`."""
-    made: list[pa.Table] = []
-    for part in parts:
-        made.append(widened(part, width_s))
-        if sum(map(len, made)) > HERE_MAX:
-            return None
-    return widened(pa.concat_tables(made), width_s)
+    of_width = partial(widened, width_s=width_s)
+    return parts.summed(buckets, of_width, of_width, HERE_MAX)
 
 
 def widened(buckets: pa.Table, width_s: int) -> pa.Table:
