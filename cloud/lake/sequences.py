@@ -69,6 +69,8 @@ class SequenceSet:
     def missing(self, first: int, last: int) -> list[Span]:
         """The parts of ``first..last`` that are not in the set, ascending."""
         spans = self.spans
+        if not spans or first > spans[-1][1]:  # as nearly always
+            return [(first, last)] if first <= last else []
         parts: list[Span] = []
         at = bisect_left(spans, first, key=lambda span: span[1])
         while first <= last:
@@ -84,6 +86,9 @@ class SequenceSet:
     def add(self, first: int, last: int, holes_max: int | None = None) -> int:
         """Put ``first..last`` in. Returns how many holes were closed to keep `holes_max`, the lowest first."""
         spans = self.spans
+        if spans and first == spans[-1][1] + 1:  # as nearly always
+            spans[-1] = (spans[-1][0], last)
+            return 0
         low = bisect_left(spans, first - 1, key=lambda span: span[1])
         high = low
         while high < len(spans) and spans[high][0] <= last + 1:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
 import sqlalchemy as sa
 
@@ -30,6 +31,13 @@ PREPARED, CONFIRMED, FORGOTTEN = "prepared", "confirmed", "forgotten"
 TELEMETRY, LEDGER = "telemetry", "ledger"
 NUMBERED = (TELEMETRY, LEDGER)
 """The tables of the lake that have numbered commits."""
+
+
+_COUNT: Final = (
+    gateways.update()
+    .where(gateways.c.tenant == sa.bindparam("whose"), gateways.c.name == sa.bindparam("called"))
+    .values(landed=gateways.c.landed + sa.bindparam("more"))
+)
 
 
 class Commits:
@@ -235,9 +243,9 @@ def _count(tx: sa.Connection, ranges: Sequence[SequenceRange]) -> None:
     rows: Counter[Key] = Counter()
     for moved in ranges:
         rows[moved.tenant, moved.gateway] += moved.last - moved.first + 1
-    for (tenant, name), messages in rows.items():
-        mine = (gateways.c.tenant == tenant) & (gateways.c.name == name)
-        tx.execute(gateways.update().where(mine).values(landed=gateways.c.landed + messages))
+    if rows:
+        more = [{"whose": tenant, "called": name, "more": messages} for (tenant, name), messages in rows.items()]
+        tx.execute(_COUNT, more)
 
 
 def _in_ledger(tx: sa.Connection, asked: Sequence[SequenceRange]) -> set[SequenceRange]:

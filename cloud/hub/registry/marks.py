@@ -10,6 +10,7 @@ import logging
 import zlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import msgspec
@@ -84,17 +85,19 @@ class Marks:
         """Write that these have landed; returns what is to be remembered after the commit."""
         changed: dict[Stream, SequenceSet] = {}
         new: set[Stream] = set()
-        for moved in ranges:
-            stream = moved.stream
-            known = self.load(tx, (stream.tenant, stream.gateway))
-            if known.why_unknown(stream) is not None:
-                continue  # it is in the lake, from which the row is made again
-            landed = changed.get(stream)
-            if landed is None:
-                if stream not in known.landed:
-                    new.add(stream)
-                landed = changed[stream] = known.landed[stream].copy() if stream in known.landed else SequenceSet()
-            landed.add(moved.first, moved.last, HOLES_MAX)
+        for key, of_gateway in groupby(ranges, key=_gateway_of):
+            known = self.load(tx, key)
+            for moved in of_gateway:
+                stream = moved.stream
+                landed = changed.get(stream)
+                if landed is None:
+                    if known.why_unknown(stream) is not None:
+                        continue  # it is in the lake, from which the row is made again
+                    before = known.landed.get(stream)
+                    if before is None:
+                        new.add(stream)
+                    landed = changed[stream] = SequenceSet() if before is None else before.copy()
+                landed.add(moved.first, moved.last, HOLES_MAX)
         inserts = [_row(stream, changed[stream]) for stream in new]
         updates = [_row(stream, changed[stream], "at_") for stream in changed if stream not in new]
         if inserts:
@@ -107,10 +110,10 @@ class Marks:
 
     def remember(self, changed: Mapping[Stream, SequenceSet]) -> None:
         """The transaction has ended well."""
-        for stream, landed in changed.items():
-            known = self.known((stream.tenant, stream.gateway))
+        for key, of_gateway in groupby(changed, key=_gateway_of):
+            known = self.known(key)
             if known is not None:
-                known.landed[stream] = landed
+                known.landed |= {stream: changed[stream] for stream in of_gateway}
 
     @staticmethod
     def doubt(tx: sa.Connection, there: Collection[Key]) -> None:
@@ -127,6 +130,10 @@ class Marks:
         tx.execute(marks.delete().where(marks.c.tenant == key[0], marks.c.gateway == key[1]))
         if whole:
             tx.execute(marks.insert(), [_row(stream, found) for stream, found in whole.items()])
+
+
+def _gateway_of(entry: Stream | SequenceRange) -> Key:
+    return entry[:2]
 
 
 def _read(tx: sa.Connection, key: Key) -> GatewayMarks:
