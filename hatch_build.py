@@ -34,6 +34,7 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 SOURCES = (
+    Path("bridge", "batch_content.c"),
     Path("bridge", "engine", "loops.c"),
     Path("edge", "broker", "mqtt", "arrivals.c"),
     Path("edge", "broker", "mqtt", "departures.c"),

@@ -26,13 +26,12 @@ import struct
 import zlib
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import accumulate, chain, pairwise, repeat
+from dataclasses import dataclass
+from itertools import chain
 from operator import sub
-from typing import Final, NamedTuple, TypeVar
+from typing import Final
 
-import msgspec
-
+from bridge.batch_content import Content, Range, read
 from bridge.columns import FAST, BatchError, Codec, Reader, dictionary, pack, planes, unpack
 from bridge.lane import Lane
 from bridge.limits import (
@@ -54,7 +53,6 @@ __all__ = [
     "BatchError",
     "Codec",
     "Lane",
-    "Messages",
     "Range",
     "decode",
     "encode",
@@ -65,9 +63,6 @@ MESSAGE_FORMAT: Final = 0x5750_0001
 CAPABILITY: Final = "waypost:batch/1"
 """Link capability: the sender desires it, a receiver that understands batches offers it."""
 
-SEQUENCE_MAX: Final = (1 << 63) - 1
-"""Sequences are `bigint` in the lake."""
-
 EXPANSION_LOOKED_AT_BYTES: Final = 4 << 20
 """What a batch expands to is added up where it may be more than this; else the most it may be is near enough."""
 UTF8_BYTES_MAX: Final = 4
@@ -77,42 +72,9 @@ _MAGIC: Final = b"WPB\x01"
 _HEAD: Final = struct.Struct("<4sIBBHIIIIIIHH")
 _CHECKED_FROM: Final = 8  # the checksum covers everything after itself
 
-T = TypeVar("T")
-
-
-class Range(msgspec.Struct, frozen=True, gc=False):
-    """A dense piece of the sequence of one address.
-
-    ``base`` is the first sequence this forwarder owes for that address (what came before the forwarder was made is
-    nobody's gap), so the next one a hub expects is ``max(mark + 1, base)``. ``base <= first``.
-    """
-
-    address: str
-    base: int
-    first: int
-    count: int
-
-
-class Messages(NamedTuple):
-    """The messages of a batch as columns of equal length, range after range."""
-
-    address: list[str]
-    sequence: list[int]
-    device: list[str]
-    received_at: list[int]
-    """UTC nanoseconds."""
-    flags: list[int]
-    properties: list[bytes]
-    body: list[bytes]
-
-    def __repr__(self) -> str:
-        """Counts and sizes, no bodies."""
-        return f"<columns of {len(self.body)} messages, {sum(map(len, self.body))} bytes>"
-
-
 @dataclass(slots=True, repr=False)
 class Batch:
-    """A decoded batch. `ranges` and what the methods return follow `trim`; the columns stay as they arrived."""
+    """A decoded batch."""
 
     space: str
     epoch: str
@@ -122,6 +84,7 @@ class Batch:
     """Messages of each run; the four columns after it have one entry a run."""
     devices: list[str]
     received_at: list[int]
+    """UTC nanoseconds."""
     flags: Sequence[int]
     properties: list[bytes]
     bodies: list[bytes]
@@ -130,80 +93,34 @@ class Batch:
     """What holding this batch costs, in bytes, near enough."""
     expanded: int
     """Bytes of its messages with the names and properties of each written out: what landing it costs."""
-    _kept: list[tuple[int, int]] = field(default_factory=list)
-    _trimmed: bool = False
-
-    def __post_init__(self) -> None:
-        self._kept = list(pairwise(accumulate((r.count for r in self.ranges), initial=0)))
 
     def __len__(self) -> int:
-        return sum(r.count for r in self.ranges)
+        return len(self.bodies)
 
     def __repr__(self) -> str:
         """Counts and sizes, no bodies."""
         return f"<Batch of {self.space!r}, {len(self.ranges)} ranges, {len(self)} messages, {self.size} bytes>"
 
-    def trim(self, index: int, below: int) -> int:
-        """Drop the messages of ``ranges[index]`` whose sequence is below `below`; returns how many were dropped.
-
-        The range stays in its place, with a count of 0 when nothing of it is left.
-        """
-        whole = self.ranges[index]
-        drop = min(max(below - whole.first, 0), whole.count)
-        if drop:
-            start, stop = self._kept[index]
-            self._kept[index] = (start + drop, stop)
-            self.ranges[index] = Range(whole.address, whole.base, whole.first + drop, whole.count - drop)
-            self._trimmed = True
-        return drop
-
-    def messages(self) -> Messages:
-        """Every message that is left, as columns (lists, made anew by each call)."""
-        return Messages(
-            list(chain.from_iterable(repeat(r.address, r.count) for r in self.ranges)),
-            list(chain.from_iterable(range(r.first, r.first + r.count) for r in self.ranges)),
-            self._select(self._expand(self.devices)),
-            self._select(self._expand(self.received_at)),
-            self._select(self._expand(list(self.flags))),
-            self._select(self._expand(self.properties)),
-            self._select(self.bodies),
-        )
-
     def stored(self) -> list[Stored]:
-        """Every message that is left, as runs with their sequences, in the order of the ranges; positions are -1."""
+        """Every message, as runs with their sequences, in the order of the ranges; positions are -1."""
         result: list[Stored] = []
-        ends = list(accumulate(self.run_lengths))
-        index = start = 0
-        for piece, (kept_from, kept_to) in zip(self.ranges, self._kept, strict=True):
-            while index < len(ends) and ends[index] <= kept_from:
-                start = ends[index]
-                index += 1
-            while index < len(ends) and start < kept_to:
-                low = max(start, kept_from)
-                run = Run(
-                    piece.address,
-                    self.devices[index],
-                    self.flags[index],
-                    self.properties[index],
-                    self.bodies[low : ends[index]],
-                    self.received_at[index],
-                )
-                result.append(Stored(-1, piece.first + low - kept_from, run))
-                start = ends[index]
-                index += 1
+        pieces = iter(self.ranges)
+        piece, left, sequence, start = None, 0, 0, 0
+        for index, length in enumerate(self.run_lengths):
+            if piece is None or not left:
+                piece = next(pieces)
+                left, sequence = piece.count, piece.first
+            run = Run(
+                piece.address,
+                self.devices[index],
+                self.flags[index],
+                self.properties[index],
+                self.bodies[start : start + length],
+                self.received_at[index],
+            )
+            result.append(Stored(-1, sequence, run))
+            left, sequence, start = left - length, sequence + length, start + length
         return result
-
-    def _expand(self, column: list[T]) -> list[T]:
-        """One entry a run to one entry a message."""
-        if len(self.run_lengths) == len(self.bodies):
-            return column
-        return list(chain.from_iterable(map(repeat, column, self.run_lengths)))
-
-    def _select(self, column: list[T]) -> list[T]:
-        """What `trim` has left."""
-        if not self._trimmed:
-            return list(column)
-        return list(chain.from_iterable(column[start:stop] for start, stop in self._kept))
 
 
 # --- encoding -----------------------------------------------------------------------------------------------------
@@ -349,74 +266,23 @@ def decode(data: bytes) -> Batch:
     table = unpack(codec, reader.take(table_packed), table_size)
     columns = unpack(codec, reader.take(columns_packed), columns_size)
     reader.finish()
-    return _batch((space, epoch, Lane(lane)), *_read_ranges(table, ranges, messages), columns, messages)
+    return _batch((space, epoch, Lane(lane)), read(table, columns, ranges, messages), columns)
 
 
-def _read_ranges(table: bytes, ranges: int, messages: int) -> tuple[list[Range], int]:
-    """The ranges, and the bytes of the longest address."""
-    reader = Reader(table, 0)
-    lengths = reader.column("I", ranges)
-    bases, firsts = reader.column("Q", ranges), reader.column("Q", ranges)
-    counts = reader.column("I", ranges)
-    addresses = reader.texts(lengths)
-    reader.finish()
-    if 0 in counts or sum(counts) != messages:
-        raise BatchError("the ranges do not add up to the messages")
-    result = list(map(Range, addresses, bases, firsts, counts))
-    if any(r.base > r.first or r.first + r.count > SEQUENCE_MAX for r in result):
-        raise BatchError("a range begins before its base or ends beyond 63 bits")
-    return result, max(lengths)
-
-
-def _batch(names: tuple[str, str, Lane], ranges: list[Range], address_max: int, columns: bytes, messages: int) -> Batch:
-    reader = Reader(columns, 0)
-    runs = reader.count()
-    if not len(ranges) <= runs <= messages:
-        raise BatchError(f"{runs} runs for {messages} messages in {len(ranges)} ranges")
-    devices = reader.texts(reader.column("I", _entries(reader, runs)))
-    properties = reader.slices(reader.column("I", _entries(reader, runs)))
-    run_lengths = reader.column("I", runs)
-    if 0 in run_lengths or sum(run_lengths) != messages:
-        raise BatchError("the runs do not add up to the messages")
-    if runs != messages and not set(accumulate(r.count for r in ranges)) <= set(accumulate(run_lengths)):
-        raise BatchError("a run crosses the end of a range")
-    device_index, properties_index = reader.column("I", runs), reader.column("I", runs)
-    if max(device_index) >= len(devices) or max(properties_index) >= len(properties):
-        raise BatchError("an index points outside its dictionary")
-    received_at = list(accumulate(reader.column("q", runs)))
-    if min(received_at) < 0 or max(received_at) > SEQUENCE_MAX:
-        raise BatchError("a received-at is outside 63 bits")
-    flags = reader.take(runs)
-    bodies = reader.slices(reader.column("I", messages))
-    reader.finish()
-    expanded = len(columns) + messages * (max(map(len, devices)) * UTF8_BYTES_MAX + max(map(len, properties)))
-    expanded += messages * address_max
+def _batch(names: tuple[str, str, Lane], content: Content, columns: bytes) -> Batch:
+    messages, ranges = len(content.bodies), content.ranges
+    expanded = len(columns) + messages * content.longest
     if expanded > EXPANSION_LOOKED_AT_BYTES:
-        runs_of = zip(device_index, properties_index, run_lengths, strict=True)
-        said = ((devices[device], properties[one], count) for device, one, count in runs_of)
-        expanded = len(columns) + _written_out(ranges, said)
+        runs = zip(content.devices, content.properties, content.run_lengths, strict=True)
+        expanded = len(columns) + _written_out(ranges, runs)
         if expanded > BATCH_EXPANDED_BYTES_MAX:
             raise BatchError(f"its messages have {expanded} bytes together, more than {BATCH_EXPANDED_BYTES_MAX}")
     return Batch(
         *names,
-        ranges,
-        run_lengths,
-        [devices[index] for index in device_index],
-        received_at,
-        flags,
-        [properties[index] for index in properties_index],
-        bodies,
-        len(columns) + HELD_MESSAGE_BYTES * messages + HELD_RANGE_BYTES * len(ranges),
-        expanded,
+        *content[:-1],
+        size=len(columns) + HELD_MESSAGE_BYTES * messages + HELD_RANGE_BYTES * len(ranges),
+        expanded=expanded,
     )
-
-
-def _entries(reader: Reader, runs: int) -> int:
-    """Entries of a dictionary: every one is of some run."""
-    entries = reader.count()
-    if entries > runs:
-        raise BatchError(f"a dictionary of {entries} for {runs} runs")
-    return entries
 
 
 def cost(data: bytes) -> int:

@@ -70,6 +70,7 @@ int PyTuple_SetItem(PyObject *, Py_ssize_t, PyObject *);
 int PyList_Append(PyObject *, PyObject *);
 PyObject *PyList_GetItem(PyObject *, Py_ssize_t);
 PyObject *PyList_New(Py_ssize_t);
+int PyList_SetItem(PyObject *, Py_ssize_t, PyObject *);
 Py_ssize_t PyList_Size(PyObject *);
 int PyDict_DelItem(PyObject *, PyObject *);
 PyObject *PyDict_GetItemWithError(PyObject *, PyObject *);

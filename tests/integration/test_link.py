@@ -83,13 +83,13 @@ class Hub:
 
     def batch_arrived(self, intake: Intake, token: int, batch: Batch, ends: Mapping[int, int], gateway: str) -> None:
         self.arrived += len(batch)
-        for index in range(len(batch.ranges)):
-            self.duplicates += batch.trim(index, self.mark + 1)
-        messages = batch.messages()
-        self.lake.update(zip(messages.sequence, messages.body, strict=True))
-        if messages.sequence:
-            assert messages.sequence[0] == self.mark + 1, "a gap"
-            self.mark = messages.sequence[-1]
+        for stored in batch.stored():
+            for sequence, body in enumerate(stored.run.bodies, stored.sequence):
+                if sequence <= self.mark:
+                    self.duplicates += 1
+                    continue
+                assert sequence == self.mark + 1, "a gap"
+                self.lake[sequence], self.mark = body, sequence
         if self.accepting:
             intake.accept([token])
 

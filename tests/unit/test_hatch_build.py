@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import hatch_build
+from bridge import batch_content
 from bridge.engine import choice, compiled
 from edge.broker.mqtt import arrivals, departures
 from edge.broker.store import loops as store_loops
@@ -54,7 +55,7 @@ def install(root: Path, version: str) -> tuple[dict[str, Any], list[str]]:
 def libraries(root: Path) -> list[str]:
     folders = {(root / source).parent for source in hatch_build.SOURCES}
     found = (path for folder in folders for path in folder.iterdir())
-    return sorted(path.relative_to(root).as_posix() for path in found if path.suffix != ".c")
+    return sorted(path.relative_to(root).as_posix() for path in found if path.suffix not in (".c", ".h", ""))
 
 
 class TestBuild:
@@ -113,7 +114,7 @@ class TestBuild:
 
     def test_those_who_load_them_and_the_build_name_them_alike(self) -> None:
         named = [hatch_build.library_path(ROOT / source) for source in hatch_build.SOURCES]
-        ours = [compiled, arrivals, departures, store_loops]
+        ours = [batch_content, compiled, arrivals, departures, store_loops]
         assert named == [module.library_path() for module in ours]
 
     def test_it_is_there_where_this_checkout_is_installed(self) -> None:

@@ -1,4 +1,4 @@
-"""The batch format's edges: what `encode` refuses, what `decode` refuses, and what `trim` leaves."""
+"""The batch format's edges: what `encode` refuses, and what `decode` refuses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import zstandard
 
 from bridge import batch
-from bridge.batch import Batch, BatchError, Codec, Range, cost, decode, encode
+from bridge.batch import BatchError, Codec, Range, cost, decode, encode
 from bridge.columns import dictionary
 from bridge.lane import Lane
 from bridge.limits import BATCH_EXPANDED_BYTES_MAX, BATCH_MESSAGES_MAX, BATCH_NAME_BYTES_MAX
@@ -42,8 +42,9 @@ class TestRanges:
     def test_addresses_are_gathered_and_each_keeps_its_order(self) -> None:
         result = decode(encoded(stored("a", 5, b"1"), stored("b", 9, b"2"), stored("a", 6, b"3", b"4")))
         assert result.ranges == [Range("a", 0, 5, 3), Range("b", 0, 9, 1)]
-        assert result.messages().body == [b"1", b"3", b"4", b"2"]
-        assert result.messages().sequence == [5, 6, 7, 9]
+        assert [(item.sequence, item.run.bodies) for item in result.stored()] == [
+            (5, [b"1"]), (6, [b"3", b"4"]), (9, [b"2"]),
+        ]  # fmt: skip
         assert len(result) == 4
 
     def test_a_hole_in_the_sequence_begins_a_new_range(self) -> None:
@@ -116,35 +117,6 @@ class TestExpansion:
         for items in ((stored("a", 0, b"x" * 500),), tuple(stored(f"a{i}", 0, b"") for i in range(50))):
             assert cost(encoded(*items)) == decode(encoded(*items)).size
         assert cost(b"") == cost(b"short") == 0
-
-
-class TestTrim:
-    @pytest.fixture
-    def three(self) -> Batch:
-        return decode(encoded(stored("a", 5, b"1", b"2", b"3"), stored("b", 0, b"4")))
-
-    def test_from_the_front(self, three: Batch) -> None:
-        assert three.trim(0, 7) == 2
-        assert three.ranges == [Range("a", 0, 7, 1), Range("b", 0, 0, 1)]
-        assert three.messages().body == [b"3", b"4"]
-        assert [(item.sequence, item.run.bodies) for item in three.stored()] == [(7, [b"3"]), (0, [b"4"])]
-
-    def test_to_nothing(self, three: Batch) -> None:
-        assert three.trim(0, 100) == 3
-        assert three.trim(1, 1) == 1
-        assert len(three) == 0
-        assert three.stored() == []
-        assert all(column == [] for column in three.messages())
-
-    def test_twice(self, three: Batch) -> None:
-        assert three.trim(0, 6) == 1
-        assert three.trim(0, 7) == 1
-        assert three.trim(0, 7) == 0
-        assert three.messages().sequence == [7, 0]
-
-    def test_below_the_range_changes_nothing(self, three: Batch) -> None:
-        assert three.trim(0, 5) == 0
-        assert len(three) == 4
 
 
 class TestEncodeRefuses:
@@ -238,5 +210,4 @@ class TestDecodeRefuses:
                     result = decode(resealed(self.PLAIN, lambda data: data.__setitem__(offset, value)))  # noqa: B023
                 except BatchError:
                     continue
-                assert all(len(column) == len(result) for column in result.messages())
                 assert sum(len(item.run) for item in result.stored()) == len(result)

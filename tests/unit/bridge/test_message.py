@@ -33,4 +33,4 @@ class TestRepresentation:
 
         assert "vessel" not in repr(Transfers(link, range(1), [SECRET], settled=False))
         assert "vessel" not in repr(batch)
-        assert "vessel" not in repr(batch.messages())
+        assert "vessel" not in repr(batch.stored())

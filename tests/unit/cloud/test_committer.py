@@ -664,7 +664,7 @@ class TestWhatCannotBeRead:
         assert {verdict for _, verdict in bench.answers} == {Verdict.LANDED}
         assert bench.landed() == Counter({("gw1", "a", sequence): 1 for sequence in range(6)})
         [row] = rows(tmp_path / "lake", "quarantine")
-        assert decode(row["content"]).messages().body == [b"x"] * 3
+        assert decode(row["content"]).bodies == [b"x"] * 3
         [entry] = rows(tmp_path / "lake", "ledger")
         assert (entry["address"], entry["first_sequence"], entry["last_sequence"]) == ("bad", 0, 2)
         assert entry["reason"] == QUARANTINED
