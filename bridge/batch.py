@@ -72,6 +72,7 @@ _MAGIC: Final = b"WPB\x01"
 _HEAD: Final = struct.Struct("<4sIBBHIIIIIIHH")
 _CHECKED_FROM: Final = 8  # the checksum covers everything after itself
 
+
 @dataclass(slots=True, repr=False)
 class Batch:
     """A decoded batch."""
@@ -279,7 +280,13 @@ def _batch(names: tuple[str, str, Lane], content: Content, columns: bytes) -> Ba
             raise BatchError(f"its messages have {expanded} bytes together, more than {BATCH_EXPANDED_BYTES_MAX}")
     return Batch(
         *names,
-        *content[:-1],
+        content.ranges,
+        content.run_lengths,
+        content.devices,
+        content.received_at,
+        content.flags,
+        content.properties,
+        content.bodies,
         size=len(columns) + HELD_MESSAGE_BYTES * messages + HELD_RANGE_BYTES * len(ranges),
         expanded=expanded,
     )

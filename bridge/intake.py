@@ -34,6 +34,7 @@ from bridge.engine import (
 )
 from bridge.hidden import hides
 from bridge.hub_addresses import DESIRED, LEDGER, MANIFESTS, STATUS, TELEMETRY
+from bridge.lane import Lane
 from bridge.limits import (
     DESIRED_REPORT_BYTES_MAX,
     HELD_MESSAGE_BYTES,
@@ -166,6 +167,8 @@ class _Delivery(NamedTuple):
     link: Link
     delivery: int
     size: int
+    lane: Lane | None
+    """Of a batch."""
 
 
 @hides("message")
@@ -217,6 +220,7 @@ class Intake:
         self._gateway: str | None = None
         self._held: dict[int, _Delivery] = {}
         self._held_bytes = 0
+        self._held_of_backlog = 0
         self._batches_max = self._limits.batches_unsettled
         self._arrived: deque[_Arrived] = deque()
         self._unread_bytes = 0
@@ -242,6 +246,11 @@ class Intake:
     def waiting_bytes(self) -> int:
         """Bytes of this connection that wait, as they came or for the service's word."""
         return self._held_bytes + self._unread_bytes
+
+    @property
+    def has_backlog(self) -> bool:
+        """A batch of its backlog waits for the service's word."""
+        return self._held_of_backlog > 0
 
     # --- Owner ------------------------------------------------------------------------------------------------
 
@@ -433,12 +442,15 @@ class Intake:
 
     def _on_message(self, link: Link, delivery: int | None, message: bytes, gateway: str) -> None:
         """A batch or a document. Raises `BatchError` or `MessageError` when it cannot be read."""
-        target, body = link.context.target, plain.body_of(message)
+        target = link.context.target
         if target == TELEMETRY:
-            batch, ends = decode(body), plain.ends_of(message)
-            token = self._hold(link, delivery, max(batch.size, batch.expanded))
+            content, ends = plain.batch_in(message)
+            batch = decode(content)
+            token = self._hold(link, delivery, max(batch.size, batch.expanded), batch.lane)
             self._service.batch_arrived(self, token, batch, ends, gateway)
-        elif target == STATUS:
+            return
+        body = plain.body_of(message)
+        if target == STATUS:
             self._on_status(link, delivery, _document(body, STATUS_BYTES_MAX), gateway)
         elif target == MANIFESTS:
             document = _document(body, MANIFEST_BYTES_MAX)
@@ -470,36 +482,44 @@ class Intake:
         self._receivers.remove(link)
         self._forget_unread(link)
         for token in [token for token, held in self._held.items() if held.link is link]:
-            self._held_bytes -= self._held.pop(token).size
+            self._let_go(token)
 
     def _on_closed(self) -> None:
         self._over = True
         self._downlink.end()
         self._forget_unread(None)
         self._held.clear()
-        self._held_bytes = 0
+        self._held_bytes = self._held_of_backlog = 0
         self._receivers.clear()
         gateway, self._gateway = self._gateway, None
         if gateway is not None:
             self._service.gateway_disconnected(gateway, self)
 
-    def _hold(self, link: Link, delivery: int | None, size: int) -> int:
+    def _hold(self, link: Link, delivery: int | None, size: int, lane: Lane | None = None) -> int:
         """A token for a delivery; one that was sent settled has a token that settles nothing."""
         token = next(self._tokens)
         if delivery is not None:
-            self._held[token] = _Delivery(link, delivery, size)
+            self._held[token] = _Delivery(link, delivery, size, lane)
             self._held_bytes += size
+            self._held_of_backlog += lane is Lane.BACKLOG
             link.context.unsettled += 1
         return token
+
+    def _let_go(self, token: int) -> _Delivery | None:
+        """What the token names, if it is not void; it is from now on."""
+        held = self._held.pop(token, None)
+        if held is not None:
+            self._held_bytes -= held.size
+            self._held_of_backlog -= held.lane is Lane.BACKLOG
+        return held
 
     def _settle(self, tokens: Iterable[int], state: State, condition: Condition | None) -> None:
         by_link: dict[Link, list[int]] = {}
         for token in tokens:
-            held = self._held.pop(token, None)
+            held = self._let_go(token)
             if held is not None:
                 by_link.setdefault(held.link, []).append(held.delivery)
                 held.link.context.unsettled -= 1
-                self._held_bytes -= held.size
         for link, deliveries in by_link.items():
             self._engine.settle(link, deliveries, state, condition)
         if by_link:

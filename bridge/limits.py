@@ -95,11 +95,16 @@ BACKLOG_UNSENT_BYTES_MAX: Final = 4 * MIB
 """With more than this in the socket a backlog sends nothing, however fast the link is: 0.03 s at 1 Gbit/s."""
 
 LIVE_CREDIT_KEPT: Final = 8
-"""Deliveries of the peer's credit, or a quarter of it, that a backlog leaves to the live lane: two seconds of it."""
+"""Deliveries of the peer's credit, or a quarter of it, that a backlog leaves to the live lane: two seconds of it. Of
+two or three it is one, and of one none."""
 
 LIVE_GATHER_S: Final = 0.2
 """Between two batches of the live lane that are not full: with the way into the store and out of the socket a reading
 leaves within 250 ms, with those of other devices that came meanwhile; after a pause it leaves at once."""
+
+LIVE_GATHER_LAST_S: Final = 1.0
+"""The same where the peer has given credit for one batch more and owes answers: about as often as a hub lands. A hub
+with thousands of gateways gives each little credit: what a batch costs it whatever is in it is most of the cost."""
 
 LIVE_BATCHES_UNDELAYED: Final = 32
 """Unsettled batches of a lane beyond which only full ones leave: six seconds of the live lane."""

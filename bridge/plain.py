@@ -7,6 +7,7 @@ one that came in as MQTT becomes properties, application properties and a data s
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple
@@ -43,6 +44,11 @@ _PROPERTIES_BEGIN: Final = b"\x00\x53\x73\xd0"
 """With the code of a list whose size and count have four bytes."""
 _ULONG: Final = b"\x80"
 """Of eight bytes, however small: all sequences of a run are as long."""
+_ULONG_VALUE: Final = re.compile(rb"\x80(.{8})|\x53(.)|\x44", re.DOTALL)
+_USUAL_ENDS: Final = re.compile(
+    rb"\x00\x53\x72\xc1(.)\x02" + re.escape(encode(ENDS)) + rb"\xc0(.)(.)((?:\x80.{8}|\x53.|\x44)+)", re.DOTALL
+)
+"""Message annotations with a map of our one key, and of small sizes."""
 _UINT_MAX: Final = 0xFFFF_FFFF
 _DESCRIPTIVE: Final = frozenset((s.HEADER, s.DELIVERY_ANNOTATIONS, s.MESSAGE_ANNOTATIONS, s.PROPERTIES))
 """Sections that say what a message is, and whose."""
@@ -111,6 +117,27 @@ def batch_message(batch: bytes, ends: Mapping[int, int]) -> bytes:
         return data_section(batch)
     pairs = [Ulong(number) for pair in ends.items() for number in pair]
     return section(s.MESSAGE_ANNOTATIONS, {ENDS: pairs}) + data_section(batch)
+
+
+def batch_in(message: bytes) -> tuple[bytes, dict[int, int]]:
+    """The batch of a message, and its `ends`. Raises `MessageError` when there is none."""
+    found = _usual_batch(message)
+    return found if found is not None else (body_of(message), ends_of(message))
+
+
+def _usual_batch(message: bytes) -> tuple[bytes, dict[int, int]] | None:
+    """The same, of a message as `batch_message` makes it with few ends; None of any other."""
+    annotated = _USUAL_ENDS.match(message)
+    if annotated is None:
+        batch = s.plain_data(message)
+        return None if batch is None else (batch, {})
+    map_size, list_size, count, encoded = annotated.groups()
+    numbers = [int.from_bytes(wide or small) for wide, small in _ULONG_VALUE.findall(encoded)]
+    said = (map_size[0], list_size[0], count[0])
+    batch = s.plain_data(message[annotated.end() :])
+    if batch is None or len(numbers) % 2 or said != (annotated.end() - 5, len(encoded) + 1, len(numbers)):
+        return None
+    return batch, dict(zip(numbers[::2], numbers[1::2], strict=True))
 
 
 def ends_of(message: bytes) -> dict[int, int]:

@@ -84,6 +84,8 @@ class UplinkLimits:
     """While fewer batches of a lane than this are unsettled whatever is there may go; after that only full ones."""
     gather_s: float = 0.0
     """Between two batches of the live lane that are not full: a reading waits that long for company at most."""
+    gather_last_s: float = 0.0
+    """The same where this is the last batch that the peer has given credit for, and it owes answers."""
 
 
 class UplinkFigures(msgspec.Struct):
@@ -319,7 +321,7 @@ class Uplink:
 
     def _next(self, link: Link, now: float) -> Flow | None:
         """The lane that sends next; None when nothing is due, and then `due_at` says when it will be."""
-        live = bool(self.live.pending) and self._live_due(now)
+        live = bool(self.live.pending) and self._live_due(link, now)
         if not (live and self.live_share < 1.0):
             if live:
                 return self.live
@@ -328,19 +330,20 @@ class Uplink:
             self._shared = 0.0
         return self.backlog if self._shared > 0 and self._backlog_due(link, now) else self.live
 
-    def _live_due(self, now: float) -> bool:
+    def _live_due(self, link: Link, now: float) -> bool:
         if not self._paced(Lane.LIVE, now):
             return False
         if not self.batching or self.live.pending_bytes >= self.limits.batch_bytes:
             return True
         if self._unsettled_of[Lane.LIVE] >= self.limits.batches_undelayed:
             return False
-        return self._come(self._live_at + self.limits.gather_s, now)
+        is_last = link.credit == 1 and bool(self._unsettled)
+        return self._come(self._live_at + (self.limits.gather_last_s if is_last else self.limits.gather_s), now)
 
     def _backlog_due(self, link: Link, now: float) -> bool:
         """There is credit that the live lane does not need, little waits in the socket, and a batch is full."""
         window = link.credit + len(self._unsettled)
-        if link.credit <= min(LIVE_CREDIT_KEPT, window // 4):
+        if link.credit <= min(LIVE_CREDIT_KEPT, max(window // 4, min(window - 1, 1))):
             return False
         if not (self._paced(Lane.BACKLOG, now) and self._socket_takes(now)):
             return False

@@ -4,6 +4,10 @@ A gateway alone may have as many as it can use. Where many have much to send, as
 wait for the landing is shared among them, less what waits already; each has at least enough for its live readings
 beside a little of its backlog. A gateway that only sends as it measures takes no share of the others'.
 
+Those that only do that are the most of a fleet, and their batches are small: what a batch costs whatever is in it is
+most of what they cost. So they share a number of batches. A gateway that has little credit gathers for longer, and the
+more of them send, the more readings are in each batch.
+
 It knows no landing: it is told when one is over, and that is its only clock.
 """
 
@@ -15,12 +19,17 @@ from typing import Final, Protocol
 from bridge.limits import UPLINK_BATCH_BYTES
 
 BATCHES_MIN: Final = 4
-"""Of every gateway: one that its uplink keeps for live readings, and three of a backlog, so that one is on its way
-while others land."""
+"""Of every gateway with a backlog: one that its uplink keeps for live readings, and three of the backlog, so that one
+is on its way while others land."""
 BATCHES_MAX: Final = 64
 """Of a gateway alone: with 256 KiB each, 16 MiB, which outlasts a landing at any rate a gateway has."""
 MUCH_BYTES: Final = UPLINK_BATCH_BYTES // 2
 """A gateway of which more waits is one with a backlog. Live readings of half a second are less."""
+SMALL_BATCHES: Final = 4_000
+"""Of all gateways without a backlog: about half of what a hub takes in the second between two landings, some 0.1 ms
+each."""
+SMALL_BATCHES_MIN: Final = 2
+"""Of each of them: the first of a backlog may leave, and a live reading need not wait until it has landed."""
 
 
 class Connection(Protocol):
@@ -28,6 +37,11 @@ class Connection(Protocol):
 
     @property
     def waiting_bytes(self) -> int: ...
+
+    @property
+    def has_backlog(self) -> bool:
+        """Something of a backlog waits."""
+        ...
 
     def share(self, batches: int) -> None:
         """It may have so many on its way."""
@@ -38,7 +52,8 @@ class Shares:
     """Of all connections. On the loop's thread."""
 
     def __init__(self) -> None:
-        self._batches = BATCHES_MAX
+        self._shares = BATCHES_MAX, BATCHES_MAX
+        """Of a gateway with much to send, and of one without."""
         self._drawing = 0
         """Connections that had much to send when that was counted, and those that came since."""
         self._new: dict[Connection, None] = {}
@@ -49,7 +64,7 @@ class Shares:
         """A connection is there. `free_bytes`: what may wait for the landing beside what does."""
         self._newer[connection] = None
         self._drawing += 1
-        connection.share(self._each(free_bytes))
+        connection.share(self._of_drawing(free_bytes))
 
     def remove(self, connection: Connection) -> None:
         """It is gone."""
@@ -59,15 +74,24 @@ class Shares:
     def landed(self, connections: Iterable[Connection], free_bytes: int) -> None:
         """Something has been landed: share anew among these, which are all."""
         self._new, self._newer = self._newer, {}
-        every = list(connections)
-        self._drawing = sum(1 for one in every if one.waiting_bytes > MUCH_BYTES or one in self._new)
-        batches = self._each(free_bytes)
-        if batches == self._batches == BATCHES_MAX and not self._new:
+        every = [(one, self._draws(one)) for one in connections]
+        self._drawing = sum(draws for _, draws in every)
+        small = sum(1 for one, draws in every if not draws and one.waiting_bytes)
+        shares = self._of_drawing(free_bytes), _within(SMALL_BATCHES // max(1, small), SMALL_BATCHES_MIN)
+        if shares == self._shares == (BATCHES_MAX, BATCHES_MAX) and not self._new:
             return
-        self._batches = batches
-        for one in every:
-            one.share(batches)
+        self._shares = shares
+        much, little = shares
+        for one, draws in every:
+            one.share(much if draws else little)
 
-    def _each(self, free_bytes: int) -> int:
-        batches = max(0, free_bytes) // UPLINK_BATCH_BYTES // max(1, self._drawing)
-        return min(max(batches, BATCHES_MIN), BATCHES_MAX)
+    def _draws(self, one: Connection) -> bool:
+        """It has much to send, or may have."""
+        return one.waiting_bytes > MUCH_BYTES or one.has_backlog or one in self._new
+
+    def _of_drawing(self, free_bytes: int) -> int:
+        return _within(max(0, free_bytes) // UPLINK_BATCH_BYTES // max(1, self._drawing), BATCHES_MIN)
+
+
+def _within(batches: int, batches_min: int) -> int:
+    return min(max(batches, batches_min), BATCHES_MAX)

@@ -70,6 +70,7 @@ from edge.broker.http.guard import Guard
 from edge.broker.http.peer import Peer as HttpPeer
 from edge.broker.limits import CERTIFICATES_CHECK_S
 from edge.broker.listeners.frames import Frames
+from edge.broker.listeners.heap import collect_seldom
 from edge.broker.listeners.secure import Admit
 from edge.broker.listeners.tcp import ListenError, require_free
 from edge.broker.listeners.tls import Certificates, TlsError
@@ -530,6 +531,7 @@ def run(configuration: HubConfiguration, ready: Callable[[Endpoint, Endpoint], N
             loop.add_signal_handler(number, stop.set)
         executor = ThreadPoolExecutor(1, thread_name_prefix="landing")
         opened = await loop.run_in_executor(executor, open_data, configuration)
+        collect_seldom()
         await Hub(configuration, opened, executor).run(ready, stop)
 
     try:

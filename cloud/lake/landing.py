@@ -163,8 +163,9 @@ def plan(batches: Iterable[ReceivedBatch], known: Known) -> Plan:
     total = gaps = closed = 0
     for index, received in enumerate(batches):
         wanted: list[Sequence[Span]] = []
+        whose = received.tenant, received.gateway, received.batch.epoch
         for part in received.batch.ranges:
-            stream = Stream(received.tenant, received.gateway, received.batch.epoch, part.address)
+            stream = Stream(*whose, part.address)
             landed = known.of(stream)
             if landed is None:
                 held[index] = str(known.doubts[stream])

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from bridge.batch import Batch
+from bridge.lane import Lane
 from bridge.message import AMQP, CLOCK_GOOD
 from cloud.lake.contract import contract
 from cloud.lake.faults import ContentError
@@ -27,6 +28,7 @@ from edge.output.logs import said
 Ints = npt.NDArray[np.int64]
 
 US_PER_DAY = 86_400_000_000
+LANES: Mapping[Lane, str] = {lane: lane.name.lower() for lane in Lane}
 MEMO_MAX = 4_096
 """Different property byte strings remembered while one table is built: runs of a device share theirs."""
 
@@ -50,7 +52,7 @@ class ReceivedBatch(msgspec.Struct, frozen=True, gc=False, eq=False):
     @property
     def one_by_one(self) -> bool:
         """Some of its messages are looked at one by one, and not as columns."""
-        return any(self.batch.properties) or any(map(AMQP.__and__, self.batch.flags))
+        return any(self.batch.properties) or any(flags & AMQP for flags in set(self.batch.flags))
 
 
 class BatchSlice(NamedTuple):
@@ -88,25 +90,23 @@ def telemetry(slices: Sequence[BatchSlice], ingested_at_us: int) -> pa.Table:
 
 
 def _telemetry(slices: Sequence[BatchSlice], ingested_at_us: int) -> pa.Table:
-    counts = np.array([part.stop - part.start for part in slices], dtype=np.int64)
-    total = int(counts.sum())
-    runs = _Runs(slices)
-    bodies = list(chain.from_iterable([part.received.batch.bodies[part.start : part.stop] for part in slices]))
+    ranges, batches = _Ranges(slices), _Batches(slices)
+    runs, bodies, total = batches.runs, batches.bodies, len(batches.bodies)
     received_at = runs.received_at // 1_000
     described, event_ms = _describe(runs, bodies)
     event_time = np.where(event_ms > 0, event_ms * 1_000, received_at) if event_ms is not None else received_at
     values: Mapping[str, Any] = {
-        "tenant": _repeat([part.received.tenant for part in slices], counts),
-        "gateway": _repeat([part.received.gateway for part in slices], counts),
-        "epoch": _repeat([part.received.batch.epoch for part in slices], counts),
-        "address": _repeat([part.address for part in slices], counts),
-        "sequence": pa.array(_sequences(slices, counts)),
+        "tenant": batches.each(lambda one: one.tenant),
+        "gateway": batches.each(lambda one: one.gateway),
+        "epoch": batches.each(lambda one: one.batch.epoch),
+        "address": _repeat(ranges.addresses, ranges.counts),
+        "sequence": pa.array(_dense(ranges.firsts, ranges.counts)),
         "device": runs.device,
         "event_time": _timestamps(event_time),
         "received_at": _timestamps(received_at),
         "ingested_at": _timestamps(np.full(total, ingested_at_us, dtype=np.int64)),
         "clock_quality": pa.array(["unknown", "good"]).take(pa.array((runs.flags & CLOCK_GOOD) // CLOCK_GOOD)),
-        "lane": _repeat([part.received.batch.lane.name.lower() for part in slices], counts),
+        "lane": batches.each(lambda one: LANES[one.batch.lane]),
         "content_type": _texts(described, lambda one: one.content_type, total),
         "properties": _texts(described, lambda one: one.properties, total),
         "body": pa.array(bodies, pa.binary()),
@@ -135,33 +135,62 @@ def records(table: str, rows: Sequence[Mapping[str, Any]], ingested_at_us: int) 
     return _table(table, values)
 
 
+class _Ranges:
+    """What slices say of themselves."""
+
+    def __init__(self, slices: Sequence[BatchSlice]) -> None:
+        _, addresses, firsts, starts, stops = zip(*slices, strict=True)
+        self.addresses: Sequence[str] = addresses
+        self.firsts: Ints = np.array(firsts, dtype=np.int64)
+        """Sequences."""
+        self.counts: Ints = np.array(stops, dtype=np.int64) - np.array(starts, dtype=np.int64)
+
+
+class _Batches:
+    """The messages of slices, and the batches they are of. What is done is done for all batches together: a fleet sends
+    thousands a second, with some ten messages each."""
+
+    def __init__(self, slices: Sequence[BatchSlice]) -> None:
+        self._received: list[ReceivedBatch] = []
+        self._messages: list[int] = []
+        """How many are wanted of each."""
+        positions: list[int] = []
+        """Of the first message of each slice among those of all batches."""
+        behind = 0
+        for received, _, _, start, stop in slices:
+            if not self._received or received is not self._received[-1]:
+                self._received.append(received)
+                self._messages.append(0)
+                base, behind = behind, behind + len(received.batch.bodies)
+            self._messages[-1] += stop - start
+            positions.append(base + start)
+        self.bodies = list(chain.from_iterable([one.batch.bodies for one in self._received]))
+        counts = np.array([stop - start for _, _, _, start, stop in slices], dtype=np.int64)
+        wanted = None if int(counts.sum()) == behind else _dense(np.array(positions, dtype=np.int64), counts)
+        if wanted is not None:
+            self.bodies = [self.bodies[position] for position in wanted.tolist()]
+        self.runs = _Runs([one.batch for one in self._received], wanted)
+
+    def each(self, text: Callable[[ReceivedBatch], str]) -> pa.Array:
+        """What a batch says for each of its messages."""
+        return _repeat(list(map(text, self._received)), np.array(self._messages, dtype=np.int64))
+
+
 class _Runs:
     """The columns that are kept a run, as columns with one entry a message."""
 
-    def __init__(self, slices: Sequence[BatchSlice]) -> None:
-        self.properties: list[bytes] = []
-        devices: list[str] = []
-        received_at: list[int] = []
-        flags: list[int] = []
-        indexes: list[Ints] = []
-        here: ReceivedBatch | None = None
-        expanded = np.empty(0, dtype=np.int64)
-        for part in slices:
-            if part.received is not here:
-                here = part.received
-                batch = here.batch
-                numbers = np.arange(len(devices), len(devices) + len(batch.run_lengths), dtype=np.int64)
-                expanded = np.repeat(numbers, np.asarray(batch.run_lengths, dtype=np.int64))
-                devices += batch.devices
-                received_at += batch.received_at
-                flags += batch.flags
-                self.properties += batch.properties
-            indexes.append(expanded[part.start : part.stop])
-        self.index: Ints = np.concatenate(indexes)
-        self.run_flags = flags
+    def __init__(self, batches: Sequence[Batch], wanted: Ints | None) -> None:
+        """`wanted`: positions of messages among those of all batches; None: all of them."""
+        lengths = np.fromiter(chain.from_iterable([batch.run_lengths for batch in batches]), dtype=np.int64)
+        index = np.repeat(np.arange(len(lengths), dtype=np.int64), lengths)
+        self.index: Ints = index if wanted is None else index[wanted]
+        self.properties = list(chain.from_iterable([batch.properties for batch in batches]))
+        self.run_flags = list(chain.from_iterable([batch.flags for batch in batches]))
+        devices = list(chain.from_iterable([batch.devices for batch in batches]))
+        received_at = list(chain.from_iterable([batch.received_at for batch in batches]))
         self.device = pa.array(devices, pa.string()).take(pa.array(self.index))
         self.received_at: Ints = np.array(received_at, dtype=np.int64)[self.index]
-        self.flags: Ints = np.array(flags, dtype=np.int64)[self.index]
+        self.flags: Ints = np.array(self.run_flags, dtype=np.int64)[self.index]
 
 
 def _describe(runs: _Runs, bodies: list[bytes]) -> tuple[list[Described] | None, Ints | None]:
@@ -196,10 +225,9 @@ def _unwrap(bare_message: bytes) -> tuple[Described, bytes]:
         return malformed(f"AMQP message: {error}"), bare_message
 
 
-def _sequences(slices: Sequence[BatchSlice], counts: Ints) -> Ints:
-    """Each part's sequences: its first, then one more for each message."""
+def _dense(firsts: Ints, counts: Ints) -> Ints:
+    """From each of `firsts` on, so many numbers."""
     ends = np.cumsum(counts)
-    firsts = np.array([part.sequence for part in slices], dtype=np.int64)
     return np.repeat(firsts - (ends - counts), counts) + np.arange(int(ends[-1]), dtype=np.int64)
 
 

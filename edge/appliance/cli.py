@@ -39,13 +39,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-COLLECTED = (5_000, 4, 100)
-"""`gc.set_threshold`: objects made since the collector looked last at which it looks at them; how many such looks until
-it looks at those of all of them; and how many of those until it looks at everything. What a message is made of lives
-until its commit, so with Python's 700 the collector went through messages about to go: a twentieth of all work.
-Nobody is served meanwhile: 5 000 objects take 1 to 2 ms, so what thousands of connections are made of is looked at in
-small parts, and everything as seldom as before."""
-
 FILES_BESIDE_CONNECTIONS = 100 + HTTP_STRANGERS_MAX + HTTPS_STRANGERS_MAX + HTTP_USERS_MAX + HTTP_POLLS_MAX
 """Those over HTTP; store, logs, listeners, uplinks: a few dozen."""
 
@@ -209,6 +202,7 @@ async def _run(configuration: BrokerConfiguration, options: RunOptions, applied:
     from edge.appliance.following import Following
     from edge.appliance.gateway import Gateway
     from edge.appliance.update.following import SystemFollower
+    from edge.broker.listeners.heap import collect_seldom
     from edge.broker.store.errors import StoreReplaced
     from edge.health.service_manager import ServiceManager
     from edge.output.logs import unhandled
@@ -225,9 +219,7 @@ async def _run(configuration: BrokerConfiguration, options: RunOptions, applied:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, end)
     _allow_files(configuration.limits.connections_max + FILES_BESIDE_CONNECTIONS)
-    gc.collect()
-    gc.freeze()  # modules stay: going through them again and again cost 10 ms each time
-    gc.set_threshold(*COLLECTED)
+    collect_seldom()
     gc.disable()  # until the store is read: a third of a start with 100 000 names
     following = Following(options, applied)
     trials = Trials(options.data, following, restart=ended.set, system=SystemFollower(options.data, options.root))

@@ -1,7 +1,8 @@
 """A hub with many gateways: what it takes a second, the memory that needs, the files its lake gets.
 
 The hub is the product's program. The gateways are connections of this process that send what uplinks do: batches of
-readings over a link of their own, and a status every few seconds. The columns of the batches are packed beforehand, and
+readings over a link of their own, with how far their store reaches; a lineage first, and a status every few seconds.
+What waits for credit leaves in one batch, as an uplink has it. The columns of the batches are packed beforehand, and
 each batch gets the table of its own ranges, so that sending takes a fraction of what receiving does. The time of a
 reading is that of the packing.
 """
@@ -16,6 +17,7 @@ import statistics
 import tempfile
 import time
 from array import array
+from collections import deque
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,7 +30,8 @@ from bridge import plain
 from bridge.batch import CAPABILITY
 from bridge.columns import pack, planes
 from bridge.engine import Closed, Dispositions, Engine, Link, State
-from bridge.hub_addresses import STATUS, TELEMETRY
+from bridge.hub_addresses import LEDGER, STATUS, TELEMETRY
+from bridge.limits import LIVE_BATCHES_UNDELAYED, LIVE_GATHER_LAST_S
 from tests.bench.comparison import Benchmark, Settings
 from tests.bench.crossing import Sensor, cpu_s
 from tests.bench.load import LoadFailed, LoadGenerators
@@ -48,10 +51,12 @@ BATCHES_S: Final = 5
 """Of a gateway, about: an uplink gathers its live readings for a fifth of a second."""
 DEVICES: Final = 5
 """Of a gateway, each with an address of its own; where gateways are few each has ten times as many."""
-READINGS_PACKED: Final = 160_000
-"""Readings that are packed beforehand: more than a landing has."""
-BATCHES_A_TURN: Final = 200
-"""Sent before answers are looked at again, however many are due."""
+READINGS_PACKED: Final = 40_000
+"""Readings that are packed beforehand, in batches of each of these sizes."""
+GATHERED: Final = (1, 2, 3, 4, 6, 8)
+"""Times that readings were due which may leave in one batch."""
+TIMES_A_TURN: Final = 200
+"""Before answers are looked at again, however often something is due."""
 STATUS_EVERY_S: Final = 5.0
 WARM_SHARE: Final = 0.25
 """Of the time, before memory is looked at."""
@@ -78,12 +83,12 @@ class Shape(NamedTuple):
 
     @property
     def readings(self) -> int:
-        """Of one batch."""
+        """Due at a time."""
         return self.each * self.devices
 
     @property
-    def batches_s(self) -> float:
-        """Of all gateways together."""
+    def times_s(self) -> float:
+        """How often readings of a gateway are due, of all gateways together."""
         return READINGS_S / self.readings
 
 
@@ -94,31 +99,43 @@ class Batches:
     """What gateways of one shape send: batches of which only the ranges are to be filled in."""
 
     def __init__(self, shape: Shape) -> None:
-        self._shape = shape
+        self.shape = shape
         sensors = [Sensor(number) for number in range(shape.devices)]
         self._names = [sensor.topic.encode() for sensor in sensors]
-        columns = [self._columns(sensors) for _ in range(READINGS_PACKED // shape.readings)]
-        self._columns_of = itertools.cycle([(len(each), pack(each)) for each in columns])
+        self._columns_of = {times: self._packed(sensors, times * shape.each) for times in GATHERED}
 
-    def _columns(self, sensors: list[Sensor]) -> bytes:
+    def _packed(self, sensors: list[Sensor], each: int) -> Iterator[tuple[int, bytes]]:
+        """Again and again: the size and the packed columns of a batch with so many readings of each device."""
+        columns = [self._columns(sensors, each) for _ in range(READINGS_PACKED // (each * len(sensors)) + 1)]
+        return itertools.cycle([(len(one), pack(one)) for one in columns])
+
+    @staticmethod
+    def _columns(sensors: list[Sensor], each: int) -> bytes:
         """Device after device, each reading a run of its own as it came at a time of its own."""
-        shape = self._shape
-        bodies = [sensor.reading() for sensor in sensors for _ in range(shape.each)]
+        bodies = [sensor.reading() for sensor in sensors for _ in range(each)]
         times = [time.time_ns()] + [1_000_000] * (len(bodies) - 1)
         return columns_of([1] * len(bodies), device="pump", bodies=bodies, received_at=times)
 
-    def message(self, first: int) -> bytes:
-        """The next batch, with the readings of each device from sequence `first` on."""
-        shape, names = self._shape, self._names
+    def message(self, first: int, times: int) -> bytes:
+        """The next batch, with what was due so many times, the readings of each device from sequence `first` on."""
+        shape, names, each = self.shape, self._names, self.shape.each * times
         zeros, firsts = array("Q", bytes(8 * shape.devices)), array("Q", [first]) * shape.devices
-        counts = array("I", [shape.each]) * shape.devices
+        counts = array("I", [each]) * shape.devices
         table = b"".join((*map(planes, (array("I", map(len, names)), zeros, firsts, counts)), *names))
-        size, packed = next(self._columns_of)
+        size, packed = next(self._columns_of[times])
         batch = sealed(
-            table, packed, messages=shape.readings, ranges=shape.devices, epoch=_EPOCH,
+            table, packed, messages=each * shape.devices, ranges=shape.devices, epoch=_EPOCH,
             packed=lambda section: section, columns_size=size,
         )  # fmt: skip
-        return plain.data_section(batch)
+        return plain.batch_message(batch, {1: (first + each) * shape.devices})
+
+
+class _Left(NamedTuple):
+    """A batch that has left and has no answer."""
+
+    due_at: float
+    """When the first of its readings was."""
+    readings: int
 
 
 class Gateway:
@@ -126,46 +143,69 @@ class Gateway:
 
     def __init__(self, port: int, number: int) -> None:
         self.name = f"gw{number:05d}"
-        self.waiting = 0
-        """Batches that are due, and for which there is no credit."""
-        self.sent = 0
-        self.under_way: dict[int, float] = {}
-        """When each batch left that has no answer; by number."""
+        self.due: deque[float] = deque()
+        """When readings were due that have not left."""
+        self.under_way: dict[int, _Left] = {}
+        """By number."""
+        self._tags = itertools.count()
+        self._times_sent = 0
+        self._sent_at = 0.0
         self._engine = Engine(container_id=self.name, server=False)
         self._unsent = bytearray()
         self.socket = socket.create_connection(("127.0.0.1", port), CONNECTED_S_MAX)
         self.socket.setblocking(False)
         self._engine.open()
+        self._ledger: Link = self._engine.attach_sender(LEDGER, LEDGER)
         self._telemetry: Link = self._engine.attach_sender(TELEMETRY, TELEMETRY, desired_capabilities=(CAPABILITY,))
         self._status: Link = self._engine.attach_sender(STATUS, STATUS)
+        self._lineage_sent = self._introduced = False
 
     @property
     def ready(self) -> bool:
-        return bool(self._telemetry.credit) and bool(self._status.credit)
+        """It may send, and the hub knows its store."""
+        return self._introduced and bool(self._telemetry.credit) and bool(self._status.credit)
 
-    def send(self, batches: Batches, readings: int) -> None:
-        """What waits, as far as credit goes. `readings`: of a device in one batch."""
-        while self.waiting and self._telemetry.credit > 0:
-            self._engine.send(self._telemetry, self.sent, batches.message(self.sent * readings))
-            self.under_way[self.sent] = time.monotonic()
-            self.sent += 1
-            self.waiting -= 1
+    def send(self, batches: Batches) -> None:
+        """What waits, as far as credit goes."""
+        while self.due and self._may_send:
+            times = max(times for times in GATHERED if times <= len(self.due))
+            tag, first = next(self._tags), self._times_sent * batches.shape.each
+            self._engine.send(self._telemetry, tag, batches.message(first, times))
+            self._sent_at = time.monotonic()
+            self.under_way[tag] = _Left(self.due[0], times * batches.shape.readings)
+            for _ in range(times):
+                self.due.popleft()
+            self._times_sent += times
 
-    def tell(self, number: int) -> None:
+    @property
+    def _may_send(self) -> bool:
+        credit, unsettled = self._telemetry.credit, len(self.under_way)
+        if credit <= 0 or unsettled >= LIVE_BATCHES_UNDELAYED:
+            return False
+        return not (credit == 1 and unsettled) or time.monotonic() - self._sent_at >= LIVE_GATHER_LAST_S
+
+    def tell(self) -> None:
         """A status, as a gateway of the product has it."""
         document = {
             "state": "running",
             "epoch": _EPOCH,
             "reported_at": datetime.now(UTC).isoformat(),
             "version": "bench",
-            "backlog_messages": self.waiting,
+            "backlog_messages": len(self.due),
             "devices_connected": DEVICES,
-            "messages_accepted": self.sent,
+            "messages_accepted": self._times_sent,
             "clock_quality": "good",
         }
         if self._status.credit > 0:
             message = plain.data_section(msgspec.json.encode(document))
-            self._engine.send(self._status, (1 << 32) + number, message, settled=True)
+            self._engine.send(self._status, next(self._tags), message, settled=True)
+
+    def _introduce(self) -> None:
+        """The lineage of its store, once there is credit for it."""
+        if self._ledger.credit > 0 and not self._lineage_sent:
+            self._lineage_sent = True
+            told = {"lineage": {"epoch": _EPOCH, "openings": [_EPOCH]}}
+            self._engine.send(self._ledger, next(self._tags), plain.data_section(msgspec.json.encode(told)))
 
     def flush(self) -> bool:
         """Hand over what there is to send; False while the socket does not take all."""
@@ -175,8 +215,8 @@ class Gateway:
                 del self._unsent[: self.socket.send(self._unsent[:_CHUNK_BYTES])]
         return not self._unsent
 
-    def read(self) -> list[float]:
-        """What the hub says; returns when those batches left that it has accepted. Raises LoadFailed."""
+    def read(self) -> list[_Left]:
+        """What the hub says; returns the batches that it has accepted. Raises LoadFailed."""
         with contextlib.suppress(BlockingIOError):
             data = self.socket.recv(_CHUNK_BYTES)
             if not data:
@@ -184,7 +224,7 @@ class Gateway:
             return self._taken(data)
         return []
 
-    def _taken(self, data: bytes) -> list[float]:
+    def _taken(self, data: bytes) -> list[_Left]:
         accepted = []
         for event in take_all(self._engine, data, time.monotonic()):
             if isinstance(event, Closed):
@@ -192,10 +232,14 @@ class Gateway:
             if isinstance(event, Dispositions):
                 for tag, state, settled, detail in event.items:
                     if state is not State.ACCEPTED:
-                        raise LoadFailed(f"the hub has not accepted a batch of {self.name}: {state.name} {detail!r}")
+                        raise LoadFailed(f"the hub has not accepted what {self.name} sent: {state.name} {detail!r}")
                     if not settled:
                         self._engine.settle_sent(event.link, tag)
-                    accepted.append(self.under_way.pop(tag))
+                    if event.link is self._ledger:
+                        self._introduced = True
+                    else:
+                        accepted.append(self.under_way.pop(tag))
+        self._introduce()
         return accepted
 
 
@@ -206,7 +250,7 @@ class Second(NamedTuple):
     """Readings up to now."""
     resident_mib: float
     waiting: int
-    """Batches that are due and have not left, of all gateways."""
+    """Readings that are due and have not left, of all gateways."""
 
 
 class Fleet:
@@ -214,8 +258,10 @@ class Fleet:
 
     def __init__(self, port: int, shape: Shape) -> None:
         self.shape = shape
+        self.accepted = 0
+        """Readings."""
         self.settled_s: list[float] = []
-        """From a batch's leaving to its answer, of each."""
+        """From when the first reading of a batch was due to its answer, of each."""
         self._batches = Batches(shape)
         self._selector = selectors.DefaultSelector()
         self._gateways = []
@@ -232,14 +278,9 @@ class Fleet:
             self._exchange(0.1)
 
     @property
-    def accepted(self) -> int:
-        """Readings."""
-        return len(self.settled_s) * self.shape.readings
-
-    @property
     def waiting(self) -> int:
-        """Batches that are due and have not left."""
-        return sum(gateway.waiting for gateway in self._gateways)
+        """Readings that are due and have not left."""
+        return sum(len(gateway.due) for gateway in self._gateways) * self.shape.readings
 
     @property
     def under_way(self) -> int:
@@ -250,7 +291,7 @@ class Fleet:
         """Send at the rate that the shape has; yields once a second how long that has been."""
         begin, due, told, next_second = time.monotonic(), 0, 0, 1
         while (elapsed := time.monotonic() - begin) < seconds:
-            due = self._due(due, min(int(elapsed * self.shape.batches_s), due + BATCHES_A_TURN))
+            due = self._due(due, min(int(elapsed * self.shape.times_s), due + TIMES_A_TURN))
             told = self._told(told, int(elapsed * self.shape.gateways / STATUS_EVERY_S))
             self._exchange(0.002)
             if elapsed >= next_second:
@@ -259,10 +300,12 @@ class Fleet:
 
     def settle(self) -> None:
         """Wait for the answers to what has left, and send what waits. Raises LoadFailed."""
-        deadline = time.monotonic() + SETTLED_S_MAX
+        begin, told = time.monotonic(), 0
         while self.under_way or self.waiting:
-            if time.monotonic() > deadline:
-                raise LoadFailed(f"{self.under_way} batches have no answer, {self.waiting} have not left")
+            elapsed = time.monotonic() - begin
+            if elapsed > SETTLED_S_MAX:
+                raise LoadFailed(f"{self.under_way} batches have no answer, {self.waiting} readings have not left")
+            told = self._told(told, int(elapsed * self.shape.gateways / STATUS_EVERY_S))
             self._exchange(0.1)
 
     def close(self) -> None:
@@ -271,22 +314,23 @@ class Fleet:
         self._selector.close()
 
     def _due(self, first: int, end: int) -> int:
-        """Batches of these numbers are due: each of another gateway."""
+        """Readings are due, each time of another gateway."""
+        now = time.monotonic()
         for number in range(first, end):
             gateway = self._gateways[number % self.shape.gateways]
-            gateway.waiting += 1
+            gateway.due.append(now)
             self._send(gateway)
         return end
 
     def _told(self, first: int, end: int) -> int:
         for number in range(first, end):
             gateway = self._gateways[number % self.shape.gateways]
-            gateway.tell(number)
+            gateway.tell()
             self._flush(gateway)
         return end
 
     def _send(self, gateway: Gateway) -> None:
-        gateway.send(self._batches, self.shape.each)
+        gateway.send(self._batches)
         self._flush(gateway)
 
     def _flush(self, gateway: Gateway) -> None:
@@ -298,9 +342,12 @@ class Fleet:
         for key, events in self._selector.select(wait_s):
             gateway: Gateway = key.data
             if events & selectors.EVENT_READ:
-                now = time.monotonic()
-                self.settled_s += [now - left for left in gateway.read()]
+                self._count(gateway.read(), time.monotonic())
             self._send(gateway)
+
+    def _count(self, accepted: list[_Left], now: float) -> None:
+        self.accepted += sum(left.readings for left in accepted)
+        self.settled_s += [now - left.due_at for left in accepted]
 
 
 class Run(NamedTuple):
@@ -363,12 +410,14 @@ def _measured(folder: Path, running: Waypost, fleet: Fleet, seconds: float) -> R
 def _results(run: Run) -> list[Result]:
     shape, length = run.shape, len(run.seconds)
     about = f"a hub with {shape.gateways:,} gateways of {shape.devices} devices, {length} s"
-    settled = {share: run.settled_s[int(share / 100 * (len(run.settled_s) - 1))] for share in (50, 95, 100)}
+    settled_s, accepted = run.settled_s, run.seconds[-1].accepted
+    settled = {share: settled_s[int(share / 100 * (len(settled_s) - 1))] for share in (50, 95, 100)}
     resident = run.seconds[-1].resident_mib
     details: dict[str, Any] = {"settled_s": settled, "hub_cpu_s": run.hub_cpu_s, "our_cpu_s": run.our_cpu_s}
     details |= {"resident_mib": [round(second.resident_mib, 1) for second in run.seconds], "commits": run.commits}
     say(f"  {about}: {run.readings_s:,.0f} readings/s, {resident:.0f} MiB ({run.growth:.2f} x)")
     say(f"    accepted within {settled[50]:.2f} s (median), {settled[95]:.2f} s (p95), {settled[100]:.2f} s (last)")
+    say(f"    {len(settled_s) / length:,.0f} batches/s, {accepted / len(settled_s):.0f} readings each")
     say(f"    processor: the hub {run.hub_cpu_s / length:.2f}, its gateways {run.our_cpu_s / length:.2f} of a core")
     say(f"    {run.commits:,} commits, {run.files_s:.2f} files/s, opened in {run.open_s:.3f} s")
     name = f"hub-{shape.gateways}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import islice
+from typing import Final
 
 import msgspec
 import sqlalchemy as sa
@@ -52,25 +53,45 @@ class Lineages:
 
     def reach(self, tx: sa.Connection, reached: Reached) -> dict[GatewayStore, dict[int, int]]:
         """Write how far the logs of stores reach at least; returns what is to be remembered after the commit."""
-        return {store: self._reach(tx, store, ends) for store, ends in reached.items() if ends}
+        whole = {store: self._known(tx, store) for store, ends in reached.items() if ends}
+        moved = {store: found for store, known in whole.items() if (found := _moved(known, reached[store])) != known}
+        if moved:
+            rows = [{**_named(store), "ends": pack_checked(list(ends.items()))} for store, ends in moved.items()]
+            tx.execute(_REACH, rows)
+        return {**whole, **moved}
 
     def remember(self, reached: Mapping[GatewayStore, dict[int, int]]) -> None:
         """The transaction has ended well."""
         self._reached.update(reached)
 
-    def _reach(self, tx: sa.Connection, store: GatewayStore, ends: Mapping[int, int]) -> dict[int, int]:
+    def _known(self, tx: sa.Connection, store: GatewayStore) -> dict[int, int]:
+        """How far it is known to reach."""
         known = self._reached.get(store)
         if known is None:
             row = tx.execute(sa.select(lineages.c.ends).where(_row_of(store))).first()
             known = {} if row is None else unpack_ends(row.ends, store.gateway)
-        further = {log: end for log, end in ends.items() if end > known.get(log, 0)}
-        if not further:
-            return known
-        whole = {**{log: end for log, end in known.items() if log not in further}, **further}
-        for log in list(islice(whole, max(0, len(whole) - LOGS_KEPT))):
-            del whole[log]  # the one that was moved longest ago
-        tx.execute(lineages.update().where(_row_of(store)).values(ends=pack_checked(list(whole.items()))))
-        return whole
+        return known
+
+
+_REACH: Final = (
+    lineages.update()
+    .where(*(lineages.c[name] == sa.bindparam(f"of_{name}") for name in GatewayStore._fields))
+    .values(ends=sa.bindparam("ends"))
+)
+
+
+def _named(store: GatewayStore) -> dict[str, str]:
+    """The parameters of `_REACH` that say which row."""
+    return {f"of_{name}": value for name, value in store._asdict().items()}
+
+
+def _moved(known: dict[int, int], ends: Mapping[int, int]) -> dict[int, int]:
+    """`known` with the logs that reach further as `ends` says: these last, and of many those moved last."""
+    further = {log: end for log, end in ends.items() if end > known.get(log, 0)}
+    whole = {**{log: end for log, end in known.items() if log not in further}, **further}
+    for log in list(islice(whole, max(0, len(whole) - LOGS_KEPT))):
+        del whole[log]  # the one that was moved longest ago
+    return whole
 
 
 def _row_of(store: GatewayStore) -> sa.ColumnElement[bool]:

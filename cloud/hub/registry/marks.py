@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import sqlalchemy as sa
@@ -99,13 +99,11 @@ class Marks:
                     landed = changed[stream] = SequenceSet() if before is None else before.copy()
                 landed.add(moved.first, moved.last, HOLES_MAX)
         inserts = [_row(stream, changed[stream]) for stream in new]
-        updates = [_row(stream, changed[stream], "at_") for stream in changed if stream not in new]
+        updates = [_row(stream, changed[stream], _AT) for stream in changed if stream not in new]
         if inserts:
             tx.execute(marks.insert(), inserts)
         if updates:
-            same = [marks.c[name] == sa.bindparam(f"at_{name}") for name in Stream._fields]
-            values: dict[str, Any] = {name: sa.bindparam(f"at_{name}") for name in ("mark", "spans", "checksum")}
-            tx.execute(marks.update().where(*same).values(values), updates)
+            tx.execute(_UPDATE, updates)
         return changed
 
     def remember(self, changed: Mapping[Stream, SequenceSet]) -> None:
@@ -132,6 +130,15 @@ class Marks:
             tx.execute(marks.insert(), [_row(stream, found) for stream, found in whole.items()])
 
 
+_ROW: Final = (*Stream._fields, "mark", "spans", "checksum")
+_AT: Final = tuple(f"at_{name}" for name in _ROW)
+_UPDATE: Final = (
+    marks.update()
+    .where(*(marks.c[name] == sa.bindparam(f"at_{name}") for name in Stream._fields))
+    .values({name: sa.bindparam(f"at_{name}") for name in ("mark", "spans", "checksum")})
+)
+
+
 def _gateway_of(entry: Stream | SequenceRange) -> Key:
     return entry[:2]
 
@@ -151,15 +158,11 @@ def _read(tx: sa.Connection, key: Key) -> GatewayMarks:
     return known
 
 
-def _row(stream: Stream, landed: SequenceSet, prefix: str = "") -> dict[str, Any]:
-    row = {**stream._asdict(), **pack(stream, landed)}
-    return {prefix + name: value for name, value in row.items()}
-
-
-def pack(stream: Stream, landed: SequenceSet) -> dict[str, Any]:
-    """The columns `mark`, `spans` and `checksum`."""
+def _row(stream: Stream, landed: SequenceSet, names: Sequence[str] = _ROW) -> dict[str, Any]:
+    """The row of a stream, its values under these names in place of `_ROW`."""
     spans = msgspec.msgpack.encode(landed.spans)
-    return {"mark": landed.mark, "spans": spans, "checksum": _checksum(stream, landed.mark, spans)}
+    values = (*stream, landed.mark, spans, _checksum(stream, landed.mark, spans))
+    return dict(zip(names, values, strict=True))
 
 
 def unpack(stream: Stream, mark: Any, spans: Any, checksum: Any) -> SequenceSet:

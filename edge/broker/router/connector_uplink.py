@@ -20,7 +20,7 @@ from bridge.flow import Pump
 from bridge.forwarders.inbox import Inbox
 from bridge.gateway_link import GatewayLink, bind_shell
 from bridge.lane import Lane
-from bridge.limits import LIVE_BATCHES_UNDELAYED, LIVE_GATHER_S
+from bridge.limits import LIVE_BATCHES_UNDELAYED, LIVE_GATHER_LAST_S, LIVE_GATHER_S
 from bridge.pace import Pacer, Spent
 from bridge.plain import Hop
 from bridge.reports import Reports
@@ -53,7 +53,9 @@ BACKOFF: Final = BackoffPolicy(first_s=0.5, limit_s=15.0, stable_s=30.0)
 """A gateway whose hub is away asks every 7.5 to 15 s: 10 000 of them are about 900 attempts a second, and what waited
 begins to cross within 15 s of the hub's return."""
 
-UPLINK_LIMITS: Final = UplinkLimits(gather_s=LIVE_GATHER_S, batches_undelayed=LIVE_BATCHES_UNDELAYED)
+UPLINK_LIMITS: Final = UplinkLimits(
+    gather_s=LIVE_GATHER_S, gather_last_s=LIVE_GATHER_LAST_S, batches_undelayed=LIVE_BATCHES_UNDELAYED
+)
 
 BEFORE_FORWARDER = "before forwarder"
 """Reason in the ledger: stored for somebody else before there was a forwarder, so never owed to this peer."""

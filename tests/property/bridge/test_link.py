@@ -125,15 +125,13 @@ class Hub:
         return [(intake, token) for intake, token, _ in landed]
 
     def _land(self, batch: Batch) -> None:
-        for index, piece in enumerate(list(batch.ranges)):
-            key = ("gw1", batch.epoch, piece.address)
-            expected = max(self.marks.get(key, -1) + 1, piece.base)
-            assert piece.first <= expected, f"gap before {piece}"
-            batch.trim(index, expected)
-            self.marks[key] = max(self.marks.get(key, -1), piece.first + piece.count - 1)
-        messages = batch.messages()
-        for address, body in zip(messages.address, messages.body, strict=True):
-            self.lake[address].append(body)
+        base = {piece.address: piece.base for piece in batch.ranges}
+        for _, first, run in batch.stored():
+            key = ("gw1", batch.epoch, run.address)
+            expected = max(self.marks.get(key, -1) + 1, base[run.address])
+            assert first <= expected, f"gap before {first} of {run}"
+            self.lake[run.address] += run.bodies[expected - first :]
+            self.marks[key] = max(self.marks.get(key, -1), first + len(run) - 1)
 
 
 class World:
@@ -347,8 +345,9 @@ def test_the_peer_may_change_between_connections(before: list[tuple[Any, ...]], 
     settled_plain = {(id(f), p) for f in world.forwarders for p in f.outcomes}
     world.batches = True
     world.hub._land = lambda batch: [  # type: ignore[method-assign]
-        world.hub.plain_lake[a].__setitem__(s, b)
-        for a, s, b in zip(batch.messages().address, batch.messages().sequence, batch.messages().body, strict=True)
+        world.hub.plain_lake[run.address].__setitem__(sequence, body)
+        for _, first, run in batch.stored()
+        for sequence, body in enumerate(run.bodies, first)
     ]
     play(world, after)
     assert settled_plain <= {(id(f), p) for f in world.forwarders for p in f.outcomes}

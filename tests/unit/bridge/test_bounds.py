@@ -182,6 +182,8 @@ class TestAnnotations:
         assert plain.ends_of(plain.batch_message(b"x", ends)) == ends
         with pytest.raises(plain.MessageError):
             plain.ends_of(plain.batch_message(b"x", {**ends, BATCH_ENDS_MAX: 1}))
+        with pytest.raises(plain.MessageError):
+            plain.batch_in(plain.batch_message(b"x", {**ends, BATCH_ENDS_MAX: 1}))
 
 
 def test_the_body_of_a_plain_message_is_not_looked_into() -> None:

@@ -158,6 +158,17 @@ def test_a_peer_that_gives_one_credit_gets_both_lanes() -> None:
     assert bench.flush() == [("BACKLOG", [b"1"])]
 
 
+@pytest.mark.parametrize("credit", [2, 3])
+def test_of_little_credit_one_is_left_to_the_live_lane(credit: int) -> None:
+    bench = Bench(credit=credit)
+    for index in range(10):
+        bench.left(b"x" * 950, position=index)
+        bench.flush()
+    assert bench.link.credit == 1
+    bench.come(b"1")
+    assert bench.flush() == [("LIVE", [b"1"])]
+
+
 def test_a_slow_link_gets_small_batches_of_a_backlog() -> None:
     bench = Bench()
     bench.uplink.limits = UplinkLimits(batch_bytes=100_000, batches_undelayed=100)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from bridge.limits import UPLINK_BATCH_BYTES, UPLINK_WINDOW_BYTES
-from cloud.hub.credit import BATCHES_MAX, BATCHES_MIN, MUCH_BYTES, Shares
+from cloud.hub.credit import BATCHES_MAX, BATCHES_MIN, MUCH_BYTES, SMALL_BATCHES, SMALL_BATCHES_MIN, Shares
 from cloud.lake.limits import PENDING_BYTES_MAX
 
 
@@ -12,6 +14,7 @@ class Gateway:
 
     def __init__(self) -> None:
         self.waiting_bytes = 0
+        self.has_backlog = False
         self.batches = 0
 
     def share(self, batches: int) -> None:
@@ -95,3 +98,50 @@ def test_who_is_gone_has_no_share() -> None:
     del rig.gateways[4:]
     rig.land()
     assert few < BATCHES_MAX == rig.gateways[0].batches
+
+
+def fleet(sending: int, silent: int = 0) -> Rig:
+    """Gateways that send as they measure, and others that say nothing."""
+    rig = Rig(sending + silent)
+    rig.settle()
+    for each in rig.gateways[:sending]:
+        each.waiting_bytes = MUCH_BYTES // 10
+    rig.land()
+    return rig
+
+
+@pytest.mark.parametrize(
+    ("sending", "batches"),
+    [
+        (SMALL_BATCHES // BATCHES_MAX, BATCHES_MAX),
+        (500, SMALL_BATCHES // 500),
+        (2_000, SMALL_BATCHES_MIN),
+        (10_000, SMALL_BATCHES_MIN),
+    ],
+)
+def test_the_more_send_as_they_measure_the_longer_each_gathers(sending: int, batches: int) -> None:
+    assert {each.batches for each in fleet(sending).gateways} == {batches}
+
+
+def test_who_says_nothing_makes_nobody_gather() -> None:
+    assert fleet(40, silent=5_000).gateways[0].batches == BATCHES_MAX
+
+
+def test_a_backlog_on_a_slow_link_is_not_taken_for_live_readings() -> None:
+    """Its batches are small, and it needs several under way."""
+    rig = fleet(2_000)
+    rig.gateways[7].has_backlog = True
+    rig.land()
+    assert rig.gateways[7].batches == BATCHES_MAX
+    assert rig.gateways[8].batches == SMALL_BATCHES_MIN
+    rig.gateways[7].has_backlog = False
+    rig.land()
+    assert rig.gateways[7].batches == SMALL_BATCHES_MIN
+
+
+def test_credit_comes_back_when_the_others_are_silent() -> None:
+    rig = fleet(2_000)
+    for each in rig.gateways[1:]:
+        each.waiting_bytes = 0
+    rig.land()
+    assert {each.batches for each in rig.gateways} == {BATCHES_MAX}

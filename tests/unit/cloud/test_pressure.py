@@ -17,6 +17,7 @@ class Connection:
 
     def __init__(self, waiting_bytes: int = 0) -> None:
         self.waiting_bytes = waiting_bytes
+        self.has_backlog = False
         self.unread_bytes = 0
         """Of those."""
         self.is_read = True
