@@ -26,10 +26,11 @@ BATCHES_MAX: Final = 64
 MUCH_BYTES: Final = UPLINK_BATCH_BYTES // 2
 """A gateway of which more waits is one with a backlog. Live readings of half a second are less."""
 SMALL_BATCHES: Final = 4_000
-"""Of all gateways without a backlog: about half of what a hub takes in the second between two landings, some 0.1 ms
-each."""
+"""Of all gateways without a backlog of which something waits: about half of what a hub takes in the second between two
+landings, some 0.1 ms each."""
 SMALL_BATCHES_MIN: Final = 2
-"""Of each of them: the first of a backlog may leave, and a live reading need not wait until it has landed."""
+"""Of each of them, and of one of which nothing waits: the first of a backlog may leave, and a live reading need not wait
+until it has landed. What a gateway has is not taken back: with more, thousands that begin at once would storm."""
 
 
 class Connection(Protocol):
@@ -52,8 +53,6 @@ class Shares:
     """Of all connections. On the loop's thread."""
 
     def __init__(self) -> None:
-        self._shares = BATCHES_MAX, BATCHES_MAX
-        """Of a gateway with much to send, and of one without."""
         self._drawing = 0
         """Connections that had much to send when that was counted, and those that came since."""
         self._new: dict[Connection, None] = {}
@@ -74,16 +73,15 @@ class Shares:
     def landed(self, connections: Iterable[Connection], free_bytes: int) -> None:
         """Something has been landed: share anew among these, which are all."""
         self._new, self._newer = self._newer, {}
-        every = [(one, self._draws(one)) for one in connections]
-        self._drawing = sum(draws for _, draws in every)
-        small = sum(1 for one, draws in every if not draws and one.waiting_bytes)
-        shares = self._of_drawing(free_bytes), _within(SMALL_BATCHES // max(1, small), SMALL_BATCHES_MIN)
-        if shares == self._shares == (BATCHES_MAX, BATCHES_MAX) and not self._new:
-            return
-        self._shares = shares
-        much, little = shares
-        for one, draws in every:
-            one.share(much if draws else little)
+        drawing, sending, silent = list[Connection](), list[Connection](), list[Connection]()
+        for one in connections:
+            (drawing if self._draws(one) else sending if one.waiting_bytes else silent).append(one)
+        self._drawing = len(drawing)
+        much = self._of_drawing(free_bytes)
+        little = _within(SMALL_BATCHES // max(1, len(sending)), SMALL_BATCHES_MIN)
+        for batches, those in ((much, drawing), (little, sending), (SMALL_BATCHES_MIN, silent)):
+            for one in those:
+                one.share(batches)
 
     def _draws(self, one: Connection) -> bool:
         """It has much to send, or may have."""

@@ -1,13 +1,15 @@
 """Which gateways are read on while much waits for the disk: those of which little does.
 
 While more waits than `PENDING_BYTES_MAX`, and until half of it has been landed, a gateway is read, and what it sends
-is decoded, as far as less than its share waits of it. Shares are alike; they are of those of which anything waits.
+is decoded, as far as less than its share waits of it. Shares are alike; they are of those of which anything waits. Who
+was read least lately is read on first: what comes of a few may be all there is room for.
 What is read of them all the same is bounded too (`PENDING_BYTES_LAST`). It knows no landing: it is told what waits.
 How much credit each has meanwhile is `cloud.hub.credit`'s.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
 
@@ -24,7 +26,8 @@ class Pressure:
         """Bytes of all gateways that wait: decoded, for the landing, and as they came."""
         self._decoded = decoded
         self._unread = unread
-        self._intakes: dict[Intake, None] = {}
+        self._intakes: OrderedDict[Intake, None] = OrderedDict()
+        """Those that were read lately come last."""
         self._share_bytes = 0
         self._credit = Shares()
         self.pressed = False
@@ -49,6 +52,8 @@ class Pressure:
 
     def look_at(self, intake: Intake) -> None:
         """More of this connection waits, or less."""
+        if intake in self._intakes:
+            self._intakes.move_to_end(intake)
         waiting = self._waiting()
         if self.pressed is (waiting <= (PENDING_BYTES_MAX // 2 if self.pressed else PENDING_BYTES_MAX)):
             self.look()

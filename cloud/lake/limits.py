@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-GATHER_MS_DEFAULT = 500
+GATHER_MS_DEFAULT = 625
 """How long the first batch of a landing waits for company, and half the time between two landings: one file a second,
-and about a second to the lake. By size, and of a backlog by quiet, a hub lands sooner."""
+with those that small files are put together to, and about a second to the lake. By size, and of a backlog by quiet, a
+hub lands sooner."""
 
 GATHER_MS_MAX = 2_000
 """Longest gather that may be configured: above it a gateway's window runs dry on a slow uplink."""
@@ -16,10 +17,10 @@ does what comes after such a landing, the end of a backlog. Of what is live no g
 QUIET_BYTES_MIN = 256 * 1024
 """Bytes of backlogs that make a file worth writing early; below it the full gather time is waited."""
 
-LANDING_BYTES_MAX = 32 * 1024 * 1024
+LANDING_BYTES_MAX = 40 * 1024 * 1024
 """Bytes of rows in one landing, one larger message aside: bounds the memory of a commit (about four times this while it
 is being built, properties may be `JSON_BYTES_A_BYTE` times as long), and its time: who comes next waits for it. With
-half as much a hub that takes 100 000 readings of 200 bytes a second would land twice a second."""
+half as much a hub that takes 100 000 readings of 200 bytes a second would land twice as often."""
 
 LANDING_ROWS_MAX = 150_000
 """Rows in one landing: messages without a body are not free (about 150 bytes a row while columns are built), and

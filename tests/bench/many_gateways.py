@@ -51,9 +51,9 @@ BATCHES_S: Final = 5
 """Of a gateway, about: an uplink gathers its live readings for a fifth of a second."""
 DEVICES: Final = 5
 """Of a gateway, each with an address of its own; where gateways are few each has ten times as many."""
-READINGS_PACKED: Final = 40_000
+READINGS_PACKED: Final = 30_000
 """Readings that are packed beforehand, in batches of each of these sizes."""
-GATHERED: Final = (1, 2, 3, 4, 6, 8)
+GATHERED: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24)
 """Times that readings were due which may leave in one batch."""
 TIMES_A_TURN: Final = 200
 """Before answers are looked at again, however often something is due."""

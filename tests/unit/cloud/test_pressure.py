@@ -91,6 +91,21 @@ def test_those_of_which_most_waits_are_held_back_until_half_of_it_has_landed() -
     assert [one.went_on for one in rig.connections] == [1] * 3
 
 
+def test_who_was_read_least_lately_is_read_on_first() -> None:
+    """The first that are read on bring all there is room for: in the order they came the last would never be read."""
+    rig = Rig()
+    every = [rig.connect() for _ in range(4)]
+    order: list[Connection] = []
+    for one in every:
+        one.read_on = lambda one=one: order.append(one)  # type: ignore[method-assign,misc]
+    rig.wait(every[0], 900)
+    rig.wait(every[2], 900)
+    for one in (every[0], every[2]):
+        one.waiting_bytes = 0
+    rig.pressure.go_on()
+    assert order == [every[1], every[3], every[0], every[2]]
+
+
 def test_beyond_the_last_bytes_nobody_is_read() -> None:
     rig = Rig()
     greedy = rig.connect()
