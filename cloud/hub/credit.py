@@ -27,10 +27,10 @@ MUCH_BYTES: Final = UPLINK_BATCH_BYTES // 2
 """A gateway of which more waits is one with a backlog. Live readings of half a second are less."""
 SMALL_BATCHES: Final = 4_000
 """Of all gateways without a backlog of which something waits: about half of what a hub takes in the second between two
-landings, some 0.1 ms each."""
+landings, some 0.1 ms each. Of all gateways, while nothing of them waits: credit is not taken back, and thousands may
+begin at once."""
 SMALL_BATCHES_MIN: Final = 2
-"""Of each of them, and of one of which nothing waits: the first of a backlog may leave, and a live reading need not wait
-until it has landed. What a gateway has is not taken back: with more, thousands that begin at once would storm."""
+"""Of each of them: the first of a backlog may leave, and a live reading need not wait until it has landed."""
 
 
 class Connection(Protocol):
@@ -77,9 +77,9 @@ class Shares:
         for one in connections:
             (drawing if self._draws(one) else sending if one.waiting_bytes else silent).append(one)
         self._drawing = len(drawing)
-        much = self._of_drawing(free_bytes)
-        little = _within(SMALL_BATCHES // max(1, len(sending)), SMALL_BATCHES_MIN)
-        for batches, those in ((much, drawing), (little, sending), (SMALL_BATCHES_MIN, silent)):
+        every = len(drawing) + len(sending) + len(silent)
+        shares = self._of_drawing(free_bytes), _of_small(len(sending)), _of_small(every)
+        for batches, those in zip(shares, (drawing, sending, silent), strict=True):
             for one in those:
                 one.share(batches)
 
@@ -89,6 +89,10 @@ class Shares:
 
     def _of_drawing(self, free_bytes: int) -> int:
         return _within(max(0, free_bytes) // UPLINK_BATCH_BYTES // max(1, self._drawing), BATCHES_MIN)
+
+
+def _of_small(gateways: int) -> int:
+    return _within(SMALL_BATCHES // max(1, gateways), SMALL_BATCHES_MIN)
 
 
 def _within(batches: int, batches_min: int) -> int:

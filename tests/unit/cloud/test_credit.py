@@ -133,6 +133,7 @@ def test_thousands_that_begin_at_once_do_not_storm() -> None:
     rig = fleet(1, silent=5_000)
     assert rig.gateways[0].batches == BATCHES_MAX
     assert {each.batches for each in rig.gateways[1:]} == {SMALL_BATCHES_MIN}
+    assert {each.batches for each in fleet(1, silent=50).gateways} == {BATCHES_MAX}, "a small fleet may"
 
 
 def test_a_backlog_on_a_slow_link_is_not_taken_for_live_readings() -> None:
