@@ -27,7 +27,7 @@ from bridge.transport.tcp_path import Path
 from bridge.uplink import Outcomes, Uplink, UplinkLimits
 from tests.unit.bridge.test_uplink import Subscription, Wire
 
-LIMITS = UplinkLimits(batch_bytes=1_000, batches_undelayed=100, gather_s=0.2)
+LIMITS = UplinkLimits(batch_bytes=1_000, batches_undelayed=100, gather_s=0.2, gather_last_s=1.0)
 
 
 class Shell:
@@ -105,6 +105,45 @@ def test_a_reading_leaves_at_once_and_those_that_follow_gather() -> None:
     bench.now = 100.2
     assert bench.flush() == [("LIVE", [b"2", b"3"])]
     assert bench.uplink.due_at is None
+
+
+class TestLastCredit:
+    """It is for what a second brings: a hub that gives little has thousands of gateways."""
+
+    def two_sent_for(self, credit: int) -> Bench:
+        bench = Bench(credit=credit)
+        bench.come(b"1")
+        assert bench.flush() == [("LIVE", [b"1"])]
+        bench.now += 0.3
+        bench.come(b"2", position=1_001)
+        return bench
+
+    def test_it_waits_for_more_while_an_answer_is_owed(self) -> None:
+        bench = self.two_sent_for(2)
+        assert bench.flush() == []
+        assert bench.uplink.due_at == pytest.approx(101.0)
+        bench.come(b"3", position=1_002)
+        bench.now = 101.0
+        assert bench.flush() == [("LIVE", [b"2", b"3"])]
+
+    def test_with_more_credit_it_leaves(self) -> None:
+        assert self.two_sent_for(3).flush() == [("LIVE", [b"2"])]
+
+    def test_the_answer_sets_it_free(self) -> None:
+        bench = self.two_sent_for(2)
+        bench.accept()
+        assert bench.flush() == [("LIVE", [b"2"])]
+
+    def test_a_full_batch_does_not_wait(self) -> None:
+        bench = self.two_sent_for(2)
+        bench.come(b"x" * 2_000, position=1_002)
+        assert [lane for lane, _ in bench.flush()] == ["LIVE"]
+
+    def test_a_peer_that_never_gives_more_than_one_gets_it_as_usual(self) -> None:
+        bench = self.two_sent_for(1)
+        bench.accept()
+        bench.link.credit = 1
+        assert bench.flush() == [("LIVE", [b"2"])]
 
 
 def test_a_full_batch_does_not_gather() -> None:
