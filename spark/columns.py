@@ -17,6 +17,9 @@ as many take twice the time each."""
 BYTES: Final = 64 * 1024 * 1024
 """Bytes of rows after which they are handed over, however few they are: bodies may be large."""
 
+FEW_ROWS: Final = 10_000
+"""Rows of a file up to which its columns are read one after the other: to hand them to threads takes longer."""
+
 
 def read(place: Place, files: Sequence[File], columns: pa.Schema) -> Iterator[pa.Table]:
     """These columns of the files of a table, some row groups at once, if only none; null where a file lacks a column.
@@ -49,17 +52,17 @@ def _row_groups(place: Place, file: File, columns: pa.Schema) -> Iterator[pa.Tab
         known = set(opened.schema_arrow.names)  # made anew each time it is asked for
         there = [name for name in columns.names if name in known]
         for group in range(opened.num_row_groups):
-            yield fitted(opened.read_row_group(group, columns=there), columns)
+            found = opened.read_row_group(group, columns=there, use_threads=file.rows is None or file.rows > FEW_ROWS)
+            yield fitted(found, columns)
 
 
 def fitted(rows: pa.Table, columns: pa.Schema) -> pa.Table:
     """Rows with these columns, as `read` has them."""
-    found = {}
+    found, known = {}, set(rows.column_names)  # made anew each time it is asked for
     for field in columns:
-        there = rows[field.name] if field.name in rows.column_names else pa.nulls(len(rows), field.type)
-        if pa.types.is_dictionary(there.type):
-            found[field.name] = there
-        else:
-            fitting = there.cast(field.type)
-            found[field.name] = fitting.dictionary_encode() if pa.types.is_string(field.type) else fitting
+        there = rows[field.name] if field.name in known else pa.nulls(len(rows), field.type)
+        if not pa.types.is_dictionary(there.type):
+            there = there if there.type == field.type else there.cast(field.type)
+            there = there.dictionary_encode() if pa.types.is_string(field.type) else there
+        found[field.name] = there
     return pa.table(found)
