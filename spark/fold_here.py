@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-import deltalake
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -15,6 +14,7 @@ from cloud.place.place import Place
 from spark import columns, folding, gathered, schemas
 from spark.folding import Extent, Held
 from spark.gathered import Commit
+from spark.log_segment import Opened
 
 HELD_ROWS_MAX: Final = 4_000_000
 """Rows of one partition that are there and are read to be written anew: with sketches they take some 600 MB."""
@@ -34,9 +34,7 @@ class _Part:
     held: Sequence[Held]
 
 
-def fold(
-    table: deltalake.DeltaTable, place: Place, schema: schemas.Table, rows: pa.Table, how: Combined, commit: Commit
-) -> bool:
+def fold(table: Opened, place: Place, schema: schemas.Table, rows: pa.Table, how: Combined, commit: Commit) -> bool:
     """Fold `rows` into a table as it was opened. False, and nothing is done, where what is there is too much.
 
     Raises `Overtaken`, `WrittenTooLongAgo`, and what delta-rs and pyarrow raise.
@@ -57,7 +55,7 @@ def _is_too_much(held: Sequence[Held]) -> bool:
     return rows > HELD_ROWS_MAX or sum(each.file.size for each in held) > HELD_BYTES_MAX
 
 
-def _parts(table: deltalake.DeltaTable, place: Place, schema: schemas.Table, rows: pa.Table) -> list[_Part]:
+def _parts(table: Opened, place: Place, schema: schemas.Table, rows: pa.Table) -> list[_Part]:
     by_partition = {tuple(key.values()): part for key, part in gathered.by_partition(rows, schema.partition_by)}
     extents = [_extent(schema, key, part) for key, part in by_partition.items()]
     held = folding.can_hold(table, schema, extents)

@@ -7,6 +7,7 @@ not at all.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from cloud.place.place import Place
 from spark import folding
 from spark.age import Begun
 from spark.folding import Held
+from spark.log_segment import LogSegment, Opened
 from spark.provenance import Provenance
 from spark.transaction import ROWS, There, Transaction
 
@@ -62,7 +64,7 @@ def gathered(rows: DataFrame, row_bytes: int) -> pa.Table | None:
     return found if found.num_rows <= rows_max else None
 
 
-def there(table: deltalake.DeltaTable, application: str) -> There:
+def there(table: Opened, application: str) -> There:
     """A table as it was opened, and what it had taken of `application`."""
     return There(str(table.metadata().id), table.version(), table.transaction_version(application))
 
@@ -79,7 +81,7 @@ def write(place: Place, rows: pa.Table, commit: Commit) -> bool:
 
 
 def write_parts(
-    table: deltalake.DeltaTable,
+    table: Opened,
     place: Place,
     parts: Iterable[tuple[Mapping[str, object], pa.Table]],
     commit: Commit,
@@ -153,7 +155,7 @@ def _written(place: Place, partition: Mapping[str, object], rows: pa.Table) -> A
 
 
 def _commit(
-    table: deltalake.DeltaTable,
+    table: Opened,
     place: Place,
     files: Sequence[AddAction],
     commit: Commit,
@@ -164,6 +166,13 @@ def _commit(
     transaction, now_ms = commit.transaction, time.time_ns() // 1_000_000
     removed = [RemoveAction(each.name, True, now_ms, each.file.size, dict(each.partition)) for each in held]
     begun.require_recent(place.name)
+    said = dict(commit.said) | ({} if commit.changed is None else {ROWS: str(commit.changed)})
+    if isinstance(table, LogSegment):
+        marker = (transaction.application, transaction.version)
+        if commit.instead_of is None and table.enter(_info(table, said, now_ms), marker, files, removed):
+            return
+        # Somebody has committed meanwhile: delta-rs finds out whether that is a conflict.
+        table = place.delta(table.version())
     table.create_write_transaction(
         [*files, *removed],
         mode="append" if commit.instead_of is None else "overwrite",
@@ -171,12 +180,18 @@ def _commit(
         partition_by=table.metadata().partition_columns,
         partition_filters=[_filter(*commit.instead_of)] if isinstance(commit.instead_of, tuple) else None,
         commit_properties=deltalake.CommitProperties(
-            custom_metadata=dict(commit.said) | ({} if commit.changed is None else {ROWS: str(commit.changed)}),
+            custom_metadata=said,
             app_transactions=[deltalake.Transaction(transaction.application, transaction.version)],
             # What takes the place of what was read is committed behind that, or not at all.
             max_commit_retries=None if transaction.over is None else 0,
         ),
     )
+
+
+def _info(table: LogSegment, said: Mapping[str, str], now_ms: int) -> dict[str, object]:
+    """What a commit says of itself, as delta-rs has it of one that adds files."""
+    how = {"mode": "Append", "partitionBy": json.dumps(table.metadata().partition_columns)}
+    return {"timestamp": now_ms, "operation": "WRITE", "operationParameters": how, **said}
 
 
 def _filter(column: str, value: str) -> tuple[str, str, str]:

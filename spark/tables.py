@@ -4,9 +4,9 @@ A lake is a place with Delta tables. Landed tables are only read, and one that i
 tables are made when first written. Every write is idempotent: an append carries the application id and version of
 Delta's transaction markers, a replacement is a pure function of its inputs and atomic.
 
-Table creation and the small questions about a table (which version, which id, was this transaction applied) go to
-delta-rs, which answers in milliseconds without a job in the JVM; rows are read and written by Spark's connector, or in
-this process where they are few, or Spark has no other machine.
+The small questions about a table (which version, which id, was this transaction applied) are answered by its log
+(`spark.log_segment`) or by delta-rs, which makes tables too: in milliseconds, without a job in the JVM. Rows are read
+and written by Spark's connector, or in this process where they are few, or Spark has no other machine.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from spark.driver import Driver
 from spark.fold_here import Combined
 from spark.gathered import InsteadOf, Writer
 from spark.handles import Handles
+from spark.log_segment import Opened
 from spark.provenance import Provenance, State, last_change, provenance_of, state_of
 from spark.remedy import TableUnreadable
 from spark.replacement import Replacement
@@ -142,12 +143,12 @@ class Lake:
         return self._pinned[name] if name in self._pinned else self._latest(name)
 
     def _latest(self, name: str) -> State | None:
-        table = self._open(name)
+        table = self._told(name)
         return state_of(table) if table is not None else None
 
     def state_at(self, name: str, version: int) -> State:
         """A table as it was at a version. Raises what delta-rs raises when the log does not have it any more."""
-        return state_of(self._handles.at(name, version))
+        return state_of(self._handles.told(name, version))
 
     def provenance(self, name: str, version: int | None = None) -> Provenance | None:
         """What a table was made of as it is, or was at `version`; None when that is not known."""
@@ -157,7 +158,7 @@ class Lake:
     def last_change(self, name: str, version: int | None = None) -> delta_log.Entry | None:
         """The commit that the rows of a table are of as it is, or was at `version`; None when the log lacks it."""
         try:
-            table = self._handles.newest(name) if version is None else self._handles.at(name, version)
+            table = self._handles.told(name, version)
         except TableNotFoundError:
             return None
         return last_change(table)
@@ -175,7 +176,7 @@ class Lake:
 
     def rows_written(self, name: str, after: int) -> int:
         """Rows that the commits after version `after` wrote, as the commits say of themselves."""
-        table = self._open(name)
+        table = self._told(name)
         entries = (self.commit(name, at) for at in range(after + 1, table.version() + 1 if table is not None else 0))
         return sum(_rows_written(entry) for entry in entries if entry is not None)
 
@@ -186,12 +187,12 @@ class Lake:
 
     def transaction_version(self, name: str, application: str) -> int | None:
         """The last version of `application` that table `name` has taken."""
-        table = self._open(name)
+        table = self._told(name)
         return table.transaction_version(application) if table is not None else None
 
     def there(self, name: str, application: str) -> There:
         """A table that is there as it is, whether it is pinned or not, and what it has taken of `application`."""
-        return gathered.there(self.at(name).delta(), application)
+        return gathered.there(self._handles.to_commit(name), application)
 
     def read(self, name: str, version: int | None = None) -> DataFrame:
         """The rows of a table, with exactly the columns of its schema; none when it is not there.
@@ -282,9 +283,9 @@ class Lake:
 
     def check_readable(self, name: str, version: int) -> None:
         """Raise `SchemaMismatch` or `FormatUnknown` unless the files of a table are its rows, column by column."""
-        self._require_readable(name, self.opened(name, version))
+        self._require_readable(name, self._handles.told(name, version))
 
-    def _require_readable(self, name: str, table: deltalake.DeltaTable) -> None:
+    def _require_readable(self, name: str, table: Opened) -> None:
         protocol = table.protocol()
         unknown = set(protocol.reader_features or ()) - _READER_FEATURES
         if unknown or protocol.min_reader_version == _COLUMN_MAPPING_READER_VERSION:
@@ -362,7 +363,7 @@ class Lake:
     ) -> bool:
         """The same of partial aggregates that are in this process. False, and nothing is done, where what is there of
         their keys is too much for it."""
-        opened = self.at(name).delta()
+        opened = self._handles.to_commit(name)
         if not transaction.is_due(name, gathered.there(opened, transaction.application)):
             return True
         self._require_readable(name, opened)
@@ -439,6 +440,15 @@ class Lake:
             yield
         finally:
             self.session.conf.unset(_USER_METADATA)
+
+    def _told(self, name: str) -> Opened | None:
+        """A table for who asks for none of its files, as it is or is pinned; None where there is none."""
+        pinned = self._pinned.get(name)
+        try:
+            with remedy.named(name):
+                return self._handles.told(name, pinned.version if pinned is not None else None)
+        except TableNotFoundError:
+            return None
 
     def _open(self, name: str) -> deltalake.DeltaTable | None:
         pinned = self._pinned.get(name)
