@@ -129,7 +129,7 @@ class Subject:
             ("rollup_1m", "count"): messages * len(history.METRICS),
             ("rollup_1d", "count"): messages * len(history.METRICS),
         }
-        expected |= {("completeness", "landed"): messages, ("completeness", "unexplained"): 0}
+        expected |= {("completeness", "distinct_sequences"): messages, ("completeness", "unexplained"): 0}
         for (name, column), count in expected.items():
             found = pc.sum(deltalake.DeltaTable(self.root / name).to_pyarrow_table(columns=[column])[column]).as_py()
             if found != count:
