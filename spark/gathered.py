@@ -171,7 +171,7 @@ def _commit(
         marker = (transaction.application, transaction.version)
         if commit.instead_of is None and table.enter(_info(table, said, now_ms), marker, files, removed):
             return
-        # Somebody has committed meanwhile: delta-rs finds out whether that is a conflict.
+        # Somebody has committed meanwhile, and delta-rs finds out whether that is a conflict; or a checkpoint is due.
         table = place.delta(table.version())
     table.create_write_transaction(
         [*files, *removed],

@@ -37,6 +37,23 @@ def test_columns_come_in_parts_and_a_column_that_is_not_there_is_null(
     assert [len(part) for part in columns.read(Folder(tmp_path), [], wanted)] == [0]
 
 
+@pytest.mark.parametrize("few", [9, 10])
+def test_to_few_rows_no_thread_is_put(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few: int) -> None:
+    """Their columns are the same."""
+    file = written(tmp_path, [reading(n, START, float(n)) for n in range(10)], 10)
+    monkeypatch.setattr(columns, "FEW_ROWS", few)
+    read, threads = pq.ParquetFile.read_row_group, list[bool]()
+
+    def noted(self: pq.ParquetFile, group: int, *, columns: Sequence[str], use_threads: bool) -> pa.Table:
+        threads.append(use_threads)
+        return read(self, group, columns=columns, use_threads=use_threads)
+
+    monkeypatch.setattr(pq.ParquetFile, "read_row_group", noted)
+    wanted = pa.schema([schemas.READINGS.arrow.field(name) for name in READING])
+    (part,) = columns.read(Folder(tmp_path), [file], wanted)
+    assert (part["sequence"].to_pylist(), threads) == (list(range(10)), [few < 10])
+
+
 def test_a_flipped_bit_is_not_another_number(tmp_path: Path) -> None:
     file = written(tmp_path, [reading(n, START, n / 7) for n in range(5_000)], 5_000)
     path = tmp_path / file.path
