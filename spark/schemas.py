@@ -7,6 +7,7 @@ or file of the hub's; a contract test holds the two equal. All timestamps are UT
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import deltalake
 import pyarrow as pa
@@ -26,7 +27,7 @@ from pyspark.sql.types import (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Table:
     """A table of the lake: its columns in order and what its files are partitioned by.
 
@@ -40,7 +41,7 @@ class Table:
     keys: tuple[str, ...] = ()
     row_bytes: int = 300
 
-    @property
+    @cached_property
     def arrow(self) -> pa.Schema:
         """The columns as Arrow has them."""
         # Spark's JSON form of a schema is the Delta protocol's own form of it.
