@@ -10,7 +10,7 @@ from typing import Final
 import sqlalchemy as sa
 
 from cloud.hub.groups import Key
-from cloud.hub.registry.database import Database
+from cloud.hub.registry.database import Database, execute_many
 from cloud.hub.registry.faults import GatewaysMoved, LandingElsewhere
 from cloud.hub.registry.generations import Generations
 from cloud.hub.registry.lineages import Lineages, Reached
@@ -245,7 +245,7 @@ def _count(tx: sa.Connection, ranges: Sequence[SequenceRange]) -> None:
         rows[moved.tenant, moved.gateway] += moved.last - moved.first + 1
     if rows:
         more = [{"whose": tenant, "called": name, "more": messages} for (tenant, name), messages in rows.items()]
-        tx.execute(_COUNT, more)
+        execute_many(tx, _COUNT, more)
 
 
 def _in_ledger(tx: sa.Connection, asked: Sequence[SequenceRange]) -> set[SequenceRange]:

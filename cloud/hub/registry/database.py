@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
@@ -102,6 +102,15 @@ class Database:
     def _forget(self) -> None:
         for forget in self.rolled_back:
             forget()
+
+
+def execute_many(tx: sa.Connection, statement: sa.Update, rows: Sequence[Mapping[str, Any]]) -> None:
+    """As ``tx.execute(statement, rows)`` with values that the driver takes as they are: to look at each of them would
+    take longer than the database does."""
+    compiled = statement.compile(dialect=tx.dialect)
+    places: Sequence[str] | None = compiled.positiontup
+    values = [tuple(map(row.__getitem__, places)) for row in rows] if places is not None else rows
+    tx.exec_driver_sql(str(compiled), values)
 
 
 def _cannot_be_used(words: str) -> RegistryError:

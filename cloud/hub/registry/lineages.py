@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from cloud.hub.groups import Lineage
 from cloud.hub.limits import LOGS_KEPT
-from cloud.hub.registry.database import Database
+from cloud.hub.registry.database import Database, execute_many
 from cloud.hub.registry.packing import pack_checked, unpack_ends, unpack_openings
 from cloud.hub.registry.schema import lineages
 from cloud.lake.commits import GatewayStore
@@ -57,7 +57,7 @@ class Lineages:
         moved = {store: found for store, known in whole.items() if (found := _moved(known, reached[store])) != known}
         if moved:
             rows = [{**_named(store), "ends": pack_checked(list(ends.items()))} for store, ends in moved.items()]
-            tx.execute(_REACH, rows)
+            execute_many(tx, _REACH, rows)
         return {**whole, **moved}
 
     def remember(self, reached: Mapping[GatewayStore, dict[int, int]]) -> None:

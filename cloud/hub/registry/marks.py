@@ -17,7 +17,7 @@ import msgspec
 import sqlalchemy as sa
 
 from cloud.hub.groups import Key
-from cloud.hub.registry.database import Database
+from cloud.hub.registry.database import Database, execute_many
 from cloud.hub.registry.generations import Generations
 from cloud.hub.registry.schema import marks
 from cloud.lake.limits import HOLES_MAX
@@ -103,7 +103,7 @@ class Marks:
         if inserts:
             tx.execute(marks.insert(), inserts)
         if updates:
-            tx.execute(_UPDATE, updates)
+            execute_many(tx, _UPDATE, updates)
         return changed
 
     def remember(self, changed: Mapping[Stream, SequenceSet]) -> None:
