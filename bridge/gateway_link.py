@@ -115,8 +115,8 @@ class GatewayLink:
     def receive_eof(self, now: float) -> Sequence[LinkUp | LinkDown]:
         return self._take(self._engine.receive_eof(now), now)
 
-    def handle_timeout(self, now: float) -> Sequence[LinkUp | LinkDown]:
-        told = self._take(self._engine.handle_timeout(now), now)
+    def handle_timeout(self, now: float, *, listening: bool = True) -> Sequence[LinkUp | LinkDown]:
+        told = self._take(self._engine.handle_timeout(now, listening=listening), now)
         if self._reason is not None and not self._down:
             self._receivers.handle_timeout(now)
         return told

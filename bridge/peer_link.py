@@ -77,8 +77,8 @@ class PeerLink:
     def receive_eof(self, now: float) -> Sequence[LinkUp | LinkDown]:
         return self._take(self._engine.receive_eof(now), now)
 
-    def handle_timeout(self, now: float) -> Sequence[LinkUp | LinkDown]:
-        told = self._take(self._engine.handle_timeout(now), now)
+    def handle_timeout(self, now: float, *, listening: bool = True) -> Sequence[LinkUp | LinkDown]:
+        told = self._take(self._engine.handle_timeout(now, listening=listening), now)
         if not self._down:
             self._claims.retry(now)
             self._senders.retry(now)

@@ -237,7 +237,7 @@ class Engine:
         self._transport.free()
         return events
 
-    def handle_timeout(self, now: float) -> Sequence[Event]:
+    def handle_timeout(self, now: float, *, listening: bool = True) -> Sequence[Event]:
         if self._done:
             return ()
         if self._closing:
@@ -249,7 +249,8 @@ class Engine:
                 self._abandon(Condition("amqp:connection:forced", "the peer did not answer our close"))
             )
         if self._collector.opened:
-            self._tick_deadline = self._transport.tick(now)
+            tick = self._transport.tick if listening else self._transport.tick_deaf
+            self._tick_deadline = tick(now)
             return self._at_once(self._collect(now))
         if self._handshake_deadline is None or now < self._handshake_deadline:
             return ()

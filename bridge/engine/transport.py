@@ -122,6 +122,16 @@ class Transport:
         deadline_ms = lib.pn_transport_tick(self.pointer, int(now * 1000) + 1)  # 0 would mean: not ticking yet
         return deadline_ms / 1000 if deadline_ms else None
 
+    def tick_deaf(self, now: float) -> float | None:
+        """As `tick`, of a peer we do not listen to: Proton sends what keeps it from giving us up, and does not ask when
+        anything came. The next `tick` does: what came by then was read, or the peer has said nothing for too long."""
+        idle_ms = lib.pn_transport_get_idle_timeout(self.pointer)
+        lib.pn_transport_set_idle_timeout(self.pointer, 0)
+        deadline = self.tick(now)
+        lib.pn_transport_set_idle_timeout(self.pointer, idle_ms)
+        look_again = now + idle_ms / 1000 if idle_ms else None
+        return min((each for each in (deadline, look_again) if each is not None), default=None)
+
     # --- the connection's performatives -----------------------------------------------------------------------
 
     def open(self, properties: Mapping[str, Any] | None = None) -> None:

@@ -62,8 +62,9 @@ class Connection(Protocol):
         """The peer closed or the socket broke; returns the last events. Idempotent."""
         ...
 
-    def handle_timeout(self, now: float) -> Sequence[Any]:
-        """The deadline passed: keep-alive, idle timeout or handshake limit."""
+    def handle_timeout(self, now: float, *, listening: bool = True) -> Sequence[Any]:
+        """The deadline passed: keep-alive, idle timeout or handshake limit. Where we are not `listening`, what the peer
+        has sent since may not have been read: its silence does not count, and what we owe it is sent all the same."""
         ...
 
     def shed(self) -> Sequence[Any]:

@@ -3,7 +3,8 @@
 It knows the `Connection` contract and nothing of any protocol. One `data_received` is one `receive_data` and one call
 of the owner, or as many of both as fit in `SLICE_S`: what is left then is taken in later turns of the loop, and the
 peer is not read until it is. Whatever was produced in a turn of the loop leaves in one `write`. Deadlines are lazy:
-nothing is moved for every byte, a look at the deadline finds where it is by then (`bridge.transport.deadlines`).
+nothing is moved for every byte, a look at the deadline finds where it is by then (`bridge.transport.deadlines`). Only
+who is listened to can be silent: while we do not read a peer, its machine does not count how long it heard nothing.
 
 What a machine or its owner raises ends that connection alone: it is logged once, the socket is dropped, and neither is
 called again but to be told that the connection is over. Nobody knows what the peer has been told, so nothing more is.
@@ -627,7 +628,22 @@ class Driver(asyncio.Protocol):
             self._arm()
 
     def _time_out(self) -> None:
-        self._dispatch(self.connection.handle_timeout(self._loop.time()))
+        self._dispatch(self.connection.handle_timeout(self._loop.time(), listening=_listening(self)))
+
+
+def _listening(driver: Driver) -> bool:
+    """What the peer has sent was read: where nothing was, it has sent nothing. Not while we hold it back, and not while
+    something lies in its socket: the loop was busy, or the process stood still, and timers come first.
+
+    That it does not read our answers is its own doing. Who hangs up while it is held back is not waited for. Who
+    vanishes meanwhile answers neither our heartbeats nor the kernel's (`bridge.transport.listening`), which ends the
+    connection: that is to hang up, too.
+    """
+    served = driver.transport if isinstance(driver.transport, ServedTransport) else None
+    paused_for = driver._paused_for
+    if any(reason != ANSWERS_UNREAD for reason in paused_for):
+        return served is not None and served.hung_up
+    return bool(paused_for) or served is None or not served.unread
 
 
 _latest_terms: list[Terms] = []

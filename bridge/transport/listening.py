@@ -162,6 +162,8 @@ def _bound(family: int, kind: int, protocol: int, address: tuple[object, ...]) -
     listening = socket.socket(family, kind, protocol)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # What is accepted has it too: a peer that vanished is found in the end, though no protocol asks for it.
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if family == socket.AF_INET6:
             listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         listening.setblocking(False)

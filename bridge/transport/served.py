@@ -23,6 +23,17 @@ class ServedTransport(asyncio.Transport):
         raise NotImplementedError
 
     @property
+    def unread(self) -> bool:
+        """Something of the peer is there that the protocol was not given. Asks the kernel."""
+        raise NotImplementedError
+
+    @property
+    def hung_up(self) -> bool:
+        """The peer sends nothing more: it has closed its end, or the connection is broken. Asks the kernel, as nobody
+        is told while nothing is read."""
+        raise NotImplementedError
+
+    @property
     def held_bytes(self) -> int:
         """Received, and not yet given to the protocol."""
         return 0

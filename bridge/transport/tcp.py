@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import socket
 from collections.abc import Iterable
 from typing import Any, Final, cast
@@ -90,6 +91,14 @@ class TcpTransport(ServedTransport):
             self._kind.watch(self._descriptor, self, events, 0)
             self._kind = known
             known.watch(self._descriptor, self, 0, events)
+
+    @property
+    def unread(self) -> bool:
+        return self._poll(select.POLLIN)
+
+    @property
+    def hung_up(self) -> bool:
+        return self._poll(select.POLLRDHUP)
 
     # --- asyncio.BaseTransport --------------------------------------------------------------------------------
 
@@ -277,6 +286,14 @@ class TcpTransport(ServedTransport):
         if events != self._events:
             before, self._events = self._events, events
             self._kind.watch(self._descriptor, self, before, events)
+
+    def _poll(self, event: int) -> bool:
+        """It holds now, as poll(2) says, or the connection is broken. Not of a socket that is closed."""
+        if self._descriptor < 0:
+            return False
+        asked = select.poll()
+        asked.register(self._descriptor, event)
+        return bool(asked.poll(0))
 
     def _keep(self, data: bytes | bytearray | memoryview, sent: int) -> Unsent:
         """Have what the socket did not take wait."""

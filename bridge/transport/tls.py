@@ -210,6 +210,14 @@ class TlsTransport(ServedTransport, asyncio.Protocol):
         self._tcp.identified()
 
     @property
+    def unread(self) -> bool:
+        return self._more or self._tcp.unread
+
+    @property
+    def hung_up(self) -> bool:
+        return self._tcp.hung_up
+
+    @property
     def held_bytes(self) -> int:
         """Received, and not decrypted."""
         return self._records.held_bytes

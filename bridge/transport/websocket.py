@@ -115,8 +115,8 @@ class Framed:
         self._phase = Phase.CLOSED
         return self.inner.receive_eof(now)
 
-    def handle_timeout(self, now: float) -> Sequence[Any]:
-        return () if self._phase is Phase.CLOSED else self.inner.handle_timeout(now)
+    def handle_timeout(self, now: float, *, listening: bool = True) -> Sequence[Any]:
+        return () if self._phase is Phase.CLOSED else self.inner.handle_timeout(now, listening=listening)
 
     @property
     def has_output(self) -> bool:
@@ -232,9 +232,9 @@ class WebSocketConnection(Framed):
         self._subprotocols = tuple(subprotocols)
         self._objection = objection
 
-    def handle_timeout(self, now: float) -> Sequence[Any]:
+    def handle_timeout(self, now: float, *, listening: bool = True) -> Sequence[Any]:
         deadline = self.inner.deadline
-        happened = super().handle_timeout(now)
+        happened = super().handle_timeout(now, listening=listening)
         if self._phase is Phase.HANDSHAKE and deadline is not None and now >= deadline:
             return [*happened, *self._refuse(408, "no request in time", now)]
         return happened

@@ -73,10 +73,8 @@ class Connection:
     def __init__(self, limits: Limits, now: float) -> None:
         """`limits`: packet_bytes_max, inflight_max, receive_maximum and handshake_s count here."""
         self.limits = limits
-        self._phase = Phase.CONNECTING
-        self._now = now
+        self._phase, self._now = Phase.CONNECTING, now
         self._connect_deadline: float = now + limits.handshake_s
-        self._keep_alive_s = 0
         self.version = 4
         """Protocol level the client speaks: 3 (MQTT 3.1), 4 (3.1.1) or 5; from CONNECT on."""
         self._connect: events.Connect  # from CONNECT on
@@ -85,7 +83,7 @@ class Connection:
         """`Disconnected` has been given."""
         self._out: list[bytes] | None = None  # none at rest: an empty list is 64 bytes
         self._unread = NOTHING
-        self.more, self._connect_bytes = False, 0
+        self.more, self._connect_bytes, self._keep_alive_s = False, 0, 0
         self._client_id, self._end_reason = "", "closed by the gateway"
         self._state: SessionState  # from `accept` on
         self._outbound: Outbound | None = None
@@ -142,8 +140,10 @@ class Connection:
             self._end("the network connection was closed")
         return self._last(publish_will=True)
 
-    def handle_timeout(self, now: float) -> Sequence[Event]:
-        """Ends the connection when `deadline` has passed."""
+    def handle_timeout(self, now: float, *, listening: bool = True) -> Sequence[Event]:
+        """Ends the connection when `deadline` has passed; CONNECT has its time, whoever listens."""
+        if self._phase is _OPEN and not listening:
+            self._now = now
         deadline = self.deadline
         if deadline is None or now < deadline:
             return ()

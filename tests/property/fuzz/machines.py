@@ -249,7 +249,7 @@ class Echo:
         self.closed = True
         return ()
 
-    def handle_timeout(self, now: float) -> Sequence[Any]:
+    def handle_timeout(self, now: float, *, listening: bool = True) -> Sequence[Any]:
         return ()
 
     def shed(self) -> Sequence[Any]:

@@ -127,6 +127,45 @@ class TestTime:
         assert pipe.server.data_to_send()
         assert pipe.server.closed
 
+    def test_a_peer_nobody_listens_to_is_not_given_up_and_hears_of_us(self) -> None:
+        pipe = Pipe(server={"idle_timeout_s": 4.0}, client={"idle_timeout_s": 6.0})
+        now, beats = NOW, b""
+        while now < NOW + 40.0:
+            deadline = pipe.server.deadline
+            assert deadline is not None
+            assert now < deadline <= now + 4.01, "neither at once nor never"
+            now = deadline
+            assert pipe.server.handle_timeout(now, listening=False) == []
+            beats += pipe.server.data_to_send()
+        assert len(beats) >= 8 * 10, "an empty frame at least each half of what the client waits"
+        assert not beats.strip(b"\0\x08\x02")
+        (closed,) = pipe.server.handle_timeout(now)
+        assert isinstance(closed, Closed)
+
+    @pytest.mark.parametrize("heard_s", [0.0, 20.0])
+    def test_what_is_read_afterwards_counts(self, heard_s: float) -> None:
+        """Before a deadline is looked at, however long nothing was read."""
+        pipe = Pipe(server={"idle_timeout_s": 4.0}, client={"idle_timeout_s": 0.0})
+        assert pipe.server.handle_timeout(NOW + 20.0, listening=False) == []
+        now = NOW + 20.0 + heard_s
+        pipe.server.receive_data(b"\0\0\0\x08\x02\0\0\0", now)
+        assert pipe.server.handle_timeout(now) == []
+        deadline = pipe.server.deadline
+        assert deadline is not None
+        assert now + 3.9 < deadline <= now + 4.01
+        (closed,) = pipe.server.handle_timeout(deadline)
+        assert isinstance(closed, Closed)
+
+    def test_where_no_silence_is_too_long(self) -> None:
+        pipe = Pipe(server={"idle_timeout_s": 0.0}, client={"idle_timeout_s": 0.0})
+        assert pipe.server.handle_timeout(NOW + 1.0, listening=False) == []
+        assert pipe.server.deadline is None
+
+    def test_time_to_open_passes_for_whoever_is_not_listened_to(self) -> None:
+        server = Engine(container_id="server", server=True, handshake_timeout_s=3.0, now=NOW)
+        (closed,) = server.handle_timeout(NOW + 3.0, listening=False)
+        assert isinstance(closed, Closed)
+
     def test_empty_frames_keep_it_alive(self) -> None:
         pipe = Pipe(server={"idle_timeout_s": 4.0}, client={"idle_timeout_s": 0.0})
         now = NOW

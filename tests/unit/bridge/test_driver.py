@@ -40,7 +40,7 @@ class Chatty:
     def receive_eof(self, now: float) -> Sequence[object]:
         return ()
 
-    def handle_timeout(self, now: float) -> Sequence[object]:
+    def handle_timeout(self, now: float, *, listening: bool = True) -> Sequence[object]:
         return ()
 
     def shed(self) -> Sequence[object]:
@@ -66,7 +66,7 @@ class Later(Chatty):
         self.asked = 0
         self.timeouts = 0
 
-    def handle_timeout(self, now: float) -> Sequence[object]:
+    def handle_timeout(self, now: float, *, listening: bool = True) -> Sequence[object]:
         self.timeouts += 1
         self.deadline = now + 0.01
         return ()

@@ -73,7 +73,7 @@ class Echo:
         self.ends += 1
         return ["closed"]
 
-    def handle_timeout(self, now: float) -> Sequence[object]:
+    def handle_timeout(self, now: float, *, listening: bool = True) -> Sequence[object]:
         self.deadline = None
         self._step("handle_timeout")
         return ["timeout"]

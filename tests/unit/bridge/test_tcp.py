@@ -17,6 +17,7 @@ from unittest import mock
 import pytest
 
 from bridge.transport import ends, listening, ready, tcp
+from bridge.transport.borrowed import socket_of
 from bridge.transport.ends import ENDS_S
 from bridge.transport.listening import Listening, Load, listen
 from bridge.transport.ready import KNOWN_EACH_S, KNOWN_S, KNOWN_S_MAX, UNKNOWN_BYTES, UNKNOWN_S
@@ -163,6 +164,44 @@ class TestReading:
                 assert not made.data
                 made.transport.resume_reading()
                 await until(lambda: made.data == b"one")
+
+        asyncio.run(scenario())
+
+    def test_what_is_there_while_it_is_paused(self) -> None:
+        async def scenario() -> None:
+            async with Site() as site:
+                peer, made = await site.pair()
+                made.transport.pause_reading()
+                assert not made.transport.unread
+                peer.send(b"one")
+                await until(lambda: made.transport.unread)
+                assert not made.transport.hung_up
+                made.transport.resume_reading()
+                await until(lambda: made.data)
+                assert not made.transport.unread
+                made.transport.pause_reading()
+                peer.send(b"two")
+                peer.close()
+                await until(lambda: made.transport.hung_up)
+                assert made.transport.unread
+                reset((await site.pair())[0])
+                other = site.made[-1].transport
+                other.pause_reading()
+                await until(lambda: other.hung_up)
+                other.abort()
+                await until(lambda: "lost" in site.made[-1].told)
+                await until(lambda: other.get_extra_info("descriptor") < 0)
+                assert not other.unread
+                assert not other.hung_up
+
+        asyncio.run(scenario())
+
+    def test_the_kernel_looks_for_whoever_says_nothing(self) -> None:
+        async def scenario() -> None:
+            async with Site() as site:
+                _, made = await site.pair()
+                with socket_of(made.transport.get_extra_info("descriptor")) as accepted:
+                    assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
 
         asyncio.run(scenario())
 

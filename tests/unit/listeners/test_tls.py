@@ -138,7 +138,7 @@ class Echo:
     def receive_eof(self, now: float) -> Sequence[Any]:
         return ()
 
-    def handle_timeout(self, now: float) -> Sequence[Any]:
+    def handle_timeout(self, now: float, *, listening: bool = True) -> Sequence[Any]:
         return ()
 
     def shed(self) -> Sequence[object]:

@@ -65,8 +65,8 @@ class Echo:
         self.closed = True
         return ["eof"]
 
-    def handle_timeout(self, now: float) -> Sequence[Any]:
-        return ["timeout"]
+    def handle_timeout(self, now: float, *, listening: bool = True) -> Sequence[Any]:
+        return ["timeout" if listening else "not heard"]
 
     def shed(self) -> Sequence[object]:
         return ()
@@ -266,6 +266,7 @@ class TestFrames:
         found = opened(inner)
         assert found.deadline == 7.0
         assert found.handle_timeout(7.0) == ["timeout"]
+        assert found.handle_timeout(7.0, listening=False) == ["not heard"]
         assert not found.closed
 
 

@@ -306,6 +306,20 @@ class TestDeadlines:
         assert isinstance(pong, packets.PingResp)
         assert [packet.reason for packet in rest] == ([R.KEEP_ALIVE_TIMEOUT] if version == 5 else [])  # type: ignore[attr-defined]
 
+    def test_who_is_not_listened_to_is_not_silent(self) -> None:
+        opened = Opened(4, packets.Connect("a", 4, keep_alive_s=10))
+        now = opened.now
+        for _ in range(3):
+            now += 15
+            assert not opened.connection.handle_timeout(now, listening=False)
+            assert opened.connection.deadline == now + 15
+        (event,) = opened.connection.handle_timeout(now + 15)
+        assert isinstance(event, events.Disconnected)
+
+    def test_connect_has_to_come_in_time_from_whoever_is_not_listened_to(self) -> None:
+        connection = Connection(Limits(handshake_s=10.0), 5.0)
+        assert [type(event) for event in connection.handle_timeout(15.0, listening=False)] == [events.Disconnected]
+
     def test_no_keep_alive(self) -> None:
         assert Opened().connection.deadline is None
 

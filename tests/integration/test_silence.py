@@ -1,0 +1,357 @@
+"""A peer is silent only while we listen: a broker on real sockets that does not read, or does nothing, for longer than
+a peer may say nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import shutil
+import socket
+import ssl
+import struct
+import time
+from collections.abc import AsyncIterator, Coroutine
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import pytest
+import uvloop
+from wsproto import ConnectionType, WSConnection, events
+
+from bridge.resources.endpoint import Endpoint
+from bridge.transport.borrowed import socket_of
+from bridge.transport.driver import ANSWERS_UNREAD, Driver
+from edge.broker.configuration import BrokerConfiguration, DeviceTls, Listener, Protocol
+from edge.broker.limits import Limits
+from edge.broker.model.addresses import AddressType
+from edge.broker.mqtt import packets
+from edge.broker.mqtt.limits import KEEP_ALIVE_GRACE
+from edge.broker.server import Broker
+from tests.support.certificates import Authority
+from tests.support.loops import running
+from tests.support.memory_store import MemoryStore
+from tests.support.processes import edge, standing_still
+
+WAIT_S: Final = 20.0
+KEEP_ALIVE_S: Final = 1
+IDLE_S: Final = 0.4
+"""AMQP's, which MQTT has in whole seconds only."""
+PAUSE: Final = "a test reads nothing"
+
+EMPTY_FRAME: Final = b"\x00\x00\x00\x08\x02\x00\x00\x00"
+"""AMQP's heartbeat (section 2.4.5)."""
+OPEN: Final = b"\x00\x00\x00\x18\x02\x00\x00\x00\x00\x53\x10\xc0\x0b\x05\xa1\x02me\x40\x40\x40\x70"
+"""An open (section 2.7.1) of container `me` up to the idle time-out, in ms, which follows."""
+
+
+class Spoken(NamedTuple):
+    """What a peer says."""
+
+    protocol: Protocol
+    hello: bytes
+    welcome: bytes
+    """In the answer to it."""
+    heartbeat: bytes
+    silence_s: float
+    """So long it may say nothing."""
+
+
+MQTT: Final = Spoken(
+    Protocol.MQTT,
+    packets.Connect("me", 4, keep_alive_s=KEEP_ALIVE_S).encode(4),
+    b"\x20\x02\x00\x00",
+    packets.PingReq().encode(4),
+    KEEP_ALIVE_S * KEEP_ALIVE_GRACE,
+)
+PUBLISHER: Final = MQTT._replace(heartbeat=packets.Publish("queue/a", b"x", 1, packet_id=1).encode(4))
+"""It need not ask: what it publishes is a sign of life. It is read in C, where that is there."""
+
+
+def amqp(idle_ms: int) -> Spoken:
+    """`idle_ms`: what the peer wants to hear something within."""
+    frame = bytearray(OPEN + struct.pack(">I", idle_ms))
+    frame[3] = len(frame)
+    frame[12] = len(frame) - 13
+    return Spoken(Protocol.AMQP, b"AMQP\x00\x01\x00\x00" + bytes(frame), b"\x00\x53\x10", EMPTY_FRAME, IDLE_S)
+
+
+AMQP: Final = amqp(int(IDLE_S * 1000))
+
+
+class Peer:
+    """Over a socket that blocks."""
+
+    def __init__(self, spoken: Spoken, way: str, port: int) -> None:
+        self.spoken = spoken
+        self.connection = socket.create_connection(("127.0.0.1", port), WAIT_S)
+        self._frames = WSConnection(ConnectionType.CLIENT) if way == "websocket" else None
+        if way == "tls":
+            context = ssl.create_default_context()
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+            self.connection = context.wrap_socket(self.connection)
+        if self._frames is not None:
+            target = events.Request(f"127.0.0.1:{port}", "/", subprotocols=[spoken.protocol.value])
+            self.connection.sendall(self._frames.send(target))
+            self._until(b"\r\n\r\n")
+
+    def greet(self) -> None:
+        self.send(self.spoken.hello)
+        self._until(self.spoken.welcome)
+
+    def send(self, data: bytes) -> None:
+        self.connection.sendall(data if self._frames is None else self._frames.send(events.BytesMessage(data)))
+
+    def beat(self) -> None:
+        self.send(self.spoken.heartbeat)
+
+    def heard(self) -> bytes:
+        """What has come since. EOFError or ConnectionError where it is thrown out."""
+        self.connection.setblocking(False)
+        found = bytearray()
+        with contextlib.suppress(BlockingIOError, ssl.SSLWantReadError):
+            while data := self.connection.recv(1 << 16):
+                found += data
+            raise EOFError
+        self.connection.setblocking(True)
+        return bytes(found)
+
+    def vanish(self) -> None:
+        """Nothing that comes reaches it, nothing answers: a filter of the socket drops it (socket(7))."""
+        drop = ctypes.create_string_buffer(struct.pack("HBBI", 0x06, 0, 0, 0))  # BPF_RET | BPF_K: 0 bytes pass
+        program = struct.pack("HL", 1, ctypes.addressof(drop))
+        self.connection.setsockopt(socket.SOL_SOCKET, 26, program)  # SO_ATTACH_FILTER
+
+    def _until(self, wanted: bytes) -> None:
+        said = b""
+        while wanted not in said:
+            data = self.connection.recv(1 << 16)
+            assert data, said
+            said += data
+            if self._frames is not None and b"\r\n\r\n" in said:
+                self._frames.receive_data(said[: said.index(b"\r\n\r\n") + 4])
+                assert any(isinstance(each, events.AcceptConnection) for each in self._frames.events())
+
+
+class Served(NamedTuple):
+    peer: Peer
+    driver: Driver
+
+    @property
+    def ended(self) -> bool:
+        return self.driver.transport is None or self.driver.connection.closed
+
+    async def until_ended(self, within_s: float) -> None:
+        """It is thrown out by then. Heartbeats of ours have their time while nobody reads."""
+        async with asyncio.timeout(within_s):
+            while not self.ended:
+                await asyncio.sleep(0.01)
+
+    def limited(self, **options: int) -> None:
+        """Have the kernel be as quick with our socket as a test is: options of tcp(7)."""
+        assert self.driver.transport is not None
+        with socket_of(self.driver.transport.get_extra_info("descriptor")) as ours:
+            for name, value in options.items():
+                ours.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+@pytest.fixture(scope="module")
+def tls(tmp_path_factory: pytest.TempPathFactory) -> DeviceTls | None:
+    if shutil.which("openssl") is None:
+        return None
+    issued = Authority(tmp_path_factory.mktemp("authority")).issue("localhost")
+    return DeviceTls(certificate=issued.certificate, key=issued.key)
+
+
+@contextlib.asynccontextmanager
+async def served(spoken: Spoken, way: str, tls: DeviceTls | None, form: str = "C") -> AsyncIterator[Served]:
+    """A peer that is connected to a broker, in this loop, and has been heard."""
+    if way == "tls" and tls is None:
+        pytest.skip("openssl is not installed")
+    listener = Listener(spoken.protocol, Endpoint("127.0.0.1", 0), way == "websocket", way == "tls")
+    configuration = BrokerConfiguration(
+        gateway="gw1",
+        listeners=(listener,),
+        default_type=AddressType.QUEUE,
+        tls=tls,
+        limits=Limits(idle_timeout_s=IDLE_S),
+    )
+    store = MemoryStore(post=asyncio.get_running_loop().call_soon_threadsafe)
+    with running(form):
+        broker = Broker(configuration, store, resident=lambda: 0)
+        port = (await broker.start())[listener.name][1]
+        peer = await asyncio.to_thread(Peer, spoken, way, port)
+        try:
+            await asyncio.to_thread(peer.greet)
+            for _ in range(2):
+                peer.beat()
+                await asyncio.sleep(0.05)
+            (driver,) = broker.listeners.drivers()
+            yield Served(peer, driver)
+        finally:
+            peer.connection.close()
+            await broker.stop()
+            await asyncio.to_thread(store.close)
+
+
+def run(scenario: Coroutine[Any, Any, None]) -> None:
+    """In the loop that programs run in: its timers come before what can be read."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(scenario)
+
+
+WAYS: Final = [
+    pytest.param(spoken, way, form, id=f"{name}-{way}-{form}")
+    for name, spoken, way, form in [
+        *(("amqp", AMQP, way, "C") for way in ("tcp", "tls", "websocket")),
+        ("amqp", AMQP, "tcp", "Python"),
+        *(("mqtt", MQTT, way, "C") for way in ("tcp", "tls", "websocket")),
+        *(("publisher", PUBLISHER, way, "C") for way in ("tcp", "tls")),
+    ]
+]
+"""How each peer connects, and the form of the AMQP engine's loops."""
+
+
+@pytest.mark.parametrize(("spoken", "way", "form"), WAYS)
+def test_who_is_not_read_is_not_silent(spoken: Spoken, way: str, form: str, tls: DeviceTls | None) -> None:
+    """For longer than it may say nothing, three times; it has said something all along, and has heard of us where the
+    protocol has a heartbeat both ways."""
+
+    async def scenario() -> None:
+        async with served(spoken, way, tls, form) as it:
+            it.driver.pause_reading(PAUSE)
+            until = time.monotonic() + 3 * spoken.silence_s
+            it.peer.heard()
+            while time.monotonic() < until:
+                it.peer.beat()
+                await asyncio.sleep(spoken.silence_s / 4)
+            assert not it.ended
+            said = it.peer.heard()
+            if spoken is AMQP:
+                assert len(said) >= 3 * len(EMPTY_FRAME)
+            it.driver.resume_reading(PAUSE)
+            for _ in range(8):
+                it.peer.beat()
+                await asyncio.sleep(spoken.silence_s / 4)
+            assert not it.ended
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(("spoken", "way", "form"), WAYS)
+def test_what_lies_in_the_socket_is_heard(spoken: Spoken, way: str, form: str, tls: DeviceTls | None) -> None:
+    """What somebody else has sent keeps the loop busy for longer than a peer may say nothing; timers come next."""
+
+    async def scenario() -> None:
+        async with served(spoken, way, tls, form) as it:
+            loop = asyncio.get_running_loop()
+            await asyncio.sleep(0.6 * spoken.silence_s)  # AMQP notes what came when it looks next
+            somebody, ours = socket.socketpair()
+            taken = asyncio.Event()
+
+            def take_long() -> None:
+                loop.remove_reader(ours)
+                taken.set()
+                time.sleep(0.3 * spoken.silence_s)
+                it.peer.beat()
+                time.sleep(1.1 * spoken.silence_s)
+
+            loop.add_reader(ours, take_long)
+            with somebody, ours:
+                somebody.send(b"x")
+                await taken.wait()
+            await asyncio.sleep(spoken.silence_s / 8)
+            assert not it.ended
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("spoken", [AMQP, MQTT], ids=["amqp", "mqtt"])
+def test_who_vanished_while_it_was_not_read_is_found_when_it_is(spoken: Spoken, tls: DeviceTls | None) -> None:
+    async def scenario() -> None:
+        async with served(spoken, "tcp", tls) as it:
+            it.driver.pause_reading(PAUSE)
+            it.peer.beat()
+            await asyncio.sleep(2 * spoken.silence_s)
+            assert not it.ended
+            it.driver.resume_reading(PAUSE)
+            await it.until_ended(2 * spoken.silence_s)
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("spoken", [AMQP, MQTT], ids=["amqp", "mqtt"])
+def test_who_hangs_up_while_it_is_not_read_is_not_kept(spoken: Spoken, tls: DeviceTls | None) -> None:
+    """What it left is lost with it, as of each connection that breaks."""
+
+    async def scenario() -> None:
+        async with served(spoken, "tcp", tls) as it:
+            it.driver.pause_reading(PAUSE)
+            await asyncio.sleep(1.5 * spoken.silence_s)
+            it.peer.beat()
+            it.peer.connection.close()
+            await it.until_ended(2.5 * spoken.silence_s)
+
+    run(scenario())
+
+
+def test_who_vanishes_while_it_is_not_read_does_not_answer_our_heartbeats(tls: DeviceTls | None) -> None:
+    """Which the kernel finds, in its own time (tcp_retries2 of tcp(7): 15 minutes), and not in a test's."""
+
+    async def scenario() -> None:
+        async with served(AMQP, "tcp", tls) as it:
+            it.driver.pause_reading(PAUSE)
+            it.limited(TCP_USER_TIMEOUT=600)
+            it.peer.vanish()
+            await it.until_ended(WAIT_S)
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("spoken", [amqp(0), MQTT], ids=["amqp", "mqtt"])
+def test_who_vanishes_while_it_is_not_read_and_hears_nothing(spoken: Spoken, tls: DeviceTls | None) -> None:
+    """The kernel asks for it, in its own time (tcp_keepalive_time of tcp(7): 2 hours)."""
+
+    async def scenario() -> None:
+        async with served(spoken, "tcp", tls) as it:
+            it.driver.pause_reading(PAUSE)
+            it.limited(TCP_KEEPIDLE=1, TCP_KEEPINTVL=1, TCP_KEEPCNT=1)
+            it.peer.vanish()
+            await it.until_ended(WAIT_S)
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("spoken", [AMQP, MQTT], ids=["amqp", "mqtt"])
+def test_who_does_not_read_our_answers_is_silent_all_the_same(spoken: Spoken, tls: DeviceTls | None) -> None:
+    """It decides itself whether it is read."""
+
+    async def scenario() -> None:
+        async with served(spoken, "tcp", tls) as it:
+            it.driver.pause_reading(ANSWERS_UNREAD)
+            it.peer.beat()
+            await it.until_ended(2.5 * spoken.silence_s)
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("protocol", ["mqtt", "amqp"])
+def test_a_process_that_stood_still_throws_nobody_out(protocol: str, tmp_path: Path) -> None:
+    (tmp_path / "gateway.yaml").write_text(
+        "{apiVersion: waypost/v1, kind: Gateway, metadata: {name: gw1}, spec: {limits: {idleTimeoutS: 1}}}\n---\n"
+        "{apiVersion: waypost/v1, kind: AddressSpace, metadata: {name: default},"
+        " spec: {authenticationService: {name: none}}}\n"
+    )
+    with edge(tmp_path, "gw", "--config", str(tmp_path / "gateway.yaml")) as gateway:
+        peer = Peer(MQTT if protocol == "mqtt" else AMQP, "tcp", gateway.port(protocol))
+        with contextlib.closing(peer.connection):
+            peer.greet()
+            for _ in range(2):
+                with standing_still(gateway.pid):
+                    for _ in range(5):
+                        time.sleep(0.5)
+                        peer.beat()
+                for _ in range(5):
+                    time.sleep(0.1)
+                    peer.beat()
+            peer.heard()
