@@ -61,7 +61,7 @@ class Service:
         self.unread_bytes += by
 
     def batch_arrived(self, intake: Intake, token: int, batch: Batch, ends: Mapping[int, int], gateway: str) -> None:
-        assert len(batch.messages().body) == len(batch)
+        assert sum(len(stored.run) for stored in batch.stored()) == len(batch)
         self._landed.append((intake, token))
 
     def messages_arrived(self, intake: Intake, messages: Sequence[tuple[int, Arrival]], gateway: str) -> None:
