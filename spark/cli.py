@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import click
 
@@ -207,18 +210,18 @@ def _pass(lake: Place, jobs: list[Job], how: _Passes) -> None:
         watch = runner.Watch(starts, display.spark_started)
         with display, turn.taken(lake), runner.opened(lake, options, watch) as opened:
             if how.rebuilds:
-                runner.forget(opened, jobs)
+                _apart(partial(runner.forget, opened, jobs))
             if how.follow:
                 steps = rounds.follow(opened, jobs, rounds.Following(FOLLOW_SECONDS, display.show, passed))
             else:
                 begun = time.monotonic()
                 steps = runner.one_pass(opened, jobs, display.show)
-                passed(jobs, steps, time.monotonic() - begun)
+                _apart(partial(passed, jobs, steps, time.monotonic() - begun))
     except KeyboardInterrupt:
         if how.follow:
-            sys.exit(0)
+            _leave(0)
         click.echo("interrupted: the tables are consistent, and the next run continues", err=True)
-        sys.exit(FAILED)
+        _leave(FAILED)
     except (turn.PassRunning, session.NotStarted) as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(FAILED)
@@ -259,6 +262,25 @@ def _conclude(steps: Sequence[Step], log: Path) -> None:
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:
     raise KeyboardInterrupt
+
+
+def _apart(work: Callable[[], None]) -> None:
+    """Done in a thread of its own: a signal that comes while the main one is in delta-rs is not heard until that
+    returns, which upkeep of a large table does after minutes."""
+    pool = ThreadPoolExecutor(1, thread_name_prefix="apart")
+    try:
+        pool.submit(work).result()
+    finally:
+        pool.shutdown(wait=False)
+
+
+def _leave(code: int) -> NoReturn:
+    """End this process whatever its threads are at, for which Python would wait. What they write is there whole or not
+    at all, so that they can be stopped anywhere."""
+    from spark.here import workers
+
+    workers.end()
+    os._exit(code)
 
 
 def _pairs(settings: Sequence[str]) -> dict[str, str]:

@@ -31,7 +31,8 @@ class Driver:
         """`start`: starts it; called once at most, whether it can or raises."""
         self.here = here
         self._start = start
-        self._lock = threading.Lock()
+        self._starting = threading.Lock()
+        self._keeping = threading.Lock()
         self._session: SparkSession | None = None
         self._error: Exception | None = None
 
@@ -58,16 +59,24 @@ class Driver:
 
     def session(self) -> SparkSession:
         """Its session. Raises what starting it raised, each time."""
-        with self._lock:
+        with self._starting:
             if self._error is not None:
                 raise self._error
-            if self._session is None:
-                try:
-                    self._session = self._start()
-                except Exception as error:
-                    self._error = error
-                    raise
-            return self._session
+            if self._session is not None:
+                return self._session
+            try:
+                return self._kept(self._start())
+            except Exception as error:
+                self._error = error
+                raise
+
+    def _kept(self, started: SparkSession) -> SparkSession:
+        with self._keeping:
+            if self._start is not _stopped:
+                self._session = started
+                return started
+        session.stop(started)
+        return _stopped()
 
     def cancel(self) -> None:
         """Give up what it is at."""
@@ -75,9 +84,10 @@ class Driver:
             self._session.sparkContext.cancelAllJobs()
 
     def stop(self) -> None:
-        """End it, if it was started."""
-        with self._lock:
-            if self._session is not None:
-                session.stop(self._session)
-                self._session = None
+        """End it, if it was started. One that is being started, which takes seconds, is not waited for: it is ended by
+        the thread that has asked for it."""
+        with self._keeping:
+            started, self._session = self._session, None
             self._start = _stopped
+        if started is not None:
+            session.stop(started)

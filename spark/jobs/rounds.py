@@ -73,7 +73,7 @@ def follow(lake: Lake, jobs: Sequence[Job], how: Following) -> list[Step]:
         ended, _ = wait(running, return_when=FIRST_COMPLETED)
         return ended.pop().result()
     finally:
-        # Given up, or interrupted: threads end when Spark gives up what they wait for, which every job can stand.
+        # Given up, or interrupted: nobody waits for the threads, see `runner.one_pass`.
         over.set()
         keeps_up.set()
         lake.driver.cancel()

@@ -148,7 +148,7 @@ def one_pass(
     `at_once`: jobs that run side by side, where not as many as there are rows for (`AT_ONCE`, `FEW_AT_ONCE`). All see
     the landed tables as they are now. A job that fails ends what reads its tables, and nothing else. `report`, and
     `before_each` when a job is about to begin, are called from other threads. Raises what starting Spark raised where a
-    job needed it, once the others have ended.
+    job needed it, once the others have ended. Interrupted it returns at once, and jobs may be at work still.
     """
     pinned, edges = lake.pin(), catalog.graph(jobs)
     waiting = TopologicalSorter(edges)
@@ -156,27 +156,29 @@ def one_pass(
     steps: dict[str, Step] = {}
     waiting.prepare()
     at_once = at_once or (FEW_AT_ONCE if lake.few else AT_ONCE)
-    with ThreadPoolExecutor(max_workers=at_once, thread_name_prefix="job") as pool:
-        ready: list[str] = []
-        running: set[Future[Step]] = set()
-        try:
-            while waiting.is_active():
-                ready += waiting.get_ready()
-                ready.sort(key=lambda name: _urgency(by_name[name], edges))
-                while ready and len(running) < at_once:
-                    name = ready.pop()
-                    broken = [before for before in edges[name] if steps[before].state != "done"]
-                    running.add(pool.submit(_run, pinned, by_name[name], broken, report, before_each))
-                done, running = wait(running, return_when=FIRST_COMPLETED)
-                for future in done:
-                    step = future.result()
-                    steps[step.job] = step
-                    waiting.done(step.job)
-        except BaseException:
-            # Interrupted: the threads end when Spark gives up what they wait for, which every job can stand.
-            lake.driver.cancel()
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    pool = ThreadPoolExecutor(max_workers=at_once, thread_name_prefix="job")
+    ready: list[str] = []
+    running: set[Future[Step]] = set()
+    try:
+        while waiting.is_active():
+            ready += waiting.get_ready()
+            ready.sort(key=lambda name: _urgency(by_name[name], edges))
+            while ready and len(running) < at_once:
+                name = ready.pop()
+                broken = [before for before in edges[name] if steps[before].state != "done"]
+                running.add(pool.submit(_run, pinned, by_name[name], broken, report, before_each))
+            done, running = wait(running, return_when=FIRST_COMPLETED)
+            for future in done:
+                step = future.result()
+                steps[step.job] = step
+                waiting.done(step.job)
+    except BaseException:
+        lake.driver.cancel()
+        raise
+    finally:
+        # Interrupted, nobody waits: the threads end when Spark gives up what they wait for, or when what they do in
+        # this process is done. Every job can stand that, and that the process ends before.
+        pool.shutdown(wait=False, cancel_futures=True)
     if lake.driver.error is not None:
         raise lake.driver.error
     return [steps[job.name] for job in jobs]

@@ -1,0 +1,132 @@
+"""A pass that is interrupted ends at once, whatever it is at, and nothing of it goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import psutil
+import pytest
+
+from spark import session
+from spark.driver import Driver
+from tests.spark import lakes
+from tests.spark.test_workers import running
+from tests.support.processes import wait_until
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROOT = Path(__file__).parents[2]
+AT_ONCE_S = 20.0
+"""What a busy machine may take for a twentieth of a second; all that is interrupted here would go on for ever."""
+WORDS = "interrupted: the tables are consistent, and the next run continues\n"
+PROGRAM = """
+import os, sqlite3, sys, threading
+from spark import cli
+from spark.here import workers
+from spark.jobs.outcome import Job, Outcome
+
+ENDLESS = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT max(x) FROM n"
+
+def work(number):
+    print(os.getpid(), flush=True)
+    threading.Event().wait()
+
+class Step:
+    name, inputs, outputs = "step", ("telemetry",), ()
+
+    def run(self, lake):
+        if what == "processes":
+            list(workers.spread(work, range(2), 2))
+        if what == "job":
+            native()
+        return Outcome(0, 0)
+
+def native(*_):
+    \"\"\"What has no ear for signals, as numpy and delta-rs have none.\"\"\"
+    print(os.getpid(), flush=True)
+    sqlite3.connect(":memory:").execute(ENDLESS).fetchall()
+
+if __name__ == "__main__":
+    what = sys.argv.pop(1)
+    cli._jobs = lambda *_: [Job("step", "", (Step(),), round="values")]
+    if what == "upkeep":
+        cli._maintain_by_need = native
+    cli.analytics()
+"""
+
+
+def is_at_work(process: psutil.Process) -> Callable[[], bool]:
+    """It has worked for half a second from now on, which nothing else of it does."""
+    before = process.cpu_times().user
+    return lambda: process.cpu_times().user > before + 0.5
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(
+    ("what", "number", "arguments", "ends"),
+    [
+        ("processes", signal.SIGINT, (), (1, WORDS)),
+        ("processes", signal.SIGTERM, (), (1, WORDS)),
+        ("processes", signal.SIGINT, ("--follow",), (0, "")),
+        ("job", signal.SIGINT, (), (1, WORDS)),
+        ("job", signal.SIGTERM, ("--follow",), (0, "")),
+        ("upkeep", signal.SIGINT, (), (1, WORDS)),
+    ],
+)
+def test_a_pass_ends_with_all_its_processes(
+    tmp_path: Path, what: str, number: int, arguments: Sequence[str], ends: tuple[int, str]
+) -> None:
+    lakes.write(tmp_path / "lake", "telemetry", [lakes.message(0)])
+    (tmp_path / "program.py").write_text(PROGRAM)
+    command = [sys.executable, str(tmp_path / "program.py"), what, "run", "--lake", str(tmp_path / "lake"), *arguments]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment) as process:
+        try:
+            assert process.stdout is not None
+            pids = [int(process.stdout.readline()) for _ in range(2 if what == "processes" else 1)]
+            begun = [psutil.Process(pid) for pid in pids]
+            if what != "processes":
+                wait_until(is_at_work(begun[0]), timeout_s=AT_ONCE_S, what="work outside of Python")
+            process.send_signal(number)
+            _, said = process.communicate(timeout=AT_ONCE_S)
+        finally:
+            process.kill()
+    passes = [line for line in said.splitlines(keepends=True) if " done " not in line]
+    assert (process.returncode, "".join(passes)) == ends
+    wait_until(lambda: not any(map(running, begun)), timeout_s=AT_ONCE_S, what="the end of its processes")
+
+
+@pytest.mark.timeout(120)
+def test_spark_that_is_being_started_is_not_waited_for_and_ended_once_it_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, up = threading.Event(), threading.Event()
+    stopped: list[object] = []
+    monkeypatch.setattr(session, "stop", stopped.append)
+    started = cast("SparkSession", object())
+
+    def start() -> SparkSession:
+        asked.set()
+        assert up.wait(AT_ONCE_S)
+        return started
+
+    driver = Driver(start, here=True)
+    with ThreadPoolExecutor(1) as pool:
+        asking = pool.submit(driver.session)
+        assert asked.wait(AT_ONCE_S)
+        driver.stop()
+        assert not stopped
+        up.set()
+        with pytest.raises(RuntimeError, match="the pass was stopped"):
+            asking.result(AT_ONCE_S)
+    assert stopped == [started]
+    with pytest.raises(RuntimeError, match="the pass was stopped"):
+        driver.session()
