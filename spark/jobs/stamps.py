@@ -72,13 +72,16 @@ def _told(lake: Lake) -> here.Told:
 
 
 def _offsets(lake: Lake) -> DataFrame | None:
-    """What has been told; None where nothing has. A file that is gone is set aside: the clocks of others are known."""
+    """What has been told; None where nothing has. A damaged file is set aside: the clocks of others are known. It is
+    read at once, as whoever reads it later is looking for damage in the messages only."""
     if not lake.rows(_OFFSETS):
         return None
     damage = Damage(lake, _OFFSETS, NAME)
-    sound = next(damage.attempts(_whole(lake)))
+    for files in damage.attempts(_whole(lake)):
+        with damage.noticed(files):
+            offsets = lake.rows_of(_OFFSETS, files).localCheckpoint()
     lake.notes += damage.notes
-    return lake.rows_of(_OFFSETS, sound)
+    return offsets
 
 
 def _whole(lake: Lake) -> Span:

@@ -130,6 +130,24 @@ def test_offsets_of_clocks_that_are_gone_are_set_aside_and_named(lake: Lake) -> 
     assert "missing and set aside: 1 rows of gateway gw9. Put back a copy of it" in note
 
 
+def test_offsets_of_clocks_with_other_bytes_are_set_aside_and_named_by_spark_too(larger: Lake) -> None:
+    """Each pass of each job that reads stamps failed, for ever."""
+    for gateway in ("gw8", "gw9"):
+        lakes.write(larger.place.path, "clock_offsets", [lakes.clock_offset(gateway=gateway)])
+    (damaged, _) = deltalake.DeltaTable(larger.path("clock_offsets")).file_uris()
+    flip(Path(damaged.removeprefix("file://")), 40)
+    land(larger, message(0))
+    found = steps(larger, "freshness", "readings")
+    assert {step.state for step in found.values()} == {"done"}, [step.error for step in found.values()]
+    assert (counted(larger), larger.rows("readings")) == ({"gw1": 1}, 1)
+    for step in found.values():
+        (note,) = step.notes
+        assert "clock_offsets" in note
+        assert "damaged and set aside: 1 rows of gateway gw" in note
+        assert "Put back a copy of it" in note
+    assert deltalake.DeltaTable(larger.path("set_aside")).count() == 1
+
+
 def test_a_rebuild_needs_no_notes_that_can_be_read(lake: Lake) -> None:
     paths = [land(lake, message(number)) for number in range(2)]
     paths[0].unlink()
