@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import takewhile
-from typing import Final
+from typing import Final, Literal
 
 import pyarrow as pa
 from deltalake.exceptions import DeltaError, TableNotFoundError
@@ -15,9 +15,17 @@ from spark.delta_log import LogDamaged
 
 FAILURES: Final = (DeltaError, LogDamaged, pa.ArrowException, OSError, ValueError)
 """What delta-rs and pyarrow raise where a log or a data file is not what it should be."""
+OTHER_COLUMNS: Final = (
+    "No Waypost wrote it so: put back a copy of a landed table; `waypost analytics rebuild` makes a derived one anew"
+)
+"""What to do about a table that lacks a column, or has it with another type."""
 _FRAME: Final = re.compile(r"\s*(\d+: |(stack )?backtrace:)", re.IGNORECASE)
 _NEWER: Final = re.compile("unsupported|not supported", re.IGNORECASE)
 _CHARACTERS_MAX = 300
+
+
+Of = Literal["log", "rows", "columns"]
+"""What of a table is not as it should be: its log, so that it cannot be opened; a data file; names or types."""
 
 
 class TableUnreadable(RuntimeError):
@@ -29,22 +37,23 @@ class TableUnreadable(RuntimeError):
 
 
 @contextmanager
-def named(table: str) -> Iterator[None]:
-    """Around what opens or reads a table. Raises `TableUnreadable`; that there is no such table stays what it is."""
+def named(table: str, of: Of = "log") -> Iterator[None]:
+    """Around what opens a table, or reads its rows. Raises `TableUnreadable`; that there is no such table stays what it
+    is."""
     try:
         yield
     except TableNotFoundError:
         raise
     except FAILURES as error:
-        raise unreadable(table, error) from error
+        raise unreadable(table, error, of) from error
 
 
-def unreadable(table: str, error: Exception) -> TableUnreadable:
+def unreadable(table: str, error: Exception, of: Of = "log") -> TableUnreadable:
     """What to raise, or to say, when a table cannot be opened or read."""
     if isinstance(error, LogDamaged):  # which says both itself
         return TableUnreadable(table, f"table {table}: {error}")
     text = told(error)
-    return TableUnreadable(table, f"table {table} cannot be read: {text}. {_way_back(table, text)}")
+    return TableUnreadable(table, f"table {table} cannot be read: {text}. {_way_back(table, text, of)}")
 
 
 def told(error: Exception) -> str:
@@ -53,13 +62,17 @@ def told(error: Exception) -> str:
     return " ".join(line.strip() for line in lines)[:_CHARACTERS_MAX].rstrip(" .")
 
 
-def _way_back(table: str, text: str) -> str:
+def _way_back(table: str, text: str, of: Of) -> str:
     from spark import schemas  # noqa: PLC0415 - Spark's types are half a second that a report must not pay
 
     if _NEWER.search(text):
         return "A newer program wrote it: use that"
     if table in schemas.LANDED:
-        return "Start the hub, which takes a torn end of its log away, or put back a copy of the table"
+        return {
+            "log": "Start the hub, which takes a torn end of its log away, or put back a copy of the table",
+            "rows": f"`waypost analytics verify` names the damaged files of {table}: put back copies of them",
+            "columns": "The hub did not write it so: put back a copy of the table",
+        }[of]
     if table == schemas.PAYLOAD_SCHEMAS.name:
         return "Put back a copy of it, or delete it and register the schemas again: `waypost analytics schema add`"
     return "Make it anew: `waypost analytics rebuild`"

@@ -212,7 +212,8 @@ def _done(lake: Lake, job: Job) -> Step:
     try:
         outcome = job.run(lake)
     except INTEGRITY_ERRORS as error:
-        return Step(job.name, "failed", seconds=time.monotonic() - started, error=str(error), integrity=True)
+        said = f"{error}. {remedy.OTHER_COLUMNS}" if isinstance(error, SchemaMismatch) else str(error)
+        return Step(job.name, "failed", seconds=time.monotonic() - started, error=said, integrity=True)
     except Exception as error:
         seconds = time.monotonic() - started
         if error is lake.driver.error:

@@ -37,7 +37,7 @@ def mistyped(lake: Somewhere, without: Container[str]) -> remedy.TableUnreadable
         for column, kind in found.items():
             if wanted.get(column, kind) != kind:
                 wrong = f"column {column} is {kind} and should be {wanted[column]}"
-                return remedy.unreadable(name, ValueError(wrong))
+                return remedy.unreadable(name, ValueError(wrong), "columns")
     return None
 
 

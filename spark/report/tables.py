@@ -41,18 +41,18 @@ class Tables:
 
     def read(self, name: str, columns: Sequence[str], *where: Filter) -> pa.Table:
         """These columns; no rows when the table is not there. Raises `TableUnreadable`."""
-        table = self._taken.tables.get(name)
+        table = self._table(name, columns)
         if table is None:
             return pa.table({column: pa.nulls(0) for column in columns})
-        with remedy.named(name):
+        with remedy.named(name, "rows"):
             return table.to_pyarrow_table(columns=list(columns), filters=[*self._mine(table), *where] or None)
 
     def parts(self, name: str, columns: Sequence[str], *where: Filter) -> Iterator[pa.Table]:
         """As `read`, some thousand rows after the other: of tables that are not to be in memory whole."""
-        table = self._taken.tables.get(name)
+        table = self._table(name, columns)
         if table is None:
             return
-        with remedy.named(name):
+        with remedy.named(name, "rows"):
             filters = [*self._mine(table), *where]
             chosen = filters_to_expression(filters) if filters else None
             dataset = table.to_pyarrow_dataset()
@@ -64,10 +64,10 @@ class Tables:
 
     def newest(self, name: str, columns: Sequence[str], rows_max: int, *where: Filter) -> Iterator[pa.Table]:
         """As `parts`, of the newest files by `event_date`, until so many rows were looked at."""
-        table = self._taken.tables.get(name)
+        table = self._table(name, columns)
         if table is None:
             return
-        with remedy.named(name):
+        with remedy.named(name, "rows"):
             dataset = table.to_pyarrow_dataset()
             chosen = filters_to_expression([*self._mine(table), *where])
             files = sorted(dataset.get_fragments(chosen), key=_event_date, reverse=True)
@@ -76,6 +76,13 @@ class Tables:
                     return
                 rows_max -= file.count_rows()
                 yield file.to_table(dataset.schema, list(columns), chosen, use_threads=False)
+
+    def _table(self, name: str, columns: Sequence[str]) -> deltalake.DeltaTable | None:
+        table = self._taken.tables.get(name)
+        lacks = set(columns) - {field.name for field in table.schema().fields} if table is not None else None
+        if lacks:
+            raise remedy.unreadable(name, ValueError(f"it has no column {min(lacks)}"), "columns")
+        return table
 
     def _mine(self, table: deltalake.DeltaTable) -> list[Filter]:
         if self.only is None or "gateway" not in table.schema().to_arrow().names:

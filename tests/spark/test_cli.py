@@ -203,6 +203,63 @@ class TestUsage:
         assert f"able {table}" in out.read_text()
         assert known["tracks" if table == "gateway_freshness" else "members"], "the rest is drawn"
 
+    @pytest.mark.parametrize("harm", ["other bytes", "a truncated file", "a file less"])
+    @pytest.mark.parametrize("table", ["quarantine", "gateway_status"])
+    def test_a_page_without_the_landed_table_of_which_a_file_is_damaged(
+        self, tmp_path: Path, table: str, harm: str
+    ) -> None:
+        """It was said to start the hub, which takes torn ends of logs away: the log is as it should be."""
+        lake, out = tmp_path / "lake", tmp_path / "r.html"
+        gold.fleet(lake, 3)
+        kept = {"tenant": "default", "gateway": "gw00001", "ingested_at": START, "ingest_date": START.date()}
+        unknown = kept | {"link": "l", "reason": "bad", "digest": "-", "content": b"?", "received_at": START}
+        row = unknown if table == "quarantine" else lakes.status(START, 3, gateway="gw00001")
+        lakes.write(lake, table, [row])
+        path = Path(deltalake.DeltaTable(lake / table).file_uris()[-1].removeprefix("file://"))
+        match harm:
+            case "other bytes":
+                path.write_bytes(bytes(path.stat().st_size))
+            case "a truncated file":
+                os.truncate(path, 50)
+            case _:
+                path.unlink()
+        code, output = invoke("report", "--lake", lake, "--out", out)
+        assert (code, f"able {table} cannot be read" in output) == (4, True), output
+        assert f"`waypost analytics verify` names the damaged files of {table}: put back copies of them" in output
+        assert "Start the hub" not in output
+        assert "gw00001" in out.read_text(), "the rest is drawn"
+        code, output = invoke("verify", "--lake", lake, table)
+        assert (code, str(path) in output) == (4, True), output
+
+    @pytest.mark.parametrize(
+        ("columns", "says"),
+        [
+            ({"backlog_messages": ["three"]}, "column backlog_messages is string and should be long"),
+            ({}, "it has no column backlog_messages"),
+        ],
+    )
+    def test_a_landed_table_with_other_columns_is_not_the_hubs(
+        self, tmp_path: Path, columns: dict[str, list[str]], says: str
+    ) -> None:
+        lake = tmp_path / "lake"
+        gold.fleet(lake, 3)
+        table = pa.table({"tenant": ["default"], "gateway": ["gw00001"], "reported_at": [START], **columns})
+        deltalake.write_deltalake(lake / "gateway_status", table)
+        code, output = invoke("report", "--lake", lake, "--out", tmp_path / "r.html")
+        assert code == 4, output
+        assert f"{says}. The hub did not write it so: put back a copy of the table" in output
+
+    def test_jobs_say_what_to_do_about_a_table_with_other_columns(self, tmp_path: Path) -> None:
+        lake = tmp_path / "lake"
+        lakes.write(lake, "telemetry", [message(0)])
+        rows = deltalake.DeltaTable(lake / "telemetry").to_pyarrow_table()
+        wanted = (rows.drop_columns(["body"]), rows.set_column(4, "sequence", [["0"]]))
+        for found, why in zip(wanted, ("has no column body", "column sequence is string"), strict=True):
+            deltalake.write_deltalake(lake / "telemetry", found, mode="overwrite", schema_mode="overwrite")
+            code, output = invoke("run", "--lake", lake, "--job", "freshness")
+            assert (code, why in output) == (4, True), output
+            assert "put back a copy of a landed table; `waypost analytics rebuild` makes a derived one anew" in output
+
     def test_a_page_without_the_table_in_which_numbers_became_texts(self, tmp_path: Path) -> None:
         """It ended in a traceback: a text does not take a thousands separator."""
         lake = tmp_path / "lake"
