@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -9,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark.report import limits
-from spark.report.tables import Gateway, Tables, by_gateway, seconds, total, worst
+from spark.report.tables import Gateway, Tables, by_gateway, grouped, seconds, total, worst
 
 _ADDRESS = ("tenant", "gateway", "epoch", "address", "first_sequence", "last_sequence")
 _COUNTS = ("rows", "accepted", "missing", "explained", "waiting", "unexplained", "duplicates", "unstated")
@@ -42,27 +43,37 @@ class Accounts(msgspec.Struct):
     ranges: list[dict[str, Any]]
     ranges_total: int
     hours: list[dict[str, Any]]
+    hours_total: int
     by_gateway: dict[Gateway, dict[str, int]]
 
 
 def read(tables: Tables) -> Accounts:
     """Of the fleet, or of one gateway."""
     table = _filled(tables.read("completeness", (*_ADDRESS, "distinct_sequences", *_COUNTS)))
-    gaps = tables.read("gaps", (*_ADDRESS, "missing", "explained", "reason"))
+    ranges = worst(
+        tables.parts("gaps", (*_ADDRESS, "missing", "explained", "reason")),
+        limits.ROWS_MAX,
+        ("explained", "ascending"),
+        ("missing", "descending"),
+    )
+    why = ("explained", "reason")
+    reasons = grouped(tables.parts("gaps", (*why, "missing")), why, ("missing", "sum"))
     sums = {name: total(table, name) for name in _COUNTS}
     landed = sums["accepted"] - sums["missing"]
     counted = {name: sums[name] for name in ("rows", "accepted", "waiting", "unexplained", "duplicates", "unstated")}
-    rows = by_gateway(table, *((name, "sum") for name in _COUNTS))
-    hours = tables.rows("completeness_hourly", (*_ADDRESS, "hour", "accepted", "landed", "waiting", "unexplained"),
-                        ("unexplained", ">", 0))  # fmt: skip
+    rows = by_gateway([table], *((name, "sum") for name in _COUNTS))
+    columns = (*_ADDRESS, "hour", "accepted", "landed", "waiting", "unexplained")
+    wrong = tables.parts("completeness_hourly", columns, ("unexplained", ">", 0))
+    hours = worst(wrong, limits.ROWS_MAX, ("unexplained", "descending"))
     return Accounts(
         known=table.num_rows > 0,
-        balance=Balance(landed=landed, given_up=_reasons(gaps, sums["explained"]), **counted),
+        balance=Balance(landed=landed, given_up=_reasons(reasons, sums["explained"]), **counted),
         addresses=_worst_addresses(table),
         addresses_total=table.num_rows,
-        ranges=worst(gaps, limits.ROWS_MAX, ("explained", "ascending"), ("missing", "descending")),
-        ranges_total=gaps.num_rows,
-        hours=[row | {"hour": seconds(row["hour"])} for row in hours[: limits.ROWS_MAX]],
+        ranges=ranges.rows,
+        ranges_total=ranges.total,
+        hours=[row | {"hour": seconds(row["hour"])} for row in hours.rows],
+        hours_total=hours.total,
         by_gateway={key: {name: row[f"{name}_sum"] for name in _COUNTS} for key, row in rows.items()},
     )
 
@@ -84,17 +95,12 @@ def _worst_addresses(table: pa.Table) -> list[dict[str, Any]]:
         return []
     table = table.append_column("wrong", pc.add(table["unexplained"], table["duplicates"]))
     order = [("wrong", "descending"), ("missing", "descending"), ("gateway", "ascending"), ("address", "ascending")]
-    return worst(table, limits.ROWS_MAX, *order)
+    return worst([table], limits.ROWS_MAX, *order).rows
 
 
-def _reasons(gaps: pa.Table, explained: int) -> dict[str, int]:
+def _reasons(gaps: Iterable[Mapping[str, Any]], explained: int) -> dict[str, int]:
     """Messages given up by reason, the most first; they add up to what completeness has as explained."""
-    found: dict[str, int] = {}
-    if gaps.num_rows:
-        of_ledger = gaps.filter(pc.equal(gaps["explained"], True))
-        if of_ledger.num_rows:
-            for row in of_ledger.group_by("reason").aggregate([("missing", "sum")]).to_pylist():
-                found[row["reason"] or "no reason"] = row["missing_sum"]
+    found = {row["reason"] or "no reason": row["missing_sum"] for row in gaps if row["explained"]}
     if explained > sum(found.values()):
         found["not listed"] = explained - sum(found.values())
     return dict(sorted(found.items(), key=lambda pair: -pair[1]))

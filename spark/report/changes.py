@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
 from spark.report import limits
 from spark.report.devices import Health
 from spark.report.fleet import Member
-from spark.report.outages import Outage
 from spark.report.tracks import Anomalies
 
 
@@ -24,7 +25,11 @@ class Changes(msgspec.Struct):
 
 
 def read(
-    members: list[Member], newest_at: float | None, outages: list[Outage], found: Anomalies, health: Health
+    members: list[Member],
+    newest_at: float | None,
+    outages_since: Callable[[float], int],
+    found: Anomalies,
+    health: Health,
 ) -> Changes | None:
     """None where the lake is no older than that: everything in it is new."""
     if newest_at is None:
@@ -40,7 +45,7 @@ def read(
         since,
         new_gateways=sum(at >= since for at in first),
         silent_gateways=sum(limits.SILENT_S < each <= limits.CHANGES_S for each in silent),
-        outages=sum(outage.drained >= since for outage in outages),
+        outages=outages_since(since),
         anomalies=sum(number for second, number in found.hours if second >= since),
         restarts=sum(at >= since for at in boots),
     )

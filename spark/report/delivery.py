@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
 from typing import Any
 
 import msgspec
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from spark.report import limits
-from spark.report.tables import Gateway, Tables, by_gateway, total
+from spark.report.tables import Gateway, Tables, by_gateway, grouped
 
 HOUR_S, DAY_S = 3600, 86_400
 HOURS_DRAWN = 24 * 14
 """Windows of an hour up to which hours are drawn; beyond it days, and the hours, 24 times as many, are not read."""
-_COLUMNS = ("tenant", "gateway", "window_start", "messages", "timed", "within", "p50_s", "p95_s", "p99_s", "max_s")
+_GATEWAY = ("tenant", "gateway")
+_SUMS = ("messages", "timed", "within")
+_TOPS = ("p50_s", "p95_s", "p99_s", "max_s")
 
 
 class Window(msgspec.Struct):
@@ -57,32 +58,31 @@ class Delivery(msgspec.Struct):
 
 def read(tables: Tables) -> Delivery:
     """Of the fleet, or of one gateway."""
-    days = tables.read("delivery_slo", _COLUMNS, ("width_s", "=", DAY_S))
-    hours = days.slice(0, 0)
-    if not days.num_rows or len(pc.unique(days["window_start"])) <= HOURS_DRAWN // 24 + 1:
-        hours = tables.read("delivery_slo", _COLUMNS, ("width_s", "=", HOUR_S))
-    width = HOUR_S if hours.num_rows and len(pc.unique(hours["window_start"])) <= HOURS_DRAWN else DAY_S
+    days = _windows(tables, DAY_S)
+    hours = _windows(tables, HOUR_S) if len(days) <= HOURS_DRAWN // 24 + 1 else []
+    width = HOUR_S if 0 < len(hours) <= HOURS_DRAWN else DAY_S
     sums = by_gateway(
-        days, ("messages", "sum"), ("timed", "sum"), ("within", "sum"), ("p95_s", "max"), ("max_s", "max")
+        tables.parts("delivery_slo", (*_GATEWAY, *_SUMS, "p95_s", "max_s"), ("width_s", "=", DAY_S)),
+        *((name, "sum") for name in _SUMS),
+        ("p95_s", "max"),
+        ("max_s", "max"),
     )
-    of_days = _windows(days, alone=tables.only is not None)
+    messages, timed, within = (sum(row[f"{name}_sum"] for row in sums.values()) for name in _SUMS)
     return Delivery(
-        messages=total(days, "messages"),
-        timed=total(days, "timed"),
-        within=total(days, "within"),
+        messages,
+        timed,
+        within,
         width_s=width,
-        windows=of_days if width == DAY_S else _windows(hours, alone=tables.only is not None),
-        days=of_days,
+        windows=(days if width == DAY_S else hours)[-limits.WINDOWS_DRAWN :],
+        days=days[-limits.WINDOWS_DRAWN :],
         by_gateway=sums,
     )
 
 
-def _windows(table: pa.Table, alone: bool) -> list[Window]:
-    if not table.num_rows:
-        return []
-    sums = [(name, "sum") for name in ("messages", "timed", "within")]
-    tops = [(name, "max") for name in ("p50_s", "p95_s", "p99_s", "max_s")]
-    grouped = table.group_by("window_start").aggregate([*sums, *tops]).sort_by("window_start").to_pylist()
+def _windows(tables: Tables, width_s: int) -> list[Window]:
+    parts = tables.parts("delivery_slo", ("window_start", *_SUMS, *_TOPS), ("width_s", "=", width_s))
+    aggregates = (*((name, "sum") for name in _SUMS), *((name, "max") for name in _TOPS))
+    alone = tables.only is not None
     return [
         Window(
             row["window_start"].timestamp(),
@@ -94,5 +94,5 @@ def _windows(table: pa.Table, alone: bool) -> list[Window]:
             row["p99_s_max"],
             row["max_s_max"],
         )
-        for row in grouped[-limits.WINDOWS_DRAWN :]
+        for row in sorted(grouped(parts, ("window_start",), *aggregates), key=itemgetter("window_start"))
     ]

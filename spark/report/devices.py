@@ -66,7 +66,7 @@ def read(tables: Tables, everyone: bool = False) -> Health:
         devices=table.num_rows,
         signs={name: int(pc.sum(column).as_py() or 0) for name, column in signs.items()},
         worst=[_row(row) for row in shown],
-        by_gateway=by_gateway(table, ("device", "count"), ("ill", "sum")),
+        by_gateway=by_gateway([table], ("device", "count"), ("ill", "sum")),
     )
 
 

@@ -10,7 +10,7 @@ from spark.report import formatting, limits
 from spark.report.accounts import Accounts
 from spark.report.delivery import Delivery
 from spark.report.devices import Health
-from spark.report.outages import Outage
+from spark.report.outages import Outages
 from spark.report.tables import Gateway, Tables, by_gateway
 from spark.report.tracks import Anomalies
 
@@ -65,7 +65,7 @@ class Parts(msgspec.Struct):
     accounts: Accounts
     delivery: Delivery
     health: Health
-    outages: list[Outage]
+    outages: Outages
     anomalies: Anomalies
 
 
@@ -74,7 +74,7 @@ def gateways(tables: Tables) -> set[Gateway]:
     return {
         gateway
         for name in ("gateway_freshness", "completeness")
-        for gateway in by_gateway(tables.read(name, ("tenant", "gateway")))
+        for gateway in by_gateway(tables.parts(name, ("tenant", "gateway")))
     }
 
 
@@ -122,10 +122,8 @@ def _member(row: dict[str, Any]) -> Member:
 
 
 def _add(found: dict[Gateway, Member], parts: Parts, waiting: dict[Gateway, int | None]) -> None:
-    for outage in parts.outages:
-        if outage.gateway in found:
-            found[outage.gateway].outages += 1
     for gateway, member in found.items():
+        member.outages = parts.outages.by_gateway.get(gateway, 0)
         member.waiting = waiting.get(gateway)
         account = parts.accounts.by_gateway.get(gateway)
         if account is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from spark.report import formatting, limits
+from spark.report import formatting
 from spark.report.section import Section, Subject, Tile
 from spark.report.table import Column, Table
 
@@ -49,7 +49,7 @@ class LakeSection:
         tiles: list[Tile] = [
             *([("size of all tables", formatting.size(size), "")] if found.tables else []),
             *([("files", formatting.count(sum(one.files for one in found.tables)), "")] if found.tables else []),
-            ("damaged files set aside", formatting.count(len(found.set_aside)), "bad" if found.set_aside else "good"),
+            ("damaged files set aside", formatting.count(found.set_aside_total), "bad" if found.set_aside else "good"),
             ("rejected values", formatting.count(sum(number for _, number in found.rejects)), ""),
             (
                 "batches in quarantine",
@@ -79,7 +79,7 @@ class LakeSection:
                 [row["source"], row["path"], row["job"], row["rows"], _between(row), row["reason"], row["found_at"]]
                 for row in found.set_aside
             ]
-            yield Table("Damaged files set aside", columns, rows[: limits.ROWS_MAX], len(rows))
+            yield Table("Damaged files set aside", columns, rows, found.set_aside_total)
         for label, pairs in (("Rejected values", found.rejects), ("Quarantined batches", found.quarantined)):
             if pairs:
                 yield Table(

@@ -8,6 +8,9 @@ ROWS_DRAWN: Final = 50
 """Rows of a table that stand in the page as HTML, and on one leaf of it: a phone shows ten."""
 ROWS_MAX: Final = 200
 """Rows of a table of addresses, ranges, outages, devices or anomalies, the worst: more of them nobody reads."""
+OUTAGES_MAX: Final = 10_000
+"""Outages held one by one, those with the longest delay, for their table and to be marked in charts: 2 MB as JSON. Of
+a lake that has more, as it grows over years, the others are counted."""
 GATEWAYS_MAX: Final = 20_000
 """Rows of the fleet's table, the worst: some 120 bytes each, so that the page stays below 3 MB."""
 FLOWS_MAX: Final = 6

@@ -132,7 +132,7 @@ class MessageSections:
                 ]
                 for row in found.hours
             ]
-            yield Table("Hours with something unexplained", columns, hours, len(hours))
+            yield Table("Hours with something unexplained", columns, hours, found.hours_total)
 
     def _flows(self, make: Callable[[Flow, int, Sequence[Band]], Chart]) -> list[Chart]:
         known = self._subject.known
@@ -197,7 +197,8 @@ class MessageSections:
 
     def outages(self) -> Section | None:
         """When messages had to wait, and how they came."""
-        found = self._subject.known.outages
+        known = self._subject.known
+        found, total = known.outages, known.outages_total
         if not found:
             return None
         columns = [
@@ -217,9 +218,10 @@ class MessageSections:
             "longest delay first; with less than a minute between them they are one. What still waits is in the column "
             "waiting of the fleet."
         )
-        return Section(
-            "outages", "Outages and drains", about, tables=[Table("Outages and drains", columns, rows, len(found))]
-        )
+        held = formatting.count(len(found))
+        notes = [f"Marked in the charts: those with the {held} longest delays."] if total > len(found) else []
+        table = Table("Outages and drains", columns, rows, total)
+        return Section("outages", "Outages and drains", about, tables=[table], notes=notes)
 
 
 def _numbers(row: Mapping[str, Any]) -> str:

@@ -7,11 +7,13 @@ it in which they came. Of what has landed only: of messages that still wait ther
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
-from spark.report.tables import Gateway, Tables
+from spark.report import limits
+from spark.report.tables import Filter, Gateway, Tables, by_gateway, worst
 
 _COLUMNS = ("tenant", "gateway", "began", "until", "drain_began", "drained", "messages", "lag_max_s")
 
@@ -35,10 +37,27 @@ class Outage(msgspec.Struct):
         return self.drained - self.drain_began
 
 
-def read(tables: Tables) -> list[Outage]:
-    """All of them, the longest delay first."""
-    found = (_outage(row) for row in tables.rows("outages", _COLUMNS))
-    return sorted(found, key=lambda outage: -(outage.lag_max_s or 0.0))
+class Outages(msgspec.Struct):
+    """`longest`: as many as are held (`limits.OUTAGES_MAX`), the longest delay first; `by_gateway`: how many there
+    were."""
+
+    longest: list[Outage]
+    total: int
+    by_gateway: dict[Gateway, int]
+
+
+def read(tables: Tables) -> Outages:
+    """Of the fleet, or of one gateway."""
+    found = worst(tables.parts("outages", _COLUMNS), limits.OUTAGES_MAX, ("lag_max_s", "descending"))
+    of_gateways = by_gateway(tables.parts("outages", ("tenant", "gateway")), ("gateway", "count"))
+    counts = {gateway: row["gateway_count"] for gateway, row in of_gateways.items()}
+    return Outages([_outage(row) for row in found.rows], found.total, counts)
+
+
+def ended(tables: Tables, since: float) -> int:
+    """How many were over, with all that had waited landed, at that second since 1970 or later."""
+    then: Filter = ("drained", ">=", datetime.fromtimestamp(since, UTC))
+    return sum(part.num_rows for part in tables.parts("outages", ("drained",), then))
 
 
 def _outage(row: Mapping[str, Any]) -> Outage:

@@ -206,7 +206,7 @@ def _tiles(known: LakeFigures) -> list[Tile]:
         late = known.delivery.share < limits.WITHIN_SHARE
         tiles.append(("in the lake within 60 s", formatting.percent(known.delivery.share), "bad" if late else "good"))
     tiles += [
-        ("outages", count(len(known.outages)), ""),
+        ("outages", count(known.outages_total), ""),
         ("anomalies", count(known.anomalies.count), ""),
         (_dated("readings", known.readings_at), count(known.readings), ""),
         (_dated("rejected values", known.readings_at), count(queries.rejected(known)), ""),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from typing import TypeVar
 
 import msgspec
@@ -53,6 +54,7 @@ class LakeFigures(msgspec.Struct):
     `tracks_at`     where the rollups stand that the metrics are drawn from.
     `members`       gateways, the worst first.
     `newest_at`     when the newest data of the lake landed, seconds since 1970.
+    `outages`       those with the longest delay, the longest first; `outages_total` how many there were.
     `changes`       of the last day; None where the lake is younger.
     `metrics_total` metrics of devices; 0 where there are too many to count.
     `unreadable`    tables that could not be read, and what to do; nothing is drawn of them.
@@ -73,6 +75,7 @@ class LakeFigures(msgspec.Struct):
     accounts: Accounts
     delivery: Delivery
     outages: list[Outage]
+    outages_total: int
     health: Health
     anomalies: Anomalies
     storage: Storage
@@ -137,15 +140,16 @@ class LakeReader:
             landed_since=max(0, there - landed),
             telemetry=taken.telemetry,
             mixed=taken.mixed,
-            readings=tables.rows_in_all("readings") if only is None else tables.read("readings", ("gateway",)).num_rows,
+            readings=tables.rows_in_all("readings") if only is None else tables.count("readings"),
             members=members,
             newest_at=newest_at,
             flows=flows_drawn,
             flows_total=flows_total,
-            changes=changes.read(members, newest_at, parts.outages, parts.anomalies, parts.health),
+            changes=changes.read(members, newest_at, partial(outages.ended, tables), parts.anomalies, parts.health),
             accounts=account,
             delivery=parts.delivery,
-            outages=parts.outages,
+            outages=parts.outages.longest,
+            outages_total=parts.outages.total,
             health=parts.health,
             anomalies=parts.anomalies,
             storage=storage.read(taken, tables),

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from spark import remedy
 from spark.report import limits
 from spark.report.snapshot import Snapshot
-from spark.report.tables import Tables, seconds
+from spark.report.tables import Gateway, Tables, grouped, seconds, worst
 
 
 class Held(msgspec.Struct):
@@ -36,10 +36,12 @@ class Held(msgspec.Struct):
 
 
 class Storage(msgspec.Struct):
-    """`rejects` and `quarantined`: (reason, how many), the most first; `set_aside`: rows of that table."""
+    """`rejects` and `quarantined`: (reason, how many), the most first; `set_aside`: rows of that table, the newest, of
+    `set_aside_total`."""
 
     tables: list[Held]
     set_aside: list[dict[str, Any]]
+    set_aside_total: int
     rejects: list[tuple[str, int]]
     quarantined: list[tuple[str, int]]
 
@@ -47,21 +49,23 @@ class Storage(msgspec.Struct):
 def read(taken: Snapshot, tables: Tables) -> Storage:
     """Files are those of the whole lake, the rest of the fleet or of one gateway."""
     columns = ("source", "path", "job", "rows", "gateway_first", "gateway_last", "reason", "found_at")
-    aside = tables.rows("set_aside", columns)
+    parts = (_concerning(part, tables.only) for part in tables.parts("set_aside", columns))
+    aside = worst(parts, limits.ROWS_MAX, ("found_at", "descending"))
     return Storage(
         tables=[] if tables.only is not None else [_held(name, table) for name, table in sorted(taken.tables.items())],
-        set_aside=[row | {"found_at": seconds(row["found_at"])} for row in aside if _concerns(row, tables)],
+        set_aside=[row | {"found_at": seconds(row["found_at"])} for row in aside.rows],
+        set_aside_total=aside.total,
         rejects=reasons(tables, "reject"),
         quarantined=reasons(tables, "quarantine"),
     )
 
 
-def _concerns(row: dict[str, Any], tables: Tables) -> bool:
-    """A file can hold rows of the gateway: it lies between its first and its last one."""
-    if tables.only is None or row["gateway_first"] is None or row["gateway_last"] is None:
-        return True
-    low, high, name = row["gateway_first"], row["gateway_last"], tables.only[1]
-    return bool(low <= name <= high)
+def _concerning(aside: pa.Table, only: Gateway | None) -> pa.Table:
+    """Files that can hold rows of the gateway: it lies between their first and their last one."""
+    if only is None:
+        return aside
+    begins, ends = (pc.less_equal(aside["gateway_first"], only[1]), pc.greater_equal(aside["gateway_last"], only[1]))
+    return aside.filter(pc.fill_null(pc.and_(begins, ends), True))
 
 
 def _held(name: str, table: deltalake.DeltaTable) -> Held:
@@ -73,8 +77,5 @@ def _held(name: str, table: deltalake.DeltaTable) -> Held:
 
 def reasons(tables: Tables, name: str) -> list[tuple[str, int]]:
     """Rows of a table by their reason."""
-    table = tables.read(name, ("reason",))
-    if not table.num_rows:
-        return []
-    counts = table["reason"].value_counts().to_pylist()
-    return sorted(((each["values"], each["counts"]) for each in counts), key=lambda pair: -pair[1])
+    counts = grouped(tables.parts(name, ("reason",)), ("reason",), ("reason", "count"))
+    return sorted(((row["reason"], row["reason_count"]) for row in counts), key=lambda pair: -pair[1])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import date, datetime
 from decimal import Decimal
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import deltalake
 import pyarrow as pa
@@ -19,6 +19,12 @@ from spark.report.snapshot import Snapshot
 Gateway = tuple[str, str]
 """Tenant and gateway."""
 _WHOLE = pa.decimal128(38, 0)
+_PARTLY_GROUPED_ROWS: Final = 200_000
+"""Rows of parts that were grouped each by itself, from which on they are put together: 20 MB, about."""
+_AGAIN: Final = {"count": "sum"}
+"""What puts together what a function has made of parts, where that is not the function itself."""
+Aggregate = tuple[str, str]
+"""Column and function: `sum`, `count`, `min` or `max`."""
 Filter = tuple[str, str, object]
 """Column, comparison, value."""
 
@@ -38,6 +44,10 @@ class Tables:
         """Rows of the whole table, from the statistics in the log."""
         table = self._taken.tables.get(name)
         return int(table.count()) if table is not None else 0
+
+    def count(self, name: str) -> int:
+        """Rows, of one gateway or all, as they are read. Raises `TableUnreadable`."""
+        return sum(part.num_rows for part in self.parts(name, ("gateway",)))
 
     def read(self, name: str, columns: Sequence[str], *where: Filter) -> pa.Table:
         """These columns; no rows when the table is not there. Raises `TableUnreadable`."""
@@ -101,29 +111,64 @@ def _event_date(file: Any) -> date:
     return found or date.min
 
 
-def by_gateway(table: pa.Table, *aggregates: tuple[str, str]) -> dict[Gateway, dict[str, Any]]:
-    """One row a gateway, of a table with columns `tenant` and `gateway`; columns are named `<column>_<function>`. Sums
-    are exact, as `total` is."""
-    if not table.num_rows:
-        return {}
-    for name in {column for column, function in aggregates if function == "sum"}:
+def by_gateway(parts: Iterable[pa.Table], *aggregates: Aggregate) -> dict[Gateway, dict[str, Any]]:
+    """`grouped` by gateway, of parts with columns `tenant` and `gateway`."""
+    return {(row["tenant"], row["gateway"]): row for row in grouped(parts, ("tenant", "gateway"), *aggregates)}
+
+
+def grouped(parts: Iterable[pa.Table], names: Sequence[str], *aggregates: Aggregate) -> list[dict[str, Any]]:
+    """One row for each value of these columns; the others are named `<column>_<function>`. Sums are exact, as `total`
+    is. What is held is as much as there are values, however many rows there are."""
+    made = [f"{column}_{function}" for column, function in aggregates]
+    held: list[pa.Table] = []
+    for part in (part for part in parts if part.num_rows):
+        exact = _exact(part, [column for column, function in aggregates if function == "sum"])
+        held.append(_aggregated(exact, names, aggregates, made))
+        if sum(map(len, held)) > _PARTLY_GROUPED_ROWS:
+            held = [_together(held, names, aggregates, made)]
+    return [_whole(row) for row in _together(held, names, aggregates, made).to_pylist()] if held else []
+
+
+def _together(
+    parts: Sequence[pa.Table], names: Sequence[str], aggregates: Sequence[Aggregate], made: Sequence[str]
+) -> pa.Table:
+    again = [(name, _AGAIN.get(function, function)) for name, (_, function) in zip(made, aggregates, strict=True)]
+    return _aggregated(pa.concat_tables(parts), names, again, made)
+
+
+def _aggregated(rows: pa.Table, names: Sequence[str], aggregates: Sequence[Aggregate], made: Sequence[str]) -> pa.Table:
+    found = rows.group_by(list(names), use_threads=False).aggregate(list(aggregates))
+    columns = (*names, *(f"{column}_{function}" for column, function in aggregates))
+    return found.select(columns).rename_columns([*names, *made])
+
+
+def _exact(table: pa.Table, names: Sequence[str]) -> pa.Table:
+    for name in names:
         if pa.types.is_int64(table[name].type):
             table = table.set_column(table.schema.get_field_index(name), name, pc.cast(table[name], _WHOLE))
-    rows = [_whole(row) for row in table.group_by(["tenant", "gateway"]).aggregate(list(aggregates)).to_pylist()]
-    return {(row["tenant"], row["gateway"]): row for row in rows}
+    return table
 
 
 def _whole(row: dict[str, Any]) -> dict[str, Any]:
     return {name: int(each) if isinstance(each, Decimal) else each for name, each in row.items()}
 
 
-def worst(table: pa.Table, rows_max: int, *keys: tuple[str, str]) -> list[dict[str, Any]]:
-    """The first rows in this order; `keys` are columns with `ascending` or `descending`."""
-    if not table.num_rows:
-        return []
-    order = pc.sort_indices(table, sort_keys=list(keys))
-    rows: list[dict[str, Any]] = table.take(order[:rows_max]).to_pylist()
-    return rows
+class Worst(NamedTuple):
+    """The first rows of some, and how many there are in all."""
+
+    rows: list[dict[str, Any]]
+    total: int
+
+
+def worst(parts: Iterable[pa.Table], rows_max: int, *keys: tuple[str, str]) -> Worst:
+    """The first rows in this order; `keys` are columns with `ascending` or `descending`. Held are these and a part."""
+    held: list[pa.Table] = []
+    total = 0
+    for part in parts:
+        total += part.num_rows
+        together = pa.concat_tables([*held, part])
+        held = [together.take(pc.sort_indices(together, sort_keys=list(keys))[:rows_max])]
+    return Worst(held[0].to_pylist() if held else [], total)
 
 
 def total(table: pa.Table, column: str) -> int:

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from spark.detector import numbering
 from spark.report import limits
-from spark.report.tables import Filter, Gateway, Tables, by_gateway, unix_seconds
+from spark.report.tables import Filter, Gateway, Tables, by_gateway, grouped, unix_seconds, worst
 
 Series = tuple[str, str, str, str, str]
 """Tenant, gateway, device, address, metric."""
@@ -78,25 +78,21 @@ class Track(msgspec.Struct):
 def read_anomalies(tables: Tables) -> Anomalies:
     """Of the fleet, or of one gateway."""
     columns = (*_SERIES, "event_time", "value", "score", "rule", "expected")
-    table = tables.read("anomalies", columns)
-    if not table.num_rows:
-        return Anomalies(0, [], [], {})
-    order = pc.sort_indices(table, sort_keys=[("event_time", "descending"), ("score", "descending")])
-    rules = pc.fill_null(table["rule"], "more than one").value_counts().to_pylist()
-    newest = [_anomaly(row) for row in table.take(order[: limits.ROWS_MAX]).to_pylist()]
+    order = ("event_time", "descending"), ("score", "descending")
+    newest = worst(tables.parts("anomalies", columns), limits.ROWS_MAX, *order)
+    rules = grouped(tables.parts("anomalies", ("rule", "score")), ("rule",), ("score", "count"))
+    starts = (pa.table({"hour": _hours(part)}) for part in tables.parts("anomalies", ("event_time",)))
     return Anomalies(
-        table.num_rows,
-        sorted(((each["values"], each["counts"]) for each in rules), key=lambda pair: -pair[1]),
-        newest,
-        by_gateway(table, ("value", "count")),
-        _hours(table),
+        newest.total,
+        sorted(((row["rule"] or "more than one", row["score_count"]) for row in rules), key=lambda pair: -pair[1]),
+        [_anomaly(row) for row in newest.rows],
+        by_gateway(tables.parts("anomalies", ("tenant", "gateway", "value")), ("value", "count")),
+        sorted((row["hour"].timestamp(), row["hour_count"]) for row in grouped(starts, ("hour",), ("hour", "count"))),
     )
 
 
-def _hours(table: pa.Table) -> list[tuple[float, int]]:
-    starts = pc.floor_temporal(pc.cast(table["event_time"], pa.timestamp("us", "UTC")), unit="hour")
-    found = starts.value_counts().to_pylist()
-    return sorted((each["values"].timestamp(), each["counts"]) for each in found)
+def _hours(part: pa.Table) -> pa.ChunkedArray:
+    return pc.floor_temporal(pc.cast(part["event_time"], pa.timestamp("us", "UTC")), unit="hour")
 
 
 def _anomaly(row: Mapping[str, Any]) -> Anomaly:

@@ -7,6 +7,7 @@ import re
 import shutil
 import time
 from base64 import b64encode
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from html.parser import HTMLParser
@@ -259,17 +260,51 @@ class TestContent:
         assert "Hours with something unexplained" in text
         assert len(queries.read(lake).accounts.hours) == 1
 
+    def test_what_grows_over_years_is_never_in_memory_whole(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        gold.fleet(tmp_path, 8)
+        read_whole: set[str] = set()
+        whole = Tables.read
+
+        def reads(tables: Tables, name: str, columns: Any, *where: Any) -> pa.Table:
+            read_whole.add(name)
+            return whole(tables, name, columns, *where)
+
+        monkeypatch.setattr(Tables, "read", reads)
+        queries.LakeReader(tmp_path).fleet()
+        # As large as the fleet is, and as limits of their own allow.
+        of_fleet = {"completeness", "gateway_freshness", "gateway_backlog", "device_health"}
+        assert read_whole == of_fleet | {"throughput", "rollup_1m"}
+        queries.LakeReader(tmp_path).gateway(("default", "gw00001"))
+        assert read_whole == of_fleet | {"throughput", "rollup_1m"}
+
+    def test_more_rows_than_a_table_holds_are_said_to_be_left_out(
+        self, lake: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(limits, "ROWS_MAX", 2)
+        row = address(hour=START, accepted=4, landed=3, given_up="{}", waiting=0, settled=False)
+        hours = [row | {"first_sequence": n, "unexplained": n} for n in range(1, 4)]
+        put(lake, "completeness_hourly", *hours)
+        aside = {"source": "telemetry", "path": "p", "rows": 1, "gateway_first": "gw1", "gateway_last": "gw1"}
+        put(lake, "set_aside", *(aside | {"job": job, "reason": "missing", "found_at": START} for job in "abc"))
+        known = queries.read(lake)
+        assert ([row["unexplained"] for row in known.accounts.hours], known.accounts.hours_total) == ([3, 2], 3)
+        assert (len(known.storage.set_aside), known.storage.set_aside_total) == (2, 3)
+        _, text = read(page.render(known, facts.Facts()))
+        assert text.count("1 more, none of them worse, are in the lake.") == 2
+
     def test_hours_of_years_are_not_read(self, lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Only days are drawn of them: ten years of 10 000 gateways are 876 M rows of hours."""
         days = [START.replace(hour=0, minute=0) + timedelta(days=n) for n in range(16)]
         asked: list[Any] = []
-        found = Tables.read
+        found = Tables.parts
 
-        def reads(tables: Tables, name: str, columns: Any, *where: Any) -> pa.Table:
+        def parts(tables: Tables, name: str, columns: Any, *where: Any) -> Iterator[pa.Table]:
             asked.extend(where if name == "delivery_slo" else ())
             return found(tables, name, columns, *where)
 
-        monkeypatch.setattr(Tables, "read", reads)
+        monkeypatch.setattr(Tables, "parts", parts)
         put(lake, "delivery_slo", *(slo(width, day) for day in days[:15] for width in (3600, 86_400)))
         assert queries.read(lake).delivery.width_s == 3600
         assert ("width_s", "=", 3600) in asked
@@ -395,6 +430,26 @@ class TestOutages:
         assert seen == [(200, 7, 100), (20, 1, 10), (None, 1, 0)]
         assert [one.began - START.timestamp() for one in found] == [100, 0, 400]
         assert "Outages and drains" in read(page.render(queries.read(lake), facts.Facts()))[1]
+
+    def test_more_than_are_held_are_counted_and_said_to_be_left_out(
+        self, lake: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A lake of years may have millions: each was an object of Python's, and a line of JSON."""
+        days = [START - timedelta(days=n) for n in range(3)]
+        ended = [outage(0, 10, 20 + n) | {"drained": day} for n, day in enumerate((*days, days[0]))]
+        put(lake, "outages", *ended, outage(0, 10, 90) | {"gateway": "gw2", "drained": days[0]}, made_of=0)
+        put(lake, "gateway_freshness", fresh(None, first_event_time=days[2]), fresh(None, gateway="gw2"), made_of=0)
+        _, text = read(page.render(queries.read(lake), facts.Facts()))
+        assert "Marked in the charts" not in text
+        monkeypatch.setattr(limits, "OUTAGES_MAX", 2)
+        known = queries.read(lake)
+        assert [one.lag_max_s for one in known.outages] == [90, 23]
+        assert known.outages_total == 5
+        assert {member.gateway[1]: member.outages for member in known.members} == {"gw1": 4, "gw2": 1}
+        assert known.changes is not None
+        assert known.changes.outages == 4, "but for one of two days before"
+        _, text = read(page.render(known, facts.Facts()))
+        assert "Marked in the charts: those with the 2 longest delays." in text
 
     def test_those_of_a_lake_whose_job_has_not_run(self, lake: Path) -> None:
         shutil.rmtree(lake / "outages")
