@@ -200,6 +200,9 @@ class FleetSections:
             )
         elif left > 0:
             notes.append(f"{formatting.count(left)} more metrics are in the tables rollup_1m and rollup_1h.")
+        if known.tracks_since is not None:
+            since = formatting.moment(datetime.fromtimestamp(known.tracks_since, UTC))
+            notes.append(f"Drawn since {since}: what was before is in the tables rollup_1m and rollup_1h.")
         drawn = [self._track(track, known.span) for track in known.tracks if track.windows]
         return Section("metrics", "Metrics", about, charts=drawn, notes=notes)
 

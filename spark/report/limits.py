@@ -24,7 +24,7 @@ TRACKS_MAX: Final = 48
 """Charts of metrics on a page."""
 WINDOWS_MAX: Final = 400_000
 """Rows of rollups looked at for charts of all metrics: some two seconds. Beyond it only metrics with anomalies are
-drawn."""
+drawn of a fleet, and of one gateway the newest days."""
 WINDOWS_DRAWN: Final = 1_500
 """Windows of one metric that are drawn, the newest: more than a screen has columns."""
 RAW_SPAN_S_MAX: Final = 45 * 60

@@ -52,6 +52,7 @@ class LakeFigures(msgspec.Struct):
     `telemetry`     that version; None before the first job, or when the tables are `mixed`.
     `readings_at`   where readings and rejects stand when they are not of that version.
     `tracks_at`     where the rollups stand that the metrics are drawn from.
+    `tracks_since`  the first moment that they are drawn of, where older windows were not looked at.
     `members`       gateways, the worst first.
     `newest_at`     when the newest data of the lake landed, seconds since 1970.
     `outages`       those with the longest delay, the longest first; `outages_total` how many there were.
@@ -84,6 +85,7 @@ class LakeFigures(msgspec.Struct):
     versions: dict[str, int]
     readings_at: snapshot.Standing | None = None
     tracks_at: snapshot.Standing | None = None
+    tracks_since: float | None = None
     unreadable: dict[str, str] = {}
 
     @property
@@ -174,7 +176,8 @@ class LakeReader:
             figures.versions["telemetry"] = self._taken.telemetry.version
         if figures.span is not None:
             name, _ = tracks.rollup(figures.span)
-            figures.tracks, figures.metrics_total = tracks.read(tables, figures.span, figures.anomalies.newest)
+            drawn = tracks.read(tables, figures.span, figures.anomalies.newest)
+            figures.tracks, figures.metrics_total, figures.tracks_since = drawn
             figures.tracks_at = self._taken.apart.get(name)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from spark.detector import numbering
 from spark.report import limits
-from spark.report.tables import Filter, Gateway, Tables, by_gateway, grouped, unix_seconds, worst
+from spark.report.tables import Filter, Gateway, Tables, by_gateway, grouped, seconds, unix_seconds, worst
 
 Series = tuple[str, str, str, str, str]
 """Tenant, gateway, device, address, metric."""
@@ -107,28 +107,50 @@ def rollup(span: tuple[float, float]) -> tuple[str, float]:
     return ("rollup_1m", 60.0) if span[1] - span[0] <= _DAY_S else ("rollup_1h", 3600.0)
 
 
-def read(tables: Tables, span: tuple[float, float], found: Sequence[Anomaly]) -> tuple[list[Track], int]:
-    """The metrics to draw, those with anomalies first, and how many there are; the number is 0 where it is not
-    known."""
+class Drawn(NamedTuple):
+    """The metrics to draw, those with anomalies first, and how many there are; the number is 0 where it is not known.
+    `since`: when the first of the windows began that were looked at, seconds since 1970; None: all were."""
+
+    tracks: list[Track]
+    total: int
+    since: float | None = None
+
+
+def read(tables: Tables, span: tuple[float, float], found: Sequence[Anomaly]) -> Drawn:
+    """Of the fleet, or of one gateway."""
     name, width = rollup(span)
     where: list[Filter] = []
     small = tables.rows_in_all(name) <= limits.WINDOWS_MAX
     if not small and tables.only is None:
         if not found:
-            return [], 0
+            return Drawn([], 0)
         chosen = list(dict.fromkeys(anomaly.series for anomaly in found))[: limits.TRACKS_MAX]
         where = [
             ("gateway", "in", sorted({each[1] for each in chosen})),
             ("device", "in", sorted({each[2] for each in chosen})),
         ]
-    table = tables.read(name, (*_SERIES, "window_start", "min", "max", "mean", "last", "count", "suspect"), *where)
+    columns = (*_SERIES, "window_start", "min", "max", "mean", "last", "count", "suspect")
+    table = tables.read(name, columns, *where) if small or where else _newest(tables, name, columns)
+    left_out = not small and not where and len(table) >= limits.WINDOWS_MAX
+    since = seconds(pc.min(table["window_start"]).as_py()) if left_out else None
     tracks = _windows(table, width, found)
     drawn = [tracks[key] for key in _order(tracks, found)[: limits.TRACKS_MAX]]
     if span[1] - span[0] <= limits.RAW_SPAN_S_MAX and tables.rows_in_all("readings") <= limits.RAW_ROWS_MAX:
         _add_readings(tables, drawn, span)
     _add_units(tables, drawn)
     _mark(drawn, found)
-    return drawn, len(tracks) if not where else 0
+    return Drawn(drawn, len(tracks) if not where else 0, since)
+
+
+def _newest(tables: Tables, name: str, columns: Sequence[str]) -> pa.Table:
+    """Windows of one gateway, those of the newest days up to `WINDOWS_MAX`, about: a file at least."""
+    parts, count = [], 0
+    for part in tables.newest(name, columns, tables.rows_in_all(name)):
+        parts.append(part)
+        count += len(part)
+        if count >= limits.WINDOWS_MAX:
+            break
+    return pa.concat_tables(parts)
 
 
 def _order(tracks: Iterable[Series], found: Sequence[Anomaly]) -> list[Series]:

@@ -260,6 +260,20 @@ class TestContent:
         assert "Hours with something unexplained" in text
         assert len(queries.read(lake).accounts.hours) == 1
 
+    def test_of_a_gateway_with_windows_of_years_the_newest_are_drawn_and_since_when_is_said(
+        self, lake: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        days = [window(1440 * day + minute, 1.0, 3.0) for day in range(3) for minute in range(2)]
+        put(lake, "rollup_1m", *days, window(0, 1.0, 3.0, gateway="gw2"), made_of=0)
+        mine, since = ("default", "gw1"), (START + timedelta(days=1)).timestamp()
+        for most, windows, begins in ((7, 6, None), (6, 6, since - 86_400), (3, 4, since), (1, 2, since + 86_400)):
+            monkeypatch.setattr(limits, "WINDOWS_MAX", most)
+            known = queries.LakeReader(lake).gateway(mine)
+            (track,) = known.tracks
+            assert (len(track.windows), known.tracks_since, known.metrics_total) == (windows, begins, 1)
+            _, text = read(page.render(known, facts.Facts()))
+            assert ("Drawn since" in text) == (begins is not None)
+
     def test_what_grows_over_years_is_never_in_memory_whole(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
