@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spark.decoding import sparkplug
-from spark.here.groups import Groups, Numbers, dictionary, key, numbers
+from spark.here.groups import Groups, Numbers, alike, dictionary, key, numbers
 from spark.here.times import TIME
 from spark.transforms.clocks import BOUNDED, HELD_HOURS_MAX, MEASURED, NEAR_SECONDS, NOT_GOOD
 
@@ -111,7 +111,7 @@ def _put_right(messages: pa.Table, known: Told, unsure: Mask) -> _Stamps:
     place = np.full(len(messages), -1)
     place[unsure] = _found(looked_at, known.ranges)
     wrong = np.zeros(len(messages), bool)
-    wrong[unsure] = np.isin(*_alike(looked_at, known.wrong, _GATEWAY))
+    wrong[unsure] = np.isin(*alike(looked_at, known.wrong, _GATEWAY))
     is_known = place >= 0
     off, measured = np.append(known.ranges.off, 0), np.append(known.ranges.measured, False)  # of none: the last ones
     return _Stamps(received + off[place], is_known, measured[place], wrong & ~is_known & late)
@@ -132,7 +132,7 @@ def _quality(messages: pa.Table, found: _Stamps) -> pa.Array:
 def _found(messages: pa.Table, ranges: Ranges) -> Numbers:
     """The number of the range that has each message; -1: none has."""
     found = np.full(len(messages), -1)
-    stream, of = _alike(messages, ranges.stream, _STREAM)
+    stream, of = alike(messages, ranges.stream, _STREAM)
     rows = np.flatnonzero(np.isin(stream, of))
     sequence, stamp = (numbers(messages[name])[rows] for name in ("sequence", "received_at"))
     # A whole number for each stream and sequence: those of a range are next to each other.
@@ -179,13 +179,6 @@ def _wrong(offsets: pa.Table) -> pa.Table:
     stretches = Groups(key(offsets, (*_GATEWAY, "boot"), numbers(offsets["stretch"])))
     found = stretches.greatest(off) & ~stretches.greatest(numbers(offsets["whole"]))
     return offsets.select(_GATEWAY).take(pa.array(stretches.first[found]))
-
-
-def _alike(one: pa.Table, other: pa.Table, names: Sequence[str]) -> tuple[Numbers, Numbers]:
-    """Whole numbers for the rows of both, equal where these columns of texts are."""
-    columns = {name: pa.chunked_array([dictionary(rows[name]) for rows in (one, other)]) for name in names}
-    found = key(pa.table(columns), names)
-    return found[: len(one)], found[len(one) :]
 
 
 def _is_sparkplug(addresses: pa.ChunkedArray) -> Mask:

@@ -104,6 +104,15 @@ def key(rows: pa.Table, names: Sequence[str], *numbers: Numbers) -> Numbers:
     return reduce(_both, columns, _Whole(np.zeros(rows.num_rows, np.int64), 1)).numbers
 
 
+def alike(
+    one: pa.Table, other: pa.Table, names: Sequence[str], *of: tuple[Numbers, Numbers]
+) -> tuple[Numbers, Numbers]:
+    """Whole numbers for the rows of both, equal where these columns of texts are, and these numbers of both."""
+    columns = {name: pa.chunked_array([dictionary(rows[name]) for rows in (one, other)]) for name in names}
+    found = key(pa.table(columns), names, *map(np.concatenate, of))
+    return found[: len(one)], found[len(one) :]
+
+
 class _Whole(NamedTuple):
     """Whole numbers from 0 on, all of them below `bound`."""
 

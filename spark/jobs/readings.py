@@ -17,7 +17,7 @@ from spark.here import workers
 from spark.jobs import stamps
 from spark.jobs.following import Batch, Following
 from spark.jobs.outcome import Job
-from spark.jobs.replay import MESSAGE, Replay
+from spark.jobs.replay import MESSAGE, Replay, known_births
 from spark.provenance import Provenance
 from spark.tables import Lake
 from spark.transforms import births, readings
@@ -40,7 +40,7 @@ def _take_here(batch: Batch, registered: Sequence[PayloadSchema]) -> bool:
     addresses, data, messages = (
         batch.here(here.PROOF),
         batch.here(births_here.DATA),
-        stamps.judged_here(batch, here.MESSAGE),
+        stamps.judged_here(batch.lake, batch.here, here.MESSAGE),
     )
     if addresses is None or data is None or messages is None:
         return False
@@ -59,7 +59,7 @@ def _take_here(batch: Batch, registered: Sequence[PayloadSchema]) -> bool:
         # First, as data goes by the births of its own batch, too; clocks of Sparkplug's messages are not put right.
         add(_born(batch, registered))
         messages = (part.filter(pa.array(~births_here.is_birth(part))) for part in messages)
-    known = _known(batch, waiting)
+    known = known_births(batch.lake, waiting)  # those of this batch among them
     if known is None:
         return False
     add(here.all_decoded(messages, registered, workers.processes(batch.count, here.MESSAGES_A_PROCESS), known))
@@ -78,13 +78,6 @@ def _born(batch: Batch, registered: Sequence[PayloadSchema]) -> Iterator[here.De
             yield from decoded
     if not born.is_empty:
         batch.append("sparkplug_births", born)
-
-
-def _known(batch: Batch, waiting: births_here.Since) -> bytes | None:
-    """The births that Sparkplug's data goes by, those of this batch among them; nothing where there is no data, None
-    where they are too many."""
-    there = batch.lake.read_here("sparkplug_births", births_here.BIRTH) if waiting else None
-    return births_here.known(there, waiting) if there is not None else b""
 
 
 def _made_of(batch: Batch) -> Provenance | None:

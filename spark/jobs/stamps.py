@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 NAME = "clocks"
 """Who sets files of `_OFFSETS` aside, whichever job it is that reads them."""
 _OFFSETS = "clock_offsets"
+Read = Callable[[Sequence[str]], Iterator[pa.Table] | None]
+"""Columns of messages in this process, part by part; None where that is not to read them."""
 
 
 def judged(lake: Lake, telemetry: DataFrame) -> DataFrame:
@@ -36,28 +38,28 @@ def delivered(lake: Lake, telemetry: DataFrame) -> DataFrame:
     return telemetry if offsets is None else clocks.delivered(telemetry, offsets)
 
 
-def judged_here(batch: Batch, names: Sequence[str]) -> Iterator[pa.Table] | None:
-    """The same of the messages of a batch in this process: these columns of them, and where gateways have told offsets
-    those of a stamp and `held`. None where Spark is to do it: on a cluster, and where they have told a lot."""
+def judged_here(lake: Lake, read: Read, names: Sequence[str]) -> Iterator[pa.Table] | None:
+    """The same of messages in this process: these columns of them, and where gateways have told offsets those of a
+    stamp and `held`. None where Spark is to do it: on a cluster, and where they have told a lot."""
     now = clocks.now()
-    return _put_right(batch, names, lambda part, told: here.judged(part, told, now))
+    return _put_right(lake, read, names, lambda part, told: here.judged(part, told, now))
 
 
 def delivered_here(batch: Batch, names: Sequence[str]) -> Iterator[pa.Table] | None:
-    """The same for who asks how long messages took; a time that nobody knows is null."""
-    return _put_right(batch, names, here.delivered)
+    """The same of a batch for who asks how long messages took; a time that nobody knows is null."""
+    return _put_right(batch.lake, batch.here, names, here.delivered)
 
 
 def _put_right(
-    batch: Batch, names: Sequence[str], put_right: Callable[[pa.Table, here.Told], pa.Table]
+    lake: Lake, read: Read, names: Sequence[str], put_right: Callable[[pa.Table, here.Told], pa.Table]
 ) -> Iterator[pa.Table] | None:
-    rows = batch.lake.rows(_OFFSETS)
+    rows = lake.rows(_OFFSETS)
     if not rows:
-        return batch.here(names)
-    parts = batch.here(tuple(dict.fromkeys((*names, *here.STAMP)))) if rows <= here.ROWS_MAX else None
+        return read(names)
+    parts = read(tuple(dict.fromkeys((*names, *here.STAMP)))) if rows <= here.ROWS_MAX else None
     if parts is None:
         return None
-    told = _told(batch.lake)
+    told = _told(lake)
     return (put_right(part, told) for part in parts)
 
 

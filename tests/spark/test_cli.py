@@ -14,12 +14,10 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
-from spark import archive, cli, registry, session
+from spark import archive, cli, session
 from spark.cli import analytics
-from spark.decoding.schema import PayloadSchema
 from spark.jobs import catalog, runner, turn
 from spark.jobs.runner import Step
-from spark.tables import Lake
 from tests.spark import gold, lakes
 from tests.spark.decoding.test_sparkplug import metric
 from tests.spark.lakes import START, message
@@ -37,11 +35,8 @@ def invoke(*arguments: object) -> tuple[int, str]:
 
 
 def needing_spark(root: Path) -> Path:
-    """A lake with a rejected message that a schema has made readable since: it is read again by Spark."""
-    lake = Lake(None, root, here=True)
-    lakes.write(lake.place, "telemetry", [message(0, address="a/x", body=b"up")])
-    assert [step.error for step in runner.one_pass(lake, catalog.chosen(["readings"]), lambda _: None)] == [None]
-    registry.register(lake.at("payload_schemas"), PayloadSchema("a/+", "text"), START)
+    """A lake with a message of Sparkplug's data that is there twice: it is read by Spark."""
+    lakes.write(root, "telemetry", [sparkplug(0, "NDATA", 5, metric(None, (13, 1.0), alias=1))] * 2)
     return root
 
 
