@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from spark import schemas
 from spark.decoding import reasons, sparkplug
 from spark.here import parts, workers
-from spark.here.groups import Groups, Numbers, dictionary, key, numbers
+from spark.here.groups import Groups, Numbers, dictionary, key, numbers, numbers_or
 
 _GATEWAY: Final = ("tenant", "gateway")
 _SUBJECT: Final = (*_GATEWAY, "device")
@@ -139,7 +139,7 @@ class Births:
         self._names = {name: number for number, name in enumerate(names.dictionary.to_pylist())}
         self._by_name = _Index(birth * len(self._names) + names.indices.to_numpy(), np.arange(len(plain)))
         numbered = np.flatnonzero(~_is_null(plain["alias"]))
-        alias = _or(plain["alias"], 0)[numbered]
+        alias = numbers_or(plain["alias"], 0)[numbered]
         self._aliases = np.unique(alias)
         places = birth[numbered] * len(self._aliases) + np.searchsorted(self._aliases, alias)
         self._by_alias = _Index(places, numbered)
@@ -150,7 +150,7 @@ class Births:
         names = dictionary(data["metric"])
         of_names = [self._names.get(each, _NONE) for each in names.dictionary.to_pylist()]
         name = np.array(of_names, np.int64)[names.indices.to_numpy()]
-        alias = np.where(_is_null(data["alias"]), _NONE, _place(self._aliases, _or(data["alias"], 0)))
+        alias = np.where(_is_null(data["alias"]), _NONE, _place(self._aliases, numbers_or(data["alias"], 0)))
         by_name = self._by_name.of(_both(birth, name, len(self._names)))
         by_alias = self._by_alias.of(_both(birth, alias, len(self._aliases)))
         return np.where(_is_nameless(data), by_alias, by_name)
@@ -217,12 +217,12 @@ def _judged(data: pa.Table, births: Births) -> pa.Table:
     one reject."""
     place = births.of(data)
     is_unknown = place < 0
-    value, signed = (_or(data[name], 0.0) for name in ("value", "signed"))
+    value, signed = (numbers_or(data[name], 0.0) for name in ("value", "signed"))
     is_ambiguous = ~_is_null(data["signed"]) & (signed != value)
     message = numbers(data["message"])
     unborn = np.isin(message, message[is_unknown & (_is_nameless(data) | is_ambiguous)])
     born = births.metrics.take(pa.array(place, mask=is_unknown))
-    shown = np.where(_is_null(data["signed"]), value, _as_born(value, signed, _or(born["datatype"], 0)))
+    shown = np.where(_is_null(data["signed"]), value, _as_born(value, signed, numbers_or(born["datatype"], 0)))
     is_unborn = pa.array(unborn)
     columns = {
         "value": pa.array(shown, mask=unborn | _is_null(data["value"])),
@@ -254,10 +254,10 @@ def _order(rows: pa.Table, names: Sequence[str]) -> Numbers:
 def _rank(column: pa.ChunkedArray) -> Numbers:
     """Numbers, or texts numbered in their order."""
     if not (pa.types.is_string(column.type) or pa.types.is_dictionary(column.type)):
-        return _or(column.cast(pa.int64()), 0)
+        return numbers_or(column.cast(pa.int64()), 0)
     texts = dictionary(column)
     rank = np.argsort(pc.sort_indices(texts.dictionary).to_numpy())
-    return np.append(rank, 0)[_or(texts.indices, len(rank))]
+    return np.append(rank, 0)[numbers_or(texts.indices, len(rank))]
 
 
 def _as_born(value: Numbers, signed: Numbers, datatype: Numbers) -> Numbers:
@@ -278,10 +278,4 @@ def _is_nameless(data: pa.Table) -> Mask:
 
 def _is_null(column: pa.ChunkedArray) -> Mask:
     found: Mask = pc.is_null(column).to_numpy()
-    return found
-
-
-def _or(column: pa.ChunkedArray | pa.Array, instead: float) -> Numbers:
-    """Numbers, and this one where there is none."""
-    found: Numbers = pc.fill_null(column, instead).to_numpy()
     return found

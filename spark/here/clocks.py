@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spark.decoding import sparkplug
-from spark.here.groups import Groups, Numbers, alike, dictionary, key, numbers
+from spark.here.groups import Groups, Numbers, alike, dictionary, key, numbers, numbers_or
 from spark.here.times import TIME
 from spark.transforms.clocks import BOUNDED, HELD_HOURS_MAX, MEASURED, NEAR_SECONDS, NOT_GOOD
 
@@ -156,22 +156,22 @@ def _ranges(offsets: pa.Table) -> Ranges:
     is_named = np.logical_and.reduce([pc.is_valid(offsets[name]).to_numpy() for name in names])
     rows = offsets.filter(pa.array(is_named & ~_is(offsets["known"], "not yet")))
     # As an array of structs is sorted: what is null comes first, "measured" before "never".
-    columns = [~_is(rows["known"], MEASURED), *(_or(rows[name], _LEAST) for name in (*_RANGE, *_OFFSET)[::-1])]
+    columns = [~_is(rows["known"], MEASURED), *(numbers_or(rows[name], _LEAST) for name in (*_RANGE, *_OFFSET)[::-1])]
     rows = rows.take(pa.array(np.lexsort(columns)))
-    low, high = _or(rows["offset_low_us"], _LEAST), _or(rows["offset_high_us"], _GREATEST)
+    low, high = numbers_or(rows["offset_low_us"], _LEAST), numbers_or(rows["offset_high_us"], _GREATEST)
     return Ranges(
         rows.select(_STREAM),
         numbers(rows["first_sequence"]),
         numbers(rows["last_sequence"]),
-        _or(rows["stamped_after"], _LEAST),
-        _or(rows["stamped_until"], _GREATEST),
+        numbers_or(rows["stamped_after"], _LEAST),
+        numbers_or(rows["stamped_until"], _GREATEST),
         np.maximum(np.minimum(0, high), low),
         _is(rows["known"], MEASURED),
     )
 
 
 def _wrong(offsets: pa.Table) -> pa.Table:
-    low, high = (_or(offsets[name], 0) for name in _OFFSET)
+    low, high = (numbers_or(offsets[name], 0) for name in _OFFSET)
     is_bounded = pc.or_(*(pc.is_valid(offsets[name]) for name in _OFFSET)).to_numpy()
     was = ~is_bounded | (np.maximum(np.abs(low), np.abs(high)) > _NEAR_US)
     shows = np.abs(numbers(offsets["heard_at"]) - numbers(offsets["told_at"])) > _NEAR_US
@@ -191,11 +191,6 @@ def _is_sparkplug(addresses: pa.ChunkedArray) -> Mask:
 def _is(column: pa.ChunkedArray, text: str) -> Mask:
     found: Mask = pc.equal(column, text).to_numpy()
     return found
-
-
-def _or(column: pa.ChunkedArray, instead: int) -> Numbers:
-    """Numbers, or times in microseconds, and this number where there is none."""
-    return numbers(pc.fill_null(column.cast(pa.int64()), instead))
 
 
 def _micros(at: datetime) -> int:

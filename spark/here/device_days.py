@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from spark import schemas
 from spark.decoding.sparkplug import ONLINE
-from spark.here.groups import Groups, Numbers, dictionary, key, numbers
+from spark.here.groups import Groups, Numbers, dictionary, key, numbers, numbers_or
 from spark.here.times import DAY_US, SECOND_US, TIME, dates, is_believable
 from spark.transforms.health import BATTERY, BIRTH, BOOTS_MAX, DAYS, IN_MS, KEY, RSSI, SUMS, UPTIME, UPTIME_MAX
 
@@ -66,7 +66,7 @@ class _Days:
         self._day = self._received // DAY_US
         self._groups = Groups(key(rows, KEY, self._day))
         self._group = self._groups.of_rows()
-        self._value = pc.fill_null(rows["value"], np.nan).to_numpy()
+        self._value = numbers_or(rows["value"], np.nan)
 
     def table(self) -> pa.Table:
         groups = self._groups

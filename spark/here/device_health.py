@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spark import schemas
-from spark.here.groups import Groups, Numbers, key, numbers
+from spark.here.groups import Groups, Numbers, key, numbers, numbers_or
 from spark.here.times import DAY_US, SECOND_US, TIME
 from spark.transforms.health import BOOT_APART_S, DAYS, KEY, SPREAD_MIN
 
@@ -188,7 +188,7 @@ class _Health:
 
 def _times(column: pa.ChunkedArray) -> Numbers:
     """Those that are there."""
-    return numbers(pc.fill_null(column, pa.scalar(0, TIME)))
+    return numbers_or(column, 0)
 
 
 def _divided(sums: Numbers, counts: Numbers) -> pa.Array:
@@ -198,6 +198,6 @@ def _divided(sums: Numbers, counts: Numbers) -> pa.Array:
 
 def _missed(silent: Numbers, interval: pa.Array) -> pa.Array:
     """How many intervals that is; null of a device without one."""
-    apart = pc.fill_null(interval, 0.0).to_numpy()
+    apart = numbers_or(interval, 0.0)
     told = apart > 0
     return pa.array(np.floor(silent / np.where(told, apart, 1.0)).astype(np.int64), mask=~told)

@@ -141,10 +141,19 @@ def dictionary(column: pa.ChunkedArray) -> pa.DictionaryArray:
 
 def numbers(column: pa.ChunkedArray) -> Numbers:
     """A column of numbers, of true and false, or of times (microseconds since 1970 UTC); there are no nulls in it."""
-    if pa.types.is_timestamp(column.type):
-        column = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
-    found: Numbers = column.to_numpy()
+    found: Numbers = _without_times(column).to_numpy()
     return found
+
+
+def numbers_or(column: pa.ChunkedArray | pa.Array, instead: float) -> Numbers:
+    """The same of one with nulls, in place of which this number stands."""
+    found: Numbers = pc.fill_null(_without_times(column), instead).to_numpy()
+    return found
+
+
+def _without_times(column: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
+    is_time = pa.types.is_timestamp(column.type)
+    return column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64()) if is_time else column
 
 
 def _from_zero(column: Numbers) -> _Whole:

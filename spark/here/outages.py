@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark import schemas
-from spark.here.groups import Groups, key, numbers
+from spark.here import parts
+from spark.here.groups import Groups, key, numbers, numbers_or
 from spark.here.islands import islands
 from spark.here.times import SECOND_US, TIME, or_unknown, seconds_between, trusted_reception
 from spark.transforms.outages import PAUSE_SECONDS
@@ -29,12 +30,7 @@ _UNKNOWN: Final = -np.inf
 def all_joined(there: Iterable[pa.Table], messages: Iterable[pa.Table]) -> pa.Table | None:
     """The outages of a table, as it is in these parts, and of these parts of messages (`MESSAGE`); None where there are
     more than `HERE_MAX`."""
-    made: list[pa.Table] = []
-    for part in chain(there, map(outages, messages)):
-        made.append(part)
-        if sum(map(len, made)) > HERE_MAX:
-            return None
-    return joined(pa.concat_tables(made))
+    return parts.summed(chain(there, map(outages, messages)), lambda part: part, joined, HERE_MAX)
 
 
 def outages(messages: pa.Table) -> pa.Table:
@@ -65,7 +61,7 @@ def joined(stretches: pa.Table) -> pa.Table:
 
 
 def _summed(stretches: pa.Table, groups: Groups) -> pa.Table:
-    lag = groups.greatest(pc.fill_null(stretches["lag_max_s"], _UNKNOWN).to_numpy())
+    lag = groups.greatest(numbers_or(stretches["lag_max_s"], _UNKNOWN))
     least = {name: groups.least(numbers(stretches[name])) for name in ("began", "drain_began")}
     greatest = {name: groups.greatest(numbers(stretches[name])) for name in ("until", "drained")}
     columns = {name: stretches[name].take(pa.array(groups.first)) for name in KEY} | {

@@ -20,7 +20,7 @@ from spark.decoding import reasons
 from spark.decoding.limits import BODY_BYTES_MAX
 from spark.decoding.schema import PayloadSchema
 from spark.here import births, workers
-from spark.here.groups import Numbers, numbers
+from spark.here.groups import Numbers, numbers, numbers_or
 from spark.here.times import DAY_US, TIME, dates, is_believable, kept_under, latest, or_unknown
 from spark.transforms.clocks import BOUNDED
 from spark.transforms.readings import FIELDS, LAST_LEVEL, REJECT_BODY_BYTES_MAX, decode
@@ -183,7 +183,7 @@ def _times(message: pa.Table, leaves: Mapping[str, pa.Array]) -> dict[str, pa.Ar
     """`event_time`, `suspect`, `time_source`, as `spark.transforms.times.with_measured_times` has them."""
     at, received, ingested = (numbers(message[name]) for name in ("event_time", "received_at", "ingested_at"))
     is_told = pc.is_valid(leaves["time_us"]).to_numpy(zero_copy_only=False)
-    told = pc.fill_null(leaves["time_us"], 0).to_numpy()
+    told = numbers_or(leaves["time_us"], 0)
     is_believed = is_told & is_believable(told, ingested)
     source = np.where(is_believed, _DEVICE, np.where(at == received, _GATEWAY, _MESSAGE_ITSELF)).astype(np.int32)
     is_bounded = pc.equal(message["clock_quality"], BOUNDED).to_numpy()

@@ -9,11 +9,10 @@ from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from spark import schemas
 from spark.here import parts
-from spark.here.groups import Groups, Numbers, key, numbers
+from spark.here.groups import Groups, Numbers, key, numbers, numbers_or
 from spark.here.times import SECOND_US, TIME, kept_under, or_unknown, seconds_between, trusted_reception
 from spark.transforms.throughput import bucket_seconds
 
@@ -95,7 +94,7 @@ def put_together(buckets: Iterable[pa.Table], width_s: int) -> pa.Table | None:
 def widened(buckets: pa.Table, width_s: int) -> pa.Table:
     """Rows of narrower buckets, or several of one, put together; see `spark.transforms.throughput.widened`."""
     begin = numbers(buckets["bucket"])
-    lag = pc.fill_null(buckets["lag_max_s"], _UNKNOWN).to_numpy()
+    lag = numbers_or(buckets["lag_max_s"], _UNKNOWN)
     groups = Groups(_key(buckets, begin, width_s))
     received, ingested = (groups.sum(numbers(buckets[name])) for name in ("received", "ingested"))
     return _table(buckets, groups, begin, width_s, (received, ingested, groups.greatest(lag)))

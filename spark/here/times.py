@@ -6,10 +6,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from spark.here.groups import Numbers, numbers
+from spark.here.groups import Numbers, numbers_or
 from spark.transforms.times import AHEAD_SECONDS_MAX, PLAUSIBLE_FROM
 
 SECOND_US: Final = 1_000_000
@@ -24,7 +23,7 @@ _PLAUSIBLE_FROM_US: Final = int(PLAUSIBLE_FROM.timestamp()) * SECOND_US
 
 def or_unknown(column: pa.ChunkedArray) -> Numbers:
     """A column of times, some of which may be null: these are `UNKNOWN`."""
-    return numbers(pc.fill_null(column.cast(TIME).cast(pa.int64()), UNKNOWN))
+    return numbers_or(column, UNKNOWN)
 
 
 def latest(ingested: Numbers) -> Numbers:

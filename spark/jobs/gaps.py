@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pyarrow as pa
@@ -21,6 +22,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark import gathered, schemas
 from spark.here import completeness as completeness_here
+from spark.here import parts
 from spark.here import ranges as ranges_here
 from spark.jobs.following import Batch, Following
 from spark.jobs.outcome import Job
@@ -67,38 +69,31 @@ def _joined_here(
 ) -> pa.Table | None:
     """The ranges of a table and those `made` of these columns of the batch, `joined` in this process; None where Spark
     is to do it."""
-    parts = batch.here(names)
-    count = batch.lake.rows(output)
-    if parts is None or count > HERE_MAX:
+    fresh = batch.here(names)
+    if fresh is None or batch.lake.rows(output) > HERE_MAX:
         return None
-    found: list[pa.Table] = []
-    for part in parts:
-        found.append(made(part))
-        count += len(found[-1])
-        if count > HERE_MAX:
-            return None
     there = batch.lake.read_here(output, schemas.DERIVED[output].columns.names)
-    return joined(pa.concat_tables([*there, *found]))
+    return parts.summed(chain(there, map(made, fresh)), lambda part: part, joined, HERE_MAX)
 
 
 def _report(batch: Batch) -> None:
-    parts = batch.here(completeness_here.STATUS)
-    if parts is None:
+    fresh = batch.here(completeness_here.STATUS)
+    if fresh is None:
         batch.fold("gateway_backlog", completeness.backlog(batch.rows).coalesce(1), completeness.BACKLOG_FOLD)
     else:
-        newest = pa.concat_tables(map(completeness_here.backlog, parts))  # of each part one a gateway
+        newest = pa.concat_tables(map(completeness_here.backlog, fresh))  # of each part one a gateway
         combined = completeness_here.backlogs
         batch.fold_here("gateway_backlog", combined(newest), combined, completeness.BACKLOG_FOLD)
 
 
 def _state(batch: Batch) -> None:
     names = schemas.OPEN_STATEMENTS.columns.names
-    parts = batch.here(names)
-    if parts is None:
+    fresh = batch.here(names)
+    if fresh is None:
         batch.append("open_statements", batch.rows.select(*names))
     else:
         statements = gathered.Writer(batch.lake.at("open_statements"))
-        for part in parts:
+        for part in fresh:
             statements.add(part)
         batch.append("open_statements", statements)
 
