@@ -48,6 +48,7 @@ from cloud.hub.fleet import Fleet
 from cloud.hub.health import HubHealth
 from cloud.hub.lander import Lander
 from cloud.hub.limits import SHUTDOWN_S
+from cloud.hub.memory import COLLECTED
 from cloud.hub.metrics import Metrics
 from cloud.hub.peers import DEFAULT_TENANT, Kind, Peer, tenants_of
 from cloud.hub.registry.directory import GatewayRecord
@@ -531,7 +532,7 @@ def run(configuration: HubConfiguration, ready: Callable[[Endpoint, Endpoint], N
             loop.add_signal_handler(number, stop.set)
         executor = ThreadPoolExecutor(1, thread_name_prefix="landing")
         opened = await loop.run_in_executor(executor, open_data, configuration)
-        collect_seldom()
+        collect_seldom(COLLECTED)
         await Hub(configuration, opened, executor).run(ready, stop)
 
     try:
