@@ -73,8 +73,9 @@ COMPACTED_FILES_MIN = 64
 COMPACTED_FILES_MAX = 256
 """Files put together at once, of a table that has more of them: some 0.3 s, for which the landing waits."""
 
-COMPACTED_BYTES_MAX = 16 * 1024 * 1024
-"""Bytes of files put together at once."""
+COMPACTED_BYTES_MAX = 24 * 1024 * 1024
+"""Bytes of files put together at once: seven of a hub's that takes 100 000 readings a second, so that with what they
+become there is less than one a second."""
 
 SMALL_FILE_ROWS_MAX = 250_000
 """Rows of such a file: those that say little for their number are small files, but no little work."""

@@ -60,8 +60,10 @@ TIMES_A_TURN: Final = 200
 STATUS_EVERY_S: Final = 5.0
 WARM_SHARE: Final = 0.25
 """Of the time, before memory is looked at."""
+WARM_S_MIN: Final = 180
+"""The same in seconds: by then a hub has put small files together, for which it needs memory."""
 GROWTH_MAX: Final = 1.05
-"""Memory at the end, in times of what it was when a quarter of the time was over."""
+"""Memory at the end, in times of what it was when the hub was warm."""
 FILES_S_MAX: Final = 1.0
 OPEN_S_MAX: Final = 0.2
 SETTLED_S_MAX: Final = 60.0
@@ -371,9 +373,9 @@ class Run(NamedTuple):
 
     @property
     def growth(self) -> float:
-        """Of memory, from when a quarter of the time was over: medians of a tenth of the seconds."""
+        """Of memory, from when the hub was warm: medians of a tenth of the seconds."""
         resident = [second.resident_mib for second in self.seconds]
-        tenth, warm = max(1, len(resident) // 10), int(len(resident) * WARM_SHARE)
+        tenth, warm = max(1, len(resident) // 10), max(int(len(resident) * WARM_SHARE), WARM_S_MIN)
         return statistics.median(resident[-tenth:]) / statistics.median(resident[warm : warm + tenth])
 
 
