@@ -40,7 +40,7 @@ def stamped(sequence: int, at: datetime, body: object = None, **override: Any) -
     return row | {"ingested_at": START + timedelta(minutes=5), "ingest_date": START.date()} | override
 
 
-@pytest.fixture(params=[False, True], ids=["spark", "here"])
+@pytest.fixture(params=[pytest.param(False, marks=pytest.mark.slow), True], ids=["spark", "here"])
 def in_process(request: pytest.FixtureRequest) -> bool:
     """Whether stamps are put right in this process, or by Spark."""
     return bool(request.param)

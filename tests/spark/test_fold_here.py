@@ -154,7 +154,7 @@ def test_what_is_too_much_for_this_process_is_left(
 
 @pytest.mark.spark
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("turns", [(True, False, True), (False, True, False)])
+@pytest.mark.parametrize("turns", [(True, False, True), pytest.param((False, True, False), marks=pytest.mark.slow)])
 def test_both_fold_into_what_the_other_has_written(
     spark: SparkSession, tmp_path: Path, turns: tuple[bool, ...]
 ) -> None:

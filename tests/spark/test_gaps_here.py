@@ -342,6 +342,7 @@ def test_a_statement_that_comes_again_is_settled_without_a_line(
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_cluster_does_it_where_there_is_one_and_where_there_is_too_much(
     larger: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

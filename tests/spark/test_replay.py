@@ -36,7 +36,7 @@ NODE = "spBv1.0/plant/{}/press"
 NOW = datetime(2026, 3, 14, tzinfo=UTC)
 
 
-@pytest.fixture(params=["here", "by Spark"])
+@pytest.fixture(params=["here", pytest.param("by Spark", marks=pytest.mark.slow)])
 def lake(spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest) -> Lake:
     """An empty lake, whose rejects are read again in this process, or by Spark."""
     return Lake(spark, tmp_path / "lake", few=True, here=request.param == "here")

@@ -147,7 +147,10 @@ def test_rejects_are_read_again_without_spark(alone: Lake, monkeypatch: pytest.M
 
 @pytest.mark.spark
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("much", ["messages", "rejects", "births", "offsets", "log"])
+@pytest.mark.parametrize(
+    "much",
+    ["messages", "rejects", *(pytest.param(much, marks=pytest.mark.slow) for much in ("births", "offsets", "log"))],
+)
 def test_what_is_a_lot_is_left_to_spark(lake: Lake, monkeypatch: pytest.MonkeyPatch, much: str) -> None:
     lakes.write(lake.place, "telemetry", [message(n, address="a/x", body=b"up") for n in range(4)])
     nameless = metric(None, (13, 1.0), alias=1)

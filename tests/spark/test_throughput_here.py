@@ -74,6 +74,7 @@ def test_spark_counts_the_same(frame: Make, width_s: int) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_batch_for_batch_the_table_is_what_spark_makes_of_it(
     table: Lake, larger: Lake, monkeypatch: pytest.MonkeyPatch
