@@ -273,8 +273,10 @@ def _told(chosen: Mapping[str, str]) -> set[str]:
 
 def stop(session: SparkSession) -> None:
     """Stop the session and wait until its JVM is gone, so that nothing of it outlives the command."""
-    session.stop()
-    _end_jvm()
+    try:
+        session.stop()
+    finally:
+        _end_jvm()
 
 
 def _reason(error: Exception, log: Path | None, written: int) -> str:
@@ -302,7 +304,11 @@ def _end_jvm() -> None:
     gateway.shutdown()
     if process.stdin is not None:
         process.stdin.close()
-    process.wait(timeout=STOP_SECONDS_MAX)
+    try:
+        process.wait(timeout=STOP_SECONDS_MAX)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def _begin_jvm(conf: SparkConf, log: Path | None) -> None:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Final
+import signal
+import subprocess
+from typing import TYPE_CHECKING, Final, cast
 
 import pytest
+from pyspark import SparkContext
 
 from spark import session
 from spark.tables import Lake
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -43,3 +49,40 @@ def test_what_somebody_has_told_stays() -> None:
     many = session.fitting(False, {TASKS: "4"})
     assert many[TASKS] == "4"
     assert many[REPLANS] is None, "what Spark takes unless told"
+
+
+class _Gateway:
+    """Py4J's, as far as it is ended."""
+
+    def __init__(self, *command: str) -> None:
+        self.proc = subprocess.Popen(command, stdin=subprocess.PIPE)
+
+    def shutdown(self) -> None:
+        """It says nothing to the process."""
+
+
+class _Broken:
+    """A session whose JVM does not answer."""
+
+    def stop(self) -> None:
+        raise ConnectionError("the JVM does not answer")
+
+
+def ended_by_stop(monkeypatch: pytest.MonkeyPatch, *command: str) -> int | None:
+    """The code of a process in the JVM's place, of which the session cannot be stopped."""
+    gateway = _Gateway(*command)
+    monkeypatch.setattr(SparkContext, "_gateway", gateway)
+    monkeypatch.setattr(SparkContext, "_jvm", None)
+    with pytest.raises(ConnectionError):
+        session.stop(cast("SparkSession", _Broken()))
+    assert SparkContext._gateway is None
+    return gateway.proc.returncode
+
+
+def test_the_jvm_of_a_session_that_cannot_be_stopped_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ended_by_stop(monkeypatch, "cat") == 0
+
+
+def test_a_jvm_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "STOP_SECONDS_MAX", 0.1)
+    assert ended_by_stop(monkeypatch, "sleep", "600") == -signal.SIGKILL
