@@ -18,6 +18,7 @@ import msgspec
 
 from bridge import libraries
 from bridge.columns import BatchError, Reader
+from bridge.hidden import hides
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +42,7 @@ class Range(msgspec.Struct, frozen=True, gc=False):
     count: int
 
 
+@hides("properties", "bodies")
 class Content(NamedTuple):
     """What a batch says; a run has one entry in each of `devices`, `received_at`, `flags` and `properties`."""
 

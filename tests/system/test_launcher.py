@@ -92,7 +92,7 @@ class TestHotModules:
         for name in ("waypost", "requirements.lock", "pyproject.toml", "hatch_build.py"):
             root.mkdir(exist_ok=True)
             shutil.copy(ROOT / name, root)
-        for path in (*ROOT.glob("bridge/*.h"), *ROOT.glob("bridge/engine/*.c"), *ROOT.glob("edge/broker/*/*.c")):
+        for path in (*ROOT.glob("bridge/*.[ch]"), *ROOT.glob("bridge/engine/*.c"), *ROOT.glob("edge/broker/*/*.c")):
             (root / path.relative_to(ROOT)).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(path, root / path.relative_to(ROOT))
         (root / SOURCE).write_text("NEAR = 1\n")
