@@ -254,12 +254,15 @@ class Committer:
         """When the next turn is to begin; None: there is nothing to do."""
         if self._closing is not None:
             return 0.0
-        dues = [self._presence_due] if self._presence else []
-        dues += [self._states_due] if self._states else []
-        dues += [self._seen_due] if self._seen else []
-        dues += [0.0] if self._urgent else []
+        dues = [0.0] if self._urgent else []
         if self._queue.fresh_rows:
-            dues.append(self._gathered_s())
+            dues.append(
+                self._gathered_s()
+            )  # what else is due goes with them: by itself it would cut their gathering off
+        else:
+            dues += [self._presence_due] if self._presence else []
+            dues += [self._states_due] if self._states else []
+            dues += [self._seen_due] if self._seen else []
         if self._queue.held:
             dues.append(self._queue.held_due_s)
         return max(min(dues), self._retry_at) if dues else None

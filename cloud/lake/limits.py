@@ -17,7 +17,7 @@ does what comes after such a landing, the end of a backlog. Of what is live no g
 QUIET_BYTES_MIN = 256 * 1024
 """Bytes of backlogs that make a file worth writing early; below it the full gather time is waited."""
 
-LANDING_BYTES_MAX = 40 * 1024 * 1024
+LANDING_BYTES_MAX = 48 * 1024 * 1024
 """Bytes of rows in one landing, one larger message aside: bounds the memory of a commit (about four times this while it
 is being built, properties may be `JSON_BYTES_A_BYTE` times as long), and its time: who comes next waits for it. With
 half as much a hub that takes 100 000 readings of 200 bytes a second would land twice as often."""

@@ -375,7 +375,8 @@ class Run(NamedTuple):
     def growth(self) -> float:
         """Of memory, from when the hub was warm: medians of a tenth of the seconds."""
         resident = [second.resident_mib for second in self.seconds]
-        tenth, warm = max(1, len(resident) // 10), max(int(len(resident) * WARM_SHARE), WARM_S_MIN)
+        seconds = len(resident)
+        tenth, warm = max(1, seconds // 10), min(max(int(seconds * WARM_SHARE), WARM_S_MIN), seconds // 2)
         return statistics.median(resident[-tenth:]) / statistics.median(resident[warm : warm + tenth])
 
 

@@ -211,6 +211,27 @@ def test_however_much_is_live_it_lands_once_in_twice_the_gather_time(tmp_path: P
     run(tmp_path, scenario, gather_ms=100)
 
 
+def test_what_gateways_say_of_themselves_does_not_cut_the_gathering_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fleet says something all the time: each would be a file of its own."""
+    for name in ("STATUS_EVERY_S", "SEEN_EVERY_S", "PRESENCE_EVERY_S"):
+        monkeypatch.setattr(f"cloud.hub.committer.{name}", 0.0)
+
+    async def scenario(bench: Bench) -> None:
+        loop, session = asyncio.get_running_loop(), bench.session()
+        begun = loop.time()
+        bench.send(session, "a")
+        bench.committer.put_state(presence_row(session, "running", 1))
+        bench.committer.heard(session.key)
+        await bench.answered(1)
+        assert loop.time() - begun >= 0.3
+        assert bench.landing.versions["telemetry"] == 1
+        assert bench.landing.versions["gateway_status"] >= 0, "it has landed with it"
+
+    run(tmp_path, scenario, gather_ms=300)
+
+
 class TestConnections:
     """Landing goes on whatever connections do."""
 
