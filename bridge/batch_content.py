@@ -157,5 +157,5 @@ def reader() -> Compiled | None:
     try:
         return load()
     except OSError as error:
-        log.warning("batches are read in Python, which takes a hub six times as long: %s", error)
+        log.warning("batches are read in Python, which takes three times as long: %s", error)
         return None

@@ -90,7 +90,8 @@ def telemetry(slices: Sequence[BatchSlice], ingested_at_us: int) -> pa.Table:
 
 
 def _telemetry(slices: Sequence[BatchSlice], ingested_at_us: int) -> pa.Table:
-    ranges, batches = _Ranges(slices), _Batches(slices)
+    ranges = _Ranges(slices)
+    batches = _Batches(slices, ranges.counts)
     runs, bodies, total = batches.runs, batches.bodies, len(batches.bodies)
     received_at = runs.received_at // 1_000
     described, event_ms = _describe(runs, bodies)
@@ -150,7 +151,8 @@ class _Batches:
     """The messages of slices, and the batches they are of. What is done is done for all batches together: a fleet sends
     thousands a second, with some ten messages each."""
 
-    def __init__(self, slices: Sequence[BatchSlice]) -> None:
+    def __init__(self, slices: Sequence[BatchSlice], counts: Ints) -> None:
+        """`counts`: messages of each slice."""
         self._received: list[ReceivedBatch] = []
         self._messages: list[int] = []
         """How many are wanted of each."""
@@ -165,7 +167,6 @@ class _Batches:
             self._messages[-1] += stop - start
             positions.append(base + start)
         self.bodies = list(chain.from_iterable([one.batch.bodies for one in self._received]))
-        counts = np.array([stop - start for _, _, _, start, stop in slices], dtype=np.int64)
         wanted = None if int(counts.sum()) == behind else _dense(np.array(positions, dtype=np.int64), counts)
         if wanted is not None:
             self.bodies = [self.bodies[position] for position in wanted.tolist()]
