@@ -256,9 +256,8 @@ class Committer:
             return 0.0
         dues = [0.0] if self._urgent else []
         if self._queue.fresh_rows:
-            dues.append(
-                self._gathered_s()
-            )  # what else is due goes with them: by itself it would cut their gathering off
+            # What else is due goes with them: by itself it would cut their gathering off.
+            dues.append(self._gathered_s())
         else:
             dues += [self._presence_due] if self._presence else []
             dues += [self._states_due] if self._states else []

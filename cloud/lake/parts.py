@@ -25,9 +25,8 @@ def parts_of(received: ReceivedBatch) -> list[ReceivedBatch]:
     """The batch in parts, in order; itself where it is small enough. Each has a message at least, and at most
     `PART_BYTES_MAX` or `SLICE_BYTES_MAX` when it has more."""
     batch = received.batch
-    if batch.expanded <= SLICE_BYTES_MAX and len(batch) <= PART_ROWS_MAX:
-        return [received]
-    bytes_max = SLICE_BYTES_MAX if received.one_by_one else PART_BYTES_MAX
+    is_sliced = batch.expanded > SLICE_BYTES_MAX and received.one_by_one
+    bytes_max = SLICE_BYTES_MAX if is_sliced else PART_BYTES_MAX
     if batch.expanded <= bytes_max and len(batch) <= PART_ROWS_MAX:
         return [received]
     ends = _ends(batch)
