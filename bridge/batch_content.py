@@ -6,8 +6,6 @@ and a range counts: it is done in C (`batch_content.c`), and here where that was
 
 from __future__ import annotations
 
-import logging
-import os
 from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import accumulate
@@ -19,8 +17,6 @@ import msgspec
 from bridge import libraries
 from bridge.columns import BatchError, Reader
 from bridge.hidden import hides
-
-log = logging.getLogger(__name__)
 
 SOURCE: Final = Path(libraries.ROOT, "bridge", "batch_content.c")
 ENTRY: Final = "waypost_batch_content"
@@ -152,10 +148,4 @@ def load() -> Compiled:
 @cache
 def reader() -> Compiled | None:
     """That of this process; None where batches are read in Python."""
-    if os.environ.get(libraries.SETTING) == "python":
-        return None
-    try:
-        return load()
-    except OSError as error:
-        log.warning("batches are read in Python, which takes three times as long: %s", error)
-        return None
+    return libraries.unless_python(load, "batches are read in Python, which takes three times as long")

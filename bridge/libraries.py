@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import ctypes
+import logging
+import os
 import re
+from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
+
+log = logging.getLogger(__name__)
+
+Made = TypeVar("Made")
 
 SETTING: Final = "WAYPOST_ENGINE"
 """Environment variable: ``python`` runs Python whatever is there; ``c`` or nothing is the usual."""
@@ -40,3 +47,15 @@ def entry_of(library: Path, name: str) -> Any:
         raise OSError(f"{library} has no {name}") from None
     entry.restype = ctypes.py_object
     return entry
+
+
+def unless_python(load: Callable[[], Made], without: str) -> Made | None:
+    """What `load` makes of a compiled source. None where Python is to run, and where `load` raises OSError: then
+    `without`, what it is like without it, is logged with the reason."""
+    if os.environ.get(SETTING) == "python":
+        return None
+    try:
+        return load()
+    except OSError as error:
+        log.warning("%s: %s", without, error)
+        return None

@@ -7,7 +7,7 @@ import platform
 import resource
 import sqlite3
 import ssl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
@@ -31,6 +31,7 @@ HEAT_FAIL_C: Final = 85.0
 CLOCKS_APART_S: Final = 2.0
 FILES_BESIDE_CONNECTIONS: Final = 100
 """Store, logs, listeners, uplinks, console (as `edge run` reckons)."""
+C_STEP: Final = "install a C compiler (gcc and libc6-dev), then install Waypost again"
 LIBRARIES: Final = ("python-qpid-proton", "uvloop", "msgspec", "zstandard", "starlette", "uvicorn", "cryptography")
 
 _POWER: Final = {0: "under-voltage", 1: "frequency capped", 2: "throttled", 3: "soft temperature limit"}
@@ -176,39 +177,34 @@ def engine(around: Surroundings) -> Iterator[Result]:
         yield fail("AMQP engine", str(error), "set it to one of them, or not at all")
         return
     if chosen.fallen_back:
-        step = "install a C compiler (gcc and libc6-dev), then install Waypost again"
-        yield warn("AMQP engine", f"inner loops in Python, at half the speed: {chosen.why}", step)
+        yield warn("AMQP engine", f"inner loops in Python, at half the speed: {chosen.why}", C_STEP)
     else:
         yield ok("AMQP engine", f"inner loops in {chosen.name}" + (f" ({chosen.why})" if chosen.why else ""))
 
 
 def arrivals(around: Surroundings) -> Iterator[Result]:
     """Are MQTT messages read, and written to subscribers, by what was compiled?"""
-    if around.environment.get(libraries.SETTING) == "python":
-        yield ok("MQTT reading", f"in Python ({libraries.SETTING}=python)")
-        return
-    try:
-        load_arrivals()
-        load_departures()
-    except OSError as error:
-        step = "install a C compiler (gcc and libc6-dev), then install Waypost again"
-        yield warn("MQTT reading", f"in Python, at half the speed: {error}", step)
-    else:
-        yield ok("MQTT reading", "in C")
+    yield _compiled(around, "MQTT reading", "in", (load_arrivals, load_departures), "half the speed")
 
 
 def commits(around: Surroundings) -> Iterator[Result]:
     """Are commits put together by what was compiled?"""
+    loads = (lambda: CompiledLoops(library_path()),)
+    yield _compiled(around, "commits", "put together in", loads, "two thirds of the speed")
+
+
+def _compiled(
+    around: Surroundings, name: str, done: str, loads: Iterable[Callable[[], object]], speed_without: str
+) -> Result:
+    """Does what was compiled do it?"""
     if around.environment.get(libraries.SETTING) == "python":
-        yield ok("commits", f"put together in Python ({libraries.SETTING}=python)")
-        return
+        return ok(name, f"{done} Python ({libraries.SETTING}=python)")
     try:
-        CompiledLoops(library_path())
+        for load in loads:
+            load()
     except OSError as error:
-        step = "install a C compiler (gcc and libc6-dev), then install Waypost again"
-        yield warn("commits", f"put together in Python, at two thirds of the speed: {error}", step)
-    else:
-        yield ok("commits", "put together in C")
+        return warn(name, f"{done} Python, at {speed_without}: {error}", C_STEP)
+    return ok(name, f"{done} C")
 
 
 def modules(around: Surroundings) -> Iterator[Result]:

@@ -10,7 +10,6 @@ topic by itself, and says whether the topic is still of that kind. Without the c
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -88,13 +87,7 @@ def load() -> Calls:
 @cache
 def calls() -> Calls | None:
     """Those of this process; None where Python reads."""
-    if os.environ.get(libraries.SETTING) == "python":
-        return None
-    try:
-        return load()
-    except OSError as error:
-        log.warning("MQTT messages are read in Python, at half the speed: %s", error)
-        return None
+    return libraries.unless_python(load, "MQTT messages are read in Python, at half the speed")
 
 
 class Publisher(Origin, Protocol):

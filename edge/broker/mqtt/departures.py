@@ -6,8 +6,6 @@ of Python; those that are plain are written in one, and what is not goes the way
 
 from __future__ import annotations
 
-import logging
-import os
 from collections.abc import Callable, MutableMapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -17,8 +15,6 @@ from bridge import libraries
 from bridge.message import Run
 from edge.broker.mqtt.events import Delivery
 from edge.broker.mqtt.state import InFlight
-
-log = logging.getLogger(__name__)
 
 SOURCE: Final = Path(__file__).with_name("departures.c")
 ENTRY: Final = "waypost_departures"
@@ -58,10 +54,4 @@ def load() -> Publishes:
 @cache
 def publishes() -> Publishes | None:
     """That of this process; None where messages are written one by one."""
-    if os.environ.get(libraries.SETTING) == "python":
-        return None
-    try:
-        return load()
-    except OSError as error:
-        log.warning("MQTT messages are written in Python, at half the speed: %s", error)
-        return None
+    return libraries.unless_python(load, "MQTT messages are written in Python, at half the speed")

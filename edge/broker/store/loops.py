@@ -5,8 +5,6 @@ What is done here is done once a message; everything else that a commit does is 
 
 from __future__ import annotations
 
-import logging
-import os
 import struct
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from functools import cache
@@ -16,8 +14,6 @@ from typing import Final, Protocol
 
 from bridge import libraries
 from bridge.message import Run, Stored
-
-log = logging.getLogger(__name__)
 
 SOURCE: Final = Path(__file__).with_name("loops.c")
 ENTRY: Final = "waypost_store_loops"
@@ -160,10 +156,5 @@ def library_path() -> Path:
 @cache
 def loops() -> Loops:
     """The form of this process."""
-    if os.environ.get(libraries.SETTING) == "python":
-        return InterpretedLoops()
-    try:
-        return CompiledLoops(library_path())
-    except OSError as error:
-        log.warning("commits are put together in Python, at two thirds of the speed: %s", error)
-        return InterpretedLoops()
+    without = "commits are put together in Python, at two thirds of the speed"
+    return libraries.unless_python(lambda: CompiledLoops(library_path()), without) or InterpretedLoops()
