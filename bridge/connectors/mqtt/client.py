@@ -33,6 +33,8 @@ _Answer = TypeVar("_Answer", packets.ConnectionAnswer, packets.SubscriptionAnswe
 _SUBSCRIBE_ID: Final = packets.PACKET_ID_MAX
 _REFUSED: Final = 0x80
 _CONNACK_HEADER: Final = 0x20
+PINGS_UNHEARD_MAX: Final = 3
+"""Pings within a keep alive: after so many without a word of the broker it is taken to be gone."""
 _REASONS: Final = {
     1: "it does not speak MQTT 3.1.1",
     2: "it does not take our client id; set the connector's container to another name",
@@ -141,7 +143,10 @@ class _Connection:
         self._loop = asyncio.get_running_loop()
         self._room = asyncio.Event()
         self._failed: asyncio.Future[None] = self._loop.create_future()
-        self._heard_at = self._loop.time()
+        self._listens = False
+        """We wait for what the broker sends; not while we are at what it has sent."""
+        self._unheard = 0
+        """Pings that we sent while we listened, since the broker was heard."""
         self._inboxes: Sequence[Inbox] = carriage.inboxes
 
     async def serve(self) -> None:
@@ -265,12 +270,14 @@ class _Connection:
             self._writer.write(self._owed.committed(answered))
 
     async def _keep_alive(self) -> None:
-        """A PINGREQ well before the broker misses us, and an end when it has been silent for as long."""
+        """A PINGREQ well before the broker misses us, and an end when it was silent for as long while we listened."""
         limit = self._settings.keep_alive_s
         while True:
-            await asyncio.sleep(limit / 3)
-            if self._loop.time() - self._heard_at > limit:
+            await asyncio.sleep(limit / PINGS_UNHEARD_MAX)
+            if self._unheard >= PINGS_UNHEARD_MAX:
                 raise ConnectorError(f"the broker has been silent for {limit:g} s")
+            # A count, and no time: this process may have stood still, with the broker's answers in the socket.
+            self._unheard += self._listens
             self._writer.write(packets.pingreq())
 
     async def _fail(self) -> None:
@@ -286,10 +293,11 @@ class _Connection:
         return data
 
     async def _read(self) -> bytes:
+        self._listens = True
         data = await self._reader.read(READ_BYTES)
+        self._listens, self._unheard = False, 0
         if not data:
             raise ConnectorError("the broker closed the connection")
-        self._heard_at = self._loop.time()
         unread_bytes = self._writer.transport.get_write_buffer_size()
         if unread_bytes > DIALED_UNREAD_BYTES_MAX:
             raise UnreadError(unread_bytes)

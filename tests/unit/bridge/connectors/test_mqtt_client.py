@@ -351,3 +351,24 @@ class TestTrouble:
                 await task
             assert {sent.kind for sent in await link.left()} == {12, 14}
         assert "silent for 1 s" in str(bench.errors[0])
+
+    @running
+    async def test_a_broker_is_not_silent_while_nobody_listens(self) -> None:
+        bench, inbox = Bench(), Inbox(credit=1)
+        bench.inboxes.append(inbox)
+        async with MqttPeer().serving() as peer, bench.connected(client(keep_alive_s=1), peer.port) as task:
+            link = await peer.link()
+            await link.opened(subscribed=True)
+            link.writer.write(publish(1, b"far/a", b"1") + publish(2, b"far/a", b"2"))
+            for _ in range(3 * mqtt_client.PINGS_UNHEARD_MAX):
+                assert (await link.take()).kind == 12
+                link.writer.write(b"\xd0\x00")
+            assert not task.done()
+            assert len(inbox.got) == 1
+            inbox.credit = 1
+            assert inbox.credit_changed is not None
+            inbox.credit_changed()
+            await until(lambda: len(inbox.got) == 2, "the message that waited for room")
+            async with asyncio.timeout(10):
+                await task
+        assert "silent for 1 s" in str(bench.errors[0])
