@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
-import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from cloud.place.place import Place
-from spark import commands
+from spark import commands, interruption
 from spark.detector.cli import detect
 
 if TYPE_CHECKING:
@@ -101,6 +97,7 @@ def rebuild(lake: Place, names: tuple[str, ...], master: str | None, settings: t
 @analytics.command()
 @commands.lake_option
 @click.argument("names", nargs=-1, metavar="[TABLE]...")
+@interruption.interruptible("not all was checked, and nothing was changed")
 def verify(lake: Place, names: tuple[str, ...]) -> None:
     """Read and check every data file of every table, or of these, and name the damaged ones. Changes nothing."""
     from spark import verification
@@ -130,6 +127,7 @@ def verify(lake: Place, names: tuple[str, ...]) -> None:
 
 @analytics.command()
 @commands.lake_option
+@interruption.interruptible("the tables are consistent, and the next run continues")
 def maintain(lake: Place) -> None:
     """Compact small files, delete unused files and shorten logs. Needs no JVM.
 
@@ -195,7 +193,7 @@ def _pass(lake: Place, jobs: list[Job], how: _Passes) -> None:
         settings={commands.UMASK_SETTING: f"{closed:03o}", **how.settings},
         log=runner.log_of(lake),
     )
-    signal.signal(signal.SIGTERM, _interrupt)
+    interruption.listen()
     display = _Display([job.name for job in jobs], how.as_json)
 
     def passed(jobs: Sequence[Job], steps: Sequence[Step], seconds: float) -> None:
@@ -210,18 +208,18 @@ def _pass(lake: Place, jobs: list[Job], how: _Passes) -> None:
         watch = runner.Watch(starts, display.spark_started)
         with display, turn.taken(lake), runner.opened(lake, options, watch) as opened:
             if how.rebuilds:
-                _apart(partial(runner.forget, opened, jobs))
+                interruption.apart(partial(runner.forget, opened, jobs))
             if how.follow:
                 steps = rounds.follow(opened, jobs, rounds.Following(FOLLOW_SECONDS, display.show, passed))
             else:
                 begun = time.monotonic()
                 steps = runner.one_pass(opened, jobs, display.show)
-                _apart(partial(passed, jobs, steps, time.monotonic() - begun))
+                interruption.apart(partial(passed, jobs, steps, time.monotonic() - begun))
     except KeyboardInterrupt:
         if how.follow:
-            _leave(0)
+            interruption.leave(0)
         click.echo("interrupted: the tables are consistent, and the next run continues", err=True)
-        _leave(FAILED)
+        interruption.leave(FAILED)
     except (turn.PassRunning, session.NotStarted) as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(FAILED)
@@ -258,29 +256,6 @@ def _conclude(steps: Sequence[Step], log: Path) -> None:
         sys.exit(INTEGRITY)
     if any(step.error is not None for step in steps):
         sys.exit(FAILED)
-
-
-def _interrupt(_number: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
-
-
-def _apart(work: Callable[[], None]) -> None:
-    """Done in a thread of its own: a signal that comes while the main one is in delta-rs is not heard until that
-    returns, which upkeep of a large table does after minutes."""
-    pool = ThreadPoolExecutor(1, thread_name_prefix="apart")
-    try:
-        pool.submit(work).result()
-    finally:
-        pool.shutdown(wait=False)
-
-
-def _leave(code: int) -> NoReturn:
-    """End this process whatever its threads are at, for which Python would wait. What they write is there whole or not
-    at all, so that they can be stopped anywhere."""
-    from spark.here import workers
-
-    workers.end()
-    os._exit(code)
 
 
 def _pairs(settings: Sequence[str]) -> dict[str, str]:
@@ -410,6 +385,7 @@ class _Display:
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     help="What was expected and seen of a run, drawn at the top: title, verdict, facts, notes, events.",
 )
+@interruption.interruptible("no page was written")
 def report(lake: Place, out: str | None, gateway: str | None, as_json: bool, facts: Path | None) -> None:
     """Draw the derived tables as one HTML page that needs no network.
 

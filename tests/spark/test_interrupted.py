@@ -60,6 +60,11 @@ if __name__ == "__main__":
     cli._jobs = lambda *_: [Job("step", "", (Step(),), round="values")]
     if what == "upkeep":
         cli._maintain_by_need = native
+    if what == "command":
+        from spark import maintenance, verification
+        from spark.jobs import replay
+        from spark.report import queries
+        maintenance.maintained = verification.verified = replay.ByHand.run = queries.readable = native
     cli.analytics()
 """
 
@@ -68,6 +73,28 @@ def is_at_work(process: psutil.Process) -> Callable[[], bool]:
     """It has worked for half a second from now on, which nothing else of it does."""
     before = process.cpu_times().user
     return lambda: process.cpu_times().user > before + 0.5
+
+
+def interrupted(folder: Path, number: int, what: str, *arguments: str) -> tuple[int, str]:
+    """The exit code of a command on the lake in a folder, and what it has said, which gets a signal once it is at
+    work; its processes have ended as well."""
+    (folder / "program.py").write_text(PROGRAM)
+    command = [sys.executable, str(folder / "program.py"), what, *arguments, "--lake", str(folder / "lake")]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment) as process:
+        try:
+            assert process.stdout is not None
+            pids = [int(process.stdout.readline()) for _ in range(2 if what == "processes" else 1)]
+            begun = [psutil.Process(pid) for pid in pids]
+            if what != "processes":
+                wait_until(is_at_work(begun[0]), timeout_s=AT_ONCE_S, what="work outside of Python")
+            process.send_signal(number)
+            _, said = process.communicate(timeout=AT_ONCE_S)
+        finally:
+            process.kill()
+    wait_until(lambda: not any(map(running, begun)), timeout_s=AT_ONCE_S, what="the end of its processes")
+    return process.returncode, said
 
 
 @pytest.mark.timeout(120)
@@ -87,23 +114,24 @@ def test_a_pass_ends_with_all_its_processes(
 ) -> None:
     lakes.write(tmp_path / "lake", "telemetry", [lakes.message(0)])
     (tmp_path / "program.py").write_text(PROGRAM)
-    command = [sys.executable, str(tmp_path / "program.py"), what, "run", "--lake", str(tmp_path / "lake"), *arguments]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment) as process:
-        try:
-            assert process.stdout is not None
-            pids = [int(process.stdout.readline()) for _ in range(2 if what == "processes" else 1)]
-            begun = [psutil.Process(pid) for pid in pids]
-            if what != "processes":
-                wait_until(is_at_work(begun[0]), timeout_s=AT_ONCE_S, what="work outside of Python")
-            process.send_signal(number)
-            _, said = process.communicate(timeout=AT_ONCE_S)
-        finally:
-            process.kill()
+    code, said = interrupted(tmp_path, number, what, "run", *arguments)
     passes = [line for line in said.splitlines(keepends=True) if " done " not in line]
-    assert (process.returncode, "".join(passes)) == ends
-    wait_until(lambda: not any(map(running, begun)), timeout_s=AT_ONCE_S, what="the end of its processes")
+    assert (code, "".join(passes)) == ends
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("maintain",), WORDS),
+        (("verify",), "interrupted: not all was checked, and nothing was changed\n"),
+        (("replay",), WORDS),
+        (("report", "--json"), "interrupted: no page was written\n"),
+    ],
+)
+def test_other_commands_end_as_soon(tmp_path: Path, arguments: Sequence[str], words: str) -> None:
+    lakes.write(tmp_path / "lake", "telemetry", [lakes.message(0)])
+    assert interrupted(tmp_path, signal.SIGTERM, "command", *arguments) == (1, words)
 
 
 @pytest.mark.timeout(120)
