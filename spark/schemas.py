@@ -270,6 +270,23 @@ SPARKPLUG_BIRTHS = _table(
     """,
 )
 """What births say of the metrics of their node or device: one row a metric and message."""
+SPARKPLUG_LAST_BIRTHS = _table(
+    "sparkplug_last_births",
+    (),
+    """
+    tenant      string
+    gateway     string
+    device      string
+    metric      string
+    alias       bigint?
+    datatype    int?
+    unit        string?
+    received_at timestamp
+    ingested_at timestamp
+    """,
+)
+"""What the last birth of each node or device says of its metrics: one row a metric. Where the gateway's clock was ahead
+when it came, the births since the last one of which that is not so are there, too."""
 
 
 ANOMALIES = _table(
@@ -642,6 +659,7 @@ DERIVED: dict[str, Table] = {
         READINGS,
         REJECT,
         SPARKPLUG_BIRTHS,
+        SPARKPLUG_LAST_BIRTHS,
         ROLLUP_1M,
         ROLLUP_1H,
         ROLLUP_1D,

@@ -19,13 +19,16 @@ from spark import schemas
 from spark.decoding import reasons, sparkplug
 from spark.here import parts, workers
 from spark.here.groups import Groups, Numbers, dictionary, key, numbers, numbers_or
+from spark.here.times import is_believable
 
 _GATEWAY: Final = ("tenant", "gateway")
 _SUBJECT: Final = (*_GATEWAY, "device")
 _BORN: Final = ("metric", "datatype", "unit")
 """What a birth says of a metric."""
 BIRTH: Final = (*_SUBJECT, "received_at", "alias", *_BORN)
-"""Columns of table `sparkplug_births` that name what data leaves nameless."""
+"""Columns of births that name what data leaves nameless."""
+LAST: Final = (*BIRTH, "ingested_at")
+"""Columns of births that say which are the last ones, too."""
 _MESSAGE: Final = (*_GATEWAY, "epoch", "address", "sequence")
 DATA: Final = (*_MESSAGE, "received_at")
 """Columns of messages that say which births they may need."""
@@ -93,9 +96,31 @@ def since(messages: Iterable[pa.Table]) -> Since | None:
     return dict(zip(_tuples(data, gateways, _GATEWAY), begin, strict=True))
 
 
+def last(births_: pa.Table) -> pa.Table:
+    """Of births (`LAST`) those of each node and device that nearly all data goes by; see
+    `spark.transforms.births.last`."""
+    at, ingested = numbers(births_["received_at"]), numbers(births_["ingested_at"])
+    subjects = Groups(key(births_, _SUBJECT))
+    believed = subjects.greatest(np.where(is_believable(at, ingested), at, _ALWAYS))
+    since = np.where(believed == _ALWAYS, subjects.greatest(at), believed)
+    found = births_.filter(pa.array(at >= since[subjects.of_rows()]))
+    texts = {name: found[name].cast(pa.string()) for name in (*_SUBJECT, "metric", "unit")}
+    plain = pa.table({name: texts.get(name, found[name]) for name in LAST})
+    return plain.group_by(LAST, use_threads=False).aggregate([])
+
+
+def are_enough(last_births: pa.Table, since: Since) -> bool:
+    """Whether data of these gateways needs no birth but these (`last`), and those that have landed since; see
+    `spark.transforms.births.are_enough`."""
+    subjects = Groups(key(last_births, _SUBJECT))
+    first = subjects.least(numbers(last_births["received_at"])).tolist()
+    gateways = _tuples(last_births, subjects, _GATEWAY)
+    return all(at <= since.get(gateway, _NEVER) for gateway, at in zip(gateways, first, strict=True))
+
+
 def known(there: Iterable[pa.Table], gateways: Since) -> bytes | None:
-    """Of parts of table `sparkplug_births` (`BIRTH`) what data of these gateways can go by, for `opened`; None where
-    that is more than `METRICS_MAX`."""
+    """Of parts of births (`BIRTH`) what data of these gateways can go by, for `opened`; None where that is more than
+    `METRICS_MAX`."""
 
     def needed(rows: pa.Table) -> pa.Table:
         return _needed(rows, gateways)

@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from spark import delta_log, remedy, schemas
+from spark import schemas
 from spark.delta_log import File
 from spark.here import device_days, device_health
 from spark.jobs import changes
 from spark.jobs.following import Batch, Following
 from spark.jobs.outcome import Job
-from spark.jobs.snapshot import Snapshot
+from spark.jobs.snapshot import Snapshot, held
 from spark.provenance import Provenance, State
-from spark.tables import Lake, SchemaMismatch
+from spark.tables import Lake
 from spark.transforms import health
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def _frames(lake: Lake) -> Mapping[str, DataFrame] | Mapping[str, pa.Table]:
 def _update(lake: Lake, there: State, made_of: Provenance) -> Mapping[str, pa.Table] | None:
     """`device_health` as `_frames` makes it: its rows as they are, and those made anew whose last days have changed."""
     since = changes.since(lake, "device_days", made_of.sources["device_days"]) if lake.here else None
-    devices = _devices(lake, there) if since is not None else None
+    devices = held(lake, "device_health", there, DEVICES_MAX) if since is not None else None
     if since is None or devices is None:
         return None
     heard = lake.columns_of("device_days", since.changed, device_health.HEARD)
@@ -68,20 +68,6 @@ def _update(lake: Lake, there: State, made_of: Provenance) -> Mapping[str, pa.Ta
         return None
     parts = (device_health.of_others(devices, gateways), device_health.health(days))
     return {"device_health": pa.concat_tables([part.cast(schemas.DEVICE_HEALTH.arrow) for part in parts])}
-
-
-def _devices(lake: Lake, there: State) -> pa.Table | None:
-    """Table `device_health` at this state; None where it is too much for this process, or cannot be read: it is made
-    of `device_days` alone then."""
-    name, names = "device_health", schemas.DEVICE_HEALTH.columns.names
-    try:
-        lake.check_readable(name, there.version)
-        files = delta_log.files(lake.opened(name, there.version))
-        if sum(file.rows or 0 for file in files) > DEVICES_MAX:
-            return None
-        return pa.concat_tables(lake.columns_of(name, files, names))
-    except (SchemaMismatch, *remedy.FAILURES):
-        return None
 
 
 def _last_days(lake: Lake, files: Sequence[File], gateways: pa.Table) -> Iterator[pa.Table]:

@@ -1,4 +1,4 @@
-"""`readings`: telemetry -> readings, reject, sparkplug_births."""
+"""`readings`: telemetry -> readings, reject, sparkplug_births -> sparkplug_last_births."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from spark.decoding.schema import PayloadSchema
 from spark.here import births as births_here
 from spark.here import readings as here
 from spark.here import workers
-from spark.jobs import stamps
+from spark.jobs import last_births, stamps
 from spark.jobs.following import Batch, Following
 from spark.jobs.outcome import Job
-from spark.jobs.replay import MESSAGE, Replay, known_births
+from spark.jobs.replay import MESSAGE, Replay
 from spark.provenance import Provenance
 from spark.tables import Lake
 from spark.transforms import births, readings
@@ -59,7 +59,7 @@ def _take_here(batch: Batch, registered: Sequence[PayloadSchema]) -> bool:
         # First, as data goes by the births of its own batch, too; clocks of Sparkplug's messages are not put right.
         add(_born(batch, registered))
         messages = (part.filter(pa.array(~births_here.is_birth(part))) for part in messages)
-    known = known_births(batch.lake, waiting)  # those of this batch among them
+    known = last_births.known(batch.lake, waiting)  # those of this batch among them
     if known is None:
         return False
     add(here.all_decoded(messages, registered, workers.processes(batch.count, here.MESSAGES_A_PROCESS), known))
@@ -98,7 +98,8 @@ def _take_by_rows(batch: Batch, registered: Sequence[PayloadSchema]) -> None:
     if has_births:
         batch.append("sparkplug_births", births.births(decoded))
     # With the births of this batch and those before it.
-    rows = births.named(decoded, batch.lake.read("sparkplug_births")).persist() if has_data else decoded
+    known = last_births.known_to_spark(batch.lake, decoded) if has_data else None
+    rows = births.named(decoded, known).persist() if known is not None else decoded
     try:
         # Readings are last: their commit says which version of the rejects belongs to them.
         rejects = readings.rejects(rows)
@@ -133,6 +134,6 @@ _FOLLOWING = Following("readings", "telemetry", ("sparkplug_births", "reject", "
 JOB = Job(
     "readings",
     "one row per value of each message; unreadable ones to reject",
-    (_FOLLOWING, Replay()),
+    (_FOLLOWING, Replay(), last_births.STEP),
     round="values",
 )

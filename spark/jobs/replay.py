@@ -36,7 +36,7 @@ from spark.here import births as births_here
 from spark.here import readings as readings_here
 from spark.here import rejects as here
 from spark.here import workers
-from spark.jobs import stamps
+from spark.jobs import last_births, stamps
 from spark.jobs.damage import Damage
 from spark.jobs.outcome import Outcome, merged
 from spark.jobs.progress import Position, Span
@@ -204,7 +204,7 @@ def _decoded_here(lake: Lake, files: Sequence[File], keys: pa.Table, version: in
         return (part.filter(pa.array(here.are_of(part, keys))) for part in parts)
 
     waiting = births_here.since(read(births_here.DATA))
-    known = known_births(lake, waiting) if waiting is not None else None
+    known = last_births.known(lake, waiting) if waiting is not None else None
     messages = stamps.judged_here(lake, read, readings_here.MESSAGE)
     if known is None or messages is None:
         return None
@@ -219,12 +219,6 @@ def _decoded_here(lake: Lake, files: Sequence[File], keys: pa.Table, version: in
         if len(of_values):
             rejects.add(of_values.filter(pa.array(here.are_of(of_values, pa.concat_tables(good)))))
     return _Again(len(keys), rejects, found)
-
-
-def known_births(lake: Lake, waiting: births_here.Since) -> bytes | None:
-    """The births that Sparkplug's data goes by; nothing where there is no data, None where they are too many."""
-    there = lake.read_here("sparkplug_births", births_here.BIRTH) if waiting else None
-    return births_here.known(there, waiting) if there is not None else b""
 
 
 def _append(lake: Lake, name: str, rows: DataFrame | pa.Table | Writer, mark: Transaction) -> None:
@@ -276,10 +270,10 @@ def _landed_on(lake: Lake, dates: Sequence[date]) -> Span:
     return Span([file for file in files if file.path.startswith(folders)], Position(telemetry.version), None)
 
 
-def decoded(lake: Lake, telemetry: DataFrame, born: DataFrame | None = None) -> DataFrame:
+def decoded(lake: Lake, telemetry: DataFrame) -> DataFrame:
     """`readings.decoded` by what is registered in `lake`, named by the births that have landed."""
     rows = readings.decoded(stamps.judged(lake, telemetry), registry.registered(lake.at("payload_schemas")))
-    return births.named(rows, born if born is not None else lake.read("sparkplug_births"))
+    return births.named(rows, last_births.known_to_spark(lake, telemetry))
 
 
 def finish(lake: Lake, rejects: State) -> None:

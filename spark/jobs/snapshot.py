@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from spark import session
+from spark import delta_log, remedy, schemas, session
 from spark.jobs.outcome import Outcome
 from spark.provenance import Provenance, State, provenance_of
-from spark.tables import Lake
+from spark.tables import Lake, SchemaMismatch
 from spark.transaction import Transaction
 
 if TYPE_CHECKING:
@@ -69,19 +69,23 @@ class Snapshot:
         written = sum(lake.rows_written(name, before[name].version) for name in stale)
         return Outcome(lake.rows(self.inputs[0]), written)
 
-    def _updated(self, lake: Lake, outputs: Mapping[str, State]) -> Mapping[str, pa.Table] | None:
-        """What `update` makes of the output; None where that is not known to be of this step as it computes now."""
-        if self.update is None:
-            return None
-        (output,) = outputs
-        entry = lake.last_change(output, outputs[output].version)
+    def made_of(self, lake: Lake, output: str, there: State) -> Provenance | None:
+        """What an output was made of that is at this state; None where it is not known to be of this step as it
+        computes now."""
+        entry = lake.last_change(output, there.version)
         made_of = provenance_of(entry) if entry is not None else None
         if entry is None or made_of is None:
             return None
         mark = self._mark({name: made_of.sources.get(name) for name in self.inputs})
-        if entry.transactions.get(mark.application) != mark.version:
+        return made_of if entry.transactions.get(mark.application) == mark.version else None
+
+    def _updated(self, lake: Lake, outputs: Mapping[str, State]) -> Mapping[str, pa.Table] | None:
+        """What `update` makes of the output; None where there is nothing it could go on from."""
+        if self.update is None:
             return None
-        return self.update(lake, outputs[output], made_of)
+        ((output, there),) = outputs.items()
+        made_of = self.made_of(lake, output, there)
+        return self.update(lake, there, made_of) if made_of is not None else None
 
     def _states(self, lake: Lake) -> dict[str, State | None]:
         return {name: lake.state(name) for name in self.inputs}
@@ -93,6 +97,19 @@ class Snapshot:
         digest = hashlib.sha256(ids.encode()).hexdigest()[:16]
         version = sum(state.version + 1 for state in states if state is not None)
         return Transaction(f"{self.name}@{self.revision}-{digest}", version)
+
+
+def held(lake: Lake, name: str, there: State, rows_max: int) -> pa.Table | None:
+    """An output as it is at this state, for a step that goes on from it. None where it has more rows than that, or
+    cannot be read: what it was made of is asked then."""
+    try:
+        lake.check_readable(name, there.version)
+        files = delta_log.files(lake.opened(name, there.version))
+        if sum(file.rows or 0 for file in files) > rows_max:
+            return None
+        return pa.concat_tables(lake.columns_of(name, files, schemas.DERIVED[name].columns.names))
+    except (SchemaMismatch, *remedy.FAILURES):
+        return None
 
 
 def _made_of(lake: Lake, inputs: Mapping[str, State | None]) -> Provenance:

@@ -15,6 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark import schemas
 from spark.decoding import reasons, sparkplug
+from spark.transforms.times import believable
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -49,10 +50,30 @@ def births(decoded: DataFrame) -> DataFrame:
     return rows.select(*schemas.SPARKPLUG_BIRTHS.columns.names)
 
 
+def last(births_: DataFrame) -> DataFrame:
+    """Of births those of each node and device that nearly all data goes by, each row once, as table
+    `sparkplug_last_births` has them: the last one, and where its gateway's clock was ahead when it came those since the
+    last one of which that is not so."""
+    subject = Window.partitionBy(*_SUBJECT)
+    believed = F.max(F.when(believable(F.col("received_at")), F.col("received_at"))).over(subject)
+    since = F.coalesce(believed, F.max("received_at").over(subject))
+    rows = births_.withColumn("since", since).where(F.col("received_at") >= F.col("since"))
+    return rows.select(*schemas.SPARKPLUG_LAST_BIRTHS.columns.names).distinct()
+
+
+def are_enough(last_births: DataFrame, messages: DataFrame) -> bool:
+    """Whether Sparkplug's data among these messages needs no birth but these (`last`), and those that have landed
+    since: it was received after the first of each node and device of its gateway."""
+    data = messages.where(is_data("address"))
+    since = data.groupBy("tenant", "gateway").agg(F.min("received_at").alias("since"))
+    first = last_births.groupBy(*_SUBJECT).agg(F.min("received_at").alias("first"))
+    return first.join(since, ["tenant", "gateway"]).where(F.col("first") > F.col("since")).isEmpty()
+
+
 def named(decoded: DataFrame, known: DataFrame) -> DataFrame:
     """`readings.decoded` rows in which every value of data has its name, number and unit, or its message is rejected.
 
-    `known`: table `sparkplug_births`, with the births among these rows.
+    `known`: the births it can go by, with those among these rows.
     """
     data = decoded.where(is_data("address") & F.col("reason").isNull())
     others = decoded.where(~is_data("address") | F.col("reason").isNotNull())
