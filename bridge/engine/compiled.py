@@ -26,7 +26,7 @@ FUNCTIONS = (
     "pn_collector_peek", "pn_collector_pop", "pn_event_type", "pn_event_link", "pn_event_delivery",
     "pn_session_incoming_bytes", "pn_session_outgoing_bytes",
     "pn_link_is_sender", "pn_link_credit", "pn_link_get_drain",
-    "pn_link_current", "pn_link_advance", "pn_link_recv", "pn_link_send",
+    "pn_link_current", "pn_link_queued", "pn_link_advance", "pn_link_recv", "pn_link_send",
     "pn_delivery", "pn_delivery_tag", "pn_delivery_updated", "pn_delivery_remote_state", "pn_delivery_settled",
     "pn_delivery_partial", "pn_delivery_aborted", "pn_delivery_pending", "pn_delivery_update", "pn_delivery_settle",
     "pn_transport_push", "pn_transport_capacity", "pn_transport_pending", "pn_transport_peek", "pn_transport_pop",
@@ -48,9 +48,10 @@ _STATE_RELEASED = State.RELEASED
 _DELIVERY, _LINK_FLOW = lib.PN_DELIVERY, lib.PN_LINK_FLOW
 _DELIVERY_POINTER = ffi.typeof("pn_delivery_t *")
 
-Received = tuple[list[bytes], list[int], int, bool, bool, int]
+Received = tuple[list[bytes], list[int], int, bool, bool, int, bool, bytes | None]
 """Messages, their deliveries where they are not settled, how many were taken with those the peer has aborted, whether
-they are settled, whether more can be taken, bytes of the largest, whole or not."""
+they are settled, whether more can be taken, bytes of the largest, whole or not; whether the first was aborted, what
+there is of a large one that is not complete."""
 
 Message = tuple[int, int, bytes, bool, bool]
 """A link and a delivery of it, the message, whether the header was taken off it, whether Proton has more to tell."""
@@ -96,8 +97,8 @@ class CompiledLoops(Loops):
 
     def _taken(self, link: Link, received: Received) -> Taken:
         """As `_take_over`; most often there is no more."""
-        messages, deliveries, taken, settled, more, largest = received
-        if more or not messages:
+        messages, deliveries, taken, settled, more, largest, _, begins = received
+        if more or not messages or begins is not None or link._deliveries.begun:
             batches: Batches = []
             return link, batches, *self._take_over(link, batches, received)
         if len(deliveries) == 1:
@@ -201,9 +202,9 @@ class CompiledLoops(Loops):
         """What C has received, and all that it has not yet."""
         number, taken, largest = link._delivery_next, 0, 0
         while True:
-            messages, deliveries, count, settled, more, bytes_max = received
+            messages, deliveries, count, settled, more, bytes_max, first_aborted, begins = received
             taken += count
-            largest = max(largest, bytes_max)
+            largest = max(largest, bytes_max, _joined(link, messages, first_aborted, begins))
             if messages:
                 batches.append((settled, messages))
             link._unsettled.update(enumerate(deliveries, number))
@@ -234,9 +235,18 @@ class CompiledLoops(Loops):
                 write_local_state(pn, state, detail)
                 lib.pn_delivery_settle(pn)
 
-    def send(self, link: Link, first_tag: int, messages: Sequence[bytes], *, settled: bool) -> None:
+    def send(
+        self,
+        link: Link,
+        first_tag: int,
+        messages: Sequence[bytes],
+        *,
+        settled: bool,
+        transport: Transport,
+        output: list[bytes] | None,
+    ) -> None:
         """See `Loops`."""
-        self._send(link._address, first_tag, messages, None if settled else link._sent)
+        self._send(link._address, first_tag, messages, None if settled else link._sent, transport.address, output)
         if not settled:
             link._deliveries.unsettled += len(messages)
 
@@ -248,3 +258,17 @@ class CompiledLoops(Loops):
         link._deliveries.unsettled -= 1
         if not link.closed:
             lib.pn_delivery_settle(ffi.cast(_DELIVERY_POINTER, delivery))
+
+
+def _joined(link: Link, messages: list[bytes], first_aborted: bool, begins: bytes | None) -> int:
+    """Put what had come of a message before the rest of it, which is the first of these; keep what has come of the next
+    one (`begins`). Returns the bytes of the larger of the two."""
+    begun, largest = link._deliveries.begun, 0
+    if link in begun and (first_aborted or messages):
+        before = begun.pop(link)
+        if not first_aborted:
+            messages[0] = bytes(before + messages[0])
+            largest = len(messages[0])
+    if begins is not None:
+        begun.setdefault(link, bytearray()).extend(begins)
+    return max(largest, len(begun.get(link, b"")))

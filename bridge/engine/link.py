@@ -12,11 +12,13 @@ from bridge.engine.terminus import Terminus
 class DeliveryCount:
     """Of all links of a connection."""
 
-    __slots__ = ("unsettled",)
+    __slots__ = ("begun", "unsettled")
 
     def __init__(self) -> None:
         self.unsettled = 0
         """Deliveries under way, in either direction."""
+        self.begun: dict[Link, bytearray] = {}
+        """What has come of large messages that are not complete; a link has one of them at most."""
 
 
 class Link:

@@ -81,11 +81,12 @@ class Links:
 
     @property
     def held_bytes(self) -> int:
-        """What sessions and links cost, and deliveries that are not settled. One session is free of charge: no
-        connection does without."""
+        """What sessions and links cost, deliveries that are not settled, and what was taken of messages that are not
+        complete. One session is free of charge: no connection does without."""
         held = self._link_bytes
         if len(self.sessions) > 1:
             held += SESSION_BYTES * (len(self.sessions) - 1)
+        held += sum(map(len, self.deliveries.begun.values()))
         return held + DELIVERY_BYTES * self.deliveries.unsettled
 
     # --- commands ---------------------------------------------------------------------------------------------
@@ -160,6 +161,7 @@ class Links:
     def detach(self, link: Link, *, closed: bool = True, condition: Condition | None = None) -> None:
         """See `Engine`."""
         link.closed = True
+        self.deliveries.begun.pop(link, None)
         pn = link._pn
         write_condition(lib.pn_link_condition(pn), condition)
         lib.pn_link_open(pn)  # nothing happens when it is open
@@ -331,6 +333,7 @@ def _maps(pn: Any) -> list[Any]:
 def _forget(link: Link) -> None:
     """The link and its deliveries are freed, now or soon: no pointer to them may stay."""
     link._deliveries.unsettled -= len(link._unsettled) + len(link._sent)
+    link._deliveries.begun.pop(link, None)
     link._unsettled.clear()
     link._sent.clear()
     link._tags.clear()

@@ -43,6 +43,7 @@ static struct proton {
     int (*link_credit)(pn_link_t *);
     bool (*link_get_drain)(pn_link_t *);
     pn_delivery_t *(*link_current)(pn_link_t *);
+    int (*link_queued)(pn_link_t *);
     bool (*link_advance)(pn_link_t *);
     ssize_t (*link_recv)(pn_link_t *, char *, size_t);
     ssize_t (*link_send)(pn_link_t *, const char *, size_t);
@@ -72,6 +73,8 @@ enum {
     TAG_BYTES = 8,         /* ours have at most so many; longer ones are a peer's and match nothing */
     LONG_BYTES = 4096,     /* of the peer: what Proton does with more takes longer than to let the lock go */
     PIECE_BYTES = 8192,    /* of the peer: between two looks whether Python has something to do; 80 attaches, 2 ms */
+    BEGUN_BYTES = 16384,   /* of a message that is not complete: so many are taken, see `loops.py` */
+    QUEUED_FEW = 4,        /* messages: fewer of so many bytes are large */
     SMALL_BYTES = 4096,    /* of the peer: a read of more is Python's, as there is more to it than one message */
     SENT_BYTES = 65536,    /* given to the kernel at once */
     READ_BYTES = 16384,    /* received at once */
@@ -217,19 +220,21 @@ static PyObject *message_of(pn_link_t *link, size_t size)
 /*
  * Take complete messages of a link, as long as they are settled alike. Settled ones are done with here, and so are
  * aborted ones. Returns (messages, deliveries of those that are not settled, how many were taken with those aborted,
- * whether they are settled, whether there is more, bytes of the largest, whole or not).
+ * whether they are settled, whether there is more, bytes of the largest, whole or not, whether the first was aborted,
+ * what there is of one that is not complete where that is much).
  */
 static PyObject *receive_from(pn_link_t *link)
 {
-    PyObject *messages = PyList_New(0), *deliveries = PyList_New(0);
+    PyObject *messages = PyList_New(0), *deliveries = PyList_New(0), *begins = none();
     pn_delivery_t *delivery;
-    bool settled = false, more = false, done = messages && deliveries;
+    bool settled = false, more = false, first_aborted = false, done = messages && deliveries;
     size_t largest = 0;
     unsigned long long taken = 0, n = 0;
     while (done && (delivery = pn.link_current(link))) {
         size_t size = pn.delivery_pending(delivery);
         bool its_settled = pn.delivery_settled(delivery), partial = pn.delivery_partial(delivery);
         if (!partial && pn.delivery_aborted(delivery)) {
+            first_aborted = first_aborted || !taken;
             taken++;
             pn.delivery_settle(delivery); /* which also advances */
             continue;
@@ -239,8 +244,14 @@ static PyObject *receive_from(pn_link_t *link)
             break;
         if (size > largest)
             largest = size;
-        if (partial)
+        if (partial) {
+            if (size >= BEGUN_BYTES) {
+                Py_DecRef(begins);
+                begins = message_of(link, size);
+                done = begins != NULL;
+            }
             break;
+        }
         settled = its_settled;
         done = append(messages, message_of(link, size));
         if (settled) {
@@ -252,10 +263,11 @@ static PyObject *receive_from(pn_link_t *link)
         n++, taken++;
     }
     if (done)
-        return Py_BuildValue("NNKNNn", messages, deliveries, taken, PyBool_FromLong(settled), PyBool_FromLong(more),
-                             (Py_ssize_t)largest);
+        return Py_BuildValue("NNKNNnNN", messages, deliveries, taken, PyBool_FromLong(settled), PyBool_FromLong(more),
+                             (Py_ssize_t)largest, PyBool_FromLong(first_aborted), begins);
     Py_DecRef(messages);
     Py_DecRef(deliveries);
+    Py_DecRef(begins);
     return NULL;
 }
 
@@ -282,8 +294,9 @@ static void push(pn_transport_t *transport, const char *data, size_t size)
  * how many of the bytes are left)
  *
  * Give Proton bytes of the peer, a piece at a time, and take the events they made; where Python has to handle one, the
- * pieces behind it are left: a read may hold a thousand attaches. Where that is nothing but messages of one link, as it
- * is most of the time, they are received as well (as by `receive`; else None).
+ * pieces behind it are left: a read may hold a thousand attaches. So they are once there is something of large messages.
+ * Where it is nothing but messages of one link, as it is most of the time, they are received as well (as by `receive`;
+ * else None).
  */
 static PyObject *read_bytes(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
@@ -295,13 +308,16 @@ static PyObject *read_bytes(PyObject *self, PyObject *const *arguments, Py_ssize
     if (!collector || PyBytes_AsStringAndSize(arguments[2], &data, &size))
         return NULL;
     struct told all = {.rows = PyList_New(0)};
-    bool done = all.rows != NULL;
+    bool done = all.rows != NULL, large = false;
+    Py_ssize_t pushed = 0;
     do {
-        Py_ssize_t piece = size < PIECE_BYTES ? size : PIECE_BYTES;
-        push(transport, data, (size_t)piece);
-        data += piece, size -= piece;
+        Py_ssize_t piece = size - pushed < PIECE_BYTES ? size - pushed : PIECE_BYTES;
+        push(transport, data + pushed, (size_t)piece);
+        pushed += piece;
         done = done && collect_into(&all, collector);
-    } while (done && size && !pn.collector_peek(collector));
+        large = pushed >= BEGUN_BYTES && all.receiving && pn.link_queued(all.receiving) < QUEUED_FEW;
+    } while (done && pushed < size && !large && !pn.collector_peek(collector));
+    size -= pushed;
     if (done) {
         bool waits = pn.collector_peek(collector) != NULL, deaf = pn.transport_capacity(transport) < 0;
         PyObject *received = all.n == 1 && all.receiving && !waits ? receive_from(all.receiving) : none();
@@ -453,7 +469,38 @@ static PyObject *usual_bodies(PyObject *self, PyObject *const *arguments, Py_ssi
 
 /* --- messages of ours: send, write ------------------------------------------------------------------------------- */
 
-static pn_delivery_t *send_one(pn_link_t *link, uint64_t tag, const char *message, size_t size, bool settled)
+/* Append what Proton wants to send to a list. Returns whether it may want to send more some day; -1 on an error. */
+static int write_into(pn_transport_t *transport, PyObject *output)
+{
+    ssize_t pending;
+    while ((pending = pn.transport_pending(transport)) > 0) {
+        PyObject *bytes = PyBytes_FromStringAndSize(NULL, pending);
+        if (bytes && pn.transport_peek(transport, PyBytes_AsString(bytes), (size_t)pending) != pending) {
+            Py_DecRef(bytes);
+            PyErr_SetString(PyExc_ValueError, "Proton gave less than it has pending");
+            return -1;
+        }
+        if (!append(output, bytes))
+            return -1;
+        pn.transport_pop(transport, (size_t)pending);
+    }
+    return pending >= 0;
+}
+
+/* Of a message larger than that, all but the last piece, each of which leaves at once; returns where the last begins. */
+static size_t send_pieces(pn_link_t *link, const char *message, size_t size, pn_transport_t *transport, PyObject *output)
+{
+    size_t sent = 0;
+    for (; size - sent > BEGUN_BYTES; sent += BEGUN_BYTES) {
+        pn.link_send(link, message + sent, BEGUN_BYTES);
+        if (write_into(transport, output) < 0)
+            break; /* what is left is sent as one piece */
+    }
+    return sent;
+}
+
+static pn_delivery_t *send_one(pn_link_t *link, uint64_t tag, const char *message, size_t size, bool settled,
+                               pn_transport_t *transport, PyObject *output)
 {
     char name[TAG_BYTES];
     size_t name_size = 0;
@@ -461,7 +508,8 @@ static pn_delivery_t *send_one(pn_link_t *link, uint64_t tag, const char *messag
         if (name_size || tag >> shift || !shift)
             name[name_size++] = (char)(tag >> shift & 0xFF);
     pn_delivery_t *delivery = pn.delivery(link, (pn_bytes_t){name_size, name});
-    pn.link_send(link, message, size);
+    size_t sent = output == &_Py_NoneStruct ? 0 : send_pieces(link, message, size, transport, output);
+    pn.link_send(link, message + sent, size - sent);
     if (settled)
         pn.delivery_settle(delivery);
     else
@@ -479,20 +527,24 @@ static bool note(PyObject *by_tag, unsigned long long tag, pn_delivery_t *delive
     return done;
 }
 
-/* send(link, tag, messages, deliveries by tag or None): send them under consecutive tags; settled where there is None. */
+/*
+ * send(link, tag, messages, deliveries by tag or None, transport, list or None): send them under consecutive tags; settled
+ * where there are no deliveries. What Proton makes of large ones is appended to the list, where there is one.
+ */
 static PyObject *send_messages(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self, (void)count;
     pn_link_t *link = at(arguments[0]);
     unsigned long long tag = PyLong_AsUnsignedLongLong(arguments[1]);
     bool settled = arguments[3] == &_Py_NoneStruct;
-    PyObject *messages = link && !PyErr_Occurred() ? PyObject_GetIter(arguments[2]) : NULL, *message;
+    pn_transport_t *transport = PyErr_Occurred() ? NULL : at(arguments[4]);
+    PyObject *messages = link && transport ? PyObject_GetIter(arguments[2]) : NULL, *message;
     while (messages && (message = PyIter_Next(messages))) {
         char *bytes;
         Py_ssize_t size;
         if (!PyBytes_AsStringAndSize(message, &bytes, &size)) {
-            pn_delivery_t *delivery = send_one(link, tag, bytes, (size_t)size, settled);
-            if (!settled)
+            pn_delivery_t *delivery = send_one(link, tag, bytes, (size_t)size, settled, transport, arguments[5]);
+            if (!settled && !PyErr_Occurred())
                 note(arguments[3], tag, delivery);
             tag++;
         }
@@ -509,21 +561,8 @@ static PyObject *write_bytes(PyObject *self, PyObject *const *arguments, Py_ssiz
 {
     (void)self, (void)count;
     pn_transport_t *transport = at(arguments[0]);
-    ssize_t pending;
-    if (!transport)
-        return NULL;
-    while ((pending = pn.transport_pending(transport)) > 0) {
-        PyObject *bytes = PyBytes_FromStringAndSize(NULL, pending);
-        if (bytes && pn.transport_peek(transport, PyBytes_AsString(bytes), (size_t)pending) != pending) {
-            Py_DecRef(bytes);
-            PyErr_SetString(PyExc_ValueError, "Proton gave less than it has pending");
-            return NULL;
-        }
-        if (!append(arguments[1], bytes))
-            return NULL;
-        pn.transport_pop(transport, (size_t)pending);
-    }
-    return PyBool_FromLong(pending >= 0);
+    int lives = transport ? write_into(transport, arguments[1]) : -1;
+    return lives < 0 ? NULL : PyBool_FromLong(lives);
 }
 
 /* --- many sockets at once: receive_all, settle_all, write_all ------------------------------------------------------ */

@@ -67,6 +67,13 @@ are left: an event waits that comes before them."""
 PIECE_BYTES: Final = 8 * 1024
 """Given to Proton between two looks whether an event waits: 80 attaches, 2 ms. In `loops.c` too."""
 
+BEGUN_BYTES: Final = 16 * 1024
+"""Of a message that is not complete: so many are taken out of Proton, which keeps the memory of the largest piece that
+it had to hold for each delivery under way, for as long as the connection is there. In `loops.c` too."""
+
+QUEUED_FEW: Final = 4
+"""Messages: where so many bytes brought fewer of them they are large, and taken before more is read. As above."""
+
 
 class Loops(ABC):
     """What a form does. What it keeps in `_unsettled`, `_sent` and `_tags` of a link is its own."""
@@ -74,7 +81,7 @@ class Loops(ABC):
     @abstractmethod
     def read(self, transport: Transport, data: bytes, links: Mapping[int, Link]) -> Read:
         """Give Proton bytes of the peer, a piece at a time, and do as `collect`; what is behind an event that `collect`
-        returns is left. `links` are by `address_of`."""
+        returns is left, as is what comes once there is something of large messages. `links` are by `address_of`."""
 
     @abstractmethod
     def write(self, transport: Transport, output: list[bytes]) -> bool:
@@ -112,8 +119,18 @@ class Loops(ABC):
         """Messages that may be sent on an open link, and whether the peer drains it."""
 
     @abstractmethod
-    def send(self, link: Link, first_tag: int, messages: Sequence[bytes], *, settled: bool) -> None:
-        """See `Engine.send_all`; the link is open."""
+    def send(
+        self,
+        link: Link,
+        first_tag: int,
+        messages: Sequence[bytes],
+        *,
+        settled: bool,
+        transport: Transport,
+        output: list[bytes] | None,
+    ) -> None:
+        """See `Engine.send_all`; the link is open. What Proton makes of large messages is appended to `output` piece by
+        piece, for the reason of `BEGUN_BYTES`; None: nothing can leave yet."""
 
     @abstractmethod
     def settle_sent(self, link: Link, tag: int) -> None:
@@ -131,7 +148,7 @@ class InterpretedLoops(Loops):
             transport.push(data[start : start + PIECE_BYTES])
             left = max(left - PIECE_BYTES, 0)
             event = self.collect(transport, links, groups)
-            if not left:
+            if not left or (len(data) - left >= BEGUN_BYTES and any(map(_has_few, groups.received))):
                 break
         return transport.deaf, None, groups, event, left
 
@@ -199,20 +216,26 @@ class InterpretedLoops(Loops):
         pn, chars, view = link._pn, scratch.chars, scratch.view
         current, partial, receive = lib.pn_link_current, lib.pn_delivery_partial, lib.pn_link_recv
         is_settled, settle, advance = lib.pn_delivery_settled, lib.pn_delivery_settle, lib.pn_link_advance
-        unsettled = link._unsettled
+        unsettled, begun = link._unsettled, link._deliveries.begun
         messages: list[bytes] = []
         run_settled = None
         number, taken, largest = link._delivery_next, 0, 0
         while delivery := current(pn):
             if partial(delivery):
-                largest = max(largest, lib.pn_delivery_pending(delivery))
+                size = lib.pn_delivery_pending(delivery)
+                if size >= BEGUN_BYTES:
+                    begun.setdefault(link, bytearray()).extend(receive_large(pn, delivery))
+                    size = 0
+                largest = max(largest, size + len(begun.get(link, b"")))
                 break
             size = receive(pn, chars, SCRATCH_BYTES)
             taken += 1
+            before = begun.pop(link, b"")
             if size < 0 and lib.pn_delivery_aborted(delivery):
                 settle(delivery)
                 continue
             message = view[: max(size, 0)] if size < SCRATCH_BYTES else view[:] + receive_large(pn, delivery)
+            message = bytes(before + message) if before else message
             largest = max(largest, len(message))
             settled = is_settled(delivery)
             if settled is not run_settled:
@@ -253,7 +276,16 @@ class InterpretedLoops(Loops):
                 write_local_state(pn, state, detail)
             done(pn)
 
-    def send(self, link: Link, first_tag: int, messages: Sequence[bytes], *, settled: bool) -> None:
+    def send(
+        self,
+        link: Link,
+        first_tag: int,
+        messages: Sequence[bytes],
+        *,
+        settled: bool,
+        transport: Transport,
+        output: list[bytes] | None,
+    ) -> None:
         """See `Loops`."""
         pn, sent, tags = link._pn, link._sent, link._tags
         view, tag_bytes = scratch.tag_view, scratch.tag_bytes
@@ -263,7 +295,12 @@ class InterpretedLoops(Loops):
             view[0:size] = tag.to_bytes(size, "big")
             tag_bytes.size = size
             delivery = make(pn, tag_bytes[0])
-            send(pn, message, len(message))
+            last = 0
+            while output is not None and len(message) - last > BEGUN_BYTES:
+                send(pn, message[last : last + BEGUN_BYTES], BEGUN_BYTES)
+                transport.pull(output)
+                last += BEGUN_BYTES
+            send(pn, message[last:], len(message) - last)
             if settled:
                 settle(delivery)
             else:
@@ -293,8 +330,12 @@ def look_for_transfer(link: Link, groups: Groups) -> None:
         groups.wrong = True
 
 
+def _has_few(link: Link) -> bool:
+    return not link.closed and lib.pn_link_queued(link._pn) < QUEUED_FEW
+
+
 def receive_large(pn: Any, delivery: Any) -> bytes:
-    """What is left of a complete message, whatever its size: into a buffer of its own."""
+    """What there is of a message, whatever its size: into a buffer of its own."""
     message = bytearray(lib.pn_delivery_pending(delivery))
     taken = lib.pn_link_recv(pn, ffi.from_buffer(message), len(message)) if message else 0
     return bytes(memoryview(message)[: max(taken, 0)])

@@ -124,6 +124,7 @@ class Engine:
     def held_bytes(self) -> int:
         links = self._links
         held = len(self._rest) + self._unread_bytes + links.held_bytes + self._loops.held_bytes(links.sessions)
+        held += sum(map(len, self._output))
         return held if self._sasl is None else held + self._sasl.held_bytes
 
     @property
@@ -158,7 +159,9 @@ class Engine:
         collector, links = self._collector, self._links
         if self._later or self._rest or self._unread_bytes or self._output or self._closing or self._done:
             return _NO_POINTERS
-        if collector.more or not collector.opened or links.over or links.deliveries.unsettled > UNSETTLED_FEW:
+        if collector.more or not collector.opened or links.over:
+            return _NO_POINTERS
+        if links.deliveries.begun or links.deliveries.unsettled > UNSETTLED_FEW:
             return _NO_POINTERS
         return self._transport.both
 
@@ -383,7 +386,8 @@ class Engine:
         """Send messages under consecutive tags (see `send`)."""
         if link.closed or not messages:
             return
-        self._loops.send(link, first_tag, messages, settled=settled)
+        output = self._output if self._sasl is None else None
+        self._loops.send(link, first_tag, messages, settled=settled, transport=self._transport, output=output)
         link.credit -= len(messages)
 
     def settle_sent(self, link: Link, tag: int) -> None:

@@ -17,6 +17,7 @@ from bridge.transport.connection import Connection
 from bridge.transport.driver import Driver, Owner
 from cloud.hub.limits import (
     CONNECTIONS_MAX,
+    FRAME_BYTES_MAX,
     HELD_HALF_SENT_BYTES_MAX,
     IDLE_TIMEOUT_S,
     MEMORY_BYTES_MAX,
@@ -144,6 +145,7 @@ class Connections:
             sasl=visitor.sasl,
             idle_timeout_s=IDLE_TIMEOUT_S,
             handshake_timeout_s=self._limits.handshake_s,
+            max_frame_size=FRAME_BYTES_MAX,
             max_message_size=self._limits.packet_bytes_max,
             offered_capabilities=CAPABILITIES,
             now=self._loop.time(),

@@ -21,6 +21,10 @@ three quarters of this for themselves."""
 MESSAGE_BYTES_MAX = 16 * 1024 * 1024
 """Bytes of one AMQP message of a gateway: the largest message it takes itself, which is a batch of its own."""
 
+FRAME_BYTES_MAX = 32 * 1024
+"""Bytes of one AMQP frame of a peer: for as long as a connection is there Proton keeps the memory of the largest piece
+it had to hold, for the connection and for each delivery that was under way at the same time."""
+
 TENANT_CONNECTIONS_MAX = 15_000
 """Connections of one tenant unless configured otherwise: the last quarter of all is for others."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -11,14 +13,38 @@ from cproton import ffi, lib
 from bridge.amqp_values import Uint
 from bridge.engine import Attached, Closed, Condition, Detached, Dispositions, Engine, Link, State, Transfers
 from bridge.engine.compiled import ROWS_MAX
+from bridge.engine.loops import BEGUN_BYTES
 from bridge.engine.proton import SCRATCH_BYTES
-from tests.support.frames import ATTACH, BEGIN, HEADER, OPEN, RECEIVER, ROOM, SOURCE, TARGET, TRANSFER, frame, terminus
+from tests.support.frames import (
+    ATTACH,
+    BEGIN,
+    DETACH,
+    END,
+    HEADER,
+    OPEN,
+    RECEIVER,
+    ROOM,
+    SOURCE,
+    TARGET,
+    TRANSFER,
+    frame,
+    terminus,
+)
+from tests.support.machines import take_all
 from tests.unit.amqp.wire import NOW, Pipe, message, of_kind
 
 
 def pointer(delivery: Any) -> Any:
     """A delivery as the engine keeps it, whatever the form, for calls of Proton."""
     return ffi.cast("pn_delivery_t *", delivery)
+
+
+def begin(link: Link, tag: bytes, size: int) -> Any:
+    """Send so many bytes of a message, to which more belong; its delivery."""
+    name = ffi.new("char[]", tag)
+    delivery = lib.pn_delivery(link._pn, ffi.new("pn_bytes_t *", {"size": len(tag), "start": name})[0])
+    lib.pn_link_send(link._pn, bytes(size), size)
+    return delivery
 
 
 def messages(events: list[Any]) -> list[tuple[bool, int, int, list[bytes]]]:
@@ -85,10 +111,10 @@ class TestBounds:
         data = pipe.client.data_to_send()
         while more := pipe.client.data_to_send():
             data += more
-        events = list(pipe.server.receive_data(data, NOW))
+        events = take_all(pipe.server, data, NOW)
         assert [m for _, _, _, each in messages(events) for m in each] == sent
-        assert len(events) == 1
-        pipe.server.settle(theirs, events[0].deliveries)
+        for event in events:
+            pipe.server.settle(theirs, event.deliveries)
         pipe.turn()
         assert sum(len(event.items) for event in of_kind(pipe.at_client, Dispositions)) == (0 if settled else len(sent))
 
@@ -118,12 +144,9 @@ class TestBounds:
 class TestAborted:
     """A transfer that its sender gives up half way (section 2.7.5)."""
 
-    def abort(self, pipe: Pipe, link: Link, tag: bytes = b"\xff") -> None:
-        name = ffi.new("char[]", tag)
-        delivery = lib.pn_delivery(link._pn, ffi.new("pn_bytes_t *", {"size": len(tag), "start": name})[0])
-        lib.pn_link_send(link._pn, bytes(10_000), 10_000)
+    def abort(self, pipe: Pipe, link: Link, tag: bytes = b"\xff", size: int = 10_000) -> None:
+        delivery = begin(link, tag, size)
         pipe.turn()
-        assert not of_kind(pipe.at_server, Transfers)
         lib.pn_delivery_abort(delivery)
 
     def test_an_aborted_delivery_is_no_message_and_used_its_credit(self) -> None:
@@ -147,6 +170,135 @@ class TestAborted:
         assert messages(pipe.at_server) == []
         assert theirs.credit == 9
         assert lib.pn_link_current(theirs._pn) == ffi.NULL
+
+    def test_of_what_had_come_of_it_nothing_is_left(self) -> None:
+        pipe = Pipe(server={"max_frame_size": 4096})
+        mine, theirs = pipe.sender()
+        for tag in (b"\xfe", b"\xff"):
+            self.abort(pipe, mine, tag, 100_000)
+            pipe.client.send_all(mine, tag[0], [b"x" * 50_000])
+        pipe.turn()
+        assert [m for _, _, _, each in messages(pipe.at_server) for m in each] == [b"x" * 50_000] * 2
+        assert theirs.credit == 6
+
+
+class TestLarge:
+    """What comes of a message that is not complete is taken out of Proton, where it is much."""
+
+    def test_it_is_held_until_the_rest_comes(self) -> None:
+        pipe = Pipe()
+        mine, theirs = pipe.sender()
+        before, sent = pipe.server.held_bytes, bytes(range(250)) * 1_000
+        pipe.client.send_all(mine, 0, [sent, b"small"])
+        data = pipe.client.data_to_send()
+        assert take_all(pipe.server, data[:200_000], NOW) == []
+        assert 190_000 < pipe.server.held_bytes - before < 200_000 + 2 * 65_536
+        assert pipe.server.pointers == (0, 0)
+        events = take_all(pipe.server, data[200_000:], NOW)
+        assert [m for _, _, _, each in messages(events) for m in each] == [sent, b"small"]
+        for event in events:
+            pipe.server.settle(theirs, event.deliveries)
+        assert pipe.server.held_bytes == before
+
+    @pytest.mark.parametrize("ends", ["detached here", "detached there", "session ended", "gone"])
+    def test_what_will_not_be_complete_is_held_no_longer(self, ends: str) -> None:
+        pipe = Pipe()
+        mine, theirs = pipe.sender()
+        before = pipe.server.held_bytes
+        begin(mine, b"t", 150_000)
+        pipe.turn()
+        assert pipe.server.held_bytes - before > 140_000
+        match ends:
+            case "detached here":
+                pipe.server.detach(theirs)
+            case "detached there":
+                take_all(pipe.server, frame(DETACH, Uint(0), True), NOW)
+            case "session ended":
+                take_all(pipe.server, frame(END), NOW)
+            case _:
+                pipe.server.receive_eof(NOW)
+        assert not theirs._deliveries.begun
+
+    @pytest.mark.parametrize("size", [BEGUN_BYTES - 1, BEGUN_BYTES, 3 * BEGUN_BYTES, 100_000, 100_001])
+    def test_one_that_is_too_large_is_refused_before_it_is_complete(self, size: int) -> None:
+        pipe = Pipe(server={"max_message_size": 100_000, "max_frame_size": 4096})
+        mine, theirs = pipe.sender()
+        pipe.client.send_all(mine, 0, [bytes(size)])
+        events = take_all(pipe.server, pipe.client.data_to_send(), NOW)
+        assert [detached.link for detached in of_kind(events, Detached)] == ([theirs] if size > 100_000 else [])
+        assert len(of_kind(events, Transfers)) == (size <= 100_000)
+        pipe.client.send_all(mine, 1, [bytes(10**7)])
+        events = take_all(pipe.server, pipe.client.data_to_send()[:200_000], NOW)
+        assert theirs.closed
+        assert not theirs._deliveries.begun
+
+    def test_several_links_have_one_each(self) -> None:
+        pipe = Pipe(server={"max_frame_size": 4096})
+        links = [pipe.client.attach_sender(name, "queue/a") for name in "abc"]
+        pipe.turn()
+        theirs = [event.link for event in of_kind(pipe.at_server, Attached)]
+        for link in theirs:
+            pipe.server.accept(link)
+            pipe.server.grant(link, 10)
+        pipe.turn()
+        pipe.forget()
+        sent = {link.name: [bytes([65 + i]) * 70_000, b"then"] for i, link in enumerate(links)}
+        for i in range(0, 70_000, 7_000):  # by turns, as a peer may
+            for link in links:
+                part = sent[link.name][0][i : i + 7_000]
+                if not i:
+                    begin(link, b"t", 0)
+                lib.pn_link_send(link._pn, part, len(part))
+            pipe.turn()
+        assert {link.name: len(begun) > 50_000 for link, begun in theirs[0]._deliveries.begun.items()} == dict.fromkeys(
+            "abc", True
+        )
+        for link in links:
+            lib.pn_link_advance(link._pn)
+            pipe.client.send(link, 9, b"then")
+        pipe.turn()
+        found: dict[str, list[bytes]] = {}
+        for event in of_kind(pipe.at_server, Transfers):
+            found.setdefault(event.link.name, []).extend(event.messages)
+        assert found == sent
+
+    def test_its_memory_is_given_back(self) -> None:
+        """Proton keeps what the largest message of each delivery took: of a fleet that had waited gigabytes."""
+        held = _in_use()
+        pipes = [Pipe(server={"max_frame_size": 32_768}) for _ in range(20)]
+        for pipe in pipes:
+            mine, theirs = pipe.sender()
+            pipe.client.send_all(mine, 0, [bytes(250_000)] * 8)
+            pipe.turn(chunk=1 << 18)
+            for event in of_kind(pipe.at_server, Transfers):
+                pipe.server.settle(theirs, event.deliveries)
+            pipe.turn()
+            pipe.forget()
+            pipe.sent.clear()
+        assert _in_use() - held < len(pipes) * (2 * 8 * 64 * 1024 + 200_000)
+
+
+def _in_use() -> int:
+    """Bytes that C has of the allocator."""
+    gc.collect()
+    if not hasattr(LIBRARY, "mallinfo2"):
+        pytest.skip("the C library does not say")
+    said = LIBRARY.mallinfo2()
+    return int(said.uordblks + said.hblkhd)
+
+
+class _Mallinfo(ctypes.Structure):
+    """mallinfo2(3)."""
+
+    _fields_ = [
+        *((name, ctypes.c_size_t) for name in ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks")),
+        *((name, ctypes.c_size_t) for name in ("fsmblks", "uordblks", "fordblks", "keepcost")),
+    ]
+
+
+LIBRARY = ctypes.CDLL(None)
+if hasattr(LIBRARY, "mallinfo2"):
+    LIBRARY.mallinfo2.restype = _Mallinfo
 
 
 class TestOutcomes:
