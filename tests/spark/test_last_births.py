@@ -79,12 +79,12 @@ def named(lake: Lake) -> dict[int, str]:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize("number", range(2))
 def test_names_are_those_by_all_births(
     alone: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     randoms = random.Random(chosen_seed(SEED) + number)
-    messages = [sent(randoms, sequence) for sequence in range(900)]
+    messages = [sent(randoms, sequence) for sequence in range(600)]
     by_all, first = Lake(None, tmp_path / "all", here=True), 0
     answers, are_enough = set[bool](), here.are_enough
 
