@@ -11,6 +11,7 @@ from __future__ import annotations
 import shutil
 import statistics
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -21,8 +22,6 @@ from tests.bench.packages import say
 from tests.bench.result import Result, at_most
 
 if TYPE_CHECKING:
-    import psutil
-
     from spark.driver import Driver
     from spark.jobs.outcome import Job
 
@@ -61,20 +60,16 @@ class Meter:
 
     def cpu_s(self) -> float:
         """Processor time."""
-        total = 0.0
-        for process in self._processes():
+        total = time.process_time()  # of others the kernel tells hundredths, and a pass may take two
+        for process in self._program.children(recursive=True):
             took = process.cpu_times()
-            total += took.user + took.system
-            if process is not self._program:  # of those it has waited for the others say nothing
-                total += took.children_user + took.children_system
+            total += took.user + took.system + took.children_user + took.children_system
         return total
 
     def read_bytes(self) -> int:
         """Bytes that were read, whether of a medium or not."""
-        return sum(process.io_counters().read_chars for process in self._processes())
-
-    def _processes(self) -> Sequence[psutil.Process]:
-        return [self._program, *self._program.children(recursive=True)]
+        processes = (self._program, *self._program.children(recursive=True))
+        return sum(process.io_counters().read_chars for process in processes)
 
 
 class Subject:
