@@ -267,7 +267,7 @@ def _joined(link: Link, messages: list[bytes], first_aborted: bool, begins: byte
     if link in begun and (first_aborted or messages):
         before = begun.pop(link)
         if not first_aborted:
-            messages[0] = bytes(before + messages[0])
+            messages[0] = b"".join((before, messages[0]))
             largest = len(messages[0])
     if begins is not None:
         begun.setdefault(link, bytearray()).extend(begins)

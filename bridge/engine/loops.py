@@ -235,7 +235,7 @@ class InterpretedLoops(Loops):
                 settle(delivery)
                 continue
             message = view[: max(size, 0)] if size < SCRATCH_BYTES else view[:] + receive_large(pn, delivery)
-            message = bytes(before + message) if before else message
+            message = b"".join((before, message)) if before else message
             largest = max(largest, len(message))
             settled = is_settled(delivery)
             if settled is not run_settled:
