@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import subprocess
 import urllib.request
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from proton import Message, Timeout
 from proton.utils import BlockingConnection
 
 from bridge.engine import State
-from cloud.hub.limits import COPIES_WAITING_BYTES_MAX
+from cloud.hub.limits import COPIES_WAITING_BYTES_MAX, FRAME_BYTES_MAX
 from tests.integration.test_transports import has_module
 from tests.support.amqp_sender import AmqpSender
 from tests.support.processes import Waypost, hub, wait_until
@@ -72,6 +73,18 @@ def test_applications_send_to_one_another(running: Waypost) -> None:
     first.create_sender("queue/tasks").send(Message(body="task", durable=True))
     receiver = second.create_receiver("queue/tasks")
     assert receiver.receive(timeout=WAIT_S).body == "task"
+    receiver.accept()
+    first.close()
+    second.close()
+
+
+def test_frames_are_small_however_large_a_message_is(running: Waypost) -> None:
+    first, second = connected(running), connected(running)
+    assert first.conn.transport.remote_max_frame_size == FRAME_BYTES_MAX
+    large = random.Random(0).randbytes(40 * FRAME_BYTES_MAX)
+    first.create_sender("queue/large").send(Message(body=large, durable=True))
+    receiver = second.create_receiver("queue/large")
+    assert body(receiver) == large
     receiver.accept()
     first.close()
     second.close()
