@@ -15,7 +15,7 @@ from cproton import ffi, lib
 
 from bridge import libraries
 from bridge.engine.link import Link
-from bridge.engine.loops import TOLD, Batches, Groups, Loops, Read, Taken, look_for_transfer
+from bridge.engine.loops import TOLD, Batches, Groups, Loops, Read, Taken, Way, look_for_transfer
 from bridge.engine.proton import read_remote_state, write_local_state
 from bridge.engine.states import Detail, State
 from bridge.engine.transport import Transport
@@ -235,18 +235,10 @@ class CompiledLoops(Loops):
                 write_local_state(pn, state, detail)
                 lib.pn_delivery_settle(pn)
 
-    def send(
-        self,
-        link: Link,
-        first_tag: int,
-        messages: Sequence[bytes],
-        *,
-        settled: bool,
-        transport: Transport,
-        output: list[bytes] | None,
-    ) -> None:
+    def send(self, link: Link, first_tag: int, messages: Sequence[bytes], way: Way | None, *, settled: bool) -> None:
         """See `Loops`."""
-        self._send(link._address, first_tag, messages, None if settled else link._sent, transport.address, output)
+        transport, output = (way[0].address, way[1]) if way is not None else (0, None)
+        self._send(link._address, first_tag, messages, None if settled else link._sent, transport, output)
         if not settled:
             link._deliveries.unsettled += len(messages)
 

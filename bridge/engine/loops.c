@@ -537,8 +537,8 @@ static PyObject *send_messages(PyObject *self, PyObject *const *arguments, Py_ss
     pn_link_t *link = at(arguments[0]);
     unsigned long long tag = PyLong_AsUnsignedLongLong(arguments[1]);
     bool settled = arguments[3] == &_Py_NoneStruct;
-    pn_transport_t *transport = PyErr_Occurred() ? NULL : at(arguments[4]);
-    PyObject *messages = link && transport ? PyObject_GetIter(arguments[2]) : NULL, *message;
+    pn_transport_t *transport = PyLong_AsVoidPtr(arguments[4]);
+    PyObject *messages = link && !PyErr_Occurred() ? PyObject_GetIter(arguments[2]) : NULL, *message;
     while (messages && (message = PyIter_Next(messages))) {
         char *bytes;
         Py_ssize_t size;

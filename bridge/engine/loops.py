@@ -56,6 +56,9 @@ class Groups:
             self.dispositions.setdefault(link, []).extend([(tag, _ACCEPTED, True, None) for tag in tags])
 
 
+Way = tuple[Transport, list[bytes]]
+"""Of what we send: what makes frames of it, and where these are put that can leave."""
+
 Taken = tuple[Link, Batches, int, int]
 """A link and what `Loops.receive` gives of it."""
 
@@ -119,18 +122,9 @@ class Loops(ABC):
         """Messages that may be sent on an open link, and whether the peer drains it."""
 
     @abstractmethod
-    def send(
-        self,
-        link: Link,
-        first_tag: int,
-        messages: Sequence[bytes],
-        *,
-        settled: bool,
-        transport: Transport,
-        output: list[bytes] | None,
-    ) -> None:
-        """See `Engine.send_all`; the link is open. What Proton makes of large messages is appended to `output` piece by
-        piece, for the reason of `BEGUN_BYTES`; None: nothing can leave yet."""
+    def send(self, link: Link, first_tag: int, messages: Sequence[bytes], way: Way | None, *, settled: bool) -> None:
+        """See `Engine.send_all`; the link is open. Large messages go their `way` piece by piece, for the reason of
+        `BEGUN_BYTES`; None: nothing can leave yet."""
 
     @abstractmethod
     def settle_sent(self, link: Link, tag: int) -> None:
@@ -276,16 +270,7 @@ class InterpretedLoops(Loops):
                 write_local_state(pn, state, detail)
             done(pn)
 
-    def send(
-        self,
-        link: Link,
-        first_tag: int,
-        messages: Sequence[bytes],
-        *,
-        settled: bool,
-        transport: Transport,
-        output: list[bytes] | None,
-    ) -> None:
+    def send(self, link: Link, first_tag: int, messages: Sequence[bytes], way: Way | None, *, settled: bool) -> None:
         """See `Loops`."""
         pn, sent, tags = link._pn, link._sent, link._tags
         view, tag_bytes = scratch.tag_view, scratch.tag_bytes
@@ -296,9 +281,9 @@ class InterpretedLoops(Loops):
             tag_bytes.size = size
             delivery = make(pn, tag_bytes[0])
             last = 0
-            while output is not None and len(message) - last > BEGUN_BYTES:
+            while way is not None and len(message) - last > BEGUN_BYTES:
                 send(pn, message[last : last + BEGUN_BYTES], BEGUN_BYTES)
-                transport.pull(output)
+                way[0].pull(way[1])
                 last += BEGUN_BYTES
             send(pn, message[last:], len(message) - last)
             if settled:

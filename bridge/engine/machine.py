@@ -386,8 +386,8 @@ class Engine:
         """Send messages under consecutive tags (see `send`)."""
         if link.closed or not messages:
             return
-        output = self._output if self._sasl is None else None
-        self._loops.send(link, first_tag, messages, settled=settled, transport=self._transport, output=output)
+        way = (self._transport, self._output) if self._sasl is None else None
+        self._loops.send(link, first_tag, messages, way, settled=settled)
         link.credit -= len(messages)
 
     def settle_sent(self, link: Link, tag: int) -> None:
