@@ -22,7 +22,7 @@ from spark.connector.jar_set import DELTA, S3
 
 if TYPE_CHECKING:
     from pyspark import SparkConf
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from cloud.place.bucket import Bucket
 
@@ -269,6 +269,16 @@ def fitting(few: bool, chosen: Mapping[str, str]) -> dict[str, str | None]:
 
 def _told(chosen: Mapping[str, str]) -> set[str]:
     return set(chosen.get(_TOLD, "").split(","))
+
+
+def kept(rows: DataFrame, *, at_once: bool = True) -> DataFrame:
+    """These rows, computed once, now or when they are first read. Two executors of a cluster keep each part: what one
+    alone has is lost with it, and whatever reads it fails."""
+    if is_local(rows.sparkSession):
+        return rows.localCheckpoint(at_once)
+    from pyspark import StorageLevel  # noqa: PLC0415 - half a second that `--help` must not pay
+
+    return rows.localCheckpoint(at_once, StorageLevel.MEMORY_AND_DISK_2)
 
 
 def stop(session: SparkSession) -> None:

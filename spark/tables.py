@@ -342,7 +342,7 @@ class Lake:
         if empty and self.few and (found := self._gathered(name, rows)) is not None:
             gathered.write(self.at(name), found, gathered.commit(transaction, made_of))
             return self.session.createDataFrame(found, table.columns) if found.num_rows else self._nothing(name)
-        partials = fitted(rows, name).localCheckpoint()
+        partials = session.kept(fitted(rows, name))
         extents = folding.extents(partials, table)
         with self._told_by_settings(made_of):
             replacement = Replacement(self.session, self.path(name), transaction)
@@ -388,7 +388,7 @@ class Lake:
     def remove(self, name: str, keys: DataFrame, on: Sequence[str], condition: str) -> None:
         """Remove the rows of a table that are equal to a row of `keys` in the columns `on` and fulfil `condition`, SQL
         of `old`. Only files that hold such a row are written anew; done again it changes nothing."""
-        chosen = keys.select(*on).localCheckpoint()
+        chosen = session.kept(keys.select(*on))
         chosen.createOrReplaceTempView(_CHOSEN)
         matched = " AND ".join([f"old.{column} <=> new.{column}" for column in on])
         partitions = [column for column in _schema(name).partition_by if column in on]

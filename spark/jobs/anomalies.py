@@ -61,7 +61,7 @@ def _take_by_spark(batch: Batch) -> None:
     series = batch.lake.rows("detector_states") or min(batch.count // SERIES_ROWS, SERIES_MAX)
     tasks = max(1, series // TASK_SERIES)
     judged = anomalies.judged(batch.rows, batch.lake.read("detector_states"), tasks)
-    judged = batch.aside(judged).localCheckpoint()
+    judged = session.kept(batch.aside(judged))
     found = anomalies.anomalies(judged)
     if not found.isEmpty():
         batch.append("anomalies", found)

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark import gathered, schemas
+from spark import gathered, schemas, session
 from spark.here import completeness as completeness_here
 from spark.here import parts
 from spark.here import ranges as ranges_here
@@ -156,7 +156,7 @@ def _settled_here(lake: Lake, at: Mapping[str, int]) -> _Settled | None:
 
 def _settled_by_spark(lake: Lake, at: Mapping[str, int]) -> _Settled | None:
     known = {name: lake.read(name, at.get(name)) for name in _INPUTS}
-    statements = completeness.with_settled(known["open_statements"], known["landed_ranges"]).localCheckpoint()
+    statements = session.kept(completeness.with_settled(known["open_statements"], known["landed_ranges"]))
     settled = statements.where("settled").drop("settled")
     if settled.isEmpty():
         return None
@@ -196,7 +196,7 @@ def _frames_here(lake: Lake) -> Mapping[str, pa.Table]:
 
 def _frames_by_spark(lake: Lake) -> Mapping[str, DataFrame]:
     # Kept in memory: the three results are parts of it.
-    judged = completeness.judged(*(lake.read(name) for name in _INPUTS)).localCheckpoint(eager=False)
+    judged = session.kept(completeness.judged(*(lake.read(name) for name in _INPUTS)), at_once=False)
     return {
         "gaps": completeness.gaps(judged).coalesce(1),
         "completeness": completeness.completeness(judged).coalesce(1),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark import gathered, registry, schemas
+from spark import gathered, registry, schemas, session
 from spark.decoding.schema import PayloadSchema
 from spark.here import births as births_here
 from spark.here import readings as here
@@ -122,7 +122,7 @@ def _as_rejected(batch: Batch, rows: DataFrame) -> DataFrame:
     whole = there.where(F.col("metric") == "").select(*MESSAGE)
     rows = rows.join(whole, list(MESSAGE), "left_anti").select(*rows.columns)
     value = [*MESSAGE, "metric"]
-    more = readings.rejects(rows).join(there.select(*value), value, "left_anti").localCheckpoint()
+    more = session.kept(readings.rejects(rows).join(there.select(*value), value, "left_anti"))
     if not more.isEmpty():
         marker = batch.markers["reject"]
         again = replace(marker, application=f"{marker.application}/again", begin=None)

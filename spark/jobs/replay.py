@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark import delta_log, gathered, registry, remove_here, schemas
+from spark import delta_log, gathered, registry, remove_here, schemas, session
 from spark.conflict import Overtaken
 from spark.decoding import reasons
 from spark.delta_log import File
@@ -168,12 +168,12 @@ class _Again(NamedTuple):
 def _again_by_spark(lake: Lake, chosen: Chosen, version: int, damage: Damage) -> _Again:
     """Of rejects at this version."""
     candidates = lake.read("reject", version).where(chosen.condition())
-    keys = candidates.select(*MESSAGE, "ingest_date").distinct().localCheckpoint()
+    keys = session.kept(candidates.select(*MESSAGE, "ingest_date").distinct())
     dates = [row["ingest_date"] for row in keys.select("ingest_date").distinct().collect()]
     for files in damage.attempts(_landed_on(lake, dates)):
         with damage.noticed(files):
             messages = lake.rows_of("telemetry", files)
-            rows = decoded(lake, messages.join(keys, [*MESSAGE, "ingest_date"], "left_semi")).localCheckpoint()
+            rows = session.kept(decoded(lake, messages.join(keys, [*MESSAGE, "ingest_date"], "left_semi")))
     good = rows.where(F.col("reason").isNull()).withColumn("replay", F.lit(version))
     of_values = rows.where(F.col("metric") != "").join(good.select(*MESSAGE).distinct(), list(MESSAGE), "left_semi")
     return _Again(keys.count(), readings.rejects(of_values), readings.readings(good))

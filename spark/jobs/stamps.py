@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from spark import delta_log
+from spark import delta_log, session
 from spark.here import clocks as here
 from spark.jobs.damage import Damage
 from spark.jobs.following import Batch
@@ -81,7 +81,7 @@ def _offsets(lake: Lake) -> DataFrame | None:
     damage = Damage(lake, _OFFSETS, NAME)
     for files in damage.attempts(_whole(lake)):
         with damage.noticed(files):
-            offsets = lake.rows_of(_OFFSETS, files).localCheckpoint()
+            offsets = session.kept(lake.rows_of(_OFFSETS, files))
     lake.notes += damage.notes
     return offsets
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import subprocess
 import sys
 import tarfile
@@ -11,7 +13,7 @@ import venv
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy
 import pytest
@@ -138,6 +140,65 @@ def test_the_readmes_lines_by_its_address_and_by_spark_submit(store: ObjectStore
     assert "CoarseGrainedExecutorBackend" in everywhere
     assert KEYS["AWS_SECRET_ACCESS_KEY"] not in everywhere
     assert SECRET not in everywhere
+
+
+_KEEPS: Final = """
+import sys, time
+from spark import session
+master, python = sys.argv[1:]
+settings = {"spark.driver.host": "127.0.0.1", "spark.executor.memory": "512m", "spark.pyspark.python": python}
+started = session.start("keeps", session.Options(master, settings=settings))
+until = time.monotonic() + 120
+while started.sparkContext._jsc.sc().getExecutorMemoryStatus().size() < 3:  # the driver's own is one
+    assert time.monotonic() < until, "no two executors have come"
+    time.sleep(0.1)
+kept = session.kept(started.range(0, 1000, 1, 8))
+print("kept", flush=True)
+sys.stdin.readline()
+print(kept.count(), flush=True)
+session.stop(started)
+"""
+
+
+def executors(cluster: Path) -> list[int]:
+    """The processes of a cluster's executors, each worker's in its own folder."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (path / "cmdline").read_bytes()
+            where = (path / "cwd").readlink()
+        except OSError:
+            continue
+        if b"CoarseGrainedExecutorBackend" in command and where.is_relative_to(cluster):
+            found.append(int(path.name))
+    return found
+
+
+@pytest.mark.timeout(RUN_S)
+def test_what_was_kept_outlives_an_executor(tmp_path: Path) -> None:
+    """A pass over a cluster whose machine went away ended with 1: each job that had kept rows there."""
+    with StandaloneCluster(tmp_path / "cluster") as cluster:
+        environment = {
+            "SPARK_CONF_DIR": str(cluster.configuration),
+            "JAVA_HOME": str(java.find().home),
+            "PATH": "/usr/bin:/bin",
+            "PYTHONPATH": str(ROOT),
+            "HOME": str(tmp_path),
+        }
+        command = [sys.executable, "-c", _KEEPS, cluster.master, sys.executable]
+        with subprocess.Popen(
+            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as driver:
+            assert driver.stdin is not None
+            assert driver.stdout is not None
+            assert driver.stdout.readline() == "kept\n"
+            lost, *others = executors(tmp_path / "cluster")
+            assert others
+            os.kill(lost, signal.SIGKILL)
+            driver.stdin.write("\n")
+            driver.stdin.flush()
+            assert driver.stdout.readline() == "1000\n"
+        assert driver.returncode == 0
 
 
 @pytest.mark.timeout(RUN_S)
