@@ -6,9 +6,10 @@ import ast
 import os
 import re
 import subprocess
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import click
@@ -117,6 +118,17 @@ class TestAnalytics:
         assert (settings["spark.authenticate"], settings["spark.network.crypto.enabled"]) == ("true", "true")
         assert "AWS_SECRET" not in str(settings)
 
+    def test_driver_and_executors_prove_themselves_by_a_secret_that_no_pod_shows(
+        self, specification: dict[str, Any]
+    ) -> None:
+        """Else Spark makes one and writes it into each executor's pod, as a variable's value."""
+        file = Path(specification["sparkConf"]["spark.authenticate.secret.file"])
+        for part in ("driver", "executor"):
+            [secret] = specification[part]["secrets"]
+            assert (secret["path"], secret["secretType"]) == (str(file.parent), "Generic")
+            told = (building.ANALYTICS / "spark-application.yaml").read_text()
+            assert f"kubectl create secret generic {secret['name']} --from-file={file.name}=/dev/stdin" in told
+
     @pytest.mark.parametrize(
         ("arguments", "started"),
         [
@@ -127,7 +139,7 @@ class TestAnalytics:
             ),
             (
                 ["executor"],
-                "bin/java -Da=b c -Dten=10 -Xms1g -Xmx1g -cp HERE/conf:HERE/jars/* "
+                "bin/java -Da=b c -Dten=10 -Xms1g -Xmx1g -Dspark.master=k8s:// -cp HERE/conf:HERE/jars/* "
                 "org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend --driver-url spark://d "
                 "--executor-id 1 --cores 2 --app-id app --hostname 10.0.0.2 --resourceProfileId 0 --podName pod-1",
             ),
@@ -135,6 +147,11 @@ class TestAnalytics:
         ],
     )
     def test_what_is_started(self, tmp_path: Path, arguments: list[str], started: str) -> None:
+        assert self.started(tmp_path, arguments) == started
+
+    @staticmethod
+    def started(tmp_path: Path, arguments: list[str], told: Mapping[str, str] = MappingProxyType({})) -> str:
+        """What the entrypoint starts with these arguments, where HERE has Spark, Java and `waypost`."""
         folder = tmp_path / "bin"
         folder.mkdir()
         for name in ("java", "spark-submit", "waypost"):
@@ -145,7 +162,7 @@ class TestAnalytics:
         given |= {"SPARK_APPLICATION_ID": "app", "SPARK_RESOURCE_PROFILE_ID": "0"}
         executor = {"ID": "1", "CORES": "2", "MEMORY": "1g", "POD_IP": "10.0.0.2", "POD_NAME": "pod-1"}
         given |= {f"SPARK_EXECUTOR_{name}": value for name, value in executor.items()}
-        given |= {"SPARK_JAVA_OPT_10": "-Dten=10", "SPARK_JAVA_OPT_2": "-Da=b c"}
+        given |= {"SPARK_JAVA_OPT_10": "-Dten=10", "SPARK_JAVA_OPT_2": "-Da=b c", **told}
         command = [str(building.ANALYTICS / "entrypoint"), *arguments]
         done = subprocess.run(command, env=given, capture_output=True, text=True, check=True)
-        assert done.stdout.strip().replace(str(tmp_path), "HERE") == started
+        return done.stdout.strip().replace(str(tmp_path), "HERE")
