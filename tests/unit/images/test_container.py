@@ -149,6 +149,10 @@ class TestAnalytics:
     def test_what_is_started(self, tmp_path: Path, arguments: list[str], started: str) -> None:
         assert self.started(tmp_path, arguments) == started
 
+    def test_an_executor_reads_hadoops_settings_and_has_the_jars_it_is_told_to(self, tmp_path: Path) -> None:
+        told = {"SPARK_CLASSPATH": "/more/*", "HADOOP_CONF_DIR": "/opt/hadoop/conf"}
+        assert " -cp HERE/conf:/opt/hadoop/conf:/more/*:HERE/jars/* " in self.started(tmp_path, ["executor"], told)
+
     @staticmethod
     def started(tmp_path: Path, arguments: list[str], told: Mapping[str, str] = MappingProxyType({})) -> str:
         """What the entrypoint starts with these arguments, where HERE has Spark, Java and `waypost`."""
