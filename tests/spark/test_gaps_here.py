@@ -302,6 +302,7 @@ def without_a_session(monkeypatch: pytest.MonkeyPatch, at: Path) -> Lake:
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_lake_goes_from_one_machine_to_a_cluster_and_back(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
