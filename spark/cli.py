@@ -127,7 +127,7 @@ def verify(lake: Place, names: tuple[str, ...]) -> None:
 
 @analytics.command()
 @commands.lake_option
-@interruption.interruptible("the tables are consistent, and the next run continues")
+@interruption.interruptible(interruption.CONTINUES)
 def maintain(lake: Place) -> None:
     """Compact small files, delete unused files and shorten logs. Needs no JVM.
 
@@ -218,7 +218,7 @@ def _pass(lake: Place, jobs: list[Job], how: _Passes) -> None:
     except KeyboardInterrupt:
         if how.follow:
             interruption.leave(0)
-        click.echo("interrupted: the tables are consistent, and the next run continues", err=True)
+        click.echo(f"interrupted: {interruption.CONTINUES}", err=True)
         interruption.leave(FAILED)
     except (turn.PassRunning, session.NotStarted) as error:
         click.echo(f"error: {error}", err=True)

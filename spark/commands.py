@@ -17,7 +17,7 @@ import click
 from cloud.place.folder import Folder
 from cloud.place.option import PlaceOption
 from cloud.place.place import Place
-from spark.interruption import interruptible
+from spark.interruption import CONTINUES, interruptible
 
 FAILED, USAGE, INTEGRITY = 1, 2, 4
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -232,7 +232,7 @@ def remove(lake: Place, pattern: str, tenant: str | None) -> None:
 @click.option("--address", metavar="PATTERN", help="Only addresses that match this pattern (`+`, `#`).")
 @click.option("--master", metavar="URL", help="Spark master [default: WAYPOST_SPARK_MASTER, else this machine].")
 @click.option("--json", "as_json", is_flag=True, help="Print the counts as JSON.")
-@interruptible("the tables are consistent, and the next run continues")
+@interruptible(CONTINUES)
 def replay(lake: Place, reason: str | None, address: str | None, master: str | None, as_json: bool) -> None:
     """Read rejected messages again; those that are readable now move from reject to readings, each once.
 

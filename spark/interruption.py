@@ -12,12 +12,14 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from types import FrameType
-from typing import NoReturn, ParamSpec
+from typing import Final, NoReturn, ParamSpec
 
 import click
 
 FAILED = 1
 """The exit code of what was interrupted: it has not done what was asked for."""
+CONTINUES: Final = "the tables are consistent, and the next run continues"
+"""What is said of an interrupted command that writes."""
 Parameters = ParamSpec("Parameters")
 
 

@@ -9,7 +9,7 @@ from bridge.amqp_values import Symbols
 from bridge.engine.terminus import Terminus
 
 
-class DeliveryCount:
+class Deliveries:
     """Of all links of a connection."""
 
     __slots__ = ("begun", "unsettled")
@@ -69,7 +69,7 @@ class Link:
         *,
         is_sender: bool,
         ours: bool,
-        deliveries: DeliveryCount | None = None,
+        deliveries: Deliveries | None = None,
     ) -> None:
         """`deliveries`: of the connection; None counts them for this link alone."""
         self.name = name
@@ -110,7 +110,7 @@ class Link:
         self._ours = ours
         self._message_bytes_max = 0
         self._cost_bytes = 0
-        self._deliveries = DeliveryCount() if deliveries is None else deliveries
+        self._deliveries = Deliveries() if deliveries is None else deliveries
         self._delivery_next = 0
         self._unsettled: dict[int, Any] = {}
         self._sent: dict[int, Any] = {}

@@ -14,7 +14,7 @@ from bridge.engine.events import Attached, Detached, Event, SessionEnded
 from bridge.engine.link import (
     CAPABILITIES_DESIRED,
     CAPABILITIES_OFFERED,
-    DeliveryCount,
+    Deliveries,
     Link,
     link_properties,
     symbols,
@@ -64,7 +64,7 @@ class Links:
         self.over = False
         """The connection is over: nothing is attached any more."""
         self._connection = connection
-        self.deliveries = DeliveryCount()
+        self.deliveries = Deliveries()
         """Under way on all links."""
         self._links_max = links_max
         self._link_bytes = 0

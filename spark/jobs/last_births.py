@@ -42,7 +42,7 @@ def known_to_spark(lake: Lake, messages: DataFrame) -> DataFrame:
     """The births that Sparkplug's data among these messages goes by, and perhaps others."""
     found = _last(lake)
     if found is not None:
-        last_births = lake.read(LAST_BIRTHS, found.version)
+        last_births = lake.read(LAST_BIRTHS, found.there.version)
         if births.are_enough(last_births, messages):
             since = lake.rows_of(BIRTHS, found.since)
             return last_births.unionByName(since.select(*last_births.columns))
@@ -63,10 +63,6 @@ class _Last(NamedTuple):
 
     there: State
     since: Sequence[File]
-
-    @property
-    def version(self) -> int:
-        return self.there.version
 
 
 def _last(lake: Lake) -> _Last | None:
