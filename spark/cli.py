@@ -385,7 +385,7 @@ class _Display:
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     help="What was expected and seen of a run, drawn at the top: title, verdict, facts, notes, events.",
 )
-@interruption.interruptible("no page was written")
+@interruption.interruptible("not all pages were written")
 def report(lake: Place, out: str | None, gateway: str | None, as_json: bool, facts: Path | None) -> None:
     """Draw the derived tables as one HTML page that needs no network.
 

@@ -126,7 +126,7 @@ def test_a_pass_ends_with_all_its_processes(
         (("maintain",), WORDS),
         (("verify",), "interrupted: not all was checked, and nothing was changed\n"),
         (("replay",), WORDS),
-        (("report", "--json"), "interrupted: no page was written\n"),
+        (("report", "--json"), "interrupted: not all pages were written\n"),
     ],
 )
 def test_other_commands_end_as_soon(tmp_path: Path, arguments: Sequence[str], words: str) -> None:
