@@ -31,6 +31,7 @@ from tests.support.frames import (
     terminus,
 )
 from tests.support.machines import take_all
+from tests.unit.amqp.test_much_at_once import attached
 from tests.unit.amqp.wire import NOW, Pipe, message, of_kind
 
 
@@ -234,14 +235,7 @@ class TestLarge:
 
     def test_several_links_have_one_each(self) -> None:
         pipe = Pipe(server={"max_frame_size": 4096})
-        links = [pipe.client.attach_sender(name, "queue/a") for name in "abc"]
-        pipe.turn()
-        theirs = [event.link for event in of_kind(pipe.at_server, Attached)]
-        for link in theirs:
-            pipe.server.accept(link)
-            pipe.server.grant(link, 10)
-        pipe.turn()
-        pipe.forget()
+        links, theirs = zip(*attached(pipe, 3), strict=True)
         sent = {link.name: [bytes([65 + i]) * 70_000, b"then"] for i, link in enumerate(links)}
         for i in range(0, 70_000, 7_000):  # by turns, as a peer may
             for link in links:
@@ -251,7 +245,7 @@ class TestLarge:
                 lib.pn_link_send(link._pn, part, len(part))
             pipe.turn()
         assert {link.name: len(begun) > 50_000 for link, begun in theirs[0]._deliveries.begun.items()} == dict.fromkeys(
-            "abc", True
+            sent, True
         )
         for link in links:
             lib.pn_link_advance(link._pn)

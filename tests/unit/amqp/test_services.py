@@ -49,7 +49,7 @@ def selecting(text: Any) -> dict[str, Any]:
     return {"selector": Described(Symbol("apache.org:selector-filter:string"), text)}
 
 
-class TestDeliveries:
+class TestDeliveryCount:
     def test_counts_failures_in_the_header(self) -> None:
         client = Site().client()
         send(client, "queue/a", section(s.HEADER, [True]) + message("m"))
