@@ -13,7 +13,7 @@ import signal
 import sys
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 import msgspec
@@ -41,6 +41,13 @@ log = logging.getLogger(__name__)
 
 FILES_BESIDE_CONNECTIONS = 100 + HTTP_STRANGERS_MAX + HTTPS_STRANGERS_MAX + HTTP_USERS_MAX + HTTP_POLLS_MAX
 """Those over HTTP; store, logs, listeners, uplinks: a few dozen."""
+
+_SEVERITIES: Final = {
+    "error": ("problem", "bold red"),
+    "warning": ("warning", "bold yellow"),
+    "notice": ("notice", "bold cyan"),
+}
+"""Title and style of a problem by its severity."""
 
 
 @click.group()
@@ -331,9 +338,9 @@ def _print_status(document: dict[str, Any]) -> None:
         table.add_row(styled(name, "bold"), styled(value))
     out = Console()
     for problem in document.get("problems", ()):
-        error = problem.get("severity") == "error"
+        title, style = _SEVERITIES[problem["severity"]]
         out.print(
-            styled("problem" if error else "warning", "bold red" if error else "bold yellow"),
+            styled(title, style),
             styled(f"{problem['name']}: {problem['what']}"),
         )
         out.print(styled(f"        since {problem['since']}; {problem['next_step']}"))

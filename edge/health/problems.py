@@ -1,8 +1,8 @@
-"""Problems: what is wrong now, since when, and what to do. One list for everything that tells how a process is.
+"""Problems of a process: what is wrong now, since when, and the next step.
 
 An *error* keeps clients or peers from being served as promised: `/healthz` fails while there is one. A *warning* will
-become one, or costs something meanwhile. What was configured so (a filter that gives its old messages up, a gateway
-that is offline) is neither.
+become an error, or already costs something. A *notice* is a state that people should know of and that loses nothing
+(the uplink is down, messages reach no subscriber): it is shown, and changes no answer of `/healthz`.
 """
 
 from __future__ import annotations
@@ -19,18 +19,29 @@ import msgspec
 log = logging.getLogger(__name__)
 
 PROBLEMS_MAX: Final = 100
-"""Shown at a time: who reads on after so many does not lack another one."""
+"""Problems shown at a time: a longer list helps no reader."""
 
 
 class Severity(enum.Enum):
-    """See the module."""
+    """Seriousness of a problem, the worst first (see the module)."""
 
     ERROR = "error"
     WARNING = "warning"
+    NOTICE = "notice"
+
+    @property
+    def rank(self) -> int:
+        """Position among the severities: 0 is the worst."""
+        return _RANKS[self]
+
+
+_RANKS: Final = {severity: rank for rank, severity in enumerate(Severity)}
+_LEVELS: Final = {Severity.ERROR: logging.ERROR, Severity.WARNING: logging.WARNING, Severity.NOTICE: logging.INFO}
+"""Log level of a new problem."""
 
 
 class Found(NamedTuple):
-    """A problem as it is seen now; `what` has no figures that change while it lasts."""
+    """Problem as a source sees it now. `what` has no figures that change while the problem lasts."""
 
     name: str
     what: str
@@ -39,7 +50,7 @@ class Found(NamedTuple):
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """A problem, and when it was first seen."""
+    """Problem with the time at which it was first seen."""
 
     name: str
     what: str
@@ -50,35 +61,35 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 def serving(problems: Iterable[Problem]) -> bool:
-    """True when none of them is an error."""
+    """Return True when none of the problems is an error."""
     return all(problem.severity is not Severity.ERROR for problem in problems)
 
 
 class ProblemList:
-    """Remembers since when each problem is there."""
+    """Track since when each problem has existed."""
 
     def __init__(self, utc_s: Callable[[], float] = time.time) -> None:
         self._utc_s = utc_s
         self._since: dict[tuple[str, str], str] = {}
 
     def update(self, found: Iterable[Found]) -> list[Problem]:
-        """The list as it is now, errors first, then oldest first; what is not found any more is over."""
+        """Return the current list: the most serious first, then the oldest first. A problem that is not in `found` has
+        ended."""
         now = datetime.datetime.fromtimestamp(self._utc_s(), datetime.UTC).isoformat(timespec="seconds")
-        shown = sorted(set(found), key=lambda one: one.severity is not Severity.ERROR)[:PROBLEMS_MAX]
+        shown = sorted(set(found), key=lambda one: one.severity.rank)[:PROBLEMS_MAX]
         problems = [
             Problem(one.name, one.what, self._since.get((one.name, one.what), now), one.next_step, one.severity)
             for one in shown
         ]
-        self._tell(problems)
+        self._log_changes(problems)
         self._since = {(one.name, one.what): one.since for one in problems}
-        return sorted(problems, key=lambda one: (one.severity is not Severity.ERROR, one.since))
+        return sorted(problems, key=lambda one: (one.severity.rank, one.since))
 
-    def _tell(self, problems: Sequence[Problem]) -> None:
-        """What is new or over is also a line in the log."""
+    def _log_changes(self, problems: Sequence[Problem]) -> None:
+        """Log each problem that began or ended since the last call."""
         for problem in problems:
             if (problem.name, problem.what) not in self._since:
-                level = logging.ERROR if problem.severity is Severity.ERROR else logging.WARNING
-                log.log(level, "%s: %s; %s", problem.name, problem.what, problem.next_step)
+                log.log(_LEVELS[problem.severity], "%s: %s; %s", problem.name, problem.what, problem.next_step)
         for name, what in self._since.keys() - {(problem.name, problem.what) for problem in problems}:
             log.info("%s: over: %s", name, what)
 

@@ -222,7 +222,7 @@ def _problems(status: Status) -> Iterable[Metric]:
     counted = GaugeMetricFamily(
         "waypost_problems", "Problems by severity; errors make /healthz answer 503.", labels=["severity"]
     )
-    for severity in ("error", "warning"):
+    for severity in ("error", "warning", "notice"):
         counted.add_metric([severity], sum(problem["severity"] == severity for problem in problems))
     yield counted
     about = "Unix time at which a problem began."

@@ -155,7 +155,7 @@ class ProblemStatus(TypedDict):
     what: str
     since: str
     next_step: str
-    severity: Literal["error", "warning"]
+    severity: Literal["error", "warning", "notice"]
 
 
 class LoopStatus(TypedDict):

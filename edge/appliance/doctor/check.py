@@ -46,6 +46,11 @@ def ok(name: str, seen: str) -> Result:
     return Result(name, Level.OK, seen)
 
 
+def note(name: str, seen: str, next_step: str) -> Result:
+    """Return a result that needs no action, with what can be done about it."""
+    return Result(name, Level.OK, f"{seen}; {next_step}")
+
+
 def warn(name: str, seen: str, next_step: str) -> Result:
     """It works, and something should be done."""
     return Result(name, Level.WARN, seen, next_step)

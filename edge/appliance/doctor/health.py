@@ -1,15 +1,23 @@
-"""What a running gateway itself says is wrong: commits that fail, logs it cannot read, no room, files that are gone."""
+"""Check of the problems that a running gateway reports: failing commits, unreadable logs, no room, missing files."""
 
 from __future__ import annotations
 
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final
 
 import msgspec
 
-from edge.appliance.doctor.check import Result, Surroundings, fail, ok, warn
+from edge.appliance.doctor.check import Result, Surroundings, fail, note, ok, warn
 from edge.health.problems import Problem, Severity
+
+_RESULTS: Final[Mapping[Severity, Callable[[str, str, str], Result]]] = {
+    Severity.ERROR: fail,
+    Severity.WARNING: warn,
+    Severity.NOTICE: note,
+}
+"""Result of a check by the severity of the problem that it reports."""
 
 
 class _Health(msgspec.Struct):
@@ -32,8 +40,7 @@ def health(around: Surroundings) -> Iterator[Result]:
         return
     for problem in problems:
         seen = f"{problem.name}: {problem.what} (since {problem.since})"
-        said = fail if problem.severity is Severity.ERROR else warn
-        yield said("health", seen, problem.next_step)
+        yield _RESULTS[problem.severity]("health", seen, problem.next_step)
     if not problems:
         yield ok("health", "the gateway reports no problem")
 

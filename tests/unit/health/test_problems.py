@@ -45,13 +45,20 @@ def test_since_is_when_it_was_first_seen_and_again_after_it_was_over() -> None:
     assert problems.update([first])[0].since == "2026-05-28T20:27:40+00:00"
 
 
-def test_errors_come_first_and_only_they_keep_it_from_serving() -> None:
+def test_problems_are_listed_by_severity_and_only_errors_stop_serving() -> None:
+    notice = Found("n", "o", "p", Severity.NOTICE)
     warning, error = Found("a", "b", "c", Severity.WARNING), Found("d", "e", "f")
     listed = ProblemList()
-    assert serving(listed.update([warning]))
-    both = listed.update([warning, error])
-    assert [one.name for one in both] == ["d", "a"]
-    assert not serving(both)
+    assert serving(listed.update([notice, warning]))
+    everything = listed.update([notice, warning, error])
+    assert [one.name for one in everything] == ["d", "a", "n"]
+    assert not serving(everything)
+
+
+def test_a_notice_is_logged_as_information(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", "edge.health"):
+        ProblemList().update([Found("uplink", "the hub is away", "nothing is lost", Severity.NOTICE)])
+    assert [record.levelname for record in caplog.records] == ["INFO"]
 
 
 def test_what_is_new_or_over_is_a_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
