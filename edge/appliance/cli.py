@@ -42,6 +42,9 @@ log = logging.getLogger(__name__)
 FILES_BESIDE_CONNECTIONS = 100 + HTTP_STRANGERS_MAX + HTTPS_STRANGERS_MAX + HTTP_USERS_MAX + HTTP_POLLS_MAX
 """Those over HTTP; store, logs, listeners, uplinks: a few dozen."""
 
+_COUNTED: Final = {"unrouted": "to no subscriber"}
+"""Names of message counters for people, where they differ from the key of the status."""
+
 _SEVERITIES: Final = {
     "error": ("problem", "bold red"),
     "warning": ("warning", "bold yellow"),
@@ -314,7 +317,7 @@ def _print_status(document: dict[str, Any]) -> None:
         + (", development mode: no credentials" if document.get("dev") else ""),
         "up": f"{document['uptime_s']:.0f} s",
         "clients": ", ".join(f"{count} {name}" for name, count in clients.items()),
-        "messages": ", ".join(f"{count:,} {name}" for name, count in messages.items()),
+        "messages": ", ".join(f"{count:,} {_COUNTED.get(name, name)}" for name, count in messages.items()),
         "store": f"{store['messages']:,} messages, {store['file_bytes'] / 1e6:,.1f} MB on disk"
         + (f", {memory / 1e3:,.1f} kB of messages in memory only" if memory else ""),
         "written": written_line(wear),

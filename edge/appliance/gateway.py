@@ -157,6 +157,7 @@ class Gateway:
             uplinks=self.uplinks,
             clock=self.clock_good,
             data=self._data,
+            development=self._development,
             configuration=lambda: self.configuration,
             tokens=lambda: self._issuer.overdue if self._issuer is not None else None,
             users=lambda: self.users.trouble,
@@ -299,6 +300,8 @@ class Gateway:
             },
             "messages": {
                 "received": router.figures.received,
+                "stored": router.figures.stored,
+                "unrouted": router.figures.unrouted,
                 "acknowledged": router.figures.acknowledged,
                 "refused": router.figures.refused,
             },

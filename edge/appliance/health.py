@@ -15,7 +15,14 @@ import msgspec
 
 from edge.appliance.clock import ClockQuality
 from edge.appliance.first_boot.journal import State, state_of
-from edge.appliance.problems import memory_problems, name_problems, room_problems, store_problems, token_problem
+from edge.appliance.problems import (
+    memory_problems,
+    name_problems,
+    room_problems,
+    store_problems,
+    token_problem,
+    unrouted_problem,
+)
 from edge.appliance.program import as_called
 from edge.broker.configuration import BrokerConfiguration, ConnectorType
 from edge.broker.delivery import LogSubscription
@@ -54,6 +61,7 @@ class GatewayHealth:
         uplinks: Uplinks,
         clock: ClockQuality,
         data: Path,
+        development: bool,
         configuration: Callable[[], BrokerConfiguration],
         tokens: Callable[[], str | None],
         users: Callable[[], str | None],
@@ -61,7 +69,8 @@ class GatewayHealth:
         revocations: Callable[[], str | None] = lambda: None,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`configuration` is the one in force; `tokens`: why bearer tokens cannot be checked, `users`: why changes of
+        """`development`: its configuration comes from options, and applied resources are not in force. `configuration`
+        is the one in force; `tokens`: why bearer tokens cannot be checked, `users`: why changes of
         users cannot be followed; None: they can; `renewal`: why the hub does not renew the gateway's certificate;
         `revocations`: why what the hub has revoked is not known anew."""
         self.lag = LoopLag()
@@ -70,6 +79,7 @@ class GatewayHealth:
         self._uplinks = uplinks
         self._clock = clock
         self._data = data
+        self._development = development
         self._configuration = configuration
         self._tokens = tokens
         self._users = users
@@ -89,7 +99,8 @@ class GatewayHealth:
         self._health = Health(
             (
                 self.store, self.room, self.names, self.memory, self.logs, self.housekeeping, self.credentials,
-                self.hubs, self.losses, self.certificates, self.machine, self.lag.problems, log_problems, self.files,
+                self.hubs, self.losses, self.unrouted, self.certificates, self.machine, self.lag.problems, log_problems,
+                self.files,
             )
         )  # fmt: skip
 
@@ -189,6 +200,14 @@ class GatewayHealth:
         if "connections" in lately:
             what = "connections were refused within the last minute: the maximum number is open"
             yield Found("connections", what, "see who connects; or raise limits.connections of the Gateway")
+
+    def unrouted(self) -> Iterator[Found]:
+        """Yield the notice of topics that messages reach and no subscriber does."""
+        router = self._broker.router
+        addresses = sorted(one.address for one in router.unrouted if router.is_unrouted(one.address))
+        if addresses:
+            applied = f"waypost bridge forward {{}} --data {word(self._data)}"
+            yield unrouted_problem(addresses, "waypost edge run with --forward {}" if self._development else applied)
 
     def certificates(self) -> Iterator[Found]:
         trouble = self._broker.listeners.certificate_trouble

@@ -1,4 +1,4 @@
-"""What is wrong with a running gateway: one list for `/healthz`, console, `edge status`, metrics and doctor.
+"""Problems of a running gateway: one list for `/healthz`, console, `edge status`, metrics and doctor.
 
 A problem is what keeps clients from being served: commits that fail, logs that cannot be read, tokens that cannot be
 checked, and no room, so that publishes are refused. An address that gives up its old messages is none: it was told to.
@@ -14,6 +14,10 @@ from edge.broker.model.address_policy import WhenFull
 from edge.broker.retention.names import NamesOf
 from edge.broker.retention.quotas import Room
 from edge.health.problems import Found, Severity
+from edge.output.text import line, word
+
+ADDRESSES_NAMED_MAX: Final = 3
+"""Addresses that a notice names: more do not fit on a line of a terminal."""
 
 _BACKLOG_STEP: Final = "find the consumer that does not take its backlog (waypost store info), or raise"
 
@@ -29,6 +33,17 @@ def token_problem(overdue: str) -> Found:
     """The token issuer's keys are not known, or too old."""
     step = "check network, clock and authenticationService.oidc.issuer; passwords and certificates still work"
     return Found("token issuer", overdue, step)
+
+
+def unrouted_problem(addresses: Sequence[str], forward: str) -> Found:
+    """Return the notice for topics without a subscriber. `forward`: the command that forwards a filter, with ``{}`` in
+    place of the filter."""
+    names = ", ".join(line(address) for address in addresses[:ADDRESSES_NAMED_MAX])
+    more = len(addresses) - ADDRESSES_NAMED_MAX
+    what = f"messages reach no subscriber, and are not stored: {names}" + (f" and {more} more" if more > 0 else "")
+    level, slash, _ = addresses[0].partition("/")
+    step = f"subscribe to them, or forward them to the hub: {forward.format(word(f'{level}/#' if slash else level))}"
+    return Found("no subscriber", what, step, Severity.NOTICE)
 
 
 def name_problems(names: Iterable[NamesOf], lately: frozenset[str]) -> Iterator[Found]:

@@ -22,6 +22,14 @@ NAMES_NOTED_MAX: Final = 65_536
 """Names of which it is noted, in 64 KiB, that they came once: twice as many as are remembered, so that those of a fleet
 that come in turn all come again before it begins anew."""
 
+UNROUTED_ADDRESSES_MAX: Final = 64
+"""Topics without a subscriber that are noted by name: 20 KiB, and more than a person reads. Beyond it the one that was
+published to longest ago is forgotten; the counter has all messages."""
+
+UNROUTED_S: Final = 600.0
+"""Seconds after its last message for which a topic without a subscriber is reported: a device that sends every five
+minutes is reported without a break."""
+
 UNAUTHENTICATED_SHARE: Final = 4
 """What connections may hold together whose peer has not said who it is, as a part of `Limits.memory_bytes_max`: 64 MiB
 are 16 000 devices over MQTT, or 1 800 over AMQP, that return at once after a power cut. Beyond it the oldest

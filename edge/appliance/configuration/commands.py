@@ -120,7 +120,7 @@ def apply(data: Path, names: Sequence[str], as_json: bool, local: bool, dry_run:
             version, changes = repository.apply(resources, keep=local)
         applied = {(one.kind, one.name): one for one in (*repository.load().resources, *resources)}
     notes = [*notices(resources), *exposure(list(applied.values())), *_restarts(data, before, list(applied.values()))]
-    _print_changes(changes, version, as_json, " (dry run)" if dry_run else "", notes)
+    print_changes(changes, version, as_json, " (dry run)" if dry_run else "", notes)
 
 
 @click.command()
@@ -211,7 +211,7 @@ def delete(data: Path, names: Sequence[str], as_json: bool, kind: Kind | None, r
                 raise _absent(*key, [name for of_kind, name in own if of_kind == key[0]])
         version, changes = repository.delete(keys)
         left = repository.load().resources
-    _print_changes(changes, version, as_json, "", _restarts(data, before, left))
+    print_changes(changes, version, as_json, "", _restarts(data, before, left))
 
 
 @click.command()
@@ -268,7 +268,10 @@ def _absent(kind: str, name: str, others: Sequence[str]) -> CommandError:
     return CommandError(f'there is no {kind} "{name}"{suggestion(name, sorted(others)[:10])}')
 
 
-def _print_changes(changes: Sequence[Change], version: int, as_json: bool, suffix: str, notes: Sequence[str]) -> None:
+def print_changes(
+    changes: Sequence[Change], version: int, as_json: bool, suffix: str = "", notes: Sequence[str] = ()
+) -> None:
+    """Print what was changed, and the version of the configuration that it made."""
     if as_json:
         listed = [_change_data(change, documents=False) for change in changes]
         say_json({"version": version, "changes": listed, "notes": list(notes)})

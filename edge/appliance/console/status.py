@@ -19,10 +19,17 @@ class Clients(TypedDict, total=False):
 
 
 class Messages(TypedDict, total=False):
-    """Counters since the process started; of `acknowledged` their senders were told that they are safe, of `refused`
-    that they are not. MQTT with QoS 0 and AMQP settled by its sender are told nothing."""
+    """Counters of messages since the process started.
+
+    `stored`        put on disk by a commit
+    `unrouted`      to topics without a subscriber: neither stored nor delivered
+    `acknowledged`  answered with success; MQTT with QoS 0 and AMQP settled by its sender get no answer
+    `refused`       answered with an error
+    """
 
     received: int
+    stored: int
+    unrouted: int
     acknowledged: int
     refused: int
     delivered: int

@@ -12,7 +12,7 @@ import click
 import msgspec
 
 from edge.appliance.commands import BRIDGE_PROVE
-from edge.appliance.configuration.commands import existing_data_option, files_option, json_option
+from edge.appliance.configuration.commands import existing_data_option, files_option, json_option, print_changes
 from edge.appliance.crossing.documents import PROBE_S, BridgeStatus, ProbeResult
 from edge.appliance.errors import CommandError, Exit
 from edge.appliance.loading import load
@@ -163,6 +163,25 @@ def test(connectors: tuple[str, ...], data: Path | None, http: str | None, as_js
             say(f"{'ok' if one.ok else 'FAILED':<7} {one.connector} ({names}): {one.why}{trip}")
     if not all(one.ok for one in results):
         click.get_current_context().exit(int(Exit.FAILED))
+
+
+@bridge.command()
+@existing_data_option
+@click.argument("filters", nargs=-1, required=True, metavar="FILTER...")
+@json_option
+def forward(data: Path, filters: tuple[str, ...], as_json: bool) -> None:
+    """Forward topics to the hub from now on: messages that match a FILTER are stored, and sent when the hub is there.
+
+    It adds an Address of type topic for each filter, as `waypost apply` would. A gateway that runs follows within a
+    second. `waypost delete Address NAME` ends it again; `waypost get Address` shows the names.
+
+    \b
+      waypost bridge forward 'sensors/#' --data ./data/gw1
+    """
+    from edge.appliance.crossing.forward import add_forwarders
+
+    version, changes = add_forwarders(data, filters)
+    print_changes(changes, version, as_json)
 
 
 @bridge.command()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -70,13 +71,14 @@ def _documents(wanted: FirstGateway) -> Iterator[dict[str, Any]]:
     yield from addresses(wanted.forward)
 
 
-def addresses(filters: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Those of which everything goes to the hub."""
-    names: set[str] = set()
-    for number, pattern in enumerate(dict.fromkeys(filters)):
-        name = re.sub("[^a-z0-9]+", "-", pattern.lower()).strip("-") or "all"
-        name = f"{name}-{number}" if name in names else name
-        names.add(name)
+def addresses(filters: Sequence[str], taken: Collection[str] = ()) -> Iterator[dict[str, Any]]:
+    """Yield an Address for each filter, which forwards all of it to the hub. `taken`: names of other Addresses."""
+    names = set(taken)
+    for pattern in dict.fromkeys(filters):
+        wanted = re.sub("[^a-z0-9]+", "-", pattern.lower()).strip("-") or "all"
+        free = (f"{wanted}-{number}" if number else wanted for number in itertools.count())
+        name = next(name for name in free if f"{SPACE}.{name}" not in names)
+        names.add(f"{SPACE}.{name}")
         forwarder = {"name": "to-hub", "remoteAddress": HUB_CONNECTOR}
         spec = {"address": pattern, "type": AddressType.TOPIC.value, "forwarders": [forwarder]}
         yield _document("Address", f"{SPACE}.{name}", spec)

@@ -10,7 +10,16 @@ from typing import Final, NamedTuple
 from bridge.message import Run, Stored
 from edge.broker.delivery.consumer_group import RETURNED, ConsumerGroup, part_of
 from edge.broker.limits import ANYCAST_QUICK_S, ANYCAST_TOGETHER_MAX, TRANSIENT_BUFFER_BYTES_MIN
-from edge.broker.model.interfaces import Consumer, Explanation, Figures, ManyOrigins, Origin, Outcome, Refusal
+from edge.broker.model.interfaces import (
+    Acceptance,
+    Consumer,
+    Explanation,
+    Figures,
+    ManyOrigins,
+    Origin,
+    Outcome,
+    Refusal,
+)
 from edge.broker.model.isolation import answered, delivered, delivered_each, delivered_encoded, origin_called
 
 _NOBODY: tuple[Origin | None, int] = (None, 0)
@@ -312,7 +321,7 @@ class AnycastGroup:
                 self._figures.acknowledged += len(tokens)
             else:
                 self._figures.refused += len(tokens)
-            answered(origin, tokens, why)
+            answered(origin, tokens, Acceptance.ACCEPTED if why is None else why)
 
     def withdraw(self, origin: Origin) -> None:
         """Nobody waits for answers to what `origin` sent: what no consumer has yet is dropped."""

@@ -2,6 +2,8 @@
 
 ``POST /t/<address>``         one message, the body as it is: 202 once it is on disk (see `messages.single` for options)
 ``POST /t``                   a batch (see `messages.batch`); kept or refused as one, with an answer for each in order
+                              A topic without a subscriber keeps nothing: 202 with ``Waypost-Subscribers: 0``, in the
+                              answer to a batch their number as ``unrouted``.
 ``GET /c/<address>?wait=30``  the next message of a queue: 200 with its body, 204 when none came in the time
 
 Errors are JSON, ``{"error": …}``: 400 what is wrong, 401 and 403 who may not, 413 too large, 429 and 503 later, 507 the
@@ -71,6 +73,8 @@ STATUS: Final = {
     Refusal.NO_ANSWER: 504,
     Refusal.FORMAT_INVALID: 400,
 }
+NO_SUBSCRIBERS: Final = {"Waypost-Subscribers": "0"}
+"""Header of an answer that accepts a message to a topic without a subscriber: it is neither stored nor delivered."""
 DEVICE: Final = "http"
 """Name of a device that gives none where nobody has to."""
 DEVICE_CHARACTERS_MAX: Final = 255
@@ -300,18 +304,23 @@ def _plain(text: str) -> bool:
 
 def _single_answer(publishing: PublishRequest) -> Response:
     why = publishing.refusals.get(0)
-    return Response(status_code=202) if why is None else Refused(STATUS[why], why.value).response()
+    if why is not None:
+        return Refused(STATUS[why], why.value).response()
+    return Response(status_code=202, headers=NO_SUBSCRIBERS if publishing.unrouted else None)
 
 
 def _answer(publishing: PublishRequest, messages: Sequence[Message]) -> Response:
-    """202 when every message was taken; else the status of the first that was not, and the answer for each in order."""
+    """Answer 202 when every message was taken; else the status of the first that was not, and the answer for each in
+    order."""
     refusals = publishing.refusals
+    counts = {"accepted": len(messages) - len(refusals)}
+    if publishing.unrouted:
+        counts["unrouted"] = publishing.unrouted
     if not refusals:
-        return JSONResponse({"accepted": len(messages)}, 202)
+        return JSONResponse(counts, 202)
     first = refusals[min(refusals)]
     results = [{"status": STATUS[refusals[i]] if i in refusals else 202} for i in range(len(messages))]
-    accepted = len(messages) - len(refusals)
-    document = {"error": first.value, "accepted": accepted, "results": results}
+    document = {"error": first.value, **counts, "results": results}
     headers = {"Retry-After": str(RETRY_AFTER_S)} if STATUS[first] == 503 else None
     return JSONResponse(document, STATUS[first], headers=headers)
 

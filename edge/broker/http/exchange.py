@@ -20,6 +20,8 @@ class PublishRequest(Origin):
         self.name = name
         self.user = user
         self.refusals: dict[int, Refusal] = {}
+        self.unrouted = 0
+        """Messages that were accepted and that no subscriber gets."""
         self.answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting = set(range(count))
 
@@ -29,6 +31,10 @@ class PublishRequest(Origin):
             router.publish(self, run, places)
 
     def accepted(self, tokens: Sequence[int]) -> None:
+        self._done(tokens)
+
+    def accepted_unrouted(self, tokens: Sequence[int]) -> None:
+        self.unrouted += len(tokens)
         self._done(tokens)
 
     def refused(self, tokens: Sequence[int], why: Refusal) -> None:

@@ -36,6 +36,14 @@ class Refusal(enum.Enum):
     FORMAT_INVALID = "the payload is not what it was said to be"
 
 
+class Acceptance(enum.Enum):
+    """Positive answers to a message; `Refusal` has the others."""
+
+    ACCEPTED = "accepted"
+    UNROUTED = "accepted, and no subscriber gets it"
+    """No subscription of the topic matches, so it is neither stored nor delivered (MQTT 5 section 3.4.2.1, 0x10)."""
+
+
 class AddressError(Exception):
     """An address cannot be used as asked."""
 
@@ -117,6 +125,10 @@ class Origin(Protocol):
 
         They may be those of several runs, in the order published."""
         ...
+
+    def accepted_unrouted(self, tokens: Sequence[int]) -> None:
+        """Acknowledge messages that no subscriber gets (`Acceptance.UNROUTED`); by default as any other."""
+        self.accepted(tokens)
 
     def refused(self, tokens: Sequence[int], why: Refusal) -> None:
         """These messages were not taken."""
@@ -258,3 +270,7 @@ class Figures(msgspec.Struct):
     received: int = 0
     acknowledged: int = 0
     refused: int = 0
+    stored: int = 0
+    """Messages that a commit put on disk, at whatever QoS they came."""
+    unrouted: int = 0
+    """Messages to topics without a subscriber: neither stored nor delivered. At QoS 1 and 2 also `acknowledged`."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, ParamSpec
 
 from bridge.message import Stored
-from edge.broker.model.interfaces import Consumer, Origin, Refusal, Subscription
+from edge.broker.model.interfaces import Acceptance, Consumer, Origin, Refusal, Subscription
 
 log = logging.getLogger(__name__)
 
@@ -65,14 +65,16 @@ def end_party(party: Consumer | Origin, error: Exception) -> None:
     _end(party, repr(party.name), error)
 
 
-def answered(origin: Origin, tokens: Sequence[int], why: Refusal | None) -> bool:
-    """Give an origin answers: accepted, or refused for `why`. False when it raised: its connection ends, and the caller
+def answered(origin: Origin, tokens: Sequence[int], answer: Refusal | Acceptance) -> bool:
+    """Give an origin one answer for these messages. Return False when it raised: its connection ends, and the caller
     gives it no more answers."""
     try:
-        if why is None:
+        if answer is Acceptance.ACCEPTED:
             origin.accepted(tokens)
+        elif isinstance(answer, Acceptance):
+            origin.accepted_unrouted(tokens)
         else:
-            origin.refused(tokens, why)
+            origin.refused(tokens, answer)
     except Exception as error:
         _end(origin, f"sender {origin.name!r}", error)
         return False

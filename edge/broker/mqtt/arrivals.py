@@ -19,7 +19,7 @@ from bridge import libraries
 from bridge.message import DURABLE, RETAIN, Run
 from bridge.transport.driver import Driver
 from edge.broker.model.authorization import Grant, nothing
-from edge.broker.model.interfaces import Origin, Refusal
+from edge.broker.model.interfaces import Acceptance, Origin, Refusal
 from edge.broker.model.isolation import answered, origin_called
 from edge.broker.mqtt.connection import Connection
 from edge.broker.mqtt.events import Published
@@ -128,7 +128,7 @@ class Stretch(Batch):
 
     def refused(self, tokens: Sequence[int], why: Refusal) -> None:
         for origin, its_tokens, kept in self._calls.waiting(self._stretch):
-            answered(origin, its_tokens, why if kept else None)
+            answered(origin, its_tokens, why if kept else Acceptance.ACCEPTED)
 
     def _accept(self, *, waiting: bool) -> None:
         for origin in self._calls.accept(self._stretch, waiting):

@@ -82,6 +82,8 @@ class BrokerFigures:
             "$SYS/broker/clients/disconnected": total - connected,
             "$SYS/broker/clients/total": total,
             "$SYS/broker/messages/received": figures.received,
+            "$SYS/broker/messages/stored": figures.stored,
+            "$SYS/broker/messages/unrouted": figures.unrouted,
             "$SYS/broker/messages/acknowledged": figures.acknowledged,
             "$SYS/broker/messages/refused": figures.refused,
             "$SYS/broker/messages/expired": lifetime.expired,

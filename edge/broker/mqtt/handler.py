@@ -223,13 +223,29 @@ class ConnectionHandler(Origin):
             self.connection.puback(tokens)
             self._driver.flush_soon()
             return
+        self._acknowledge(tokens, ReasonCode.SUCCESS)
+
+    def accepted_unrouted(self, tokens: Sequence[int]) -> None:
+        self._acknowledge(tokens, ReasonCode.NO_MATCHING_SUBSCRIBERS)
+
+    def _acknowledge(self, tokens: Sequence[int], reason: ReasonCode) -> None:
+        """Send PUBACK and PUBREC; a client of an older version than MQTT 5 reads no reason in them."""
         for alike in by_qos(tokens):
             packet_ids, qos = packet_ids_of(alike), qos_of(alike)
             if qos == 2:
                 self._attached.state.answered(packet_ids)
             self._interceptor.accepted(packet_ids)
-            self.connection.acknowledge(qos, packet_ids)
+            reader = self._reader(qos)
+            older = reader is None or reader.connection.version < 5
+            self.connection.acknowledge(qos, packet_ids, ReasonCode.SUCCESS if older else reason)
         self._flush_answers()
+
+    def _reader(self, qos: int) -> Attachment | None:
+        """Return the connection over which the client reads an answer; None when it is gone. The client may have sent
+        QoS 2 messages again, over the connection that it has now (MQTT 5 section 4.3.3)."""
+        if not self._left:
+            return self
+        return self._attached.attachment if qos == 2 else None
 
     def _flush_answers(self) -> None:
         """Those of QoS 2 messages go over the connection the session has now."""
@@ -250,10 +266,8 @@ class ConnectionHandler(Origin):
         """`tokens` are of one QoS."""
         if not self._left and self._interceptor.refused(packet_ids_of(tokens), qos_of(tokens), why):
             return
-        hearer: Attachment | None = self
-        if self._left:  # the client may have sent QoS 2 messages again, over the connection it has now (section 4.3.3)
-            hearer = self._attached.attachment if qos_of(tokens) == 2 else None
-        older = hearer is not None and hearer.connection.version < 5
+        reader = self._reader(qos_of(tokens))
+        older = reader is not None and reader.connection.version < 5
         if older and why is Refusal.NO_CONSUMER_CONNECTED:
             self.accepted(tokens)  # it was handed to all there are
             return
@@ -267,9 +281,9 @@ class ConnectionHandler(Origin):
             self._common.sessions.on_disk.save_incoming(self._attached)
         # Before MQTT 5 nothing says no: the client hears nothing, and sends again on its next connection. Nobody there
         # to take an anycast message is no reason to close; a store that cannot write is.
-        if older and hearer is not None and why is not Refusal.NO_CONSUMER:
+        if older and reader is not None and why is not Refusal.NO_CONSUMER:
             log.warning("%s: closing, messages cannot be taken: %s", self.name, why.value)
-            hearer.connection.disconnect(reason)
+            reader.connection.disconnect(reason)
         self._flush_answers()
 
     def hold_back(self) -> None:

@@ -7,30 +7,22 @@ nothing. Tickets are decided in the order of their groups, so one queue of answe
 
 from __future__ import annotations
 
-import enum
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from edge.broker.model.interfaces import Figures, Origin, Refusal
+from edge.broker.model.interfaces import Acceptance, Figures, Origin, Refusal
 from edge.broker.model.isolation import answered
 from edge.broker.router.batch import Batch
 from edge.broker.router.ordered_replies import OrderedReplies, Withdraw
 from edge.broker.store.errors import StoreError, StoreFull
 from edge.broker.store.ticket import Ticket
 
+_ACCEPTED: Final = Acceptance.ACCEPTED
 
-class Verdict(enum.Enum):
-    """What is answered whatever becomes of the commit; a refusal is the other possibility."""
-
-    ACCEPTED = "accepted"
-
-
-_ACCEPTED: Final = Verdict.ACCEPTED
-
-_Waiting = tuple[Ticket, Origin, Sequence[int], Refusal | Verdict | None, Batch | None]
-"""What is waited for, whom to answer for which tokens, and what (None: as the ticket says). Last the origin, where it
-is a batch: to ask for the class of what is a `Protocol` takes 1 us."""
+_Waiting = tuple[Ticket, Origin, Sequence[int], Refusal | Acceptance | None, Batch | None]
+"""Commit that an answer waits for, its origin, its tokens, and the answer (None: the outcome of the commit). The last
+entry is the origin where that is a batch: asking for the class of a `Protocol` takes 1 us."""
 
 
 class Answers:
@@ -63,24 +55,27 @@ class Answers:
         now, later = batch.part(self.awaiting_commit)
         if later:
             behind = self._waiting[-1][0] if ticket is None else ticket
-            self._waiting.append((behind, batch, range(later), None if ticket is not None else Verdict.ACCEPTED, batch))
+            self._waiting.append((behind, batch, range(later), None if ticket is not None else _ACCEPTED, batch))
             self.awaiting_commit[batch] = 1
             batch.wait(self.awaiting_commit)
         if now:
             self._figures.acknowledged += now
             batch.accept_now()
 
-    def accept(self, origin: Origin, tokens: Sequence[int]) -> None:
-        """Accepted now, or behind what the origin sent before [MQTT-4.6.0-2]."""
+    def accept(self, origin: Origin, tokens: Sequence[int], how: Acceptance = _ACCEPTED) -> None:
+        """Accept now, or behind what the origin sent before [MQTT-4.6.0-2]."""
         if not tokens:
             return
         if self._replies:
             origin, tokens = self.ordered.behind(origin, tokens)
         if origin in self.awaiting_commit:
-            self._wait(self._waiting[-1][0], origin, tokens, Verdict.ACCEPTED)
+            self._wait(self._waiting[-1][0], origin, tokens, how)
             return
         self._figures.acknowledged += len(tokens)
-        origin.accepted(tokens)
+        if how is _ACCEPTED:
+            origin.accepted(tokens)
+        else:
+            origin.accepted_unrouted(tokens)
 
     def refuse(self, origin: Origin, tokens: Sequence[int], why: Refusal) -> None:
         """Refused, as `accept`."""
@@ -111,24 +106,22 @@ class Answers:
         ended: set[Origin] = set()
         try:
             while waiting and waiting[0][0].decided:
-                ticket, origin, tokens, verdict, batch = waiting.popleft()
+                ticket, origin, tokens, answer, batch = waiting.popleft()
                 left = awaiting.pop(origin) - 1
                 if batch is not None:
                     batch.heard(awaiting)
                 if left:
-                    tokens, more = self._with_following(ticket, origin, tokens, verdict)
+                    tokens, more = self._with_following(ticket, origin, tokens, answer)
                     if left > more:
                         awaiting[origin] = left = left - more
                     else:
                         left = 0
-                why = _outcome(ticket.error) if verdict is None else verdict
-                if why is _ACCEPTED:
-                    self._figures.acknowledged += len(tokens)
-                    heard = origin in ended or answered(origin, tokens, None)
-                else:
+                given = _outcome(ticket.error) if answer is None else answer
+                if isinstance(given, Refusal):
                     self._figures.refused += len(tokens)
-                    heard = origin in ended or answered(origin, tokens, why)
-                if not heard:
+                else:
+                    self._figures.acknowledged += len(tokens)
+                if origin not in ended and not answered(origin, tokens, given):
                     ended.add(origin)
                 if not left and self._replies:
                     self._release_replies(origin, batch)
@@ -148,22 +141,22 @@ class Answers:
             self._figures.refused += self.ordered.expire()
 
     def _with_following(
-        self, ticket: Ticket, origin: Origin, tokens: Sequence[int], verdict: Refusal | Verdict | None
+        self, ticket: Ticket, origin: Origin, tokens: Sequence[int], answer: Refusal | Acceptance | None
     ) -> tuple[Sequence[int], int]:
-        """`tokens` with those of the next answers that are the same, and how many answers those were."""
+        """Return `tokens` with those of the next answers that are the same, and the number of those answers."""
         waiting, together = self._waiting, list(tokens)
         count = 0
         while waiting:
-            following, whom, its_tokens, its_verdict, _ = waiting[0]
-            if whom is not origin or following is not ticket or its_verdict is not verdict:
+            following, whom, its_tokens, its_answer, _ = waiting[0]
+            if whom is not origin or following is not ticket or its_answer is not answer:
                 break
             together += its_tokens
             waiting.popleft()
             count += 1
         return (together, count) if count else (tokens, 0)
 
-    def _wait(self, ticket: Ticket, origin: Origin, tokens: Sequence[int], verdict: Refusal | Verdict | None) -> None:
-        self._waiting.append((ticket, origin, tokens, verdict, None))
+    def _wait(self, ticket: Ticket, origin: Origin, tokens: Sequence[int], answer: Refusal | Acceptance | None) -> None:
+        self._waiting.append((ticket, origin, tokens, answer, None))
         self.awaiting_commit[origin] = self.awaiting_commit.get(origin, 0) + 1
 
 
@@ -172,5 +165,5 @@ def refusal(error: StoreError) -> Refusal:
     return Refusal.FULL if isinstance(error, StoreFull) else Refusal.STORE_FAILED
 
 
-def _outcome(error: StoreError | None) -> Refusal | Verdict:
+def _outcome(error: StoreError | None) -> Refusal | Acceptance:
     return _ACCEPTED if error is None else refusal(error)

@@ -15,13 +15,10 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Container, Sequence
-from typing import Final
 
 from edge.broker.limits import ANYCAST_ANSWER_S_MAX
-from edge.broker.model.interfaces import Origin, Refusal
+from edge.broker.model.interfaces import Acceptance, Origin, Refusal
 from edge.broker.model.isolation import answered
-
-_NOT_ANSWERED: Final = object()
 
 Withdraw = Callable[[Origin], None]
 """Nobody waits for an answer to the messages of this origin any more."""
@@ -47,12 +44,16 @@ class OrderedReply(Origin):
         self.withdraw = withdraw
         self._replies = replies
         self._origin = origin
-        self._answers: list[object] = [_NOT_ANSWERED] * len(tokens)
+        self._answers: list[Refusal | Acceptance | None] = [None] * len(tokens)
+        """None: not answered yet."""
         self._passed_on = 0
         """So many answers the origin has."""
 
     def accepted(self, tokens: Sequence[int]) -> None:
-        self._note(tokens, None)
+        self._note(tokens, Acceptance.ACCEPTED)
+
+    def accepted_unrouted(self, tokens: Sequence[int]) -> None:
+        self._note(tokens, Acceptance.UNROUTED)
 
     def refused(self, tokens: Sequence[int], why: Refusal) -> None:
         self.not_stored(tokens)
@@ -64,34 +65,34 @@ class OrderedReply(Origin):
     @property
     def unanswered(self) -> list[int]:
         """Indexes of the messages without an answer."""
-        return [i for i, answer in enumerate(self._answers) if answer is _NOT_ANSWERED]
+        return [i for i, answer in enumerate(self._answers) if answer is None]
 
-    def take_alike(self) -> tuple[Sequence[int], Refusal | None] | None:
-        """The next answers for the origin that are alike: its tokens, and why they are refused, if they are. None when
-        the next one is missing, or none is left."""
+    def take_alike(self) -> tuple[Sequence[int], Refusal | Acceptance] | None:
+        """Take the next answers for the origin that are alike: its tokens, and their answer. None when the next answer
+        is missing, or none is left."""
         start, answers = self._passed_on, self._answers
-        if start == len(answers) or answers[start] is _NOT_ANSWERED:
+        answer = answers[start] if start < len(answers) else None
+        if answer is None:
             return None
-        why = answers[start]
-        stop = start + 1 if answers.count(why) < len(answers) else len(answers)  # nearly always all of them
-        while stop < len(answers) and answers[stop] is why:
+        stop = start + 1 if answers.count(answer) < len(answers) else len(answers)  # nearly always all of them
+        while stop < len(answers) and answers[stop] is answer:
             stop += 1
         self._passed_on = stop
-        return self.tokens[start:stop], why if isinstance(why, Refusal) else None
+        return self.tokens[start:stop], answer
 
     @property
     def complete(self) -> bool:
         """Every answer was passed on."""
         return self._passed_on == len(self._answers)
 
-    def _note(self, tokens: Sequence[int], why: Refusal | None) -> None:
+    def _note(self, tokens: Sequence[int], answer: Refusal | Acceptance) -> None:
         answers = self._answers
-        if len(tokens) == len(answers) == answers.count(_NOT_ANSWERED):
-            self._answers = [why] * len(answers)
+        if len(tokens) == len(answers) == answers.count(None):
+            self._answers = [answer] * len(answers)
         else:
             for i in tokens:
-                if answers[i] is _NOT_ANSWERED:
-                    answers[i] = why
+                if answers[i] is None:
+                    answers[i] = answer
         self._replies.release(self._origin)
 
 

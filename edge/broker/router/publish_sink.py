@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 
 from bridge.message import Run, Stored
 from edge.broker.delivery.feeds import LogFeeds
-from edge.broker.model.interfaces import Origin
+from edge.broker.model.interfaces import Acceptance, Origin
 from edge.broker.router.answers import Answers
 from edge.broker.router.batch import Batch
 from edge.broker.router.retained import RetainedMessages
+from edge.broker.router.unrouted import UnroutedMessages
 from edge.broker.store.contract import Store
 from edge.broker.store.ticket import Ticket
 
@@ -17,7 +18,7 @@ from edge.broker.store.ticket import Ticket
 class PublishSink:
     """Joins the store's open group with what is to be kept, and has the origins answered (`Answers`)."""
 
-    __slots__ = ("_feeds", "_flush_soon", "_retained", "_store", "answers")
+    __slots__ = ("_feeds", "_flush_soon", "_retained", "_store", "_unrouted", "answers")
 
     def __init__(
         self,
@@ -25,10 +26,12 @@ class PublishSink:
         feeds: LogFeeds,
         retained: RetainedMessages,
         answers: Answers,
+        unrouted: UnroutedMessages,
         flush_soon: Callable[[], None],
     ) -> None:
         """`flush_soon` is called when something joined the open group."""
         self.answers = answers
+        self._unrouted = unrouted
         self._store = store
         self._feeds = feeds
         self._retained = retained
@@ -67,6 +70,11 @@ class PublishSink:
         self.answers.accept_all(ticket, batch)
         if ticket is not None:
             self._flush_soon()
+
+    def drop_unrouted(self, origin: Origin, run: Run, tokens: Sequence[int]) -> None:
+        """Count messages that no subscriber gets, and have them answered so."""
+        self._unrouted.note(run.address, len(run.bodies))
+        self.answers.accept(origin, tokens, Acceptance.UNROUTED)
 
     def may_retain(self, run: Run, user: str) -> bool:
         """`user` has room for it among the retained messages."""

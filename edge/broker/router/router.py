@@ -54,6 +54,7 @@ from edge.broker.router.route_table import RoutesMade, RouteTable
 from edge.broker.router.routes import AnycastRoute
 from edge.broker.router.sender_credit import SenderCredit
 from edge.broker.router.subscriptions import SubscriptionRegistry
+from edge.broker.router.unrouted import UnroutedMessages
 from edge.broker.store.contract import Store
 from edge.broker.store.records import Committed
 from edge.broker.store.ticket import Ticket
@@ -132,7 +133,8 @@ class Router:
         self.answers = Answers(self.figures, now_s)
         self.waits = CommitWaits()
         self.wills = DueWills(self.publish, soon)
-        self._sink = PublishSink(store, self.feeds, self.retained, self.answers, flush_soon)
+        self.unrouted = UnroutedMessages(self.figures, now_s)
+        self._sink = PublishSink(store, self.feeds, self.retained, self.answers, self.unrouted, flush_soon)
         self._configure_policies()
         routes = RoutesMade(self._forget_columns)
         logs, watchers = Logs(store, self.deadletters, self.feeds), CreditWatchers()
@@ -248,6 +250,7 @@ class Router:
             self.quotas.commit_failed()
         self.answers.release()
         self.waits.release()
+        self._count_stored(commit)
         for participant in self._participants:
             guarded("a commit's participant", participant.committed, kept=commit.error is None)
         if commit.gave_up:
@@ -315,6 +318,13 @@ class Router:
     def table(self) -> AddressTable:
         """The rules of now."""
         return self._addresses.table
+
+    def is_unrouted(self, address: str) -> bool:
+        """Return True for a topic that no subscription, forwarder or connected client receives from."""
+        if self.address_type(address) is not AddressType.TOPIC:
+            return False
+        subscriptions = self.subscriptions
+        return subscriptions.durable.lowest_qos(address) is None and not subscriptions.live.match(address)
 
     def address_type(self, address: str) -> AddressType:
         """The type of an address, or of every name a filter covers."""
@@ -403,6 +413,10 @@ class Router:
         return self.subscriptions.durable.bases
 
     # --- inside -----------------------------------------------------------------------------------------------
+
+    def _count_stored(self, commit: Committed) -> None:
+        in_memory = self._store.in_memory
+        self.figures.stored += sum(len(stored.run.bodies) for log, stored in commit.appended if not in_memory(log))
 
     def _count_kept(self, logs: Logs) -> None:
         """Whatever a former process left, and lost, counts before anybody sends."""

@@ -75,6 +75,9 @@ class TopicRoute(Route):
 
     def publish(self, sink: PublishSink, origin: Origin, run: Run, tokens: Sequence[int]) -> None:
         log, account = self.log, self.account
+        if log is None and not self.live and not run.flags & RETAIN:
+            sink.drop_unrouted(origin, run, tokens)
+            return
         if log is not None and run.qos == 0 and not self._keeps_qos0:
             log = None
         if log is not None and account is not None and account.limited and not admitted(account, log, run):
@@ -102,6 +105,8 @@ class TopicRoute(Route):
 
     def column(self, qos: int) -> Column | None:
         live = tuple(self.live)
+        if self.log is None and not live:
+            return None  # each message is counted under its address
         if self.log is None or self.account is None or not (qos or self._keeps_qos0):
             return Column(live, None)
         return Column(live, LogSink(self.log, self.account))
@@ -141,7 +146,7 @@ class MulticastRoute(Route):
 
 
 class TemporaryRoute(Route):
-    """A dynamic node's address: for its owner, whether or not that is there; nothing is stored or retained."""
+    """A dynamic node's address: for its owner alone; nothing is stored or retained."""
 
     __slots__ = ("_owner",)
 
@@ -149,6 +154,9 @@ class TemporaryRoute(Route):
         self._owner = owner
 
     def publish(self, sink: PublishSink, origin: Origin, run: Run, tokens: Sequence[int]) -> None:
+        if not self._owner:
+            sink.drop_unrouted(origin, run, tokens)
+            return
         for subscription in self._owner:
             subscription.offer(run)
         sink.answers.accept(origin, tokens)

@@ -42,6 +42,7 @@ class Gateway:
             names=(),
             queues=SimpleNamespace(opened={}),
             durable_subscriptions=SimpleNamespace(opened={}),
+            unrouted=(),
         )
         self.listeners = SimpleNamespace(refused=0, certificate_trouble=None, revocations=None)
         self.admission = SimpleNamespace(
@@ -61,7 +62,7 @@ class Gateway:
         configuration: Any = SimpleNamespace(connectors=(), tls=None)
         self.health = GatewayHealth(
             broker=self.broker, store=self.store, uplinks=uplinks, clock=self.clock, data=folder,
-            configuration=lambda: configuration, tokens=lambda: None, users=lambda: self.users,
+            development=False, configuration=lambda: configuration, tokens=lambda: None, users=lambda: self.users,
             renewal=lambda: self.renewal, monotonic_s=lambda: self.now,
         )  # fmt: skip
 

@@ -1,0 +1,120 @@
+"""A topic without a subscriber keeps nothing, and every protocol, the status and the problems say so."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edge.broker.message.mqtt_reason_codes import ReasonCode
+from edge.broker.mqtt import packets
+from tests.support.hostile import Raw
+from tests.support.processes import Waypost, edge, wait_until
+
+RESOURCES = """
+apiVersion: waypost/v1
+kind: Gateway
+metadata: {name: hall}
+spec:
+  listeners: {mqtt: "127.0.0.1:0", http: "127.0.0.1:0"}
+  hub: {url: "amqp://127.0.0.1:9"}
+---
+apiVersion: enmasse.io/v1beta1
+kind: AddressSpace
+metadata: {name: default}
+spec: {authenticationService: {name: none}}
+"""
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
+    with edge(tmp_path_factory.mktemp("gateway"), "gw") as running:
+        yield running
+
+
+def ask(gateway: Waypost, method: str, path: str, body: bytes | None = None, **headers: str) -> tuple[int, Any, Any]:
+    connection = http.client.HTTPConnection("127.0.0.1", gateway.port("http"), timeout=20)
+    connection.request(method, path, body, headers)
+    answer = connection.getresponse()
+    read = answer.read()
+    connection.close()
+    return answer.status, answer.headers, json.loads(read) if read else None
+
+
+def publish(client: Raw, topic: str, qos: int) -> packets.Packet | None:
+    properties = b"\0" if client.version == 5 else b""
+    head = len(topic).to_bytes(2, "big") + topic.encode() + b"\0\x07" + properties
+    return client.send(bytes((0x30 | qos << 1, len(head) + 2)) + head + b"20").receive()
+
+
+@pytest.mark.parametrize(
+    ("version", "reason"),
+    [(5, ReasonCode.NO_MATCHING_SUBSCRIBERS), (4, ReasonCode.SUCCESS), (3, ReasonCode.SUCCESS)],
+)
+def test_mqtt_answers_with_the_reason_that_its_version_has(gateway: Waypost, version: int, reason: ReasonCode) -> None:
+    with Raw(gateway, version) as client, Raw(gateway, 5) as other:
+        client.connect(f"unrouted-{version}")
+        assert publish(client, "sensors/temp", 1) == packets.PubAck(7, reason)
+        assert publish(client, "sensors/temp", 2) == packets.PubRec(7, reason)
+        assert client.send(packets.PubRel(7)).receive() == packets.PubComp(7)
+        other.connect(f"subscriber-{version}").subscribe("sensors/temp")
+        assert publish(client, "sensors/temp", 1) == packets.PubAck(7, ReasonCode.SUCCESS)
+
+
+def test_http_says_that_there_is_no_subscriber(gateway: Waypost) -> None:
+    status, headers, _ = ask(gateway, "POST", "/t/sensors/http", b"20")
+    assert (status, headers["waypost-subscribers"]) == (202, "0")
+    status, headers, _ = ask(gateway, "POST", "/t/queue/http", b"20")
+    assert (status, headers["waypost-subscribers"]) == (202, None)
+    messages = json.dumps([{"address": "queue/http", "body": 1}, {"address": "sensors/http", "body": 2}]).encode()
+    status, _, document = ask(gateway, "POST", "/t", messages, **{"content-type": "application/json"})
+    assert (status, document) == (202, {"accepted": 2, "unrouted": 1})
+
+
+def notice(gateway: Waypost) -> dict[str, Any] | None:
+    status, _, document = ask(gateway, "GET", "/healthz")
+    assert status == 200, document
+    found = [one for one in document["problems"] if one["name"] == "no subscriber"]
+    return found[0] if found else None
+
+
+def test_the_figures_keep_stored_and_unrouted_apart(tmp_path: Path) -> None:
+    with edge(tmp_path, "gw") as gateway, Raw(gateway, 5) as client:
+        client.connect("c")
+        publish(client, "sensors/temp", 1)
+        publish(client, "queue/a", 1)
+        _, _, status = ask(gateway, "GET", "/api/v1/status")
+        assert status["messages"] == {"received": 2, "stored": 1, "unrouted": 1, "acknowledged": 2, "refused": 0}
+        found = notice(gateway)
+        assert found is not None
+        assert (found["severity"], "sensors/temp" in found["what"]) == ("notice", True)
+        assert "--forward 'sensors/#'" in found["next_step"]
+
+
+def test_the_command_of_the_notice_forwards_the_topic(tmp_path: Path) -> None:
+    file, data = tmp_path / "gateway.yaml", tmp_path / "gw"
+    file.write_text(RESOURCES)
+    waypost(tmp_path, "apply", "--data", str(data), "-f", str(file))
+    with Waypost(tmp_path / "gw.log", "edge", "run", "--data", str(data)) as gateway, Raw(gateway, 5) as client:
+        client.connect("c")
+        assert publish(client, "sensors/temp", 1) == packets.PubAck(7, ReasonCode.NO_MATCHING_SUBSCRIBERS)
+        found = notice(gateway)
+        assert found is not None
+        command = f"bridge forward 'sensors/#' --data {data}"
+        assert command in found["next_step"]
+        assert "created" in waypost(tmp_path, "bridge", "forward", "sensors/#", "--data", str(data))
+        wait_until(lambda: notice(gateway) is None, timeout_s=20, what="the notice is over")
+        assert publish(client, "sensors/temp", 1) == packets.PubAck(7, ReasonCode.SUCCESS)
+
+
+def waypost(folder: Path, *arguments: str) -> str:
+    command = [sys.executable, "-m", "edge.appliance.main", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
