@@ -20,7 +20,7 @@ from edge.broker.message.mqtt_reason_codes import ReasonCode
 from edge.broker.model.addresses import AddressType
 from edge.broker.model.authorization import Ended, Grant
 from edge.broker.model.interfaces import Origin, Refusal
-from edge.broker.mqtt.answers import QOS_2, REASONS, by_qos, packet_ids_of, qos2_tokens, qos_of
+from edge.broker.mqtt.answers import QOS_2, qos2_tokens
 from edge.broker.mqtt.arrivals import Arrivals, Lane
 from edge.broker.mqtt.connect import Agreed, agree
 from edge.broker.mqtt.connection import Connection
@@ -46,7 +46,8 @@ from edge.broker.mqtt.interception import (
     NotAdmitted,
 )
 from edge.broker.mqtt.login import Login
-from edge.broker.mqtt.session import Attachment, Session, Subscriber
+from edge.broker.mqtt.publish_answers import PublishAnswers
+from edge.broker.mqtt.session import Session, Subscriber
 from edge.broker.mqtt.session_registry import SessionRegistry
 from edge.broker.mqtt.subscribing import Subscribing
 from edge.broker.router.router import Router
@@ -99,8 +100,8 @@ class ConnectionHandler(Origin):
     """The session is ours, and the client has not heard so."""
     user: str  # or a compiled one has it in a dictionary of 200 bytes, as `Origin` has a default
     __slots__ = (
-        "_admission", "_arriving", "_common", "_connect", "_driver", "_grant", "_in_parts", "_interceptor", "_lane",
-        "_left", "_login", "_session", "connection", "name", "user",
+        "_admission", "_answers", "_arriving", "_common", "_connect", "_driver", "_grant", "_in_parts", "_interceptor",
+        "_lane", "_left", "_login", "_session", "connection", "name", "user",
     )  # fmt: skip
 
     def __init__(self, driver: Driver, connection: Connection, common: Common) -> None:
@@ -110,6 +111,7 @@ class ConnectionHandler(Origin):
         self._session: Session | None = None
         """Set by CONNECT for good; `_left` says whether it is still ours."""
         self._left = self._arriving = False
+        self._answers: PublishAnswers | None = None
         self._connect: Connect | None = None
         self._login: Login | None = None
         """Of a client that named a method, and may come back to it."""
@@ -167,18 +169,12 @@ class ConnectionHandler(Origin):
             self._publish_once(run, packet_ids)
 
     def acknowledge(self, packet_ids: Sequence[int], qos: int, reason: ReasonCode) -> None:
-        """Answer messages that are not published; before MQTT 5 an answer says no reason."""
-        sent = reason if self._connect is not None and self._connect.version == 5 else ReasonCode.SUCCESS
-        if qos == 2:
-            self._attached.state.answered(packet_ids)
-        self.connection.acknowledge(qos, packet_ids, sent)
-        if qos == 2:
-            self._common.sessions.on_disk.save_incoming(self._attached)
+        """Answer messages that are not published; before MQTT 5 an answer has no reason."""
+        self._published.answer_unpublished(packet_ids, qos, reason)
 
     def forget(self, packet_ids: Sequence[int]) -> None:
-        """Nobody has these messages of QoS 2, and nobody says so: they may come again."""
-        self._attached.state.forget_incoming(packet_ids)
-        self._common.sessions.on_disk.save_incoming(self._attached)
+        """Forget QoS 2 messages that are not published and get no answer: they may come again."""
+        self._published.forget(packet_ids)
 
     def _publish_once(self, run: Run, packet_ids: Sequence[int]) -> None:
         """QoS 2: the packet identifiers are written in the group that stores their messages."""
@@ -222,69 +218,17 @@ class ConnectionHandler(Origin):
         if self._interceptor is PASS_THROUGH and max(tokens) < QOS_2:
             self.connection.puback(tokens)
             self._driver.flush_soon()
-            return
-        self._acknowledge(tokens, ReasonCode.SUCCESS)
+        else:
+            self._published.accept(tokens, ReasonCode.SUCCESS)
 
     def accepted_unrouted(self, tokens: Sequence[int]) -> None:
-        self._acknowledge(tokens, ReasonCode.NO_MATCHING_SUBSCRIBERS)
-
-    def _acknowledge(self, tokens: Sequence[int], reason: ReasonCode) -> None:
-        """Send PUBACK and PUBREC; a client of an older version than MQTT 5 reads no reason in them."""
-        for alike in by_qos(tokens):
-            packet_ids, qos = packet_ids_of(alike), qos_of(alike)
-            if qos == 2:
-                self._attached.state.answered(packet_ids)
-            self._interceptor.accepted(packet_ids)
-            reader = self._reader(qos)
-            older = reader is None or reader.connection.version < 5
-            self.connection.acknowledge(qos, packet_ids, ReasonCode.SUCCESS if older else reason)
-        self._flush_answers()
-
-    def _reader(self, qos: int) -> Attachment | None:
-        """Return the connection over which the client reads an answer; None when it is gone. The client may have sent
-        QoS 2 messages again, over the connection that it has now (MQTT 5 section 4.3.3)."""
-        if not self._left:
-            return self
-        return self._attached.attachment if qos == 2 else None
-
-    def _flush_answers(self) -> None:
-        """Those of QoS 2 messages go over the connection the session has now."""
-        self._driver.flush_soon()
-        if self._left and self._attached.attachment is not None:
-            self._attached.attachment.flush_soon()
+        self._published.accept(tokens, ReasonCode.NO_MATCHING_SUBSCRIBERS)
 
     def not_stored(self, tokens: Sequence[int]) -> None:
-        if qos_of(tokens) == 2:  # their packet identifiers must not reach the disk, or not stay there
-            self._attached.state.unstored.update(packet_ids_of(tokens))
-            self._common.sessions.on_disk.save_incoming(self._attached)
+        self._published.mark_unstored(tokens)
 
     def refused(self, tokens: Sequence[int], why: Refusal) -> None:
-        for alike in by_qos(tokens):
-            self._refused(alike, why)
-
-    def _refused(self, tokens: Sequence[int], why: Refusal) -> None:
-        """`tokens` are of one QoS."""
-        if not self._left and self._interceptor.refused(packet_ids_of(tokens), qos_of(tokens), why):
-            return
-        reader = self._reader(qos_of(tokens))
-        older = reader is not None and reader.connection.version < 5
-        if older and why is Refusal.NO_CONSUMER_CONNECTED:
-            self.accepted(tokens)  # it was handed to all there are
-            return
-        reason = REASONS[why]
-        if qos_of(tokens) == 1:
-            self.connection.acknowledge(1, tokens, reason, why.value)
-        else:  # frees the packet identifiers, which were kept with the messages that could not be
-            packet_ids = packet_ids_of(tokens)
-            self._attached.state.answered(packet_ids)
-            self.connection.acknowledge(2, packet_ids, reason, why.value)
-            self._common.sessions.on_disk.save_incoming(self._attached)
-        # Before MQTT 5 nothing says no: the client hears nothing, and sends again on its next connection. Nobody there
-        # to take an anycast message is no reason to close; a store that cannot write is.
-        if older and reader is not None and why is not Refusal.NO_CONSUMER:
-            log.warning("%s: closing, messages cannot be taken: %s", self.name, why.value)
-            reader.connection.disconnect(reason)
-        self._flush_answers()
+        self._published.refuse(tokens, why)
 
     def hold_back(self) -> None:
         """A subscriber of what we publish is behind: read nothing more of the client for now."""
@@ -298,6 +242,12 @@ class ConnectionHandler(Origin):
         self._driver.abort()
 
     # --- control packets --------------------------------------------------------------------------------------
+
+    @property
+    def _published(self) -> PublishAnswers:
+        if self._answers is None:
+            raise LookupError("nothing is published before CONNECT was accepted")
+        return self._answers
 
     @property
     def _attached(self) -> Session:
@@ -369,6 +319,7 @@ class ConnectionHandler(Origin):
         )
         self._session = session
         self._interceptor = self._admission.interceptor(self, session)
+        self._answers = PublishAnswers(self, session, self._interceptor, self._common.sessions.on_disk)
         will = self._interceptor.will(connect.will, self._grant)
         self._connect = connect if will is connect.will else msgspec.structs.replace(connect, will=will)
         self._drop_subscriptions()

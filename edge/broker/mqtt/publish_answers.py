@@ -1,0 +1,105 @@
+"""Answers to a client's PUBLISH packets: what the router decided, as PUBACK, PUBREC or the end of the connection."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from edge.broker.message.mqtt_reason_codes import ReasonCode
+from edge.broker.model.interfaces import Refusal
+from edge.broker.mqtt.answers import REASONS, by_qos, packet_ids_of, qos_of
+from edge.broker.mqtt.interception import Interceptor
+from edge.broker.mqtt.session import Attachment, Session
+from edge.broker.mqtt.session_store import SessionStore
+
+log = logging.getLogger(__name__)
+
+
+class PublishAnswers:
+    """Answers what one connection published. QoS 2 messages are answered over the connection that the session has at
+    that time: the client may have sent them again over a new one (MQTT 5 section 4.3.3)."""
+
+    __slots__ = ("_attachment", "_interceptor", "_on_disk", "_session")
+
+    def __init__(
+        self, attachment: Attachment, session: Session, interceptor: Interceptor, on_disk: SessionStore
+    ) -> None:
+        self._attachment = attachment
+        self._session = session
+        self._interceptor = interceptor
+        self._on_disk = on_disk
+
+    def accept(self, tokens: Sequence[int], reason: ReasonCode) -> None:
+        """Acknowledge messages. A client of an older version than MQTT 5 reads no reason."""
+        for alike in by_qos(tokens):
+            packet_ids, qos = packet_ids_of(alike), qos_of(alike)
+            if qos == 2:
+                self._session.state.answered(packet_ids)
+            self._interceptor.accepted(packet_ids)
+            reader = self._reader(qos)
+            older = reader is None or reader.connection.version < 5
+            self._attachment.connection.acknowledge(qos, packet_ids, ReasonCode.SUCCESS if older else reason)
+        self._flush()
+
+    def mark_unstored(self, tokens: Sequence[int]) -> None:
+        """Keep the packet identifiers of messages that are going to be refused off the disk."""
+        if qos_of(tokens) == 2:
+            self._session.state.unstored.update(packet_ids_of(tokens))
+            self._on_disk.save_incoming(self._session)
+
+    def refuse(self, tokens: Sequence[int], why: Refusal) -> None:
+        """Answer messages that were not taken."""
+        for alike in by_qos(tokens):
+            self._refuse_alike(alike, why)
+
+    def answer_unpublished(self, packet_ids: Sequence[int], qos: int, reason: ReasonCode) -> None:
+        """Answer messages that were not given to the router."""
+        reader = self._reader(qos)
+        older = reader is None or reader.connection.version < 5
+        if qos == 2:
+            self._session.state.answered(packet_ids)
+        self._attachment.connection.acknowledge(qos, packet_ids, ReasonCode.SUCCESS if older else reason)
+        if qos == 2:
+            self._on_disk.save_incoming(self._session)
+
+    def forget(self, packet_ids: Sequence[int]) -> None:
+        """Forget QoS 2 messages that were not taken and get no answer: the client may send them again."""
+        self._session.state.forget_incoming(packet_ids)
+        self._on_disk.save_incoming(self._session)
+
+    def _refuse_alike(self, tokens: Sequence[int], why: Refusal) -> None:
+        """Refuse messages of one QoS."""
+        packet_ids, qos = packet_ids_of(tokens), qos_of(tokens)
+        if self._joined and self._interceptor.refused(packet_ids, qos, why):
+            return
+        reader = self._reader(qos)
+        older = reader is not None and reader.connection.version < 5
+        if older and why is Refusal.NO_CONSUMER_CONNECTED:
+            self.accept(tokens, ReasonCode.SUCCESS)  # it was handed to every connected consumer
+            return
+        reason = REASONS[why]
+        if qos == 2:  # frees the packet identifiers, which were kept with the messages that could not be
+            self._session.state.answered(packet_ids)
+        self._attachment.connection.acknowledge(qos, packet_ids, reason, why.value)
+        if qos == 2:
+            self._on_disk.save_incoming(self._session)
+        # MQTT before version 5 has no answer that refuses: the client gets none, and sends again on its next
+        # connection. A missing consumer of an anycast message does not close the connection; a store that fails does.
+        if older and reader is not None and why is not Refusal.NO_CONSUMER:
+            log.warning("%s: closing, messages cannot be taken: %s", self._session.client_id, why.value)
+            reader.connection.disconnect(reason)
+        self._flush()
+
+    @property
+    def _joined(self) -> bool:
+        """The session is still that of our connection."""
+        return self._session.attachment is self._attachment
+
+    def _reader(self, qos: int) -> Attachment | None:
+        """Return the connection over which the client reads an answer; None when there is none."""
+        return self._session.attachment if qos == 2 or self._joined else None
+
+    def _flush(self) -> None:
+        self._attachment.flush_soon()
+        if not self._joined and self._session.attachment is not None:
+            self._session.attachment.flush_soon()
