@@ -12,6 +12,7 @@ from bridge.enrolment import Token
 from bridge.resources.endpoint import valid_host
 from bridge.resources.values import HubUrl
 from bridge.topic_filter import filter_fault
+from edge.card.countries import country_fault
 
 PLACEHOLDER: Final = "(secret)"
 """In the place of a secret where a file is shown, and in the one that stays on the card."""
@@ -76,9 +77,16 @@ def passphrase(value: str) -> str:
 
 
 def country(value: str) -> str:
-    """ISO 3166, two letters."""
+    """Check that this has the form of an ISO 3166 code: two capital letters."""
     if not re.fullmatch(r"[A-Z]{2}", value):
-        raise ValueError(f'"{value}" is no country; two capital letters are wanted, for example DE')
+        raise ValueError(country_fault(value) or f'"{value}" is not a country: two capital letters, for example DE')
+    return value
+
+
+def country_with_rules(value: str) -> str:
+    """Check that the kernel knows the rules for wireless networks of this country."""
+    if fault := country_fault(value):
+        raise ValueError(fault)
     return value
 
 

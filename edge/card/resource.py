@@ -45,7 +45,7 @@ class Wifi(Part, frozen=True, kw_only=True):
     password: Live[Annotated[str, read_by(fields.passphrase, str)] | None] = None
     """Without one it is an open network."""
     country: Live[Annotated[str, read_by(fields.country, str)]]
-    """Where the gateway is: which channels are allowed."""
+    """Code of the country where the gateway is (ISO 3166): it decides which channels are allowed."""
 
 
 @hides("password", "pin")
@@ -177,6 +177,8 @@ def _judged(spec: CardSpec) -> Iterator[tuple[tuple[str | int, ...], Callable[[s
         yield ("timeServers", number), fields.time_server, server
     if spec.cable is not None:
         yield ("cable", "address"), fields.machine, spec.cable.address
+    if spec.wifi is not None:
+        yield ("wifi", "country"), fields.country_with_rules, spec.wifi.country
     if spec.hub is not None:
         yield ("hub", "url"), fields.reachable_hub, spec.hub.url
         for number, url in enumerate(spec.hub.failover):

@@ -16,6 +16,10 @@ TIME: Final = "run/systemd/timesyncd.conf.d/waypost.conf"
 ALL: Final = (CABLE, WIFI, LTE, TIME)
 """Below the root; those a card says nothing of are not there."""
 CABLES: Final = "eth* end* enx* usb*"
+SAE_BOTH_WAYS: Final = 2
+"""wpa_supplicant's sae_pwe: older access points derive the password element in a loop, newer ones by hashing."""
+PROTECTED_IF_OFFERED: Final = 1
+"""wpa_supplicant's ieee80211w."""
 NAMESPACE: Final = uuid.UUID("5b0f7c3e-41a5-5b2c-9a1e-6d1f0c8b7a21")
 """Of the ids of connections."""
 
@@ -52,15 +56,21 @@ def _cable(cable: Cable) -> str:
 
 
 def _wifi(wifi: Wifi) -> str:
-    """SSID and key as hexadecimal digits: nothing of a text can mean anything there. The key is that of IEEE 802.11,
-    so that the password itself is in one place only."""
+    """Write SSID, key and password as hexadecimal digits, so that no character of them has a meaning there.
+
+    WPA2 takes the key that IEEE 802.11 derives from the password, WPA3 (SAE) the password itself. An access point
+    offers one of them or both; SAE demands protected management frames, which WPA2 may have too (ieee80211w).
+    """
     name = wifi.ssid.encode()
-    lines = ["ctrl_interface=/run/wpa_supplicant", f"country={wifi.country}", "network={", f"\tssid={name.hex()}"]
+    lines = ["ctrl_interface=/run/wpa_supplicant", f"country={wifi.country}", f"sae_pwe={SAE_BOTH_WAYS}"]
+    lines += ["network={", f"\tssid={name.hex()}"]
     if wifi.password is None:
         lines += ["\tkey_mgmt=NONE"]
     else:
-        key = hashlib.pbkdf2_hmac("sha1", wifi.password.encode(), name, 4096, 32)
-        lines += [f"\tpsk={key.hex()}", "\tkey_mgmt=WPA-PSK WPA-PSK-SHA256"]
+        password = wifi.password.encode()
+        key = hashlib.pbkdf2_hmac("sha1", password, name, 4096, 32)
+        lines += [f"\tpsk={key.hex()}", f"\tsae_password={password.hex()}"]
+        lines += ["\tkey_mgmt=SAE WPA-PSK WPA-PSK-SHA256", f"\tieee80211w={PROTECTED_IF_OFFERED}"]
     return "\n".join([*lines, "\tscan_ssid=1", "}", ""])
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
+import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -35,6 +38,10 @@ SPEC = {
     "timeServers": ["192.168.1.1", "time.example"],
     "data": {"keepFree": "1Gi"},
 }
+
+
+WPA_KEY_MGMT_PSK, WPA_KEY_MGMT_PSK_SHA256, WPA_KEY_MGMT_SAE = 1 << 1, 1 << 8, 1 << 10
+"""wpa_supplicant's (src/common/defs.h)."""
 
 
 def card(root: Path, text: str | None = None) -> Places:
@@ -248,7 +255,46 @@ def test_a_state_that_cannot_be_read_says_nothing(tmp_path: Path) -> None:
     assert State().told() == {}
 
 
-def test_an_open_network(tmp_path: Path) -> None:
-    found = read(text_of(document("a", {"wifi": {"ssid": "x", "country": "DE"}})).encode(), "x")
+def wifi(**settings: str) -> str:
+    """Return the configuration of wpa_supplicant for a wireless network."""
+    found = read(text_of(document("a", {"wifi": {"country": "DE", **settings}})).encode(), "x")
     assert found is not None
-    assert "key_mgmt=NONE" in rendering.files(found)[rendering.WIFI].text
+    return rendering.files(found)[rendering.WIFI].text
+
+
+def test_an_open_network() -> None:
+    told = wifi(ssid="x")
+    assert "key_mgmt=NONE" in told
+    assert "sae_password" not in told
+
+
+class TestWirelessNetworks:
+    @pytest.mark.skipif(shutil.which("wpa_supplicant") is None, reason="wpasupplicant is not installed")
+    @pytest.mark.parametrize("password", ["hidden-wifi", 'a"b#c\\ {x}', "  spaces ", "~" * 63])
+    def test_wpa_supplicant_joins_with_wpa3_and_wpa2(self, tmp_path: Path, password: str) -> None:
+        """Its own parser, on an interface that is not there: it prints each value that it has understood."""
+        (tmp_path / "wpa_supplicant.conf").write_text(wifi(ssid='a"b', password=password))
+        command = ["wpa_supplicant", "-dd", "-K", "-D", "none", "-i", "none0", "-c", "wpa_supplicant.conf"]
+        said = subprocess.run(
+            command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60
+        ).stdout.splitlines()
+        assert "country='DE'" in said
+        assert "ieee80211w=1 (0x1)" in said
+        assert f"key_mgmt: {hex(WPA_KEY_MGMT_SAE | WPA_KEY_MGMT_PSK | WPA_KEY_MGMT_PSK_SHA256)}" in said
+        assert f"sae_password - hexdump_ascii(len={len(password)}):" in said
+        key = hashlib.pbkdf2_hmac("sha1", password.encode(), b'a"b', 4096, 32)
+        assert f"PSK - hexdump(len=32): {key.hex(' ')}" in said
+        assert "SSID - hexdump_ascii(len=3):" in said or "ssid - hexdump_ascii(len=3):" in said
+        assert not [line for line in said if "Line " in line and "error" in line.lower()]
+
+    def test_a_country_that_was_taken_up_stays_in_force(self, tmp_path: Path) -> None:
+        """An older program took UK: the network it gives does not go with an update. A new file with it is refused."""
+        places = card(tmp_path)
+        places.kept.parent.mkdir(parents=True)
+        old = text_of(document("hall", {"wifi": {"ssid": "plant", "country": "UK"}}))
+        places.kept.write_text(old)
+        places.file.write_text(old.replace("plant", "other"))
+        found = take_up(places)
+        assert found.trouble is not None
+        assert "did you mean GB?" in found.trouble
+        assert "country=UK" in (tmp_path / rendering.WIFI).read_text()

@@ -82,7 +82,11 @@ class TestTheFile:
         ("cable.address=192.168.1.0/24", "the address of a network"), ("cable.gateway=10.0.0.1", "no other machine"),
         ("cable.dns=9.9.9", "is no IP address"), ("wifi.ssid=" + "x" * 33, "1 to 32"),
         ("wifi.password=short", "8 to 63"),
-        ("wifi.country=de", "two capital letters"), ("lte.apn=a b", "access point name"),
+        ("wifi.country=de", "did you mean DE?"), ("wifi.country=UK", "did you mean GB?"),
+        ("wifi.country=EN", "did you mean GB?"), ("wifi.country=el", "did you mean GR?"),
+        ("wifi.country=ZZ", "not a country with rules"), ("wifi.country=XX", "not a country with rules"),
+        ("wifi.country=00", "not a country with rules"), ("wifi.country=Germany", "not a country with rules"),
+        ("lte.apn=a b", "access point name"),
         ("lte.pin=12", "4 to 8 digits"),
         ("lte.user=", "1 to 64"), ("sshKeys=-----BEGIN OPENSSH PRIVATE KEY-----", "private key"),
         ("sshKeys=ssh-ed25519 AAAA", "no public key"), ("hub.url=amqp://hub.example", "without TLS"),
@@ -356,6 +360,7 @@ class TestFleets:
         """Somebody writes one behind each comma, and a password may end with one: either way it would be another."""
         head = "name,wifi.country,wifi.ssid,wifi.password\n"
         assert "2: wifi.password: begins or ends with a space" in mistaken(tmp_path, f"{head}a,DE,plant, secret-1\n")
+        assert "2: wifi.country: " in mistaken(tmp_path, f"{head}a,UK,plant,secret-1\n")
         assert "2: wifi.ssid: begins or ends with a space" in mistaken(tmp_path, f"{head}a,DE,plant\xa0,secret-1\n")
         (tmp_path / "fleet.csv").write_text(f"{head} a , DE ,plant,sec ret-1\n")
         [one] = of_csv(tmp_path / "fleet.csv", None)
