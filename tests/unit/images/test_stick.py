@@ -47,7 +47,10 @@ class Gateway:
         self.stick.mkdir(parents=True)
         self._stubs, self._capsys, self._monkeypatch = root / "stubs", capsys, monkeypatch
         self._stubs.mkdir()
-        bodies = {"rauc": INFO, "waypost": WAYPOST, "systemctl": "echo $1", "mount": "", "umount": "echo unmounted"}
+        bodies = {
+            "rauc": INFO, "waypost": WAYPOST, "systemctl": "echo $1", "umount": "echo unmounted",
+            "lsblk": "echo $FORMAT", "mount": '[ "$FORMAT" != ext4 ] || { echo "bad superblock"; exit 32; }',
+        }  # fmt: skip
         for name, body in bodies.items():
             (self._stubs / name).write_text(f"#!/bin/sh\n{body}\n")
             (self._stubs / name).chmod(0o755)
@@ -62,20 +65,25 @@ class Gateway:
         (self.root / "status").write_text(self._capsys.readouterr().out)
 
     def put_in(self, bundles: Mapping[str, str]) -> list[str]:
-        """What it says and does."""
-        for name, content in bundles.items():
-            (self.stick / name).write_text(content)
-        environment = {
-            "PATH": f"{self._stubs}:{os.environ['PATH']}", "STATUS": str(self.root / "status"), "MADE_WITH": "0.1.0",
-        }  # fmt: skip
-        done = subprocess.run(
-            [str(SCRIPT), "sda1", str(self.root)], capture_output=True, text=True, check=False, timeout=60,
-            env=environment,
-        )  # fmt: skip
+        """What it says and does, when a stick is read."""
+        done = self.read("vfat", bundles)
         assert done.returncode == 0, done.stderr
         *said, last = done.stdout.splitlines()
         assert last == "unmounted"
         return said
+
+    def read(self, file_system: str, bundles: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+        """Run the script on a stick of this file system; reading ext4 fails."""
+        for name, content in bundles.items():
+            (self.stick / name).write_text(content)
+        environment = {
+            "PATH": f"{self._stubs}:{os.environ['PATH']}", "STATUS": str(self.root / "status"),
+            "MADE_WITH": "0.1.0", "FORMAT": file_system,
+        }  # fmt: skip
+        return subprocess.run(
+            [str(SCRIPT), "sda1", str(self.root)], capture_output=True, text=True, check=False, timeout=60,
+            env=environment,
+        )  # fmt: skip
 
 
 @pytest.fixture
@@ -109,6 +117,21 @@ def test_of_two_of_which_one_is_torn_or_of_another_maker_the_other_is_installed(
     told, *done = gateway.put_in({name("0.3.0"): "by somebody", name("0.2.0"): "signed 0.2.0"})
     assert f"{name('0.3.0')} on the stick is not taken: signature verification failed" in told
     assert done == [f"installs {name('0.2.0')}", "reboot"]
+
+
+@pytest.mark.parametrize("file_system", ["ntfs", "BitLocker", "hfsplus"])
+def test_a_stick_that_cannot_be_read_says_so_and_what_helps(gateway: Gateway, file_system: str) -> None:
+    done = gateway.read(file_system, {name("9"): "signed 9"})
+    assert done.returncode == 0
+    [said] = done.stdout.splitlines()
+    assert f"sda1 is formatted as {file_system}" in said
+    assert "FAT32 or exFAT" in said
+
+
+def test_a_stick_that_is_damaged_says_so(gateway: Gateway) -> None:
+    done = gateway.read("ext4", {})
+    assert done.returncode == 1
+    assert "sda1 (ext4) cannot be read: bad superblock" in done.stdout
 
 
 def test_one_that_was_given_up_is_left_for_the_next(gateway: Gateway) -> None:
