@@ -2,6 +2,9 @@
 # that slot's own kernel. A system that serves gives the tries back (waypost-mark-good); one that does not ends after three.
 #
 # The counters are in a file of their own, with a checksum: one that was torn by a power cut means the defaults.
+#
+# The root is named by the id that this disk has, as each card has its own. waypost.disk=KIND says that this script does so
+# (disk-id), and what kind of disk it started from (initramfs/scripts/local-top).
 
 setenv scratch ${ramdisk_addr_r}
 setenv BOOT_ORDER "A B"
@@ -51,7 +54,13 @@ if test "${vendor}" = raspberrypi; then
     setenv ramdisk_addr_r 0x05000000
     setenv console "console=tty1 console=ttyS1,115200"
 fi
-setenv bootargs "root=PARTUUID=67617465-0${part} rootfstype=ext4 ro rootwait systemd.volatile=state rauc.slot=${slot} net.ifnames=0 panic=10 ${console}"
+if part uuid ${devtype} ${devnum}:${part} partuuid; then
+    setenv own "waypost.disk=${devtype}"
+else
+    setenv partuuid "67617465-0${part}"
+    setenv own
+fi
+setenv bootargs "root=PARTUUID=${partuuid} ${own} rootfstype=ext4 ro rootwait systemd.volatile=state rauc.slot=${slot} net.ifnames=0 panic=10 ${console}"
 if load ${devtype} ${devnum}:${part} ${kernel_addr_r} /vmlinuz; then
     if load ${devtype} ${devnum}:${part} ${ramdisk_addr_r} /initrd.img; then
         booti ${kernel_addr_r} ${ramdisk_addr_r}:${filesize} ${device_tree}

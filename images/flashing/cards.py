@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -78,7 +79,9 @@ def write(handed: Handed, all_jobs: Sequence[Job], progress: Callable[[int, str,
         try:
             changed = boot_partition(handed, FILE, job.card.text) if job.card is not None else {}
             with writing.opened(job.target, handed.layout.size, is_disk=job.disk is not None) as target:
-                done = writing.flash(handed, target, changed, shown)
+                # A file may be copied onto several cards; each of these takes an id at its first start.
+                disk_id = None if job.disk is None else fresh_disk_id()
+                done = writing.flash(handed, target, changed, shown, disk_id=disk_id)
         except ImageError as error:
             return Outcome(job, None, error)
         return Outcome(job, done, None)
@@ -90,6 +93,11 @@ def write(handed: Handed, all_jobs: Sequence[Job], progress: Callable[[int, str,
         except KeyboardInterrupt:
             stopped.set()
         return [each.result() for each in begun]
+
+
+def fresh_disk_id() -> bytes:
+    """Make an id for a card. Zero would mean that it has none."""
+    return (secrets.randbelow((1 << 32) - 1) + 1).to_bytes(4, "little")
 
 
 def label(outcome: Outcome, image: str) -> Label:

@@ -23,6 +23,8 @@ BLKFLSBUF: Final = 0x1261
 """Of ioctl: what the kernel has of a disk is forgotten, so that it is read from the disk (linux/fs.h)."""
 FIRST: Final = 4096
 """Bytes that come last: the partition table is in them."""
+DISK_ID: Final = slice(440, 444)
+"""Disk signature in the first sector (MBR). Two cards in one machine need different ones."""
 SYNC_BYTES: Final = 32 << 20
 """So much at most is under way to the card: progress is then that of the card, not of the memory."""
 
@@ -117,14 +119,19 @@ def opened(path: Path, size: int, *, is_disk: bool = False) -> Iterator[Target]:
         os.close(descriptor)
 
 
-def flash(handed: Handed, target: Target, changed: Mapping[int, bytes], progress: Progress) -> Written:
-    """Write an image and what is `changed` of it, and read it back. Raises ImageError; the card then starts nothing."""
+def flash(
+    handed: Handed, target: Target, changed: Mapping[int, bytes], progress: Progress, *, disk_id: bytes | None = None
+) -> Written:
+    """Write an image and the `changed` blocks of it, and read them back. Raises ImageError; the card then starts
+    nothing. `disk_id`: replaces the image's own."""
     began = time.monotonic()
     target.write(0, bytes(FIRST))  # what was on the card starts no more
     target.sync()
     marks = _mark(target, handed.layout.size)
     _require_marks(target, {0: bytes(FIRST), **marks})
     first, intended = _write(handed, target, dict(changed), progress)
+    if disk_id is not None:
+        first = first[: DISK_ID.start] + disk_id + first[DISK_ID.stop :]
     target.sync()
     _require_marks(target, marks)
     for begin, end, digest in intended:

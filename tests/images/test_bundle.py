@@ -56,8 +56,8 @@ class Slotted:
             (folder / name).mkdir()
         text = (OVERLAY / "etc/rauc/system.conf").read_text().replace("bundle-formats=-plain\n", "")
         places = {
-            "/dev/disk/by-partuuid/67617465-02": self.slot["A"],
-            "/dev/disk/by-partuuid/67617465-03": self.slot["B"],
+            "/dev/waypost/root-a": self.slot["A"],
+            "/dev/waypost/root-b": self.slot["B"],
             "/etc/rauc/keyring.pem": keys.certificate,
             "/data/rauc": folder / "data",
             "/run/rauc": folder / "run",

@@ -23,6 +23,7 @@ from edge.configuration.kinds import KINDS
 from edge.configuration.resources import SystemSpec
 from images import programs, source
 from images.building import build_bundle, build_image
+from images.card import partition
 from images.debian import Mirror
 from images.disk import bmap, building, bundle, filesystem, imager, sbom, signing
 from images.emulator import machine
@@ -34,6 +35,10 @@ from images.steps import Steps
 from tests.unit.images import handed
 
 DATE = 1_700_000_000
+ALIGNED = 4 << 20
+"""Bytes that a card of 2 to 32 GB erases at once, at most (SD Physical Layer specification, AU_SIZE)."""
+FAT_SERIAL = 67
+"""Place of the volume's serial number in the first sector of FAT32 (Microsoft, FAT specification 1.03, section 3.3)."""
 
 
 def needs(*programs: str) -> pytest.MarkDecorator:
@@ -303,14 +308,19 @@ class TestLists:
         for path in (rootfs.OVERLAY / "usr/lib/waypost-system").iterdir():
             subprocess.run(["/bin/sh", "-n", str(path)], check=True)
 
-    def test_ids_of_partitions_are_those_of_the_disk(self) -> None:
+    def test_nothing_finds_partitions_by_an_id_that_two_cards_may_have(self) -> None:
+        """Only U-Boot names one, that of the disk it started from; the rest takes the disk of the root."""
         signature = re.search(r"disk-signature = 0x(\w+)", (building.HERE / "genimage.cfg").read_text())
         assert signature is not None
-        for path in (rootfs.OVERLAY / "etc/fstab", rootfs.OVERLAY / "etc/rauc/system.conf", building.HERE / "boot.cmd"):
-            found = set(re.findall(r"(\w{8})-0[1-4$]", path.read_text()))
-            assert found == {signature[1]}, path
-        sizes = re.findall(r"size = (\d+)M", (building.HERE / "genimage.cfg").read_text())
-        assert sizes[1:] == [str(building.ROOT_MIB)] * 2 + [str(building.DATA_MIB)]
+        naming = {path for path in rootfs.OVERLAY.rglob("*") if path.is_file() and signature[1] in path.read_text()}
+        assert naming == {rootfs.OVERLAY / "usr/lib/waypost-system/disk-id"}, "it replaces the image's id"
+        assert not [path for path in rootfs.OVERLAY.rglob("*") if path.is_file() and "PARTUUID" in path.read_text()]
+        assert "part uuid ${devtype} ${devnum}:${part}" in (building.HERE / "boot.cmd").read_text()
+
+    def test_sizes_of_partitions_are_those_of_their_file_systems_and_aligned(self) -> None:
+        sizes = [int(each) for each in re.findall(r"size = (\d+)M", (building.HERE / "genimage.cfg").read_text())]
+        assert sizes[1:] == [building.ROOT_MIB] * 2 + [building.DATA_MIB]
+        assert not [size for size in sizes if size % 4]
 
 
 @needs(
@@ -349,6 +359,12 @@ def test_an_image_of_a_stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     subprocess.run(["zstd", "-q", "-d", str(out / f"{building.name('pi4')}.img.zst"), "-o", str(image)], check=True)
     layout = subprocess.run([find("sfdisk") or "", "-d", str(image)], capture_output=True, text=True, check=True).stdout
     assert "label-id: 0x67617465" in layout
+    starts = [int(each) * partition.SECTOR for each in re.findall(r"start= *(\d+)", layout)]
+    ends = [begin + int(size) * 512 for begin, size in zip(starts, re.findall(r"size= *(\d+)", layout), strict=True)]
+    assert [each % ALIGNED for each in (*starts, *ends)] == [0] * 8, "what a card erases at once is in one partition"
+    with image.open("rb") as file:
+        file.seek(starts[0] + FAT_SERIAL)
+        assert file.read(4) == 0x67617465.to_bytes(4, "little")
     assert re.findall(r"type=(\w+)", layout) == ["c", "83", "83", "83"]
     start = re.search(r"start= *(\d+)", layout)
     assert start is not None

@@ -631,8 +631,18 @@ class TestLoopDevices:
             assert run(whole.words(device)) == 2
             assert "calls it loop" in said(capsys)
             assert run(whole.words(device, "--allow-loop")) == 0
-            is_, should = Path(device).read_bytes(), whole.plain.read_bytes()
+            is_, should = Path(device).read_bytes(), bytearray(whole.plain.read_bytes())
+        assert is_[writing.DISK_ID] != should[writing.DISK_ID], "each card has an id of its own"
+        should[writing.DISK_ID] = is_[writing.DISK_ID]
         assert all(is_[each.begin : each.end] == should[each.begin : each.end] for each in layout.ranges)
+
+    def test_two_cards_have_two_ids(self, whole: Made, tmp_path: Path) -> None:
+        """In one machine neither is taken for the other."""
+        size = whole.handed.layout.size
+        with looped(tmp_path / "one", size) as one, looped(tmp_path / "other", size) as other:
+            assert run(whole.words(one, other, "--allow-loop")) == 0
+            ids = {Path(device).read_bytes()[writing.DISK_ID] for device in (one, other)}
+        assert len(ids - {bytes(4)}) == 2
 
     @pytest.mark.parametrize(("mebibytes", "options", "what"), [
         (8, (), "the image wants"), (200, ("--read-only",), "write-protected"),

@@ -1,0 +1,158 @@
+"""A gateway keeps to the disk it started from, whatever other cards of gateways are in a reader beside it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from images.disk.building import HERE
+from images.programs import find
+from images.rootfs.building import INITRAMFS, OVERLAY
+
+LIBRARY = OVERLAY / "usr/lib/waypost-system"
+ROOT_OF_DISK = INITRAMFS / "scripts/local-top/waypost"
+IMAGE_ID = "67617465"
+U_BOOT = f"root=PARTUUID={IMAGE_ID}-02 waypost.disk=%s rootfstype=ext4"
+
+
+def stubs(folder: Path, bodies: Mapping[str, str]) -> dict[str, str]:
+    """Programs that scripts call, as an environment."""
+    place = folder / "stubs"
+    place.mkdir()
+    for name, body in bodies.items():
+        (place / name).write_text(f"#!/bin/sh\n{body}\n")
+        (place / name).chmod(0o755)
+    return {"PATH": f"{place}:{os.environ['PATH']}"}
+
+
+class TestNamesOfPartitions:
+    @pytest.fixture
+    def machine(self, tmp_path: Path) -> Path:
+        """A root folder where mmcblk0p2 is mounted as /, and sda is another card."""
+        for disk, numbers in (("mmcblk0/mmcblk0p", 10), ("sda/sda", 20)):
+            for number in range(1, 6):
+                device = tmp_path / "sys/devices" / f"{disk}{number}"
+                device.mkdir(parents=True)
+                for link in (f"class/block/{device.name}", f"dev/block/179:{numbers + number}"):
+                    path = tmp_path / "sys" / link
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    path.symlink_to(device)
+        return tmp_path
+
+    def test_those_of_the_disk_of_the_root_have_names_and_no_others(self, machine: Path) -> None:
+        environment = stubs(machine, {"mountpoint": '[ "$*" = "-d /" ] && echo 179:12'})
+        found = {}
+        for disk in ("mmcblk0p", "sda"):
+            for number in range(1, 6):
+                words = [str(LIBRARY / "own-partition"), f"{disk}{number}", str(number), str(machine)]
+                done = subprocess.run(words, capture_output=True, text=True, check=False, env=environment)
+                if done.returncode == 0:
+                    found[f"{disk}{number}"] = done.stdout.strip()
+        assert found == {"mmcblk0p1": "boot", "mmcblk0p2": "root-a", "mmcblk0p3": "root-b", "mmcblk0p4": "data"}
+
+    def test_all_that_mounts_or_writes_them_uses_these_names(self) -> None:
+        given = set(re.findall(r"echo (\S+) ;;", (LIBRARY / "own-partition").read_text()))
+        for file, wanted in (("etc/fstab", {"boot", "data"}), ("etc/rauc/system.conf", {"root-a", "root-b"})):
+            used = set(re.findall(r"/dev/waypost/(\S+)", (OVERLAY / file).read_text()))
+            assert used == wanted <= given
+
+
+@pytest.mark.skipif(find("sfdisk") is None, reason="fdisk is not installed")
+class TestIdOfACard:
+    TABLE = f"label: dos\nlabel-id: 0x{IMAGE_ID}\nstart=8192, size=8192, type=c, bootable\nstart=16384, type=83\n"
+
+    @pytest.fixture
+    def card(self, tmp_path: Path) -> Path:
+        (tmp_path / "dev").mkdir()
+        (tmp_path / "proc").mkdir()
+        card = tmp_path / "dev/card"
+        with card.open("wb") as file:
+            file.write(b"\xeb" * 440)  # what a boot loader may have there
+            file.truncate(16 << 20)
+        self._sfdisk(card, given=self.TABLE)
+        return card
+
+    def _sfdisk(self, card: Path, *words: str, given: str = "") -> str:
+        command = [find("sfdisk") or "", "-q", *words, str(card)]
+        return subprocess.run(command, input=given, capture_output=True, text=True, check=True).stdout
+
+    def _start(self, card: Path, cmdline: str) -> None:
+        top = card.parent.parent
+        (top / "proc/cmdline").write_text(f"{cmdline}\n")
+        if not (top / "stubs").exists():
+            bodies = {"findmnt": "echo /dev/card2", "lsblk": "echo card", "udevadm": 'shift 2; exec "$@"'}
+            self.environment = stubs(top, bodies)
+        subprocess.run([str(LIBRARY / "disk-id"), str(top)], check=True, env=self.environment, timeout=60)
+
+    def test_it_gets_one_at_its_first_start_and_keeps_it(self, card: Path) -> None:
+        before = card.read_bytes()
+        self._start(card, U_BOOT % "mmc")
+        after = card.read_bytes()
+        assert after[440:444] != before[440:444]
+        assert (after[:440], after[444:]) == (before[:440], before[444:]), "only the id is another"
+        self._start(card, U_BOOT % "mmc")
+        assert card.read_bytes() == after
+        assert "bootable" in self._sfdisk(card, "-d")
+
+    def test_two_cards_get_two(self, card: Path) -> None:
+        found = set()
+        for _ in range(2):
+            self._sfdisk(card, given=self.TABLE)
+            self._start(card, U_BOOT % "mmc")
+            found.add(card.read_bytes()[440:444])
+        assert len(found) == 2
+
+    def test_an_older_script_of_u_boot_goes_on_finding_its_root(self, card: Path) -> None:
+        """It is on the first partition, which no update writes, and looks for the image's id."""
+        before = card.read_bytes()
+        self._start(card, f"root=PARTUUID={IMAGE_ID}-02 rootfstype=ext4")
+        assert card.read_bytes() == before
+
+    def test_the_id_it_replaces_is_the_images(self) -> None:
+        assert f"disk-signature = 0x{IMAGE_ID}" in (HERE / "genimage.cfg").read_text()
+        assert f"image_id=0x{IMAGE_ID}" in (LIBRARY / "disk-id").read_text()
+
+
+class TestRootAtTheStart:
+    def _said(self, folder: Path, cmdline: str, partitions: Mapping[str, str], *words: str) -> tuple[str, str]:
+        """(what it prints, the root it names) where these partitions have these ids."""
+        for name in ("proc", "dev", "conf"):
+            (folder / name).mkdir()
+        (folder / "proc/cmdline").write_text(f"{cmdline}\n")
+        for name in partitions:
+            (folder / "dev" / name).touch()
+        ids = "".join(f"*/{name}) echo {partition_id} ;; " for name, partition_id in partitions.items())
+        bodies = {"blkid": f"for last; do :; done; case $last in {ids}*) exit 2 ;; esac", "sleep": ""}
+        command = [str(ROOT_OF_DISK), *(words or (str(folder),))]
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=True, timeout=60, env=stubs(folder, bodies)
+        )
+        chosen = folder / "conf/param.conf"
+        return done.stdout, chosen.read_text().strip().replace(str(folder), "") if chosen.exists() else ""
+
+    @pytest.mark.parametrize(
+        ("kind", "root"), [("mmc", "/dev/mmcblk1p2"), ("usb", "/dev/sda2"), ("virtio", "/dev/vdb2")]
+    )
+    def test_of_disks_with_one_id_it_takes_the_kind_that_u_boot_started_from(
+        self, tmp_path: Path, kind: str, root: str
+    ) -> None:
+        same = f"{IMAGE_ID}-02"
+        partitions = {"mmcblk0p2": "1-02", "mmcblk1p2": same, "sda2": same, "vda2": "2-02", "vdb2": same}
+        assert self._said(tmp_path, U_BOOT % kind, partitions) == ("", f"ROOT={root}")
+
+    def test_where_none_of_the_kind_has_it_the_kernels_choice_stays(self, tmp_path: Path) -> None:
+        said, root = self._said(tmp_path, U_BOOT % "mmc", {"sda2": f"{IMAGE_ID}-02"})
+        assert "no mmc disk has the partition" in said
+        assert root == ""
+
+    @pytest.mark.parametrize("cmdline", [f"root=PARTUUID={IMAGE_ID}-02", U_BOOT % "scsi", "quiet"])
+    def test_an_older_script_of_u_boot_says_nothing_of_it(self, tmp_path: Path, cmdline: str) -> None:
+        assert self._said(tmp_path, cmdline, {"mmcblk0p2": f"{IMAGE_ID}-02"}) == ("", "")
+
+    def test_it_needs_no_other_script_before_it(self, tmp_path: Path) -> None:
+        assert self._said(tmp_path, "", {}, "prereqs") == ("", "")
