@@ -119,8 +119,8 @@ def build(
 ) -> None:
     """Make the image of a card, compressed and signed.
 
-    Beside it are its block map, checksums, signature and bill of materials, and the list that Raspberry Pi Imager
-    reads.
+    Beside it are its block map, checksums, signature and bill of materials, and the manifest that Raspberry Pi Imager
+    opens.
 
     Needs root. It takes ten minutes the first time, with downloads; five when only the gateway has changed, one when
     only our files over Debian have; much more on a busy machine. Without --key a key made for this machine signs it,
@@ -145,8 +145,9 @@ def build(
     for file in sorted(made.iterdir()):
         if file.name != imager.FILE:
             click.echo(copy_file(file, out))
-    listed = imager.listed((made / imager.FILE).read_text(), url or out.resolve().as_uri())
-    click.echo(write_text(out / f"{name(board)}.imager.json", listed))
+    if (made / imager.FILE).is_file():
+        manifest = imager.manifest((made / imager.FILE).read_text(), url or out.resolve().as_uri())
+        click.echo(write_text(out / f"{name(board)}{imager.SUFFIX}", manifest))
 
 
 @image.command()

@@ -20,6 +20,7 @@ DEBIAN: Final = {
     "cc": "gcc libc6-dev",
     "chroot": "coreutils",
     "systemctl": "systemd",
+    "xz": "xz-utils",
     "zstd": "zstd",
     "debugfs": "e2fsprogs",
     "dpkg-deb": "dpkg",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import struct
 import subprocess
 from pathlib import Path
@@ -11,6 +12,8 @@ from images.errors import INTEGRITY, USAGE, ImageError
 from images.programs import find, require
 
 SECTOR: Final = 512
+COMPRESSED: Final = {".zst": "zstd -d", ".xz": "xz -dk"}
+"""Ends of the names of images that are compressed, and what unpacks them."""
 FAT: Final = (0x0B, 0x0C, 0x0E)
 """Types of partitions with a FAT file system (MBR)."""
 _ENVIRONMENT: Final = {"MTOOLS_SKIP_CHECK": "1", "MTOOLSRC": "/dev/null", "LC_ALL": "C", "PATH": "/usr/bin:/bin"}
@@ -33,8 +36,11 @@ def first(head: bytes) -> Partition:
 
 def of_image(image: Path) -> Partition:
     """The same of a file. Raises ImageError."""
-    if image.suffix == ".zst":
-        hint = "write the settings to a file, and give it to waypost flash (--config); or unpack the image: zstd -d"
+    if image.suffix in COMPRESSED:
+        hint = (
+            "write the settings to a file, and give it to waypost flash (--config); or unpack the image: "
+            f"{COMPRESSED[image.suffix]} {shlex.quote(str(image))}"
+        )
         raise ImageError(f"{image} is compressed and signed, and stays as it is", hint=hint, code=USAGE)
     try:
         with image.open("rb") as file:

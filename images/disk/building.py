@@ -19,7 +19,7 @@ from images.steps import Input, Steps, key, remove
 
 HERE: Final = Path(__file__).parent
 SYSTEM_PROGRAMS: Final = ("mke2fs", "debugfs", "systemctl")
-PROGRAMS: Final = ("fdtput", "genimage", "mcopy", "mkfs.vfat", "mkimage", "mkenvimage", "openssl", "zstd")
+PROGRAMS: Final = ("fdtput", "genimage", "mcopy", "mkfs.vfat", "mkimage", "mkenvimage", "openssl", "xz", "zstd")
 BOARDS: Final = {
     "pi3": ("bootcode.bin", "start.elf", "fixup.dat", "bcm2837-rpi-*.dtb", "bcm2710-rpi-*.dtb"),
     "pi4": ("start4.elf", "fixup4.dat", "bcm2711-rpi-*.dtb"),
@@ -31,8 +31,6 @@ NAMES: Final = {
     "pi4": "Raspberry Pi 4, 400 and Compute Module 4",
     "qemu": "QEMU (virt, arm64)",
 }
-TAGS: Final = {"pi3": ["pi3-64bit"], "pi4": ["pi4-64bit"], "qemu": []}
-"""What Raspberry Pi Imager calls them."""
 
 ROOT_MIB: Final = 768
 DATA_MIB: Final = 64
@@ -42,6 +40,9 @@ NEITHER_DELAY_NOR_PROMPT: Final = -2
 """Of U-Boot's bootdelay."""
 LEVEL: Final = "-10"
 """Of zstd: 30 s for an image; the highest saves a tenth and takes ten minutes."""
+XZ_LEVEL: Final = "-1"
+"""xz's, for programs that do not read zstd (balenaEtcher, and Raspberry Pi Imager on Windows). By itself it would take
+many times as long, and save a tenth."""
 
 
 def name(board: str) -> str:
@@ -154,18 +155,22 @@ def without_prompt(tree: Path, log: Path) -> None:
 
 
 def hand_out(folder: Path, board: str, image: Path, system: Path, keys: Keys, log: Path) -> None:
-    """Compressed, with its map, sums, signature, bill of materials, and an entry for Raspberry Pi Imager."""
+    """Compress an image in two ways, and write its map, sums, signature, bill of materials and entry for Imager."""
     target = folder / name(board)
-    compressed = Path(f"{target}.img.zst")
     Path(f"{target}.img.bmap").write_text(bmap.of(image))
-    run("zstd", "--quiet", "--force", "-T0", LEVEL, image, "-o", compressed, log=log)
+    run("zstd", "--quiet", "--force", "-T0", LEVEL, image, "-o", Path(f"{target}.img.zst"), log=log)
+    unpacked, compressed = folder / f"{target.name}.img", Path(f"{target}.img.xz")
+    image.rename(unpacked)
+    run("xz", "--quiet", "--force", "--keep", "-T0", XZ_LEVEL, unpacked, log=log)
+    unpacked.rename(image)
     root_hash = (system / "root.sha256").read_text().strip()
     packages = sbom.packages((system / "status").read_text())
     document = sbom.document(name(board), packages, foreign.pinned(), root_hash, source.date())
     Path(f"{target}.spdx.json").write_text(json.dumps(document, indent=1, sort_keys=True) + "\n")
-    title = f"Waypost {source.version()} ({NAMES[board]})"
-    entry = imager.entry(title, image, compressed, sbom.when(source.date())[:10], TAGS[board])
-    (folder / imager.FILE).write_text(entry)
+    if (device := imager.DEVICES.get(board)) is not None:
+        title = f"Waypost {source.version()} ({NAMES[board]})"
+        entry = imager.entry(title, image, compressed, sbom.when(source.date())[:10], device)
+        (folder / imager.FILE).write_text(entry)
     (folder / "root.sha256").write_text(f"{root_hash}\n")
     files = sorted(path for path in folder.iterdir() if path.name.startswith(target.name))
     sums = folder / f"{target.name}.sha256"

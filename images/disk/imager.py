@@ -1,30 +1,57 @@
-"""An image's entry for Raspberry Pi Imager: a list of one, which `rpi-imager --repo` reads from a file or a server.
+"""Manifest of an image for Raspberry Pi Imager 2: the boards for its first page, and a list of one system.
 
-Imager takes whole addresses only, so that where the image lies has to be known: the entry waits in the image's folder
-until then, and is not among the files whose sums are signed. What it says of the image is held against what is written.
+Imager opens it by a double click (`.rpi-imager-manifest`), and as a repository from a file or a server. It takes whole
+addresses only, so the folder of the image has to be known: until then the entry waits in the image's folder. It is
+therefore not among the signed files. Imager compares the image it writes with the sums in the entry.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 from images.disk import filesystem
 
 FILE: Final = "imager.json"
-"""In the folder of an image, until it is known where that will be."""
+"""In the folder of an image, until its address is known."""
+SUFFIX: Final = ".rpi-imager-manifest"
 
 
-def entry(title: str, image: Path, compressed: Path, date: str, devices: Sequence[str]) -> str:
-    """Of an image and the file it is compressed in. `date`: YYYY-MM-DD; `devices`: what Imager calls the boards."""
+class Device(NamedTuple):
+    """A board as Imager lists it on its first page, which it does not leave without one."""
+
+    name: str
+    description: str
+    tags: tuple[str, ...]
+    """Imager shows systems that have one of these."""
+
+    def described(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "description": self.description,
+            "tags": list(self.tags),
+            "matching_type": "exclusive",
+            "architecture": "armv8",
+            "default": True,
+        }
+
+
+DEVICES: Final = {
+    "pi3": Device("Raspberry Pi 3", "Models B, B+ and A+, and Compute Module 3", ("pi3-64bit",)),
+    "pi4": Device("Raspberry Pi 4", "Model B, 400, and Compute Module 4", ("pi4-64bit",)),
+}
+"""Keys are our names of boards. The emulator has no card, and so no manifest."""
+
+
+def entry(title: str, image: Path, compressed: Path, date: str, device: Device) -> str:
+    """Describe an image and the file it is compressed in. `date`: YYYY-MM-DD."""
     described = {
         "name": title,
         "description": "Messaging gateway that survives the power cut",
         "icon": "",
         "url": compressed.name,
-        "bmap_url": f"{compressed.name.removesuffix('.zst')}.bmap",
+        "bmap_url": f"{compressed.name.removesuffix(compressed.suffix)}.bmap",
         "extract_size": image.stat().st_size,
         "extract_sha256": filesystem.digest(image),
         "image_download_size": compressed.stat().st_size,
@@ -32,14 +59,16 @@ def entry(title: str, image: Path, compressed: Path, date: str, devices: Sequenc
         "release_date": date,
         # Its settings are in waypost.yaml. Where this is missing, Imager 1 writes scripts of Raspberry Pi OS.
         "init_format": "none",
-        "devices": list(devices),
+        "architecture": "armv8",
+        "devices": list(device.tags),
     }
-    return json.dumps(described)
+    return json.dumps({"imager": {"devices": [device.described()]}, "os_list": [described]})
 
 
-def listed(described: str, folder: str) -> str:
-    """The list, of an entry whose files are in the folder of this URL."""
-    one = json.loads(described)
-    for key in ("url", "bmap_url"):
-        one[key] = f"{folder.rstrip('/')}/{one[key]}"
-    return json.dumps({"os_list": [one]}, indent=1) + "\n"
+def manifest(waiting: str, folder: str) -> str:
+    """Complete an entry with the URL of the folder that holds its files."""
+    document = json.loads(waiting)
+    for one in document["os_list"]:
+        for key in ("url", "bmap_url"):
+            one[key] = f"{folder.rstrip('/')}/{one[key]}"
+    return json.dumps(document, indent=1) + "\n"

@@ -176,8 +176,7 @@ def _print_json() -> None:
     from edge.output.terminal import say_json
     from images.flashing import devices
 
-    disks = [each for each in devices.found() if each.kind == "disk"]
-    said = [(each, devices.refusal(each, 0)) for each in disks]
+    said = [(each, devices.refusal(each, 0)) for each in devices.pieces(devices.found())]
     say_json(
         [
             {"path": disk.path, "size": disk.size, "model": disk.model, "serial": disk.serial}
@@ -191,14 +190,12 @@ def _list(img: Path | None) -> None:
     from images.flashing import devices
 
     shown = False
-    for disk in devices.found():
-        if disk.kind == "part" or disk.kind.startswith(devices.HOLDERS):
-            continue
+    for disk in devices.pieces(devices.found()):
         refused = devices.refusal(disk, 0)
         if refused is None:
             shown = True
             click.secho(disk.title, bold=True)
-        elif disk.kind == "disk":
+        else:
             click.secho(f"{disk.title}: not this one, {refused[0]}", dim=True)
     if not shown:
         click.echo("no card found: put one in; a reader without a card has 0 bytes")

@@ -19,6 +19,8 @@ CARD_BYTES_MAX: Final = 2 << 40
 """A larger disk is no card, whatever it is plugged into; SDXC ends there."""
 SYSTEM: Final = ("/", "/boot", "/boot/efi", "/boot/firmware", "/etc", "/home", "/usr", "/var", "[SWAP]")
 """Where a disk is mounted that a machine cannot do without."""
+VIRTUAL: Final = ("loop", "nbd", "ram", "zram")
+"""Beginnings of the names of disks that are not hardware: memory, files, the network."""
 HOLDERS: Final = ("crypt", "lvm", "dm", "mpath", "raid")
 """Beginnings of the types of what is made of a disk, and uses it."""
 
@@ -56,6 +58,13 @@ def soldered(system: Path = Path("/sys/block")) -> frozenset[str]:
     """Memory that is part of the machine (eMMC): `lsblk` says `mmc` of it, as of a card in a slot."""
     kinds = system.glob("mmcblk*/device/type")
     return frozenset(f"/dev/{each.parent.parent.name}" for each in kinds if each.read_text().strip() == "MMC")
+
+
+def pieces(all_disks: Sequence[Disk]) -> Iterator[Disk]:
+    """Yield the whole disks that are hardware, for a list."""
+    for each in all_disks:
+        if each.kind == "disk" and not Path(each.path).name.rstrip("0123456789").startswith(VIRTUAL):
+            yield each
 
 
 def disks(said: str, built_in: Container[str] = ()) -> Iterator[Disk]:

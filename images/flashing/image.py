@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
+import lzma
 import re
 import tempfile
 from collections.abc import Iterator
@@ -20,6 +22,8 @@ from images.programs import require
 PIECE: Final = 1 << 20
 MAP_BYTES_MAX: Final = 16 << 20
 """Of a block map: one with a range for every other block of 4 GB has 60 MB; ours has 100 kB."""
+DECLARATIONS: Final = (b"<!DOCTYPE", b"<!ENTITY")
+"""Entities that a map declared could unfold without end. A comment, as bmaptool writes one, is none."""
 BLOCKS: Final = (512, 1 << 20)
 """Sizes a block of a map may have, bytes."""
 CERTIFICATE: Final = b"-----BEGIN CERTIFICATE-----"
@@ -59,12 +63,13 @@ class Handed(NamedTuple):
     def opened(self) -> IO[bytes]:
         """What is to be on a card, to be read from its start. Raises ImageError."""
         try:
-            source = self.file.open("rb")
+            # The caller closes it.
+            source = lzma.open(self.file) if self.file.suffix == ".xz" else self.file.open("rb")  # noqa: SIM115
         except OSError as error:
             raise ImageError(f"{self.file}: {error.strerror}", code=USAGE) from None
-        if self.file.suffix != ".zst":
-            return source
-        return zstandard.ZstdDecompressor().stream_reader(source, read_across_frames=True, closefd=True)
+        if self.file.suffix == ".zst":
+            return zstandard.ZstdDecompressor().stream_reader(source, read_across_frames=True, closefd=True)
+        return source
 
 
 def look_at(file: Path, certificate: Path | None, *, signed: bool = True, own: bool = False) -> Handed:
@@ -72,7 +77,8 @@ def look_at(file: Path, certificate: Path | None, *, signed: bool = True, own: b
 
     Raises ImageError.
     """
-    stem = Path(str(file).removesuffix(".zst").removesuffix(".img"))
+    compressed = file.suffix in partition.COMPRESSED
+    stem = Path(str(file).removesuffix(file.suffix if compressed else "").removesuffix(".img"))
     sums, mapping = stem.with_name(f"{stem.name}.sha256"), stem.with_name(f"{stem.name}.img.bmap")
     signature = sums.with_name(f"{sums.name}.p7s")
     beside = (sums, mapping, *((signature,) if signed else ()))
@@ -86,7 +92,7 @@ def look_at(file: Path, certificate: Path | None, *, signed: bool = True, own: b
     listed = {name: digest for digest, _, name in lines}
     for each in (mapping, file):
         known = listed.get(each.name)
-        if known is None and (each is mapping or file.suffix == ".zst"):
+        if known is None and (each is mapping or compressed):
             raise ImageError(f"{sums} does not name {each.name}", hint=AGAIN, code=INTEGRITY)
         if known is not None and filesystem.digest(each) != known:
             words = f"{each} is not what its sums say: it was not downloaded whole, or somebody has changed it"
@@ -134,6 +140,10 @@ def boot_partition(handed: Handed, name: str, content: bytes) -> dict[int, bytes
 # --- inside ---------------------------------------------------------------------------------------------------------
 
 
+_WIDE: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, b"\0<", b"<\0")
+"""Beginnings of XML with two bytes or more a character, in which declarations would be spelled otherwise."""
+
+
 def _require_signature(sums: Path, certificate: Path | None, *, own: bool) -> None:
     if certificate is None:
         hint = "--certificate FILE is the maker's certificate; --unsigned takes the image as it is"
@@ -158,8 +168,8 @@ def _require_signature(sums: Path, certificate: Path | None, *, own: bool) -> No
 
 def _layout(text: bytes) -> Layout:
     """Raises ValueError, ElementTree.ParseError."""
-    if len(text) > MAP_BYTES_MAX or b"<!" in text:
-        raise ValueError("too large, or with declarations, which could unfold without end")
+    if len(text) > MAP_BYTES_MAX or any(each in text for each in DECLARATIONS) or text[:2] in _WIDE:
+        raise ValueError("too large, or with declarations")
     root = ElementTree.fromstring(text)  # noqa: S314 - without declarations
     size, block = (int(root.findtext(name, "")) for name in ("ImageSize", "BlockSize"))
     kind = root.findtext("ChecksumType", "").strip()

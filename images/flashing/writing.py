@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Final, NamedTuple
 
+from images.card import partition
 from images.errors import FAILED, INTEGRITY, USAGE, ImageError
 from images.flashing.image import PIECE, Handed, Range
 
@@ -198,7 +199,7 @@ def _write(handed: Handed, target: Target, changed: dict[int, bytes], progress: 
 
 def _damaged(image: Path, at: int) -> ImageError:
     hint = _AGAIN
-    if image.suffix != ".zst":  # its sums are those of its parts alone
+    if image.suffix not in partition.COMPRESSED:  # its sums are those of its parts alone
         hint = (
             "is it one that `waypost image configure` has written settings into? Give them to waypost flash: --config, "
             f"with the image as it was handed out. Else {hint}"
@@ -220,13 +221,15 @@ def _overlaid(piece: bytes, at: int, changed: dict[int, bytes]) -> bytes:
 
 def _read(source: IO[bytes], count: int) -> bytes:
     """Exactly so much. Raises ImageError."""
+    import lzma  # noqa: PLC0415 - its errors only
+
     import zstandard  # noqa: PLC0415 - its errors only
 
     parts = b""
     while len(parts) < count:
         try:
             piece = source.read(count - len(parts))
-        except (OSError, zstandard.ZstdError) as error:
+        except (OSError, EOFError, lzma.LZMAError, zstandard.ZstdError) as error:
             raise ImageError(f"the image cannot be read: {error}", hint=_AGAIN, code=INTEGRITY) from None
         if not piece:
             raise ImageError("the image ends before its map does", hint=_AGAIN, code=INTEGRITY)

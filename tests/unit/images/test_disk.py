@@ -5,15 +5,17 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import lzma
 import os
 import re
 import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -233,18 +235,61 @@ def test_the_bill_of_materials_names_what_is_installed_and_what_is_in_the_gatewa
     assert {"python-qpid-proton", "cryptography", "pyinstaller"} <= set(foreign.pinned())
 
 
-def test_raspberry_pi_imager_is_told_what_it_asks_for_and_where_the_files_are(tmp_path: Path) -> None:
-    """What its schema requires (doc/json-schema/os-list-schema.json); it fetches from whole addresses only."""
-    image, compressed = tmp_path / "x.img", tmp_path / "x.img.zst"
+class ImagerReader:
+    """Reads a manifest by the rules of Raspberry Pi Imager 2 (src/hwlistmodel.cpp, src/imagewriter.cpp,
+    src/oslistmodel.cpp, doc/json-schema/os-list-schema.json)."""
+
+    INIT_FORMATS = ("", "systemd", "cloudinit", "cloudinit-rpi", "rpi-preseed", "none")
+    REQUIRED: Mapping[str, type] = {
+        "name": str, "description": str, "icon": str, "url": str, "extract_size": int, "extract_sha256": str,
+        "image_download_size": int, "release_date": str, "devices": list,
+    }  # fmt: skip
+
+    def __init__(self, text: str) -> None:
+        self._document = json.loads(text)
+        assert self._document.keys() <= {"imager", "os_list"}
+
+    def boards(self) -> list[dict[str, Any]]:
+        """Return the boards of its first page. Without any it stays on that page."""
+        imager_part = self._document.get("imager")
+        listed = imager_part.get("devices") if isinstance(imager_part, dict) else None
+        if not isinstance(listed, list):
+            return []
+        assert all(isinstance(each.get(key), str) for each in listed for key in ("name", "description"))
+        assert all(isinstance(each.get("tags"), list) for each in listed)
+        return listed
+
+    def systems(self, board: dict[str, Any]) -> list[dict[str, Any]]:
+        """Return the systems of its second page, for a board."""
+        inclusive = board.get("matching_type") == "inclusive"
+        found = []
+        for each in self._document["os_list"]:
+            missing = [key for key, kind in self.REQUIRED.items() if not isinstance(each.get(key), kind)]
+            assert not missing
+            fits = bool(set(each["devices"]) & set(board["tags"])) if "devices" in each else inclusive
+            if fits and each.get("init_format", "") in self.INIT_FORMATS:
+                found.append(each)
+        return found
+
+
+@pytest.mark.parametrize("board", sorted(imager.DEVICES))
+def test_raspberry_pi_imager_gets_from_its_first_page_to_the_image(tmp_path: Path, board: str) -> None:
+    image, compressed = tmp_path / "x.img", tmp_path / "x.img.xz"
     image.write_bytes(b"image")
     compressed.write_bytes(b"packed")
-    entry = imager.entry("Waypost", image, compressed, "2026-01-01", ["pi4-64bit"])
-    [one] = json.loads(imager.listed(entry, "file:///here/"))["os_list"]
-    assert (one["url"], one["bmap_url"]) == ("file:///here/x.img.zst", "file:///here/x.img.bmap")
-    asked_for = {"name", "description", "icon", "url", "extract_size", "extract_sha256", "image_download_size"}
-    assert asked_for | {"release_date", "devices"} <= set(one)
+    entry = imager.entry("Waypost", image, compressed, "2026-01-01", imager.DEVICES[board])
+    reader = ImagerReader(imager.manifest(entry, "file:///here/"))
+    [shown] = reader.boards()
+    [one] = reader.systems(shown)
+    assert (one["url"], one["bmap_url"]) == ("file:///here/x.img.xz", "file:///here/x.img.bmap")
     assert (one["init_format"], one["extract_size"], one["image_download_size"]) == ("none", 5, 6)
     assert one["extract_sha256"] == hashlib.sha256(b"image").hexdigest()
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d", one["release_date"])
+    others: list[dict[str, Any]] = [
+        {"tags": ["pi5-64bit"], "matching_type": "exclusive"},
+        {"tags": ["pi3-32bit", "pi4-32bit"]},
+    ]
+    assert not [each for each in others if reader.systems(each)], "it starts on no other board"
 
 
 def test_examples_put_nothing_among_the_sources() -> None:
@@ -324,7 +369,18 @@ class TestLists:
 
 
 @needs(
-    "dtc", "genimage", "mcopy", "mkfs.vfat", "mkimage", "mkenvimage", "mke2fs", "debugfs", "openssl", "zstd", "sfdisk"
+    "dtc",
+    "genimage",
+    "mcopy",
+    "mkfs.vfat",
+    "mkimage",
+    "mkenvimage",
+    "mke2fs",
+    "debugfs",
+    "openssl",
+    "zstd",
+    "xz",
+    "sfdisk",
 )
 def test_an_image_of_a_stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All but its content: layout, boot partition, what is handed out, and the same bytes twice."""
@@ -353,8 +409,13 @@ def test_an_image_of_a_stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         sums.append((out / f"{building.name('pi4')}.sha256").read_text())
     assert sums[0] == sums[1]
     kinds = {path.name.removeprefix(building.name("pi4")) for path in out.iterdir()} - {"root.sha256", imager.FILE}
-    assert kinds == {".img.zst", ".img.bmap", ".spdx.json", ".sha256", ".sha256.p7s"}
-    assert json.loads((out / imager.FILE).read_text())["url"] == f"{building.name('pi4')}.img.zst"
+    assert kinds == {".img.zst", ".img.xz", ".img.bmap", ".spdx.json", ".sha256", ".sha256.p7s"}
+    reader = ImagerReader((out / imager.FILE).read_text())
+    [one] = reader.systems(reader.boards()[0])
+    unpacked = lzma.decompress((out / one["url"]).read_bytes())
+    assert (len(unpacked), hashlib.sha256(unpacked).hexdigest()) == (one["extract_size"], one["extract_sha256"])
+    assert filesystem.digest(out / one["url"]) == one["image_download_sha256"]
+    assert (out / one["bmap_url"]).is_file()
     image = tmp_path / "image"
     subprocess.run(["zstd", "-q", "-d", str(out / f"{building.name('pi4')}.img.zst"), "-o", str(image)], check=True)
     layout = subprocess.run([find("sfdisk") or "", "-d", str(image)], capture_output=True, text=True, check=True).stdout

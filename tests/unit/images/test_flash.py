@@ -6,8 +6,10 @@ import contextlib
 import errno
 import io
 import json
+import lzma
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -113,6 +115,21 @@ class TestWhichDisksAreCards:
         assert (card["path"], card["card"], card["why"]) == ("/dev/sdb", True, "")
         assert (built_in["card"], "built into" in built_in["why"]) == (False, True)
         assert run(["flash", "--json"]) == 2
+
+    @pytest.mark.parametrize("words", [("--list",), ("--list", "--json")])
+    def test_what_is_no_piece_of_hardware_is_in_no_list(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
+    ) -> None:
+        """lsblk calls compressed memory a disk."""
+        virtual = [entry(name, **FIXED, tran=None) for name in ("zram0", "ram1", "nbd0")]
+        loop = entry("loop0", type="loop", **FIXED, tran=None)
+        disks = seen(entry("sdb"), *virtual, loop, entry("nvme0n1", **FIXED, tran="nvme"))
+        monkeypatch.setattr(devices, "found", lambda: disks)
+        assert run(["flash", *words]) == 0
+        listed = capsys.readouterr().out
+        assert re.findall(r"/dev/\w+", listed)[0] == "/dev/sdb"
+        assert "/dev/nvme0n1" in listed
+        assert not re.search(r"/dev/(zram|ram|nbd|loop)", listed)
 
     def test_where_it_is_mounted_can_be_pasted(self) -> None:
         disk = seen(entry("sdb", children=[part("sdb1", "/media/ann/WAYPOST"), part("sdb2", "/media/ann/MY CARD")]))[0]
@@ -237,6 +254,33 @@ class TestWhichImagesAreWritten:
         with pytest.raises(ImageError, match=r"is no (block )?map"):
             image.layout_of(tmp_path / "map")
 
+    @pytest.mark.parametrize("text", [
+        '<!DOCTYPE bmap [<!ENTITY a "b">]>', '<!DOCTYPE bmap SYSTEM "file:///etc/passwd">',
+    ])  # fmt: skip
+    @pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "utf-16-le", "utf-16-be"])
+    def test_a_map_with_declarations_is_refused(self, whole: Made, tmp_path: Path, text: str, encoding: str) -> None:
+        right = bmap.of(whole.plain)
+        head, line, rest = right.partition("\n")
+        head = head.replace("?>", f'encoding="{encoding}"?>')
+        (tmp_path / "map").write_bytes(f"{head}{line}{text}{line}{rest}".encode(encoding))
+        with pytest.raises(ImageError, match="is no block map"):
+            image.layout_of(tmp_path / "map")
+
+    @pytest.mark.skipif(find("bmaptool") is None, reason="bmap-tools is not installed")
+    def test_a_map_of_bmaptool_is_read(self, whole: Made, tmp_path: Path) -> None:
+        """bmaptool writes a comment at its beginning."""
+        mapping = tmp_path / "card.img.bmap"
+        subprocess.run(
+            ["bmaptool", "create", "-o", str(mapping), str(whole.plain)], check=True, capture_output=True, timeout=60
+        )
+        assert "<!--" in mapping.read_text()
+        assert image.layout_of(mapping) == whole.handed.layout
+
+    def test_a_map_with_a_comment_is_read(self, whole: Made, tmp_path: Path) -> None:
+        head, line, rest = bmap.of(whole.plain).partition("\n")
+        (tmp_path / "map").write_text(f"{head}{line}<!-- This file contains the block map. -->{line}{rest}")
+        assert image.layout_of(tmp_path / "map") == whole.handed.layout
+
     def test_a_map_is_read_as_it_was_written(self, whole: Made, tmp_path: Path) -> None:
         layout = whole.handed.layout
         assert layout.size == whole.plain.stat().st_size
@@ -278,6 +322,23 @@ class TestWriting:
         assert target.stat().st_blocks * 512 < target.stat().st_size / 2, "what the image has no data for stays a hole"
         behind = made.BEGIN + (made.FAT << 20)
         assert target.read_bytes()[behind:] == whole.plain.read_bytes()[behind:]
+
+    def test_an_image_in_xz(self, whole: Made, copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        """The file for Etcher and Imager is flashed like the other one."""
+        packed, sums = copy.with_suffix(".xz"), copy.with_name("waypost-1-pi4.sha256")
+        packed.write_bytes(lzma.compress(whole.plain.read_bytes(), preset=0))
+        with sums.open("a") as text:
+            text.write(f"{filesystem.digest(packed)}  {packed.name}\n")
+        words = ["flash", str(packed), str(copy.parent / "card"), "--unsigned", "--yes"]
+        assert run(words) == 0
+        assert (copy.parent / "card").read_bytes() == whole.plain.read_bytes()
+        torn = packed.read_bytes()[:-1000]
+        packed.write_bytes(torn)
+        sums.write_text(
+            "".join(f"{filesystem.digest(each)}  {each.name}\n" for each in (packed, copy.with_suffix(".bmap")))
+        )
+        assert run(words) == 4
+        assert "the image cannot be read" in said(capsys)
 
     def test_an_unpacked_image(self, whole: Made, copy: Path) -> None:
         plain = copy.with_suffix("")
