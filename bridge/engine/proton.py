@@ -239,9 +239,9 @@ def write_local_state(delivery: Any, state: State, detail: Detail) -> None:
     lib.pn_delivery_update(delivery, int(state) & 0xFF)
     if state is State.REJECTED and isinstance(detail, Condition):
         write_condition(lib.pn_disposition_condition(lib.pn_delivery_local(delivery)), detail)
-    elif state in (State.MODIFIED_FAILED, State.MODIFIED_UNDELIVERABLE):
+    elif state in (State.MODIFIED, State.MODIFIED_FAILED, State.MODIFIED_UNDELIVERABLE):
         disposition = lib.pn_delivery_local(delivery)
-        lib.pn_disposition_set_failed(disposition, True)
+        lib.pn_disposition_set_failed(disposition, state is not State.MODIFIED)
         lib.pn_disposition_set_undeliverable(disposition, state is State.MODIFIED_UNDELIVERABLE)
         if isinstance(detail, bytes):
             lib.pn_data_decode(lib.pn_disposition_annotations(disposition), ffi.from_buffer(detail), len(detail))

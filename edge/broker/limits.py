@@ -432,6 +432,11 @@ ANYCAST_QUICK_S: Final = 0.005
 ANYCAST_TOGETHER_MAX: Final = 32
 """Messages such a consumer gets at once though others have none."""
 
+ANYCAST_GIVEN_BACK_MAX: Final = 1_000
+"""Messages of an anycast address that consumers gave back and that wait for another consumer (bytes:
+`TRANSIENT_BUFFER_BYTES_MIN`); the sender of one more gets its answer at once. Each is looked at when a consumer that
+had no credit has some, 1 us each."""
+
 HEADER_USUAL_BYTES_MAX: Final = 32
 """An AMQP header section that is remembered as read: its five fields take 20 bytes at their longest."""
 

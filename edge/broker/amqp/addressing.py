@@ -62,6 +62,8 @@ CONDITIONS: Final = {
     Refusal.ADDRESS_INVALID: "amqp:invalid-field",
     Refusal.TOO_LARGE: "amqp:link:message-size-exceeded",
     Refusal.REJECTED: "amqp:precondition-failed",
+    Refusal.RELEASED: "amqp:precondition-failed",
+    Refusal.DELIVERY_FAILED: "amqp:precondition-failed",
     Refusal.UNDELIVERABLE: "amqp:precondition-failed",
     Refusal.NO_ANSWER: "amqp:precondition-failed",
     Refusal.FORMAT_INVALID: "amqp:decode-error",

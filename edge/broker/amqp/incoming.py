@@ -28,7 +28,7 @@ from edge.broker.model.interfaces import Explanation, Origin, Refusal
 from edge.broker.router.router import Router
 
 _NS_IN_MS = 1_000_000
-_NOBODY = (Refusal.NO_CONSUMER, Refusal.NO_CONSUMER_CONNECTED)
+_NOBODY = (Refusal.NO_CONSUMER, Refusal.NO_CONSUMER_CONNECTED, Refusal.RELEASED)
 _PASSING = (Refusal.FULL, Refusal.NAMES, Refusal.STORE_FAILED)
 """Refusals that say nothing about the message."""
 _DIRECT = (AddressType.ANYCAST, AddressType.MULTICAST)
@@ -38,9 +38,17 @@ _UNEXPLAINED = Explanation()
 _OUTCOMES = {
     State.REJECTED: "amqp:rejected:list",
     State.RELEASED: "amqp:released:list",
+    State.MODIFIED: "amqp:modified:list",
+    State.MODIFIED_FAILED: "amqp:modified:list",
     State.MODIFIED_UNDELIVERABLE: "amqp:modified:list",
 }
 """Their symbolic descriptors (section 3.4), by which a source lists what may be chosen."""
+_MODIFIED = {
+    Refusal.RELEASED: State.MODIFIED,
+    Refusal.DELIVERY_FAILED: State.MODIFIED_FAILED,
+    Refusal.UNDELIVERABLE: State.MODIFIED_UNDELIVERABLE,
+}
+"""Refusals that a consumer may have said with annotations."""
 
 
 @hides("header", "body")
@@ -190,8 +198,8 @@ class IncomingLink(Origin):
             tokens = self._refuse_explained(tokens, why, self._said)
         if not tokens:
             return
-        if why is Refusal.UNDELIVERABLE:
-            self._settle(tokens, State.MODIFIED_UNDELIVERABLE, None)
+        if why is Refusal.UNDELIVERABLE or why is Refusal.DELIVERY_FAILED:
+            self._settle(tokens, _MODIFIED[why], None)
         elif why in _NOBODY or (why in _PASSING and (self._direct or self._relay is not None)):
             self._settle(tokens, State.RELEASED, None)  # not the message's fault: it may be sent again
         else:
@@ -226,8 +234,8 @@ class IncomingLink(Origin):
         others: list[int] = []
         for token in tokens:
             condition, description, annotations = said.pop(token, _UNEXPLAINED)
-            if why is Refusal.UNDELIVERABLE and annotations:
-                self._settle((token,), State.MODIFIED_UNDELIVERABLE, annotations)
+            if annotations and why in _MODIFIED:
+                self._settle((token,), _MODIFIED[why], annotations)
             elif why is Refusal.REJECTED and condition:
                 self._settle((token,), State.REJECTED, Condition(condition, description))
             else:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import repeat
 from typing import Final, NamedTuple
 
 from bridge.message import Run, Stored
-from edge.broker.delivery.consumer_group import RETURNED, ConsumerGroup, part_of
-from edge.broker.limits import ANYCAST_QUICK_S, ANYCAST_TOGETHER_MAX, TRANSIENT_BUFFER_BYTES_MIN
+from edge.broker.delivery.consumer_group import ConsumerGroup, part_of
+from edge.broker.limits import (
+    ANYCAST_GIVEN_BACK_MAX,
+    ANYCAST_QUICK_S,
+    ANYCAST_TOGETHER_MAX,
+    TRANSIENT_BUFFER_BYTES_MIN,
+)
 from edge.broker.model.interfaces import (
     Acceptance,
     Consumer,
@@ -23,11 +28,13 @@ from edge.broker.model.interfaces import (
 from edge.broker.model.isolation import answered, delivered, delivered_each, delivered_encoded, origin_called
 
 _NOBODY: tuple[Origin | None, int] = (None, 0)
-_EXCLUDING: Final = {
+_GIVEN_BACK: Final = {
     Outcome.TOO_LARGE: Refusal.TOO_LARGE,
+    Outcome.RELEASED: Refusal.RELEASED,
+    Outcome.MODIFIED_FAILED: Refusal.DELIVERY_FAILED,
     Outcome.MODIFIED_UNDELIVERABLE: Refusal.UNDELIVERABLE,
 }
-"""Outcomes that put the message back for others, and what its sender hears where there are none."""
+"""Outcomes that leave the message to other consumers, and the answer to its sender where there are none."""
 
 
 class Together(NamedTuple):
@@ -104,11 +111,16 @@ class AnycastGroup:
         """Who sent what is outstanding or waiting: position -> (origin, its token)."""
         self._outstanding: dict[Consumer, dict[int, Stored | Together]] = {}
         self._excluded: dict[int, dict[Consumer, Refusal]] = {}
-        """Messages that wait, each alone, for somebody else than these, who cannot take them, and why they cannot."""
+        """Consumers that gave a message back, and why, by its position: they do not get it again."""
+        self._given_back: dict[int, Stored] = {}
+        """Messages of which `_excluded` tells that wait for another consumer. They hold nothing up."""
+        self._given_back_bytes = 0
+        self._without_credit: set[Consumer] = set()
+        """Consumers that had no credit when these were offered last."""
+        self._offer_anew = False
+        """One more was given back since, or consumers have come or gone."""
         self._explained: dict[int, Explanation] = {}
         """What consumers said of messages that are not answered yet: empty nearly always."""
-        self._returned = 0
-        """Messages that a consumer has given back in the call that is under way: they are first in line, in order."""
         self._pumping = False
         self._gathering = False
 
@@ -141,7 +153,7 @@ class AnycastGroup:
         self._pumping = True
         try:
             taken = self._share_out(origin)
-            if self._waiting:  # of a consumer that raised
+            if self._waiting or self._given_back:  # a consumer raised, or gave something back at once
                 self._deliver()
             else:
                 self._credit_changed()
@@ -172,7 +184,6 @@ class AnycastGroup:
             if served is None:
                 every = [Stored(first + place, 0, origin.run(place)) for place in places]
                 served = delivered_each(consumer, self, every)
-            self._returned = 0
             if not served:
                 self.leave(consumer)
         return taken
@@ -201,39 +212,60 @@ class AnycastGroup:
             self._pumping = False
 
     def _deliver(self) -> None:
+        self._offer_given_back()
         even = self.group.share(self._waiting_count, self._waiting_count)
         while self._waiting:
-            excluded = self._excluded.get(self._waiting[0].position) if self._excluded else None
-            consumer, credit = self.group.next_but(excluded)
-            if consumer is None and credit == 0:
+            turn = self.group.next()
+            if turn is None:
                 return
-            if consumer is None:
-                stored = self._waiting.popleft()
-                self._waiting_bytes -= stored.run.size
-                self._waiting_count -= len(stored.run.bodies)
-                self._refuse_excluded(stored.position)
-                continue
-            taken = self._take(min(even, credit))
-            held = self._outstanding.setdefault(consumer, {})
-            for stored in taken:
-                if len(stored.run.bodies) == 1:
-                    held[stored.position] = stored
-                else:
-                    count = len(stored.run.bodies)
-                    held.update(dict.fromkeys(range(stored.position, stored.position + count), stored))
-            one = len(taken) == 1
-            served = delivered(consumer, self, taken[0]) if one else delivered_each(consumer, self, taken)
-            self._returned = 0
-            if not served:
-                self.leave(consumer)
+            consumer, credit = turn
+            self._hand(consumer, self._take(min(even, credit)))
+            self._offer_given_back()
         self._credit_changed()
 
+    def _offer_given_back(self) -> None:
+        """Offer what consumers gave back to the others, oldest first. What all have given back is answered."""
+        while self._given_back and (self._offer_anew or self._credit_has_come()):
+            self._offer_anew = False
+            for position in sorted(self._given_back):
+                if position not in self._given_back:
+                    continue  # one that was given something raised, and it was the last one, or its sender left
+                consumer, credit = self.group.next_but(self._excluded[position])
+                if consumer is not None:
+                    self._hand(consumer, [self._take_given_back(position)])
+                elif credit < 0:
+                    self._take_given_back(position)
+                    self._refuse_given_back(position)
+            self._without_credit = set(self.group.without_credit())
+
+    def _credit_has_come(self) -> bool:
+        """True when a consumer that had no credit may have some now."""
+        return not self._without_credit.issubset(self.group.without_credit())
+
+    def _take_given_back(self, position: int) -> Stored:
+        """Take a message out of those that were given back."""
+        stored = self._given_back.pop(position)
+        self._given_back_bytes -= stored.run.size
+        return stored
+
+    def _hand(self, consumer: Consumer, taken: Sequence[Stored]) -> None:
+        held = self._outstanding.setdefault(consumer, {})
+        for stored in taken:
+            if len(stored.run.bodies) == 1:
+                held[stored.position] = stored
+            else:
+                count = len(stored.run.bodies)
+                held.update(dict.fromkeys(range(stored.position, stored.position + count), stored))
+        one = len(taken) == 1
+        served = delivered(consumer, self, taken[0]) if one else delivered_each(consumer, self, taken)
+        if not served:
+            self.leave(consumer)
+
     def _take(self, count: int) -> list[Stored]:
-        """The first `count` messages of those that wait. Where some can be taken by some consumers only, no more than
-        one run: the next may be for another consumer."""
+        """Take the first `count` messages of those that wait."""
         taken: list[Stored] = []
         waiting = self._waiting
-        while count and waiting and not (taken and self._excluded):
+        while count and waiting:
             stored = waiting.popleft()
             total = len(stored.run.bodies)
             if total > count:
@@ -246,15 +278,15 @@ class AnycastGroup:
         return taken
 
     def settle(self, consumer: Consumer, first: int, last: int, outcome: Outcome) -> None:
-        """Pass the consumer's answer on to the origins; released messages go to another consumer."""
+        """Pass the consumer's answer on to the origins. What it gives back goes to the other consumers; once all have
+        given a message back, its origin hears so."""
         held = self._outstanding.get(consumer, {})
         pace = self._paces.get(consumer)
         if pace is not None:
             pace.answered(first, last, self._now_s)
         answers: dict[Origin, list[int]] = {}
         explanations: dict[tuple[Origin, Explanation], list[int]] = {}
-        excluded = _EXCLUDING.get(outcome)
-        returned = outcome in RETURNED or excluded is not None
+        why = _GIVEN_BACK.get(outcome)
         take, take_origin = held.pop, self._origins.pop
         current: Origin | None = None
         tokens: list[int] = []
@@ -262,11 +294,9 @@ class AnycastGroup:
             stored = take(position, None)
             if stored is None:
                 continue
-            if returned:
-                if excluded is not None:
-                    self._excluded.setdefault(position, {})[consumer] = excluded
-                self._return(position, stored, self._returned)
-                self._returned += 1
+            if why is not None:
+                self._excluded.setdefault(position, {})[consumer] = why
+                self._give_back(_one_of(stored, position))
                 continue
             if self._excluded:
                 self._excluded.pop(position, None)
@@ -278,12 +308,10 @@ class AnycastGroup:
                 current, tokens = origin, answers.setdefault(origin, [])
             if origin is not None:
                 tokens.append(token)
-        for (sender, why), of in explanations.items() if outcome is not Outcome.ACCEPTED else ():
-            origin_called(sender, sender.explained, of, why)
+        for (sender, words), of in explanations.items() if outcome is not Outcome.ACCEPTED else ():
+            origin_called(sender, sender.explained, of, words)
         self._answer(answers, None if outcome is Outcome.ACCEPTED else Refusal.REJECTED)
-        if returned:
-            if not self._pumping:
-                self._returned = 0
+        if why is not None:
             self.pump()
 
     def explain(self, consumer: Consumer, position: int, said: Explanation) -> None:
@@ -293,25 +321,33 @@ class AnycastGroup:
 
     def join(self, consumer: Consumer) -> None:
         self.group.join(consumer)
+        self._offer_anew = True
 
     def leave(self, consumer: Consumer, *, keep: bool = False) -> None:
         """What the consumer had not answered goes to the others; without others its origins hear so."""
         self.group.leave(consumer)
         self._paces.pop(consumer, None)
+        self._offer_anew = True
         for excluded in self._excluded.values():
             excluded.pop(consumer, None)
-        for position, stored in sorted(self._outstanding.pop(consumer, {}).items(), reverse=True):
-            self._return(position, stored, 0)
+        for position, held in sorted(self._outstanding.pop(consumer, {}).items(), reverse=True):
+            stored = _one_of(held, position)
+            if position in self._excluded:
+                self._give_back(stored)
+            else:
+                self._waiting.appendleft(stored)
+                self._waiting_bytes += stored.run.size
+                self._waiting_count += 1
         if self.group:
             self.pump()
             return
         refused: dict[Origin, list[int]] = {}
         for origin, token in self._origins.values():
             refused.setdefault(origin, []).append(token)
-        for left in (self._origins, self._excluded, self._explained):
+        for left in (self._origins, self._excluded, self._explained, self._given_back):
             left.clear()
         self._waiting.clear()
-        self._waiting_bytes = self._waiting_count = 0
+        self._waiting_bytes = self._waiting_count = self._given_back_bytes = 0
         self._answer(refused, Refusal.NO_CONSUMER)
 
     def _answer(self, answers: dict[Origin, list[int]], why: Refusal | None) -> None:
@@ -330,6 +366,8 @@ class AnycastGroup:
             del self._origins[position]
             self._excluded.pop(position, None)
             self._explained.pop(position, None)
+            if position in self._given_back:
+                self._take_given_back(position)
         kept = deque(stored for stored in self._waiting if stored.position not in theirs)
         if len(kept) < len(self._waiting):
             self._waiting = kept
@@ -342,24 +380,40 @@ class AnycastGroup:
         """Messages consumers could take now beyond what is waiting already."""
         return max(0, self.group.credit - self._waiting_count)
 
-    def _refuse_excluded(self, position: int) -> None:
-        """None of those who are there can take it."""
+    def _give_back(self, stored: Stored) -> None:
+        """Let a message wait for another consumer, or answer it where too many do."""
+        position, size = stored.position, stored.run.size
+        crowded = len(self._given_back) >= ANYCAST_GIVEN_BACK_MAX
+        if crowded or self._given_back_bytes + size > TRANSIENT_BUFFER_BYTES_MIN:
+            self._refuse_given_back(position)
+            return
+        self._given_back[position] = stored
+        self._given_back_bytes += size
+        self._offer_anew = True
+
+    def _refuse_given_back(self, position: int) -> None:
+        """Tell the origin of a message what its consumers said of it."""
         reasons, said = self._excluded.pop(position).values(), self._explained.pop(position, None)
         origin, token = self._origins.pop(position, _NOBODY)
         if origin is not None:
             self._figures.refused += 1
             if said is not None:
                 origin_called(origin, origin.explained, [token], said)
-            undeliverable = Refusal.UNDELIVERABLE in reasons
-            answered(origin, [token], Refusal.UNDELIVERABLE if undeliverable else Refusal.TOO_LARGE)
+            answered(origin, [token], _together(reasons))
 
-    def _return(self, position: int, held: Stored | Together, place: int) -> None:
-        """It waits again, at this place of the line."""
-        if isinstance(held, Together):
-            one = held.stored(position)
-        else:
-            i = position - held.position
-            one = part_of(held, i, i + 1)
-        self._waiting.insert(place, one)
-        self._waiting_bytes += one.run.size
-        self._waiting_count += 1
+
+def _one_of(held: Stored | Together, position: int) -> Stored:
+    """One message of what a consumer holds."""
+    if isinstance(held, Together):
+        return held.stored(position)
+    i = position - held.position
+    return part_of(held, i, i + 1)
+
+
+def _together(reasons: Collection[Refusal]) -> Refusal:
+    """The answer to a message that consumers gave back for these reasons: `UNDELIVERABLE` and `TOO_LARGE` speak of all
+    consumers, so one that only released it may still take it when it is sent again."""
+    if Refusal.RELEASED in reasons or Refusal.DELIVERY_FAILED in reasons:
+        failed = Refusal.DELIVERY_FAILED in reasons or Refusal.UNDELIVERABLE in reasons
+        return Refusal.DELIVERY_FAILED if failed else Refusal.RELEASED
+    return Refusal.UNDELIVERABLE if Refusal.UNDELIVERABLE in reasons else Refusal.TOO_LARGE

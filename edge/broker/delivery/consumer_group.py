@@ -60,6 +60,17 @@ class ConsumerGroup:
                 return self.credit
         return total
 
+    def without_credit(self) -> list[Consumer]:
+        """The consumers that can take nothing now."""
+        found: list[Consumer] = []
+        for consumer in list(self.consumers):
+            try:
+                if consumer.credit <= 0:
+                    found.append(consumer)
+            except Exception as error:
+                self.end(consumer, error)
+        return found
+
     def end(self, consumer: Consumer, error: Exception) -> None:
         """It raised: it gets nothing more, and what is with it stays there until its connection has ended."""
         self.leave(consumer)

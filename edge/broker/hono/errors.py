@@ -17,6 +17,8 @@ STATUS: Final[Mapping[Refusal, int]] = {
     Refusal.ADDRESS_INVALID: 400,
     Refusal.TOO_LARGE: 413,
     Refusal.REJECTED: 503,
+    Refusal.RELEASED: 503,
+    Refusal.DELIVERY_FAILED: 503,
     Refusal.UNDELIVERABLE: 503,
     Refusal.NO_ANSWER: 503,
     Refusal.FORMAT_INVALID: 400,

@@ -69,6 +69,8 @@ STATUS: Final = {
     Refusal.ADDRESS_INVALID: 400,
     Refusal.TOO_LARGE: 413,
     Refusal.REJECTED: 422,
+    Refusal.RELEASED: 503,
+    Refusal.DELIVERY_FAILED: 503,
     Refusal.UNDELIVERABLE: 503,
     Refusal.NO_ANSWER: 504,
     Refusal.FORMAT_INVALID: 400,

@@ -22,7 +22,9 @@ REASONS: Final[Mapping[Refusal, ReasonCode]] = {
     Refusal.ADDRESS_INVALID: ReasonCode.TOPIC_NAME_INVALID,
     Refusal.TOO_LARGE: ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR,  # 0x95 is none of a PUBACK's (section 3.4.2.1)
     Refusal.REJECTED: ReasonCode.UNSPECIFIED_ERROR,
-    Refusal.UNDELIVERABLE: ReasonCode.UNSPECIFIED_ERROR,
+    Refusal.RELEASED: ReasonCode.NO_MATCHING_SUBSCRIBERS,
+    Refusal.DELIVERY_FAILED: ReasonCode.NO_MATCHING_SUBSCRIBERS,
+    Refusal.UNDELIVERABLE: ReasonCode.NO_MATCHING_SUBSCRIBERS,
     Refusal.NO_ANSWER: ReasonCode.UNSPECIFIED_ERROR,
     Refusal.FORMAT_INVALID: ReasonCode.PAYLOAD_FORMAT_INVALID,
 }

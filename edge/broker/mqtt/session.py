@@ -433,7 +433,8 @@ class Session:
             stored = isinstance(token.subscription, LogSubscription)
             if not received and (delivery.qos == 1 or not stored):
                 del state.outgoing[packet_id]
-                token.subscription.settle(token.subscriber, position, position, Outcome.RELEASED)
+                if stored:  # what is not goes to others when the subscription is left
+                    token.subscription.settle(token.subscriber, position, position, Outcome.RELEASED)
             elif ended:
                 done = received or token.subscriber.shared
                 outcome = Outcome.ACCEPTED if done else Outcome.RELEASED

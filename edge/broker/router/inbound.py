@@ -45,6 +45,10 @@ FINAL: Final = frozenset(
 )
 """Refusals for the message's sake. Every other one passes: the message waits here."""
 
+GIVEN_BACK: Final = frozenset((Refusal.RELEASED, Refusal.DELIVERY_FAILED))
+"""Refusals of consumers that have credit: the message waits for the next `Inbound.try_again`, or it would go round
+without a pause."""
+
 
 class InboundFigures(msgspec.Struct):
     """Messages of one incoming forwarder since it was made."""
@@ -110,6 +114,8 @@ class Inbound(Origin):
         """What was published last found no room."""
         self._at_once = INBOX_WINDOW
         """Messages published together: fewer while there is little room, as a run is taken as a whole."""
+        self._given_back = False
+        """Consumers gave back what was published last."""
         self._fewer = False
         """What was published last is to be tried again at once, with fewer."""
         self._publishing = False
@@ -184,6 +190,7 @@ class Inbound(Origin):
             self._reject(entries, why.value)
         else:
             self._wait_again(entries)
+            self._given_back = why in GIVEN_BACK
             if why is Refusal.FULL and self._at_once > 1:
                 self._at_once, self._fewer = max(1, min(self._at_once, len(tokens)) // 2), True
         self._publish()
@@ -322,7 +329,7 @@ class Inbound(Origin):
 
     def _watch(self) -> None:
         """Hear of it when there is room again, where the router knows."""
-        if self._waiting:
+        if self._waiting and not self._given_back:
             self._router.sender_credit(self, self._waiting[0].run.address)
 
     def _answer(self, entries: Sequence[_Entry], outcome: Outcome, why: str = "") -> None:

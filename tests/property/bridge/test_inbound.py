@@ -237,3 +237,26 @@ def test_every_order_of_events(unique: bool, steps: list[tuple[Any, ...]]) -> No
         crossing.do[name](*arguments)
         crossing.check()
     crossing.come_to_rest()
+
+
+def test_what_consumers_give_back_waits_for_its_time() -> None:
+    """Consumers that have credit would else be given it again at once, without end."""
+
+    class Anycast:
+        published = asked = 0
+
+        def publish(self, origin: Origin, _run: Run, tokens: Sequence[int]) -> None:
+            self.published += 1
+            origin.refused(tokens, Refusal.RELEASED)
+
+        def sender_credit(self, _origin: Origin, _address: str) -> int:
+            self.asked += 1
+            return 0
+
+    router: Any = Anycast()
+    inbound = Inbound(router, FORWARDER, KnownNames([]), "gateway")
+    inbound.attached(lambda _tokens, _outcome, _why: None, lambda: None)
+    inbound.receive([Incoming(1, ("there",), b"", (), Run("", "", 1, b"", [b"m"]))])
+    assert (router.published, router.asked) == (1, 0)
+    inbound.try_again()
+    assert (router.published, router.asked) == (2, 0)

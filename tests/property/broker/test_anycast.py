@@ -84,6 +84,7 @@ class Receiver(interfaces.Consumer):
         """It takes messages as they are to be written, while it can take all."""
         self.raises = self.ended = False
         self.got: list[bytes] = []
+        self.gave_back: set[bytes] = set()
         self.held: dict[int, bytes] = {}
         self.subscription: Subscription | None = None
 
@@ -102,6 +103,7 @@ class Receiver(interfaces.Consumer):
         self.subscription = subscription
         for position, body in enumerate(stored.run.bodies, stored.position):
             if len(body) > self.size_max:
+                self.gave_back.add(body)
                 subscription.settle(self, position, position, Outcome.TOO_LARGE)
             else:
                 self.credit -= 1
@@ -110,7 +112,9 @@ class Receiver(interfaces.Consumer):
                 self.held[position] = body
 
     def answer(self, position: int, outcome: Outcome) -> None:
-        del self.held[position]
+        body = self.held.pop(position)
+        if outcome in (Outcome.RELEASED, Outcome.MODIFIED_FAILED):
+            self.gave_back.add(body)
         assert self.subscription is not None
         self.subscription.settle(self, position, position, outcome)
 
@@ -239,6 +243,8 @@ class AnycastMachine(RuleBasedStateMachine):
             assert sender.answers[token] is None
         elif outcome is Outcome.REJECTED:
             assert sender.answers[token] is Refusal.REJECTED
+        elif self.address.receivers == [receiver]:
+            assert sender.answers[token] in (Refusal.RELEASED, Refusal.DELIVERY_FAILED)
 
     @invariant()
     def connections_of_those_that_raised_end(self) -> None:
@@ -255,13 +261,15 @@ class AnycastMachine(RuleBasedStateMachine):
             assert not unanswered
         waiting = unanswered - set(held)
         for receiver in self.address.receivers:
-            assert not (receiver.credit and any(len(body) <= receiver.size_max for body in self._first(waiting)))
+            may_have = [body for body in waiting if body not in receiver.gave_back and len(body) <= receiver.size_max]
+            assert not (receiver.credit and may_have)
+        for body in waiting:
+            assert any(body not in receiver.gave_back for receiver in self.address.receivers)
 
-    def _first(self, waiting: set[bytes]) -> list[bytes]:
-        """Nobody can take anything: whether that first in line may go is enough to know."""
-        group = self.address.site.router.subscriptions.competing.anycast_group(ADDRESS)
-        assert sum(len(stored.run.bodies) for stored in group._waiting) == len(waiting)
-        return [group._waiting[0].run.bodies[0]] if waiting else []
+    @invariant()
+    def nobody_gets_again_what_it_gave_back(self) -> None:
+        for receiver in self.address.receivers:
+            assert len(receiver.got) == len(set(receiver.got))
 
     def teardown(self) -> None:
         """Somebody who takes everything gets everything that is left, once."""
@@ -346,6 +354,21 @@ class TestOneTurn:
         assert first.subscription is not None
         first.subscription.settle(first, 0, 2, Outcome.RELEASED)
         assert address.receivers[1].got == list(address.who)
+
+    def test_what_was_given_back_is_answered_when_the_one_it_waited_for_raises(self) -> None:
+        address = Address()
+        address.come(Receiver("first", 2))
+        address.come(Receiver("second", 0))
+        address.send(0, [0, 0])
+        first, second = address.receivers
+        assert first.subscription is not None
+        first.subscription.settle(first, 0, 1, Outcome.RELEASED)
+        assert not address.senders[0].answers
+        address.go(first)
+        second.raises, second.credit = True, 2
+        assert second.subscription is not None
+        second.subscription.pump()
+        assert address.senders[0].answers == {0: Refusal.NO_CONSUMER, 1: Refusal.NO_CONSUMER}
 
     def test_one_without_credit_gets_nothing(self) -> None:
         address = Address()

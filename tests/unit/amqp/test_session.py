@@ -14,6 +14,7 @@ from bridge.message import DURABLE, Run
 from bridge.sections import bare_message
 from edge.broker.amqp.arrivals import HandedOn
 from edge.broker.amqp.session import SOLE_CONNECTION
+from edge.broker.limits import ANYCAST_GIVEN_BACK_MAX
 from edge.broker.message.translation import payload_of
 from edge.broker.model.address_policy import AddressPolicy, Redelivery
 from edge.broker.model.authorization import Ended
@@ -407,6 +408,106 @@ class TestAnycast:
         other.engine.settle(there, [two], State.REJECTED, Condition("example:torn"))
         site.settle_down()
         assert asker.outcomes(sender) == [(0, State.ACCEPTED, None), (1, State.REJECTED, Condition("example:torn"))]
+
+    @pytest.mark.parametrize("annotations", [None, {"x-opt-why": "busy"}])
+    @pytest.mark.parametrize(
+        "state", [State.RELEASED, State.MODIFIED, State.MODIFIED_FAILED, State.MODIFIED_UNDELIVERABLE]
+    )
+    def test_the_only_consumer_gives_a_message_back_once_and_the_sender_hears_how(
+        self, state: State, annotations: dict[str, str] | None
+    ) -> None:
+        site = Site()
+        asker, worker = site.client("asker"), site.client("worker")
+        link = worker.receiver("anycast/a", credit=9)
+        sender = asker.sender("anycast/a")
+        send(asker, sender, "one", "two")
+        site.settle_down()
+        said = annotations and encode({Symbol(name): text for name, text in annotations.items()})
+        worker.engine.settle(link, worker.deliveries(link)[:1], state, said)
+        site.settle_down()
+        [(_, heard, detail)] = asker.outcomes(sender)
+        if state is State.RELEASED or (state is State.MODIFIED and said is None):
+            assert (heard, detail) == (State.RELEASED, None)
+        else:
+            assert (heard, detail and decode(detail)[0]) == (state, annotations)
+        worker.engine.settle(link, worker.deliveries(link)[1:])
+        site.settle_down()
+        assert payloads(worker, link) == [b"one", b"two"]
+
+    @pytest.mark.parametrize(
+        ("first", "second", "heard"),
+        [
+            (State.RELEASED, State.RELEASED, State.RELEASED),
+            (State.RELEASED, State.MODIFIED_FAILED, State.MODIFIED_FAILED),
+            (State.MODIFIED_UNDELIVERABLE, State.RELEASED, State.MODIFIED_FAILED),
+            (State.MODIFIED_UNDELIVERABLE, State.MODIFIED_UNDELIVERABLE, State.MODIFIED_UNDELIVERABLE),
+        ],
+    )
+    def test_each_consumer_is_asked_once(self, first: State, second: State, heard: State) -> None:
+        site = Site()
+        asker, worker, other = site.client("asker"), site.client("worker"), site.client("other")
+        link = worker.receiver("anycast/a", credit=9)
+        sender = asker.sender("anycast/a")
+        send(asker, sender, "one")
+        site.settle_down()
+        there = other.receiver("anycast/a", credit=9)
+        worker.engine.settle(link, worker.deliveries(link), first)
+        site.settle_down()
+        assert asker.outcomes(sender) == []
+        other.engine.settle(there, other.deliveries(there), second)
+        site.settle_down()
+        assert [state for _, state, _ in asker.outcomes(sender)] == [heard]
+        assert payloads(worker, link) == payloads(other, there) == [b"one"]
+
+    def test_what_waits_for_one_without_credit_holds_up_nothing(self) -> None:
+        site = Site()
+        asker, worker, other = site.client("asker"), site.client("worker"), site.client("other")
+        link = worker.receiver("anycast/a", credit=9)
+        there = other.receiver("anycast/a", credit=0)
+        sender = asker.sender("anycast/a")
+        send(asker, sender, "one", "two")
+        site.settle_down()
+        worker.engine.settle(link, worker.deliveries(link)[:1], State.RELEASED)
+        send(asker, sender, "three")
+        site.settle_down()
+        assert payloads(worker, link) == [b"one", b"two", b"three"]
+        assert sender.credit > 0
+        other.engine.grant(there, 1)
+        site.settle_down()
+        assert payloads(other, there) == [b"one"]
+
+    def test_the_one_it_waits_for_leaves(self) -> None:
+        site = Site()
+        asker, worker, other = site.client("asker"), site.client("worker"), site.client("other")
+        link = worker.receiver("anycast/a", credit=9)
+        other.receiver("anycast/a", credit=0)
+        sender = asker.sender("anycast/a")
+        send(asker, sender, "one")
+        site.settle_down()
+        worker.engine.settle(link, worker.deliveries(link), State.RELEASED)
+        site.settle_down()
+        assert asker.outcomes(sender) == []
+        other.cut()
+        site.settle_down()
+        assert asker.outcomes(sender) == [(0, State.RELEASED, None)]
+
+    def test_of_more_than_wait_for_another_the_sender_hears_at_once(self) -> None:
+        site = Site()
+        asker, worker, other = site.client("asker"), site.client("worker"), site.client("other")
+        link = worker.receiver("anycast/a", credit=ANYCAST_GIVEN_BACK_MAX + 10)
+        other.receiver("anycast/a", credit=0)
+        sender = asker.sender("anycast/a")
+        sent = 0
+        while sent < ANYCAST_GIVEN_BACK_MAX + 2:
+            count = min(sender.credit, ANYCAST_GIVEN_BACK_MAX + 2 - sent)
+            assert count
+            for tag in range(sent, sent + count):
+                asker.engine.send(sender, tag, message(b"m"))
+            sent += count
+            site.settle_down()
+        worker.engine.settle(link, worker.deliveries(link), State.RELEASED)
+        site.settle_down()
+        assert [state for _, state, _ in asker.outcomes(sender)] == [State.RELEASED] * 2
 
     @pytest.mark.parametrize(
         ("listed", "states"),

@@ -11,6 +11,7 @@ import httpx
 import pytest
 from starlette.applications import Starlette
 
+from bridge.message import Stored
 from edge.broker.configuration import Authentication
 from edge.broker.http import api as module
 from edge.broker.http import polls
@@ -22,6 +23,7 @@ from edge.broker.limits import ACCOUNT_SHARE_MAX, ADDRESS_BYTES_MAX, Limits
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.model.authorization import Operation, Rule
 from edge.broker.model.budget import Budget
+from edge.broker.model.interfaces import Consumer, Outcome, SubscribeOptions, Subscription
 from edge.broker.router.router import Router
 from edge.broker.security.authenticator import Gate
 from edge.broker.security.credentials import Snapshot, new_user, with_secret
@@ -70,6 +72,32 @@ def test_store_that_cannot_write(failure: StoreError, status: int) -> None:
         assert answer.json()["results"] == [{"status": status}] * 3
         rig.store.failure = None
         assert (await rig.client.post("/t/queue/a", content=b"x")).status_code == 202
+
+    run(test)
+
+
+class GivingBack(Consumer):
+    """Gives every message back with the same outcome."""
+
+    name = "worker"
+    credit = 10
+
+    def __init__(self, outcome: Outcome) -> None:
+        self.outcome = outcome
+        self.got = 0
+
+    def deliver(self, subscription: Subscription, stored: Stored) -> None:
+        self.got += 1
+        subscription.settle(self, stored.position, stored.position, self.outcome)
+
+
+@pytest.mark.parametrize("outcome", [Outcome.RELEASED, Outcome.MODIFIED_FAILED, Outcome.MODIFIED_UNDELIVERABLE])
+def test_what_the_only_consumer_gives_back_nobody_has_taken(outcome: Outcome) -> None:
+    async def test(rig: Rig) -> None:
+        consumer = GivingBack(outcome)
+        rig.router.subscribe(consumer, "anycast/a", SubscribeOptions())
+        assert (await rig.client.post("/t/anycast/a", content=b"x")).status_code == 503
+        assert consumer.got == 1
 
     run(test)
 

@@ -195,6 +195,19 @@ class TestTooLargeAtAnAnycastAddress:
         assert (refused.reason, taken.reason) == (R.IMPLEMENTATION_SPECIFIC_ERROR, R.SUCCESS)
         assert refused.properties.reason_string == "message too large"
 
+    @pytest.mark.parametrize("qos", [1, 2])
+    @pytest.mark.parametrize("state", [State.RELEASED, State.MODIFIED_FAILED, State.MODIFIED_UNDELIVERABLE])
+    def test_what_its_amqp_consumer_gives_back_nobody_has_taken(self, state: State, qos: int) -> None:
+        site = Site()
+        worker = site.client("worker")
+        link = worker.receiver("anycast/x", credit=9)
+        publisher = Peer(site, "publisher")
+        assert publisher.publish("anycast/x", b"one", qos=qos) == []
+        worker.engine.settle(link, worker.deliveries(link), state)
+        site.settle_down()
+        assert [each.reason for each in publisher.sent()] == [R.NO_MATCHING_SUBSCRIBERS]
+        assert len(worker.deliveries(link)) == 1
+
     def test_it_is_refused_when_the_one_that_could_leaves(self) -> None:
         site = Site()
         little = small(site, "anycast/x")
