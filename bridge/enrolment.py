@@ -13,6 +13,7 @@ import binascii
 import enum
 import hashlib
 import hmac
+import re
 import secrets
 from typing import Final, NamedTuple
 
@@ -44,6 +45,14 @@ _ID_BYTES: Final = 6
 _SECRET_BYTES: Final = 20
 """160 random bits: nobody guesses them, so a plain digest of them may be kept."""
 _FINGERPRINT_BYTES: Final = 32
+
+
+_LABEL: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+
+
+def local_name(gateway: str) -> str:
+    """Name under which devices find a gateway in their own network (RFC 6762); empty where it cannot be a host's."""
+    return f"{gateway}.local" if _LABEL.fullmatch(gateway) else ""
 
 
 class TokenError(ValueError):

@@ -223,7 +223,7 @@ def run_image(img: Path, ports: tuple[str, ...], disk: Path | None, screenshot: 
     The gateway's ports are 20000 higher here. The console is this terminal; Ctrl-A X ends the machine.
 
     \b
-    MQTT is at 127.0.0.1:21883, MQTT over TLS at 28883, AMQP at 25672:
+    MQTT is at 127.0.0.1:21883, AMQP at 25672; of a gateway that has enrolled, MQTT over TLS at 28883, HTTPS at 20443:
       waypost image run ./cards/waypost-0.1.0-qemu.img.zst
     """
     import tempfile

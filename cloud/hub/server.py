@@ -486,6 +486,7 @@ def own_credentials(data: Path, enroller: Enroller) -> Credentials:
     """The authority, and the hub's own certificate of it, made where there is none. Raises `AuthorityFileError`."""
     authority = authority_of(data, enroller.authority_files, time.time())
     authority.ocsp_url = enroller.ocsp_url
+    authority.hub_names = frozenset(str(name).lower() for name in enroller.names)
     registration = registration_of(data, authority, enroller.est) if enroller.est is not None else None
     clients = registration.file if registration is not None else None
     server = ServerCertificate(data, authority, enroller.names, clients)

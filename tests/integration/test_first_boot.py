@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import random
+import socket
+import ssl
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +23,8 @@ from bridge.enrolment import Token
 from cloud.hub.registry.enrolments import Enrolments
 from cloud.hub.registry.location import sqlite_file
 from edge.appliance.first_boot.journal import state_of
-from edge.appliance.first_boot.places import Places
+from edge.appliance.first_boot.places import RESTART, Places
+from edge.appliance.identity.files import Identity
 from edge.appliance.identity.location import identity_file
 from edge.card.text import document, text_of
 from tests.support import forked
@@ -208,12 +213,54 @@ def test_with_a_clock_in_1970_it_enrols_and_attests_once_that_is_right(fleet: En
         words = [sys.executable, "-m", "edge.appliance.main", *machine.enrol("--once")]
         done = subprocess.run(words, env=clock.environment, capture_output=True, text=True, check=False, timeout=WAIT_S)
     assert done.returncode == 1
-    assert "certificate is not yet valid" in done.stderr
-    assert "is this machine's clock right?" in done.stderr
+    assert f"the certificate of localhost:{fleet.hub_port} begins in the future" in done.stderr
+    assert "by this machine's clock, 1970-01-01" in done.stderr
+    assert "no time server has answered" in done.stderr
+    assert "timeServers" in state_of(machine.data).next_step
     [serial] = certificates(fleet, "past")
     machine.run(*machine.enrol("--once"))
     assert certificates(fleet, "past") == [serial]
     assert state_of(machine.data).told()["certificate"] == serial
+
+
+def test_it_serves_devices_over_tls_with_the_certificate_of_the_hub(fleet: EnrolledFleet) -> None:
+    """`image run` promises it, for a gateway that has enrolled."""
+    machine = Machine(fleet, "tls", token=token(fleet))
+    settings = machine.places.file.read_text()
+    machine.run(*machine.settings())
+    machine.make()
+    ports = {name: free_port() for name in ("mqtts", "https")}
+    options = [word for name, port in ports.items() for word in (f"--{name}", f"127.0.0.1:{port}")]
+    restart = machine.places.root / RESTART
+    machine.run(*machine.enrol(*options, "--restart", "--once"))
+    assert restart.exists(), "a listener is opened at a start only"
+    trusting = ssl.create_default_context(cadata=Identity(machine.data).authority())
+    with Waypost(fleet.folder / "tls.log", "edge", "run", "--data", str(machine.data)):
+        for port in ports.values():
+            with (
+                socket.create_connection(("127.0.0.1", port), WAIT_S) as opened,
+                trusting.wrap_socket(opened, server_hostname="tls.local") as shown,
+            ):
+                assert ("DNS", "tls.local") in shown.getpeercert()["subjectAltName"]  # type: ignore[index]
+        trusting.check_hostname = False
+        page = http.client.HTTPSConnection("127.0.0.1", ports["https"], timeout=WAIT_S, context=trusting)
+        statuses = {}
+        for name in ("tls.local", "elsewhere.example"):
+            page.request("GET", "/", headers={"Host": name})
+            with page.getresponse() as answer:
+                statuses[name] = answer.status
+                answer.read()
+        page.close()
+        assert statuses["tls.local"] == HTTPStatus.UNAUTHORIZED, "its console asks who it is"
+        assert statuses["elsewhere.example"] != HTTPStatus.UNAUTHORIZED, "no page elsewhere leads here"
+    restart.unlink()
+    text = machine.run("get", "--data", str(machine.data), "-o", "yaml")
+    (fleet.folder / "tls.yaml").write_text(text.replace(f"127.0.0.1:{ports['mqtts']}", "127.0.0.1:0"))
+    machine.run("apply", "--data", str(machine.data), "-f", str(fleet.folder / "tls.yaml"))
+    machine.places.file.write_text(f"{settings}# the same once more\n")
+    assert "new settings" in machine.run(*machine.settings())
+    machine.run(*machine.enrol(*options, "--restart", "--once"))
+    assert not restart.exists(), "a listener that was changed stays so"
 
 
 @pytest.mark.parametrize("kills", [5, pytest.param(50, marks=[pytest.mark.slow, pytest.mark.timeout(900)])])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
 from cryptography import x509
@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509 import ocsp
 from cryptography.x509.oid import AuthorityInformationAccessOID, ExtendedKeyUsageOID, NameOID
 
-from bridge.enrolment import COMMON_NAME_CHARACTERS_MAX
+from bridge.enrolment import COMMON_NAME_CHARACTERS_MAX, local_name
 from cloud.hub.enrolment.limits import (
     AUTHORITY_BACKDATED_S,
     AUTHORITY_DAYS,
@@ -105,6 +105,8 @@ class OwnAuthority:
         self._key = key
         self.ocsp_url: str | None = None
         """Where others can ask about its certificates, as it writes into them (RFC 5280 section 4.2.2.1)."""
+        self.hub_names: Collection[str] = ()
+        """Names of the hub itself. Gateways recognise the hub by them, so no gateway's certificate has one."""
 
     @classmethod
     def make(cls, name: str, now: float) -> OwnAuthority:
@@ -139,9 +141,14 @@ class OwnAuthority:
         attributes = ((NameOID.ORGANIZATION_NAME, tenant), (NameOID.COMMON_NAME, gateway[:COMMON_NAME_CHARACTERS_MAX]))
         subject = x509.Name([x509.NameAttribute(*each) for each in attributes])
         backdated_s = min(BACKDATED_S, life_s / 10)
-        builder = self._leaf(subject, key, now, life_s, backdated_s, ExtendedKeyUsageOID.CLIENT_AUTH)
-        named = x509.SubjectAlternativeName([x509.UniformResourceIdentifier(gateway_uri(tenant, gateway))])
-        return self._signed(builder.add_extension(named, critical=False), key)
+        purposes = [ExtendedKeyUsageOID.CLIENT_AUTH]
+        named: list[x509.GeneralName] = [x509.UniformResourceIdentifier(gateway_uri(tenant, gateway))]
+        local = local_name(gateway)
+        if local and local not in self.hub_names:  # devices of its network may reach it over TLS, by this name alone
+            purposes.append(ExtendedKeyUsageOID.SERVER_AUTH)
+            named.append(x509.DNSName(local))
+        builder = self._leaf(subject, key, now, life_s, backdated_s, *purposes)
+        return self._signed(builder.add_extension(x509.SubjectAlternativeName(named), critical=False), key)
 
     def server_certificate(self, key: PublicKey, names: Sequence[str], now: float, life_s: float) -> Signed:
         """A certificate for the hub itself under these names and addresses."""
@@ -181,13 +188,13 @@ class OwnAuthority:
         now: float,
         life_s: float,
         backdated_s: float,
-        purpose: x509.ObjectIdentifier,
+        *purposes: x509.ObjectIdentifier,
     ) -> x509.CertificateBuilder:
         builder = (
             _builder(subject, self.certificate.subject, key, now, life_s, backdated_s)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_usage(signs=False), critical=True)
-            .add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
+            .add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
             .add_extension(self._key_identifier(), critical=False)
         )
         if self.ocsp_url is None:

@@ -92,10 +92,14 @@ def environment(data: Path) -> None:
 )
 @root_option
 @click.option("--once", is_flag=True, help="Try once, and fail if it cannot be done now.")
-def enrol_gateway(data: Path, root: Path, once: bool) -> None:
+@click.option("--mqtts", metavar="HOST:PORT", help="Serve MQTT over TLS here, once it has enrolled.")
+@click.option("--https", metavar="HOST:PORT", help="Serve HTTP and the console over TLS here, once it has enrolled.")
+@click.option("--restart", is_flag=True, help="Ask waypost-restart.path for a restart where a setting needs one.")
+def enrol_gateway(data: Path, root: Path, once: bool, mqtts: str | None, https: str | None, restart: bool) -> None:
     """Enrol at the hub of the settings, forward to it, and report what was set up; try until all of it is done.
 
-    Runs as the gateway's user, while the gateway serves. The console, the gateway's problems and
+    Runs as the gateway's user, while the gateway serves. Listeners with TLS show the certificate that the hub issues,
+    and are added where the gateway has none. The console, the gateway's problems and
     DATA/first-boot/state.json say what it waits for.
     """
     import time
@@ -103,10 +107,17 @@ def enrol_gateway(data: Path, root: Path, once: bool) -> None:
 
     from edge.appliance.first_boot.attesting import attestation, report, system
     from edge.appliance.first_boot.enrolling import FirstBoot, Stopped
-    from edge.appliance.first_boot.places import Places
+    from edge.appliance.first_boot.places import Places, ask_for_restart
 
     places = Places(root)
-    work = FirstBoot(data, partial(attestation, places), time.time, partial(system, places))
+    work = FirstBoot(
+        data,
+        partial(attestation, places),
+        time.time,
+        partial(system, places),
+        tls={name: place for name, place in (("mqtts", mqtts), ("https", https)) if place is not None},
+        restart=partial(ask_for_restart, places) if restart else lambda: None,
+    )
     wanted = work.journal.wanted()
     if wanted is None:
         say("Waypost: nothing to set up")

@@ -17,16 +17,26 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from bridge.enrolment import ATTESTATION_PATH, Attestation, Token
+from bridge.resources.effects import restarts
 from bridge.resources.errors import ConfigurationRejected
 from bridge.resources.parse import parse, to_yaml
 from bridge.resources.resource import Resource
 from bridge.resources.values import HubUrl
+from edge.appliance.clock import kernel_synchronized
 from edge.appliance.configuration.repository import Repository, RepositoryError
 from edge.appliance.first_boot.journal import Journal, Wanted
 from edge.appliance.identity.enrolling import at_first, enrol
-from edge.appliance.identity.exchange import AnswerLost, Exchange, HubUnreachable, NotIssued, WrongHub, trusting
+from edge.appliance.identity.exchange import (
+    AnswerLost,
+    ClockDiffers,
+    Exchange,
+    HubUnreachable,
+    NotIssued,
+    WrongHub,
+    trusting,
+)
 from edge.appliance.identity.files import Identity
-from edge.appliance.identity.request import NotWhatWasAskedFor
+from edge.appliance.identity.request import NotWhatWasAskedFor, server_names
 from edge.appliance.initial.resources import addresses, hub_of
 from edge.configuration.kinds import KINDS
 from edge.configuration.resources import GatewaySpec
@@ -35,12 +45,17 @@ from edge.output.times import moment
 Attest = Callable[[Wanted, x509.Certificate | None], Attestation]
 PublicKey = ec.EllipticCurvePublicKey
 
+
+def _nothing() -> None:
+    """Take no notice."""
+
+
 ANOTHER: Final = (
     "at the hub: waypost fleet token create; write it into waypost.yaml on the card, with the other settings "
     "(waypost.applied.yaml has them), and start the gateway again"
 )
 """What helps where a token does not."""
-ANOTHER_HUB: Final = "compare hub.url with the hub's address and names (hub run --name); is this machine's clock right?"
+ANOTHER_HUB: Final = "compare hub.url with the hub's address and names (hub run --name)."
 """What helps where who answers does not show that he is the hub."""
 
 
@@ -56,16 +71,26 @@ class FirstBoot:
     """Of one data directory."""
 
     def __init__(
-        self, data: Path, attest: Attest, now: Callable[[], float], system: Callable[[], Mapping[str, str]] = dict
+        self,
+        data: Path,
+        attest: Attest,
+        now: Callable[[], float],
+        system: Callable[[], Mapping[str, str]] = dict,
+        *,
+        tls: Mapping[str, str] | None = None,
+        restart: Callable[[], None] = _nothing,
     ) -> None:
         """`attest`: finds out what the machine is; `system`: those fields of it that an update changes, cheaply. `now`:
-        UTC seconds since 1970."""
+        UTC seconds since 1970. `tls`: places of listeners with TLS, by their names (`mqtts`, `https`), for a gateway
+        that has enrolled and has none. `restart`: called when the gateway takes up a setting at its next start only."""
         self.journal = Journal(data)
         self._data = data
         self._attest = attest
         self._system = system
         self._now = now
         self._identity = Identity(data)
+        self._tls = tls or {}
+        self._restart = restart
 
     def step(self) -> bool:
         """Go as far as it goes; True once there is nothing more to do. Raises `Stopped`, OSError."""
@@ -106,6 +131,8 @@ class FirstBoot:
             places = ", ".join(wanted.urls)
             step = f"is there a network, and does the hub run at {places}? It asks again by itself"
             raise Stopped(str(error), step) from None
+        except ClockDiffers as error:
+            raise Stopped(str(error), clock_step(synchronized=kernel_synchronized())) from None
         except WrongHub as error:
             raise Stopped(str(error), ANOTHER_HUB) from None
         except NotIssued as error:
@@ -130,6 +157,8 @@ class FirstBoot:
             if found is None:
                 raise Stopped("the gateway has no configuration yet", "nothing: its service makes a first one")
             repository.apply(list(self._resources(wanted, found)))
+            if restarts(KINDS, applied, repository.own()):
+                self._restart()
         except (RepositoryError, ConfigurationRejected) as error:
             step = "see it: waypost get -o yaml; and correct what it says, or the settings"
             raise Stopped(f"the settings do not fit the gateway: {error}", step) from None
@@ -139,11 +168,23 @@ class FirstBoot:
         spec = dict(document.get("spec") or {})
         if wanted.urls:
             spec["hub"] = {**hub_of(wanted.urls, self._identity.file, wanted.proxy), "gateway": wanted.name}
+            spec["listeners"] = self._listeners(spec.get("listeners") or {})
         if wanted.keep_free is not None:
             spec["limits"] = {**(spec.get("limits") or {}), "freeFloorBytes": wanted.keep_free}
         document["spec"] = spec
         text = "---\n".join(to_yaml(each) for each in (document, *addresses(wanted.forward)))
         return parse(KINDS, text, "the settings on the card")
+
+    def _listeners(self, found: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Add listeners with TLS, unless there are some. They show the certificate that the hub has issued, which
+        devices can verify by the gateway's name in their network."""
+        if not self._tls or not found.keys().isdisjoint(("tls", *self._tls)):
+            return found
+        names = server_names(self._identity.certificate())
+        if not names:  # an older hub, or another authority, has issued it for clients only
+            return found
+        own = str(self._identity.file)
+        return {"hostNames": names, **found, **self._tls, "tls": {"certificate": own, "key": own}}
 
     def _system_changed(self) -> bool:
         """After an update, or one that was taken back, what was said is not so any more."""
@@ -173,10 +214,22 @@ class FirstBoot:
             at_first(wanted.urls, tell)
         except HubUnreachable as error:
             raise Stopped(str(error), "nothing, if the hub is away: it tells it later by itself") from None
+        except ClockDiffers as error:
+            raise Stopped(str(error), clock_step(synchronized=kernel_synchronized())) from None
         except WrongHub as error:
             raise Stopped(str(error), f"{ANOTHER_HUB} It tells it later by itself") from None
         except NotIssued as error:
             raise Stopped(f"the hub does not take what the gateway says of itself: {error}", ANOTHER) from None
+
+
+def clock_step(*, synchronized: bool) -> str:
+    """Say what helps where the hub's certificate is not valid by this machine's clock."""
+    if synchronized:
+        return "a time service keeps this clock right: compare it with the hub's clock. It asks again by itself"
+    return (
+        "no time server has answered. Let UDP port 123 out, or name a server that this network reaches, often the "
+        "router: timeServers in waypost.yaml. It asks again by itself"
+    )
 
 
 def _exchange(wanted: Wanted, url: str) -> Exchange:

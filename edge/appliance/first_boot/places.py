@@ -23,6 +23,8 @@ WANTED: Final = "wanted.json"
 STATE: Final = "state.json"
 LIGHT: Final = "run/waypost/light"
 """One word (`WORKING`, `WAITING` or `DONE`), for whoever steers the machine's light."""
+RESTART: Final = "run/waypost/restart"
+"""Is there while the gateway's service is to be started again (`waypost-restart.path`)."""
 WORKING, WAITING, DONE = "working", "waiting", "done"
 
 
@@ -64,6 +66,11 @@ def write_whole(file: Path, content: bytes, *, mode: int, owner: tuple[int, int]
 def show(places: Places, light: str) -> None:
     """Have the light show one of `LIGHT`'s words. Raises OSError."""
     write_whole(places.root / LIGHT, f"{light}\n".encode(), mode=0o644)
+
+
+def ask_for_restart(places: Places) -> None:
+    """Have the gateway's service started again. Raises OSError."""
+    write_whole(places.root / RESTART, b"", mode=0o644)
 
 
 def remove_secret(file: Path) -> None:

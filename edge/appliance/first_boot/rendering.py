@@ -1,4 +1,5 @@
-"""What systemd-networkd, wpa_supplicant, NetworkManager and systemd-timesyncd are told of a card's settings. Pure."""
+"""Files that a card's settings make for systemd-networkd, -resolved and -timesyncd, wpa_supplicant and NetworkManager.
+Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ CABLE: Final = "run/systemd/network/10-waypost-cable.network"
 WIFI: Final = "run/waypost-settings/wpa_supplicant.conf"
 LTE: Final = "run/NetworkManager/system-connections/waypost-lte.nmconnection"
 TIME: Final = "run/systemd/timesyncd.conf.d/waypost.conf"
-ALL: Final = (CABLE, WIFI, LTE, TIME)
+SSH: Final = "run/systemd/dnssd/waypost-ssh.dnssd"
+ALL: Final = (CABLE, WIFI, LTE, TIME, SSH)
 """Below the root; those a card says nothing of are not there."""
 CABLES: Final = "eth* end* enx* usb*"
 SAE_BOTH_WAYS: Final = 2
@@ -46,13 +48,15 @@ def _files(card: Card) -> Iterator[tuple[str, File]]:
         yield LTE, File(_lte(spec.lte), 0o600)
     if spec.time_servers:
         yield TIME, File(f"[Time]\nNTP={' '.join(spec.time_servers)}\n", 0o644)
+    if spec.ssh_keys:
+        yield SSH, File("[Service]\nName=%H\nType=_ssh._tcp\nPort=22\n", 0o644)
 
 
 def _cable(cable: Cable) -> str:
     lines = ["[Match]", f"Name={CABLES}", "", "[Network]", f"Address={cable.address}"]
     lines += [f"Gateway={cable.gateway}"] if cable.gateway is not None else []
     lines += [f"DNS={each}" for each in cable.dns]
-    return "\n".join([*lines, "LinkLocalAddressing=ipv6", ""])
+    return "\n".join([*lines, "LinkLocalAddressing=ipv6", "MulticastDNS=yes", ""])
 
 
 def _wifi(wifi: Wifi) -> str:

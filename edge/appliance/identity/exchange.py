@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import socket
 import ssl
+import time
 from typing import Any, Final
 
 import msgspec
@@ -15,9 +16,12 @@ from bridge.proxy import Proxy, ProxyError, Tunnel
 from bridge.resources.endpoint import Endpoint
 from bridge.tls_refusal import reason_of, refusal
 from edge.broker.security.peer_tls import NO_CHECK_TIME
+from edge.output.times import moment
 
 TIMEOUT_S: Final = 15.0
 """For a connection, and for each answer: a poor cellular link."""
+NOT_VALID_NOW: Final = {9: "begins in the future", 10: "has ended"}
+"""Results of a verification by OpenSSL (X509_V_ERR_CERT_NOT_YET_VALID, X509_V_ERR_CERT_HAS_EXPIRED)."""
 READ_BYTES: Final = 4_096
 """Of a proxy's answer at a time."""
 
@@ -32,6 +36,10 @@ class AnswerLost(HubUnreachable):
 
 class WrongHub(Exception):
     """Who answers is not the hub that is meant, or cannot show it; the message says why."""
+
+
+class ClockDiffers(WrongHub):
+    """The hub's certificate is of the right authority, and is not valid by this machine's clock."""
 
 
 class NotIssued(Exception):
@@ -120,6 +128,9 @@ class Exchange:
         except ProxyError as error:
             raise HubUnreachable(f"{self.endpoint}: {error}") from error
         except ssl.SSLCertVerificationError as error:
+            if (when := NOT_VALID_NOW.get(error.verify_code)) is not None:
+                words = f"the certificate of {self.endpoint} {when} by this machine's clock, {moment(time.time())}"
+                raise ClockDiffers(words) from error
             why = f"{self.endpoint} does not show the certificate of this hub: {error.verify_message}"
             raise WrongHub(why) from error
         except ssl.SSLError as error:

@@ -9,7 +9,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from cryptography.x509.oid import NameOID
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from bridge.enrolment import COMMON_NAME_CHARACTERS_MAX, Issued
 
@@ -48,6 +48,19 @@ def named_in(certificate: x509.Certificate) -> str:
         return ""
     uris = found.get_values_for_type(x509.UniformResourceIdentifier)
     return uris[0] if len(uris) == 1 else ""
+
+
+def server_names(certificate: x509.Certificate) -> list[str]:
+    """Names under which it may be shown by a server; none where it is for clients only."""
+    extensions = certificate.extensions
+    try:
+        purposes = extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+        names = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (x509.ExtensionNotFound, ValueError):
+        return []
+    if ExtendedKeyUsageOID.SERVER_AUTH not in purposes:
+        return []
+    return list(names.get_values_for_type(x509.DNSName))
 
 
 def only_first(pem: str) -> str:

@@ -22,7 +22,7 @@ from cloud.hub.enrolment.files import (
     own_authority,
     read_authority,
 )
-from edge.appliance.identity.request import key_pem, new_key, signing_request
+from edge.appliance.identity.request import key_pem, new_key, server_names, signing_request
 
 NOW = 1_800_000_000.0
 DAY = 86_400.0
@@ -78,11 +78,31 @@ class TestCertificates:
         own = x509.load_pem_x509_certificate(made.pem.encode())
         own.verify_directly_issued_by(authority.certificate)
         usage = own.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
-        assert list(usage) == [ExtendedKeyUsageOID.CLIENT_AUTH], "it is no server's: no gateway can be the hub"
+        assert list(usage) == [ExtendedKeyUsageOID.CLIENT_AUTH], "this name is not one of a host"
         assert not own.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
         assert made.ends_at == NOW + 90 * DAY
         assert made.begins_at == NOW - 3600
         assert int(made.serial, 16) == own.serial_number
+
+    @pytest.mark.parametrize(("gateway", "name"), [
+        ("hall", "hall.local"), ("hub", None), ("hub.example", None), ("Hall", None), ("hall.local", None),
+        ("-x", None),
+    ])  # fmt: skip
+    def test_a_gateway_is_a_server_under_its_own_local_name_and_never_the_hub(
+        self, gateway: str, name: str | None
+    ) -> None:
+        """Gateways recognise the hub by its names, and devices a gateway by NAME.local."""
+        authority = OwnAuthority.make("a hub", NOW)
+        authority.hub_names = {"hub.local", "hub.example"}
+        made = authority.gateway_certificate(new_key().public_key(), "acme", gateway, NOW, DAY)
+        own = x509.load_pem_x509_certificate(made.pem.encode())
+        names = own.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        assert names.get_values_for_type(x509.DNSName) == ([name] if name else [])
+        assert len(names.get_values_for_type(x509.UniformResourceIdentifier)) == 1
+        assert server_names(own) == ([name] if name else [])
+        usage = own.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+        assert (ExtendedKeyUsageOID.SERVER_AUTH in usage) == (name is not None)
+        assert ExtendedKeyUsageOID.CLIENT_AUTH in usage
 
     def test_a_short_life_is_not_over_when_it_begins(self) -> None:
         made = OwnAuthority.make("a hub", NOW).gateway_certificate(new_key().public_key(), "acme", "hall", NOW, 60.0)

@@ -63,6 +63,8 @@ class TestTakingUp:
         assert (found.card.name, found.new, found.trouble) == ("hall", True, None)
         made = tree(tmp_path)
         assert "Address=192.168.1.20/24\nGateway=192.168.1.1\nDNS=9.9.9.9\n" in made[rendering.CABLE].decode()
+        assert "MulticastDNS=yes" in made[rendering.CABLE].decode()
+        assert "Type=_ssh._tcp\nPort=22\n" in made[rendering.SSH].decode(), "found by NAME.local"
         assert made[rendering.TIME] == b"[Time]\nNTP=192.168.1.1 time.example\n"
         assert "ssid=612262" in made[rendering.WIFI].decode()
         assert "password=hidden\\\\lte\npin=0123" in made[rendering.LTE].decode()
