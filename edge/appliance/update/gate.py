@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Collection
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from edge.appliance.update.limits import HEALTHY_S, TRIAL_S
+
+NOT_CONNECTED: Final = "it is not connected to its hub, and was before the update"
 
 
 class Verdict(enum.Enum):
@@ -40,6 +42,11 @@ class Gate:
         self.lacking = "the gateway has not answered yet"
         """What keeps it from being kept; empty when nothing does."""
 
+    @property
+    def lacks_only_the_hub(self) -> bool:
+        """True when nothing but the connection to the hub is missing. The hub may be away, whatever system runs."""
+        return self.lacking == NOT_CONNECTED
+
     def see(self, now: float, seen: Seen | None) -> Verdict:
         """Take in how it is now."""
         if self._verdict is not Verdict.WAIT:
@@ -62,5 +69,5 @@ class Gate:
         if new := sorted(seen.errors - self._known):
             return f"new problems: {', '.join(new)}"
         if self._was_connected and not seen.connected:
-            return "it is not connected to its hub, and was before the update"
+            return NOT_CONNECTED
         return ""

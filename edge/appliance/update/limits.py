@@ -19,7 +19,8 @@ FILE_BYTES_MAX: Final = 64 << 10
 """Of the record of an update: a full one has 1 KiB."""
 
 INSTALLED_MAX: Final = 3
-"""How often an update is begun that the power or RAUC cut off: a card that cannot be written is not worn out by it."""
+"""How often an update is begun that the power, RAUC or an outage of the hub cut off. A card that cannot be written is
+not worn out by it, and a system that breaks the uplink itself is given up after three trials."""
 
 FOLLOWED_S: Final = 2.0
 """Seconds between looks at what is wanted and how far it is: some stat(2) and small files."""

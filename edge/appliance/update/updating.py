@@ -47,17 +47,21 @@ class Updating:
         slots, last = self._rauc.slots(), self._record.last()
         if last is not None and last.state == "trial" and last.slot == slots.booted.letter:
             raise UpdateRefused(f"{last.version} is being tried", "waypost edge update confirm, or rollback")
-        bundle = self._rauc.look(file)
+        bundle, seen = self._rauc.look(file), self._look()
+        connected = seen is not None and seen.connected
+        waits = last is not None and last.state == "cut off" and last.waits_for_hub and last.build == bundle.build
         if not again:
+            if waits and not connected:
+                words = f"{bundle.version} is tried again when the gateway is connected to its hub"
+                raise UpdateRefused(words, "nothing: it is looked at again by itself; with a stick, put it in again")
             if bundle.build and bundle.build == slots.booted.build:
                 raise UpdateRefused(f"{bundle.version} is what runs")
             if last is not None and last.state == "given up" and last.build == bundle.build:
                 raise UpdateRefused(f"{bundle.version} was given up before: {last.why}")
-        seen = self._look()
         update = msgspec.structs.replace(
             self._begun(bundle),
             errors=() if seen is None else tuple(sorted(seen.errors)),
-            connected=seen is not None and seen.connected,
+            connected=connected or waits,  # else a system that breaks the uplink would be kept the next time
         )
         self._record.write(update)
         try:
@@ -117,7 +121,7 @@ class Updating:
         if verdict is Verdict.KEEP:
             self._keep(update)
         elif verdict is Verdict.GO_BACK:
-            self._go_back(update, gate.lacking)
+            self._go_back(update, gate.lacking, again=gate.lacks_only_the_hub)
         return verdict
 
     def confirm(self) -> Update:
@@ -147,11 +151,16 @@ class Updating:
         self._record.write(kept)
         return kept
 
-    def _go_back(self, update: Update, why: str) -> None:
-        """The order of slots first: cut off after it, the old system starts, and finds an update that did not stay."""
+    def _go_back(self, update: Update, why: str, *, again: bool = False) -> None:
+        """Let the old system start. The order of slots comes first: cut off after it, the old system finds an update
+        that did not stay. `again`: it may be begun again, a few times, once the hub can be reached."""
         self._rauc.start_first("other")
         self._rauc.mark_bad("booted")
-        self._give_up(msgspec.structs.replace(update, ran=True), why)
+        tried = msgspec.structs.replace(update, ran=True)
+        if again:
+            self._cut_off(msgspec.structs.replace(tried, waits_for_hub=True), why)
+        else:
+            self._give_up(tried, why)
 
     def _begun(self, bundle: Bundle) -> Update:
         """An update to this, which begins now."""

@@ -39,6 +39,7 @@ def test_without_its_uplink_it_is_given_up_and_says_why() -> None:
     assert one.see(TRIAL_S - 0.1, ALONE) is Verdict.WAIT
     assert one.see(TRIAL_S, ALONE) is Verdict.GO_BACK
     assert "hub" in one.lacking
+    assert one.lacks_only_the_hub
     assert one.see(TRIAL_S + HEALTHY_S, WELL) is Verdict.GO_BACK
 
 
@@ -47,6 +48,14 @@ def test_well_at_the_very_end_is_too_late() -> None:
     one.see(TRIAL_S - 1, WELL)
     assert one.see(TRIAL_S, WELL) is Verdict.GO_BACK
     assert "long enough" in one.lacking
+    assert not one.lacks_only_the_hub
+
+
+def test_with_another_problem_beside_it_the_hub_is_not_what_it_lacks() -> None:
+    one = gate()
+    for seen in (None, ILL._replace(connected=False)):
+        one.see(0.0, seen)
+        assert not one.lacks_only_the_hub
 
 
 looks = st.lists(st.sampled_from([WELL, ALONE, ILL, None]), max_size=400)

@@ -103,7 +103,9 @@ def test_a_good_one_is_kept(tmp_path: Path) -> None:
     assert (machine.start(), machine.runs) == (None, "2")
 
 
-@pytest.mark.parametrize("health", [None, ALONE, Seen(frozenset({"store"}), connected=True)])
+@pytest.mark.parametrize("health", [
+    None, Seen(frozenset({"store"}), connected=True), Seen(frozenset({"store"}), connected=False),
+])  # fmt: skip
 def test_one_that_is_not_well_is_taken_back(tmp_path: Path, health: Seen | None) -> None:
     machine = Machine(tmp_path)
     machine.health["2"] = health
@@ -114,6 +116,44 @@ def test_one_that_is_not_well_is_taken_back(tmp_path: Path, health: Seen | None)
     assert not (tmp_path / ON_TRIAL).exists()
     with pytest.raises(UpdateRefused, match="given up before"):
         machine.install(again=False)
+
+
+def test_one_whose_trial_meets_an_outage_of_the_hub_is_tried_again_after_it(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    machine.install(again=False)
+    machine.health = {"1": ALONE, "2": ALONE}
+    assert machine.start() is Verdict.GO_BACK
+    assert (machine.start(), machine.runs, last(machine).state) == (None, "1", "cut off")
+    assert "not connected to its hub" in last(machine).why
+    for _ in range(INSTALLED_MAX):  # each look of the service, and a stick that is left in
+        with pytest.raises(UpdateRefused, match="when the gateway is connected"):
+            machine.install(again=False)
+    assert last(machine).begun == 1, "waiting is no try"
+    machine.health = {"1": WELL, "2": WELL}
+    machine.install(again=False)
+    assert (machine.start(), machine.runs, last(machine).state) == (Verdict.KEEP, "2", "kept")
+
+
+def test_one_that_breaks_the_uplink_is_given_up_after_some_trials(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    machine.health["2"] = ALONE
+    for begun in range(1, INSTALLED_MAX + 1):
+        machine.install(again=False)
+        assert machine.start() is Verdict.GO_BACK
+        assert (machine.start(), machine.runs, last(machine).begun) == (None, "1", begun)
+    assert (last(machine).state, last(machine).ran) == ("given up", True)
+    with pytest.raises(UpdateRefused, match="given up before"):
+        machine.install(again=False)
+
+
+def test_by_hand_while_the_hub_is_away_its_uplink_is_still_asked_for(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    machine.install()
+    machine.health = {"1": ALONE, "2": ALONE}
+    machine.live()
+    machine.install()
+    assert last(machine).connected
+    assert machine.start() is Verdict.GO_BACK
 
 
 def test_one_that_does_not_start_is_noticed_by_the_old_one(tmp_path: Path) -> None:
