@@ -91,7 +91,7 @@ def _lay_out(tree: Path, frozen: Path) -> None:
     shutil.copy(HERE / "prepare", tree / LIBRARY / "prepare")
     (tree / "usr/bin").mkdir()
     (tree / "usr/bin" / freezing.PROGRAM).symlink_to(f"../lib/waypost/{freezing.PROGRAM}")
-    units = tree / "lib/systemd/system"  # where Debian 12 has them
+    units = tree / "usr/lib/systemd/system"  # /lib is a link to it, and Debian 13 warns of files below the link
     units.mkdir(parents=True)
     shutil.copy(HERE / "waypost.service", units)
     texts = tree / "usr/share/doc/waypost"

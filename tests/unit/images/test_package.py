@@ -57,6 +57,16 @@ def test_systemd_takes_it(tmp_path: Path) -> None:
     assert not [line for line in done.stderr.splitlines() if UNIT_NAME in line], done.stderr
 
 
+def test_no_file_of_it_is_below_a_link_of_the_system(tmp_path: Path) -> None:
+    """Debian's /lib, /bin and /sbin are links into /usr; its release 13 warns of packages with files below them."""
+    frozen = tmp_path / "frozen"
+    frozen.mkdir()
+    (frozen / "waypost").touch()
+    deb._lay_out(tmp_path / "tree", frozen)
+    assert {path.name for path in (tmp_path / "tree").iterdir()} == {"usr"}
+    assert (tmp_path / "tree/usr/lib/systemd/system" / UNIT_NAME).is_file()
+
+
 @pytest.mark.parametrize("name", [*deb.SCRIPTS, "prepare"])
 def test_scripts_are_posix(name: str) -> None:
     subprocess.run(["/bin/sh", "-n", str(deb.HERE / name)], check=True)
