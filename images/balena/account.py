@@ -7,11 +7,13 @@ SDK says "not logged in" of every failure and hands no timeout to a request: bot
 from __future__ import annotations
 
 import functools
+import io
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urljoin, urlsplit
@@ -19,12 +21,14 @@ from urllib.parse import urljoin, urlsplit
 import requests
 from balena import Balena
 from balena.exceptions import BalenaException, RequestError
+from urllib3.exceptions import ProtocolError
 
 from images.errors import FAILED, USAGE, ImageError
 
 ENDPOINT: Final = "https://api.balena-cloud.com/"
 TIMEOUT_S: Final = (10.0, 60.0)
 """To connect, and between two pieces of an answer; a release of a large fleet is found within seconds."""
+AGAIN: Final = "do it again: what was done is not done twice"
 UNAUTHORISED, NOT_ALLOWED, TOO_MANY = 401, 403, 429
 LOG_IN: Final = "make a token in balena's dashboard (Preferences, Access tokens), then: waypost balena login"
 
@@ -133,29 +137,53 @@ def _bound_requests() -> None:
 
 @contextmanager
 def said_plainly(endpoint: str) -> Iterator[None]:
-    """What goes wrong with balena's API is an ImageError that says what to do."""
+    """Raise an ImageError with a next step for whatever goes wrong with balena's API."""
     host = urlsplit(endpoint).netloc
     try:
-        yield
+        with redirect_stdout(io.StringIO()):  # the SDK prints what a server that fails has said
+            yield
     except RequestError as error:
-        raise _refused(host, error.status_code, str(error)) from None
-    except BalenaException as error:
+        raise _refused(host, error.status_code, error.body) from None
+    except (BalenaException, AttributeError) as error:
+        if (hidden := _hidden_failure(error)) is not None:
+            raise _failed(host, hidden) from None
+        if isinstance(error, AttributeError):
+            raise
         raise ImageError(f"{host}: {getattr(error, 'message', None) or error}", code=FAILED) from None
-    except requests.HTTPError as error:
-        status, said = (0, str(error)) if error.response is None else (error.response.status_code, error.response.text)
-        raise _refused(host, status, said) from None
-    except requests.Timeout:
-        raise ImageError(f"{host} does not answer", hint="try again; what was done is not done twice") from None
-    except requests.ConnectionError:
-        raise ImageError(
-            f"{host} cannot be reached", hint="balena is asked over the network: check it, and a proxy (HTTPS_PROXY)"
-        ) from None
     except requests.RequestException as error:
-        raise ImageError(f"{host}: {error}") from None
+        raise _failed(host, error) from None
+
+
+def _hidden_failure(error: BaseException) -> requests.RequestException | None:
+    """Return the failure of a request that the SDK was handling when it raised this.
+
+    It says "not logged in" of some; and where it sets a variable, it looks for a message that the failure does not
+    have, which is an AttributeError.
+    """
+    cause = error.__context__
+    while cause is not None and not isinstance(cause, requests.RequestException):
+        cause = cause.__context__
+    return cause
+
+
+def _failed(host: str, error: requests.RequestException) -> ImageError:
+    """Say what has become of a request that has no answer, or none that can be used."""
+    if isinstance(error, requests.HTTPError) and error.response is not None:
+        return _refused(host, error.response.status_code, error.response.text)
+    if isinstance(error, requests.Timeout):
+        return ImageError(f"{host} does not answer", hint=AGAIN)
+    broken = isinstance(error, requests.exceptions.ChunkedEncodingError | requests.exceptions.ContentDecodingError)
+    if broken or (error.args and isinstance(error.args[0], ProtocolError)):
+        return ImageError(f"the connection to {host} broke before all of the answer had come", hint=AGAIN)
+    if isinstance(error, requests.ConnectionError):
+        return ImageError(
+            f"{host} cannot be reached", hint="balena is asked over the network: check it, and a proxy (HTTPS_PROXY)"
+        )
+    return ImageError(f"{host}: {error}")
 
 
 def _refused(host: str, status: int, said: str) -> ImageError:
-    said = " ".join(said.split())[:200]
+    said = "" if said.lstrip().startswith("<") else " ".join(said.split())[:200]  # a proxy answers with a page
     if status == UNAUTHORISED:
         return ImageError(f"{host} does not take the token", hint=LOG_IN)
     if status == NOT_ALLOWED:
@@ -164,4 +192,6 @@ def _refused(host: str, status: int, said: str) -> ImageError:
         )
     if status == TOO_MANY:
         return ImageError(f"{host} has had too many requests of this account", hint="wait a minute, then go on")
-    return ImageError(f"{host} answers {status}: {said}")
+    name = f" ({HTTPStatus(status).phrase})" if status in set(HTTPStatus) else ""
+    hint = "the fault is at balena: wait, then do it again" if status >= HTTPStatus.INTERNAL_SERVER_ERROR else ""
+    return ImageError(f"{host} answers {status}{name}{f': {said}' if said else ''}", hint=hint)

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from images import table
 from images.balena.account import Account, said_plainly
-from images.balena.variables import TOKEN, check_value, checked_name
+from images.balena.variables import NAME, TOKEN, check_value, checked_name
 from images.errors import USAGE, ImageError
 
 TENANT_TAG: Final = "tenant"
@@ -104,7 +104,7 @@ class Fleet:
             with said_plainly(self._endpoint):
                 self._models.device.rename(uuid, device.name)
         except ImageError as error:
-            error.hint = f"{uuid} is registered without its name, {device.name}: give it that in balena's dashboard"
+            error.hint = f"{uuid} is registered without its name, {device.name}: give it that in balena's dashboard, then do it again"
             raise
         self._tell(uuid, device)
         return Registered(device.name, uuid)
@@ -164,6 +164,11 @@ class Fleet:
         return str(commit)
 
 
+def gateway_name(device: NewDevice) -> str:
+    """Return the name that the container gives to its gateway (`images/container/gateway/start`)."""
+    return device.variables.get(NAME, device.name).lower().replace("_", "-")
+
+
 def listed(file: Path) -> list[NewDevice]:
     """Devices of a CSV: columns `name`, `tenant` if wanted, and one for each variable; empty is not set.
 
@@ -182,7 +187,7 @@ def listed(file: Path) -> list[NewDevice]:
     devices = [_listed(file, line, columns, cells, named) for line, cells in rows]
     if len(devices) > DEVICES_MAX:
         raise ImageError(f"{file}: {len(devices)} devices; one list has {DEVICES_MAX} at most", code=USAGE)
-    if twice := {name for name, count in Counter(device.name for device in devices).items() if count > 1}:
+    if twice := {name for name, count in Counter(map(gateway_name, devices)).items() if count > 1}:
         raise ImageError(f"{file}: twice there: {', '.join(sorted(twice))}", code=USAGE)
     _require_own_tokens(file, devices)
     return devices
@@ -207,6 +212,8 @@ def _listed(file: Path, line: int, columns: Sequence[str], cells: Sequence[str],
     own = {name: row[name] for name in named if row[name]}
     for name, value in own.items():
         check_value(name, value, f"{file}, line {line}: ")
+    if NAME not in own:  # the gateway is called as its device
+        check_value(NAME, row["name"], f"{file}, line {line}: column name, as ")
     return NewDevice(row["name"], row.get("tenant", ""), own)
 
 

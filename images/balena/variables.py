@@ -14,7 +14,8 @@ from bridge.resources.values import size
 from edge.card import fields
 from images.errors import USAGE, ImageError
 
-NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+NAME: Final = "WAYPOST_NAME"
+_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 RESERVED: Final = ("BALENA_", "RESIN_")
 """Names that configure balenaOS itself begin with these; the API takes them elsewhere and ignores them here."""
 OWN: Final = "WAYPOST_"
@@ -40,7 +41,7 @@ def variables(given: Iterable[str]) -> dict[str, str]:
 
 def checked_name(name: str) -> str:
     """The name. Raises ImageError."""
-    if not NAME.fullmatch(name):
+    if not _VARIABLE.fullmatch(name):
         raise ImageError(f"{name}: a variable's name has letters, digits and _ only", code=USAGE)
     if name.startswith(RESERVED):
         raise ImageError(f"{name}: configures balenaOS itself", hint="set it in balena's dashboard", code=USAGE)
@@ -83,7 +84,7 @@ def _filters(value: str) -> None:
 
 
 _VALUES: Final[Mapping[str, Callable[[str], object]]] = {
-    "WAYPOST_NAME": _name,
+    NAME: _name,
     "WAYPOST_HUB": _hubs,
     TOKEN: fields.token,
     "WAYPOST_PROXY": parse_proxy,

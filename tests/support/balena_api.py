@@ -46,6 +46,10 @@ class Cloud:
     unknown: list[Request] = field(default_factory=list)
     fails: dict[str, int] = field(default_factory=dict)
     """Status, for requests of a method and a path that begins so: `POST /device`; once."""
+    says: str = "so it was asked for"
+    """Text of these answers."""
+    breaks: set[str] = field(default_factory=set)
+    """Requests of a method and a path that begins so get no answer: the connection ends; once."""
     short_of: int = 0
     """Bytes of the image that do not come."""
     url: str = ""
@@ -55,7 +59,7 @@ class Cloud:
         for what, status in self.fails.items():
             if f"{request.method} {request.path}".startswith(what):
                 del self.fails[what]
-                return status, "so it was asked for"
+                return status, self.says
         if not request.authorization.startswith("Bearer "):
             return 401, "Unauthorized"
         if request.authorization not in (f"Bearer {TOKEN}", "Bearer provisioning"):
@@ -197,6 +201,10 @@ def cloud() -> Iterator[Cloud]:
             body = json.loads(self.rfile.read(length)) if length else None
             sent = Request(self.command, url.path, unquote(url.query), body, self.headers.get("Authorization", ""))
             known.requests.append(sent)
+            if broken := [each for each in known.breaks if f"{sent.method} {sent.path}".startswith(each)]:
+                known.breaks -= set(broken)
+                self.close_connection = True
+                return
             if sent.path == "/download":
                 asked = parse_qs(url.query)
                 assert asked["deviceType"] == [DEVICE_TYPE]
