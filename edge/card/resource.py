@@ -11,6 +11,7 @@ import msgspec
 from bridge.hidden import hides
 from bridge.proxy import Proxy, proxy_fault
 from bridge.resources import parse as language
+from bridge.resources.document import Document, documents
 from bridge.resources.errors import ConfigurationError, ConfigurationRejected
 from bridge.resources.fields import Bytes, Live, Part, read_by
 from bridge.resources.resource import Errors, Kind, Kinds, Resource, error_at, of_kind
@@ -207,6 +208,15 @@ def read(text: bytes, source: str, kinds: Kinds = KINDS) -> Card | None:
     if not resources:
         return None
     return of(resources[0], text)
+
+
+def plain_of(text: bytes, source: str) -> Plain:
+    """Return the document of a card's file that was read before, with its values as they were read: what looks like a
+    date is text."""
+    for found in documents(text.removeprefix(b"\xef\xbb\xbf"), source):
+        if isinstance(found, Document):
+            return dict(found.value)
+    return {}
 
 
 def of(resource: Resource, text: bytes) -> Card:

@@ -140,7 +140,7 @@ def said_plainly(endpoint: str) -> Iterator[None]:
     """Raise an ImageError with a next step for whatever goes wrong with balena's API."""
     host = urlsplit(endpoint).netloc
     try:
-        with redirect_stdout(io.StringIO()):  # the SDK prints what a server that fails has said
+        with redirect_stdout(io.StringIO()):  # the SDK prints the answer of a server that fails
             yield
     except RequestError as error:
         raise _refused(host, error.status_code, error.body) from None

@@ -104,7 +104,9 @@ class Fleet:
             with said_plainly(self._endpoint):
                 self._models.device.rename(uuid, device.name)
         except ImageError as error:
-            error.hint = f"{uuid} is registered without its name, {device.name}: give it that in balena's dashboard, then do it again"
+            error.hint = (
+                f"{uuid} is registered without its name, {device.name}: name it in balena's dashboard, then do it again"
+            )
             raise
         self._tell(uuid, device)
         return Registered(device.name, uuid)

@@ -17,7 +17,7 @@ from bridge.resources.document import Document, documents
 from bridge.resources.errors import ConfigurationError, ConfigurationRejected, Origin
 from bridge.resources.resource import Resource
 from bridge.resources.schema import build
-from edge.card.resource import FILE_BYTES_MAX, KIND, KINDS, Card, Plain, of, read
+from edge.card.resource import FILE_BYTES_MAX, KIND, KINDS, Card, Plain, of, plain_of, read
 from edge.card.text import document, text_of
 from images import table
 from images.errors import USAGE, ImageError
@@ -59,9 +59,7 @@ def of_text(text: bytes, source: str) -> Written | None:
         raise rejected(error.errors) from None
     if card is None:
         return None
-    import yaml  # noqa: PLC0415 - read well before
-
-    return Written(card, yaml.safe_load(text.removeprefix(b"\xef\xbb\xbf")))
+    return Written(card, plain_of(text, source))
 
 
 def draft(text: bytes, source: str) -> Document | None:

@@ -14,10 +14,9 @@ import os
 import socket
 import stat
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
-import yaml
 
 from bridge.resources.errors import ConfigurationRejected
 from edge.appliance.first_boot import rendering
@@ -25,7 +24,7 @@ from edge.appliance.first_boot.journal import Wanted
 from edge.appliance.first_boot.places import FOLDER, WANTED, Places, remove_secret, write_whole
 from edge.broker.security.private_file import sync_folder
 from edge.card.location import FILE
-from edge.card.resource import FILE_BYTES_MAX, IN_FORCE, Card, read
+from edge.card.resource import FILE_BYTES_MAX, IN_FORCE, Card, plain_of, read
 from edge.card.text import text_of, without_secrets
 
 _REFUSED: Final = """\
@@ -149,8 +148,7 @@ def _clear(places: Places) -> None:
     text = places.file.read_bytes() if places.file.exists() else b""
     card = read(text, FILE) if text else None
     if card is not None:
-        plain: dict[str, Any] = yaml.safe_load(text.removeprefix(b"\xef\xbb\xbf"))
-        write_whole(places.applied, text_of(without_secrets(plain)).encode(), mode=0o644)
+        write_whole(places.applied, text_of(without_secrets(plain_of(text, FILE))).encode(), mode=0o644)
         places.file.rename(places.ended)
         sync_folder(places.card)
     remove_secret(places.ended)

@@ -19,7 +19,7 @@ FILE_BYTES_MAX: Final = 64 << 10
 """Of the record of an update: a full one has 1 KiB."""
 
 INSTALLED_MAX: Final = 3
-"""How often an update is begun that the power, RAUC or an outage of the hub cut off. A card that cannot be written is
+"""Starts of one update that the power, RAUC or an outage of the hub cut off. A card that cannot be written is
 not worn out by it, and a system that breaks the uplink itself is given up after three trials."""
 
 FOLLOWED_S: Final = 2.0

@@ -15,7 +15,7 @@ ON_TRIAL: Final = "data/update/on-trial"
 """The letter of the slot that is tried, while it is: for the shell of whichever system runs."""
 
 State = Literal["installing", "cut off", "trial", "kept", "given up"]
-"""`cut off`: it was not installed whole, or its trial met an outage of the hub; it can be begun again."""
+"""`cut off`: it was not installed whole, or its trial met an outage of the hub; it can start again."""
 
 
 class Update(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,7 +39,7 @@ class Update(msgspec.Struct, frozen=True, kw_only=True):
     ran: bool = False
     """Its system was started, or tried to be."""
     waits_for_hub: bool = False
-    """It was cut off as the hub could not be reached. It is begun again when the gateway is connected."""
+    """Cut off because the hub could not be reached. It starts again when the gateway is connected."""
 
     @property
     def undecided(self) -> bool:

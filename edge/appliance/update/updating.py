@@ -153,7 +153,7 @@ class Updating:
 
     def _go_back(self, update: Update, why: str, *, again: bool = False) -> None:
         """Let the old system start. The order of slots comes first: cut off after it, the old system finds an update
-        that did not stay. `again`: it may be begun again, a few times, once the hub can be reached."""
+        that did not stay. `again`: it may start again, a few times, once the hub can be reached."""
         self._rauc.start_first("other")
         self._rauc.mark_bad("booted")
         tried = msgspec.structs.replace(update, ran=True)

@@ -18,7 +18,7 @@ from edge.appliance.first_boot import rendering
 from edge.appliance.first_boot.journal import Journal, State, state_of
 from edge.appliance.first_boot.places import Places
 from edge.appliance.first_boot.settings import TakenUp, take_up
-from edge.card.resource import read
+from edge.card.resource import plain_of, read
 from edge.card.text import document, text_of
 
 TOKEN = Token.make(bytes(32)).text
@@ -78,6 +78,12 @@ class TestTakingUp:
         assert "hidden-proxy" not in repr(wanted)
         secret = [rendering.WIFI, rendering.LTE, "data/settings/waypost.yaml", "var/lib/waypost/first-boot/wanted.json"]
         assert {name: (tmp_path / name).stat().st_mode & 0o777 for name in secret} == dict.fromkeys(secret, 0o600)
+
+    def test_a_name_that_looks_like_a_time_is_the_same_in_the_copy_that_stays(self, tmp_path: Path) -> None:
+        name = "2001-12-14 21:59:43.10"
+        places = card(tmp_path, text_of(document("hall", SPEC)).replace('ssid: a"b', f"ssid: {name}"))
+        take_up(places)
+        assert plain_of(places.applied.read_bytes(), "copy")["spec"]["wifi"]["ssid"] == name
 
     def test_secrets_do_not_stay_on_the_first_partition(self, tmp_path: Path) -> None:
         places = card(tmp_path)

@@ -17,7 +17,7 @@ from edge.card.resource import FILE_BYTES_MAX, KINDS
 from edge.card.text import SECRETS, text_of
 from images.card import partition
 from images.card.advice import notes
-from images.card.settings import LISTS, NAMES, draft, of_arguments, of_csv, of_text
+from images.card.settings import LISTS, NAMES, draft, of_arguments, of_csv, of_file, of_text
 from images.errors import ImageError
 from images.programs import find
 from tests.unit.images.handed import BEGIN, card
@@ -120,6 +120,23 @@ class TestTheFile:
         made = of_arguments(["name=hall", "cable.address=2001:db8::5/64", "cable.gateway=fe80::1"], None)
         assert made.card.spec.cable is not None
         assert made.card.spec.cable.gateway == "fe80::1"
+
+    @pytest.mark.parametrize("value", ["1985-03-12", "2001-12-14t21:59:43.10-05:00"])
+    def test_what_looks_like_a_date_is_text_in_each_file(self, tmp_path: Path, value: str) -> None:
+        """Also below the rows of a CSV, and where only another setting is given."""
+        base = tmp_path / "base.yaml"
+        spec = f"spec:\n  wifi:\n    ssid: {value}\n    password: {value}\n    country: DE\n"
+        base.write_text(f"apiVersion: waypost/v1\nkind: Card\nmetadata:\n  name: base\n{spec}")
+        (tmp_path / "fleet.csv").write_text("name\nnorth\n")
+        found = of_file(base)
+        assert found is not None
+        [one] = of_csv(tmp_path / "fleet.csv", found.document)
+        other = of_arguments(["name=hall"], draft(base.read_bytes(), str(base)))
+        for each in (found, one, other):
+            again = of_text(each.card.text, "again")
+            assert again is not None
+            assert again.card.spec.wifi is not None
+            assert (again.card.spec.wifi.ssid, again.card.spec.wifi.password) == (value, value)
 
     def test_out_of_a_file_as_it_is_written(self, tmp_path: Path) -> None:
         wifi = ("name=hall", "wifi.country=DE")

@@ -128,7 +128,7 @@ def test_one_whose_trial_meets_an_outage_of_the_hub_is_tried_again_after_it(tmp_
     for _ in range(INSTALLED_MAX):  # each look of the service, and a stick that is left in
         with pytest.raises(UpdateRefused, match="when the gateway is connected"):
             machine.install(again=False)
-    assert last(machine).begun == 1, "waiting is no try"
+    assert last(machine).begun == 1, "waiting does not count"
     machine.health = {"1": WELL, "2": WELL}
     machine.install(again=False)
     assert (machine.start(), machine.runs, last(machine).state) == (Verdict.KEEP, "2", "kept")
