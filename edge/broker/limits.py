@@ -331,6 +331,15 @@ ATTEMPTS_TRACKED_MAX: Final = 100_000
 """Messages of one subscription whose failed deliveries are counted, about 150 bytes each; only messages that were
 delivered and failed are, so a consumer has to fail on purpose to get there."""
 
+GIVEN_BACK_WAITS_S: Final = 5.0
+"""Seconds that a message of a queue waits for another consumer when one has released it or failed: most consumers are
+done with what they have by then. After that the one that gave it back may have it again, as the others may never have
+credit."""
+
+GIVEN_BACK_BY_MAX: Final = 8
+"""Consumers that gave one message back and are passed over for it; the first of more may have it again. With it what is
+known of `ATTEMPTS_TRACKED_MAX` messages has a bound."""
+
 ATTEMPTS_KEPT_MAX: Final = 1_000
 """Of those, messages of one subscription whose count is kept over a restart, those that failed most: 6 to 11 bytes
 each, written again when one changes."""

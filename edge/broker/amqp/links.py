@@ -94,13 +94,13 @@ class SessionLinks:
         except AddressError as error:
             self._engine.refuse(link, Condition(CONDITIONS[error.refusal], str(error)))
 
-    def detached(self, link: Link, *, closed: bool) -> None:
-        """The link is over; `closed`: for good, and what is durable behind it too."""
+    def detached(self, link: Link, *, closed: bool, lost: bool = False) -> None:
+        """The link is over; `closed`: for good, and what is durable behind it too; `lost`: see `OutgoingLink.ended`."""
         attachment = self._forget(link)
         if attachment is None:
             return
         if isinstance(attachment.owner, OutgoingLink):
-            attachment.owner.ended(closed=closed)
+            attachment.owner.ended(closed=closed, lost=lost)
         else:
             attachment.owner.ended()
 
@@ -109,11 +109,12 @@ class SessionLinks:
         for outgoing in self.outgoing:
             outgoing.ended(closed=False)
 
-    def end(self) -> None:
-        """The connection is over. Every link ends, also when the end of one of them raises."""
+    def end(self, *, lost: bool) -> None:
+        """The connection is over; `lost`: it broke, or the peer closed it with an error. Every link ends, also when the
+        end of one of them raises."""
         with ExitStack() as steps:
             for link in list(self._attached):
-                steps.callback(self.detached, link, closed=False)
+                steps.callback(self.detached, link, closed=False, lost=lost)
 
     def detach_forbidden(self, grant: Grant) -> None:
         """Detach the links to what may not be done any more."""

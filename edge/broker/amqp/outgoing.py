@@ -24,7 +24,7 @@ from edge.broker.model.interfaces import Consumer, Explanation, Outcome, Refusal
 from edge.broker.router.router import Router
 
 _SETTLED, _UNSETTLED = 1, 0
-_ACCEPTED, _STATE_ACCEPTED = Outcome.ACCEPTED, State.ACCEPTED
+_ACCEPTED, _STATE_ACCEPTED, _LOST = Outcome.ACCEPTED, State.ACCEPTED, Outcome.LOST
 _NOTHING: tuple[Subscription | None, int] = (None, -1)
 _tag_of = itemgetter(0)
 
@@ -43,8 +43,8 @@ class OutgoingLink(Consumer):
     """Consumer behind one link."""
 
     __slots__ = (
-        "_clock_ns", "_driver", "_durable", "_engine", "_forget", "_link", "_outstanding", "_resting", "_retained",
-        "_router", "_selector", "_subscription", "_tag", "name", "selection", "user",
+        "_clock_ns", "_driver", "_durable", "_ending", "_engine", "_forget", "_link", "_outstanding", "_resting",
+        "_retained", "_router", "_selector", "_subscription", "_tag", "name", "selection", "user",
     )  # fmt: skip
 
     def __init__(
@@ -83,6 +83,7 @@ class OutgoingLink(Consumer):
         self._resting = False
         """The retained messages go on in the next turn of the loop."""
         self._tag = 0
+        self._ending = False
         self._outstanding: dict[int, tuple[Subscription, int]] = {}
 
     # --- from the router --------------------------------------------------------------------------------------
@@ -90,7 +91,7 @@ class OutgoingLink(Consumer):
     @property
     def credit(self) -> int:
         link = self._link
-        return 0 if link.closed or not link.attached or self._driver.congested else link.credit
+        return 0 if self._ending or link.closed or not link.attached or self._driver.congested else link.credit
 
     def deliver(self, subscription: Subscription, stored: Stored) -> None:
         """What nobody has to answer for is settled where the peer does not insist on the contrary."""
@@ -201,6 +202,10 @@ class OutgoingLink(Consumer):
 
     def accepted(self, tags: list[int]) -> None:
         """As `settled`, of messages that are accepted and settled."""
+        self._settle_all(tags, _ACCEPTED)
+
+    def _settle_all(self, tags: list[int], outcome: Outcome) -> None:
+        """Answer the router with one outcome for all of these, in ranges of positions."""
         tags.sort()
         current: Subscription | None = None
         first = last = 0
@@ -213,10 +218,10 @@ class OutgoingLink(Consumer):
                 last = position
                 continue
             if current is not None:
-                current.settle(self, first, last, _ACCEPTED)
+                current.settle(self, first, last, outcome)
             current, first, last = subscription, position, position
         if current is not None:
-            current.settle(self, first, last, _ACCEPTED)
+            current.settle(self, first, last, outcome)
 
     def settled(self, event: Dispositions) -> None:
         """Answer the router in ranges of positions."""
@@ -245,10 +250,14 @@ class OutgoingLink(Consumer):
         if current is not None:
             current.settle(self, first, last, outcome)
 
-    def ended(self, *, closed: bool) -> None:
+    def ended(self, *, closed: bool, lost: bool = False) -> None:
         """The link is over. What was not settled goes back; a durable subscription goes when it was `closed`, and the
-        peer hears that it has when that is on disk."""
+        peer hears that it has when that is on disk. `lost`: the link or the connection broke, or the peer ended it with
+        an error, so what was not settled counts as an attempt."""
         self._retained = None
+        self._ending = True
+        if lost:
+            self._lose()
         self._outstanding.clear()
         subscription, self._subscription = self._subscription, None
         deleted = None
@@ -262,6 +271,10 @@ class OutgoingLink(Consumer):
             self._router.waits.add(deleted, self, self._answer_close)
 
     # --- inside -----------------------------------------------------------------------------------------------
+
+    def _lose(self) -> None:
+        """The consumer may have died of what it had not settled."""
+        self._settle_all([tag for tag, (of, _) in self._outstanding.items() if isinstance(of, LogSubscription)], _LOST)
 
     def _explain(self, subscription: Subscription, position: int, detail: Condition | bytes) -> None:
         """What the peer says beside its outcome is kept with the message, or is for who sent it."""

@@ -156,7 +156,7 @@ class AmqpSession:
         elif isinstance(event, Attached):
             self._links.attach(event.link)
         elif isinstance(event, Detached):
-            self._links.detached(event.link, closed=event.closed)
+            self._links.detached(event.link, closed=event.closed, lost=event.condition is not None)
         elif isinstance(event, Closed):
             self._closed(event.condition)
         elif not isinstance(event, SessionEnded):  # its links were told one by one
@@ -220,7 +220,7 @@ class AmqpSession:
             last_first.callback(self._release_grant)
             last_first.callback(self._publish_will, condition or self._ended_with)
             last_first.callback(self._router.address_listeners.remove, self._links.detach_readdressed)
-            last_first.callback(self._links.end)
+            last_first.callback(self._links.end, lost=condition is not None and self._ended_with is None)
             if self._sole is not None:
                 self._containers.discard(self._sole)
 

@@ -1,5 +1,9 @@
 """Failed deliveries of one subscription: how often each message failed, where it must not go, when it may go again.
 
+A message that a consumer released has not failed (AMQP 1.0 section 3.4.4): the count of its failed deliveries stays,
+and yet each release makes the wait for the next delivery longer, as a failure does. A consumer that gave a message back
+does not get it again while another one may take it, for `limits.GIVEN_BACK_WAITS_S`.
+
 Only messages that failed and are not settled yet are in here, in memory. How often each failed is kept in the store's
 small state as well, soon after it changes, so that a message no consumer can take reaches its last attempt though the
 gateway restarts; what else is known of it is not: after a restart it is delivered at once, and to anybody.
@@ -20,6 +24,7 @@ from edge.broker.limits import (
     ATTEMPTS_TRACKED_MAX,
     ATTEMPTS_WRITTEN_S,
     EXCLUDED_MAX,
+    GIVEN_BACK_BY_MAX,
 )
 from edge.broker.message.amqp_annotations import merged_run
 from edge.broker.model.address_policy import Redelivery
@@ -32,7 +37,7 @@ ATTEMPTS: Final = "attempts"
 
 
 def delay_s(redelivery: Redelivery, attempts: int) -> float:
-    """Seconds to wait after the failed delivery number `attempts` (1 is the first)."""
+    """Return the seconds to wait after the delivery number `attempts` that failed or was released (1 is the first)."""
     try:
         delay = float(redelivery.delay_s) * float(redelivery.delay_multiplier) ** (attempts - 1)
     except OverflowError:
@@ -51,8 +56,22 @@ def unpack(packed: bytes) -> dict[int, int]:
     return msgspec.msgpack.decode(packed, type=dict[int, int])
 
 
+class GivenBack:
+    """The consumers that gave one message back, and how often it was released."""
+
+    __slots__ = ("consumers", "releases", "until_s")
+
+    def __init__(self) -> None:
+        self.consumers: list[Consumer] = []
+        """Another consumer comes before these; those that gave it back first come first."""
+        self.releases = 0
+        self.until_s = 0.0
+        """End of that (monotonic seconds)."""
+
+
 # Of all in which nothing has failed, as nearly always; never changed.
 _NOBODY: Final[dict[int, set[Consumer]]] = {}
+_NEVER_GIVEN_BACK: Final[dict[int, GivenBack]] = {}
 _NOTHING: Final[dict[int, bytes]] = {}
 _NEVER: Final[list[tuple[float, int]]] = []
 
@@ -61,7 +80,8 @@ class Attempts:
     """See the module's docstring. `counts` may be read directly: position -> failed deliveries."""
 
     __slots__ = (
-        "_annotations", "_annotations_bytes", "_due", "_excluded", "_exclusions", "changed", "counts", "parked",
+        "_annotations", "_annotations_bytes", "_due", "_excluded", "_exclusions", "_given_back", "changed", "counts",
+        "parked",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -74,6 +94,7 @@ class Attempts:
         """Of each message, whom it must not go to again; those said first come first."""
         self._exclusions = 0
         """How many pairs these are."""
+        self._given_back = _NEVER_GIVEN_BACK
         self._due = _NEVER
         self._annotations = _NOTHING
         self._annotations_bytes = 0
@@ -103,6 +124,8 @@ class Attempts:
             if self.counts.pop(position):
                 self.changed = True
             self._exclusions -= len(self._excluded.pop(position, ()))
+            if self._given_back:
+                self._given_back.pop(position, None)
             self._annotations_bytes -= len(self._annotations.pop(position, b""))
 
     def pack(self) -> bytes | None:
@@ -140,8 +163,68 @@ class Attempts:
         while self._exclusions > EXCLUDED_MAX:
             self._exclusions -= len(self._excluded.pop(next(iter(self._excluded))))
 
-    def excluded(self, position: int) -> set[Consumer] | None:
-        return self._excluded.get(position)
+    def released(self, position: int) -> int:
+        """Count a release; return the deliveries of the message that failed or were released."""
+        count = self._track(position)
+        given_back = self._given_back_of(position)
+        given_back.releases += 1
+        return count + given_back.releases
+
+    def tries(self, position: int) -> int:
+        """Return the deliveries of a message that failed or were released."""
+        given_back = self._given_back.get(position)
+        return self.counts.get(position, 0) + (given_back.releases if given_back is not None else 0)
+
+    def pass_over(self, position: int, consumer: Consumer, until_s: float) -> None:
+        """Give the message to another consumer before this one, until then."""
+        self._track(position)
+        given_back = self._given_back_of(position)
+        given_back.until_s = until_s
+        if consumer not in given_back.consumers:
+            given_back.consumers.append(consumer)
+            del given_back.consumers[:-GIVEN_BACK_BY_MAX]
+
+    def forgive(self, position: int) -> bool:
+        """Let each consumer that gave the message back have it again. Return False when nothing changes."""
+        given_back = self._given_back.get(position)
+        if given_back is None or not given_back.consumers:
+            return False
+        given_back.consumers.clear()
+        return True
+
+    def forgive_until(self, now_s: float) -> list[int]:
+        """Let consumers have again what they gave back long enough ago; return those messages."""
+        due = [position for position, each in self._given_back.items() if each.consumers and each.until_s <= now_s]
+        for position in due:
+            self._given_back[position].consumers.clear()
+        return due
+
+    @property
+    def passes_over(self) -> bool:
+        """Some messages go to other consumers first."""
+        return any(each.consumers for each in self._given_back.values())
+
+    def _given_back_of(self, position: int) -> GivenBack:
+        if self._given_back is _NEVER_GIVEN_BACK:
+            self._given_back = {}
+        return self._given_back.setdefault(position, GivenBack())
+
+    def is_excluded(self, position: int, consumer: Consumer) -> bool:
+        """Return True when the message must not go to this consumer again."""
+        excluded = self._excluded.get(position)
+        return excluded is not None and consumer in excluded
+
+    def is_passed_over(self, position: int, consumer: Consumer) -> bool:
+        """Return True when the message goes to another consumer before this one."""
+        given_back = self._given_back.get(position)
+        return given_back is not None and consumer in given_back.consumers
+
+    def barred(self, position: int) -> set[Consumer] | None:
+        """Return the consumers that do not get the message now."""
+        excluded, given_back = self._excluded.get(position), self._given_back.get(position)
+        if given_back is None or not given_back.consumers:
+            return excluded
+        return {*given_back.consumers, *(excluded or ())}
 
     def left(self, consumer: Consumer) -> None:
         """The consumer is gone, and what was said about it."""
@@ -151,6 +234,9 @@ class Attempts:
                 self._exclusions -= 1
             if not consumers:
                 del self._excluded[position]
+        for given_back in self._given_back.values():
+            if consumer in given_back.consumers:
+                given_back.consumers.remove(consumer)
 
     def delay(self, position: int, due_s: float) -> None:
         if self._due is _NEVER:

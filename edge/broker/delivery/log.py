@@ -10,11 +10,12 @@ attempts, what it gives up, what expires; and, for a queue, the order in which c
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from bridge.message import Run, Stored
-from edge.broker.delivery.attempts import Attempts, KeptAttempts, delay_s
+from edge.broker.delivery.attempts import Attempts, KeptAttempts
 from edge.broker.delivery.buffer import Buffer
 from edge.broker.delivery.consumer_group import ConsumerGroup
 from edge.broker.delivery.cursor_window import CursorWindow
@@ -25,6 +26,7 @@ from edge.broker.delivery.feeds import LogFeeds
 from edge.broker.delivery.log_reader import LogReader
 from edge.broker.delivery.order import Order
 from edge.broker.delivery.outstanding import Outstanding
+from edge.broker.delivery.returns import Returns
 from edge.broker.delivery.sweep import Judge
 from edge.broker.limits import ADDRESS_REMEMBERED_CHARACTERS_MAX, SUBSCRIPTION_BUFFER_BYTES_MAX
 from edge.broker.model.address_policy import AddressPolicy
@@ -94,6 +96,7 @@ class LogSubscription:
         self.reader = LogReader(store, self.window, self)
         self.failures, self._outstanding = Attempts(), Outstanding()
         self.dead_lettering = DeadLettering(store, record, deadletters, self)
+        self.returns = Returns(self, deadletters)
         self.expiry = Expiry(self, self.window, self.dead_lettering, deadletters)
         self.behind = self.window.next < self.window.end
         self._counts = self.failures.counts  # empty nearly always: then nothing is looked at message by message
@@ -241,7 +244,7 @@ class LogSubscription:
             head = buffer.runs[0]
             first, total = head.position, len(head.run.bodies)
             if first in self._counts:
-                count, excluded = 1, self.failures.excluded(first)
+                count, excluded = 1, self.failures.barred(first)
             else:
                 end = first + total
                 count = next((p for p in range(first, end) if p in self._counts), end) - first
@@ -249,6 +252,8 @@ class LogSubscription:
             consumer, credit = self.group.next_but(excluded)
             if consumer is not None:
                 self.hand(consumer, buffer.take(min(count, self.group.share(total, credit))))
+            elif credit < 0 and self.failures.forgive(first):
+                continue  # every consumer gave it back
             elif credit < 0:
                 buffer.take(count)
                 self.failures.parked.add(first, first)
@@ -266,7 +271,7 @@ class LogSubscription:
         for first, last in self._outstanding.remove(
             consumer, stored.position, stored.position + len(stored.run.bodies) - 1
         ):
-            self._give_back(first, last)
+            self.give_back(first, last)
         if not self.group:
             self.put_back()
 
@@ -291,10 +296,11 @@ class LogSubscription:
             self._outstanding.leave(consumer)
         else:
             for first, last in self._outstanding.drop(consumer):
-                self._give_back(first, last)
-            if self._counts:
-                self.failures.left(consumer)
-                self._unpark()
+                self.give_back(first, last)
+        if self._counts:
+            self.failures.left(consumer)
+            self._unpark()
+            self.returns.forgive(math.inf)  # those that are left may be the ones that gave it back
         if self.group:
             self.pump()
         elif not self._closed:
@@ -315,7 +321,7 @@ class LogSubscription:
         and was taken out for that, may still give it credit, drain it and leave it."""
         self._retire()
         self._closed, self.order = True, None
-        del self.reader, self.dead_lettering, self.expiry
+        del self.reader, self.dead_lettering, self.expiry, self.returns
 
     @property
     def idle_now(self) -> bool:
@@ -362,14 +368,7 @@ class LogSubscription:
                     self.forget_attempts(low, high)
             return
         for low, high in parts:
-            if outcome is Outcome.RELEASED:
-                self._give_back(low, high)
-            elif outcome is Outcome.REJECTED:
-                self.dead_lettering.give_up_later(low, high, Reason.REJECTED)
-            elif outcome is Outcome.TOO_LARGE:
-                self._leave_to_others(consumer, low, high)
-            else:
-                self._has_failed(consumer, low, high, undeliverable=outcome is Outcome.MODIFIED_UNDELIVERABLE)
+            self.returns.take(consumer, low, high, outcome)
         if parts:
             self.dead_lettering.read_on()
             self.pump()
@@ -379,21 +378,14 @@ class LogSubscription:
         if self._outstanding.holds(consumer, position):
             self.failures.annotate(position, annotations)
 
-    def _has_failed(self, consumer: Consumer, first: int, last: int, *, undeliverable: bool) -> None:
-        redelivery = self.policy.redelivery
-        self._deadletters.wake_later(self)
-        for position in range(first, last + 1):
-            attempts = self.failures.failed(position)
-            if undeliverable:
-                self.failures.exclude(position, consumer)
-            if redelivery.attempts_max is not None and attempts >= redelivery.attempts_max:
-                self.dead_lettering.give_up_later(position, position, Reason.ATTEMPTS)
-            elif undeliverable and self.exclusive:
-                self.dead_lettering.give_up_later(position, position, Reason.UNDELIVERABLE)
-            elif redelivery.delay_s > 0 and not undeliverable:
-                self.failures.delay(position, self._deadletters.now_s() + delay_s(redelivery, attempts))
-            else:
-                self._give_back(position, position)
+    def keeps_after_loss(self, consumer: Consumer, position: int) -> bool:
+        """Count that the consumer was lost with this message, which stays with it. Return False when that was the last
+        attempt, and the message is dead-lettered."""
+        if not self._outstanding.holds(consumer, position) or self.returns.keeps_after_loss(position):
+            return True
+        self._outstanding.remove(consumer, position, position)
+        self.dead_lettering.read_on()
+        return False
 
     def _retire(self) -> None:
         """It delivers nothing more."""
@@ -401,23 +393,13 @@ class LogSubscription:
         self.group, self.lane = ConsumerGroup(), None
         self.buffer.clear()
 
-    def _leave_to_others(self, consumer: Consumer, first: int, last: int) -> None:
-        """Larger than this consumer takes; where there will be no other one, they are given up."""
-        if self.exclusive:
-            self._deadletters.wake_later(self)
-            self.dead_lettering.give_up_later(first, last, Reason.UNDELIVERABLE)
-            return
-        for position in range(first, last + 1):
-            self.failures.exclude(position, consumer)
-        self._give_back(first, last)
-
     def _unpark(self) -> None:
         """Somebody else is there now: what was parked may have a taker."""
         parked, self.failures.parked = self.failures.parked, Ranges()
         for first, last in parked:
-            self._give_back(first, last)
+            self.give_back(first, last)
 
-    def _give_back(self, first: int, last: int) -> None:
+    def give_back(self, first: int, last: int) -> None:
         """These may be delivered again."""
         self.window.give_back(first, last)
         self.expiry.look()
@@ -432,12 +414,13 @@ class LogSubscription:
             return False
         due = self.failures.due(now_s)
         for position in due:
-            self._give_back(position, position)
+            self.give_back(position, position)
         self.dead_lettering.try_again()
-        if due:
+        if self.returns.forgive(now_s) or due:
             self.pump()
         self._kept_attempts.write(now_s, decide=self.policy.redelivery.attempts_max is not None)
-        return bool(self.failures.delayed or self.dead_lettering.waits or self.failures.changed)
+        waits = self.failures.delayed or self.dead_lettering.waits or self.failures.passes_over
+        return bool(waits or self.failures.changed)
 
     def forget_attempts(self, first: int, last: int) -> None:
         """These are settled, or given up."""

@@ -203,9 +203,13 @@ class QueueOrder:
             queue.take(first, first + total - 1)
             queue.dead_lettering.give_up(stored, Reason.EXPIRED)
             return 0
-        excluded = queue.failures.excluded(first)
-        if excluded is not None and consumer in excluded:
+        failures = queue.failures
+        if failures.counts and failures.is_excluded(first, consumer):
             return 0
+        if failures.counts and failures.is_passed_over(first, consumer):
+            if self._may_go_to_another(consumer, stored, bucket):
+                return 0
+            failures.forgive(first)
         count = queue.group.share(total, credit)
         if self._scatters(first, first + count - 1):
             return -1
@@ -214,6 +218,14 @@ class QueueOrder:
         queue.take(first, first + count - 1)
         queue.hand(consumer, part_of(stored, 0, count))
         return count
+
+    def _may_go_to_another(self, consumer: Consumer, stored: Stored, bucket: int | None) -> bool:
+        """Return True when another consumer may take a message that this one gave back."""
+        if bucket is not None and self._groups.claim(bucket, consumer):
+            return False
+        barred = self._queue.failures.barred(stored.position) or ()
+        others = (each.selection for each in self._queue.group.consumers if each not in barred)
+        return any(selection is None or selection.wanted(stored.run)[0] for selection in others)
 
     def pump(self) -> None:
         self._queue.pump()

@@ -22,10 +22,10 @@ class SharedSubscription(TransientSubscription):
     """A shared subscription that is not durable; and a temporary queue, which keeps what comes while nobody is there.
 
     What a consumer says is undeliverable to it is not delivered again, and neither is what it rejects. What is larger
-    than one takes goes to another; when it is so for all, it is dropped.
+    than one takes goes to another; when it is so for all, it is dropped. What one releases goes to another first.
     """
 
-    __slots__ = ("_failed", "_held", "_looked", "_pumping", "_too_large", "attempts", "lasting")
+    __slots__ = ("_barred", "_failed", "_held", "_looked", "_pumping", "attempts", "lasting")
 
     def __init__(self, pattern: str, pool: WaitingPool, *, not_from: str | None = None, lasting: bool = False) -> None:
         """`lasting`: it is there without consumers too, until `end`."""
@@ -38,8 +38,9 @@ class SharedSubscription(TransientSubscription):
         """Failed deliveries by position."""
         self._looked: dict[Consumer, int] = {}
         """Up to where a choosy consumer has looked at what waits, and left it."""
-        self._too_large: dict[int, set[Consumer]] = {}
-        """Messages that wait for somebody else than these, who cannot take them; by position."""
+        self._barred: dict[int, dict[Consumer, bool]] = {}
+        """Consumers that do not get a message now, by its position. True: it is larger than the consumer takes; False:
+        the consumer gave it back, and another one comes first."""
         self._pumping = False
 
     def offer(self, run: Run) -> None:
@@ -61,7 +62,7 @@ class SharedSubscription(TransientSubscription):
             return  # from within a delivery: the loop below goes on
         self._pumping = True
         try:
-            if self._looked or self._too_large:
+            if self._looked or self._barred:
                 self._pump_selected()
             else:
                 super().pump()
@@ -77,11 +78,13 @@ class SharedSubscription(TransientSubscription):
     def leave(self, consumer: Consumer, *, keep: bool = False) -> None:
         self._looked.pop(consumer, None)
         held = self._held.pop(consumer, {})
-        for excluded in self._too_large.values():
-            excluded.discard(consumer)
+        for barred in self._barred.values():
+            barred.pop(consumer, None)
+        if self._barred:
+            self._look_again(min(self._barred))
         if not self.lasting and self.group.consumers == [consumer]:
             self._failed.clear()
-            self._too_large.clear()
+            self._barred.clear()
             super().leave(consumer)
             return
         self.group.leave(consumer)
@@ -102,8 +105,8 @@ class SharedSubscription(TransientSubscription):
                 returned[position] = stored
                 if outcome is Outcome.MODIFIED_FAILED:
                     self._failed[position] = self._failed.get(position, 0) + 1
-                elif outcome is Outcome.TOO_LARGE:
-                    self._too_large.setdefault(position, set()).add(consumer)
+                if outcome is Outcome.TOO_LARGE or len(self.group.consumers) > 1:
+                    self._barred.setdefault(position, {})[consumer] = outcome is Outcome.TOO_LARGE
             else:
                 size += len(stored.run.bodies[position - stored.position]) + len(stored.run.properties)
                 self._forget(position)
@@ -133,8 +136,8 @@ class SharedSubscription(TransientSubscription):
     def _forget(self, position: int) -> None:
         """Nothing is to be known of it any more."""
         self._failed.pop(position, None)
-        if self._too_large:
-            self._too_large.pop(position, None)
+        if self._barred:
+            self._barred.pop(position, None)
 
     def _put_back(self, held: dict[int, Stored]) -> None:
         """One by one, as each may have failed as often as it likes; in order before what is newer."""
@@ -149,8 +152,12 @@ class SharedSubscription(TransientSubscription):
         while waiting and waiting[0].position < parts[-1].position:
             older.append(waiting.popleft())
         waiting.extendleft(sorted([*older, *parts], key=_position, reverse=True))
+        self._look_again(parts[0].position)
+
+    def _look_again(self, first: int) -> None:
+        """Have choosy consumers look at what waits from this position on."""
         for consumer, position in self._looked.items():
-            self._looked[consumer] = min(position, parts[0].position - 1)
+            self._looked[consumer] = min(position, first - 1)
 
     def _pump_selected(self) -> None:
         """Each message to the next consumer that has credit and wants it; what nobody wants waits for others."""
@@ -165,7 +172,8 @@ class SharedSubscription(TransientSubscription):
 
     def _gave(self, stored: Stored) -> bool:
         """True when it waits no longer."""
-        if self._too_large and self._too_large.get(stored.position, frozenset()).issuperset(self.group.consumers):
+        barred = self._barred.get(stored.position)
+        if barred and not self._allow_again(barred, stored.run):
             self._forget(stored.position)
             self._changed(-stored.run.size)
             self._drop(stored.run)
@@ -177,8 +185,17 @@ class SharedSubscription(TransientSubscription):
                 return True
         return False
 
+    def _allow_again(self, barred: dict[Consumer, bool], run: Run) -> bool:
+        """Let consumers have a message again that no other one takes. Return False when it is too large for all."""
+        consumers = self.group.consumers
+        others = (each.selection for each in consumers if each not in barred)
+        if not any(selection is None or selection.wanted(run)[0] for selection in others):
+            for consumer in [each for each, too_large in barred.items() if not too_large]:
+                del barred[consumer]
+        return not consumers or not all(consumer in barred for consumer in consumers)
+
     def _wanted(self, consumer: Consumer, stored: Stored) -> bool:
-        if self._too_large and consumer in self._too_large.get(stored.position, ()):
+        if self._barred and consumer in self._barred.get(stored.position, ()):
             return False
         looked, selection = self._looked.get(consumer), consumer.selection
         if looked is None or selection is None:

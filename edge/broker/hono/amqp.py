@@ -183,8 +183,11 @@ class CommandLink(OutgoingLink):
         if self._link.draining:
             self._drain()
 
-    def ended(self, *, closed: bool) -> None:
+    def ended(self, *, closed: bool, lost: bool = False) -> None:
         """The link is over: what was not settled waits in its queue again."""
+        self._ending = True
+        if lost:
+            self._lose()
         self._outstanding.clear()
         commands, self._commands = self._commands, None
         if commands is not None:

@@ -54,6 +54,9 @@ class Redelivery(Part, frozen=True, kw_only=True):
 
     attempts_max: Live[Count | None] = msgspec.field(default=None, name="maximumDeliveryAttempts")
     """Deliveries of one message before it is dead-lettered; without it they never end."""
+    count_on_link_loss: Live[bool | None] = msgspec.field(default=None, name="countOnLinkLoss")
+    """A delivery counts as an attempt when its consumer loses link or connection before it answers. Without this field
+    it does where there is a `maximumDeliveryAttempts`."""
     delay_s: Live[Seconds] = msgspec.field(default=0.0, name="redeliveryDelay")
     """Wait before the second delivery."""
     delay_multiplier: Live[Annotated[float, msgspec.Meta(ge=1)]] = msgspec.field(
@@ -62,6 +65,11 @@ class Redelivery(Part, frozen=True, kw_only=True):
     """Factor on the wait for each further delivery."""
     delay_max_s: Live[Seconds | None] = msgspec.field(default=None, name="maximumDeliveryDelay")
     """No wait grows beyond this."""
+
+    @property
+    def counts_link_loss(self) -> bool:
+        """A consumer that dies with a message counts as an attempt."""
+        return self.attempts_max is not None if self.count_on_link_loss is None else self.count_on_link_loss
 
 
 class AddressPolicy(Part, frozen=True, kw_only=True):

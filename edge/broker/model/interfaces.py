@@ -90,6 +90,8 @@ class Outcome(enum.Enum):
     REJECTED = "rejected"
     RELEASED = "released"
     MODIFIED_FAILED = "modified, delivery failed"
+    LOST = "the link or connection ended before an answer"
+    """Not by the consumer's own goodbye: it may have died of the message (`Redelivery.counts_link_loss`)."""
     MODIFIED_UNDELIVERABLE = "modified, undeliverable here"
     TOO_LARGE = "larger than the consumer takes"
     """Nothing was sent, so it was no attempt at delivery (section 3.2.1, delivery-count): the message is for others,

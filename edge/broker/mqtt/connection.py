@@ -66,8 +66,8 @@ class Connection:
     has_output = True
     __slots__ = (
         "_client_id", "_connect", "_connect_bytes", "_connect_deadline", "_dialogue", "_end_reason", "_inbound",
-        "_keep_alive_s", "_now", "_out", "_outbound", "_phase", "_reported", "_state", "_unread", "limits", "more",
-        "version",
+        "_keep_alive_s", "_lost", "_now", "_out", "_outbound", "_phase", "_reported", "_state", "_unread", "limits",
+        "more", "version",
     )  # fmt: skip
 
     def __init__(self, limits: Limits, now: float) -> None:
@@ -79,12 +79,11 @@ class Connection:
         """Protocol level the client speaks: 3 (MQTT 3.1), 4 (3.1.1) or 5; from CONNECT on."""
         self._connect: events.Connect  # from CONNECT on
         self._dialogue = NO_METHOD
-        self._reported = False
-        """`Disconnected` has been given."""
+        self._reported = False  # True once `Disconnected` has been given
         self._out: list[bytes] | None = None  # none at rest: an empty list is 64 bytes
         self._unread = NOTHING
         self.more, self._connect_bytes, self._keep_alive_s = False, 0, 0
-        self._client_id, self._end_reason = "", "closed by the gateway"
+        self._client_id, self._end_reason, self._lost = "", "closed by the gateway", False
         self._state: SessionState  # from `accept` on
         self._outbound: Outbound | None = None
         self._inbound: Inbound | None = None
@@ -137,7 +136,7 @@ class Connection:
     def receive_eof(self, now: float) -> Sequence[Event]:
         """The socket is gone; idempotent."""
         if self._phase not in ENDED:
-            self._end("the network connection was closed")
+            self._end("the network connection was closed", lost=True)
         return self._last(publish_will=True)
 
     def handle_timeout(self, now: float, *, listening: bool = True) -> Sequence[Event]:
@@ -148,6 +147,7 @@ class Connection:
         if deadline is None or now < deadline:
             return ()
         if self._phase is _OPEN:
+            self._lost = True
             self._farewell(ReasonCode.KEEP_ALIVE_TIMEOUT, "keep alive timeout")
         else:
             self._end("no CONNECT in time")
@@ -483,8 +483,8 @@ class Connection:
 
     def _disconnected(self, packet: packets.Disconnect, found: list[Any]) -> None:
         expiry_s = expiry_of_disconnect(packet, self._connect)
-        self._end(f"DISCONNECT: {packet.reason.words}" if packet.reason else "DISCONNECT")
-        found.extend(self._last(publish_will=packet.reason is not ReasonCode.SUCCESS, session_expiry_s=expiry_s))
+        self._end(f"DISCONNECT: {packet.reason.words}" if packet.reason else "DISCONNECT", lost=bool(packet.reason))
+        found.extend(self._last(publish_will=self._lost, session_expiry_s=expiry_s))
 
     # --- ends -------------------------------------------------------------------------------------------------
 
@@ -506,6 +506,7 @@ class Connection:
 
     def _violated(self, error: RemoteError, data: bytes) -> None:
         """The client broke the standard (section 4.13): answer as its version has it, and close."""
+        self._lost = True
         if self._phase is Phase.CONNECTING:
             self._output.append(encode_violation(error, data))
             self._end(str(error))
@@ -525,10 +526,9 @@ class Connection:
             self._output.append(encode_farewell(reason, text, self._connect))
         self._end(text)
 
-    def _end(self, text: str, step: Step = Step.CLOSE) -> None:
+    def _end(self, text: str, step: Step = Step.CLOSE, *, lost: bool = False) -> None:
         self._phase = after_step(self._phase, step)
-        self._end_reason, self.more = text, False
-        self._unread = NOTHING
+        self._end_reason, self._unread, self.more, self._lost = text, NOTHING, False, self._lost or lost
         if self._inbound is not None:
             self._inbound.close()
         if self._phase is Phase.CLOSED and self._state.connection is self:
@@ -539,7 +539,7 @@ class Connection:
             return ()
         self._reported = True
         will = publish_will and self._phase is Phase.CLOSED and self._connect.will is not None
-        return (events.Disconnected(will, self._end_reason, session_expiry_s),)
+        return (events.Disconnected(will, self._end_reason, session_expiry_s, self._lost),)
 
 
 def _subscribe_parts(packet: packets.Subscribe) -> Iterator[events.Subscribe]:

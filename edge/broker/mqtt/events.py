@@ -171,11 +171,13 @@ class Disconnected(msgspec.Struct, frozen=True, gc=False):
     `publish_will`: false after a normal DISCONNECT (or one without a will), true otherwise.
     `session_expiry_s`: set when DISCONNECT changed it (MQTT 5 section 3.14.2.2.2).
     `reason`: for the log, in words.
+    `lost`: the client has gone without a goodbye, or broke the standard; what it had not answered may be why.
     """
 
     publish_will: bool
     reason: str
     session_expiry_s: int | None = None
+    lost: bool = False
 
 
 Event = (

@@ -210,7 +210,7 @@ class ConnectionHandler(Origin):
         """Another connection came with our client id."""
         self.connection.disconnect(ReasonCode.SESSION_TAKEN_OVER)
         self._driver.flush_soon()
-        self._leave(Disconnected(publish_will=True, reason="session taken over"))
+        self._leave(Disconnected(publish_will=True, reason="session taken over", lost=True))
 
     # --- origin -----------------------------------------------------------------------------------------------
 
@@ -467,9 +467,9 @@ class ConnectionHandler(Origin):
         self._left = True
         log.debug("%s: %s", self.name, event.reason)
         try:
-            self._interceptor.leave()
-        finally:
             self._detach(session, event)
+        finally:
+            self._interceptor.leave()
 
     def _detach(self, session: Session, event: Disconnected) -> None:
         """Give the session back."""
@@ -478,4 +478,4 @@ class ConnectionHandler(Origin):
             self._common.sessions.expire_after(session, expiry_s)
         gone = event.publish_will or self._arriving
         will = self._connect.will if self._connect is not None and gone else None
-        self._common.sessions.leave(session, self, will, self._common.clock())
+        self._common.sessions.leave(session, self, will, self._common.clock(), lost=event.lost)

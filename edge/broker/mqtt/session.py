@@ -415,12 +415,14 @@ class Session:
         for subscriber in [*self.all_subscribers, *merged_subscribers]:
             subscriber.pump()
 
-    def release_group(self, *, ended: bool) -> None:
+    def release_group(self, *, ended: bool, lost: bool = False) -> None:
         """Give up in-flight messages that others of a group may have instead, before the subscriptions are left.
 
         QoS 2 messages stay with this client while its session lives [MQTT-4.8.2-4], and those of a shared subscription
-        go to nobody else when it ends [MQTT-4.8.2-5]; the receiver may have delivered them already.
+        go to nobody else when it ends [MQTT-4.8.2-5]; the receiver may have delivered them already. `lost`: the client
+        may have died of what it had not answered, so that counts as an attempt.
         """
+        given_back = Outcome.LOST if lost else Outcome.RELEASED
         state = self.state
         if not state.in_flight:
             return
@@ -434,11 +436,17 @@ class Session:
             if not received and (delivery.qos == 1 or not stored):
                 del state.outgoing[packet_id]
                 if stored:  # what is not goes to others when the subscription is left
-                    token.subscription.settle(token.subscriber, position, position, Outcome.RELEASED)
+                    token.subscription.settle(token.subscriber, position, position, given_back)
             elif ended:
                 done = received or token.subscriber.shared
-                outcome = Outcome.ACCEPTED if done else Outcome.RELEASED
+                outcome = Outcome.ACCEPTED if done else given_back
                 token.subscription.settle(token.subscriber, position, position, outcome)
+            elif lost and not received and isinstance(token.subscription, LogSubscription):
+                if token.subscription.keeps_after_loss(token.subscriber, position):
+                    continue
+                del state.outgoing[packet_id]
+                state.awaiting_commit.pop(packet_id, None)
+                self.journal.given_back()
 
     def deliver_retained(self, subscriber: Subscriber, subscription: Subscription, walk: Iterator[Run | None]) -> None:
         """Send the retained messages `walk` finds (None: a name without one), as the window and the loop allow."""

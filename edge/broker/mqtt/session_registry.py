@@ -152,14 +152,17 @@ class SessionRegistry:
         for subscriber in list(session.all_subscribers):
             self._join_again(subscriber)
 
-    def leave(self, session: Session, attachment: Attachment, will: Will | None, now: float) -> None:
-        """The connection is gone, and `will` is to be published. Nothing happens where another one has the session."""
+    def leave(
+        self, session: Session, attachment: Attachment, will: Will | None, now: float, *, lost: bool = False
+    ) -> None:
+        """The connection is gone, and `will` is to be published; `lost`: without a goodbye. Nothing happens where
+        another one has the session."""
         if attachment in (session.attachment, self._arriving.get(session.client_id)):
-            self._detach(session, now)
+            self._detach(session, now, lost=lost)
             self._leave_will(session, will, now)
             self._table.pack_large(session)
 
-    def _detach(self, session: Session, now: float) -> None:
+    def _detach(self, session: Session, now: float, *, lost: bool) -> None:
         """The client's connection is gone: keep the session for its expiry interval, or end it."""
         if self._restored:
             self._count_from(now)
@@ -170,13 +173,13 @@ class SessionRegistry:
             self._arriving.pop(session.client_id, None)
         session.leave()
         if not session.durable:
-            self._end(session)
+            self._end(session, lost=lost)
             return
         if session.expiry_s != NEVER_EXPIRES:
             session.expires_at = now + session.expiry_s
             self._due.add(session)
         if joined:
-            self._leave_for_now(session)
+            self._leave_for_now(session, lost=lost)
         if not self._table.left(session, now):
             log.warning("%s: its session ends: its user has no room for what it has not released", session.client_id)
             self._end(session)
@@ -184,12 +187,12 @@ class SessionRegistry:
     def _take_back(self, session: Session) -> None:
         """Its connection has failed to give it back."""
         session.leave()
-        self._leave_for_now(session)
+        self._leave_for_now(session, lost=False)
 
-    def _leave_for_now(self, session: Session) -> None:
+    def _leave_for_now(self, session: Session, *, lost: bool) -> None:
         """What it subscribes to waits for its client to come back."""
         session.clear_merged()
-        session.release_group(ended=False)
+        session.release_group(ended=False, lost=lost)
         for subscriber in session.all_subscribers:
             if subscriber.owes_nothing:
                 self._unjoin_durable(subscriber)
@@ -452,12 +455,13 @@ class SessionRegistry:
             if name in self._router.durable_subscriptions:
                 self._router.forget(name)
 
-    def _end(self, session: Session) -> None:
-        """Forget the session and everything kept for it; a delayed will waits no longer (section 3.1.3.2.2)."""
+    def _end(self, session: Session, *, lost: bool = False) -> None:
+        """Forget the session and everything kept for it; a delayed will waits no longer (section 3.1.3.2.2). `lost`: as
+        of `leave`."""
         self._on_disk.forget(session)
         self._table.remove(session)
         self._publish_will(session)
-        session.release_group(ended=True)
+        session.release_group(ended=True, lost=lost)
         session.clear_merged()
         for subscriber in session.all_subscribers:
             self._leave(subscriber, forget=True)

@@ -330,6 +330,49 @@ class TestReceivingFromAQueue:
         assert [lost.reason for lost in site.store.losses(0, 10)] == ["undeliverable"]
 
 
+class TestLosingAReceiver:
+    """`countOnLinkLoss`: what a receiver held when it was gone without a goodbye."""
+
+    @staticmethod
+    def count_after(end: str) -> list[object]:
+        site = Site()
+        policy = AddressPolicy(redelivery=Redelivery(attempts_max=5))
+        site.router.reconfigure(site.router.table, {"queue/#": policy})
+        client, other = site.client("one"), site.client("two")
+        link = client.receiver("queue/a", credit=1)
+        send(other, other.sender("queue/a"), "m", "n")
+        site.settle_down()
+        assert payloads(client, link) == [b"m"]
+        if end == "cut":
+            client.cut()
+        elif end == "error":
+            client.engine.detach(link, condition=Condition("amqp:internal-error"))
+        elif end == "connection error":
+            client.engine.close(Condition("amqp:internal-error"))
+        elif end == "detach":
+            client.engine.detach(link)
+        elif end == "close":
+            client.engine.close()
+        else:
+            client.session.shut_down()
+            site.turn()
+            client.cut()
+        site.settle_down()
+        again = other.receiver("queue/a", credit=5)
+        first, second = other.received(again)
+        assert payloads(other, again) == [b"m", b"n"]
+        assert header_of(second)[4:] == []
+        return header_of(first)[4:]
+
+    @pytest.mark.parametrize("end", ["cut", "error", "connection error"])
+    def test_counts(self, end: str) -> None:
+        assert self.count_after(end) == [1]
+
+    @pytest.mark.parametrize("end", ["detach", "close", "the broker stops"])
+    def test_a_goodbye_does_not(self, end: str) -> None:
+        assert self.count_after(end) == []
+
+
 class TestAnycast:
     def test_the_sender_hears_that_it_is_larger_than_the_receiver_takes(self) -> None:
         site = Site()

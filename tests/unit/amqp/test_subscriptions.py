@@ -354,6 +354,27 @@ class TestTemporaryQueues:
         rest = client.receiver(address, "rest")
         assert payloads(client, rest) == [b"0", b"1", b"3", b"4", b"5", b"7", b"8", b"9", b"11"]
 
+    def test_what_one_releases_another_gets_first(self) -> None:
+        site = Site()
+        client = site.client()
+        made, address = temporary_queue(client)
+        filters = selecting("k = 1")
+        links = [client.receiver(source(address, filters=filters), name, credit=1) for name in ("first", "second")]
+        other = client.receiver(source(address, filters=filters), "other", credit=0)
+        client.engine.send_all(made, 0, [application({"k": 1}) + message(b"m")])
+        site.settle_down()
+        first, second = links
+        client.engine.grant(first, 5)
+        client.engine.settle(first, client.deliveries(first), State.RELEASED)
+        site.settle_down()
+        assert payloads(client, second) == [b"m"]
+        client.engine.settle(second, client.deliveries(second), State.RELEASED)
+        site.settle_down()
+        assert payloads(client, first) == [b"m"], "it waits for the third one"
+        client.engine.detach(other)
+        site.settle_down()
+        assert payloads(client, first) == [b"m", b"m"]
+
     def test_what_nobody_selects_is_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(shared, "UNSELECTED_MAX", 10)
         site = Site()

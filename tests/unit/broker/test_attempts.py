@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from edge.broker.delivery.attempts import ATTEMPTS, Attempts, unpack
-from edge.broker.limits import ATTEMPTS_KEPT_MAX, ATTEMPTS_WRITTEN_S
+from edge.broker.limits import ATTEMPTS_KEPT_MAX, ATTEMPTS_WRITTEN_S, GIVEN_BACK_BY_MAX
 from edge.broker.model.interfaces import Outcome, SubscribeOptions
 from tests.unit.broker.test_promises import Consumer, Site, attempts
 
@@ -157,6 +157,17 @@ def test_those_that_failed_most_are_kept() -> None:
     assert {position for position, count in found.items() if count == 2} == set(range(0, 20, 2))
 
 
+def test_consumers_that_a_message_passes_over_are_bounded() -> None:
+    attempts, site = Attempts(), Site()
+    consumers = [site.consumer("queue/a", f"{i}") for i in range(GIVEN_BACK_BY_MAX + 1)]
+    for i, consumer in enumerate(consumers):
+        attempts.pass_over(0, consumer, float(i))
+        attempts.pass_over(0, consumer, float(i))
+        assert attempts.is_passed_over(0, consumer)
+        assert len(attempts.barred(0) or ()) <= GIVEN_BACK_BY_MAX
+    assert not attempts.is_passed_over(0, consumers[0]), "the oldest may have it again"
+
+
 def test_whom_messages_must_not_go_to_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edge.broker.delivery.attempts.EXCLUDED_MAX", 10)
     monkeypatch.setattr("edge.broker.delivery.attempts.ATTEMPTS_TRACKED_MAX", 30)
@@ -166,11 +177,11 @@ def test_whom_messages_must_not_go_to_is_bounded(monkeypatch: pytest.MonkeyPatch
         attempts.exclude(position, here)
         attempts.exclude(position, here)
         attempts.exclude(position, there)
-        assert sum(len(attempts.excluded(p) or ()) for p in range(50)) <= 10
+        assert sum(len(attempts.barred(p) or ()) for p in range(50)) <= 10
         assert len(attempts.counts) <= 30
-    assert attempts.excluded(49) == {here, there}, "the newest are kept"
+    assert attempts.barred(49) == {here, there}, "the newest are kept"
     attempts.left(here)
-    assert attempts.excluded(49) == {there}
+    assert attempts.barred(49) == {there}
     attempts.forget(0, 49)
-    assert attempts.excluded(49) is None
+    assert attempts.barred(49) is None
     assert attempts.is_at_rest

@@ -14,6 +14,7 @@ from edge.broker.delivery import dead_letters as deadletters
 from edge.broker.delivery.attempts import Attempts, delay_s
 from edge.broker.delivery.dead_letters import DEAD_LETTERED, Reason, with_annotations
 from edge.broker.delivery.pattern import Joinable
+from edge.broker.limits import GIVEN_BACK_WAITS_S
 from edge.broker.message.mqtt_properties import Properties, decode_run, encode_run
 from edge.broker.message.time_to_live import ttl_ns
 from edge.broker.message.translation import outline, read_header
@@ -137,6 +138,51 @@ def attempts(count: int, **more: float) -> AddressPolicy:
     return AddressPolicy(redelivery=Redelivery(attempts_max=count, **more), deadletter="deadletter/dead")
 
 
+class TestLinkLoss:
+    """A consumer that is gone without an answer may have died of the message."""
+
+    @staticmethod
+    def lose(site: Site, consumer: Consumer) -> None:
+        consumer.credit = 0
+        consumer.answer(Outcome.LOST)
+        assert consumer.joined is not None
+        site.router.unsubscribe(consumer, consumer.joined, forget=False)
+        site.settle_down()
+
+    @pytest.mark.parametrize(
+        ("attempts_max", "said", "counts"),
+        [(3, None, True), (3, False, False), (3, True, True), (None, None, False), (None, True, True)],
+    )
+    def test_counts_where_the_address_says_so(self, attempts_max: int | None, said: bool | None, counts: bool) -> None:
+        redelivery = Redelivery(attempts_max=attempts_max, count_on_link_loss=said)
+        site = Site(queue=AddressPolicy(redelivery=redelivery))
+        consumer = site.consumer("queue/a")
+        site.send("queue/a", b"m")
+        self.lose(site, consumer)
+        assert site.consumer("queue/a").got == [("m", 1 if counts else 0)]
+
+    def test_a_poison_message_ends_as_a_dead_letter(self) -> None:
+        site = Site(queue=attempts(3))
+        site.send("queue/a", b"poison")
+        for number in range(3):
+            consumer = site.consumer("queue/a", credit=1)
+            assert consumer.got == [("poison", number)]
+            self.lose(site, consumer)
+        assert site.consumer("queue/a").got == []
+        assert site.consumer("deadletter/dead").got == [("poison", 0)]
+        assert site.lost == []
+
+    def test_it_waits_as_after_any_failed_attempt(self) -> None:
+        site = Site(queue=attempts(3, delay_s=10))
+        consumer = site.consumer("queue/a")
+        site.send("queue/a", b"m")
+        self.lose(site, consumer)
+        other = site.consumer("queue/a")
+        assert other.got == []
+        site.settle_down(wait_s=10.1)
+        assert other.got == [("m", 1)]
+
+
 class TestRedelivery:
     def test_who_comes_next_begins_with_the_oldest_whatever_was_being_read_for_those_who_left(self) -> None:
         site = Site()
@@ -218,6 +264,65 @@ class TestRedelivery:
         assert len(consumer.got) == 3
         site.settle_down(wait_s=0.2)
         assert consumer.got[3:] == [("slow", 2)]
+
+    def test_a_released_message_waits_longer_each_time_and_has_not_failed(self) -> None:
+        site = Site(queue=AddressPolicy(redelivery=Redelivery(attempts_max=2, delay_s=10, delay_multiplier=2)))
+        consumer = site.consumer("queue/a")
+        site.send("queue/a", b"m")
+        for wait_s in (10, 20, 40):
+            consumer.answer(Outcome.RELEASED)
+            got = len(consumer.got)
+            site.settle_down(wait_s=wait_s - 0.1)
+            assert len(consumer.got) == got
+            site.settle_down(wait_s=0.2)
+            assert len(consumer.got) == got + 1
+        assert consumer.got == [("m", 0)] * 4
+        consumer.answer(Outcome.MODIFIED_FAILED)
+        site.settle_down(wait_s=80.1)
+        assert consumer.got[4:] == [("m", 1)]
+        assert site.lost == []
+
+    @pytest.mark.parametrize("outcome", [Outcome.RELEASED, Outcome.MODIFIED_FAILED])
+    def test_what_one_gives_back_another_gets_first(self, outcome: Outcome) -> None:
+        site = Site()
+        first = site.consumer("queue/a", "first")
+        site.send("queue/a", b"m")
+        second = site.consumer("queue/a", "second", credit=0)
+        first.answer(outcome)
+        site.settle_down()
+        site.send("queue/a", b"n")
+        assert [name for name, _ in first.got] == ["m", "n"]
+        second.credit = 1
+        site.router.queues["queue/a"].pump()
+        site.settle_down()
+        assert [name for name, _ in second.got] == ["m"]
+        second.answer(outcome)
+        site.settle_down()
+        assert [name for name, _ in first.got] == ["m", "n", "m"], "both have given it back"
+
+    def test_after_a_while_the_one_that_gave_it_back_may_have_it_again(self) -> None:
+        site = Site()
+        first = site.consumer("queue/a", "first")
+        site.send("queue/a", b"m")
+        site.consumer("queue/a", "second", credit=0)
+        first.answer(Outcome.RELEASED)
+        site.settle_down(wait_s=GIVEN_BACK_WAITS_S - 0.1)
+        assert len(first.got) == 1
+        site.settle_down(wait_s=0.2)
+        assert len(first.got) == 2
+
+    def test_when_the_others_leave_it_comes_back_at_once(self) -> None:
+        site = Site()
+        first = site.consumer("queue/a", "first")
+        site.send("queue/a", b"m")
+        second = site.consumer("queue/a", "second", credit=0)
+        first.answer(Outcome.RELEASED)
+        site.settle_down()
+        assert len(first.got) == 1
+        assert second.joined is not None
+        site.router.unsubscribe(second, second.joined, forget=False)
+        site.settle_down()
+        assert len(first.got) == 2
 
     def test_undeliverable_here_goes_to_another_and_never_back(self) -> None:
         site = Site()

@@ -12,6 +12,7 @@ from bridge.amqp_values import Described, Ubyte, Uint, Ulong, encode
 from bridge.message import AMQP, GROUPED, Run, Stored
 from edge.broker.delivery import priorities, queue, view
 from edge.broker.delivery.queue import QueueOrder
+from edge.broker.limits import GIVEN_BACK_WAITS_S
 from edge.broker.model.address_policy import AddressPolicy, Redelivery
 from edge.broker.model.interfaces import Outcome, Subscription
 from edge.broker.model.ranges import Ranges
@@ -73,6 +74,58 @@ def names(consumer: Consumer) -> list[str]:
 def values(consumer: Consumer) -> list[str]:
     """Bodies of `body`, without sections."""
     return [name[name.rindex("\xa1") + 2 :] for name in names(consumer)]
+
+
+class TestGivenBack:
+    """Messages that one consumer gave back, where each goes its own way through the queue."""
+
+    def test_goes_first_to_another_that_selects_it(self) -> None:
+        site = Site()
+        first = attach(site, Picky("a", name="first"))
+        site.send("queue/a", b"a")
+        second = attach(site, Picky("a", name="second", credit=0))
+        first.settle_all(Outcome.RELEASED)
+        site.settle_down()
+        assert names(first) == ["a"]
+        second.credit = 1
+        second.joined.pump()
+        site.settle_down()
+        assert names(second) == ["a"]
+        second.settle_all(Outcome.RELEASED)
+        site.settle_down()
+        assert names(first) == ["a", "a"]
+
+    def test_comes_back_at_once_where_no_other_selects_it(self) -> None:
+        site = Site()
+        first = attach(site, Picky("a", name="first"))
+        attach(site, Picky("b", name="second"))
+        site.send("queue/a", b"a")
+        first.settle_all(Outcome.RELEASED)
+        site.settle_down()
+        assert names(first) == ["a", "a"]
+
+    def test_comes_back_after_a_while_and_when_the_other_leaves(self) -> None:
+        site = Site()
+        first = attach(site, Picky("a", name="first"))
+        second = attach(site, Picky("a", name="second", credit=0))
+        site.send("queue/a", b"a")
+        first.settle_all(Outcome.RELEASED)
+        site.settle_down(wait_s=GIVEN_BACK_WAITS_S + 0.1)
+        assert names(first) == ["a", "a"]
+        first.settle_all(Outcome.RELEASED)
+        site.settle_down()
+        assert len(first.got) == 2
+        detach(site, second)
+        assert len(first.got) == 3
+
+    def test_of_a_group_comes_back_to_the_one_that_has_the_group(self) -> None:
+        site = Site()
+        first = attach(site, Picky("m", name="first"))
+        site.send("queue/a", body("m", "g"), flags=AMQP | GROUPED | 1)
+        second = attach(site, Picky("m", name="second"))
+        first.settle_all(Outcome.RELEASED)
+        site.settle_down()
+        assert (len(first.got), len(second.got)) == (2, 0)
 
 
 class TestSelectors:

@@ -314,6 +314,7 @@ OTHER: Final[dict[str, Edit]] = {
     "Address forwarders.remoteAddress": {("Address/q", "forwarders.0.remoteAddress"): "peer/other"},
     "Address forwarders.backfill": {("Address/q", "forwarders.0.backfill"): "newest"},
     "Address messageRedelivery": {("Address/q", "messageRedelivery"): {"maximumDeliveryAttempts": 9}},
+    "Address messageRedelivery.countOnLinkLoss": {("Address/q", "messageRedelivery.countOnLinkLoss"): False},
     "Address forwarders.only": {("Address/q", "forwarders.0.only"): None},
     "Address forwarders.only.properties": {("Address/q", "forwarders.0.only.properties"): "a > 2"},
     "Address forwarders.only.body": {("Address/q", "forwarders.0.only.body"): "$.b"},

@@ -12,7 +12,7 @@ from edge.broker.limits import READ_BYTES_MAX, SUBSCRIPTION_BUFFER_BYTES_MAX, Li
 from edge.broker.message.mqtt_properties import Properties
 from edge.broker.message.mqtt_reason_codes import ReasonCode as R
 from edge.broker.message.mqtt_translator import MqttTranslator
-from edge.broker.model.address_policy import AddressPolicy
+from edge.broker.model.address_policy import AddressPolicy, Redelivery
 from edge.broker.mqtt import packets as p
 from edge.broker.mqtt.connection import Connection
 from edge.broker.mqtt.events import SubscriptionRequest
@@ -286,4 +286,69 @@ class TestRefused:
         consumer = Peer(site, "consumer", "queue/x")
         Peer(site, "publisher").publish("queue/x", b"taken")
         self.refuse(consumer, R.NO_MATCHING_SUBSCRIBERS)
+        assert site.losses == []
+
+
+class TestLosingAConsumer:
+    """A client that is gone without a goodbye may have died of the message that it had not acknowledged."""
+
+    @staticmethod
+    def poisoned() -> Site:
+        site = Site()
+        policy = AddressPolicy(redelivery=Redelivery(attempts_max=3), deadletter="deadletter/d")
+        site.router.reconfigure(site.router.table, {"queue/#": policy})
+        run = Run("queue/x", "d", 2, b"", [b"poison"])
+        site.router.publish(amqp.MqttDevice(), run, (1,))
+        site.settle_down()
+        return site
+
+    @staticmethod
+    def got(peer: Peer) -> list[bytes]:
+        return [packet.payload for packet in peer.sent() if isinstance(packet, p.Publish)]
+
+    @pytest.mark.parametrize("kept", [0, 100])
+    @pytest.mark.parametrize("qos", [1, 2])
+    def test_a_poison_message_ends_as_a_dead_letter(self, qos: int, kept: int) -> None:
+        site = self.poisoned()
+        for _ in range(3):
+            consumer = Peer(site, "consumer", "queue/x", qos, session_expiry_interval_s=kept)
+            consumer.lose()
+        again = Peer(site, "consumer", "queue/x", qos, session_expiry_interval_s=kept)
+        assert self.got(again) == []
+        assert Peer(site, "other", "deadletter/d").take() == [b"poison"]
+        assert site.losses == [("dead-lettered: delivery attempts exceeded", 1)]
+        assert dict(site.store.items("outgoing")) == {}, "no record of the exchange is left"
+
+    @pytest.mark.parametrize("qos", [1, 2])
+    def test_before_the_last_attempt_it_comes_again(self, qos: int) -> None:
+        site = self.poisoned()
+        for _ in range(2):
+            Peer(site, "consumer", "queue/x", qos, session_expiry_interval_s=100).lose()
+        again = Peer(site, "consumer", "", session_expiry_interval_s=100)
+        assert again.connection.window < Limits().inflight_max
+        assert site.losses == []
+
+    def test_a_takeover_counts(self) -> None:
+        site = self.poisoned()
+        for _ in range(4):
+            Peer(site, "consumer", "queue/x")
+        assert Peer(site, "other", "deadletter/d").take() == [b"poison"]
+
+    @pytest.mark.parametrize("kept", [0, 100])
+    def test_a_goodbye_does_not_count(self, kept: int) -> None:
+        site = self.poisoned()
+        for _ in range(4):
+            consumer = Peer(site, "consumer", "queue/x", session_expiry_interval_s=kept)
+            assert consumer.connection.window < Limits().inflight_max, "it is under way"
+            consumer.send(p.Disconnect())
+            consumer.lose()
+        assert site.losses == []
+
+    def test_a_stop_of_the_broker_does_not_count(self) -> None:
+        site = self.poisoned()
+        for _ in range(4):
+            consumer = Peer(site, "consumer", "queue/x")
+            assert self.got(consumer) == [b"poison"]
+            consumer.connection.disconnect(R.SERVER_SHUTTING_DOWN)
+            consumer.lose()
         assert site.losses == []
