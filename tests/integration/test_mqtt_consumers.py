@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import itertools
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 
 import pytest
+from proton.utils import BlockingConnection
 
 from edge.broker.message.mqtt_properties import Properties
+from edge.broker.message.mqtt_reason_codes import ReasonCode
 from edge.broker.mqtt import packets as p
 from tests.support.hostile import Raw
-from tests.support.processes import Waypost, edge
+from tests.support.processes import Waypost, edge, wait_until
 
+WAIT_S = 20.0
 KEPT = Properties(session_expiry_interval_s=100)
 _names = itertools.count()
 
@@ -104,3 +109,38 @@ def test_an_anycast_message_nobody_takes_is_not_acknowledged(gateway: Waypost, v
         assert quiet(client)
         client.send(p.Publish("multicast/nobody", b"x", qos, packet_id=2))
         assert client.receive() == (p.PubAck(2) if qos == 1 else p.PubRec(2))
+
+
+def test_a_session_whose_client_is_away_is_no_consumer_of_a_multicast_address(gateway: Waypost) -> None:
+    """Nothing is kept for it there, so publishers over each protocol are told that nobody is there."""
+    address = "multicast/away"
+    url = f"http://127.0.0.1:{gateway.port('http')}/t/{address}"
+
+    def post() -> int:
+        try:
+            with urllib.request.urlopen(urllib.request.Request(url, b"x"), timeout=WAIT_S) as answer:
+                return int(answer.status)
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code
+
+    with Raw(gateway, 5).connect("away", properties=KEPT) as client:
+        assert client.subscribe(address, qos=1) == [1]
+        assert post() == 202
+    with Raw(gateway, 5).connect("publisher-to-absent") as publisher:
+
+        def reason() -> ReasonCode:
+            answer = publisher.send(p.Publish(address, b"x", 1, packet_id=1)).receive()
+            assert isinstance(answer, p.PubAck)
+            return answer.reason
+
+        wait_until(lambda: reason() is ReasonCode.NO_MATCHING_SUBSCRIBERS, timeout_s=WAIT_S, what="known to be away")
+        assert post() == 503
+        sending = BlockingConnection(f"127.0.0.1:{gateway.port('amqp')}", timeout=WAIT_S)
+        sender = sending.create_sender(address)
+        assert sender.link.credit == 0
+        with Raw(gateway, 5).connect("away", clean_start=False, properties=KEPT) as client:
+            sending.wait(lambda: sender.link.credit > 0, timeout=WAIT_S)
+            assert reason() is ReasonCode.SUCCESS
+            assert post() == 202
+        sending.close()

@@ -168,23 +168,24 @@ class FilterTree(Generic[T]):
             node = node.make_below(level)
         self._count += node.add(value)
 
-    def remove(self, pattern: str, value: T) -> None:
-        """Remove one value and the branches it leaves empty; nothing happens when it is not there."""
+    def remove(self, pattern: str, value: T) -> bool:
+        """Remove one value and the branches it leaves empty. Return False when it is not there."""
         path = [self._root]
         levels = pattern.split("/")
         for level in levels:
             child = path[-1].below(level)
             if child is None:
-                return
+                return False
             path.append(child)
         if not path[-1].remove(value):
-            return
+            return False
         self._count -= 1
         for i in range(len(levels), 0, -1):
             above = path[i - 1]
             if not path[i].is_empty or above.children is None:
                 break
             del above.children[levels[i - 1]]
+        return True
 
     def match(self, name: str) -> list[T]:
         """Values of every filter that matches the name, each value once."""

@@ -67,6 +67,12 @@ class CompetingConsumers:
                 group.join(consumer)
         return group
 
+    def anycast_credit(self, address: str) -> int:
+        """Messages that the consumers of an anycast address can take now; those of filters count too."""
+        if address in self.anycast or self._pattern_consumers.match(address):
+            return self.anycast_group(address).credit
+        return 0
+
     @contextmanager
     def gathered(self, addresses: Iterable[str]) -> Iterator[None]:
         """Messages to anycast addresses that are sent within wait until its end. Then they are shared out among the

@@ -110,12 +110,13 @@ class LiveSubscriptions:
         return subscription
 
     def left(self, subscription: TransientSubscription) -> bool:
-        """A consumer has left: a subscription nobody has any more ends; True then."""
+        """End a subscription that its last consumer has left. Return False when it goes on, or has ended before."""
         if subscription.group or subscription.pattern in self.temporary_queues:
+            return False
+        if not self._tree.remove(subscription.pattern, subscription):
             return False
         if subscription.share_name is not None:
             self._shared.pop(subscription.share_name, None)
-        self._tree.remove(subscription.pattern, subscription)
         self._reserved.pop(subscription, None)
         if subscription.user is not None:
             self._names.gone(NameKind.FILTER, subscription.user, len(subscription.pattern))

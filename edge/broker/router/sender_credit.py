@@ -58,8 +58,7 @@ class SenderCredit:
         """What the consumers of a direct address can take."""
         if kind is AddressType.MULTICAST:
             return SENDER_CREDIT if self._subscriptions.live.match(address) else 0
-        group = self._subscriptions.competing.anycast.get(address)
-        return min(SENDER_CREDIT, group.credit) if group is not None else 0
+        return min(SENDER_CREDIT, self._subscriptions.competing.anycast_credit(address))
 
     def tick(self) -> None:
         """Tell the senders of addresses that have room again."""

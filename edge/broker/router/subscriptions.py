@@ -95,10 +95,13 @@ class SubscriptionRegistry:
         return None
 
     def leave_for_now(self, consumer: Consumer, subscription: Joinable, now_ns: int) -> None:
-        """The consumer may come back, and what is outstanding to it is so until then."""
-        subscription.leave(consumer, keep=True)
+        """The consumer may come back, and what is outstanding to it is so until then. It subscribes anew to everything
+        but a durable subscription: nothing else of it must look like a consumer."""
         if isinstance(subscription, DurableSubscription):
+            subscription.leave(consumer, keep=True)
             self.durable.left(subscription, now_ns)
+        else:
+            self.unsubscribe(consumer, subscription, forget=False, keep=True)
 
     def declare(self, declaration: Declaration) -> DurableSubscription:
         """As `DurableSubscriptions.declare`."""

@@ -1,0 +1,80 @@
+"""A session whose client is away is no consumer of an address that stores nothing: senders are told so."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bridge.engine import State
+from edge.broker.message.mqtt_reason_codes import ReasonCode as R
+from edge.broker.mqtt import packets as p
+from tests.unit.amqp.wire import message
+from tests.unit.mqtt.test_outcomes import Peer, Site
+
+
+def reasons(answers: list[Any]) -> list[R]:
+    return [answer.reason for answer in answers]
+
+
+@pytest.mark.parametrize("pattern", ["x", "+", "#"])
+@pytest.mark.parametrize("address", ["multicast/x", "anycast/x"])
+class TestAbsentConsumer:
+    @staticmethod
+    def subscriber(site: Site, address: str, pattern: str) -> Peer:
+        wanted = address.removesuffix("x") + pattern
+        return Peer(site, "subscriber", wanted, session_expiry_interval_s=100)
+
+    def test_an_mqtt_publisher_is_told_so(self, address: str, pattern: str) -> None:
+        site = Site()
+        subscriber = self.subscriber(site, address, pattern)
+        publisher = Peer(site, "publisher")
+        subscriber.lose()
+        assert reasons(publisher.publish(address, b"nobody")) == [R.NO_MATCHING_SUBSCRIBERS]
+        back = Peer(site, "subscriber", "", session_expiry_interval_s=100)
+        answers = publisher.publish(address, b"there")
+        assert back.take() == [b"there"]
+        assert reasons(answers + publisher.sent()) == [R.SUCCESS]
+        back.lose()
+        assert reasons(publisher.publish(address, b"nobody")) == [R.NO_MATCHING_SUBSCRIBERS]
+
+    def test_an_amqp_sender_gets_no_credit(self, address: str, pattern: str) -> None:
+        site = Site()
+        subscriber = self.subscriber(site, address, pattern)
+        subscriber.lose()
+        client = site.client()
+        sender = client.sender(address)
+        assert sender.credit == 0
+        back = Peer(site, "subscriber", "", session_expiry_interval_s=100)
+        site.settle_down()
+        assert sender.credit > 0
+        client.engine.send(sender, 0, message(b"there"))
+        site.settle_down()
+        assert back.take() == [b"there"]
+        assert [state for _, state, _ in client.outcomes(sender)] == [State.ACCEPTED]
+
+    def test_a_sender_with_credit_gets_its_message_back(self, address: str, pattern: str) -> None:
+        site = Site()
+        subscriber = self.subscriber(site, address, pattern)
+        client = site.client()
+        sender = client.sender(address)
+        assert sender.credit > 0
+        subscriber.lose()
+        client.engine.send(sender, 0, message(b"nobody"))
+        site.settle_down()
+        assert [state for _, state, _ in client.outcomes(sender)] == [State.RELEASED]
+
+    def test_the_session_ends_once(self, address: str, pattern: str) -> None:
+        site = Site()
+        subscriber = self.subscriber(site, address, pattern)
+        subscriber.lose()
+        site.sessions.tick(0.0)
+        site.sessions.tick(1_000.0)
+        assert len(site.sessions) == 0
+        again = self.subscriber(site, address, pattern)
+        publisher = Peer(site, "publisher")
+        answers = publisher.publish(address, b"there")
+        assert again.take() == [b"there"]
+        assert reasons(answers + publisher.sent()) == [R.SUCCESS]
+        again.send(p.Disconnect())
+        assert reasons(publisher.publish(address, b"nobody")) == [R.NO_MATCHING_SUBSCRIBERS]
