@@ -12,7 +12,6 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Send
 from starlette.types import Scope as ASGIScope
 
@@ -31,6 +30,7 @@ from edge.broker.http.access import Access, is_local
 from edge.broker.http.application import Answer, needing
 from edge.broker.http.application import application as web_application
 from edge.broker.http.refusal import Refused
+from edge.broker.http.route import PURE, HttpRoute
 from edge.health.problems import serving
 from edge.output import logs
 
@@ -54,7 +54,7 @@ def application(
     dev: bool,
     now_us: Callable[[], int],
     clock: Callable[[], float],
-    more: Sequence[Route] = (),
+    more: Sequence[HttpRoute] = (),
 ) -> Starlette:
     """The ASGI application. Every answer is JSON but for the page and the metrics. All but the health is for who has
     the right to view, and says what is of that user's tenant (`cloud.hub.scope`).
@@ -64,12 +64,12 @@ def application(
     api = Api(fleet, committer, metrics, health, access, dev, now_us, clock)
     fleet_wide = needing(functools.partial(require_fleet, access))
     routes = [
-        Route("/healthz", api.health),
-        Route("/", api.scoped(api.console)),
-        Route("/metrics", fleet_wide(api.prometheus)),
-        Route("/api/v1/status", api.scoped(api.status)),
-        Route("/api/v1/gateways", api.scoped(api.gateways)),
-        Route("/api/v1/gateways/{name:path}", api.scoped(api.gateway)),
+        HttpRoute("/healthz", api.health, methods=PURE),
+        HttpRoute("/", api.scoped(api.console), methods=PURE),
+        HttpRoute("/metrics", fleet_wide(api.prometheus), methods=PURE),
+        HttpRoute("/api/v1/status", api.scoped(api.status), methods=PURE),
+        HttpRoute("/api/v1/gateways", api.scoped(api.gateways), methods=PURE),
+        HttpRoute("/api/v1/gateways/{name:path}", api.scoped(api.gateway), methods=PURE),
         *more,
     ]
     app = web_application(routes, access)

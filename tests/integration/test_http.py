@@ -248,6 +248,15 @@ class TestPoll:
         assert answers.get(timeout=WAIT_S).body == b"hand to hand"
         waiting.join()
 
+    @pytest.mark.parametrize("method", ["HEAD", "OPTIONS", "PATCH", "POST", "TRACE"])
+    def test_other_methods_take_nothing(self, gateway: Waypost, method: str) -> None:
+        """RFC 9110 section 9.2.1: HEAD changes nothing. Starlette answers it wherever it answers GET."""
+        address = f"queue/{method.lower()}"
+        assert ask(gateway, "POST", f"/t/{address}", b"kept").status == 202
+        answer = ask(gateway, method, f"/c/{address}?wait=5")
+        assert (answer.status, answer.headers["allow"]) == (405, "GET")
+        assert ask(gateway, "GET", f"/c/{address}?wait=10").body == b"kept"
+
     @pytest.mark.parametrize(
         ("path", "status", "words"),
         [

@@ -19,7 +19,6 @@ from typing import Final
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from cloud.hub.commands.documents import CommandDocument, NoCommand, draft, shown
 from cloud.hub.commands.limits import DOCUMENT_BYTES_MAX, PAGE_MAX, WAIT_S_MAX
@@ -32,6 +31,7 @@ from cloud.hub.scope import FLEET, scope_of
 from cloud.lake.faults import RegistryError
 from edge.broker.http.access import Access
 from edge.broker.http.refusal import Refused
+from edge.broker.http.route import PURE, HttpRoute
 from edge.broker.model.authorization import Grant, Operation
 
 PATH: Final = "/api/v1/commands"
@@ -45,14 +45,14 @@ def address_of(gateway: str, device: str) -> str:
     return f"command/{gateway}/{device}"
 
 
-def routes(commands: HubCommands, access: Access) -> list[Route]:
+def routes(commands: HubCommands, access: Access) -> list[HttpRoute]:
     """Those of the module."""
     api = _CommandApi(commands, access)
     return [
-        Route(PATH, _answered(api.send), methods=["POST"]),
-        Route(PATH, _answered(api.page)),
-        Route(PATH + "/{id}", _answered(api.one)),
-        Route(PATH + "/{id}", _answered(api.cancel), methods=["DELETE"]),
+        HttpRoute(PATH, _answered(api.send), methods=("POST",)),
+        HttpRoute(PATH, _answered(api.page), methods=PURE),
+        HttpRoute(PATH + "/{id}", _answered(api.one), methods=PURE),
+        HttpRoute(PATH + "/{id}", _answered(api.cancel), methods=("DELETE",)),
     ]
 
 

@@ -26,7 +26,6 @@ from typing import Any, Final
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from bridge.desired import CONFIRM_S, DesiredError
 from bridge.resources.diff import masked
@@ -58,6 +57,7 @@ from cloud.hub.scope import scope_of
 from cloud.lake.faults import RegistryError
 from edge.broker.http.access import Access
 from edge.broker.http.refusal import Refused
+from edge.broker.http.route import PURE, HttpRoute
 from edge.broker.model.authorization import Operation
 from edge.configuration.kinds import KINDS
 
@@ -74,22 +74,22 @@ _STATUS: Final[dict[type[Exception], int]] = {
 }
 
 
-def routes(desired: DesiredConfigurations, access: Access) -> list[Route]:
+def routes(desired: DesiredConfigurations, access: Access) -> list[HttpRoute]:
     """Those of the module."""
     api = _DesiredApi(desired, access)
     return [
-        Route(CONFIGURATIONS, _answered(api.gateways)),
-        Route(CONFIGURATIONS, _answered(api.want_of_selector), methods=["POST"]),
-        Route(CONFIGURATIONS, _answered(api.delete_of_selector), methods=["DELETE"]),
-        Route(CONFIGURATIONS + "/{gateway}", _answered(api.gateway)),
-        Route(CONFIGURATIONS + "/{gateway}", _answered(api.want), methods=["POST"]),
-        Route(CONFIGURATIONS + "/{gateway}/rollback", _answered(api.roll_back), methods=["POST"]),
-        Route(ROLLOUTS, _answered(api.rollouts)),
-        Route(ROLLOUTS, _answered(api.begin), methods=["POST"]),
-        Route(ROLLOUTS + "/{id}", _answered(api.rollout)),
-        Route(ROLLOUTS + "/{id}/{step}", _answered(api.step), methods=["POST"]),
-        Route(LABELS, _answered(api.labels)),
-        Route(LABELS + "/{gateway}", _answered(api.label), methods=["PATCH"]),
+        HttpRoute(CONFIGURATIONS, _answered(api.gateways), methods=PURE),
+        HttpRoute(CONFIGURATIONS, _answered(api.want_of_selector), methods=("POST",)),
+        HttpRoute(CONFIGURATIONS, _answered(api.delete_of_selector), methods=("DELETE",)),
+        HttpRoute(CONFIGURATIONS + "/{gateway}", _answered(api.gateway), methods=PURE),
+        HttpRoute(CONFIGURATIONS + "/{gateway}", _answered(api.want), methods=("POST",)),
+        HttpRoute(CONFIGURATIONS + "/{gateway}/rollback", _answered(api.roll_back), methods=("POST",)),
+        HttpRoute(ROLLOUTS, _answered(api.rollouts), methods=PURE),
+        HttpRoute(ROLLOUTS, _answered(api.begin), methods=("POST",)),
+        HttpRoute(ROLLOUTS + "/{id}", _answered(api.rollout), methods=PURE),
+        HttpRoute(ROLLOUTS + "/{id}/{step}", _answered(api.step), methods=("POST",)),
+        HttpRoute(LABELS, _answered(api.labels), methods=PURE),
+        HttpRoute(LABELS + "/{gateway}", _answered(api.label), methods=("PATCH",)),
     ]
 
 

@@ -9,7 +9,6 @@ from typing import Final, TypeVar
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from bridge.enrolment import (
     ATTESTATION_PATH,
@@ -33,6 +32,7 @@ from cloud.hub.registry.enrolments import EnrolmentRefused, Nameless
 from cloud.lake.faults import RegistryError
 from edge.broker.http.peer import peer_of
 from edge.broker.http.refusal import Refused
+from edge.broker.http.route import PURE, HttpRoute
 
 Document = TypeVar("Document", EnrolmentRequest, RenewalRequest, Attestation)
 Answer = TypeVar("Answer")
@@ -56,7 +56,7 @@ STATUS: Final = {
 }
 
 
-def routes(enrolment: Enrolment, now: Callable[[], float]) -> list[Route]:
+def routes(enrolment: Enrolment, now: Callable[[], float]) -> list[HttpRoute]:
     """Those of `bridge.enrolment`. `now`: UTC seconds since 1970."""
 
     async def authority(_request: Request) -> Response:
@@ -93,13 +93,13 @@ def routes(enrolment: Enrolment, now: Callable[[], float]) -> list[Route]:
         return {"kept": True}
 
     return [
-        Route(AUTHORITY_PATH, authority),
-        Route(REVOKED_PATH, revoked),
-        Route(OCSP_PATH, status, methods=["POST"]),
-        Route(OCSP_PATH + "/{question:path}", status, methods=["GET"]),
-        Route(CERTIFICATE_PATH, certificate, methods=["POST"]),
-        Route(RENEWAL_PATH, renewal, methods=["POST"]),
-        Route(ATTESTATION_PATH, attestation, methods=["POST"]),
+        HttpRoute(AUTHORITY_PATH, authority, methods=PURE),
+        HttpRoute(REVOKED_PATH, revoked, methods=PURE),
+        HttpRoute(OCSP_PATH, status, methods=("POST",)),
+        HttpRoute(OCSP_PATH + "/{question:path}", status, methods=PURE),
+        HttpRoute(CERTIFICATE_PATH, certificate, methods=("POST",)),
+        HttpRoute(RENEWAL_PATH, renewal, methods=("POST",)),
+        HttpRoute(ATTESTATION_PATH, attestation, methods=("POST",)),
     ]
 
 

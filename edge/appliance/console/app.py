@@ -23,7 +23,6 @@ from importlib import resources
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
-from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from edge.appliance.console.history import History
@@ -32,25 +31,26 @@ from edge.appliance.console.status import UplinkControl
 from edge.broker.http.access import Access, is_local
 from edge.broker.http.application import application, needing
 from edge.broker.http.refusal import Refused
+from edge.broker.http.route import PURE, HttpRoute
 
 NEVER_CACHED = {"Cache-Control": "no-store"}
 
 
 def make_app(
-    history: History, access: Access, uplink_control: UplinkControl | None = None, more: Sequence[Route] = ()
+    history: History, access: Access, uplink_control: UplinkControl | None = None, more: Sequence[HttpRoute] = ()
 ) -> ASGIApp:
     """The console over a history, which somebody else keeps sampling, and its source of status. Without
     `uplink_control` pausing answers 404. `more` routes, which ask `access` themselves, are served too."""
     console = _Console(history, access, uplink_control)
     view, manage = needing(access.require_view), needing(access.require_manage)
     routes = [
-        Route("/healthz", console.healthz),
-        Route("/", view(console.page)),
-        Route("/api/v1/status", view(console.status)),
-        Route("/api/v1/history", view(console.samples)),
-        Route("/metrics", view(console.metrics)),
-        Route("/api/v1/uplink/pause", manage(console.pause), methods=["POST"]),
-        Route("/api/v1/uplink/resume", manage(console.resume), methods=["POST"]),
+        HttpRoute("/healthz", console.healthz, methods=PURE),
+        HttpRoute("/", view(console.page), methods=PURE),
+        HttpRoute("/api/v1/status", view(console.status), methods=PURE),
+        HttpRoute("/api/v1/history", view(console.samples), methods=PURE),
+        HttpRoute("/metrics", view(console.metrics), methods=PURE),
+        HttpRoute("/api/v1/uplink/pause", manage(console.pause), methods=("POST",)),
+        HttpRoute("/api/v1/uplink/resume", manage(console.resume), methods=("POST",)),
         *more,
     ]
     return application(routes, access)

@@ -19,28 +19,28 @@ from typing import Final
 import msgspec
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
 
 from edge.appliance.crossing.documents import BridgeStatus
 from edge.appliance.crossing.probe import probe
 from edge.appliance.crossing.status import BridgeWatch
 from edge.broker.http.access import Access
 from edge.broker.http.application import needing
+from edge.broker.http.route import PURE, HttpRoute
 from edge.broker.router.uplinks import AnyConnector, is_to_hub
 
 NEVER_CACHED: Final = {"Cache-Control": "no-store"}
 
 
-def bridge_routes(watch: BridgeWatch, status: Callable[[], BridgeStatus], access: Access) -> Sequence[Route]:
+def bridge_routes(watch: BridgeWatch, status: Callable[[], BridgeStatus], access: Access) -> Sequence[HttpRoute]:
     """The routes over a gateway's bridge."""
     bridge = _Bridge(watch, status)
     view, manage = needing(access.require_view), needing(access.require_manage)
     return [
-        Route("/api/v1/bridge", view(bridge.show)),
-        Route("/api/v1/bridge/pause", manage(bridge.pause), methods=["POST"]),
-        Route("/api/v1/bridge/resume", manage(bridge.resume), methods=["POST"]),
-        Route("/api/v1/bridge/state", manage(bridge.state), methods=["POST"]),
-        Route("/api/v1/bridge/test", manage(bridge.test), methods=["POST"]),
+        HttpRoute("/api/v1/bridge", view(bridge.show), methods=PURE),
+        HttpRoute("/api/v1/bridge/pause", manage(bridge.pause), methods=("POST",)),
+        HttpRoute("/api/v1/bridge/resume", manage(bridge.resume), methods=("POST",)),
+        HttpRoute("/api/v1/bridge/state", manage(bridge.state), methods=("POST",)),
+        HttpRoute("/api/v1/bridge/test", manage(bridge.test), methods=("POST",)),
     ]
 
 

@@ -22,7 +22,6 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from bridge.message import AMQP, DURABLE, Run
 from edge.broker.hono import messages
@@ -40,6 +39,7 @@ from edge.broker.http.exchange import PublishRequest, ReceivedMessage, SingleRec
 from edge.broker.http.fields import fields_of
 from edge.broker.http.peer import peer_of
 from edge.broker.http.refusal import Refused
+from edge.broker.http.route import HttpRoute
 from edge.broker.limits import Limits
 from edge.broker.model.authorization import Ended
 from edge.broker.model.budget import Budget
@@ -76,7 +76,7 @@ class HonoApi(DeviceApi):
         self._service = service
 
     @property
-    def routes(self) -> list[Route]:
+    def routes(self) -> list[HttpRoute]:
         return [
             *super().routes,
             self._route("/telemetry", self._telemetry, "POST"),
@@ -86,11 +86,11 @@ class HonoApi(DeviceApi):
             self._route("/command/res/{rest:path}", self._response, "POST", "PUT"),
         ]
 
-    def _route(self, path: str, endpoint: Callable[[Request], Awaitable[Response]], *methods: str) -> Route:
+    def _route(self, path: str, endpoint: Callable[[Request], Awaitable[Response]], *methods: str) -> HttpRoute:
         """With what browsers ask before a page of another origin may use it, where such pages are allowed."""
         origins = self._service.cors_origins
         if not origins:
-            return Route(path, endpoint, methods=list(methods))
+            return HttpRoute(path, endpoint, methods=methods)
         cors = Middleware(
             CORSMiddleware,
             allow_origins=origins,
@@ -105,7 +105,7 @@ class HonoApi(DeviceApi):
                 return Response(status_code=204)
             return await endpoint(request)
 
-        return Route(path, asked, methods=[*methods, "OPTIONS"], middleware=[cors])
+        return HttpRoute(path, asked, methods=(*methods, "OPTIONS"), middleware=[cors])
 
     def origins(self, path: str) -> Collection[str]:
         return self._service.cors_origins if path.startswith(_PATHS) else super().origins(path)

@@ -22,7 +22,6 @@ from urllib.parse import quote
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from bridge.message import AMQP, Run
@@ -48,6 +47,7 @@ from edge.broker.http.messages import (
 from edge.broker.http.peer import peer_of
 from edge.broker.http.polls import Polls
 from edge.broker.http.refusal import RETRY_AFTER_S, Refused
+from edge.broker.http.route import HttpRoute
 from edge.broker.limits import Limits
 from edge.broker.message.mqtt_errors import MqttError
 from edge.broker.message.mqtt_properties import NONE, decode_run
@@ -98,12 +98,12 @@ class DeviceApi:
         self._budget = budget or Budget(limits.memory_bytes_max, "")
 
     @property
-    def routes(self) -> list[Route]:
+    def routes(self) -> list[HttpRoute]:
         """For an application to mount."""
         return [
-            Route("/t", self._batch, methods=["POST"]),
-            Route("/t/{address:path}", self._publish, methods=["POST"]),
-            Route("/c/{address:path}", self._poll, methods=["GET"]),
+            HttpRoute("/t", self._batch, methods=("POST",)),
+            HttpRoute("/t/{address:path}", self._publish, methods=("POST",)),
+            HttpRoute("/c/{address:path}", self._poll, methods=("GET",)),
         ]
 
     def origins(self, path: str) -> Collection[str]:

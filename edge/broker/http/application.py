@@ -8,10 +8,10 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
 
 from edge.broker.http.access import Access
 from edge.broker.http.refusal import Refused
+from edge.broker.http.route import HttpRoute, allowed_methods
 
 Answer = Callable[[Request], Awaitable[Response]]
 Requirement = Callable[[Request], Awaitable[None]]
@@ -34,8 +34,8 @@ def needing(requirement: Requirement) -> Callable[[Answer], Answer]:
     return wrap
 
 
-def application(routes: Sequence[Route], access: Access) -> Starlette:
-    """Serves the routes, each of which asks `access` itself; what is none of them is told to users only."""
+def application(routes: Sequence[HttpRoute], access: Access) -> Starlette:
+    """Serve the routes, each of which asks `access` itself. Only users learn that a path or a method is unknown."""
 
     async def unknown(request: Request, error: Exception) -> Response:
         try:
@@ -44,8 +44,16 @@ def application(routes: Sequence[Route], access: Access) -> Starlette:
             return refused.response()
         if not isinstance(error, HTTPException):
             raise error
+        if error.status_code == 405:
+            return _not_allowed(request, routes)
         return JSONResponse({"error": error.detail}, error.status_code, headers=error.headers)
 
     app = Starlette(routes=routes, exception_handlers={404: unknown, 405: unknown})
     app.router.redirect_slashes = False  # a path is what it says
     return app
+
+
+def _not_allowed(request: Request, routes: Sequence[HttpRoute]) -> Response:
+    """Answer 405 with the methods of the path (RFC 9110 section 15.5.6); Starlette lists those of its first route."""
+    allow = allowed_methods(routes, request.scope["path"])
+    return Refused(405, f"this path takes {allow}, not {request.method}", {"Allow": allow}).response()

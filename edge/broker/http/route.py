@@ -1,0 +1,39 @@
+"""A path of an HTTP API with the methods that it names, and no other.
+
+Starlette's own `Route` adds HEAD to every path with GET. HEAD runs the same endpoint as GET and drops the body: where
+GET takes a message, HEAD would lose it (RFC 9110 section 9.2.1 forbids any effect).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Final
+
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+PURE: Final = ("GET", "HEAD")
+"""Methods of a path where GET changes nothing: HEAD is answered as GET is, without the body."""
+
+
+class HttpRoute(Route):
+    """A path and its endpoint. Every method that is not named is answered with 405."""
+
+    def __init__(
+        self,
+        path: str,
+        endpoint: Callable[[Request], Awaitable[Response]],
+        *,
+        methods: Iterable[str],
+        middleware: Sequence[Middleware] = (),
+    ) -> None:
+        super().__init__(path, endpoint, methods=list(methods), middleware=middleware)
+        self.methods = set(methods)
+
+
+def allowed_methods(routes: Iterable[HttpRoute], path: str) -> str:
+    """Return the methods of all routes of a path, as the Allow field lists them (RFC 9110 section 10.2.1)."""
+    found = {method for route in routes if route.path_regex.match(path) for method in route.methods or ()}
+    return ", ".join(sorted(found))
