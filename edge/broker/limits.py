@@ -441,6 +441,17 @@ ANYCAST_QUICK_S: Final = 0.005
 ANYCAST_TOGETHER_MAX: Final = 32
 """Messages such a consumer gets at once though others have none."""
 
+ANYCAST_HELD_MAX: Final = 100
+"""Messages of one MQTT connection before version 5 that wait for the consumer of an anycast address, as nothing tells
+the client that there is none. Beyond it, or after `ANYCAST_ANSWER_S_MAX`, the connection ends and the client sends
+again. Most clients have 20 messages under way at most."""
+
+ANYCAST_HELD_BYTES_MAX: Final = 16 * MIB
+"""Bytes of such messages of all connections, with `ANYCAST_HELD_MESSAGE_BYTES` for each."""
+
+ANYCAST_HELD_MESSAGE_BYTES: Final = 512
+"""Bytes that one of them takes beside its body: run, positions, and the reply that waits."""
+
 ANYCAST_GIVEN_BACK_MAX: Final = 1_000
 """Messages of an anycast address that consumers gave back and that wait for another consumer (bytes:
 `TRANSIENT_BUFFER_BYTES_MIN`); the sender of one more gets its answer at once. Each is looked at when a consumer that

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 from proton.utils import BlockingConnection
 
+from edge.broker.limits import ANYCAST_HELD_MAX
 from edge.broker.message.mqtt_properties import Properties
 from edge.broker.message.mqtt_reason_codes import ReasonCode
 from edge.broker.mqtt import packets as p
@@ -102,13 +103,23 @@ def test_what_an_ended_session_did_not_receive_goes_to_others_though_it_had_unsu
 
 @pytest.mark.parametrize("version", [3, 4])
 @pytest.mark.parametrize("qos", [1, 2])
-def test_an_anycast_message_nobody_takes_is_not_acknowledged(gateway: Waypost, version: int, qos: int) -> None:
-    """MQTT 5 has a reason for it; what older clients would read as success is kept back."""
+def test_an_anycast_message_waits_for_its_first_consumer(gateway: Waypost, version: int, qos: int) -> None:
+    """MQTT 5 has a reason for a missing consumer. An older client would read each answer as success, so its message
+    waits, and later answers with it [MQTT-4.6.0-2]."""
+    address, answer = f"anycast/first/{version}/{qos}", p.PubAck if qos == 1 else p.PubRec
     with Raw(gateway, version).connect(f"older-{version}-{qos}") as client:
-        client.send(p.Publish("anycast/nobody", b"x", qos, packet_id=1))
+        client.send(p.Publish(address, b"x", qos, packet_id=1))
         assert quiet(client)
         client.send(p.Publish("multicast/nobody", b"x", qos, packet_id=2))
-        assert client.receive() == (p.PubAck(2) if qos == 1 else p.PubRec(2))
+        assert quiet(client)
+        with consumer(gateway, address) as first:
+            packet = take(first)
+            assert packet.payload == b"x"
+            if packet.qos == 1:
+                first.send(p.PubAck(packet.packet_id))
+            else:
+                finish(first, packet.packet_id)
+            assert [client.receive(), client.receive()] == [answer(1), answer(2)]
 
 
 def test_a_session_whose_client_is_away_is_no_consumer_of_a_multicast_address(gateway: Waypost) -> None:
@@ -144,3 +155,11 @@ def test_a_session_whose_client_is_away_is_no_consumer_of_a_multicast_address(ga
             assert reason() is ReasonCode.SUCCESS
             assert post() == 202
         sending.close()
+
+
+@pytest.mark.parametrize("version", [3, 4])
+def test_more_than_may_wait_for_a_consumer_end_the_connection(gateway: Waypost, version: int) -> None:
+    """The client sends them again on its next connection [MQTT-4.3.2-2]."""
+    with Raw(gateway, version).connect(f"many-{version}") as client:
+        client.send(*(p.Publish("anycast/many", b"x", 1, packet_id=i) for i in range(1, ANYCAST_HELD_MAX + 2)))
+        assert client.receive() is None

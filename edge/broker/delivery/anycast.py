@@ -11,6 +11,8 @@ from bridge.message import Run, Stored
 from edge.broker.delivery.consumer_group import ConsumerGroup, part_of
 from edge.broker.limits import (
     ANYCAST_GIVEN_BACK_MAX,
+    ANYCAST_HELD_BYTES_MAX,
+    ANYCAST_HELD_MESSAGE_BYTES,
     ANYCAST_QUICK_S,
     ANYCAST_TOGETHER_MAX,
     TRANSIENT_BUFFER_BYTES_MIN,
@@ -87,6 +89,19 @@ class Pace:
         self._last = -1
 
 
+class HeldMessages:
+    """Memory of the messages that wait for the first consumer of their address."""
+
+    __slots__ = ("bytes",)
+
+    def __init__(self) -> None:
+        self.bytes = 0
+
+    def admits(self, run: Run) -> bool:
+        """Return True when there is room for these messages."""
+        return self.bytes + run.size + ANYCAST_HELD_MESSAGE_BYTES * len(run.bodies) <= ANYCAST_HELD_BYTES_MAX
+
+
 class AnycastGroup:
     """The consumers of one anycast address; an origin hears what the consumer of its message answered."""
 
@@ -94,10 +109,16 @@ class AnycastGroup:
     idle_now = True
 
     def __init__(
-        self, address: str, figures: Figures, credit_changed: Callable[[], None], now_s: Callable[[], float]
+        self,
+        address: str,
+        figures: Figures,
+        credit_changed: Callable[[], None],
+        now_s: Callable[[], float],
+        held: HeldMessages,
     ) -> None:
         """What is answered counts in `figures`; `credit_changed` is called when consumers may take more beyond what is
-        waiting: often. `now_s` is monotonic seconds."""
+        waiting: often. `now_s` is monotonic seconds. `held` has the messages of all addresses that wait for a first
+        consumer."""
         self.pattern = address
         self.group = ConsumerGroup()
         self._credit_changed = credit_changed
@@ -122,12 +143,21 @@ class AnycastGroup:
         """One more was given back since, or consumers have come or gone."""
         self._explained: dict[int, Explanation] = {}
         """What consumers said of messages that are not answered yet: empty nearly always."""
+        self._held = held
+        self._held_bytes = 0
+        """The part of `_held` that is ours."""
         self._pumping = False
         self._gathering = False
 
-    def offer(self, origin: Origin, run: Run, tokens: Sequence[int]) -> Refusal | None:
-        """Hand a run on; returns why not when there is no consumer or too much is waiting already."""
-        if not self.group:
+    @property
+    def in_use(self) -> bool:
+        """There are consumers, or messages that wait for one."""
+        return bool(self.group or self._waiting)
+
+    def offer(self, origin: Origin, run: Run, tokens: Sequence[int], *, hold: bool = False) -> Refusal | None:
+        """Hand a run on; returns why not when there is no consumer or too much is waiting already. `hold`: it may wait
+        for the first consumer."""
+        if not self.group and not (hold and self._held.admits(run)):
             return Refusal.NO_CONSUMER
         size = run.size
         if self._gathering and self._waiting_bytes + size > TRANSIENT_BUFFER_BYTES_MIN:
@@ -143,7 +173,10 @@ class AnycastGroup:
         self._waiting.append(Stored(first, 0, run))
         self._waiting_bytes += size
         self._waiting_count += count
-        self.pump()
+        if self.group:
+            self.pump()
+        else:
+            self._count_held()
         return None
 
     def offer_all(self, origin: ManyOrigins) -> int:
@@ -234,10 +267,15 @@ class AnycastGroup:
                 consumer, credit = self.group.next_but(self._excluded[position])
                 if consumer is not None:
                     self._hand(consumer, [self._take_given_back(position)])
-                elif credit < 0:
+                elif credit < 0 and not self._is_held(position):
                     self._take_given_back(position)
                     self._refuse_given_back(position)
             self._without_credit = set(self.group.without_credit())
+
+    def _is_held(self, position: int) -> bool:
+        """Return True when a message waits for another consumer to come."""
+        origin, _ = self._origins.get(position, _NOBODY)
+        return origin is not None and origin.waits_for_consumer()
 
     def _credit_has_come(self) -> bool:
         """True when a consumer that had no credit may have some now."""
@@ -323,6 +361,7 @@ class AnycastGroup:
     def join(self, consumer: Consumer) -> None:
         self.group.join(consumer)
         self._offer_anew = True
+        self._count_held()
 
     def leave(self, consumer: Consumer, *, keep: bool = False) -> None:
         """What the consumer had not answered goes to the others; without others its origins hear so."""
@@ -341,15 +380,38 @@ class AnycastGroup:
                 self._waiting_count += 1
         if self.group:
             self.pump()
-            return
-        refused: dict[Origin, list[int]] = {}
-        for origin, token in self._origins.values():
-            refused.setdefault(origin, []).append(token)
-        for left in (self._origins, self._excluded, self._explained, self._given_back):
+        else:
+            self._hold_or_refuse()
+
+    def _hold_or_refuse(self) -> None:
+        """The last consumer has left: keep what waits for the next one, and answer the rest."""
+        waiting = sorted([*self._waiting, *self._given_back.values()], key=lambda stored: stored.position)
+        kept: dict[int, tuple[Origin, int]] = {}
+        for left in (self._excluded, self._explained, self._given_back):
             left.clear()
         self._waiting.clear()
         self._waiting_bytes = self._waiting_count = self._given_back_bytes = 0
+        for stored in waiting:
+            if self._is_held(stored.position) and self._held.admits(stored.run):
+                count = len(stored.run.bodies)
+                for position in range(stored.position, stored.position + count):
+                    kept[position] = self._origins.pop(position)
+                self._waiting.append(stored)
+                self._waiting_bytes += stored.run.size
+                self._waiting_count += count
+                self._count_held()
+        refused: dict[Origin, list[int]] = {}
+        for origin, token in self._origins.values():
+            refused.setdefault(origin, []).append(token)
+        self._origins = kept
+        self._count_held()
         self._answer(refused, Refusal.NO_CONSUMER)
+
+    def _count_held(self) -> None:
+        """Count what waits for a first consumer."""
+        size = 0 if self.group else self._waiting_bytes + ANYCAST_HELD_MESSAGE_BYTES * self._waiting_count
+        self._held.bytes += size - self._held_bytes
+        self._held_bytes = size
 
     def _answer(self, answers: dict[Origin, list[int]], why: Refusal | None) -> None:
         """Tell the origins: accepted, or refused for `why`."""
@@ -374,6 +436,7 @@ class AnycastGroup:
             self._waiting = kept
             self._waiting_bytes = sum(stored.run.size for stored in kept)
             self._waiting_count = sum(len(stored.run.bodies) for stored in kept)
+            self._count_held()
             self._credit_changed()
 
     @property

@@ -148,6 +148,11 @@ class Origin(Protocol):
         """These messages are refused; `refused` follows when it is their turn, in a later commit perhaps."""
         return
 
+    def waits_for_consumer(self) -> bool:
+        """Return True when it cannot be told that no consumer takes a message (MQTT before version 5): the message
+        waits for one."""
+        return False
+
     def credit_changed(self, address: str) -> None:
         """What `Router.sender_credit` says of an address may differ from what it said to this origin."""
         return

@@ -230,6 +230,9 @@ class ConnectionHandler(Origin):
     def refused(self, tokens: Sequence[int], why: Refusal) -> None:
         self._published.refuse(tokens, why)
 
+    def waits_for_consumer(self) -> bool:
+        return self.connection.version < 5 and self._interceptor is PASS_THROUGH
+
     def hold_back(self) -> None:
         """A subscriber of what we publish is behind: read nothing more of the client for now."""
         self._driver.pause_reading(SUBSCRIBER_BEHIND)

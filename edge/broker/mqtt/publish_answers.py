@@ -84,8 +84,8 @@ class PublishAnswers:
         if qos == 2:
             self._on_disk.save_incoming(self._session)
         # MQTT before version 5 has no answer that refuses: the client gets none, and sends again on its next
-        # connection. A missing consumer of an anycast message does not close the connection; a store that fails does.
-        if older and reader is not None and why is not Refusal.NO_CONSUMER:
+        # connection [MQTT-4.3.2-2].
+        if older and reader is not None:
             log.warning("%s: closing, messages cannot be taken: %s", self._session.client_id, why.value)
             reader.connection.disconnect(reason)
         self._flush()

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from functools import partial
 
 from edge.broker.delivery import AnycastGroup, LogSubscription
+from edge.broker.delivery.anycast import HeldMessages
 from edge.broker.delivery.pattern import Joinable, PatternSubscription
 from edge.broker.limits import ANYCAST_GROUPS_MAX, QUEUES_JOINED_MAX
 from edge.broker.model.interfaces import Consumer, Figures
@@ -41,6 +42,7 @@ class CompetingConsumers:
         self._now_s = now_s
         self._watchers = watchers
         self._forget_routes = forget_routes
+        self._held = HeldMessages()
         self._pattern_consumers: FilterTree[Consumer] = FilterTree()
         """Of anycast addresses."""
         self._to_open: dict[Consumer, list[str]] = {}
@@ -61,7 +63,9 @@ class CompetingConsumers:
         if group is None:
             if len(self.anycast) >= ANYCAST_GROUPS_MAX:
                 self._forget_anycast()
-            group = AnycastGroup(address, self._figures, partial(self._credit_changed, address), self._now_s)
+            group = AnycastGroup(
+                address, self._figures, partial(self._credit_changed, address), self._now_s, self._held
+            )
             self.anycast[address] = group
             for consumer in self._pattern_consumers.match(address):
                 group.join(consumer)
@@ -172,5 +176,5 @@ class CompetingConsumers:
 
     def _forget_anycast(self) -> None:
         """Forget the addresses nobody consumes from, and with them the routes that lead there."""
-        self.anycast = {address: group for address, group in self.anycast.items() if group.group}
+        self.anycast = {address: group for address, group in self.anycast.items() if group.in_use}
         self._forget_routes()

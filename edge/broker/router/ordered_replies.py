@@ -7,7 +7,8 @@ the reply, which is an origin of its own, and the replies of one origin pass the
 origins never get here.
 
 A consumer that keeps a message to itself does not hold up the rest for ever: after `limits.ANYCAST_ANSWER_S_MAX` the
-message counts as refused, and what was waiting with no consumer is taken back.
+message counts as refused, and what was waiting with no consumer is taken back. So does a message that waits for its
+first consumer (`Origin.waits_for_consumer`).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Container, Sequence
 
-from edge.broker.limits import ANYCAST_ANSWER_S_MAX
+from edge.broker.limits import ANYCAST_ANSWER_S_MAX, ANYCAST_HELD_MAX
 from edge.broker.model.interfaces import Acceptance, Origin, Refusal
 from edge.broker.model.isolation import answered
 
@@ -61,6 +62,9 @@ class OrderedReply(Origin):
 
     def not_stored(self, tokens: Sequence[int]) -> None:
         self._origin.not_stored([self.tokens[i] for i in tokens])
+
+    def waits_for_consumer(self) -> bool:
+        return self._origin.waits_for_consumer()
 
     @property
     def unanswered(self) -> list[int]:
@@ -116,6 +120,13 @@ class OrderedReplies:
         reply = OrderedReply(self, origin, tokens, deadline_s, withdraw)
         self.waiting.setdefault(origin, deque()).append(reply)
         return reply, range(len(tokens))
+
+    def may_hold(self, origin: Origin, count: int) -> bool:
+        """Return True when so many messages more of an origin may wait for the first consumer of their address."""
+        replies = self.waiting.get(origin, ())
+        if len(replies) >= ANYCAST_HELD_MAX:
+            return False
+        return count + sum(len(each.unanswered) for each in replies if each.withdraw is not None) <= ANYCAST_HELD_MAX
 
     def behind(self, origin: Origin, tokens: Sequence[int]) -> tuple[Origin, Sequence[int]]:
         """As `add`, for what no consumer answers, where older replies wait; else the origin is answered itself."""

@@ -121,9 +121,13 @@ class AnycastRoute(Route):
         self.group = group
 
     def publish(self, sink: PublishSink, origin: Origin, run: Run, tokens: Sequence[int]) -> None:
+        hold = bool(tokens) and not self.group.group and origin.waits_for_consumer()
+        if hold and not sink.answers.ordered.may_hold(origin, len(tokens)):
+            origin.refused(tokens, Refusal.NO_CONSUMER)  # the end of its connection, so no order is left to keep
+            return
         if tokens and origin.in_order:
             origin, tokens = sink.answers.by_consumer(origin, tokens, self.group.withdraw)
-        why = self.group.offer(origin, run, tokens)
+        why = self.group.offer(origin, run, tokens, hold=hold)
         if why is not None:
             sink.answers.refuse(origin, tokens, why)
 
