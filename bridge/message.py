@@ -14,6 +14,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from bridge.publisher import client_of
+
 QOS_MASK = 0b0000_0011
 """Bits 0-1: the MQTT quality of service the message was sent with (0, 1, 2); AMQP: 0 pre-settled, 1 unsettled."""
 RETAIN = 0b0000_0100
@@ -32,7 +34,7 @@ class Run(msgspec.Struct, gc=False):
     """Messages that arrived together and differ in their body only.
 
     ``address``      the MQTT topic name or AMQP address, e.g. ``plant/7/temp``.
-    ``device``       identity of the sender (MQTT client id or AMQP container id).
+    ``device``       name of the publisher (`bridge.publisher`): its device, and its client where that has another name.
     ``flags``        bit field of the constants above.
     ``properties``   in the encoding the message came in: MQTT 5 publish properties (section 3.3.2.3, without
                      their length prefix, without topic alias and subscription identifiers), or the encoded
@@ -73,6 +75,11 @@ class Run(msgspec.Struct, gc=False):
         if start <= 0 and stop >= len(self.bodies):
             return self
         return Run(self.address, self.device, self.flags, self.properties, self.bodies[start:stop], self.received_at)
+
+
+def is_from(run: Run, client: str | None) -> bool:
+    """Return True when this client published the run; never for None."""
+    return client is not None and client_of(run.device) == client
 
 
 class Stored(NamedTuple):

@@ -17,10 +17,12 @@ from bridge.amqp_values import Allowance, DecodeError, Symbol, Ubyte, Uint, Ulon
 from bridge.limits import ANNOTATIONS_MAX, BATCH_ENDS_MAX, HEADER_VALUES_MAX
 from bridge.message import AMQP, DURABLE, Run
 from bridge.publish_properties import PublishProperties, read
+from bridge.publisher import client_of, device_of, publisher_name
 
 PREFIX: Final = "x-opt-waypost-"
-GATEWAY, EPOCH, ADDRESS, SEQUENCE, DEVICE, RECEIVED_AT, HOPS = (
-    Symbol(PREFIX + name) for name in ("gateway", "epoch", "address", "sequence", "device", "received-at", "hops")
+GATEWAY, EPOCH, ADDRESS, SEQUENCE, DEVICE, CLIENT, RECEIVED_AT, HOPS = (
+    Symbol(PREFIX + name)
+    for name in ("gateway", "epoch", "address", "sequence", "device", "client", "received-at", "hops")
 )
 
 ENDS: Final = Symbol(PREFIX + "ends")
@@ -199,7 +201,9 @@ class _Annotations:
     def __init__(self, hop: Hop, run: Run, partition_key: str | None) -> None:
         partition = () if partition_key is None else (PARTITION_KEY, _partition_key(partition_key))
         before = (*partition, GATEWAY, hop.gateway, EPOCH, hop.epoch, ADDRESS, run.address, SEQUENCE)
-        after = (DEVICE, run.device, RECEIVED_AT, run.received_at, HOPS)
+        device, client = device_of(run.device), client_of(run.device)
+        named = (DEVICE, device) if client == device else (DEVICE, device, CLIENT, client)
+        after = (*named, RECEIVED_AT, run.received_at, HOPS)
         self.values = len(before) + 1 + len(after) + 1
         """How many keys and values."""
         self.replaced = partition[:1]
@@ -369,7 +373,7 @@ def parse(message: bytes) -> Arrival:
     received_at = annotations.get(RECEIVED_AT)
     run = Run(
         _text(annotations.get(ADDRESS)) or _text(to) or "",
-        _text(annotations.get(DEVICE)) or "",
+        _publisher(annotations),
         AMQP | 1 | (DURABLE if durable else 0),
         message[header.start : header.end] if header is not None else b"",
         [message[bare:]],
@@ -425,6 +429,12 @@ def body_start(message: bytes, length: int = 64) -> bytes:
     except DecodeError:
         pass
     return b""
+
+
+def _publisher(annotations: dict[Any, Any]) -> str:
+    """Return the publisher that a message names; empty when it names none."""
+    device = _text(annotations.get(DEVICE)) or ""
+    return publisher_name(device, _text(annotations.get(CLIENT)) or device) if device else ""
 
 
 def _text(value: Any) -> str | None:

@@ -95,6 +95,7 @@ TELEMETRY = _table(
     properties    string?
     body          binary
     ingest_date   date
+    client_id     string?
     """,
 )
 LEDGER = _table(

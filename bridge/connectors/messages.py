@@ -14,6 +14,7 @@ from bridge.hidden import hides
 from bridge.message import AMQP, RETAIN, Run
 from bridge.plain import HOPS_PROPERTY, Hop, hops_of
 from bridge.publish_properties import PublishProperties, read
+from bridge.publisher import device_of
 
 Translate = Callable[[Run], Sequence[Run]]
 """The messages of a run in AMQP encoding as runs in MQTT's, in order, none left out."""
@@ -63,7 +64,7 @@ def messages(outgoing: Outgoing, translate: Translate) -> Iterator[Message]:
                 place,
                 name,
                 outgoing.address,
-                run.device,
+                device_of(run.device),
                 run.received_at,
                 bool(run.flags & RETAIN),
                 hops,

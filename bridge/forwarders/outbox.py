@@ -23,6 +23,7 @@ from bridge.forwarders.outcome import Outcome
 from bridge.limits import MESSAGE_OVERHEAD_BYTES, OUTBOX_WINDOW_BYTES, OUTLET_WINDOW_BYTES_MIN
 from bridge.message import Run, Stored
 from bridge.plain import Hop
+from bridge.publisher import device_of
 
 log = logging.getLogger(__name__)
 
@@ -248,7 +249,7 @@ class Outlet:
 
     def _keep(self, subscription: Subscription, stored: Stored) -> None:
         run = stored.run
-        address = self.rule.mapping(run.address, run.device)
+        address = self.rule.mapping(run.address, device_of(run.device))
         if address is None:
             self.figures.rejected += len(run)
             log.error("%s: %d messages have no name there: its filter was changed", self.name, len(run))

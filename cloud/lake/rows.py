@@ -18,6 +18,7 @@ import pyarrow as pa
 from bridge.batch import Batch
 from bridge.lane import Lane
 from bridge.message import AMQP, CLOCK_GOOD
+from bridge.publisher import SEPARATOR, client_of, device_of
 from cloud.lake.contract import contract
 from cloud.lake.faults import ContentError
 from cloud.lake.properties import NOTHING, Described, describe_amqp, describe_mqtt, malformed
@@ -103,6 +104,7 @@ def _telemetry(slices: Sequence[BatchSlice], ingested_at_us: int) -> pa.Table:
         "address": _repeat(ranges.addresses, ranges.counts),
         "sequence": pa.array(_dense(ranges.firsts, ranges.counts)),
         "device": runs.device,
+        "client_id": runs.client,
         "event_time": _timestamps(event_time),
         "received_at": _timestamps(received_at),
         "ingested_at": _timestamps(np.full(total, ingested_at_us, dtype=np.int64)),
@@ -189,9 +191,19 @@ class _Runs:
         self.run_flags = list(chain.from_iterable([batch.flags for batch in batches]))
         devices = list(chain.from_iterable([batch.devices for batch in batches]))
         received_at = list(chain.from_iterable([batch.received_at for batch in batches]))
-        self.device = pa.array(devices, pa.string()).take(pa.array(self.index))
+        self.device, self.client = _publishers(devices, self.index)
         self.received_at: Ints = np.array(received_at, dtype=np.int64)[self.index]
         self.flags: Ints = np.array(self.run_flags, dtype=np.int64)[self.index]
+
+
+def _publishers(publishers: Sequence[str], index: Ints) -> tuple[pa.Array, pa.Array]:
+    """Return (device, client) of each message: `index` has the place of its publisher. Few publishers repeat often, so
+    each is taken apart once; the client is null where it has the device's name."""
+    places = {publisher: place for place, publisher in enumerate(dict.fromkeys(publishers))}
+    devices = [device_of(publisher) for publisher in places]
+    clients = [None if SEPARATOR not in publisher else client_of(publisher) for publisher in places]
+    each = pa.array(np.fromiter(map(places.__getitem__, publishers), dtype=np.int64, count=len(publishers))[index])
+    return pa.array(devices, pa.string()).take(each), pa.array(clients, pa.string()).take(each)
 
 
 def _describe(runs: _Runs, bodies: list[bytes]) -> tuple[list[Described] | None, Ints | None]:

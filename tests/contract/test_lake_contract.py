@@ -12,7 +12,7 @@ from cloud.lake.contract import ContractError, contract, parse
 
 TELEMETRY = [
     *("tenant", "gateway", "epoch", "address", "sequence", "device", "event_time", "received_at", "ingested_at"),
-    *("clock_quality", "lane", "content_type", "properties", "body", "ingest_date"),
+    *("clock_quality", "lane", "content_type", "properties", "body", "ingest_date", "client_id"),
 ]
 TABLES = {"telemetry", "ledger", "manifests", "clock_offsets", "gateway_status", "quarantine"}
 

@@ -31,8 +31,9 @@ def add_forwarders(data: Path, filters: Sequence[str]) -> tuple[int, list[Change
         named = {one.spec.address: one.name for one in known if isinstance(one.spec, AddressSpec)}
         for pattern in filters:
             if pattern in named:
-                step = f"add a forwarder to it: waypost get Address {named[pattern]} --data {word(data)} -o yaml"
-                raise CommandError(f"Address {named[pattern]} has {pattern} already", hint=step, code=Exit.USAGE)
+                name = word(named[pattern])
+                step = f"add a forwarder to it: waypost get Address {name} --data {word(data)} -o yaml"
+                raise CommandError(f"Address {name} has {pattern} already", hint=step, code=Exit.USAGE)
         documents = addresses(filters, named.values())
         text = "---\n".join(to_yaml(document) for document in documents)
         return repository.apply(parse(KINDS, text, "waypost bridge forward"))

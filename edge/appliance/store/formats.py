@@ -97,7 +97,8 @@ class ParquetWriter:
         dictionary, text = arrow.dictionary(arrow.int32(), arrow.string()), arrow.string()
         kinds = {
             "epoch": dictionary, "log": dictionary, "address": dictionary, "device": dictionary,
-            "position": arrow.int64(), "sequence": arrow.int64(), "received_at": arrow.timestamp("us", "UTC"),
+            "client": dictionary, "position": arrow.int64(), "sequence": arrow.int64(),
+            "received_at": arrow.timestamp("us", "UTC"),
             "qos": arrow.int8(), "retain": arrow.bool_(), "durable": arrow.bool_(), "clock_good": arrow.bool_(),
             "content_type": dictionary, "body_text": text, "body": arrow.binary(),
         }  # fmt: skip

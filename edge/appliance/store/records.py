@@ -11,6 +11,7 @@ import msgspec
 from bridge.amqp_values import DecodeError
 from bridge.hidden import hides
 from bridge.message import AMQP, CLOCK_GOOD, DURABLE, QOS_MASK, RETAIN, Run, Stored
+from bridge.publisher import client_of, device_of, publisher_name
 from edge.broker.message.mqtt_errors import MqttError
 from edge.broker.message.mqtt_properties import decode_run
 from edge.broker.message.translation import payload_of
@@ -38,6 +39,8 @@ class Record(msgspec.Struct, omit_defaults=True):
     """UTC, ISO 8601; `received_ns` says it to the nanosecond."""
     received_ns: int = 0
     device: str = ""
+    client: str = ""
+    """Client of the publisher, where it has another name than the device."""
     flags: int | None = None
     """`bridge.message.Run.flags`; always there in an export."""
     content_type: str | None = None
@@ -47,6 +50,11 @@ class Record(msgspec.Struct, omit_defaults=True):
     text: str | msgspec.UnsetType = msgspec.UNSET
     base64: str | msgspec.UnsetType = msgspec.UNSET
     amqp: str | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def publisher(self) -> str:
+        """`bridge.message.Run.device`."""
+        return publisher_name(self.device, self.client or self.device)
 
     @property
     def raw_properties(self) -> bytes:
@@ -68,7 +76,7 @@ class Record(msgspec.Struct, omit_defaults=True):
 
 
 COLUMNS: Final = (
-    "epoch", "log", "position", "address", "sequence", "device", "received_at", "qos", "retain", "durable",
+    "epoch", "log", "position", "address", "sequence", "device", "client", "received_at", "qos", "retain", "durable",
     "clock_good", "content_type", "body_text", "body",
 )  # fmt: skip
 """Of a table. `body_text`: the payload where it is UTF-8; `body`: the payload's bytes."""
@@ -85,12 +93,13 @@ class Recorder:
         """One a message."""
         run, epoch = stored.run, self._epochs.of(stored.run.address, stored.sequence)
         at, properties = iso(run.received_at), base64.b64encode(run.properties).decode()
+        device, client = device_of(run.device), client_of(run.device)
         made = []
         for i, body in enumerate(run.bodies):
             content_type, payload = self._payload(run, body)
             record = Record(
-                epoch, run.address, stored.sequence + i, log, stored.position + i, at, run.received_at, run.device,
-                run.flags, content_type, properties,
+                epoch, run.address, stored.sequence + i, log, stored.position + i, at, run.received_at, device,
+                client if client != device else "", run.flags, content_type, properties,
             )  # fmt: skip
             _set_body(record, payload)
             if run.flags & AMQP:
@@ -105,9 +114,9 @@ class Recorder:
         for i, body in enumerate(run.bodies):
             content_type, payload = self._payload(run, body)
             made.append((
-                epoch, log, stored.position + i, run.address, stored.sequence + i, run.device, run.received_at,
-                run.flags & QOS_MASK, bool(run.flags & RETAIN), bool(run.flags & DURABLE),
-                bool(run.flags & CLOCK_GOOD), content_type, text_of(payload), payload,
+                epoch, log, stored.position + i, run.address, stored.sequence + i, device_of(run.device),
+                client_of(run.device), run.received_at, run.flags & QOS_MASK, bool(run.flags & RETAIN),
+                bool(run.flags & DURABLE), bool(run.flags & CLOCK_GOOD), content_type, text_of(payload), payload,
             ))  # fmt: skip
         return made
 

@@ -232,7 +232,7 @@ def _runs(group: Sequence[tuple[int, Record]]) -> Iterator[tuple[int, int, Run]]
     for number, record in group:
         flags = QOS_1 if record.flags is None else record.flags
         properties = record.raw_properties
-        alike = (record.address, record.device, flags, properties, record.received_ns)
+        alike = (record.address, record.publisher, flags, properties, record.received_ns)
         if run is not None and len(run.bodies) < RUN_MESSAGES_MAX and alike == (
             run.address, run.device, run.flags, run.properties, run.received_at
         ):  # fmt: skip
@@ -241,7 +241,7 @@ def _runs(group: Sequence[tuple[int, Record]]) -> Iterator[tuple[int, int, Run]]
             continue
         if run is not None:
             yield first, last, run
-        run = Run(record.address, record.device, flags, properties, [record.body], record.received_ns)
+        run = Run(record.address, record.publisher, flags, properties, [record.body], record.received_ns)
         first = last = number
     if run is not None:
         yield first, last, run

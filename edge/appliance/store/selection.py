@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 
 from bridge.message import Run, Stored
+from bridge.publisher import device_of
 from edge.appliance.store.recovery.inspection import Inspection, LogFacts, log_of
 from edge.broker.model.topics import matches
 from edge.broker.store import segment
@@ -41,7 +42,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
         """True when a run meets the conditions on messages: one of them meets them as all do."""
         return (
             (self.address is None or matches(self.address, run.address))
-            and (self.device is None or run.device == self.device)
+            and (self.device is None or device_of(run.device) == self.device)
             and (self.since is None or run.received_at >= self.since)
             and (self.until is None or run.received_at < self.until)
         )

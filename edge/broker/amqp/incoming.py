@@ -9,6 +9,7 @@ from bridge.amqp_values import DecodeError
 from bridge.engine import Condition, Detail, Engine, Link, State, Transfers
 from bridge.hidden import hides
 from bridge.message import AMQP, DURABLE, GROUPED, RETAIN, Run
+from bridge.publisher import device_of
 from bridge.sections import bare_message
 from edge.broker.amqp.addressing import CONDITIONS, Unacceptable, check_to
 from edge.broker.amqp.scheduler import Flusher
@@ -345,7 +346,7 @@ class IncomingLink(Origin):
     def _permit(self, address: str) -> None:
         """Raises `Unacceptable` for a message on the anonymous relay that must not be sent there."""
         if self._grant is not None and not self._grant.may_send(address):
-            raise Unacceptable(_NOT_AUTHORIZED, f"{self.name} must not send to {address!r}")
+            raise Unacceptable(_NOT_AUTHORIZED, f"{device_of(self.name)} must not send to {address!r}")
 
     def _reject(self, token: int | None, error: Exception) -> None:
         self._router.figures.refused += 1

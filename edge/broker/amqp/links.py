@@ -153,7 +153,9 @@ class SessionLinks:
         if address is not None and router.address_type(address) is AddressType.SUBSCRIPTION:
             raise Unacceptable("amqp:not-allowed", f"{address!r} is a subscription: it gets what is sent to its topic")
         relay = peer.interceptor.relay(address)
-        incoming = IncomingLink(self._engine, link, router, self._driver, peer.name, address, grant, relay, peer.user)
+        incoming = IncomingLink(
+            self._engine, link, router, self._driver, peer.publisher, address, grant, relay, peer.user
+        )
         configured = None
         if dynamic is not None and TEMPORARY_QUEUE in target.capabilities:
             router.make_temporary_queue(dynamic, peer.user)
@@ -210,7 +212,7 @@ class SessionLinks:
             forget=self._forget,
             user=peer.user,
         )
-        options = msgspec.structs.replace(wanted.options, owned=own or bool(wanted.service))
+        options = msgspec.structs.replace(wanted.options, owned=own or bool(wanted.service), client=peer.container_id)
         resumed = options.durable_name is not None and options.durable_name in router.durable_subscriptions
         outgoing.subscribe(wanted.address, options)
         self._add(link, Attachment(outgoing, allowed, configured))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from bridge.engine import Condition
+from bridge.publisher import publisher_name
 from edge.broker.amqp.addressing import CONDITIONS, Unacceptable
 from edge.broker.amqp.interception import PASS_THROUGH, LinkInterceptor
 from edge.broker.model.authorization import Grant
@@ -20,7 +21,7 @@ class Peer:
 
     def __init__(self) -> None:
         self.name = "-"
-        """Identity of the device: what it authenticated as, or its container id."""
+        """Device: the user that it authenticated as, or its container id."""
         self.container_id = ""
         self.grant: Grant | None = None
         """What the user may do; None where everybody may do everything."""
@@ -28,6 +29,11 @@ class Peer:
         """Who steps in between its links and the router."""
         self.closing = False
         """It has to go, or the user has other rights now: what comes before our close is answered is dropped."""
+
+    @property
+    def publisher(self) -> str:
+        """Name of the messages that it sends."""
+        return publisher_name(self.name, self.container_id or self.name)
 
     @property
     def subscriber(self) -> str:

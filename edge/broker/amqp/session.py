@@ -200,7 +200,7 @@ class AmqpSession:
     def _take_will(self, event: Opened) -> None:
         peer = self._peer
         try:
-            will = will_of(event.properties, peer.name)
+            will = will_of(event.properties, peer.publisher)
             if will is not None and peer.grant is not None:
                 peer.require(peer.grant.may_send(will.address), "leave a will for", will.address)
             self._will = None if peer.closing else will

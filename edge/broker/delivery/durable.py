@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from bridge.message import Run
+from bridge.message import Run, is_from
 from edge.broker.delivery import LogSubscription
 from edge.broker.model.interfaces import Consumer, Outcome
 from edge.broker.model.topics import matches
@@ -33,7 +33,7 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True):
     all_qos: bool = False
     """Keep QoS 0 messages too: a forwarder does, an MQTT session need not (MQTT 5 section 4.1)."""
     not_from: str | None = None
-    """No Local (MQTT 5 section 3.8.3.1): messages of this device are not for this subscription."""
+    """No Local (MQTT 5 section 3.8.3.1): messages of this client are not for this subscription."""
 
     selector: str | None = None
     """What its consumers select by, as `SubscribeOptions.selector`; None also of what an older version kept."""
@@ -78,7 +78,7 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True):
 
     def accepts(self, run: Run) -> bool:
         """True when a run whose address matches is to be delivered."""
-        return (self.all_qos or run.qos > 0) and run.device != self.not_from
+        return (self.all_qos or run.qos > 0) and not is_from(run, self.not_from)
 
 
 class Ending:

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from itertools import repeat
 
-from bridge.message import Run, Stored
+from bridge.message import Run, Stored, is_from
 from edge.broker.delivery.consumer_group import RETURNED, part_of
 from edge.broker.delivery.transient import TransientSubscription, WaitingPool
 from edge.broker.limits import UNSELECTED_MAX
@@ -44,7 +44,7 @@ class SharedSubscription(TransientSubscription):
         self._pumping = False
 
     def offer(self, run: Run) -> None:
-        if run.device == self._not_from:
+        if is_from(run, self._not_from):
             return
         crowded = bool(self._looked) and len(self._waiting or ()) >= UNSELECTED_MAX
         if crowded or not self._pool.admits(run.size, self._waiting_bytes):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from bridge.message import QOS_MASK, Run, Stored
+from bridge.message import QOS_MASK, Run, Stored, is_from
+from bridge.publisher import client_of, device_of
 from edge.broker.delivery.consumer_group import SETTLED, ConsumerGroup, part_of
 from edge.broker.delivery.pressure import Pace, Pressure
 from edge.broker.limits import (
@@ -68,7 +69,7 @@ class TransientSubscription:
     def __init__(
         self, pattern: str, pool: WaitingPool, *, qos0_only: bool = False, not_from: str | None = None
     ) -> None:
-        """`qos0_only`: leave the rest to a durable twin; `not_from`: a device whose messages are not wanted."""
+        """`qos0_only`: leave the rest to a durable twin; `not_from`: a client whose messages are not wanted."""
         self.pattern = pattern
         self.group = ConsumerGroup()
         self.share_name: str | None = None
@@ -92,7 +93,7 @@ class TransientSubscription:
 
     def offer(self, run: Run) -> None:
         """Deliver a run now, or keep it for when the consumer has credit."""
-        if (self._qos0_only and run.qos) or run.device == self._not_from:
+        if (self._qos0_only and run.qos) or is_from(run, self._not_from):
             return
         if run.flags & QOS_MASK:
             stored = Stored(self._position, 0, run)
@@ -213,4 +214,4 @@ class TransientSubscription:
     def _is_its_own(self, run: Run) -> bool:
         """Who receives what it publishes is not held back for itself: it has to acknowledge what it gets."""
         consumers = self.group.consumers
-        return len(consumers) == 1 and consumers[0].name == run.device
+        return len(consumers) == 1 and consumers[0].name in (device_of(run.device), client_of(run.device))

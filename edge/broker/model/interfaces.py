@@ -64,6 +64,7 @@ class SubscribeOptions(msgspec.Struct, frozen=True, kw_only=True):
     `shared`        several consumers may hold the durable subscription at once.
     `all_qos`       a durable subscription keeps QoS 0 messages as well.
     `qos0_only`     a live subscription for the QoS 0 messages that its durable twin does not keep.
+    `client`        with `no_local`: the client whose messages are not wanted (empty: the consumer's name).
     `owned`         the address is of a dynamic node, and the consumer is of its owner's connection.
     `selector`      what its consumers select by, as they wrote it ("": everything). With it, a durable subscription
                     that exists with another one, or another filter, is replaced. None: there are no selectors here.
@@ -76,6 +77,7 @@ class SubscribeOptions(msgspec.Struct, frozen=True, kw_only=True):
     shared: bool = False
     browse: bool = False
     no_local: bool = False
+    client: str = ""
     all_qos: bool = False
     qos0_only: bool = False
     owned: bool = False
@@ -117,7 +119,7 @@ class Origin(Protocol):
     __slots__ = ()
 
     name: str
-    """Identity of the device, as it goes into `Run.device`."""
+    """Name of the publisher, as it goes into `Run.device`."""
 
     user: str = ""
     """Whose quota pays for the names its messages make; empty: nobody's, where nobody has to say who he is."""

@@ -66,8 +66,8 @@ class Connection:
     has_output = True
     __slots__ = (
         "_client_id", "_connect", "_connect_bytes", "_connect_deadline", "_dialogue", "_end_reason", "_inbound",
-        "_keep_alive_s", "_lost", "_now", "_out", "_outbound", "_phase", "_reported", "_state", "_unread", "limits",
-        "more", "version",
+        "_keep_alive_s", "_lost", "_now", "_out", "_outbound", "_phase", "_publisher", "_reported", "_state", "_unread",
+        "limits", "more", "version",
     )  # fmt: skip
 
     def __init__(self, limits: Limits, now: float) -> None:
@@ -83,7 +83,7 @@ class Connection:
         self._out: list[bytes] | None = None  # none at rest: an empty list is 64 bytes
         self._unread = NOTHING
         self.more, self._connect_bytes, self._keep_alive_s = False, 0, 0
-        self._client_id, self._end_reason, self._lost = "", "closed by the gateway", False
+        self._client_id, self._publisher, self._end_reason, self._lost = "", "", "closed by the gateway", False
         self._state: SessionState  # from `accept` on
         self._outbound: Outbound | None = None
         self._inbound: Inbound | None = None
@@ -177,6 +177,7 @@ class Connection:
         state: SessionState,
         session_present: bool,
         *,
+        publisher: str = "",
         assigned_client_id: str | None = None,
         session_expiry_s: int | None = None,
         server_keep_alive_s: int | None = None,
@@ -186,8 +187,8 @@ class Connection:
     ) -> Sequence[Event]:
         """Send CONNACK and what `state` has in flight; returns the events of what came behind CONNECT.
 
-        `assigned_client_id` is needed when the client sent none; the others tell an MQTT 5 client what differs from
-        its wishes; `now` starts the keep alive anew. Raises LocalError when there was no CONNECT.
+        `publisher` names the client's messages (empty: its identifier), `assigned_client_id` a client that sent none;
+        the others tell MQTT 5 clients what differs from their wishes; `now` restarts the keep alive. Raises LocalError.
         """
         if self._phase in ENDED:
             return ()
@@ -198,7 +199,7 @@ class Connection:
         if not client_id:
             raise LocalError("a client without an identifier has to be assigned one")
         if connect.will is not None:
-            connect.will.run.device = client_id
+            connect.will.run.device = publisher or client_id
         self._keep_alive_s = connect.keep_alive_s
         if connect.version == 5 and server_keep_alive_s is not None:
             self._keep_alive_s = server_keep_alive_s
@@ -217,6 +218,7 @@ class Connection:
         self._phase = phase
         self._output.append(answer)
         self._state, self._client_id, self._connect_deadline = state, client_id, 0.0
+        self._publisher = publisher or client_id
         state.connection = self
         found: list[Event] = []
         dropped = self._sender.resume() if state.in_flight else []
@@ -226,8 +228,7 @@ class Connection:
         return found or self._last(publish_will=True)
 
     def refuse(self, reason: ReasonCode, text: str = "") -> None:
-        """Answer CONNECT with an error and close; older clients get the return code that says it, if one does, and
-        MQTT 5 ones read `text`. Raises LocalError when there is no CONNECT to answer."""
+        """Answer CONNECT with an error and close; MQTT 5 clients read `text`. Raises LocalError without a CONNECT."""
         if self._phase not in ENDED:
             self._refuse(reason, f"refused: {text or reason.words}", text)
 
@@ -319,8 +320,7 @@ class Connection:
             self.receiver.complete(packet_ids)
 
     def subscribed(self, packet_id: int, codes: Sequence[int], text: str = "") -> None:
-        """SUBACK; one code a filter, and in `text` why some failed. MQTT 3.1.1 clients get 0x80 for every failure; MQTT
-        3.1 knows no failure and demands a positive answer (its section 3.8), so its clients get QoS 0."""
+        """Send SUBACK: one code a filter, in `text` why some failed. Failures are 0x80 in 3.1.1, QoS 0 in 3.1 (3.8)."""
         self._must_have_opened()
         failure = {3: 0, 4: 0x80}.get(self.version)
         found = tuple(codes) if failure is None else tuple(code if code < 0x80 else failure for code in codes)
@@ -426,7 +426,7 @@ class Connection:
     def receiver(self) -> Inbound:
         """Of PUBLISH packets; once the connection is open."""
         if self._inbound is None:
-            self._inbound = Inbound(self._connect, self._client_id, self._state, self._output, self.limits)
+            self._inbound = Inbound(self._connect, self._publisher, self._state, self._output, self.limits)
         return self._inbound
 
     def _acknowledged(self, first: int, packet_ids: list[int], found: list[Any]) -> None:

@@ -15,6 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from bridge.message import QOS_MASK, Run
+from bridge.publisher import ANONYMOUS, publisher_name
 from bridge.transport.driver import Driver
 from edge.broker.message.mqtt_reason_codes import ReasonCode
 from edge.broker.model.addresses import AddressType
@@ -330,6 +331,7 @@ class ConnectionHandler(Origin):
             self.connection.accept,
             session.state,
             present,
+            publisher=self._publisher(assigned),
             assigned_client_id=assigned,
             session_expiry_s=agreed.announced_session_expiry_s,
             server_keep_alive_s=agreed.announced_keep_alive_s,
@@ -337,6 +339,10 @@ class ConnectionHandler(Origin):
             authentication_data=data,
         )
         self._common.sessions.save(session, will, self, partial(self._accept, session, accept))
+
+    def _publisher(self, assigned: str | None) -> str:
+        """Return the name of the client's messages. `assigned`: the identifier that the gateway chose for it."""
+        return publisher_name(self.user or (ANONYMOUS if assigned else self.name), self.name)
 
     def _accept(self, session: Session, accept: Callable[..., Sequence[Any]], why: Refusal | None) -> None:
         """It is on disk that the session is the client's, or `why` it could not be written."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from bridge.message import Run, Stored
+from bridge.message import Run, Stored, is_from
 from edge.broker.delivery import TransientSubscription, WaitingPool
 from edge.broker.delivery.consumer_group import part_of
 from edge.broker.model.ranges import Ranges
@@ -48,7 +48,7 @@ class Overlap:
 
     def offer(self, run: Run) -> None:
         """Deliver a run once; above QoS 0 a durable subscription among them does it, in the name of all."""
-        own = run.device == self._client_id
+        own = is_from(run, self._client_id)
         if run.qos and self._stored[0 if own else 1]:
             return
         merged_subscription = self._own if own else self._others
@@ -121,7 +121,7 @@ class Overlaps:
 
     def combined(self, run: Run) -> Combined:
         """What the client's subscriptions that match a run ask for together."""
-        own = run.device == self._session.client_id
+        own = is_from(run, self._session.client_id)
         key = (run.address, own)
         found = self._combined.get(key)
         if found is None:

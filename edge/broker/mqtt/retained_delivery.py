@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from bridge.message import Run, Stored
+from bridge.message import Run, Stored, is_from
 from edge.broker.limits import RETAINED_STEPS_MAX
 from edge.broker.model.interfaces import Subscription
 
@@ -64,7 +64,7 @@ class RetainedDelivery:
         request = subscriber.request
         for run in walk:
             steps -= 1
-            if run is not None and not (request.no_local and run.device == subscriber.name):  # [MQTT-3.8.3-3]
+            if run is not None and not (request.no_local and is_from(run, subscriber.name)):  # [MQTT-3.8.3-3]
                 one = Stored(-1, 0, run)
                 subscriber.send(subscription, one, qos_max=request.qos, identifiers=subscriber.identifiers, retain=True)
                 if subscriber.credit <= 0:

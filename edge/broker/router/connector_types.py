@@ -17,6 +17,7 @@ from bridge.forwarders.senders import Senders
 from bridge.forwarders.shared_access import Policy
 from bridge.message import Run
 from bridge.peer_link import PeerLink
+from bridge.publisher import device_of
 from bridge.sasl import SaslClient
 from bridge.socket_attempt import SocketAttempt
 from edge.broker.configuration import Connector, ConnectorType
@@ -70,7 +71,7 @@ def partition_key_of(connector: Connector) -> Callable[[Run], str] | None:
 
 
 _PARTITION_KEYS: Final[Mapping[PartitionKey, Callable[[Run], str]]] = {
-    PartitionKey.DEVICE: lambda run: run.device,
+    PartitionKey.DEVICE: lambda run: device_of(run.device),
     PartitionKey.ADDRESS: lambda run: run.address,
 }
 

@@ -142,7 +142,7 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
         Raises AddressError when another consumer holds it and it is not shared.
         """
         name = options.durable_name or ""
-        not_from = consumer.name if options.no_local else None
+        not_from = options.client or consumer.name if options.no_local else None
         declaration = Declaration(
             name=name,
             pattern=pattern,

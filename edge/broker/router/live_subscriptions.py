@@ -145,7 +145,7 @@ class LiveSubscriptions:
         user = None if options.qos0_only else consumer.user  # a durable twin is counted, and must not lose this one
         if user is not None:
             self._count(user, pattern)
-        name, not_from = options.share_name, consumer.name if options.no_local else None
+        name, not_from = options.share_name, options.client or consumer.name if options.no_local else None
         subscription: TransientSubscription
         if name is None or options.qos0_only:
             subscription = TransientSubscription(pattern, self._pool, qos0_only=options.qos0_only, not_from=not_from)

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from bridge.message import Run, Stored
+from bridge.publisher import device_of
 from edge.broker.store.limits import OFFSET_MAX, POSITION_BITS, POSITION_MAX
 from edge.broker.store.losses import losses_of
 from edge.broker.store.records import Summary
@@ -127,7 +128,7 @@ def summed_up(runs: Sequence[Stored], interval_s: int, summary: Summary) -> tupl
             if kind is None:
                 kept.append(_alone(message))
             else:
-                groups.setdefault((run.address, run.device, run.flags, kind, bucket), []).append(message)
+                groups.setdefault((run.address, device_of(run.device), run.flags, kind, bucket), []).append(message)
     gone: list[Stored] = []
     for messages in groups.values():
         whole = summary.summarise([(run, body) for _, _, run, body in messages]) if len(messages) > 1 else None

@@ -52,6 +52,7 @@ def test_a_run_becomes_rows() -> None:
         "properties": None,
         "body": b"20.5",
         "ingest_date": at(NOW_US).date(),
+        "client_id": None,
     }
     assert second == {**first, "sequence": 8, "body": b""}
 
@@ -75,6 +76,16 @@ def test_several_batches_addresses_and_runs_keep_their_own() -> None:
         ("gw1", "a", 2): ("d3", "unknown", at(base + 2), b"2"),
         ("gw2", "a", 0): ("d4", "unknown", at(base), b"x"),
     }
+
+
+def test_device_and_client_of_a_publisher_have_columns_of_their_own() -> None:
+    one = Stored(-1, 0, Run("a", "pump7\x1fclient-1", 0, b"", [b"x"], RECEIVED_NS))
+    other = Stored(-1, 1, Run("a", "pump7", 0, b"", [b"x", b"y"], RECEIVED_NS))
+    anonymous = Stored(-1, 9, Run("a", "anonymous\x1fauto-1", 0, b"", [b"x", b"y"], RECEIVED_NS))
+    found = rows(received(one, other), received(anonymous, gateway="gw2"))
+    assert [(row["device"], row["client_id"]) for row in found] == [
+        ("pump7", "client-1"), ("pump7", None), ("pump7", None), ("anonymous", "auto-1"), ("anonymous", "auto-1"),
+    ]  # fmt: skip
 
 
 def test_what_has_landed_is_trimmed_wherever_it_is() -> None:

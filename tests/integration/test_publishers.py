@@ -1,0 +1,137 @@
+"""The device of a message is the user that sent it, over every protocol; its client stands beside it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from proton import Message
+from proton.utils import BlockingConnection
+
+from edge.broker.message.mqtt_properties import Properties
+from edge.broker.mqtt import packets
+from edge.broker.mqtt.events import SubscriptionRequest
+from tests.support.hostile import Raw
+from tests.support.processes import Waypost, edge
+
+RESOURCES = f"""
+apiVersion: waypost/v1
+kind: Gateway
+metadata: {{name: hall}}
+spec:
+  listeners: {{mqtt: "127.0.0.1:0", amqp: "127.0.0.1:0", http: "127.0.0.1:0"}}
+---
+apiVersion: enmasse.io/v1beta1
+kind: AddressSpace
+metadata: {{name: default}}
+spec: {{authenticationService: {{name: standard}}, defaultType: queue}}
+---
+apiVersion: enmasse.io/v1beta1
+kind: Address
+metadata: {{name: default.topics}}
+spec: {{address: topic/#, type: topic}}
+---
+apiVersion: user.enmasse.io/v1beta1
+kind: MessagingUser
+metadata: {{name: default.pump7}}
+spec:
+  username: pump7
+  authentication: {{type: password, password: {base64.b64encode(b"secret").decode()}}}
+  authorization:
+    - {{addresses: ["#"], operations: [send, recv]}}
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("publishers")
+
+
+@pytest.fixture(scope="module")
+def gateway(folder: Path) -> Iterator[Waypost]:
+    file = folder / "gateway.yaml"
+    file.write_text(RESOURCES)
+    with Waypost(folder / "log", "edge", "run", "--data", str(folder / "gw"), "--config", str(file)) as running:
+        yield running
+
+
+def exported(data: Path, address: str) -> list[tuple[str, str]]:
+    """Return (device, client) of the messages of a queue."""
+    command = [
+        sys.executable,
+        "-m",
+        "edge.appliance.main",
+        "store",
+        "export",
+        "--data",
+        str(data),
+        "--address",
+        address,
+    ]
+    done = subprocess.run([*command, "--out", "-"], capture_output=True, text=True, timeout=60, check=True)
+    records = [json.loads(line) for line in done.stdout.splitlines()]
+    return [(record["device"], record.get("client", record["device"])) for record in records]
+
+
+def publish(client: Raw, topic: str) -> None:
+    client.send(packets.Publish(topic, b"20", 1, packet_id=9))
+    while not isinstance(client.receive(), packets.PubAck):
+        pass
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_a_user_over_mqtt_is_the_device_whatever_its_client_identifier(
+    gateway: Waypost, folder: Path, version: int
+) -> None:
+    queue = f"mqtt/{version}"
+    for client_id in ("boss", ""):
+        with Raw(gateway, version) as client:
+            publish(client.connect(client_id, username="pump7", password=b"secret"), queue)
+    (first, second) = exported(folder / "gw", queue)
+    assert first == ("pump7", "boss")
+    assert (second[0], second[1].startswith("auto-")) == ("pump7", True)
+
+
+def test_a_user_over_amqp_and_http_is_the_device_as_well(gateway: Waypost, folder: Path) -> None:
+    url = f"amqp://pump7:secret@127.0.0.1:{gateway.port('amqp')}"
+    connection = BlockingConnection(url, timeout=20, allowed_mechs="PLAIN", container_id="c1")
+    connection.create_sender("amqp/in").send(Message(body="20"))
+    connection.close()
+    [(device, client)] = exported(folder / "gw", "amqp/in")
+    assert (device, client != "pump7") == ("pump7", True)
+    request = urllib.request.Request(f"http://127.0.0.1:{gateway.port('http')}/t/http/in", b"20")
+    request.add_header("Authorization", "Basic " + base64.b64encode(b"pump7:secret").decode())
+    with urllib.request.urlopen(request, timeout=20):
+        pass
+    assert exported(folder / "gw", "http/in") == [("pump7", "pump7")]
+
+
+def test_without_credentials_the_client_identifier_is_the_device(tmp_path: Path) -> None:
+    with edge(tmp_path, "gw") as gateway:
+        for client_id in ("sensor-1", ""):
+            with Raw(gateway) as client:
+                publish(client.connect(client_id), "queue/in")
+        (first, second) = exported(tmp_path / "gw", "queue/in")
+    assert first == ("sensor-1", "sensor-1")
+    assert (second[0], second[1].startswith("auto-")) == ("anonymous", True)
+
+
+def test_no_local_leaves_out_what_the_client_itself_sent_and_nothing_else_of_its_user(gateway: Waypost) -> None:
+    with Raw(gateway, 5) as own, Raw(gateway, 5) as other:
+        kept = Properties(session_expiry_interval_s=100)
+        own.connect("own", username="pump7", password=b"secret", properties=kept)
+        other.connect("other", username="pump7", password=b"secret")
+        own.send(packets.Subscribe(1, (SubscriptionRequest("topic/#", 1, no_local=True),)))
+        assert isinstance(own.receive(), packets.SubAck)
+        own.send(packets.Publish("topic/own", b"1", 1, packet_id=2))
+        assert isinstance(own.receive(), packets.PubAck)
+        publish(other, "topic/other")
+        received = own.receive()
+        assert isinstance(received, packets.Publish)
+        assert received.topic == "topic/other"
