@@ -56,6 +56,7 @@ if test "${vendor}" = raspberrypi; then
 fi
 if part uuid ${devtype} ${devnum}:${part} partuuid; then
     setenv own "waypost.disk=${devtype}"
+    echo "waypost: root ${partuuid} on ${devtype}"
 else
     setenv partuuid "67617465-0${part}"
     setenv own

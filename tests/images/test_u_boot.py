@@ -57,4 +57,5 @@ def test_a_raspberry_pi_starts_whatever_is_typed(tmp_path: Path) -> None:
             process.kill()
     told = console.read_text(errors="replace")
     assert "waypost: slot A (A 2, B 3 tries left)" in told
+    assert "waypost: root 67617465-02 on mmc" in told, "it finds its root by the id of the disk"
     assert not [each for each in ("Hit any key", "U-Boot>", "Unknown command") if each in told], told
