@@ -70,9 +70,17 @@ def free_ports() -> Mapping[str, int]:
 class Emulated:
     """A machine with a card in it, from power-on to a power cut."""
 
-    def __init__(self, drive: Path, console: Path, ports: Mapping[str, int], log: WriteLog | None = None) -> None:
+    def __init__(
+        self,
+        drive: Path,
+        console: Path,
+        ports: Mapping[str, int],
+        log: WriteLog | None = None,
+        *,
+        more: Sequence[str] = (),
+    ) -> None:
         """`console`: file for what it says, behind what is in it. `ports`: see `free_ports`. `log`: notes what is
-        written to the card."""
+        written to the card. `more`: devices of QEMU; sticks are at `usb.0`."""
         self.ports = ports
         self._console = console
         self._began = console.stat().st_size if console.exists() else 0
@@ -83,7 +91,7 @@ class Emulated:
             words[place : place + 2] = ["-blockdev", log.blockdev(drive)]
         # What it is told while it runs goes through a socket, whose path may have a hundred characters only.
         self._own = tempfile.TemporaryDirectory(prefix="waypost-emulated-")
-        words += ["-device", "qemu-xhci,id=usb", "-qmp", f"unix:{self._own.name}/qmp,server=on,wait=off"]
+        words += ["-device", "qemu-xhci,id=usb", "-qmp", f"unix:{self._own.name}/qmp,server=on,wait=off", *more]
         with console.open("ab") as said:
             self._process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT)
 

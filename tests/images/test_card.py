@@ -1,0 +1,131 @@
+"""A card as it was built: its partitions, its drivers; and in a machine with a copy of it in a reader."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from edge.card.countries import KNOWN
+from images.emulator import machine
+from images.programs import find, run
+from tests.images.emulated import BOOT_S, MARKS, Emulated, Shell, begin, decompressed, free_ports
+from tests.images.lan import DHCPV6_SERVER_PORT, MAC, MDNS_PORT, Lan
+from tests.support import forked
+from tests.support.processes import wait_until
+
+pytestmark = [*MARKS]
+
+ALIGNED = 4 << 20
+IMAGE_ID = "0x67617465"
+AAAA, PTR = 28, 12
+DUID_LL = b"\x00\x01\x00\x0a\x00\x03\x00\x01" + bytes.fromhex(MAC.replace(":", ""))
+"""Client identifier of DHCPv6 by the address of an interface (RFC 8415 sections 11.4 and 21.2)."""
+UNUSED = "rtlwifi/rtl8723bu_bt.bin"
+"""Debian has it nowhere; rtl8xxxu names it for Bluetooth, which it does not start."""
+ONBOARD = ("brcmfmac.ko",)
+"""The Raspberry Pi's own Wi-Fi, which takes few of the files that its driver names."""
+WIRELESS = "usr/lib/modules/*/kernel/drivers/net/wireless/*/**/*.ko"
+
+
+@pytest.fixture(scope="module")
+def root(image: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return modules and firmware in slot A of the card."""
+    folder = tmp_path_factory.mktemp("card")
+    card = decompressed(image, folder)
+    slot, tree = folder / "slot", folder / "root"
+    skip, end = (begin(card, number) // ALIGNED for number in (2, 3))
+    words = (f"if={card}", f"of={slot}", f"bs={ALIGNED}", f"skip={skip}", f"count={end - skip}", "conv=sparse")
+    subprocess.run(["dd", *words], check=True, capture_output=True)
+    (tree / "usr/lib").mkdir(parents=True)
+    for name in ("modules", "firmware"):
+        run("debugfs", "-R", f"rdump /usr/lib/{name} {tree}/usr/lib", slot, log=folder / "log")
+    return tree
+
+
+def disk_id(there: Emulated, shell: Shell, disk: str) -> str:
+    return shell.run(there, "sfdisk", "--disk-id", disk).strip()
+
+
+def test_its_partitions_are_aligned(image: Path, tmp_path: Path) -> None:
+    card = decompressed(image, tmp_path)
+    told = subprocess.run([find("sfdisk") or "", "-d", str(card)], capture_output=True, text=True, check=True).stdout
+    found = re.findall(r"start= *(\d+), size= *(\d+)", told)
+    assert len(found) == 4
+    assert not [each for pair in found for each in pair if int(each) * 512 % ALIGNED]
+    assert f"label-id: {IMAGE_ID}" in told
+
+
+def test_its_drivers_have_their_firmware_and_its_countries_their_rules(root: Path) -> None:
+    """Modules for USB Wi-Fi name their firmware; the database has each country that settings may name."""
+    modules = [path for path in root.glob(WIRELESS) if b"usb:v" in path.read_bytes() and path.name not in ONBOARD]
+    assert {"rtl8xxxu.ko", "rt2800usb.ko", "rt73usb.ko"} <= {path.name for path in modules}
+    for path in modules:
+        named = re.findall(rb"(?<=\0)firmware=([^\0]+)", path.read_bytes())
+        lacking = [each.decode() for each in named if not (root / "usr/lib/firmware" / each.decode()).exists()]
+        assert not [each for each in lacking if each != UNUSED], path.name
+    drivers = {path.name for path in root.glob("usr/lib/modules/*/kernel/drivers/net/ethernet/**/*.ko")}
+    assert {"genet.ko", "r8169.ko", "igb.ko", "igc.ko", "e1000e.ko", "lan743x.ko"} <= drivers
+    database = (root / "usr/lib/firmware/regulatory.db-debian").read_bytes()
+    assert database[:8] == b"RGDB\0\0\0\x14"
+    countries = set()
+    for at in range(8, len(database), 4):
+        if database[at + 2 : at + 4] == b"\0\0":
+            break
+        countries.add(database[at : at + 2].decode())
+    assert countries - {"00"} == KNOWN
+
+
+def test_with_a_copy_of_it_in_a_reader_it_keeps_to_itself_and_is_found_by_its_name(tmp_path: Path, image: Path) -> None:
+    shell, card = Shell(tmp_path), decompressed(image, tmp_path)
+    done = forked.waypost("image", "configure", str(card), "name=hall", f"sshKeys=@{shell.public}")
+    assert done.returncode == 0, done.stderr
+    for name in ("own", "copy"):
+        (tmp_path / name).mkdir()
+    drive, copy = (machine.disk(card, tmp_path / name, tmp_path / "log") for name in ("own", "copy"))
+    reader = ("-drive", f"file={copy},if=none,id=copy,format=qcow2", "-device", "usb-storage,drive=copy,bus=usb.0")
+    with Lan() as lan:
+        for turn in ("first", "second"):
+            there = Emulated(drive, tmp_path / f"{turn}.console", free_ports(), more=(*reader, *lan.words))
+            try:
+                wait_until(lambda one=there: shell.answers(one), timeout_s=BOOT_S, what="SSH", every_s=2)  # type: ignore[misc]
+                there.wait_for("good")
+                own = disk_id(there, shell, "/dev/vda")
+                assert own != IMAGE_ID, "its first start gave it an id"
+                assert disk_id(there, shell, "/dev/sda") == IMAGE_ID
+                for name, number in (("boot", 1), ("root-a", 2), ("root-b", 3), ("data", 4)):
+                    assert shell.run(there, "readlink", "-f", f"/dev/waypost/{name}") == f"/dev/vda{number}\n"
+                assert shell.run(there, "findmnt", "--noheadings", "--output", "SOURCE", "/data") == "/dev/vda4\n"
+                assert "/dev/sda" not in shell.run(there, "findmnt", "--noheadings", "--output", "SOURCE")
+                assert "/dev/waypost/root-b" in shell.run(there, "rauc", "status", "--detailed")
+                if turn == "first":
+                    first_id = own
+                    _look_at_its_network(lan)
+            finally:
+                there.cut_off()
+            given = IMAGE_ID if turn == "first" else own
+            assert f"waypost: root {given.removeprefix('0x')}-02 on virtio" in there.told
+        assert own == first_id
+
+
+def _look_at_its_network(lan: Lan) -> None:
+    """Check that it answers for its name and services, and that a DHCPv6 server knows it by its interface."""
+    answered, identified = set[str](), list[bool]()
+    asked = {"hall.local": AAAA, "_mqtt._tcp.local": PTR, "_ssh._tcp.local": PTR}
+
+    def seen() -> bool:
+        lan.be_a_router()
+        for name, kind in asked.items():
+            lan.ask(name, kind)
+        for each in lan.datagrams():
+            if each.port == MDNS_PORT and each.content[2] & 0x80:
+                labels = {name: name.split(".")[0].encode() for name in asked}
+                answered.update(name for name, label in labels.items() if label in each.content[12:40])
+            elif each.port == DHCPV6_SERVER_PORT:
+                identified.append(DUID_LL in each.content)
+        return answered == set(asked) and bool(identified)
+
+    wait_until(seen, timeout_s=300, what="answers on the cable")
+    assert all(identified)
