@@ -441,6 +441,10 @@ ANYCAST_QUICK_S: Final = 0.005
 ANYCAST_TOGETHER_MAX: Final = 32
 """Messages such a consumer gets at once though others have none."""
 
+DELIVERY_TIME_AHEAD_MS_MAX: Final = 1_000
+"""Milliseconds by which the delivery time that an AMQP sender asks for may be ahead of our clock, and still means now:
+two clocks that are set by NTP differ by less."""
+
 ANYCAST_HELD_MAX: Final = 100
 """Messages of one MQTT connection before version 5 that wait for the consumer of an anycast address, as nothing tells
 the client that there is none. Beyond it, or after `ANYCAST_ANSWER_S_MAX`, the connection ends and the client sends

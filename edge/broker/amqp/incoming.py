@@ -14,6 +14,7 @@ from bridge.sections import bare_message
 from edge.broker.amqp.addressing import CONDITIONS, Unacceptable, check_to
 from edge.broker.amqp.scheduler import Flusher
 from edge.broker.limits import ADDRESSED_AT_ONCE, HEADER_USUAL_BYTES_MAX, SENDER_CREDIT
+from edge.broker.message.delivery_time import delivery_delay_of
 from edge.broker.message.translation import (
     GROUP_FIELD,
     address_of,
@@ -319,6 +320,7 @@ class IncomingLink(Origin):
         """The properties of one message, and how it is published. Raises `DecodeError` or `Unacceptable`."""
         end, start = bare_message(message)
         header, body = message[:end], message[start:]
+        self._check_delivery_time(body)
         properties = properties_of(body)
         header = self._header(header, expiry_ms_of(properties))
         if self._relay is not None:
@@ -330,6 +332,16 @@ class IncomingLink(Origin):
         address = self.address if self.address is not None else check_to(address_of(properties))
         self._permit(address)
         return properties, Translated(address, "", header, body)
+
+    def _check_delivery_time(self, body: bytes) -> None:
+        """Raises `Unacceptable` for a message that is to be delivered later: nothing here would wait for that."""
+        asked = delivery_delay_of(body, self._router.now_ns() // _NS_IN_MS)
+        if asked is not None:
+            name, ahead_ms = asked
+            text = (
+                f"{name} asks for delivery in {ahead_ms} ms, and there is no scheduled delivery: send it when it is due"
+            )
+            raise Unacceptable("amqp:not-implemented", text)
 
     def _header(self, header: bytes, expiry_ms: int | None) -> bytes:
         """The header with the absolute-expiry-time of the bare message as a time to live, where that is sooner: one

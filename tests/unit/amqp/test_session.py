@@ -7,21 +7,21 @@ from typing import Any
 
 import pytest
 
-from bridge.amqp_values import Symbol, decode, encode
+from bridge.amqp_values import Described, Symbol, Timestamp, Ulong, decode, encode
 from bridge.engine import Closed, Condition, Detached, Flow, Opened, State, Terminus, TerminusKind
 from bridge.engine.terminus import source, target
 from bridge.message import DURABLE, Run
 from bridge.sections import bare_message
 from edge.broker.amqp.arrivals import HandedOn
 from edge.broker.amqp.session import SOLE_CONNECTION
-from edge.broker.limits import ANYCAST_GIVEN_BACK_MAX
+from edge.broker.limits import ANYCAST_GIVEN_BACK_MAX, DELIVERY_TIME_AHEAD_MS_MAX
 from edge.broker.message.translation import payload_of
 from edge.broker.model.address_policy import AddressPolicy, Redelivery
 from edge.broker.model.authorization import Ended
 from edge.broker.model.interfaces import Explanation, Refusal
 from edge.broker.router.router import SubscribeOptions
 from edge.broker.store.errors import StoreFull
-from tests.unit.amqp.broker import Client, MqttDevice, Site
+from tests.unit.amqp.broker import CLOCK_NS, Client, MqttDevice, Site
 from tests.unit.amqp.wire import NOW, message, of_kind
 
 
@@ -328,6 +328,66 @@ class TestReceivingFromAQueue:
         site.settle_down()
         assert payloads(client, link) == [b"small"]
         assert [lost.reason for lost in site.store.losses(0, 10)] == ["undeliverable"]
+
+
+class TestDeliveryTime:
+    """There is no scheduled delivery: what asks for it is refused, and nothing else."""
+
+    @staticmethod
+    def annotated(annotations: dict[str, object], text: bytes = b"m") -> bytes:
+        section = Described(Ulong(0x72), {Symbol(name): value for name, value in annotations.items()})
+        return encode(section) + message(text)
+
+    @staticmethod
+    def outcome(site: Site, address: str, *messages: bytes) -> list[tuple[int, State, str]]:
+        client = site.client("asker")
+        link = client.sender(address)
+        client.engine.send_all(link, 0, messages)
+        site.settle_down()
+        return [(tag, state, condition.name if condition else "") for tag, state, condition in client.outcomes(link)]
+
+    @pytest.mark.parametrize("address", ["queue/a", "topic/a", "anycast/a"])
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [
+            ("x-opt-delivery-delay", Ulong(600_000)),
+            ("x-opt-delivery-delay", 1),
+            ("x-opt-delivery-time", CLOCK_NS // 1_000_000 + 600_000),
+            ("x-opt-scheduled-enqueue-time", Timestamp(CLOCK_NS // 1_000_000 + 600_000)),
+        ],
+    )
+    def test_a_later_delivery_is_refused(self, address: str, name: str, value: object) -> None:
+        site = Site()
+        worker = site.client("worker")
+        receiver = worker.receiver(address)
+        later = self.annotated({"x-opt-other": 1, name: value})
+        now = self.annotated({"x-opt-other": 1}, b"now")
+        found = self.outcome(site, address, message(b"first"), later, now)
+        assert (1, State.REJECTED, "amqp:not-implemented") in found
+        assert payloads(worker, receiver) == [b"first", b"now"]
+
+    @pytest.mark.parametrize(
+        "annotations",
+        [
+            {"x-opt-delivery-delay": 0},
+            {"x-opt-delivery-delay": None},
+            {"x-opt-delivery-time": CLOCK_NS // 1_000_000},
+            {"x-opt-delivery-time": CLOCK_NS // 1_000_000 + DELIVERY_TIME_AHEAD_MS_MAX},
+            {"x-opt-scheduled-enqueue-time": Timestamp(CLOCK_NS // 1_000_000 - 1)},
+            {"x-opt-why": "x-opt-delivery-delay"},
+        ],
+    )
+    def test_a_time_that_has_come_is_fine(self, annotations: dict[str, object]) -> None:
+        assert self.outcome(Site(), "queue/a", self.annotated(annotations)) == [(0, State.ACCEPTED, "")]
+
+    def test_just_beyond_what_clocks_differ_by(self) -> None:
+        late = CLOCK_NS // 1_000_000 + DELIVERY_TIME_AHEAD_MS_MAX + 1
+        found = self.outcome(Site(), "queue/a", self.annotated({"x-opt-delivery-time": late}))
+        assert found == [(0, State.REJECTED, "amqp:not-implemented")]
+
+    def test_a_value_that_is_no_number_is_refused(self) -> None:
+        found = self.outcome(Site(), "queue/a", self.annotated({"x-opt-delivery-delay": "soon"}))
+        assert found == [(0, State.REJECTED, "amqp:decode-error")]
 
 
 class TestLosingAReceiver:
