@@ -1,11 +1,13 @@
 """Which format a message is in, and its values.
 
-A registered schema has the first word, then Sparkplug's namespace, then the content type. Where nobody says anything
-the body does: JSON or a number, and CBOR that says it is (tag 55799). Bytes that might be anything are not guessed at.
+A registered schema decides first, then Sparkplug's namespace, then the content type, as a hint: many clients send one
+that they did not choose (`curl -d`: a form). Where the content type is missing, unknown or wrong the body decides: JSON
+or a number, and CBOR that says it is (tag 55799). Other bytes are not guessed at.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
@@ -54,6 +56,10 @@ _CONTENT_TYPES: Final[Mapping[str, Format]] = {
     "application/sensml+cbor": "senml+cbor",
     "text/plain": "text",
 }
+_OTHER_FORMAT: Final = frozenset(
+    (reasons.NO_SCHEMA, reasons.NO_DECODER, reasons.NOT_JSON, reasons.NOT_CBOR, reasons.NOT_TEXT)
+)
+"""Reasons that say no more than that a body has another format than its content type."""
 _UNSAID: Final = frozenset(("", "application/octet-stream", "binary/octet-stream"))
 _PROTOBUF: Final = frozenset(("application/protobuf", "application/x-protobuf", "application/vnd.google.protobuf"))
 
@@ -98,11 +104,38 @@ def _of_content_type(name: str) -> Read:
     if name in _UNSAID:
         return _guessed
     if name in _PROTOBUF:
-        return _unreadable(reasons.NO_SCHEMA)
+        return _hinted(_unreadable(reasons.NO_SCHEMA))
     found = _CONTENT_TYPES.get(name)
     if found is None and name.endswith(("+json", "+cbor")):
         found = "json" if name.endswith("+json") else "cbor"
-    return _READERS[found] if found is not None else _unreadable(reasons.NO_DECODER)
+    if found == "text":
+        return _plain_text
+    return _hinted(_READERS[found] if found is not None else _unreadable(reasons.NO_DECODER))
+
+
+def _hinted(read: Read) -> Read:
+    """Return a reader that guesses where `read` fails; where the guess fails too, the reason is that of `read`."""
+
+    def hinted(message: Message) -> list[Value]:
+        try:
+            return read(message)
+        except Unreadable as unreadable:
+            if str(unreadable) not in _OTHER_FORMAT:
+                raise
+            try:
+                return _guessed(message)
+            except Unreadable:
+                raise unreadable from None
+
+    return hinted
+
+
+def _plain_text(message: Message) -> list[Value]:
+    """Read a number or a JSON document that was sent as plain text, else the text itself."""
+    if message.body.lstrip()[:1] in (b"{", b"["):
+        with contextlib.suppress(Unreadable):
+            return _json(message)
+    return text.text(message.body)
 
 
 def _unreadable(reason: str) -> Read:

@@ -95,7 +95,7 @@ class _Walk:
 
     def _time_of(self, node: Mapping[Any, Any]) -> tuple[int | None, str]:
         for field in self._time_fields:
-            if field in node and (told := timestamps.microseconds(node[field])) is not None:
+            if field in node and (told := timestamps.of_field(field, node[field])) is not None:
                 return told, field
         return None, ""
 

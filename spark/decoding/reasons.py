@@ -5,6 +5,9 @@ Queries and `replay --reason` compare them, so they stay as they are.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Final
+
 from spark.decoding.limits import BODY_BYTES_MAX, DEPTH_MAX, METRIC_CHARACTERS_MAX, VALUES_MAX
 
 NOT_TEXT = "not UTF-8 text"
@@ -34,3 +37,16 @@ SPARKPLUG_COMPRESSED = "a compressed Sparkplug payload"
 SPARKPLUG_NAMELESS = "a Sparkplug metric with neither name nor alias"
 CLOCK = "its gateway's clock was wrong, and how far is not told yet"
 NO_BIRTH = "a Sparkplug alias whose birth has not landed"
+
+_REGISTER: Final = "send a number or JSON, or say how to read it: waypost analytics schema add --help"
+_SMALLER: Final = "send it in several messages, or with fewer levels and shorter names"
+_WAIT: Final = "nothing: it is read when the missing report has landed"
+
+NEXT_STEPS: Final[Mapping[str, str]] = {
+    **dict.fromkeys((NOT_A_VALUE, NO_DECODER, NO_SCHEMA, NOT_JSON, NOT_CBOR, NOT_TEXT, NOT_PROTOBUF), _REGISTER),
+    **dict.fromkeys((TOO_LARGE, TOO_LONG, TOO_DEEP, TOO_MANY), _SMALLER),
+    CLOCK: _WAIT,
+    NO_BIRTH: "nothing, or ask the node for a rebirth: it is read when the birth has landed",
+    NOT_FINITE: "see why the device has no value; the other values of the message were read",
+}
+"""Next step for a person, by reason; a reason without one says itself what the device has to correct."""

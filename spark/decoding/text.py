@@ -1,14 +1,16 @@
 """JSON (RFC 8259), numbers and plain text.
 
 The fast reader takes what is well formed; the standard library's has the last word on the rest, as it keeps the good
-values of a document in which one number is too large, or none (`NaN`, which RFC 8259 has not and Python writes).
-A byte order mark is skipped, as the RFC's section 8.1 allows.
+values of a document in which one number is too large, or not a number (`NaN` of Python, `nan`, `-nan` and `inf` of C's
+printf). A byte order mark is skipped, as the RFC's section 8.1 allows, and so is the end of a C string, a zero byte.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import re
+from typing import Final
 
 import msgspec
 
@@ -16,6 +18,12 @@ from spark.decoding import document, reasons
 from spark.decoding.value import Unreadable, Value
 
 _read = msgspec.json.Decoder().decode
+
+_NOT_FINITE: Final = re.compile(
+    r'"(?:[^"\\]|\\.)*"|[+-]?(?:nan(?:\(\w*\))?|inf(?:inity)?|1\.#(?:qnan|snan|ind|inf)\w*)(?![\w.])',
+    re.IGNORECASE | re.DOTALL,
+)
+"""Strings, which stay as they are, and the numbers that C spells in words (C17 section 7.21.6.1, and Microsoft's)."""
 
 
 def parsed(body: bytes, reason: str = reasons.NOT_JSON) -> object:
@@ -27,7 +35,7 @@ def parsed(body: bytes, reason: str = reasons.NOT_JSON) -> object:
     except RecursionError:
         raise Unreadable(reasons.TOO_DEEP) from None
     try:
-        return json.loads(_text(body))
+        return json.loads(_NOT_FINITE.sub(_spell_nan, _text(body)))
     except RecursionError:
         raise Unreadable(reasons.TOO_DEEP) from None
     except ValueError:
@@ -70,9 +78,15 @@ def _finite(said: float) -> Value:
     return value
 
 
+def _spell_nan(found: re.Match[str]) -> str:
+    """Return a string as it is, and any other match as Python's reader of JSON knows it."""
+    return found[0] if found[0].startswith('"') else "NaN"
+
+
 def _text(body: bytes) -> str:
+    """Return a body as text, without the zero bytes that end C strings. Raises `Unreadable`."""
     try:
-        return body.decode("utf-8-sig")
+        return body.rstrip(b"\0").decode("utf-8-sig")
     except UnicodeDecodeError:
         raise Unreadable(reasons.NOT_TEXT) from None
 

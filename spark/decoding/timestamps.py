@@ -1,7 +1,8 @@
 """Times as devices write them, to microseconds since 1970 UTC.
 
 Numbers are seconds, milli-, micro- or nanoseconds since 1970 by their magnitude: each range is the years 1973 to 5138
-in its unit, so no time between them has two readings. Smaller numbers are no times (an uptime, a duration).
+in its unit, so no time between them has two readings. A smaller number is the time of a clock that began at zero, where
+its field can only be a time (`ts`, `timestamp`, a field that a schema names); under `time` it may be a duration.
 Text is ISO 8601 with at least minutes, in capitals or not (RFC 3339 section 5.6), or the date of a mail or of HTTP
 (RFC 5322 section 3.3, RFC 1123 section 5.2.14); without a zone it is UTC. Whether a clock can be believed is decided
 later.
@@ -15,8 +16,12 @@ from typing import Final
 
 FIELDS: Final = ("ts", "time", "timestamp", "Time", "Timestamp", "TS")
 """Names under which a document says when it was measured, where no schema names another."""
+DURATIONS: Final = ("time", "Time")
+"""Those of them that also name durations: a small number there is a value."""
 _MAGNITUDES: Final = ((10**17, 10**20, 1e-3), (10**14, 10**17, 1), (10**11, 10**14, 1_000), (10**8, 10**11, 1_000_000))
 """From, below, microseconds a unit."""
+_SECONDS_MIN: Final = 10**8
+"""Number from which on a time is in seconds since 1970."""
 TIME_US_MAX: Final = 253_402_300_799_999_999
 """The last microsecond of the year 9999: no reader of the lake can show a later one."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -24,6 +29,16 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 _ISO_MINUTES: Final = len("2026-03-14T09:26")
 _ISO_MAX: Final = 40
 _DAYS: Final = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+
+
+def of_field(name: str, said: object) -> int | None:
+    """Return the time that a document says under this name, microseconds; None when it says none.
+
+    A number below all magnitudes counts from when the device started. It is a time in 1970, which nothing believes.
+    """
+    told_us = microseconds(said)
+    small = told_us is None and name not in DURATIONS and type(said) in (int, float)
+    return int(said * 1_000_000) if small and 0 <= said < _SECONDS_MIN else told_us  # type: ignore[operator]
 
 
 def microseconds(said: object) -> int | None:

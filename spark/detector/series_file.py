@@ -84,7 +84,7 @@ def _judge(raw: IO[bytes], written: IO[str], *, explain: bool, tell: Callable[[i
     writer.writerow((TIMESTAMP, VALUE, SCORE, *(EXPLAINED if explain else ())))
     detector = Detector()
     rows = anomalies = without_value = 0
-    while some := [_read(row, time_at, value_at, line) for line, row in islice(reader, ROWS)]:
+    while some := [_read(row, len(header), time_at, value_at, line) for line, row in islice(reader, ROWS)]:
         times_s, values = np.array([each[2:] for each in some]).T
         findings = detector.judge(times_s, values)
         rows += len(some)
@@ -130,11 +130,11 @@ def _columns(header: list[str]) -> tuple[int, int]:
     return names.index(TIMESTAMP), names.index(VALUE)
 
 
-def _read(row: list[str], time_at: int, value_at: int, line: int) -> tuple[str, str, float, float]:
-    try:
-        timestamp, value = row[time_at], row[value_at]
-    except IndexError:
-        raise SeriesError(f"line {line}: {len(row)} columns, fewer than the header has") from None
+def _read(row: list[str], columns: int, time_at: int, value_at: int, line: int) -> tuple[str, str, float, float]:
+    if len(row) != columns:
+        more = "; a comma inside a number? Write 21.5" if len(row) > columns else ""
+        raise SeriesError(f"line {line}: {len(row)} columns, and the header has {columns}{more}")
+    timestamp, value = row[time_at], row[value_at]
     try:
         time_s = seconds(timestamp)
     except (ValueError, OverflowError):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from spark.report import formatting
+from spark.decoding.reasons import NEXT_STEPS
+from spark.report import formatting, limits
 from spark.report.section import Section, Subject, Tile
 from spark.report.table import Column, Table
 
@@ -50,7 +51,7 @@ class LakeSection:
             *([("size of all tables", formatting.size(size), "")] if found.tables else []),
             *([("files", formatting.count(sum(one.files for one in found.tables)), "")] if found.tables else []),
             ("damaged files set aside", formatting.count(found.set_aside_total), "bad" if found.set_aside else "good"),
-            ("rejected values", formatting.count(sum(number for _, number in found.rejects)), ""),
+            ("rejected values", formatting.count(sum(one.number for one in found.rejects)), ""),
             (
                 "batches in quarantine",
                 formatting.count(sum(number for _, number in found.quarantined)),
@@ -80,11 +81,16 @@ class LakeSection:
                 for row in found.set_aside
             ]
             yield Table("Damaged files set aside", columns, rows, found.set_aside_total)
-        for label, pairs in (("Rejected values", found.rejects), ("Quarantined batches", found.quarantined)):
-            if pairs:
-                yield Table(
-                    label, [Column("reason"), Column("number", "count")], [list(pair) for pair in pairs], len(pairs)
-                )
+        if found.rejects:
+            columns = [Column("reason"), Column("content type", "name"), Column("number", "count"), Column("next step")]
+            rows = [
+                [one.reason, one.content_type, one.number, NEXT_STEPS.get(one.reason, "")]
+                for one in found.rejects[: limits.ROWS_MAX]
+            ]
+            yield Table("Rejected values", columns, rows, len(found.rejects))
+        if found.quarantined:
+            rows = [list(pair) for pair in found.quarantined]
+            yield Table("Quarantined batches", [Column("reason"), Column("number", "count")], rows, len(rows))
 
 
 def _between(row: Mapping[str, Any]) -> str:

@@ -206,7 +206,7 @@ def read(lake: Somewhere) -> LakeFigures:
 
 def rejected(known: LakeFigures) -> int:
     """Values that could not be read."""
-    return sum(number for _, number in known.storage.rejects)
+    return sum(one.number for one in known.storage.rejects)
 
 
 def encoded(known: LakeFigures | Iterable[LakeFigures]) -> bytes:

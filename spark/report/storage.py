@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import deltalake
 import msgspec
@@ -35,14 +35,23 @@ class Held(msgspec.Struct):
         return self.files >= limits.SMALL_FILES and self.mean < limits.SMALL_FILE_BYTES
 
 
+class Rejected(NamedTuple):
+    """Values that were not read for one reason, of messages of one content type."""
+
+    reason: str
+    content_type: str
+    """Empty where the messages had none."""
+    number: int
+
+
 class Storage(msgspec.Struct):
-    """`rejects` and `quarantined`: (reason, how many), the most first; `set_aside`: rows of that table, the newest, of
+    """`rejects` and `quarantined`, the most frequent reason first; `set_aside`: rows of that table, the newest, of
     `set_aside_total`."""
 
     tables: list[Held]
     set_aside: list[dict[str, Any]]
     set_aside_total: int
-    rejects: list[tuple[str, int]]
+    rejects: list[Rejected]
     quarantined: list[tuple[str, int]]
 
 
@@ -55,7 +64,7 @@ def read(taken: Snapshot, tables: Tables) -> Storage:
         tables=[] if tables.only is not None else [_held(name, table) for name, table in sorted(taken.tables.items())],
         set_aside=[row | {"found_at": seconds(row["found_at"])} for row in aside.rows],
         set_aside_total=aside.total,
-        rejects=reasons(tables, "reject"),
+        rejects=_rejects(tables),
         quarantined=reasons(tables, "quarantine"),
     )
 
@@ -73,6 +82,13 @@ def _held(name: str, table: deltalake.DeltaTable) -> Held:
         actions = pa.table(table.get_add_actions(flatten=True))
     size = pc.sum(actions["size_bytes"]).as_py() if actions.num_rows else 0
     return Held(name, table.version(), actions.num_rows, int(size or 0), int(table.count()))
+
+
+def _rejects(tables: Tables) -> list[Rejected]:
+    names = ("reason", "content_type")
+    counts = grouped(tables.parts("reject", names), names, ("reason", "count"))
+    found = (Rejected(row["reason"], row["content_type"] or "", row["reason_count"]) for row in counts)
+    return sorted(found, key=lambda one: -one.number)
 
 
 def reasons(tables: Tables, name: str) -> list[tuple[str, int]]:

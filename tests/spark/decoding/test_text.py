@@ -42,6 +42,19 @@ def values(body: bytes, content_type: str | None = None) -> list[Value]:
         (b'{"a": null}', [Value("a")]),
         (b'{"a": 1, "b": 1e999}', [Value("a", 1.0), Value("b", reason=reasons.NOT_FINITE)]),
         (b'{"a": 1, "b": -Infinity}', [Value("a", 1.0), Value("b", reason=reasons.NOT_FINITE)]),
+        (b'{"t": nan, "h": 5}', [Value("t", reason=reasons.NOT_FINITE), Value("h", 5.0)]),
+        (
+            b'{"t": -nan(0x1), "n": "nan", "h": [inf, -INF]}',
+            [
+                Value("t", reason=reasons.NOT_FINITE),
+                Value("n", text="nan"),
+                Value("h.0", reason=reasons.NOT_FINITE),
+                Value("h.1", reason=reasons.NOT_FINITE),
+            ],
+        ),
+        (b'{"s": "a \\"nan", "t": 1.#QNAN}', [Value("s", text='a "nan'), Value("t", reason=reasons.NOT_FINITE)]),
+        (b"21.5\0", [Value("", 21.5)]),
+        (b'{"t": 21.5}\0\0', [Value("t", 21.5)]),
         (b'\xef\xbb\xbf{"a": 1}', [Value("a", 1.0)]),
         (b"\xef\xbb\xbf7", [Value("", 7.0)]),
         (b'{"a": 1, "a": 2}', [Value("a", 2.0)]),
@@ -67,6 +80,9 @@ def test_values_of_a_body(body: bytes, expected: list[Value]) -> None:
         ),
         ([{"t": 20}, {"ts": TS_MS, "t": 21}], [("0.t", 20.0, None), ("1.t", 21.0, TS_US)]),
         ({"time": 12.5, "t": 20}, [("time", 12.5, None), ("t", 20.0, None)]),
+        ({"ts": 5000, "t": 20}, [("t", 20.0, 5_000_000_000)]),
+        ([{"ts": 0, "t": 20}, {"ts": 0.5, "t": 21}], [("t", 20.0, 0), ("t", 21.0, 500_000)]),
+        ({"ts": -1, "t": 20}, [("ts", -1.0, None), ("t", 20.0, None)]),
         ({"ts": TS_MS, "sub": {"ts": TS_MS + 5, "x": 1}, "y": 2}, [("sub.x", 1.0, TS_US + 5000), ("y", 2.0, TS_US)]),
     ],
 )
@@ -84,7 +100,8 @@ def test_times_of_records(body: object, expected: list[tuple[str, float, int | N
         ("\u0661\u0662".encode(), reasons.NOT_A_VALUE),
         (b'{"t": 1', reasons.NOT_A_VALUE),
         (b'{"t": NaN}', reasons.NOT_FINITE),
-        (b'{"t": nan}', reasons.NOT_A_VALUE),
+        (b'{"t": nan}', reasons.NOT_FINITE),
+        (b'{"t": nano}', reasons.NOT_A_VALUE),
         (b"NaN", reasons.NOT_FINITE),
         (b"1e999", reasons.NOT_FINITE),
         (b"9" * 400, reasons.NOT_FINITE),
@@ -123,7 +140,7 @@ class TestContentType:
             ("text/plain", b"\xff", Value("", reason=reasons.NOT_TEXT)),
             ("application/JSON;charset=utf-8", b'{"t":1}', Value("t", 1.0)),
             ("application/vnd.oma.lwm2m+json", b'{"t":1}', Value("t", 1.0)),
-            ("application/json", b"007", Value("", reason=reasons.NOT_JSON)),
+            ("application/json", b"007", Value("", 7.0)),
             ("application/cbor", b"\xa1\x61t\x01", Value("t", 1.0)),
             ("application/vnd.x+cbor", b"\xa1\x61t\x01", Value("t", 1.0)),
             ("application/octet-stream", b"\xd9\xd9\xf7\x18\x2a", Value("", 42.0)),
@@ -275,3 +292,25 @@ def test_a_schema_names_fields_and_units() -> None:
         Value("who.id", 7.0, None, None, TS_US, "1", "7"),
         Value("t", 20.0, None, None, TS_US, "Cel", "7"),
     ]
+
+
+FORM = "application/x-www-form-urlencoded"
+
+
+@pytest.mark.parametrize(
+    ("body", "content_type", "expected"),
+    [
+        (b"21.5", FORM, [Value("", 21.5)]),
+        (b'{"t": 21.5}', FORM, [Value("t", 21.5)]),
+        (b'{"t": 21.5}', "application/protobuf", [Value("t", 21.5)]),
+        (b'{"t": 21.5}', "application/cbor", [Value("t", 21.5)]),
+        (b"+21.5", "application/json", [Value("", 21.5)]),
+        (b'{"t": 21.5}', "text/plain", [Value("t", 21.5)]),
+        (b"{off}", "text/plain", [Value("", text="{off}")]),
+        (b"t=21.5", FORM, [Value("", reason=reasons.NO_DECODER)]),
+        (b"off", "application/json", [Value("", reason=reasons.NOT_JSON)]),
+        (b"\x89PNG\r\n", "image/png", [Value("", reason=reasons.NO_DECODER)]),
+    ],
+)
+def test_the_content_type_is_a_hint(body: bytes, content_type: str, expected: list[Value]) -> None:
+    assert values(body, content_type) == expected
