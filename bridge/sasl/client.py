@@ -11,20 +11,23 @@ from bridge.sasl.scram import ScramClient, ScramError
 
 
 class SaslClient(Layer):
-    """The connecting side: the strongest of EXTERNAL, SCRAM-SHA-256, PLAIN, ANONYMOUS that both sides can.
+    """Authenticate with the strongest of EXTERNAL, SCRAM-SHA-256, PLAIN and ANONYMOUS that both sides support.
 
-    EXTERNAL is tried when `external`, SCRAM-SHA-256 and PLAIN when there is a `username`, ANONYMOUS when there is
-    neither.
+    EXTERNAL is tried with `external`, SCRAM-SHA-256 with a `username`, ANONYMOUS with neither. PLAIN shows the password
+    to the peer and to the network, so it needs a `username` and `plain`.
     """
 
-    def __init__(self, username: str | None = None, password: str = "", *, external: bool = False) -> None:
+    def __init__(
+        self, username: str | None = None, password: str = "", *, external: bool = False, plain: bool = False
+    ) -> None:
         super().__init__()
         self._username = username
         self._password = password
         self._scram: ScramClient | None = None
         self._proven = False
         known = username is not None
-        possible = (("EXTERNAL", external), (SCRAM, known), ("PLAIN", known))
+        possible = (("EXTERNAL", external), (SCRAM, known), ("PLAIN", known and plain))
+        self._plain_withheld = known and not plain
         self._wanted = [name for name, can in possible if can] or ["ANONYMOUS"]
         self._output = SASL_HEADER
 
@@ -71,7 +74,10 @@ class SaslClient(Layer):
         names = [str(name) for name in offered] if isinstance(offered, list) else [str(offered)]
         mechanism = next((name for name in self._wanted if name in names), None)
         if mechanism is None:
-            self._fail(f"the peer offers {', '.join(names)}, we can {', '.join(self._wanted)}")
+            why = f"the peer offers {', '.join(names)}, we can {', '.join(self._wanted)}"
+            if self._plain_withheld and "PLAIN" in names:
+                why += "; PLAIN would send the password unencrypted: use TLS, or set credentials.plainWithoutTls"
+            self._fail(why)
             return
         response = b""
         if mechanism == SCRAM:

@@ -19,6 +19,8 @@ from bridge.hidden import hides
 MECHANISM: Final = "SCRAM-SHA-256"
 ITERATIONS: Final = 15_000
 """Rounds of PBKDF2 a client is asked for; RFC 7677 wants 4 096 at least. About 10 ms on a Pi, once a connection."""
+ITERATIONS_MIN: Final = 4_096
+"""Fewest rounds a client answers to (RFC 7677 section 4): with fewer an impostor finds the password from our proof."""
 ITERATIONS_MAX: Final = 1_000_000
 """Rounds a client lets itself be asked for: a hostile server must not keep it busy for minutes."""
 SALT_BYTES: Final = 16
@@ -180,9 +182,17 @@ class ScramClient:
         nonce, salt, count = _attributes(challenge, "rsi")[:3]
         if not nonce.startswith(self._nonce) or nonce == self._nonce:
             raise ScramError("the server's nonce does not extend ours")
-        if not count.isascii() or not count.isdigit() or len(count) > 9 or not 1 <= int(count) <= ITERATIONS_MAX:
-            raise ScramError(f"the server asks for {count[:20]} iterations")
-        client, server = _keys(self._password, _decoded(salt), int(count))
+        if not count.isascii() or not count.isdigit() or len(count) > 9:
+            raise ScramError("the server's iteration count is not a number")
+        if not ITERATIONS_MIN <= int(count) <= ITERATIONS_MAX:
+            bounds = (
+                f"this side takes {ITERATIONS_MIN} to {ITERATIONS_MAX}: set the user's password at the server again"
+            )
+            raise ScramError(f"the server asks for {count} iterations of SCRAM-SHA-256, {bounds}")
+        salt_bytes = _decoded(salt)
+        if not salt_bytes:
+            raise ScramError("the server sends an empty salt")
+        client, server = _keys(self._password, salt_bytes, int(count))
         bare = f"c={base64.b64encode(b'n,,').decode()},r={nonce}"
         exchange = f"{self._client_first},{challenge.decode()},{bare}".encode()
         self._signature = _mac(server, exchange)

@@ -110,12 +110,15 @@ class AddressConfiguration(msgspec.Struct, frozen=True):
 
 @hides("password")
 class Credentials(Part, frozen=True, kw_only=True):
-    """SASL PLAIN towards a remote peer. The password does not show in `repr`, so not in a log either."""
+    """User name and password at a remote peer. The password is hidden in `repr`, so it reaches no log."""
 
     username: Live[str]
     """Who we are there."""
     password: Live[str]
     """In the clear; `get -o yaml` shows it, `describe` and `diff` do not."""
+    plain_without_tls: Live[bool] = msgspec.field(default=False, name="plainWithoutTls")
+    """Send the password unencrypted where the connector has no `tls`. Without it a connector of type `amqp` uses only
+    SCRAM-SHA-256 there, and the other types accept credentials without `tls` for peers on this machine alone."""
 
 
 @hides("password")

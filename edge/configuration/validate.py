@@ -85,7 +85,8 @@ def _insecure(resources: Sequence[Resource]) -> Errors:
             yield from issuer_faults(resource, path, service.oidc)
         for i, connector in enumerate(spec.connectors):
             local = all(host.host in LOOPBACK for host in connector.hosts)
-            if connector.credentials is not None and connector.tls is None and not local:
+            known = connector.credentials
+            if known is not None and connector.tls is None and not local and not known.plain_without_tls:
                 message = "a password would cross the network in the clear; give the connector tls (tls: {} will do)"
                 yield error_at(resource, ("spec", "connectors", i, "credentials"), message)
 

@@ -46,12 +46,14 @@ def engine_of(connector: Connector, container: str, host: str) -> Engine:
 
 
 def credentials_of(connector: Connector) -> SaslClient | None:
-    """What we say of ourselves to the peer: our certificate, a password, or nothing."""
+    """Return how to authenticate at the peer: by certificate, by password, or anonymously."""
     certified = connector.tls is not None and connector.tls.certificate is not None
     if connector.amqp is not None and connector.amqp.token is not None:
         return SaslClient()  # ANONYMOUS: tokens say what we may do
     if connector.credentials is not None:
-        return SaslClient(connector.credentials.username, connector.credentials.password, external=certified)
+        known = connector.credentials
+        plain = connector.tls is not None or known.plain_without_tls
+        return SaslClient(known.username, known.password, external=certified, plain=plain)
     return SaslClient(external=True) if certified else None
 
 

@@ -305,7 +305,7 @@ def take_sasl(data: bytes) -> None:
 
 
 def take_sasl_client(data: bytes) -> None:
-    client = SaslClient("user", "s3cret", external=bool(data[:1]) and data[0] >= 128)
+    client = SaslClient("user", "s3cret", external=bool(data[:1]) and data[0] >= 128, plain=True)
     for piece in reads(data):
         client.receive(piece)
         client.take()

@@ -465,15 +465,24 @@ class TestSasl:
             asked.append((mechanism, identity, secret))
             return "device-7" if secret == b"s3cret" else None
 
-        pipe = Pipe(sasl=(SaslClient("joe", "s3cret"), SaslServer(authenticate)), open_both=False)
+        pipe = Pipe(sasl=(SaslClient("joe", "s3cret", plain=True), SaslServer(authenticate)), open_both=False)
         pipe.turn()
         assert asked == [("PLAIN", "joe", b"s3cret")]
         (opened,) = pipe.at_server
         assert isinstance(opened, Opened)
         assert opened.identity == "device-7"
 
+    def test_plain_is_not_used_unless_allowed(self) -> None:
+        asked: list[tuple[str, str, bytes]] = []
+        client = SaslClient("joe", "s3cret")
+        pipe = Pipe(sasl=(client, SaslServer(lambda *claim: asked.append(claim))), open_both=False)
+        pipe.turn()
+        assert asked == []
+        assert not client.done
+        assert client.failure is not None
+
     def test_wrong_password_closes_both(self) -> None:
-        pipe = Pipe(sasl=(SaslClient("joe", "no"), SaslServer(lambda *_: None)), open_both=False)
+        pipe = Pipe(sasl=(SaslClient("joe", "no", plain=True), SaslServer(lambda *_: None)), open_both=False)
         pipe.turn()
         for engine, events in ((pipe.client, pipe.at_client), (pipe.server, pipe.at_server)):
             (closed,) = events

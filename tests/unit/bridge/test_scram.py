@@ -6,7 +6,16 @@ import base64
 
 import pytest
 
-from bridge.sasl.scram import ITERATIONS_MAX, ScramClient, ScramError, ScramServer, Verifier, derive, prepare
+from bridge.sasl.scram import (
+    ITERATIONS_MAX,
+    ITERATIONS_MIN,
+    ScramClient,
+    ScramError,
+    ScramServer,
+    Verifier,
+    derive,
+    prepare,
+)
 
 # RFC 7677 section 3
 CLIENT_NONCE, SERVER_NONCE = "rOprNGfwEbeRWgbNEkqO", "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"
@@ -100,7 +109,10 @@ def test_a_user_without_secrets_proves_nothing() -> None:
         b"r=other,s=AAAA,i=4096",
         SERVER_FIRST.replace(b"%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0", b""),
         SERVER_FIRST.replace(b"i=4096", b"i=0"),
+        SERVER_FIRST.replace(b"i=4096", b"i=1"),
+        SERVER_FIRST.replace(b"i=4096", b"i=%d" % (ITERATIONS_MIN - 1)),
         SERVER_FIRST.replace(b"i=4096", b"i=-1"),
+        SERVER_FIRST.replace(b"s=W22ZaJ0SNY7soEsUEjb6gQ==", b"s="),
         SERVER_FIRST.replace(b"i=4096", b"i=" + b"9" * 5000),
         SERVER_FIRST.replace(b"i=4096", b"i=%d" % (ITERATIONS_MAX + 1)),
         SERVER_FIRST.replace(b"s=W", b"s=!"),

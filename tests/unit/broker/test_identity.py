@@ -243,7 +243,7 @@ class TestSasl:
         asked = SaslCredentials(rig.gate)
         asked.connected(lambda: woken.append("turn"), "192.0.2.1")
         server = SaslServer(credentials=asked)
-        client = SaslClient("joe", password)
+        client = SaslClient("joe", password, plain=True)
         client._wanted = ["PLAIN"]
         server.receive(client.take())
         client.receive(server.take())

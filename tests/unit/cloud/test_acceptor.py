@@ -126,7 +126,7 @@ def external() -> SaslClient:
 class TestDevelopment:
     def test_whoever_comes_is_the_gateway_of_its_container_id(self) -> None:
         hub = Hub(dev=True)
-        for sasl in (None, SaslClient(), SaslClient("anybody", "anything")):
+        for sasl in (None, SaslClient(), SaslClient("anybody", "anything", plain=True)):
             connection = Connection(hub, "gw1", sasl)
             assert any(isinstance(event, Opened) for event in connection.events), "some attach only then"
             assert not hub.served

@@ -16,8 +16,10 @@ from bridge.connectors.settings import (
 )
 from bridge.resources import parse
 from bridge.resources.endpoint import Endpoint
+from bridge.sasl import SaslServer
 from edge.appliance.configuration.effective import effective
 from edge.broker.configuration import Connector, ConnectorType
+from edge.broker.router.connector_types import credentials_of
 from edge.configuration.kinds import KINDS
 from tests.unit.configuration.test_validate import address, errors_of, space
 
@@ -31,6 +33,28 @@ def connector(rest: str) -> str:
 def made(rest: str) -> Connector:
     assert not errors_of(connector(rest))
     return effective(parse.parse(KINDS, connector(rest), "a.yaml")).connector("c")
+
+
+@pytest.mark.parametrize(
+    ("host", "rest", "sent"),
+    [
+        ("h", "tls: {}, credentials: {username: u, password: p}", True),
+        ("h", "credentials: {username: u, password: p, plainWithoutTls: true}", True),
+        ("localhost", "credentials: {username: u, password: p}", False),
+    ],
+)
+def test_a_password_is_shown_without_tls_only_where_that_was_asked_for(host: str, rest: str, sent: bool) -> None:
+    text = space(f"{{connectors: [{{name: c, type: amqp, endpointHosts: [{{host: {host}}}], {rest}}}]}}")
+    assert not errors_of(text)
+    client = credentials_of(effective(parse.parse(KINDS, text, "a.yaml")).connector("c"))
+    assert client is not None
+    asked: list[bytes] = []
+    server = SaslServer(lambda _mechanism, _user, secret: asked.append(secret))
+    server.receive(client.take())
+    client.receive(server.take())
+    server.receive(client.take())
+    assert asked == ([b"p"] if sent else [])
+    assert (client.failure is None) is sent
 
 
 def test_azure() -> None:

@@ -123,6 +123,11 @@ def test_good_wholes(text: str) -> None:
             space("{connectors: [{name: c, endpointHosts: [{host: b}], credentials: {username: u, password: p}}]}"),
             "spec.connectors[0].credentials: a password would cross the network in the clear",
         ),
+        (
+            space("{connectors: [{name: c, endpointHosts: [{host: b}], credentials: {username: u, password: p,"
+            " plainWithoutTls: false}}]}"),
+            "spec.connectors[0].credentials: a password would cross the network in the clear",
+        ),
         (space("{authenticationService: {name: external}}"), "give oidc here, or listeners.tls.clientCa"),
         (user("/w=="), "authentication.password: must be Base64 of UTF-8"),
         (user("Bw=="), "authentication.password: this password has characters that SASLprep prohibits"),
