@@ -87,8 +87,7 @@ class Tenant:
             device = principal.device
         check_identifier(device, "device")
         if principal is not None and not principal.may_act_for(device):
-            if self._known and device not in self._known:
-                raise DeviceError(404, f"there is no device {device}")
+            # Unknown, disabled or another's: one answer, so that nobody learns which names there are.
             raise DeviceError(403, f"{principal.device} does not act for {device}")
         self._check_enabled(device)
         return device

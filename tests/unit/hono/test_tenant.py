@@ -64,11 +64,17 @@ def test_whom_it_may_not(tenant: Tenant) -> None:
     assert status_of(tenant, None, "T", "") == 401
 
 
-def test_a_device_that_is_not_described_is_unknown_where_others_are() -> None:
-    """Hono's HTTP adapter: 404 for a device it does not know, 403 for one a gateway does not act for."""
-    described = Tenant(msgspec.structs.replace(API, devices=frozenset(("4712", "4713"))))
-    assert status_of(described, "gw@T", "", "9999") == 404
-    assert status_of(described, "gw@T", "", "4713") == 403
+def test_a_gateway_does_not_learn_which_devices_exist() -> None:
+    """One answer for a device that does not exist and for one that the gateway does not act for."""
+    described = Tenant(
+        msgspec.structs.replace(API, devices=frozenset(("4712", "4713")), disabled=frozenset(("broken", "4714")))
+    )
+    said = set()
+    for device in ("9999", "4713", "4714"):
+        with pytest.raises(DeviceError) as caught:
+            described.device(described.principal("gw@T"), "", device)
+        said.add((caught.value.status, str(caught.value).replace(device, "")))
+    assert said == {(403, "gw-1 does not act for ")}
     assert status_of(described, "gw@T", "", "4711") == 403, "a user's device"
     assert described.device(described.principal("hub@T"), "T", "9999") == "9999", "it acts for whatever there is"
 
