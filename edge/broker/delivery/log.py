@@ -36,6 +36,7 @@ from edge.broker.model.ranges import Ranges
 from edge.broker.model.topics import matches
 from edge.broker.store.contract import Store
 from edge.broker.store.records import CursorRecord
+from edge.broker.store.ticket import Ticket
 
 ADDRESSES_CACHED_MAX = 10_000
 """Addresses a subscription remembers to match or not to match; then it starts anew."""
@@ -372,6 +373,10 @@ class LogSubscription:
         if parts:
             self.dead_lettering.read_on()
             self.pump()
+
+    def confirm(self) -> Ticket | None:
+        """Return the ticket of the commit that writes what was accepted until now; None: it is on disk."""
+        return self._store.confirm(self.cursor)
 
     def annotate(self, consumer: Consumer, position: int, annotations: bytes) -> None:
         """Said before `settle`: what the consumer adds to the message it gives back (an encoded map)."""

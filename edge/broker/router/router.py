@@ -359,6 +359,15 @@ class Router:
         """As `SubscriptionRegistry.unsubscribe`."""
         return self.subscriptions.unsubscribe(consumer, subscription, forget=forget, keep=keep)
 
+    def when_settled(self, consumer: Consumer, subscription: Joinable, tell: Callable[[Refusal | None], None]) -> None:
+        """Call `tell` with None once what was accepted of `subscription` is on disk, or with why the commit failed."""
+        ticket = subscription.confirm() if isinstance(subscription, LogSubscription) else None
+        if ticket is None:
+            tell(None)
+        else:
+            self.waits.add(ticket, consumer, tell)
+            self.flush_soon()
+
     def leave_for_now(self, consumer: Consumer, subscription: Joinable) -> None:
         """As `SubscriptionRegistry.leave_for_now`."""
         self.subscriptions.leave_for_now(consumer, subscription, self.now_ns())

@@ -123,8 +123,8 @@ class GroupCommits:
                 self._gatherer.moved = set()
                 group.all_moved = bool(group.moved)
                 self._lazy_since_s = None
-            elif self._gatherer.moving_with_each:
-                group.moved |= self._gatherer.moved & self._gatherer.moving_with_each
+            elif self._gatherer.moving_with_each or group.confirming:
+                group.moved |= self._gatherer.moved & (self._gatherer.moving_with_each | group.confirming)
                 self._gatherer.moved -= group.moved
             group.cursor_rows = self._cursors.rows(group)
             self._medium.commit(group, partial(self._finish, group))

@@ -164,6 +164,11 @@ class MessageLog(Protocol):
         """
         ...
 
+    def confirm(self, cursor: int) -> Ticket | None:
+        """Return the ticket of the commit that writes all that was acknowledged for this cursor; None when nothing of
+        it waits for a commit. The commit waits for no company, unless messages of the log may wait (``batch``)."""
+        ...
+
     def move_with_each_commit(self, cursor: int) -> None:
         """From now on each commit writes where this cursor is, whatever it is for: a page more of each, and a crash
         delivers nothing again that was settled before the last one. For whoever keeps no account of what came."""

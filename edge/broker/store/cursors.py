@@ -380,6 +380,15 @@ class CursorTable:
         else:
             self._gatherer.moved.add(cursor)
 
+    def confirm(self, cursor: int) -> Ticket | None:
+        """See `contract.MessageLog.confirm`."""
+        gatherer = self._gatherer
+        if cursor in gatherer.moved:
+            state = self.get(cursor)
+            return gatherer.hurry(cursor, state.log.log) if state is not None else None
+        sealed = gatherer.sealed
+        return sealed.ticket if sealed is not None and cursor in sealed.moved else None
+
     def _passed_at_rest(self, cursor: int, first: int, last: int) -> bool:
         """It moved over these, or had before, and is at rest still; False when it is not, or they are out of order."""
         number = self._resting.get(cursor)

@@ -154,6 +154,9 @@ class StoreEngine(Generic[M]):
     def acknowledge(self, cursor: int, first: int, last: int) -> None:
         self._cursors.acknowledge(cursor, first, last)
 
+    def confirm(self, cursor: int) -> Ticket | None:
+        return self._cursors.confirm(cursor)
+
     def move_with_each_commit(self, cursor: int) -> None:
         self._gatherer.moving_with_each.add(cursor)
 

@@ -57,6 +57,18 @@ class Gatherer:
             group.urgent = True
         return group.ticket
 
+    def hurry(self, cursor: int, log: int) -> Ticket:
+        """Write where this cursor of a log is with the open group, which waits as long as messages of the log may."""
+        group = self.open
+        group.confirming.add(cursor)
+        delay_s = self._delays.get(log, 0.0)
+        due_at_s = self._clock() + delay_s
+        if not delay_s:
+            group.urgent = True
+        elif group.due_at_s is None or due_at_s < group.due_at_s:
+            group.due_at_s = due_at_s
+        return group.ticket
+
     def put(self, kind: str, key: str, value: bytes) -> Ticket:
         """Raises StoreError when it cannot be written."""
         check_text("kind", kind)

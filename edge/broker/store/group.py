@@ -79,6 +79,8 @@ class Group:
     dropped: set[int] = field(default_factory=set)
     state: dict[tuple[str, str], bytes | None] = field(default_factory=dict)
     given_up: list[GivenUp] = field(default_factory=list)
+    confirming: set[int] = field(default_factory=set)
+    """Cursors that it writes in any case, as somebody waits to hear of it."""
     losses: list[Loss] = field(default_factory=list)
     """For the ledger, whatever becomes of what is appended."""
     evicting: dict[int, int] = field(default_factory=dict)
@@ -141,4 +143,4 @@ class Group:
     @property
     def answers_wait(self) -> bool:
         """Somebody who joined has its ticket."""
-        return bool(self.runs or self.state or self.given_up)
+        return bool(self.runs or self.state or self.given_up or self.confirming)

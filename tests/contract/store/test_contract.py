@@ -207,6 +207,40 @@ class TestAcknowledge:
         with pytest.raises(ValueError, match="not committed"):
             rig.store.acknowledge(cursor, 0, 0)
 
+    def test_a_move_that_is_to_be_confirmed_waits_for_no_company(self, rig: Rig) -> None:
+        log = rig.store.log("a")
+        cursor, other = rig.store.open_cursor("c", log, 0), rig.store.open_cursor("other", log, 0)
+        rig.store.append(log, run_of(b"x", b"y"))
+        rig.commit()
+        assert rig.store.confirm(cursor) is None, "nothing was acknowledged"
+        rig.store.acknowledge(cursor, 0, 0)
+        rig.store.acknowledge(other, 0, 0)
+        ticket = rig.store.confirm(cursor)
+        assert ticket is not None
+        assert rig.store.flush()
+        assert rig.store.confirm(cursor) is ticket, "its commit is under way"
+        while rig.store.committing:
+            rig.turn()
+        assert (ticket.decided, ticket.error) == (True, None)
+        assert rig.store.confirm(cursor) is None
+        assert not rig.store.flush(), "the other move waits for company"
+
+    def test_a_move_to_be_confirmed_waits_as_long_as_messages_may(self, rig: Rig) -> None:
+        log = rig.store.log("a")
+        cursor = rig.store.open_cursor("c", log, 0)
+        rig.store.append(log, run_of(b"x"))
+        rig.commit()
+        rig.store.delay(log, 0.5)
+        rig.store.acknowledge(cursor, 0, 0)
+        ticket = rig.store.confirm(cursor)
+        assert not rig.store.flush()
+        rig.now += 0.51
+        assert rig.store.flush()
+        while rig.store.committing:
+            rig.turn()
+        assert ticket is not None
+        assert ticket.decided
+
     def test_moves_alone_wait_for_the_delay(self, rig: Rig) -> None:
         log = rig.store.log("a")
         cursor = rig.store.open_cursor("c", log, 0)
