@@ -9,6 +9,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from edge.broker.http.limits import HTTP_BODY_S_MAX
+from edge.broker.http.message_headers import message_headers
 from edge.broker.http.refusal import Refused
 from edge.output.document import json
 
@@ -30,5 +31,10 @@ async def body_of(request: Request, bytes_max: int, what: str) -> bytes:
 
 
 def json_answer(document: Any, status: int = 200) -> Response:
-    """A document, which nobody keeps on the way."""
+    """Answer with a document that no cache keeps."""
     return Response(json(document), status, media_type="application/json", headers=NOT_KEPT)
+
+
+def message_answer(document: Any, status: int = 200) -> Response:
+    """Answer with a document that quotes what devices or applications sent."""
+    return Response(json(document), status, headers=message_headers("application/json"))

@@ -21,6 +21,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 from proton import Message
 from proton.utils import BlockingConnection
 
+from tests.support.http_fields import INERT
 from tests.support.paho_loop import stop_loop
 from tests.support.processes import Waypost, edge, wait_until
 
@@ -99,7 +100,7 @@ class TestPublish:
             assert ask(running, "POST", "/t/queue/jobs", b"kept").status == 202
             running.kill()
         with running:
-            assert ask(running, "GET", "/c/queue/jobs?wait=10").body == b"kept"
+            assert ask(running, "GET", "/c/queue/jobs?settle=auto&wait=10").body == b"kept"
 
     def test_retain_and_headers_of_hono(self, gateway: Waypost) -> None:
         headers = {"QoS-Level": "0", "hono-ttl": "30"}
@@ -157,7 +158,7 @@ class TestPublish:
         command = ["curl", "-sS", "-w", "%{http_code}", "-H", "Transfer-Encoding: chunked", "-d", "from curl", url]
         done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=WAIT_S)
         assert done.stdout == "202"
-        assert ask(gateway, "GET", "/c/queue/curl?wait=10").body == b"from curl"
+        assert ask(gateway, "GET", "/c/queue/curl?settle=auto&wait=10").body == b"from curl"
 
 
 class TestBatch:
@@ -171,7 +172,7 @@ class TestBatch:
         ]
         answer = ask(gateway, "POST", "/t", json.dumps(items).encode(), {"Content-Type": "application/json"})
         assert (answer.status, answer.document) == (202, {"accepted": 3})
-        found = [ask(gateway, "GET", "/c/queue/batch?wait=10") for _ in items]
+        found = [ask(gateway, "GET", "/c/queue/batch?settle=auto&wait=10") for _ in items]
         assert [answer.body for answer in found] == [b"text", b'{"t": 1}', b"\0\xff"]
         assert [answer.headers["content-type"] for answer in found] == [
             "application/octet-stream", "application/json", "application/octet-stream"
@@ -204,7 +205,7 @@ class TestPoll:
 
     def test_a_message_that_comes_while_waiting(self, gateway: Waypost) -> None:
         answers: queue.Queue[Answer] = queue.Queue()
-        waiting = threading.Thread(target=lambda: answers.put(ask(gateway, "GET", "/c/queue/wait?wait=20")))
+        waiting = threading.Thread(target=lambda: answers.put(ask(gateway, "GET", "/c/queue/wait?settle=auto&wait=20")))
         waiting.start()
         polls(gateway, 1)
         connection = BlockingConnection(f"127.0.0.1:{gateway.port('amqp')}", timeout=WAIT_S)
@@ -219,9 +220,18 @@ class TestPoll:
         assert base64.b64decode(answer.headers["waypost-correlation-data"]) == b"c1"
         assert answer.headers["content-type"] == "text/plain"
 
+    @pytest.mark.parametrize("content_type", ["text/html", "image/svg+xml", "application/xhtml+xml"])
+    def test_what_a_device_wrote_is_no_page_of_the_gateway(self, gateway: Waypost, content_type: str) -> None:
+        """A browser that opens the address runs nothing of it (stored cross-site scripting)."""
+        script = b"<svg xmlns='http://www.w3.org/2000/svg'><script>alert(1)</script></svg>"
+        assert ask(gateway, "POST", "/t/queue/page", script, {"Content-Type": content_type}).status == 202
+        answer = ask(gateway, "GET", "/c/queue/page?settle=auto&wait=10")
+        assert (answer.body, answer.headers["content-type"]) == (script, content_type)
+        assert answer.headers.items() >= INERT.items()
+
     def test_nothing_came(self, gateway: Waypost) -> None:
         began = time.monotonic()
-        assert ask(gateway, "GET", "/c/queue/empty?wait=1").status == 204
+        assert ask(gateway, "GET", "/c/queue/empty?settle=auto&wait=1").status == 204
         assert time.monotonic() - began >= 0.9
 
     def test_who_went_away_takes_nothing(self, gateway: Waypost) -> None:
@@ -231,17 +241,17 @@ class TestPoll:
         gone.close()
         polls(gateway, 0)
         assert ask(gateway, "POST", "/t/queue/left", b"for somebody else").status == 202
-        assert ask(gateway, "GET", "/c/queue/left?wait=10").body == b"for somebody else"
+        assert ask(gateway, "GET", "/c/queue/left?settle=auto&wait=10").body == b"for somebody else"
 
     def test_each_message_once_and_in_order(self, gateway: Waypost) -> None:
         lines = b"".join(b'{"address": "queue/once", "body": %d}\n' % i for i in range(30))
         assert ask(gateway, "POST", "/t", lines, {"Content-Type": "application/x-ndjson"}).status == 202
-        assert [int(ask(gateway, "GET", "/c/queue/once?wait=5").body) for _ in range(30)] == list(range(30))
+        assert [int(ask(gateway, "GET", "/c/queue/once?settle=auto&wait=5").body) for _ in range(30)] == list(range(30))
         assert ask(gateway, "GET", "/c/queue/once").status == 204
 
     def test_anycast(self, gateway: Waypost) -> None:
         answers: queue.Queue[Answer] = queue.Queue()
-        waiting = threading.Thread(target=lambda: answers.put(ask(gateway, "GET", "/c/anycast/a?wait=20")))
+        waiting = threading.Thread(target=lambda: answers.put(ask(gateway, "GET", "/c/anycast/a?settle=auto&wait=20")))
         waiting.start()
         polls(gateway, 1)
         assert ask(gateway, "POST", "/t/anycast/a", b"hand to hand").status == 202
@@ -254,8 +264,8 @@ class TestPoll:
         address = f"queue/{method.lower()}"
         assert ask(gateway, "POST", f"/t/{address}", b"kept").status == 202
         answer = ask(gateway, method, f"/c/{address}?wait=5")
-        assert (answer.status, answer.headers["allow"]) == (405, "GET")
-        assert ask(gateway, "GET", f"/c/{address}?wait=10").body == b"kept"
+        assert (answer.status, answer.headers["allow"]) == (405, "DELETE, GET, PUT")
+        assert ask(gateway, "GET", f"/c/{address}?settle=auto&wait=10").body == b"kept"
 
     @pytest.mark.parametrize(
         ("path", "status", "words"),

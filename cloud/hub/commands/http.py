@@ -23,7 +23,7 @@ from starlette.responses import Response
 from cloud.hub.commands.documents import CommandDocument, NoCommand, draft, shown
 from cloud.hub.commands.limits import DOCUMENT_BYTES_MAX, PAGE_MAX, WAIT_S_MAX
 from cloud.hub.commands.service import HubCommands, TooBusy
-from cloud.hub.json_http import body_of, json_answer
+from cloud.hub.json_http import body_of, message_answer
 from cloud.hub.peers import DEFAULT_TENANT, Kind, NotAPeer, user
 from cloud.hub.registry.commands import CommandRefused, CommandState, TooLate, Wanted
 from cloud.hub.registry.commands import Refused as Why
@@ -86,7 +86,7 @@ class _CommandApi:
                 sent = await self._commands.send(made)
             except NoCommand as error:
                 raise Refused(400, str(error)) from None
-        return json_answer(shown(sent), 202)
+        return message_answer(shown(sent), 202)
 
     async def cancel(self, request: Request) -> Response:
         """Raises Refused, `TooBusy`, `RegistryError`."""
@@ -100,8 +100,8 @@ class _CommandApi:
             try:
                 cancelled = await self._commands.cancel(identifier, grant.user if grant is not None else "")
             except TooLate as late:
-                return json_answer({"error": str(late), "command": shown(late.command)}, 409)
-        return json_answer(shown(cancelled or found))
+                return message_answer({"error": str(late), "command": shown(late.command)}, 409)
+        return message_answer(shown(cancelled or found))
 
     async def page(self, request: Request) -> Response:
         """Raises Refused, `TooBusy`, `RegistryError`."""
@@ -115,7 +115,7 @@ class _CommandApi:
         wanted = Wanted(tenant, query.get("gateway"), query.get("device"), query.get("state"), before)
         found = await self._commands.page(wanted, limit)
         following = {"before": found[-1].number} if len(found) == limit else None
-        return json_answer({"commands": [shown(each) for each in found], "next": following})
+        return message_answer({"commands": [shown(each) for each in found], "next": following})
 
     async def one(self, request: Request) -> Response:
         """Raises Refused, `TooBusy`, `RegistryError`."""
@@ -126,7 +126,7 @@ class _CommandApi:
         if "wait" in request.query_params:
             seconds = _number(request.query_params["wait"], 0, int(WAIT_S_MAX), "wait")
             found = await self._commands.wait(identifier, seconds) or found
-        return json_answer(shown(found))
+        return message_answer(shown(found))
 
 
 def _tenant_of(grant: Grant | None, request: Request, address: str, whose: str | None = None) -> str:

@@ -7,7 +7,8 @@
 
 ``hono-ttd``, ``hono-ttl``, ``qos-level`` and ``hono-cmd-status`` are headers or query parameters. 202 is said when the
 message is on disk, but for telemetry with ``qos-level: 0``, where it says that it came in. With ``hono-ttd`` the answer
-waits that many seconds for a command, which is accepted when the answer was written.
+waits that many seconds for a command. The command is accepted when the device's TCP has acknowledged the answer; when
+the connection ends before, it is delivered again, and the delivery counts as failed.
 """
 
 from __future__ import annotations
@@ -34,9 +35,11 @@ from edge.broker.hono.service import DeviceService
 from edge.broker.hono.tenant import Principal
 from edge.broker.hono.topics import Endpoint, content_type_of, seconds_of, status_of
 from edge.broker.http.access import BASIC, Access, Admission, basic
-from edge.broker.http.api import DeviceApi, Handover, until_gone
-from edge.broker.http.exchange import PublishRequest, ReceivedMessage, SingleReceiver
+from edge.broker.http.api import DeviceApi, until_gone
+from edge.broker.http.exchange import PublishRequest, SingleReceiver
 from edge.broker.http.fields import fields_of
+from edge.broker.http.handover import Handover
+from edge.broker.http.message_headers import message_headers
 from edge.broker.http.peer import peer_of
 from edge.broker.http.refusal import Refused
 from edge.broker.http.route import HttpRoute
@@ -264,9 +267,8 @@ class HonoApi(DeviceApi):
         if ended.done():  # the command is for a device that may do nothing any more
             settle(Outcome.RELEASED)
             return None
-        received: ReceivedMessage = receiver.received.result()
         try:
-            command = read_command(received.stored.run, 0, self._service.addresses)
+            command = read_command(receiver.take().stored.run, 0, self._service.addresses)
         except DeviceError:
             settle(Outcome.REJECTED)
             return None
@@ -274,9 +276,8 @@ class HonoApi(DeviceApi):
 
     def _headers(self, command: Command, principal: Principal | None) -> dict[str, str]:
         """Names are escaped: an application's text must not end a header line."""
-        headers = {"hono-command": quote(command.name, safe=" !$&'()*,-./:;=?@_~"), "Cache-Control": "no-store"}
-        if command.content_type is not None and command.content_type.isascii() and command.content_type.isprintable():
-            headers["Content-Type"] = command.content_type
+        headers = message_headers(command.content_type)
+        headers["hono-command"] = quote(command.name, safe=" !$&'()*,-./:;=?@_~")
         if command.request is not None:
             headers["hono-cmd-req-id"] = self._service.requests.identifier(command.device, command.request)
         if principal is not None and principal.is_gateway:

@@ -5,39 +5,50 @@
                               A topic without a subscriber keeps nothing: 202 with ``Waypost-Subscribers: 0``, in the
                               answer to a batch their number as ``unrouted``.
 ``GET /c/<address>?wait=30``  the next message of a queue: 200 with its body, 204 when none came in the time
+``DELETE /c/<address>?lock=TOKEN``  the message is dealt with: 204 once that is on disk
+``PUT /c/<address>?lock=TOKEN&outcome=released``  give it back at once, 204: `released`; `modified` (the attempt counts
+                              as failed); `rejected` (to the loss ledger, or the dead letter address)
 
-Errors are JSON, ``{"error": …}``: 400 what is wrong, 401 and 403 who may not, 413 too large, 429 and 503 later, 507 the
-store is full. A message of `GET /c/` is accepted when its answer has been written to a connection that was still there,
-and goes back to the queue otherwise; a device that dies in between has lost it, so commands should be repeatable.
+A message that was fetched is locked for its client: the header `Waypost-Lock` has the token, `?lock=SECONDS` says for
+how long (30 s). When the lock ends the delivery counts as failed (`Waypost-Delivery-Count`), and the message is
+delivered again: at least once. With `?settle=auto` there is no lock: the message is accepted when the client's TCP has
+acknowledged the answer. A client that dies before it has read the answer has lost the message: at most once.
+
+Errors are JSON, ``{"error": …}``: 400 what is wrong, 401 and 403 who may not, 410 no such lock (any more), 413 too
+large, 429 and 503 later, 507 the store is full.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from typing import Final
+from functools import partial
+from typing import Final, NamedTuple
 from urllib.parse import quote
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
-from starlette.types import Receive, Scope, Send
 
 from bridge.message import AMQP, Run
 from edge.broker.http.access import Access, Admission
-from edge.broker.http.exchange import PublishRequest, ReceivedMessage, SingleReceiver
+from edge.broker.http.exchange import Fetch, PublishRequest, ReceivedMessage, SingleReceiver
 from edge.broker.http.fields import fields_of
+from edge.broker.http.handover import Handover, LockedAnswer
 from edge.broker.http.limits import (
     HTTP_ANSWER_S_MAX,
     HTTP_BODY_BYTES_MAX,
     HTTP_BODY_S_MAX,
+    HTTP_LOCK_S,
+    HTTP_LOCK_S_MAX,
     HTTP_REQUESTS_MAX,
     HTTP_WAIT_S_MAX,
     HTTP_WAIT_S_MIN,
 )
+from edge.broker.http.locks import MessageLocks
+from edge.broker.http.message_headers import message_headers
 from edge.broker.http.messages import (
-    CONTENT_TYPE_CHARACTERS_MAX,
     BadRequest,
     Message,
     batch,
@@ -45,7 +56,7 @@ from edge.broker.http.messages import (
     single,
 )
 from edge.broker.http.peer import peer_of
-from edge.broker.http.polls import Polls
+from edge.broker.http.polls import Polls, owner_of
 from edge.broker.http.refusal import RETRY_AFTER_S, Refused
 from edge.broker.http.route import HttpRoute
 from edge.broker.limits import Limits
@@ -55,7 +66,7 @@ from edge.broker.message.translation import mqtt_runs
 from edge.broker.model.addresses import AddressType
 from edge.broker.model.authorization import Grant
 from edge.broker.model.budget import Budget
-from edge.broker.model.interfaces import AddressError, Outcome, Refusal, SubscribeOptions
+from edge.broker.model.interfaces import AddressError, Outcome, Refusal
 from edge.broker.model.remote import remote_of
 from edge.broker.router.router import Router
 
@@ -77,6 +88,12 @@ STATUS: Final = {
 }
 NO_SUBSCRIBERS: Final = {"Waypost-Subscribers": "0"}
 """Header of an answer that accepts a message to a topic without a subscriber: it is neither stored nor delivered."""
+_OUTCOMES: Final = {
+    "released": Outcome.RELEASED,
+    "modified": Outcome.MODIFIED_FAILED,
+    "rejected": Outcome.REJECTED,
+}
+"""How a client may end a lock without accepting the message (AMQP 1.0 section 3.4)."""
 DEVICE: Final = "http"
 """Name of a device that gives none where nobody has to."""
 DEVICE_CHARACTERS_MAX: Final = 255
@@ -92,6 +109,7 @@ class DeviceApi:
         self.publishing = 0
         """Requests under way that publish what has come whole."""
         self.polls = Polls()
+        self.locks = MessageLocks()
         self._router = router
         self._access = access or Access()
         self._body_bytes_max = min(HTTP_BODY_BYTES_MAX, limits.packet_bytes_max)
@@ -104,6 +122,8 @@ class DeviceApi:
             HttpRoute("/t", self._batch, methods=("POST",)),
             HttpRoute("/t/{address:path}", self._publish, methods=("POST",)),
             HttpRoute("/c/{address:path}", self._poll, methods=("GET",)),
+            HttpRoute("/c/{address:path}", self._accept, methods=("DELETE",)),
+            HttpRoute("/c/{address:path}", self._give_back, methods=("PUT",)),
         ]
 
     def origins(self, path: str) -> Collection[str]:
@@ -199,49 +219,95 @@ class DeviceApi:
         try:
             async with self._admitted(request) as (device, admission):
                 address = check_address(str(request.path_params["address"]))
-                wait_s = _wait_s(request.query_params.get("wait", "0"))
+                options = _fetch_options(request.query_params)
                 _check_receiving(admission.grant, address)
+                if not options.settles:
+                    self.locks.check_room(owner_of(request, admission))
                 with self.polls.waiting(request, admission), peer_of(request).parking():
-                    return await self._next(request, admission, SingleReceiver(device, admission.user), address, wait_s)
+                    fetch = self._fetch(SingleReceiver(device, admission.user), address)
+                    return await self._next(request, admission, fetch, address, options)
         except BadRequest as error:
             return Refused(error.status, str(error)).response()
         except Refused as refused:
             return refused.response()
 
-    async def _next(
-        self, request: Request, admission: Admission, receiver: SingleReceiver, address: str, wait_s: float
-    ) -> Response:
+    def _fetch(self, receiver: SingleReceiver, address: str) -> Fetch:
         kind = self._router.address_type(address)
         if not (kind.is_queue or kind is AddressType.ANYCAST):
             raise Refused(409, f"{address[:100]} is a {kind.value}; messages are fetched from queues")
         try:
-            subscription = self._router.subscribe(receiver, address, SubscribeOptions())
+            return Fetch(self._router, receiver, address)
         except AddressError as error:
             busy = error.refusal is Refusal.FULL  # with consumers, not the store
             raise Refused(503 if busy else STATUS[error.refusal], str(error)) from error
 
-        def settle(outcome: Outcome) -> None:
-            receiver.settle(outcome)
-            self._router.unsubscribe(receiver, subscription, forget=False)
-
+    async def _next(
+        self, request: Request, admission: Admission, fetch: Fetch, address: str, options: FetchOptions
+    ) -> Response:
         gone = asyncio.ensure_future(until_gone(request))
         try:
-            subscription.pump()
-            waited_for = (receiver.received, gone, admission.ended)
-            await asyncio.wait(waited_for, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
+            fetch.pump()
+            waited_for = (fetch.receiver.received, gone, admission.ended)
+            await asyncio.wait(waited_for, timeout=options.wait_s, return_when=asyncio.FIRST_COMPLETED)
         except BaseException:
-            settle(Outcome.RELEASED)
+            fetch.settle(Outcome.RELEASED)
             raise
         finally:
             gone.cancel()
         if admission.ended.done():
-            settle(Outcome.RELEASED)
+            fetch.settle(Outcome.RELEASED)
             raise Refused(401, admission.ended.result().value)
-        if receiver.received.done():
-            run = _readable(receiver.received.result())
-            return Handover(run.bodies[0], _headers_of(run), settle)
-        settle(Outcome.RELEASED)
-        return Response(status_code=204)
+        if not fetch.receiver.received.done():
+            fetch.settle(Outcome.RELEASED)
+            return Response(status_code=204)
+        message = fetch.receiver.take()
+        run = _readable(message)
+        headers = _headers_of(run) | {"Waypost-Delivery-Count": str(message.attempts)}
+        if options.settles:
+            return Handover(run.bodies[0], headers, fetch.settle)
+        owner = owner_of(request, admission)
+        token = self.locks.add(owner, admission.user, address, fetch, options.lock_s)
+        headers |= {"Waypost-Lock": token, "Waypost-Lock-Seconds": str(options.lock_s)}
+        return LockedAnswer(run.bodies[0], headers, partial(self.locks.give_back, token))
+
+    async def _accept(self, request: Request) -> Response:
+        """Settle a locked message as accepted; answer when that is on disk."""
+
+        async def settle(token: str, user: str, address: str) -> None:
+            fetch = self.locks.settle(token, user, address, Outcome.ACCEPTED)
+            try:
+                async with asyncio.timeout(HTTP_ANSWER_S_MAX):
+                    why = await fetch.confirmed()
+            except TimeoutError:
+                raise Refused(504, f"no answer of the disk in {HTTP_ANSWER_S_MAX:g} s; ask again") from None
+            if why is not None:
+                raise Refused(STATUS[why], f"{why.value}: the message may be delivered again; ask again")
+
+        return await self._settled(request, settle)
+
+    async def _give_back(self, request: Request) -> Response:
+        """End a lock without accepting the message."""
+        text = request.query_params.get("outcome", Outcome.RELEASED.value)
+
+        async def settle(token: str, user: str, address: str) -> None:
+            if text not in _OUTCOMES:
+                raise BadRequest(f"outcome is one of {', '.join(_OUTCOMES)}, not {text[:40]!r}")
+            self.locks.settle(token, user, address, _OUTCOMES[text])
+
+        return await self._settled(request, settle)
+
+    async def _settled(self, request: Request, settle: Callable[[str, str, str], Awaitable[None]]) -> Response:
+        """Answer 204 after `settle`, which gets token, user and address of the lock."""
+        try:
+            async with self._admitted(request) as (_, admission):
+                address = check_address(str(request.path_params["address"]))
+                _check_receiving(admission.grant, address)
+                await settle(_token_of(request), admission.user, address)
+                return Response(status_code=204)
+        except BadRequest as error:
+            return Refused(error.status, str(error)).response()
+        except Refused as refused:
+            return refused.response()
 
     # --- who --------------------------------------------------------------------------------------------------
 
@@ -258,22 +324,13 @@ class DeviceApi:
             yield name, admission
 
 
-class Handover(Response):
-    """The answer that carries a message: accepted once it is written, released when nobody was there to read it."""
+class FetchOptions(NamedTuple):
+    """What a request for a message asks for."""
 
-    def __init__(self, body: bytes, headers: Mapping[str, str], settle: Callable[[Outcome], None]) -> None:
-        """`settle` is called once, when this answer has been given or could not be."""
-        super().__init__(body, headers=headers)
-        self._settle = settle
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        outcome = Outcome.RELEASED
-        try:
-            if not await Request(scope, receive).is_disconnected():
-                await super().__call__(scope, receive, send)
-                outcome = Outcome.ACCEPTED
-        finally:
-            self._settle(outcome)
+    wait_s: float
+    lock_s: int
+    settles: bool
+    """The answer settles the message; the client has no lock."""
 
 
 def _readable(received: ReceivedMessage) -> Run:
@@ -287,21 +344,12 @@ def _headers_of(run: Run) -> dict[str, str]:
         properties = decode_run(run.properties)
     except MqttError:
         properties = NONE
-    content_type = properties.content_type or ""
-    headers = {
-        "Content-Type": content_type if content_type and _plain(content_type) else "application/octet-stream",
-        "Cache-Control": "no-store",
-        "Waypost-Address": quote(run.address, safe="/"),
-    }
+    headers = message_headers(properties.content_type) | {"Waypost-Address": quote(run.address, safe="/")}
     if properties.response_topic is not None:
         headers["Waypost-Response-Address"] = quote(properties.response_topic, safe="/")
     if properties.correlation_data is not None:
         headers["Waypost-Correlation-Data"] = base64.b64encode(properties.correlation_data).decode("ascii")
     return headers
-
-
-def _plain(text: str) -> bool:
-    return text.isascii() and text.isprintable() and len(text) <= CONTENT_TYPE_CHARACTERS_MAX
 
 
 def _single_answer(publishing: PublishRequest) -> Response:
@@ -344,7 +392,30 @@ async def until_gone(request: Request) -> None:
         pass
 
 
+def _fetch_options(query: Mapping[str, str]) -> FetchOptions:
+    """Raises BadRequest."""
+    settle = query.get("settle", "lock")
+    if settle not in ("lock", "auto"):
+        raise BadRequest(f"settle is lock or auto, not {settle[:40]!r}")
+    lock_s = _seconds("lock", query.get("lock", str(HTTP_LOCK_S)))
+    if not 1 <= lock_s <= HTTP_LOCK_S_MAX:
+        raise BadRequest(f"lock is a whole number of seconds from 1 to {HTTP_LOCK_S_MAX}, not {lock_s}")
+    return FetchOptions(_wait_s(query.get("wait", "0")), lock_s, settle == "auto")
+
+
+def _token_of(request: Request) -> str:
+    """Raises BadRequest."""
+    token = request.query_params.get("lock", "")
+    if not token:
+        raise BadRequest("lock is missing: ?lock= and the value of Waypost-Lock, of the answer to GET")
+    return token
+
+
 def _wait_s(text: str) -> float:
+    return min(max(float(_seconds("wait", text)), HTTP_WAIT_S_MIN), HTTP_WAIT_S_MAX)
+
+
+def _seconds(name: str, text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 6):
-        raise BadRequest(f"wait is a whole number of seconds, not {text[:40]!r}")
-    return min(max(float(text), HTTP_WAIT_S_MIN), HTTP_WAIT_S_MAX)
+        raise BadRequest(f"{name} is a whole number of seconds, not {text[:40]!r}")
+    return int(text)

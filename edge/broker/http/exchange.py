@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from bridge.message import Stored
+from edge.broker.delivery.pattern import Joinable
 from edge.broker.http.messages import Message, runs_of
-from edge.broker.model.interfaces import Consumer, Origin, Outcome, Refusal, Subscription
+from edge.broker.model.interfaces import Consumer, Origin, Outcome, Refusal, SubscribeOptions, Subscription
 from edge.broker.router.router import Router
 
 
@@ -50,8 +51,9 @@ class PublishRequest(Origin):
 class ReceivedMessage(NamedTuple):
     """A message that is ours until it is settled."""
 
-    subscription: Subscription
     stored: Stored
+    attempts: int
+    """Failed deliveries before this one (AMQP 1.0 section 3.2.1, delivery-count)."""
 
 
 class SingleReceiver(Consumer):
@@ -60,22 +62,64 @@ class SingleReceiver(Consumer):
     def __init__(self, name: str, user: str = "") -> None:
         self.name = name
         self.user = user
-        self.received: asyncio.Future[ReceivedMessage] = asyncio.get_running_loop().create_future()
+        self.received: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done when there is a message to `take`."""
+        self._message: ReceivedMessage | None = None
+        self._subscription: Subscription | None = None
+        self._position = -1
 
     @property
     def credit(self) -> int:
         return 0 if self.received.done() else 1
 
     def deliver(self, subscription: Subscription, stored: Stored) -> None:
-        self.received.set_result(ReceivedMessage(subscription, stored))
+        self._message = ReceivedMessage(stored, subscription.attempts)
+        self._subscription, self._position = subscription, stored.position
+        self.received.set_result(None)
+
+    def take(self) -> ReceivedMessage:
+        """Return the message that came, and keep nothing of its body. Raises ValueError without one."""
+        message, self._message = self._message, None
+        if message is None:
+            raise ValueError("no message is here")
+        return message
 
     def settle(self, outcome: Outcome) -> None:
-        """Answer for the message, if there is one; no other comes."""
-        if not self.received.done():
-            self.received.cancel()
-            return
-        if self.received.cancelled():
-            return
-        subscription, stored = self.received.result()
-        if stored.position >= 0:
-            subscription.settle(self, stored.position, stored.position, outcome)
+        """Settle the message, if there is one. Without one, none comes. Only the first call counts."""
+        self.received.cancel()
+        subscription, self._subscription, self._message = self._subscription, None, None
+        if subscription is not None and self._position >= 0:
+            subscription.settle(self, self._position, self._position, outcome)
+
+
+class Fetch:
+    """One message of one address on its way to a client: subscribed until it is settled."""
+
+    def __init__(self, router: Router, receiver: SingleReceiver, address: str) -> None:
+        """Raises AddressError."""
+        self.receiver = receiver
+        self._router = router
+        self._subscription: Joinable = router.subscribe(receiver, address, SubscribeOptions())
+        self._settled = False
+
+    def pump(self) -> None:
+        """Deliver what is waiting."""
+        self._subscription.pump()
+
+    def settle(self, outcome: Outcome) -> None:
+        """Give the message its outcome and leave the address. Only the first call counts."""
+        if not self._settled:
+            self._settled = True
+            self.receiver.settle(outcome)
+            self._router.unsubscribe(self.receiver, self._subscription, forget=False)
+
+    async def confirmed(self) -> Refusal | None:
+        """Wait until the acceptance of the message is on disk. Return why the commit failed; None: it succeeded."""
+        told: asyncio.Future[Refusal | None] = asyncio.get_running_loop().create_future()
+
+        def tell(why: Refusal | None) -> None:
+            if not told.done():
+                told.set_result(why)
+
+        self._router.when_settled(self.receiver, self._subscription, tell)
+        return await told

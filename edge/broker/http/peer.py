@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
@@ -10,12 +11,15 @@ from starlette.requests import Request
 
 KEY: Final = "peer"
 """In the state of an ASGI scope."""
+_FIRST_LOOK_S: Final = 0.002
+_LOOK_S_MAX: Final = 0.1
+"""Pauses between two looks at what the client's TCP has acknowledged: from a local round trip on, doubled each time."""
 
 
 class Peer:
     """One a connection."""
 
-    __slots__ = ("_changed", "certificate", "identity", "parked", "user")
+    __slots__ = ("_changed", "_received", "certificate", "identity", "parked", "unacknowledged", "user")
 
     def __init__(self, identity: str | None = None, changed: Callable[[], None] = lambda: None) -> None:
         """`identity`: the name in its verified client certificate; `changed` is called when one of the others has."""
@@ -26,7 +30,27 @@ class Peer:
         """Who a request over this connection has shown to be there; empty: nobody yet."""
         self.parked = False
         """It waits for us, and its number is bounded by who lets it wait."""
+        self.unacknowledged: Callable[[], int] = lambda: 0
+        """Bytes written that the client's TCP has not acknowledged; asked of the kernel."""
         self._changed = changed
+        self._received: bool | None = None
+
+    def end(self, *, received: bool) -> None:
+        """The connection is over; `received`: the client's TCP acknowledged all, as far as that is known."""
+        self._received = received
+
+    async def received_all(self, within_s: float) -> bool:
+        """Wait until the client's TCP has acknowledged all that was written. False: it has not, and will not."""
+        loop, pause_s = asyncio.get_running_loop(), _FIRST_LOOK_S
+        until_s = loop.time() + within_s
+        while self._received is None:
+            if not self.unacknowledged():
+                return True
+            if loop.time() >= until_s:
+                return False
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LOOK_S_MAX)
+        return self._received
 
     def show(self, user: str) -> None:
         """A request has shown who sends over this connection."""

@@ -14,6 +14,11 @@ from edge.broker.http.refusal import Refused
 from edge.broker.model.remote import remote_of
 
 
+def owner_of(request: Request, admission: Admission) -> str:
+    """Return whose share a request takes: the user's, or the remote address's where nobody has to log in."""
+    return admission.user or remote_of(request.client.host if request.client is not None else "")
+
+
 class Polls:
     """Of one gateway."""
 
@@ -29,7 +34,7 @@ class Polls:
     @contextmanager
     def waiting(self, request: Request, admission: Admission) -> Iterator[None]:
         """Around the wait of a request. Raises Refused when there is no place for another one."""
-        whose = admission.user or remote_of(request.client.host if request.client is not None else "")
+        whose = owner_of(request, admission)
         if self._of[whose] >= HTTP_POLLS_OF_ONE_MAX:
             raise Refused(429, f"{whose[:100]} has {HTTP_POLLS_OF_ONE_MAX} requests waiting, as many as one may have")
         if self.count >= HTTP_POLLS_MAX:

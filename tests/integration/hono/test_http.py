@@ -15,6 +15,7 @@ import pytest
 
 from edge.broker.hono.limits import TTD_S_MAX
 from tests.support.hono import TENANT, WAIT_S, Application, Device, flush, site
+from tests.support.http_fields import INERT
 from tests.support.processes import Waypost
 
 JSON = {"Content-Type": "application/json"}
@@ -80,6 +81,8 @@ class TestPublish:
         ("method", "path", "body", "headers", "user", "status"),
         [
             ("PUT", "/telemetry//4711", b"x", {}, "gw", 403),
+            ("PUT", "/telemetry//not-there", b"x", {}, "gw", 403),
+            ("PUT", "/event//not-there", b"x", {}, "gw", 403),
             ("PUT", "/telemetry/OTHER/4712", b"x", {}, "gw", 403),
             ("PUT", "/telemetry/a/b/c", b"x", {}, "gw", 400),
             ("POST", "/telemetry", b"", {}, "sensor1", 400),
@@ -121,6 +124,7 @@ class TestCommands:
         device.join(WAIT_S)
         (answer,) = answers
         assert (answer.status, answer.body, answer.headers["hono-command"]) == (200, b'{"brightness": 87}', "set")
+        assert answer.headers.items() >= INERT.items()
         request = answer.headers["hono-cmd-req-id"]
         responding = threading.Thread(
             target=lambda: answers.append(ask(gateway, "POST", f"/command/res/{request}?hono-cmd-status=204", b"", {}))

@@ -11,15 +11,17 @@ import httpx
 import pytest
 from starlette.applications import Starlette
 
-from bridge.message import Stored
+from bridge.message import Run, Stored
 from edge.broker.configuration import Authentication
 from edge.broker.http import api as module
-from edge.broker.http import polls
+from edge.broker.http import locks, polls
 from edge.broker.http.access import Access
 from edge.broker.http.api import DeviceApi
+from edge.broker.http.exchange import PublishRequest
 from edge.broker.http.limits import HTTP_BATCH_MAX
 from edge.broker.http.messages import BadRequest, batch, single
 from edge.broker.limits import ACCOUNT_SHARE_MAX, ADDRESS_BYTES_MAX, Limits
+from edge.broker.message.mqtt_properties import NONE, encode_run
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.model.authorization import Operation, Rule
 from edge.broker.model.budget import Budget
@@ -134,6 +136,65 @@ def test_bounds_of_what_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
     run(test)
 
 
+def test_locks_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(rig: Rig) -> None:
+        monkeypatch.setattr(locks, "HTTP_LOCKS_OF_ONE_MAX", 2)
+        for i in range(3):
+            assert (await rig.client.post("/t/queue/a", content=b"%d" % i)).status_code == 202
+        first, second = [await rig.client.get("/c/queue/a") for _ in range(2)]
+        full = await rig.client.get("/c/queue/a")
+        assert (full.status_code, "retry-after" in full.headers, rig.api.locks.count) == (429, True, 2)
+        assert (await rig.client.get("/c/queue/a?settle=auto")).content == b"2", "it needs no lock"
+        assert await settled(rig, first) == 204
+        monkeypatch.setattr(locks, "HTTP_LOCKS_MAX", 1)
+        assert (await rig.client.get("/c/queue/a")).status_code == 503
+        assert await settled(rig, second) == 204
+
+    run(test)
+
+
+def test_settled_locks_are_remembered_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(rig: Rig) -> None:
+        monkeypatch.setattr(locks, "HTTP_SETTLED_REMEMBERED_MAX", 1)
+        for i in range(2):
+            assert (await rig.client.post("/t/queue/a", content=b"%d" % i)).status_code == 202
+        first, second = [await rig.client.get("/c/queue/a") for _ in range(2)]
+        assert [await settled(rig, each) for each in (first, second, second, first)] == [204, 204, 204, 410]
+
+    run(test)
+
+
+def test_a_settlement_that_is_not_on_disk_is_not_confirmed() -> None:
+    async def test(rig: Rig) -> None:
+        assert (await rig.client.post("/t/queue/a", content=b"x")).status_code == 202
+        fetched = await rig.client.get("/c/queue/a")
+        rig.store.failure = StoreFull("no space")
+        assert await settled(rig, fetched) == 507
+        rig.store.failure = None
+        assert await settled(rig, fetched) == 204, "asked again"
+        assert (await rig.client.get("/c/queue/a")).status_code == 204, "nothing is there"
+
+    run(test)
+
+
+def test_a_lock_is_of_the_user_who_fetched() -> None:
+    async def test(rig: Rig) -> None:
+        alice, carol = httpx.BasicAuth("alice", "secret"), httpx.BasicAuth("carol", "secret")
+        rig.router.publish(PublishRequest("x", 1), Run("queue/alice", "x", 1, encode_run(NONE), [b"x"]), ())
+        fetched = await rig.client.get("/c/queue/alice?wait=10", auth=alice)
+        assert (fetched.status_code, fetched.content) == (200, b"x")
+        assert await settled(rig, fetched, "queue/alice", carol) == 410, "she may receive from it, too"
+        assert await settled(rig, fetched, "queue/bob", alice) == 403
+        assert await settled(rig, fetched, "queue/alice", alice) == 204
+
+    run(test, gate)
+
+
+async def settled(rig: Rig, fetched: httpx.Response, address: str = "queue/a", auth: Any = None) -> int:
+    lock = fetched.headers["waypost-lock"]
+    return (await rig.client.delete(f"/c/{address}?lock={lock}", auth=auth)).status_code
+
+
 def test_times_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(rig: Rig) -> None:
         async def stalled() -> AsyncIterator[bytes]:
@@ -212,15 +273,15 @@ def test_query_goes_before_headers() -> None:
 
 
 def gate() -> Gate:
-    """Lets `alice` in with `secret`: she may send to `plant/#` and receive from `queue/alice`."""
+    """Lets `alice` and `carol` in with `secret`: they may send to `plant/#` and receive from `queue/alice`."""
     rules = (
         Rule(("plant/#",), frozenset((Operation.SEND,))),
         Rule(("queue/alice",), frozenset((Operation.RECV,))),
     )
-    user = with_secret(new_user("alice", rules), "secret", at_s=0.0)
+    users = {name: with_secret(new_user(name, rules), "secret", at_s=0.0) for name in ("alice", "carol")}
     return Gate(
         Authentication.STANDARD,
-        Snapshot({"alice": user}),
+        Snapshot(users),
         worker=lambda work, done: done(work()),
         clock=time.monotonic,
     )

@@ -7,12 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import fcntl
+import socket
+import struct
+import termios
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, TypeAlias, cast
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from bridge.transport.borrowed import socket_of
 from bridge.transport.served import ServedTransport
 from edge.broker.http.limits import HTTP_BODY_S_MAX, HTTP_HEAD_BYTES_MAX, HTTP_HEAD_S_MAX, HTTP_WRITE_S_MAX
 from edge.broker.http.peer import KEY, Peer
@@ -22,6 +28,8 @@ from edge.broker.model.remote import remote_of
 
 _TOO_SLOW: Final = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 _UNAVAILABLE: Final = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+_TCP_CLOSE: Final = 7
+"""State of a connection that was reset, as TCP_INFO has it (linux/tcp_states.h)."""
 _BODY_S: Final = HTTP_BODY_S_MAX + HTTP_HEAD_S_MAX
 """Later than whoever reads the body says so: for bodies nobody reads."""
 
@@ -52,6 +60,8 @@ class HttpConnection(H11Protocol):
         self._users = users
         self._origin = ""
         self._ended = False
+        self._had_all = False
+        """The client's TCP had acknowledged all when the client closed its end."""
         self._part: Part | None = None
         """What is being waited for."""
         self._late: asyncio.TimerHandle | None = None
@@ -61,6 +71,7 @@ class HttpConnection(H11Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(cast(asyncio.Transport, transport))
         self.peer.certificate = transport.get_extra_info("peercert")
+        self.peer.unacknowledged = partial(_unacknowledged, cast(asyncio.Transport, transport))
         if self.client is not None:
             self._origin = remote_of(self.client[0])
         self._wait_for(Part.HEAD)
@@ -76,8 +87,15 @@ class HttpConnection(H11Protocol):
         super().on_response_complete()
         self._look()
 
+    def eof_received(self) -> None:
+        self._had_all = not self.peer.unacknowledged()
+        super().eof_received()
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._ended = True
+        ours = self.conn.our_state in (h11.MUST_CLOSE, h11.CLOSED)
+        self.peer.end(received=exc is None and (ours or self._had_all))
+        self.peer.unacknowledged = lambda: 1  # the transport knows us
         self._wait_for(None)
         self._take_place()
         self.resume_writing()
@@ -165,6 +183,20 @@ class HttpConnection(H11Protocol):
             self._users.take(self, user)
         else:
             self._strangers.take(self, self._origin)
+
+
+def _unacknowledged(transport: asyncio.Transport) -> int:
+    """Return the bytes written that the peer's TCP has not acknowledged (tcp(7), SIOCOUTQ).
+
+    Of a connection that was reset, or is closing, nothing is known: it counts as one byte until `connection_lost`.
+    """
+    descriptor = transport.get_extra_info("descriptor", -1)
+    if transport.is_closing() or descriptor < 0:
+        return 1
+    (in_kernel,) = struct.unpack("i", fcntl.ioctl(descriptor, termios.TIOCOUTQ, bytes(4)))
+    with socket_of(descriptor) as connection:
+        reset = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == _TCP_CLOSE
+    return transport.get_write_buffer_size() + int(in_kernel) + reset
 
 
 def upgraded_by(upgrade: Upgrade) -> Callable[..., asyncio.Protocol]:

@@ -1,0 +1,99 @@
+"""Messages that HTTP clients have fetched and not settled: each has a lock until the client settles it or time is over.
+
+A lock is a random token. Only the user who fetched the message can use it. At its end the message goes back to its
+address, and the delivery counts as failed. Locks are not stored: after a restart the messages are delivered again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections import Counter, OrderedDict
+from typing import Final, NamedTuple
+
+from edge.broker.http.exchange import Fetch
+from edge.broker.http.limits import HTTP_LOCKS_MAX, HTTP_LOCKS_OF_ONE_MAX, HTTP_SETTLED_REMEMBERED_MAX
+from edge.broker.http.refusal import Refused
+from edge.broker.model.interfaces import Outcome
+
+_TOKEN_BYTES: Final = 16
+"""128 random bits: nobody guesses one."""
+
+
+class MessageLock(NamedTuple):
+    """One message with one client."""
+
+    owner: str
+    """User or remote address whose share of the locks it takes."""
+    user: str
+    """Only this user may settle it; empty where nobody has to log in."""
+    address: str
+    fetch: Fetch
+    expiry: asyncio.TimerHandle
+
+
+class MessageLocks:
+    """The locks of one gateway."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, MessageLock] = {}
+        self._of: Counter[str] = Counter()
+        """Locks by owner."""
+        self._settled: OrderedDict[str, MessageLock] = OrderedDict()
+        """Accepted ones, oldest first."""
+
+    @property
+    def count(self) -> int:
+        """Locks held now."""
+        return len(self._held)
+
+    def check_room(self, owner: str) -> None:
+        """Raise Refused when the owner, or the gateway, has as many locks as there may be."""
+        if self._of[owner] >= HTTP_LOCKS_OF_ONE_MAX:
+            words = f"{owner[:100]} has {HTTP_LOCKS_OF_ONE_MAX} messages locked, as many as one may have"
+            raise Refused(429, f"{words}: settle them (DELETE with ?lock=) or wait until the locks expire")
+        if len(self._held) >= HTTP_LOCKS_MAX:
+            raise Refused(503, f"{HTTP_LOCKS_MAX} messages are locked, as many as there may be")
+
+    def add(self, owner: str, user: str, address: str, fetch: Fetch, lock_s: float) -> str:
+        """Lock a message that was fetched; return the token."""
+        token = secrets.token_urlsafe(_TOKEN_BYTES)
+        expiry = asyncio.get_running_loop().call_later(lock_s, self._expire, token)
+        self._held[token] = MessageLock(owner, user, address, fetch, expiry)
+        self._of[owner] += 1
+        return token
+
+    def settle(self, token: str, user: str, address: str, outcome: Outcome) -> Fetch:
+        """Give a locked message its outcome. The same acceptance again changes nothing. Raises Refused.
+
+        A lock of another user is answered as one that does not exist.
+        """
+        lock = self._held.get(token) or (self._settled.get(token) if outcome is Outcome.ACCEPTED else None)
+        if lock is None or (lock.user, lock.address) != (user, address):
+            words = "no such lock on a message of this address: it has expired, or the gateway was restarted"
+            raise Refused(410, f"{words}; a message that was not settled is delivered again")
+        if self._release(token) is not None:
+            lock.fetch.settle(outcome)
+            if outcome is Outcome.ACCEPTED:
+                self._settled[token] = lock
+                if len(self._settled) > HTTP_SETTLED_REMEMBERED_MAX:
+                    self._settled.popitem(last=False)
+        return lock.fetch
+
+    def give_back(self, token: str, outcome: Outcome) -> None:
+        """Release a lock whose message did not reach the client. Nothing happens when it is settled."""
+        lock = self._release(token)
+        if lock is not None:
+            lock.fetch.settle(outcome)
+
+    def _expire(self, token: str) -> None:
+        self.give_back(token, Outcome.MODIFIED_FAILED)
+
+    def _release(self, token: str) -> MessageLock | None:
+        lock = self._held.pop(token, None)
+        if lock is not None:
+            lock.expiry.cancel()
+            self._of[lock.owner] -= 1
+            if not self._of[lock.owner]:
+                del self._of[lock.owner]
+        return lock

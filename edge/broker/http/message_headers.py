@@ -1,0 +1,29 @@
+"""Header fields of every answer that carries a message: what a device wrote must not run in a browser."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from edge.broker.http.messages import CONTENT_TYPE_CHARACTERS_MAX
+
+OPAQUE: Final = "application/octet-stream"
+_INERT: Final = {
+    "Cache-Control": "no-store",
+    "Content-Disposition": "attachment",
+    "Content-Security-Policy": "sandbox; default-src 'none'",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+def message_headers(content_type: str | None) -> dict[str, str]:
+    """Return the fields for a body that somebody sent as a message.
+
+    The sender chooses body and content type. A browser that opens the address shows neither as a page of this site:
+    it saves the body, runs no script of it, and guesses no other type. A content type that could end the header line
+    is replaced.
+    """
+    return {"Content-Type": content_type if content_type and _is_plain(content_type) else OPAQUE, **_INERT}
+
+
+def _is_plain(text: str) -> bool:
+    return text.isascii() and text.isprintable() and len(text) <= CONTENT_TYPE_CHARACTERS_MAX

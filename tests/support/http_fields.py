@@ -1,0 +1,13 @@
+"""Header fields that tests of several HTTP APIs look for."""
+
+from __future__ import annotations
+
+from typing import Final
+
+INERT: Final = {
+    "cache-control": "no-store",
+    "content-disposition": "attachment",
+    "content-security-policy": "sandbox; default-src 'none'",
+    "x-content-type-options": "nosniff",
+}
+"""What keeps a browser from running a body that a device wrote."""
