@@ -25,6 +25,7 @@ from tests.support.paho_loop import stop_loop
 from tests.support.processes import Waypost, edge, free_port, hub, wait_until
 
 WAIT_S = 40.0
+JSON = "application/json"
 
 
 class Fleet:
@@ -121,6 +122,58 @@ def test_a_device_takes_a_command_and_responds(fleet: Fleet) -> None:
         device.respond(message, b"as you say", 200)
         over = fleet.ask("GET", f"commands/{identifier}?wait=40")
     assert (over["state"], over["response"]["payload"], over["response"]["status"]) == ("delivered", "as you say", 200)
+
+
+def test_a_device_over_http_takes_a_command_and_responds(fleet: Fleet) -> None:
+    base = f"http://127.0.0.1:{fleet.edge.port('http')}"
+
+    def ask(method: str, path: str, body: bytes | None = None, **fields: str) -> Any:
+        headers = {name.replace("_", "-"): value for name, value in fields.items()}
+        request = urllib.request.Request(base + path, body, headers, method=method)
+        with urllib.request.urlopen(request, timeout=WAIT_S) as answer:
+            return answer.headers, answer.read()
+
+    identifier = fleet.send("tap", name="open/half", payload={"by": 5}, response=True, ttl_s=60)
+    fields, body = ask("GET", "/c/command/tap?wait=30")
+    assert (json.loads(body), fields["Waypost-Subject"], fields["Content-Type"]) == ({"by": 5}, "open/half", JSON)
+    assert fields["Content-Security-Policy"] == "sandbox; default-src 'none'"
+    assert fleet.state(identifier) == "queued", "it was not settled"
+    ask("DELETE", f"/c/command/tap?lock={fields['Waypost-Lock']}")
+    fleet.wait(identifier, "delivered")
+    ask(
+        "POST", f"/t/{fields['Waypost-Response-Address']}", b"done", Content_Type="text/plain",
+        Waypost_Correlation_Data=fields["Waypost-Correlation-Data"], Waypost_Status="207",
+    )  # fmt: skip
+    over = fleet.ask("GET", f"commands/{identifier}?wait=40")
+    assert (over["state"], over["response"]["payload"], over["response"]["status"]) == ("delivered", "done", 207)
+
+
+def test_a_command_rejected_over_http(fleet: Fleet) -> None:
+    identifier = fleet.send("valve", ttl_s=60)
+    url = f"http://127.0.0.1:{fleet.edge.port('http')}/c/command/valve"
+    with urllib.request.urlopen(f"{url}?wait=30", timeout=WAIT_S) as answer:
+        lock = answer.headers["Waypost-Lock"]
+    urllib.request.urlopen(urllib.request.Request(f"{url}?lock={lock}&outcome=rejected", method="PUT")).close()
+    fleet.wait(identifier, "rejected")
+
+
+@pytest.mark.parametrize("level", ["+", "#"])
+def test_a_device_of_mqtt_3_1_1_gets_the_name_in_the_topic(fleet: Fleet, level: str) -> None:
+    """It has no user properties."""
+    received: queue.Queue[paho.MQTTMessage] = queue.Queue()
+    device = f"old{ord(level)}"
+    client = paho.Client(paho.CallbackAPIVersion.VERSION2, f"device-{device}", protocol=paho.MQTTv311)
+    client.on_message = lambda _client, _data, message: received.put(message)
+    client.connect("127.0.0.1", fleet.edge.port("mqtt"))
+    client.subscribe(f"command/{device}/{level}", 1)
+    client.loop_start()
+    sent = [fleet.send(device, name=name, payload="x", ttl_s=60) for name in ("speed", "open/half")]
+    topics = [received.get(timeout=WAIT_S).topic for _ in sent]
+    for identifier in sent:
+        fleet.wait(identifier, "delivered")
+    client.disconnect()
+    stop_loop(client)
+    assert topics == [f"command/{device}/speed", f"command/{device}/open%2Fhalf"]
 
 
 def test_a_device_that_is_away_gets_its_command_when_it_comes(fleet: Fleet) -> None:

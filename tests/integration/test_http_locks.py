@@ -83,7 +83,7 @@ class TestLocks:
             assert ask(running, "GET", "/c/queue/jobs").status == 204, "nothing else is there"
             running.kill()
         with running:
-            assert ask(running, "GET", "/c/queue/jobs?wait=10").body == b"2", "nobody had settled it"
+            assert ask(running, "GET", "/c/queue/jobs?wait=10").body == b"2", "it was not settled"
             assert ask(running, "DELETE", f"/c/queue/jobs?lock={second.lock}").status == 410, "of the former process"
 
     def test_settling_again_changes_nothing(self, gateway: Waypost) -> None:

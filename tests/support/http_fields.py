@@ -10,4 +10,4 @@ INERT: Final = {
     "content-security-policy": "sandbox; default-src 'none'",
     "x-content-type-options": "nosniff",
 }
-"""What keeps a browser from running a body that a device wrote."""
+"""Fields that keep a browser from running a body that a device wrote."""

@@ -86,6 +86,8 @@ STATUS: Final = {
     Refusal.NO_ANSWER: 504,
     Refusal.FORMAT_INVALID: 400,
 }
+SUBJECT: Final = "subject"
+"""User property that names a command."""
 NO_SUBSCRIBERS: Final = {"Waypost-Subscribers": "0"}
 """Header of an answer that accepts a message to a topic without a subscriber: it is neither stored nor delivered."""
 _OUTCOMES: Final = {
@@ -347,6 +349,9 @@ def _headers_of(run: Run) -> dict[str, str]:
     headers = message_headers(properties.content_type) | {"Waypost-Address": quote(run.address, safe="/")}
     if properties.response_topic is not None:
         headers["Waypost-Response-Address"] = quote(properties.response_topic, safe="/")
+    subjects = [value for name, value in properties.user_property if name == SUBJECT]
+    if subjects:
+        headers["Waypost-Subject"] = quote(subjects[0], safe="/ ")
     if properties.correlation_data is not None:
         headers["Waypost-Correlation-Data"] = base64.b64encode(properties.correlation_data).decode("ascii")
     return headers

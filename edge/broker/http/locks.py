@@ -24,9 +24,9 @@ class MessageLock(NamedTuple):
     """One message with one client."""
 
     owner: str
-    """User or remote address whose share of the locks it takes."""
+    """User, or remote address without logins: the lock counts among theirs."""
     user: str
-    """Only this user may settle it; empty where nobody has to log in."""
+    """Only this user may settle it; empty without logins."""
     address: str
     fetch: Fetch
     expiry: asyncio.TimerHandle
@@ -81,7 +81,7 @@ class MessageLocks:
         return lock.fetch
 
     def give_back(self, token: str, outcome: Outcome) -> None:
-        """Release a lock whose message did not reach the client. Nothing happens when it is settled."""
+        """Release a lock because the message did not reach the client. Nothing happens when it is settled."""
         lock = self._release(token)
         if lock is not None:
             lock.fetch.settle(outcome)

@@ -16,7 +16,7 @@ _INERT: Final = {
 
 
 def message_headers(content_type: str | None) -> dict[str, str]:
-    """Return the fields for a body that somebody sent as a message.
+    """Return the fields for a body that a client sent as a message.
 
     The sender chooses body and content type. A browser that opens the address shows neither as a page of this site:
     it saves the body, runs no script of it, and guesses no other type. A content type that could end the header line

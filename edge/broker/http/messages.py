@@ -21,6 +21,11 @@ from edge.broker.limits import ADDRESS_BYTES_MAX, TOPIC_LEVELS_MAX
 from edge.broker.message.mqtt_properties import NONE, Properties, encode_run
 
 CONTENT_TYPE_CHARACTERS_MAX: Final = 255
+CORRELATION_BYTES_MAX: Final = 1_024
+"""Correlation data of a response: it goes back as it came, and a request's head has room for 16 KiB."""
+STATUS: Final = "status"
+"""User property with the status of a response, as MQTT 5 devices send it."""
+STATUS_MAX: Final = 999
 TTL_S_MAX: Final = 0xFFFF_FFFF
 """What a Message Expiry Interval can say (MQTT 5 section 3.3.2.3.3)."""
 JSON: Final = "application/json"
@@ -50,6 +55,9 @@ class Message(msgspec.Struct, frozen=True):
     retain: bool = False
     content_type: str | None = None
     ttl_s: int | None = None
+    correlation_data: bytes | None = None
+    status: int | None = None
+    """Of a response to a command."""
 
     @property
     def flags(self) -> int:
@@ -59,9 +67,17 @@ class Message(msgspec.Struct, frozen=True):
     @property
     def properties(self) -> bytes:
         """`Run.properties`."""
-        if self.content_type is None and self.ttl_s is None:
+        users = () if self.status is None else ((STATUS, str(self.status)),)
+        if (self.content_type, self.ttl_s, self.correlation_data, users) == (None, None, None, ()):
             return encode_run(NONE)
-        return encode_run(Properties(content_type=self.content_type, message_expiry_interval_s=self.ttl_s))
+        return encode_run(
+            Properties(
+                content_type=self.content_type,
+                message_expiry_interval_s=self.ttl_s,
+                correlation_data=self.correlation_data,
+                user_property=users,
+            )
+        )
 
 
 @hides("body")
@@ -81,8 +97,11 @@ def single(address: str, body: bytes, query: Mapping[str, str], headers: Mapping
     """A request that is one message. Raises BadRequest.
 
     The query goes before the headers: `qos` (`QoS-Level`), `retain`, `ttl` or `hono-ttl` in seconds (`hono-ttl`),
-    `content-type` (`Content-Type`).
+    `content-type` (`Content-Type`). A response to a command has the correlation data that came with it, in Base64, as
+    `correlation-data` (`Waypost-Correlation-Data`), and a `status` (`Waypost-Status`) as of HTTP.
     """
+    correlation = query.get("correlation-data", headers.get("waypost-correlation-data"))
+    status = query.get("status", headers.get("waypost-status"))
     ttl = query.get("ttl", query.get("hono-ttl", headers.get("hono-ttl")))
     return Message(
         check_address(address),
@@ -91,6 +110,8 @@ def single(address: str, body: bytes, query: Mapping[str, str], headers: Mapping
         _flag("retain", query.get("retain", "false")),
         _content_type(query.get("content-type") or headers.get("content-type")),
         None if ttl is None else _number("ttl", ttl, TTL_S_MAX),
+        None if correlation is None else _correlation(correlation),
+        None if status is None else _number("status", status, STATUS_MAX),
     )
 
 
@@ -196,6 +217,16 @@ def _content_type(text: str | None) -> str | None:
     if len(text) > CONTENT_TYPE_CHARACTERS_MAX or not text.isprintable():
         _bad(f"a content type has up to {CONTENT_TYPE_CHARACTERS_MAX} printable characters")
     return text
+
+
+def _correlation(text: str) -> bytes:
+    try:
+        found = base64.b64decode(text.replace(" ", "+"), validate=True)  # a query says + for a space
+    except (binascii.Error, ValueError):
+        _bad("the correlation data is Base64, as it came in Waypost-Correlation-Data")
+    if len(found) > CORRELATION_BYTES_MAX:
+        _bad(f"correlation data has at most {CORRELATION_BYTES_MAX} bytes")
+    return found
 
 
 def _number(name: str, text: str, largest: int) -> int:

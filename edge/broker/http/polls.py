@@ -15,7 +15,7 @@ from edge.broker.model.remote import remote_of
 
 
 def owner_of(request: Request, admission: Admission) -> str:
-    """Return whose share a request takes: the user's, or the remote address's where nobody has to log in."""
+    """Return the user of a request, or its remote address without logins: limits count by it."""
     return admission.user or remote_of(request.client.host if request.client is not None else "")
 
 

@@ -93,6 +93,11 @@ class Subscriber(Consumer):
         return self.session.user
 
     @property
+    def joined_filter(self) -> str:
+        """The filter that the router matches, once `kind` is known."""
+        return self.request.filter
+
+    @property
     def shared(self) -> bool:
         """It is a member of a shared subscription."""
         return self.request.filter.startswith(SHARE)

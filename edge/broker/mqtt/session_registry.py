@@ -22,6 +22,7 @@ from edge.broker.model.authorization import Grant
 from edge.broker.model.interfaces import Origin, Refusal
 from edge.broker.model.isolation import guarded, report
 from edge.broker.model.topics import is_wide
+from edge.broker.mqtt.command_topics import subscriber_of
 from edge.broker.mqtt.due_sessions import DueSessions
 from edge.broker.mqtt.events import SubscriptionRequest, Will
 from edge.broker.mqtt.expiry import Lifetime
@@ -237,7 +238,7 @@ class SessionRegistry:
             if old.overlaps:
                 self._router.forget_routes()
             return old, False
-        subscriber = Subscriber(session, request, identifier, kept=kept)
+        subscriber = subscriber_of(session, request, identifier, kept=kept)
         if old is not None:
             self._leave(old, forget=False, finish=True)  # no message is lost due to replacing it [MQTT-3.8.4-4]
         try:
@@ -345,6 +346,7 @@ class SessionRegistry:
         session, request = subscriber.session, subscriber.request
         share, pattern = _split_share(request.filter)
         subscriber.kind = self._router.address_type(pattern)
+        pattern = pattern if share is not None else subscriber.joined_filter
         is_topic = subscriber.kind is AddressType.TOPIC
         subscriber.competes = share is not None or not is_topic
         subscriber.durable = subscriber.live = None

@@ -10,6 +10,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from edge.broker.limits import SESSION_REST_S, SESSIONS_AWAY_MAX, SESSIONS_LOOKED_AT_MAX, SUBSCRIPTIONS_OPEN_MAX
+from edge.broker.mqtt.command_topics import subscriber_of
 from edge.broker.mqtt.events import SubscriptionRequest
 from edge.broker.mqtt.resting_sessions import RestingSession, RestingSessions
 from edge.broker.mqtt.session import Session, Subscriber
@@ -191,5 +192,5 @@ def _fill(session: Session, packed: RestingSession) -> None:
     if packed.incoming:
         session.state.restore_incoming(array("H", packed.incoming))
     for request, identifier in packed.subscriptions:
-        session.subscribers[request.filter] = Subscriber(session, request, identifier, kept=request.qos > 0)
+        session.subscribers[request.filter] = subscriber_of(session, request, identifier, kept=request.qos > 0)
         session.subscriptions_changed(request.filter)

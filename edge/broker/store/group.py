@@ -80,7 +80,7 @@ class Group:
     state: dict[tuple[str, str], bytes | None] = field(default_factory=dict)
     given_up: list[GivenUp] = field(default_factory=list)
     confirming: set[int] = field(default_factory=set)
-    """Cursors that it writes in any case, as somebody waits to hear of it."""
+    """Cursors that it writes in any case, as a client waits for the answer."""
     losses: list[Loss] = field(default_factory=list)
     """For the ledger, whatever becomes of what is appended."""
     evicting: dict[int, int] = field(default_factory=dict)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
@@ -19,9 +20,9 @@ from edge.broker.http.access import Access
 from edge.broker.http.api import DeviceApi
 from edge.broker.http.exchange import PublishRequest
 from edge.broker.http.limits import HTTP_BATCH_MAX
-from edge.broker.http.messages import BadRequest, batch, single
+from edge.broker.http.messages import CORRELATION_BYTES_MAX, BadRequest, batch, single
 from edge.broker.limits import ACCOUNT_SHARE_MAX, ADDRESS_BYTES_MAX, Limits
-from edge.broker.message.mqtt_properties import NONE, encode_run
+from edge.broker.message.mqtt_properties import NONE, decode_run, encode_run
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.model.authorization import Operation, Rule
 from edge.broker.model.budget import Budget
@@ -270,6 +271,20 @@ def test_query_goes_before_headers() -> None:
     assert (single("a", b"", {}, headers).qos, single("a", b"", {}, headers).ttl_s) == (0, 5)
     message = single("a", b"", {"qos": "2", "ttl": "9", "content-type": "x/y"}, headers)
     assert (message.qos, message.ttl_s, message.content_type) == (2, 9, "x/y")
+
+
+def test_a_response_to_a_command() -> None:
+    message = single("a", b"", {}, {"waypost-correlation-data": "YzE=", "waypost-status": "204"})
+    own = decode_run(message.properties)
+    assert (own.correlation_data, own.user_property) == (b"c1", (("status", "204"),))
+    assert single("a", b"", {"correlation-data": "+/8=", "status": "0"}, {}).correlation_data == b"\xfb\xff"
+    assert single("a", b"", {"correlation-data": " /8="}, {}).correlation_data == b"\xfb\xff", "as a query has +"
+    largest = base64.b64encode(b"x" * CORRELATION_BYTES_MAX).decode()
+    assert single("a", b"", {"correlation-data": largest}, {}).correlation_data == b"x" * CORRELATION_BYTES_MAX
+    beyond = base64.b64encode(b"x" * (CORRELATION_BYTES_MAX + 1)).decode()
+    for query in ({"correlation-data": "%"}, {"correlation-data": beyond}, {"status": "1000"}, {"status": "ok"}):
+        with pytest.raises(BadRequest):
+            single("a", b"", query, {})
 
 
 def gate() -> Gate:
