@@ -159,7 +159,7 @@ def test_a_command_rejected_over_http(fleet: Fleet) -> None:
 
 @pytest.mark.parametrize("level", ["+", "#"])
 def test_a_device_of_mqtt_3_1_1_gets_the_name_in_the_topic(fleet: Fleet, level: str) -> None:
-    """It has no user properties."""
+    """Such a client has no user properties."""
     received: queue.Queue[paho.MQTTMessage] = queue.Queue()
     device = f"old{ord(level)}"
     client = paho.Client(paho.CallbackAPIVersion.VERSION2, f"device-{device}", protocol=paho.MQTTv311)

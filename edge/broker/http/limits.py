@@ -22,21 +22,20 @@ HTTP_POLLS_OF_ONE_MAX: Final = 250
 """Those of one user, or of one remote address where nobody has to say who he is: a fleet may share either."""
 
 HTTP_LOCK_S: Final = 30
-"""How long a message that was fetched stays locked, unless the request says otherwise: some round trips of a poor
+"""Default lock of a fetched message: some round trips of a poor
 cellular link."""
 
 HTTP_LOCK_S_MAX: Final = 300
-"""Longest lock a request may ask for: for so long at most a message stays with a device that went away, or whose user
-was removed."""
+"""Longest lock of a fetched message. A device that went away, or lost its user, holds a message no longer than this."""
 
 HTTP_LOCKS_MAX: Final = 10_000
 """Messages locked at once; each takes about 2 KiB, without its body."""
 
 HTTP_LOCKS_OF_ONE_MAX: Final = 2_500
-"""Those of one user, or of one remote address where nobody has to log in: a fleet may share either."""
+"""The same for one user, or for one remote address without logins: a fleet may share either."""
 
 HTTP_SETTLED_REMEMBERED_MAX: Final = 4_096
-"""Locks that were settled last: a client that lost the answer may ask again, and hears the same."""
+"""Locks that were settled last and are remembered: a client that lost the answer may repeat its DELETE."""
 
 HTTP_BODY_S_MAX: Final = 30.0
 """From a request's head to the end of its body: 4 MiB in 30 s is a poor cellular link."""

@@ -17,7 +17,7 @@ from edge.broker.http.refusal import Refused
 from edge.broker.model.interfaces import Outcome
 
 _TOKEN_BYTES: Final = 16
-"""128 random bits: nobody guesses one."""
+"""128 random bits cannot be guessed."""
 
 
 class MessageLock(NamedTuple):

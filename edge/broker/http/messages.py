@@ -57,7 +57,7 @@ class Message(msgspec.Struct, frozen=True):
     ttl_s: int | None = None
     correlation_data: bytes | None = None
     status: int | None = None
-    """Of a response to a command."""
+    """Status of a response to a command."""
 
     @property
     def flags(self) -> int:
