@@ -160,7 +160,7 @@ class TestAmqpDevice:
     @pytest.mark.parametrize(
         ("message", "condition"),
         [
-            (Message(body=b"x", address="t//4712"), "amqp:not-found"),  # no Device describes it, while some are
+            (Message(body=b"x", address="t//4712"), "amqp:unauthorized-access"),  # as for a device of others
             (Message(body=b"x", address="t//lamp"), "amqp:unauthorized-access"),
             (Message(body=b"x", address="t/OTHER/4711"), "amqp:unauthorized-access"),
             (Message(body=b"", address="telemetry", inferred=True), "hono:bad-request"),
