@@ -213,15 +213,26 @@ class QueueOrder:
         count = queue.group.share(total, credit)
         if self._scatters(first, first + count - 1):
             return -1
-        if bucket is not None and not self._groups.claim(bucket, consumer):
+        if bucket is not None and self._owner_of(bucket, consumer, stored) is not consumer:
             return 0
         queue.take(first, first + count - 1)
         queue.hand(consumer, part_of(stored, 0, count))
         return count
 
+    def _owner_of(self, bucket: int, consumer: Consumer, stored: Stored) -> Consumer:
+        """Return the consumer that has the group of a message. A new group goes to the one with the fewest, of those
+        that can take this message now."""
+        owner = self._groups.owner(bucket)
+        if owner is not None:
+            return owner
+        barred = {*self._queue.group.without_credit(), *(self._queue.failures.barred(stored.position) or ())}
+        others = [each for each in self._queue.group.consumers if each is not consumer and each not in barred]
+        wanting = [each for each in others if each.selection is None or each.selection.wanted(stored.run)[0]]
+        return self._groups.assign(bucket, [consumer, *wanting])
+
     def _may_go_to_another(self, consumer: Consumer, stored: Stored, bucket: int | None) -> bool:
         """Return True when another consumer may take a message that this one gave back."""
-        if bucket is not None and self._groups.claim(bucket, consumer):
+        if bucket is not None and self._groups.owner(bucket) is consumer:
             return False
         barred = self._queue.failures.barred(stored.position) or ()
         others = (each.selection for each in self._queue.group.consumers if each not in barred)

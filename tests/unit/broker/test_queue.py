@@ -11,6 +11,7 @@ import pytest
 from bridge.amqp_values import Described, Ubyte, Uint, Ulong, encode
 from bridge.message import AMQP, GROUPED, Run, Stored
 from edge.broker.delivery import priorities, queue, view
+from edge.broker.delivery.message_groups import bucket_of
 from edge.broker.delivery.queue import QueueOrder
 from edge.broker.limits import GIVEN_BACK_WAITS_S
 from edge.broker.model.address_policy import AddressPolicy, Redelivery
@@ -357,6 +358,45 @@ class TestGroups:
             assert values(consumer) == sorted(values(consumer), key=int)
         assert sum(len(consumer.got) for consumer in consumers) == 60
         assert len({id(consumer) for consumer in where.values()}) > 1
+
+    @pytest.mark.parametrize("backlog", [False, True])
+    def test_new_groups_go_to_the_consumer_with_the_fewest(self, backlog: bool) -> None:
+        site = Site()
+        names_of_groups = [f"g{i}" for i in range(20)]
+        buckets = {bucket_of(body("m", name)) for name in names_of_groups}
+        if backlog:
+            for name in names_of_groups:
+                send(site, "m", group=name)
+        first, second = Consumer("first", credit=0), Consumer("second", credit=0)
+        attach(site, first), attach(site, second)
+        first.credit = second.credit = 1000
+        site.router.queues["queue/a"].pump()
+        if not backlog:
+            for name in names_of_groups:
+                send(site, "m", group=name)
+        site.settle_down()
+        got = len(first.got), len(second.got)
+        assert sum(got) == 20
+        assert min(got) >= len(buckets) // 2 - (20 - len(buckets))
+
+    def test_one_that_comes_later_gets_the_new_groups(self) -> None:
+        site = Site()
+        first = attach(site, Consumer("first", credit=1000))
+        for i in range(10):
+            send(site, "m", group=f"g{i}")
+        second = attach(site, Consumer("second", credit=1000))
+        for i in range(10, 15):
+            send(site, "m", group=f"g{i}")
+        assert (len(first.got), len(second.got)) == (10, 5)
+
+    def test_one_without_credit_or_interest_gets_no_new_group(self) -> None:
+        site = Site()
+        first = attach(site, Consumer("first", credit=1000))
+        attach(site, Consumer("without credit", credit=0))
+        attach(site, Picky("z", name="choosy"))
+        for i in range(6):
+            send(site, "m", group=f"g{i}")
+        assert len(first.got) == 6
 
     def test_a_group_waits_for_its_consumer_and_others_go_on(self) -> None:
         site = Site()
