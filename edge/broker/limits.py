@@ -237,9 +237,9 @@ QUEUES_LOOKED_AT_MAX: Final = 500
 QUEUES_OPENED_MAX: Final = 50
 """Queues nobody consumes from that are opened in one tick because messages in them may have expired; 0.1 ms each."""
 
-QUEUES_JOINED_MAX: Final = 500
-"""Queues with messages opened in one go for who consumes from all a filter matches, 0.1 ms each; then as many each
-tick."""
+PATTERN_SLICE_S: Final = 0.005
+"""Seconds of one turn of the loop that a consumer of all queues a filter matches is joined to them, or served from
+them; the rest is done in the next turns. To open a queue takes 0.1 ms and more."""
 
 RECEIPTS_WAITING_MAX: Final = 10_000
 """Receipts of commands that wait in memory for room in the store, some 300 bytes each; the oldest goes first."""

@@ -1,11 +1,18 @@
-"""A consumer of every queue (or anycast address) a filter matches."""
+"""A consumer of every queue (or anycast address) a filter matches.
+
+A filter may match thousands of queues. So the consumer is joined to them, and served from them, a slice of time in each
+turn of the loop.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Protocol
 
+from edge.broker.limits import PATTERN_SLICE_S
 from edge.broker.model.interfaces import Consumer, Outcome, Subscription
+from edge.broker.model.isolation import end_consumer, guarded
 
 
 class Joinable(Subscription, Protocol):
@@ -20,36 +27,126 @@ class Joinable(Subscription, Protocol):
         ...
 
 
+class Slices:
+    """Runs long work in slices of `limits.PATTERN_SLICE_S`, one in each turn of the loop."""
+
+    __slots__ = ("_now_s", "_soon")
+
+    def __init__(self, soon: Callable[[Callable[[], None]], object] | None, now_s: Callable[[], float]) -> None:
+        """`soon` has a function called in the next turn; None: there are no turns, all is done at once. `now_s` is
+        monotonic seconds."""
+        self._soon = soon
+        self._now_s = now_s
+
+    def run(self, name: str, steps: Iterator[object]) -> None:
+        """Take these steps, the first slice at once. An exception of a later slice ends the steps and is logged under
+        `name`."""
+        end_s = self._now_s() + PATTERN_SLICE_S
+        for _ in steps:
+            if self._soon is not None and self._now_s() >= end_s:
+                self._soon(partial(guarded, name, self.run, name, steps))
+                return
+
+
 class PatternSubscription:
     """All subscriptions a filter matches as one, those to come included (the router joins their consumers)."""
 
-    __slots__ = ("_complete", "_parts", "pattern")
+    __slots__ = ("_consumer", "_ended", "_joined", "_parts", "_pumping", "_rest", "_slices", "_waiting", "pattern")
     attempts = 0
 
     def __init__(
-        self, pattern: str, parts: Callable[[], Iterator[Joinable]], complete: Callable[[], bool] = lambda: True
+        self, pattern: str, consumer: Consumer, parts: Callable[[], Iterator[Joinable | None]], slices: Slices
     ) -> None:
-        """`parts` gives what matches at the moment; `complete`: all that has something is among them."""
+        """`parts` gives what matches at the moment, and None for what it has looked at in vain."""
         self.pattern = pattern
+        self._consumer = consumer
         self._parts = parts
-        self._complete = complete
+        self._slices = slices
+        self._joined = self._ended = self._pumping = False
+        self._waiting: list[Callable[[], None]] = []
+        """Called once the consumer is joined to everything, or has left: it gets nothing before, and is pumped then."""
+        self._rest: Iterator[Joinable | None] | None = None
+        """The parts that were not served when the consumer's credit ended: they come first the next time."""
+
+    def begin(self, joining: Iterable[object]) -> None:
+        """Join the consumer, by these steps."""
+        self._slices.run(f"joining {self.pattern!r}", self._join(iter(joining)))
+
+    def when_joined(self, tell: Callable[[], None]) -> None:
+        """Call `tell` once the consumer is joined to everything, or has left. Nothing is delivered before."""
+        if self._joined or self._ended:
+            tell()
+        else:
+            self._waiting.append(tell)
 
     def join(self, consumer: Consumer) -> None:
         for part in self._parts():
-            part.join(consumer)
+            if part is not None:
+                part.join(consumer)
 
     def leave(self, consumer: Consumer, *, keep: bool) -> None:
+        self._ended, self._rest = True, None
         for part in self._parts():
-            part.leave(consumer, keep=keep)
+            if part is not None:
+                part.leave(consumer, keep=keep)
+        self._tell()
 
     def pump(self) -> None:
-        for part in self._parts():
-            part.pump()
+        """Deliver what is waiting, from where the consumer's credit ended before: each part has its turn."""
+        if not (self._pumping or self._ended or self._waiting):
+            self._pumping = True
+            self._slices.run(f"serving {self.pattern!r}", self._pump())
 
     @property
     def idle_now(self) -> bool:
-        return self._complete() and all(part.idle_now for part in self._parts())
+        if self._pumping or not (self._joined or self._ended):
+            return False
+        return all(part.idle_now for part in self._parts() if part is not None)
 
     def settle(self, consumer: Consumer, first: int, last: int, outcome: Outcome) -> None:
         """Deliveries carry the queue they came from; settle there."""
         raise TypeError("settle on the subscription a delivery was made for")
+
+    # --- inside -----------------------------------------------------------------------------------------------
+
+    def _join(self, steps: Iterator[object]) -> Iterator[object]:
+        at_once = True
+        for step in steps:
+            yield step
+            if self._ended:
+                return
+            at_once = False
+        self._joined = True
+        if self._waiting:
+            self._tell()
+        elif not at_once:
+            self.pump()
+
+    def _tell(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for tell in waiting:
+            guarded(f"joining {self.pattern!r}", tell)
+
+    def _pump(self) -> Iterator[object]:
+        try:
+            for walk in (self._parts(),) if self._rest is None else (self._rest, self._parts()):
+                for part in walk:
+                    if part is not None:
+                        part.pump()
+                    yield None
+                    if self._ended:
+                        return
+                    if not self._has_credit():
+                        self._rest = walk
+                        return
+            self._rest = None
+        finally:
+            self._pumping = False
+        self._consumer.exhausted()
+
+    def _has_credit(self) -> bool:
+        try:
+            return self._consumer.credit > 0
+        except Exception as error:
+            end_consumer(self._consumer, error)
+            return False

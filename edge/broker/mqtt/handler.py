@@ -418,27 +418,33 @@ class ConnectionHandler(Origin):
             self._common.gate.release(self._grant)
 
     def _subscribe(self, event: Subscribe) -> None:
-        subscribing = self._subscribing()
+        subscribing = self._subscribing(last=event.last)
         subscribing.subscribe(event)
 
         def answer() -> None:
             self.connection.subscribed(event.packet_id, subscribing.codes, subscribing.text)
             self._deliver_retained(subscribing.wanting_retained)  # simple clients drop what comes before SUBACK
 
-        self._answer_when_saved(answer, last=event.last)
+        if event.last:
+            subscribing.when_joined(partial(self._answer_when_saved, answer))
+        else:
+            self._common.sessions.on_disk.save(self._attached)
 
     def _unsubscribe(self, event: Unsubscribe) -> None:
-        subscribing = self._subscribing()
+        subscribing = self._subscribing(last=event.last)
         subscribing.unsubscribe(event)
-        answer = partial(self.connection.unsubscribed, event.packet_id, subscribing.codes)
-        self._answer_when_saved(answer, last=event.last)
+        if event.last:
+            self._answer_when_saved(partial(self.connection.unsubscribed, event.packet_id, subscribing.codes))
+        else:
+            self._common.sessions.on_disk.save(self._attached)
 
-    def _subscribing(self) -> Subscribing:
-        """Of the packet that is taken in parts, or of a new one."""
-        if self._in_parts is None:
-            version = self.connection.version
-            self._in_parts = Subscribing(self._attached, self._common.sessions, self._interceptor, self._grant, version)
-        return self._in_parts
+    def _subscribing(self, *, last: bool) -> Subscribing:
+        """Of the packet that is taken in parts, or of a new one; `last`: no other part follows."""
+        found, version = self._in_parts, self.connection.version
+        if found is None:
+            found = Subscribing(self._attached, self._common.sessions, self._interceptor, self._grant, version)
+        self._in_parts = None if last else found
+        return found
 
     def _deliver_retained(self, subscribers: Iterable[Subscriber]) -> None:
         session = self._attached
@@ -450,13 +456,11 @@ class ConnectionHandler(Origin):
             session.pump()
             self._interceptor.pump()
 
-    def _answer_when_saved(self, answer: Callable[[], None], *, last: bool) -> None:
+    def _answer_when_saved(self, answer: Callable[[], None]) -> None:
         """SUBACK and UNSUBACK of a session that outlives its connection: a power cut must not undo what they say, nor
         leave what a part of the packet has joined without the session it is of."""
-        if not last:
-            self._common.sessions.on_disk.save(self._attached)
-            return
-        self._in_parts = None
+        if self._left:
+            return  # while it was joined to thousands of queues
 
         def tell() -> None:
             answer()

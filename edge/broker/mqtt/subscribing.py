@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import msgspec
 
+from edge.broker.delivery.pattern import PatternSubscription
 from edge.broker.limits import SUBSCRIPTIONS_PER_SESSION_MAX
 from edge.broker.message.mqtt_reason_codes import ReasonCode
 from edge.broker.model.authorization import Grant
@@ -42,6 +45,8 @@ class Subscribing:
         self._grant = grant
         self._version = version
         self._words: list[str] = []
+        self._joining: list[PatternSubscription] = []
+        """Subscriptions to many queues, which may take several turns of the loop to join."""
 
     @property
     def text(self) -> str:
@@ -52,6 +57,13 @@ class Subscribing:
         """Join what may be joined."""
         for asked in event.requests:
             self.codes.append(self._one(self._as_its_version_means(asked), event.identifier))
+
+    def when_joined(self, tell: Callable[[], None]) -> None:
+        """Call `tell` once each subscription of the packet is joined to everything that it matches."""
+        if self._joining:
+            self._joining.pop().when_joined(partial(self.when_joined, tell))
+        else:
+            tell()
 
     def unsubscribe(self, event: Unsubscribe) -> None:
         """Leave what there is."""
@@ -77,6 +89,8 @@ class Subscribing:
             self._words.append(f"{pattern}: {error}")
             invalid = error.refusal is Refusal.ADDRESS_INVALID  # a SUBACK knows no topic names (section 3.9.3)
             return ReasonCode.TOPIC_FILTER_INVALID if invalid else REASONS[error.refusal]
+        if isinstance(joined := subscriber.durable or subscriber.live, PatternSubscription):
+            self._joining.append(joined)
         wanted = request.retain_handling == 0 or (request.retain_handling == 1 and new)
         if wanted and not pattern.startswith("$share/"):
             self.wanting_retained.append(subscriber)

@@ -9,8 +9,8 @@ from functools import partial
 
 from edge.broker.delivery import AnycastGroup, LogSubscription
 from edge.broker.delivery.anycast import HeldMessages
-from edge.broker.delivery.pattern import Joinable, PatternSubscription
-from edge.broker.limits import ANYCAST_GROUPS_MAX, QUEUES_JOINED_MAX
+from edge.broker.delivery.pattern import Joinable, PatternSubscription, Slices
+from edge.broker.limits import ANYCAST_GROUPS_MAX
 from edge.broker.model.interfaces import Consumer, Figures
 from edge.broker.model.isolation import guarded
 from edge.broker.model.topics import FilterTree, is_filter, matches
@@ -32,9 +32,10 @@ class CompetingConsumers:
         watchers: CreditWatchers,
         forget_routes: Callable[[], None],
         now_s: Callable[[], float],
+        slices: Slices,
     ) -> None:
         """`watchers` hear of the credit of anycast addresses, whose answers count in `figures`; `now_s` is monotonic
-        seconds."""
+        seconds. `slices` runs what is done for all queues that a filter matches."""
         self.queues = queues
         self.anycast: dict[str, AnycastGroup] = {}
         self._addresses = addresses
@@ -45,8 +46,7 @@ class CompetingConsumers:
         self._held = HeldMessages()
         self._pattern_consumers: FilterTree[Consumer] = FilterTree()
         """Of anycast addresses."""
-        self._to_open: dict[Consumer, list[str]] = {}
-        """Queues with messages that are not open yet, of who consumes from all a filter matches."""
+        self._slices = slices
 
     def queue_log(self, address: str, user: str) -> int:
         """The log of a queue, made for `user` when it is new. Raises AddressError when there are too many."""
@@ -103,43 +103,37 @@ class CompetingConsumers:
             return one
         in_use: Mapping[str, Joinable] = self.queues.opened if stored else self.anycast
 
-        def parts() -> Iterator[Joinable]:
-            return (part for name, part in list(in_use.items()) if matches(address, name))
+        def parts() -> Iterator[Joinable | None]:
+            return (part if matches(address, name) else None for name, part in list(in_use.items()))
 
-        joined = PatternSubscription(address, parts, lambda: consumer not in self._to_open)
-        joined.join(consumer)
+        joined = PatternSubscription(address, consumer, parts, self._slices)
         (self.queues.consumers if stored else self._pattern_consumers).add(address, consumer)
         if stored:
-            closed = (name for name in self.queues if name not in self.queues.opened and matches(address, name))
-            to_open = [name for name in closed if self.queues.backlog(name)]
-            if to_open:
-                self._to_open[consumer] = [*self._to_open.get(consumer, ()), *to_open]
-                self._open_for(consumer)
+            joined.begin(self._join_queues(consumer, address))
+        else:
+            joined.join(consumer)
+            joined.begin(())
         return joined
 
-    def tick(self) -> None:
-        """Every `limits.TICK_S`: go on opening queues for who consumes from all a filter matches."""
-        for consumer in list(self._to_open):
-            self._open_for(consumer)
+    def _join_queues(self, consumer: Consumer, pattern: str) -> Iterator[None]:
+        """Join a consumer to the queues a filter matches that are open or have messages, one in each step; it is joined
+        to the others when they are opened."""
+        for name in self.queues.walk():
+            if matches(pattern, name):
+                guarded(f"queue {name!r}", self._join_queue, consumer, name)
+            yield
 
-    def _open_for(self, consumer: Consumer) -> None:
-        """Open some, which joins it to them."""
-        names = self._to_open.get(consumer, [])
-        now = names[-QUEUES_JOINED_MAX:]
-        del names[-QUEUES_JOINED_MAX:]
-        for name in now:
-            if consumer not in self._to_open:
-                return  # it left, or its connection ended, when it or another one was given something
-            if name in self.queues:
-                self.queues[name].pump()
-        if not names and self._to_open.pop(consumer, None) is not None:
-            consumer.exhausted()
+    def _join_queue(self, consumer: Consumer, name: str) -> None:
+        opened = self.queues.opened.get(name)
+        if opened is None and self.queues.backlog(name):
+            opened = self.queues[name]
+        if opened is not None:
+            opened.join(consumer)
 
     def left(self, consumer: Consumer, subscription: PatternSubscription) -> None:
         """The consumer has left all a filter matches, and is not to be joined to what comes."""
         self._pattern_consumers.remove(subscription.pattern, consumer)
         self.queues.consumers.remove(subscription.pattern, consumer)
-        self._to_open.pop(consumer, None)
 
     def consumers(self, address: str) -> int | None:
         """How many a queue or anycast address has; None when it is neither."""

@@ -92,6 +92,10 @@ class Queues(Mapping[str, LogSubscription]):
     def __len__(self) -> int:
         return len(self._known)
 
+    def walk(self) -> Iterator[str]:
+        """Return the addresses of now one by one, without those that are gone when their turn comes."""
+        return (self._known.address(log) for log in self._known.all() if log in self._known)
+
     def watched_by(self, watcher: Callable[[str, LogSubscription], Watcher | None]) -> None:
         """From now on `watcher` says who hears what becomes of the messages of a queue."""
         self._watcher = watcher

@@ -17,7 +17,7 @@ from edge.broker.delivery import LogSubscription, SharedSubscription, WaitingPoo
 from edge.broker.delivery.dead_letters import DeadLetters
 from edge.broker.delivery.durable import Declaration, DurableSubscription
 from edge.broker.delivery.feeds import LogFeeds
-from edge.broker.delivery.pattern import Joinable
+from edge.broker.delivery.pattern import Joinable, Slices
 from edge.broker.delivery.sweep import Sweeper
 from edge.broker.limits import Limits
 from edge.broker.message.time_to_live import ttl_ns
@@ -136,7 +136,7 @@ class Router:
         self._sink = PublishSink(store, self.feeds, self.retained, self.answers, self.unrouted, flush_soon)
         self._configure_policies()
         routes = RoutesMade(self._forget_columns)
-        logs, watchers = Logs(store, self.deadletters, self.feeds), CreditWatchers()
+        logs, watchers, slices = Logs(store, self.deadletters, self.feeds), CreditWatchers(), Slices(soon, now_s)
         queues = Queues(
             store, self._addresses, logs, self.names, unused_s=limits.queue_unused_s, forgotten=self._forget_queue
         )
@@ -145,7 +145,7 @@ class Router:
             store,
             self.feeds,
             self._addresses,
-            competing=CompetingConsumers(queues, self._addresses, self.figures, watchers, routes.clear, now_s),
+            competing=CompetingConsumers(queues, self._addresses, self.figures, watchers, routes.clear, now_s, slices),
             durable=DurableSubscriptions(
                 store, self.feeds, self._addresses, logs, self.names, routes.clear, limits.subscription_unused_s
             ),
@@ -277,7 +277,6 @@ class Router:
             ("feeds of subscriptions", self.feeds.tick),
             ("queues nobody uses", self._tick_queues),
             ("durable subscriptions nobody holds", self._tick_durable),
-            ("competing consumers", self.subscriptions.competing.tick),
             ("sweeping of what has expired", self._sweep),
             ("credit of senders", self._credit.tick),
             ("those who look again at each tick", self.tick_listeners.tell),

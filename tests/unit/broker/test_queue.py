@@ -3,7 +3,9 @@ delivered twice, nothing is scanned twice, and nobody stands in the way of other
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -12,14 +14,15 @@ from bridge.amqp_values import Described, Ubyte, Uint, Ulong, encode
 from bridge.message import AMQP, GROUPED, Run, Stored
 from edge.broker.delivery import priorities, queue, view
 from edge.broker.delivery.message_groups import bucket_of
+from edge.broker.delivery.pattern import PatternSubscription
 from edge.broker.delivery.queue import QueueOrder
-from edge.broker.limits import GIVEN_BACK_WAITS_S
+from edge.broker.limits import GIVEN_BACK_WAITS_S, PATTERN_SLICE_S
 from edge.broker.model.address_policy import AddressPolicy, Redelivery
+from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.model.interfaces import Outcome, Subscription
 from edge.broker.model.ranges import Ranges
-from edge.broker.router import competing_consumers
-from edge.broker.router.router import SubscribeOptions
-from tests.unit.broker.test_promises import Consumer, Origin, Site
+from edge.broker.router.router import Router, SubscribeOptions
+from tests.unit.broker.test_promises import Consumer, Origin, S, Site
 
 
 def header(priority: int | None = None, ttl_ms: int | None = None) -> bytes:
@@ -476,29 +479,146 @@ class TestRanges:
         assert ranges.outside(3, 4) == []
 
 
-@pytest.mark.parametrize("at_once", [1, 2])
-def test_who_leaves_while_queues_are_opened_for_it_is_given_no_more(
-    at_once: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """It consumes from all a filter matches."""
-    monkeypatch.setattr(competing_consumers, "QUEUES_JOINED_MAX", 1)
-    site = Site()
-    for number in range(3):
-        site.send(f"queue/{number}", b"x")
-    site.boot()
-    monkeypatch.setattr(competing_consumers, "QUEUES_JOINED_MAX", at_once)
+class Sliced(Site):
+    """A router with turns of the loop, and a clock of which each look takes a third of a slice."""
 
-    class Leaving(Consumer):
-        def deliver(self, subscription: Subscription, stored: Stored) -> None:
-            super().deliver(subscription, stored)
-            if self.joined is not None:
-                site.router.unsubscribe(self, self.joined, forget=False)
+    def __init__(self, count: int) -> None:
+        """There are so many queues with a message each."""
+        self.turns: deque[Callable[[], None]] = deque()
+        self.looks = 0
+        super().__init__()
+        for number in range(count):
+            self.send(f"queue/{number}", b"x")
+        self.turns.clear()
+        self.boot()
 
-    leaving = Leaving()
-    leaving.credit = 0
-    leaving.joined = site.router.subscribe(leaving, "queue/+", SubscribeOptions())
-    leaving.credit = 10
-    site.settle_down()
-    assert len(leaving.got) == 1
-    assert "raised" not in caplog.text
-    assert len(site.consumer("queue/+", "other").got) == 3
+    def boot(self) -> None:
+        super().boot()
+        self.router = Router(
+            self.store,
+            self.table,
+            clock_ns=lambda: int(self.now * S),
+            flush_soon=lambda: None,
+            monotonic_s=self.look,
+            soon=self.turns.append,
+        )
+
+    def look(self) -> float:
+        self.looks += 1
+        return self.now + self.looks * PATTERN_SLICE_S / 3
+
+    def turn(self, count: int = 1) -> None:
+        """Run what was put off to the next turn, and what was read by then."""
+        for _ in range(count):
+            for _ in range(len(self.turns)):
+                self.turns.popleft()()
+            while self.posted:
+                self.posted.popleft()()
+
+    @property
+    def opened(self) -> int:
+        return len(self.router.queues.opened)
+
+    def consume(self, consumer: Consumer) -> PatternSubscription:
+        joined = self.router.subscribe(consumer, "queue/#", SubscribeOptions())
+        assert isinstance(joined, PatternSubscription)
+        consumer.joined = joined
+        joined.pump()
+        return joined
+
+
+class TestAllQueuesOfAFilter:
+    """A consumer of thousands of queues is joined to them, and served, a slice in each turn of the loop."""
+
+    def test_no_turn_takes_more_than_a_slice_and_all_are_served(self) -> None:
+        site, consumer, told = Sliced(40), Consumer(), list[int]()
+        joined = site.consume(consumer)
+
+        def tell() -> None:
+            told.append(site.opened)
+            joined.pump()
+
+        joined.when_joined(tell)
+        opened = [site.opened]
+        while site.turns:
+            site.turn()
+            opened.append(site.opened)
+        assert max(after - before for before, after in pairwise([0, *opened])) <= 3
+        assert told == [40]
+        assert len(consumer.got) == 40
+        assert joined.idle_now
+
+    def test_it_is_not_idle_before(self) -> None:
+        site = Sliced(40)
+        assert not site.consume(Consumer()).idle_now
+
+    def test_each_queue_has_its_turn_when_there_is_little_credit(self) -> None:
+        site, consumer = Sliced(0), Consumer(credit=0)
+        for number in range(5):
+            site.send(f"queue/{number}", *[b"%d" % number] * 5)
+        joined = site.consume(consumer)
+        site.turn(50)
+        for _ in range(10):
+            consumer.credit = 1
+            joined.pump()
+            site.turn(50)
+        assert {name for name, _ in consumer.got} == {"0", "1", "2", "3", "4"}
+
+    def test_one_that_leaves_in_between_is_told_and_gets_no_more(self) -> None:
+        site, consumer, told = Sliced(40), Consumer(credit=0), list[bool]()
+        joined = site.consume(consumer)
+        joined.when_joined(lambda: told.append(True))
+        site.turn(3)
+        site.router.unsubscribe(consumer, joined, forget=False)
+        assert told == [True]
+        consumer.credit = 1000
+        opened = site.opened
+        site.turn(50)
+        assert (consumer.got, site.opened, len(site.turns)) == ([], opened, 0)
+        assert not any(consumer in queue.group for queue in site.router.queues.opened.values())
+        site.send("queue/new", b"x")
+        assert consumer.got == []
+
+    def test_one_that_leaves_when_it_is_given_something_is_given_no_more(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        class Leaving(Consumer):
+            def deliver(self, subscription: Subscription, stored: Stored) -> None:
+                super().deliver(subscription, stored)
+                if self.joined is not None:
+                    site.router.unsubscribe(self, self.joined, forget=False)
+
+        site, leaving = Sliced(10), Leaving()
+        site.consume(leaving)
+        site.turn(50)
+        assert len(leaving.got) == 1
+        assert "raised" not in caplog.text
+        other = Consumer()
+        site.consume(other)
+        site.turn(50)
+        assert len(other.got) == 10
+
+    def test_queues_that_come_and_go_in_between(self) -> None:
+        site, consumer = Sliced(40), Consumer()
+        site.consume(consumer)
+        site.router.publish(Origin(), Run("queue/new", "d", 1, b"", [b"new"]), ())
+        site.router.flush()
+        other = Consumer("other", credit=0)
+        site.router.subscribe(other, "queue/39", SubscribeOptions())
+        site.turn(80)
+        assert len(consumer.got) == 41
+
+    def test_a_new_type_of_its_addresses_in_between(self) -> None:
+        site, consumer = Sliced(40), Consumer()
+        joined = site.consume(consumer)
+        site.turn(2)
+        site.router.reconfigure(AddressTable([AddressRule("queue/#", AddressType.TOPIC)]))
+        site.router.unsubscribe(consumer, joined, forget=False, keep=True)
+        got = len(consumer.got)
+        site.turn(80)
+        assert len(consumer.got) == got
+        site.router.reconfigure(site.table)
+        other = Consumer("other")
+        site.consume(other)
+        site.turn(80)
+        assert len(other.got) == 40 - got
