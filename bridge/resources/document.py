@@ -1,12 +1,15 @@
 """YAML to plain values, with the line of everything: errors point where a person wrote.
 
 Only the plain part of YAML is taken: mappings with text keys, sequences, and text, numbers, booleans and null. No
-aliases (a document of a kilobyte could unfold into a gigabyte), no tags of a language. A key written twice is an error,
-not the last one's victory.
+aliases (a document of a kilobyte could unfold into a gigabyte), no tags of a language. A key written twice is an error.
+
+Scalars follow YAML 1.2 (core schema, section 10.3.2), while the library follows 1.1: `1:30` is text and not 90, `yes`
+and `NO` are text and not booleans. A number with a leading zero is refused: 1.1 reads `010` as 8.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
@@ -53,15 +56,44 @@ def documents(data: bytes | str, source: str) -> Iterator[Document | Configurati
         yield ConfigurationError(source, 0, "", "nested too deeply")
 
 
+_INTEGER: Final = re.compile(r"[-+]?(?:0|[1-9][0-9]*)|0x[0-9a-fA-F]+")
+_LEADING_ZERO: Final = re.compile(r"[-+]?0[0-9]+")
+_FLOAT: Final = re.compile(
+    r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)"
+)
+_BOOLEANS: Final = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
+
+
 def _text(_construct: SafeConstructor, node: yaml.ScalarNode) -> str:
     return str(node.value)
 
 
+def _integer(construct: SafeConstructor, node: yaml.ScalarNode) -> int | str:
+    """Return an integer, or text where only YAML 1.1 sees one. Raises `_Ambiguous`."""
+    if _LEADING_ZERO.fullmatch(node.value):
+        raise _Ambiguous(f'{node.value} may be octal: write {int(node.value)}, or "{node.value}" for text')
+    return int(construct.construct_yaml_int(node)) if _INTEGER.fullmatch(node.value) else str(node.value)
+
+
+def _float(construct: SafeConstructor, node: yaml.ScalarNode) -> float | str:
+    """Return a number, or text where only YAML 1.1 sees one."""
+    return float(construct.construct_yaml_float(node)) if _FLOAT.fullmatch(node.value) else str(node.value)
+
+
+def _boolean(_construct: SafeConstructor, node: yaml.ScalarNode) -> bool | str:
+    """Return a boolean, or text where only YAML 1.1 sees one."""
+    return _BOOLEANS.get(node.value, str(node.value))
+
+
+class _Ambiguous(ValueError):
+    """A scalar reads differently in the two versions of YAML; the message has both ways to write it."""
+
+
 _SCALARS: Final[dict[str, Callable[[SafeConstructor, yaml.ScalarNode], Any]]] = {
     "null": lambda _construct, _node: None,
-    "bool": SafeConstructor.construct_yaml_bool,
-    "int": SafeConstructor.construct_yaml_int,
-    "float": SafeConstructor.construct_yaml_float,
+    "bool": _boolean,
+    "int": _integer,
+    "float": _float,
     "str": _text,
     "timestamp": _text,  # nothing of the format is a date, so what looks like one is text
     "value": _text,
@@ -118,6 +150,8 @@ class _Plain:
             return self._complain(node, path, f"the tag {node.tag} is not supported")
         try:
             return read(self._construct, node)
+        except _Ambiguous as why:
+            return self._complain(node, path, str(why))
         except (ValueError, KeyError, ConstructorError):
             return self._complain(node, path, f'"{node.value}" is no {kind}')
 

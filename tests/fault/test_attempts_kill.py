@@ -32,7 +32,7 @@ RESOURCES = f"""
 def kept(gateway: Waypost) -> list[dict[int, int]]:
     """How often messages failed, as the store has it."""
     data = Path(gateway.arguments[gateway.arguments.index("--data") + 1])
-    connection = sqlite3.connect(f"file:{data / FILE_NAME}?mode=ro", uri=True)
+    connection = sqlite3.connect(f"{(data / FILE_NAME).resolve().as_uri()}?mode=ro", uri=True)
     try:
         rows = connection.execute("SELECT value FROM state WHERE kind = 'attempts'").fetchall()
     finally:

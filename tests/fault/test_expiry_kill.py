@@ -72,7 +72,7 @@ def take(gateway: Waypost, count: int) -> list[int]:
 
 def query(gateway: Waypost, text: str, *parameters: str) -> list[tuple[int, ...]]:
     data = Path(gateway.arguments[gateway.arguments.index("--data") + 1])
-    connection = sqlite3.connect(f"file:{data / FILE_NAME}?mode=ro", uri=True)
+    connection = sqlite3.connect(f"{(data / FILE_NAME).resolve().as_uri()}?mode=ro", uri=True)
     try:
         return connection.execute(text, parameters).fetchall()
     finally:

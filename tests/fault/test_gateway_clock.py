@@ -144,7 +144,7 @@ def expires(gateway: Waypost, data: Path) -> None:
 
 def lost(data: Path) -> list[tuple[str, int, str]]:
     """The ledger: address, messages, reason."""
-    connection = sqlite3.connect(f"file:{data / FILE_NAME}?mode=ro", uri=True)
+    connection = sqlite3.connect(f"{(data / FILE_NAME).resolve().as_uri()}?mode=ro", uri=True)
     try:
         return connection.execute("SELECT address, messages, reason FROM ledger").fetchall()
     finally:

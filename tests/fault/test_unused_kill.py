@@ -42,7 +42,7 @@ def publish(gateway: Waypost) -> None:
 
 
 def query(data: Path, text: str) -> list[tuple[int, ...]]:
-    connection = sqlite3.connect(f"file:{data / FILE_NAME}?mode=ro", uri=True)
+    connection = sqlite3.connect(f"{(data / FILE_NAME).resolve().as_uri()}?mode=ro", uri=True)
     try:
         return connection.execute(text).fetchall()
     finally:

@@ -61,7 +61,7 @@ def rooms(gateway: Waypost) -> dict[str, dict[str, Any]]:
 def ledger(gateway: Waypost) -> dict[tuple[str, str], int]:
     """Messages given up, by address and reason."""
     data = Path(gateway.arguments[gateway.arguments.index("--data") + 1])
-    connection = sqlite3.connect(f"file:{data / FILE_NAME}?mode=ro", uri=True)
+    connection = sqlite3.connect(f"{(data / FILE_NAME).resolve().as_uri()}?mode=ro", uri=True)
     try:
         rows = connection.execute("SELECT address, reason, sum(messages) FROM ledger GROUP BY 1, 2")
         return {(address, reason): messages for address, reason, messages in rows}

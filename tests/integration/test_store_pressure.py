@@ -125,7 +125,7 @@ def test_drop_oldest_keeps_the_newest_and_the_ledger_names_the_rest(gateway: Way
     finally:
         amqp.close()
     data = Path(gateway.arguments[gateway.arguments.index("--data") + 1])
-    connection = sqlite3.connect(f"file:{data / FILE_NAME}?mode=ro", uri=True)
+    connection = sqlite3.connect(f"{(data / FILE_NAME).resolve().as_uri()}?mode=ro", uri=True)
     try:
         entries = connection.execute("SELECT first, last, messages, bytes, reason FROM ledger WHERE address = 'ring'")
         assert entries.fetchall() == [(0, first - 1, first, first * 100, "evicted")]

@@ -45,7 +45,7 @@ def sent(randoms: Random, number: int) -> Row:
 def columns(rows: Sequence[Row], names: Sequence[str]) -> pa.Table:
     """These columns of messages as a job reads them: texts are dictionaries, here of two parts."""
     arrow = pa.schema([schemas.TELEMETRY.arrow.field(name) for name in names])
-    kept = [{name: row[name] for name in names} for row in rows]
+    kept = [{name: row.get(name) for name in names} for row in rows]
     parts = [pa.Table.from_pylist(part, arrow) for part in (kept[::2], kept[1::2])]
     return pa.concat_tables(map(_encoded, parts))
 

@@ -106,7 +106,7 @@ def test_the_same_comes_of_rejects_as_by_spark(
         lakes.write(lake.place, "clock_offsets", [told(0, 19, known="measured", offset_low_us=9, offset_high_us=9)])
         read(lake)
     after = equal()
-    assert len(after["readings"]) > len(before["readings"]) + 100
+    assert len(after["readings"]) > len(before["readings"]) + 40  # others are readable whatever their content type says
     assert 50 < len(after["reject"]) < len(before["reject"])
     for lake in lakes_of:
         read(lake)

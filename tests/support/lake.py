@@ -17,7 +17,7 @@ def rows(lake: Path, table: str) -> list[dict[str, Any]]:
 
 def manifests_asked_for(data: Path) -> bool:
     """A hub takes a gateway's manifests: what it has accepted is stated at its next start."""
-    connection = sqlite3.connect(f"file:{data / 'store.sqlite'}?mode=ro", uri=True)
+    connection = sqlite3.connect(f"{(data / 'store.sqlite').resolve().as_uri()}?mode=ro", uri=True)
     try:
         return connection.execute("SELECT 1 FROM state WHERE kind = 'manifest'").fetchone() is not None
     finally:

@@ -53,7 +53,7 @@ def waiting_in(data: Path) -> Mapping[str, int]:
     query = "SELECT substr(cursor, ?), sum(behind) FROM backlog WHERE substr(cursor, 1, ?) = ? GROUP BY cursor"
     length = len(FORWARDER_PREFIX)
     try:
-        with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
+        with contextlib.closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as connection:
             return dict(connection.execute(query, (length + 1, length, FORWARDER_PREFIX)).fetchall())
     except sqlite3.Error as error:
         raise CommandError(f"{path}: {error}", hint="see `waypost store verify`") from None

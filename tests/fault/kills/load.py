@@ -203,7 +203,7 @@ class Load:
 
 def lost(data: Path, address: str, client: str) -> list[tuple[int, int, str]]:
     """First, last and reason of the ledger's entries for the subscriptions of a client."""
-    connection = sqlite3.connect(f"file:{data / FILE_NAME}?mode=ro", uri=True)
+    connection = sqlite3.connect(f"{(data / FILE_NAME).resolve().as_uri()}?mode=ro", uri=True)
     try:
         rows = connection.execute("SELECT first, last, reason, subscription FROM ledger WHERE address = ?", (address,))
         return [(first, last, reason) for first, last, reason, subscription in rows if client in subscription]
@@ -213,7 +213,7 @@ def lost(data: Path, address: str, client: str) -> list[tuple[int, int, str]]:
 
 def given(data: Path, address: str, into: str) -> Given:
     """What the store at rest says: messages ever given to `into`, and the ledger of `address`."""
-    connection = sqlite3.connect(f"file:{data / FILE_NAME}?mode=ro", uri=True)
+    connection = sqlite3.connect(f"{(data / FILE_NAME).resolve().as_uri()}?mode=ro", uri=True)
     try:
         row = connection.execute("SELECT next FROM address WHERE name = ?", (into,)).fetchone()
         rows = connection.execute("SELECT first, last, messages, reason FROM ledger WHERE address = ?", (address,))
@@ -224,7 +224,7 @@ def given(data: Path, address: str, into: str) -> Given:
 
 def behind(data: Path, queue: str) -> int:
     """Messages of a queue that are not acknowledged, as far as it is on disk."""
-    connection = sqlite3.connect(f"file:{data / FILE_NAME}?mode=ro", uri=True)
+    connection = sqlite3.connect(f"{(data / FILE_NAME).resolve().as_uri()}?mode=ro", uri=True)
     try:
         return int(
             connection.execute("SELECT max(behind) FROM backlog WHERE log = ?", (f"queue {queue}",)).fetchone()[0]

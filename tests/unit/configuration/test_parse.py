@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from bridge.resources import parse
+from bridge.resources.document import Document, documents
 from bridge.resources.endpoint import Endpoint
 from bridge.resources.errors import ConfigurationRejected
 from edge.broker.model.address_policy import Durability, DurabilityMode, Redelivery, WhenFull
@@ -146,7 +147,7 @@ def test_unknown_key_names_file_line_path_and_what_was_meant() -> None:
         ),
         (
             "address: load/#",
-            "address: no",
+            "address: false",
             "6: spec.address: expected text, not false; put it in quotes if text is meant",
         ),
         ("address: load/#", 'address: ""', "6: spec.address: must not be empty"),
@@ -195,8 +196,29 @@ def test_unknown_key_names_file_line_path_and_what_was_meant() -> None:
         ),
         (
             "type: queue",
-            "type: queue\n  messageTtl:\n    maximum: yes",
+            "type: queue\n  messageTtl:\n    maximum: true",
             "9: spec.messageTtl.maximum: expected text or a number, not true",
+        ),
+        (
+            "type: queue",
+            "type: queue\n  messageTtl:\n    maximum: 1:30",
+            '9: spec.messageTtl.maximum: "1:30" is not a duration; expected a number of milliseconds, '
+            "or text such as 500ms, 90s, 1.5h, 7d",
+        ),
+        (
+            "type: queue",
+            "type: queue\n  quota: {bytes: 010}",
+            '8: spec.quota.bytes: 010 may be octal: write 10, or "010" for text',
+        ),
+        (
+            "type: queue",
+            "type: queue\n  quota: {bytes: 1_000}",
+            '8: spec.quota.bytes: "1_000" is not a size; expected bytes as a number, or a text such as 512Ki, 64Mi, 2G',
+        ),
+        (
+            "type: queue",
+            "type: queue\n  maxConsumers: 0b11",
+            '8: spec.maxConsumers: expected a whole number, not "0b11"',
         ),
         ("type: queue", "type: queue\n  forwarders:\n  - name: f", '9: spec.forwarders[0]: "remoteAddress" is missing'),
         (
@@ -289,3 +311,25 @@ class TestRead:
             "empty",
         ]
         assert caught.value.errors[2].message == "cannot be read: No such file or directory"
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("22:22", "22:22"),
+        ("NO", "NO"),
+        ("on", "on"),
+        ("true", True),
+        ("10", 10),
+        ("0x1F", 31),
+        ("1_000.5", "1_000.5"),
+        ("190:20:30.15", "190:20:30.15"),
+        ("1.5", 1.5),
+        ("2026-11-28", "2026-11-28"),
+    ],
+)
+def test_scalars_are_those_of_yaml_1_2(text: str, value: object) -> None:
+    [document] = documents(f"key: {text}\n", "gateway.yaml")
+    assert isinstance(document, Document)
+    assert document.value == {"key": value}
+    assert type(document.value["key"]) is type(value)

@@ -105,7 +105,7 @@ def test_good_wholes(text: str) -> None:
         (gateway("{limits: {connectionsMax: 1.5}}"), "expected a whole number, not 1.5"),
         (gateway("{limits: {receiveMaximum: 65536}}"), "65536 is out of range: 1 to 65535"),
         (gateway("{limits: {inflightMax: 70000}}"), "70000 is out of range: 1 to 65535"),
-        (gateway("{limits: {handshakeS: no}}"), "expected a number, not false"),
+        (gateway("{limits: {handshakeS: false}}"), "expected a number, not false"),
         (gateway("{hub: {url: 'mqtt://h'}}"), 'spec.hub.url: "mqtt://h" is not a hub URL'),
         (gateway("{hub: {url: 'amqp://h', tls: {}}}"), "amqp://h is without TLS"),
         (gateway("{listeners: {mqtts: 'h:1'}}"), "spec.listeners.mqtts: a listener with TLS needs listeners.tls"),

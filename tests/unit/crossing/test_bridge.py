@@ -170,8 +170,9 @@ PLANT = "hub/default.plant/plant"
 """Connector, resource and name of the forwarder."""
 
 
-def test_a_plan_says_what_comes_changes_and_goes(tmp_path: Path) -> None:
-    data, file = tmp_path / "gw", tmp_path / "gateway.yaml"
+@pytest.mark.parametrize("folder", ["gw", "h#sh?x=%31 y"])
+def test_a_plan_says_what_comes_changes_and_goes(tmp_path: Path, folder: str) -> None:
+    data, file = tmp_path / folder, tmp_path / "gateway.yaml"
     made = make(data)
     assert change(made.path, f"UPDATE cursor SET name = 'forwarder/{PLANT}' WHERE name = ?", FORWARDER)
     with sqlite3.connect(made.path) as connection:
@@ -200,6 +201,7 @@ def test_a_plan_says_what_comes_changes_and_goes(tmp_path: Path) -> None:
     assert "dials two:5672" in changed[0].sentence
     assert "begins with messages that come from then on" in changed[1].sentence
     assert f"{waiting} messages that wait for it stay stored" in changed[2].sentence
+    assert sorted(one.name for one in tmp_path.iterdir()) == sorted([folder, "gateway.yaml"]), "nothing else is made"
 
 
 def test_a_plan_of_nonsense_is_refused(tmp_path: Path) -> None:
