@@ -8,6 +8,7 @@ from typing import Any, Final
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
+from edge.broker.http.content_encoding import decompressed, is_compressed
 from edge.broker.http.limits import HTTP_BODY_S_MAX
 from edge.broker.http.message_headers import message_headers
 from edge.broker.http.refusal import Refused
@@ -18,7 +19,7 @@ NOT_KEPT: Final = {"cache-control": "no-store"}
 
 async def body_of(request: Request, bytes_max: int, what: str) -> bytes:
     """The body of a request, which is `what`. Raises Refused when it is larger than that, or does not come in time."""
-    body = b""
+    compressed, body = is_compressed(request), b""
     try:
         async with asyncio.timeout(HTTP_BODY_S_MAX):
             async for part in request.stream():
@@ -27,7 +28,7 @@ async def body_of(request: Request, bytes_max: int, what: str) -> bytes:
                     raise Refused(413, f"{what} has {bytes_max} bytes at most")
     except (TimeoutError, ClientDisconnect):
         raise Refused(408, "the request did not come in time") from None
-    return body
+    return decompressed(body, bytes_max) if compressed else body
 
 
 def json_answer(document: Any, status: int = 200) -> Response:

@@ -60,7 +60,7 @@ def test_a_full_queue_is_said_everywhere(tmp_path: Path) -> None:
         assert "(./waypost store info)" in problem["next_step"]
         status: dict[str, Any] = json.loads(ask(port, "/api/v1/status")[1])
         assert status["problems"] == [problem]
-        assert status["messages"] == {"received": 2, "acknowledged": 1, "refused": 1}
+        assert status["messages"].items() >= {"received": 2, "acknowledged": 1, "refused": 1}.items()
         shown = command("edge", "status", "--http", f"127.0.0.1:{port}").stdout
         for part in ("name", "what", "since", "next_step"):
             assert problem[part] in shown
@@ -68,7 +68,7 @@ def test_a_full_queue_is_said_everywhere(tmp_path: Path) -> None:
         found = json.loads(command("doctor", "--data", data, "--json").stdout)["results"]
         assert [one["next_step"] for one in found if one["name"] == "health"] == [problem["next_step"]]
         assert "room" not in [one["name"] for one in found], "the doctor says the same thing once"
-        assert ask(port, "/c/small")[0] == 200
+        assert ask(port, "/c/small?settle=auto")[0] == 200
         wait_until(lambda: ask(port, "/t/small", b"x")[0] == 202, timeout_s=WAIT_S, what="there is room again")
         left = json.loads(ask(port, "/healthz")[1])["problems"]
         assert not [one for one in left if "used up" in one["what"]], "for a minute it says that some were refused"

@@ -14,8 +14,10 @@ how long (30 s). When the lock ends the delivery counts as failed (`Waypost-Deli
 delivered again: at least once. With `?settle=auto` there is no lock: the message is accepted when the client's TCP has
 acknowledged the answer. A client that dies before it has read the answer has lost the message: at most once.
 
+A body with ``Content-Encoding: gzip`` is decompressed when it comes, up to the size a body may have.
+
 Errors are JSON, ``{"error": …}``: 400 what is wrong, 401 and 403 who may not, 410 no such lock (any more), 413 too
-large, 429 and 503 later, 507 the store is full.
+large, 415 another content encoding, 429 and 503 later, 507 the store is full.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ from starlette.responses import JSONResponse, Response
 
 from bridge.message import AMQP, Run
 from edge.broker.http.access import Access, Admission
+from edge.broker.http.content_encoding import decompressed, is_compressed
 from edge.broker.http.exchange import Fetch, PublishRequest, ReceivedMessage, SingleReceiver
 from edge.broker.http.fields import fields_of
 from edge.broker.http.handover import Handover, LockedAnswer
@@ -190,8 +193,9 @@ class DeviceApi:
 
     @asynccontextmanager
     async def _body(self, request: Request) -> AsyncIterator[bytes]:
-        """The request's body, counted while it is held."""
+        """The request's body, decompressed, counted while it is held. Raises Refused."""
         largest = self._body_bytes_max
+        compressed = is_compressed(request)
         too_large = Refused(413, f"a body has at most {largest} bytes")
         said = request.headers.get("content-length", "")
         if said.isascii() and said.isdigit() and int(said) > largest:
@@ -209,7 +213,13 @@ class DeviceApi:
                         raise Refused(503, "too much is being sent at once")
                     parts.append(part)
                     account.hold(request, size)
-            yield b"".join(parts)
+            body = b"".join(parts)
+            if compressed:
+                body = decompressed(body, largest)
+                if not account.has_room(len(body)):
+                    raise Refused(503, "too much is being sent at once")
+                account.hold(request, size + len(body))
+            yield body
         except TimeoutError:
             raise Refused(408, f"the body did not come within {HTTP_BODY_S_MAX:g} s") from None
         finally:

@@ -12,6 +12,10 @@ HTTP_BODY_BYTES_MAX: Final = 4 * MIB
 HTTP_BATCH_MAX: Final = 10_000
 """Messages of one batch: some 20 ms of the loop's time."""
 
+HTTP_GZIP_MEMBERS_MAX: Final = 16
+"""Members of one gzip body. Programs write one, tools that append write some; what follows a member is copied, so
+thousands of empty ones would take seconds."""
+
 HTTP_REQUESTS_MAX: Final = 256
 """Requests that publish, under way at once; each waits for one commit, some milliseconds."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import gzip
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
@@ -19,7 +20,7 @@ from edge.broker.http import locks, polls
 from edge.broker.http.access import Access
 from edge.broker.http.api import DeviceApi
 from edge.broker.http.exchange import PublishRequest
-from edge.broker.http.limits import HTTP_BATCH_MAX
+from edge.broker.http.limits import HTTP_BATCH_MAX, HTTP_GZIP_MEMBERS_MAX
 from edge.broker.http.messages import CORRELATION_BYTES_MAX, BadRequest, batch, single
 from edge.broker.limits import ACCOUNT_SHARE_MAX, ADDRESS_BYTES_MAX, Limits
 from edge.broker.message.mqtt_properties import NONE, decode_run, encode_run
@@ -114,6 +115,39 @@ def test_bodies_are_bounded() -> None:
         assert (await rig.client.post("/t/a", content=b"x" * 1000)).status_code == 202
         assert (await rig.client.post("/t/a", content=b"x" * 1001)).status_code == 413
         assert (await rig.client.post("/t/a", content=endless())).status_code == 413
+
+    run(test)
+
+
+def test_gzip_is_decompressed_within_the_bound() -> None:
+    async def test(rig: Rig) -> None:
+        async def send(body: bytes, coding: str = "gzip", path: str = "/t/queue/a") -> httpx.Response:
+            return await rig.client.post(path, content=body, headers={"Content-Encoding": coding, **NDJSON})
+
+        for body in (gzip.compress(b"x" * 1000), gzip.compress(b"x" * 500) * 2):
+            assert (await send(body, "X-GZip")).status_code == 202
+            assert (await rig.client.get("/c/queue/a?settle=auto")).content == b"x" * 1000
+        assert (await send(b"plain", "identity")).status_code == 202
+        assert (await rig.client.get("/c/queue/a?settle=auto")).content == b"plain"
+        line = b'{"address": "queue/a", "body": "z"}'
+        assert (await send(gzip.compress(line), path="/t")).status_code == 202
+        assert (await rig.client.get("/c/queue/a?settle=auto")).content == b"z"
+        whole = gzip.compress(b"x" * 1001)
+        for body, coding, status in (
+            (whole, "gzip", 413),
+            (gzip.compress(b"x" * 600) * 2, "gzip", 413),
+            (gzip.compress(bytes(10_000_000))[:1000], "gzip", 413),
+            (gzip.compress(b"", mtime=0) * (HTTP_GZIP_MEMBERS_MAX + 1), "gzip", 413),
+            (gzip.compress(b"x" * 10)[:-1], "gzip", 400),
+            (gzip.compress(b"x") + b"rest", "gzip", 400),
+            (b"x", "gzip", 400),
+            (b"x", "br", 415),
+            (whole, "gzip, gzip", 415),
+        ):
+            answer = await send(body, coding)
+            assert answer.status_code == status, (coding, body[:20])
+            assert (answer.headers.get("accept-encoding") == "gzip") is (status == 415)
+        assert (await rig.client.get("/c/queue/a")).status_code == 204, "nothing of that was taken"
 
     run(test)
 
