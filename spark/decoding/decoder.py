@@ -2,7 +2,7 @@
 
 A registered schema decides first, then Sparkplug's namespace, then the content type, as a hint: many clients send one
 that they did not choose (`curl -d`: a form). Where the content type is missing, unknown or wrong the body decides: JSON
-or a number, and CBOR that says it is (tag 55799). Other bytes are not guessed at.
+or a number, and CBOR that says it is (tag 55799). Other bytes are not guessed at. A body in gzip is decompressed first.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from spark.decoding import cbor, document, protobuf, reasons, senml, sparkplug, text, timestamps
+from spark.decoding import cbor, compressed, document, protobuf, reasons, senml, sparkplug, text, timestamps
 from spark.decoding.limits import ADDRESSES_REMEMBERED, BODY_BYTES_MAX, METRIC_CHARACTERS_MAX
 from spark.decoding.schema import Format, PayloadSchema, matches, specificity
 from spark.decoding.value import Message, Unreadable, Value
@@ -87,6 +87,8 @@ class Decoder:
         if len(message.body) > BODY_BYTES_MAX:
             return [Value("", reason=reasons.TOO_LARGE)]
         try:
+            if message.body.startswith(compressed.GZIP):
+                message = message._replace(body=compressed.decompressed(message.body))
             return read(message)
         except Unreadable as unreadable:
             return [Value("", reason=str(unreadable))]

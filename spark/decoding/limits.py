@@ -7,6 +7,10 @@ from typing import Final
 BODY_BYTES_MAX: Final = 256 * 1024
 """Bytes of a body that is read. As objects it takes up to forty times as much; a gateway takes messages of 16 MiB."""
 
+GZIP_MEMBERS_MAX: Final = 16
+"""Members of one gzip body. Programs write one, tools that append write some; what follows a member is copied, so
+thousands of empty ones would take seconds."""
+
 VALUES_MAX: Final = 1_024
 """Values of one message; a body with more is more likely a document than readings."""
 
