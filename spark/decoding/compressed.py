@@ -1,6 +1,6 @@
 """Bodies in gzip, as devices on slow links send them (Content-Encoding in AMQP, a convention in MQTT).
 
-The first bytes tell: no other format that is read here begins so. A content encoding that is said, or not, changes
+The first bytes tell: no other format that is read here begins so. Whether a message names its encoding changes
 nothing, as with content types.
 """
 
@@ -22,7 +22,7 @@ _GZIP_WINDOW: Final = 31
 def decompressed(body: bytes) -> bytes:
     """Return what a gzip body holds, one member or several. Raises Unreadable.
 
-    Never more than `BODY_BYTES_MAX` and one byte are made of it.
+    The result never takes more than `BODY_BYTES_MAX` and one byte while it grows.
     """
     parts: list[bytes] = []
     size = 0

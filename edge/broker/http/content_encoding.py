@@ -30,7 +30,7 @@ def is_compressed(request: Request) -> bool:
 def decompressed(body: bytes, bytes_max: int) -> bytes:
     """Return what a gzip body holds: one member or several (RFC 1952 section 2.2). Raises Refused.
 
-    Never more than `bytes_max` and one byte are made of it.
+    The result never takes more than `bytes_max` and one byte while it grows.
     """
     parts: list[bytes] = []
     size = 0
