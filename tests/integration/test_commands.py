@@ -21,6 +21,7 @@ from proton import Message
 from proton.utils import BlockingConnection, LinkDetached, SendException
 
 from tests.support import forked
+from tests.support.http_fields import INERT
 from tests.support.paho_loop import stop_loop
 from tests.support.processes import Waypost, edge, free_port, hub, wait_until
 
@@ -40,10 +41,13 @@ class Fleet:
 
     def ask(self, method: str, path: str, document: dict[str, Any] | None = None, **headers: str) -> Any:
         body = json.dumps(document).encode() if document is not None else None
-        url, said = f"http://127.0.0.1:{self._http}/api/v1/{path}", {k.replace("_", "-"): v for k, v in headers.items()}
-        request = urllib.request.Request(url, body, said, method=method)
+        said = {k.replace("_", "-"): v for k, v in headers.items()}
+        request = urllib.request.Request(self.url(path), body, said, method=method)
         with urllib.request.urlopen(request, timeout=WAIT_S + 10) as answer:
             return json.loads(answer.read())
+
+    def url(self, path: str) -> str:
+        return f"http://127.0.0.1:{self._http}/api/v1/{path}"
 
     def send(self, device: str = "pump7", **said: Any) -> str:
         sent = self.ask("POST", "commands", {"gateway": "gw1", "device": device, "name": "on", **said})
@@ -146,6 +150,9 @@ def test_a_device_over_http_takes_a_command_and_responds(fleet: Fleet) -> None:
     )  # fmt: skip
     over = fleet.ask("GET", f"commands/{identifier}?wait=40")
     assert (over["state"], over["response"]["payload"], over["response"]["status"]) == ("delivered", "done", 207)
+    with urllib.request.urlopen(fleet.url(f"commands/{identifier}"), timeout=WAIT_S) as answer:
+        said = {name.lower(): value for name, value in answer.headers.items()}
+    assert said.items() >= INERT.items(), "a device wrote a part of it"
 
 
 def test_a_command_rejected_over_http(fleet: Fleet) -> None:

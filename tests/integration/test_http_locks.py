@@ -184,16 +184,18 @@ class TestConnectionsThatEnd:
         again = ask(gateway, "GET", f"/c/{address}?wait=10")
         assert (len(again.body), again.failed) == (len(LARGE), 3)
 
-    def test_what_a_slow_client_reads_whole_is_accepted(self, gateway: Waypost) -> None:
+    @pytest.mark.parametrize("fields", ["", "Connection: close\r\n"])
+    def test_what_a_slow_client_reads_whole_is_accepted(self, gateway: Waypost, fields: str) -> None:
         send(gateway, "queue/whole", LARGE, b"2")
         connection = connect(gateway)
-        connection.sendall(b"GET /c/queue/whole?wait=10&settle=auto HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        request = f"GET /c/queue/whole?wait=10&settle=auto HTTP/1.1\r\nHost: localhost\r\n{fields}\r\n"
+        connection.sendall(request.encode())
         found = connection.recv(65_536)
         length = int(re.findall(rb"content-length: (\d+)", found)[0])
         while len(found) - found.index(b"\r\n\r\n") - 4 < length:
             found += connection.recv(65_536)
         connection.close()
-        assert ask(gateway, "GET", "/c/queue/whole?wait=10").body == b"2"
+        assert ask(gateway, "GET", "/c/queue/whole?wait=10&settle=auto").body == b"2"
 
 
 def polls(gateway: Waypost) -> int:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import http.client
 import shutil
+import socket
+import struct
 import subprocess
 import threading
 import time
@@ -171,6 +173,24 @@ class TestCommands:
         with Device(gateway, "sensor1") as device:
             device.subscribe("c///q/#", 1)
             assert device.received.get(timeout=WAIT_S).payload == b"kept"
+
+    def test_command_survives_an_answer_that_did_not_arrive(self, gateway: Waypost, application: Application) -> None:
+        """The device resets the connection after the first bytes of the answer."""
+        payload = b"x" * 3_000_000
+        told = base64.b64encode(f"sensor1@{TENANT}:sensor1-secret".encode()).decode()
+        device = socket.socket()
+        device.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        device.settimeout(WAIT_S)
+        device.connect(("127.0.0.1", gateway.port("http")))
+        head = f"POST /event HTTP/1.1\r\nHost: localhost\r\nAuthorization: Basic {told}\r\nhono-ttd: 20\r\n"
+        device.sendall(f"{head}content-type: text/plain\r\nContent-Length: 1\r\n\r\nx".encode())
+        application.until_ttd_of_message("4711", 20)
+        application.command("4711", "large", payload)
+        assert device.recv(200).startswith(b"HTTP/1.1 200")
+        device.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        device.close()
+        answer = ask(gateway, "POST", "/event?hono-ttd=20", b"x", JSON)
+        assert (answer.status, answer.headers["hono-command"], answer.body) == (200, "large", payload)
 
 
 class TestNobodyAsked:
