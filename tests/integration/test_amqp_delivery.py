@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,12 @@ from proton import ConnectionException, Delivery, Described, Link, Message, Term
 from proton.reactor import AtLeastOnce, AtMostOnce, Copy, LinkOption
 from proton.utils import BlockingConnection, BlockingReceiver, LinkDetached, SendException
 
+from bridge.amqp_values import decode
+from bridge.engine import Engine, Event, Transfers
+from bridge.sasl import SaslClient
+from edge.broker.mqtt.packets import Publish
+from tests.support.hostile import Raw
+from tests.support.machines import take_all
 from tests.support.processes import Waypost, edge
 
 WAIT_S = 20.0
@@ -199,6 +206,44 @@ class TestOutcomes:
         assert message.body == "bad"
         assert message.annotations["x-opt-waypost-dead-reason"] == "rejected"
         dead.accept()
+
+
+class TestPoison:
+    """A message that its consumers die of ends in the dead letter address after `maximumDeliveryAttempts`."""
+
+    def test_over_amqp(self, connect: Any, gateway: Waypost) -> None:
+        connect().create_sender("queue/poison-amqp").send(Message(body="poison", durable=True))
+        for number in range(3):
+            client = Engine(container_id="dies", server=False, sasl=SaslClient())
+            with socket.create_connection(("127.0.0.1", gateway.port("amqp")), timeout=WAIT_S) as peer:
+                client.open()
+                link = client.attach_receiver("r", "queue/poison-amqp")
+                client.grant(link, 5)
+                events: list[Event] = []
+                while not any(isinstance(event, Transfers) for event in events):
+                    peer.sendall(client.data_to_send())
+                    events += take_all(client, peer.recv(65_536), time.monotonic())
+                [message] = [m for event in events if isinstance(event, Transfers) for m in event.messages]
+                fields = list(decode(message, 3)[0])
+                assert (fields[4] if len(fields) > 4 else 0) == number
+        self.dead(connect, "poison")
+
+    def test_over_mqtt(self, connect: Any, gateway: Waypost) -> None:
+        connect().create_sender("queue/poison-mqtt").send(Message(body=b"poison", durable=True))
+        for _ in range(3):
+            with Raw(gateway, 5).connect("dies") as client:
+                client.subscribe("queue/poison-mqtt", qos=1)
+                assert isinstance(client.receive(), Publish)
+        self.dead(connect, b"poison")
+
+    @staticmethod
+    def dead(connect: Any, body: object) -> None:
+        receiver = connect().create_receiver("dead", credit=1)
+        message = receiver.receive(timeout=WAIT_S)
+        found = bytes(message.body) if isinstance(body, bytes) else message.body
+        assert found == body
+        assert message.annotations["x-opt-waypost-dead-reason"] == "delivery attempts exceeded"
+        receiver.accept()
 
 
 class TestCredit:
