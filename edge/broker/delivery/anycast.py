@@ -33,6 +33,7 @@ _NOBODY: tuple[Origin | None, int] = (None, 0)
 _GIVEN_BACK: Final = {
     Outcome.TOO_LARGE: Refusal.TOO_LARGE,
     Outcome.RELEASED: Refusal.RELEASED,
+    Outcome.UNANSWERED: Refusal.RELEASED,
     Outcome.LOST: Refusal.RELEASED,
     Outcome.MODIFIED_FAILED: Refusal.DELIVERY_FAILED,
     Outcome.MODIFIED_UNDELIVERABLE: Refusal.UNDELIVERABLE,

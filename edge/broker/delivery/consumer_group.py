@@ -11,7 +11,7 @@ from edge.broker.model.isolation import end_consumer
 SETTLED = -1
 """Position of a delivery that nobody has to answer for."""
 
-RETURNED = frozenset((Outcome.RELEASED, Outcome.MODIFIED_FAILED, Outcome.LOST))
+RETURNED = frozenset((Outcome.RELEASED, Outcome.MODIFIED_FAILED, Outcome.UNANSWERED, Outcome.LOST))
 """Outcomes that put the message back for any consumer."""
 
 

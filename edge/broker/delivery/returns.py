@@ -48,10 +48,11 @@ class Returns:
     def take(self, consumer: Consumer, first: int, last: int, outcome: Outcome) -> None:
         """Take messages that a consumer had and did not accept."""
         subscription = self._subscription
-        if outcome is Outcome.RELEASED:
-            self._take_released(consumer, first, last)
-        elif outcome is Outcome.LOST and not subscription.policy.redelivery.counts_link_loss:
+        uncounted = outcome is Outcome.LOST and not subscription.policy.redelivery.counts_link_loss
+        if outcome is Outcome.UNANSWERED or uncounted:
             subscription.give_back(first, last)
+        elif outcome is Outcome.RELEASED:
+            self._take_released(consumer, first, last)
         elif outcome is Outcome.REJECTED:
             subscription.dead_lettering.give_up_later(first, last, Reason.REJECTED)
         elif outcome is Outcome.TOO_LARGE:

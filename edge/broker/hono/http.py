@@ -234,11 +234,11 @@ class HonoApi(DeviceApi):
         try:
             yield receiver, commands
         except BaseException:
-            receiver.settle(Outcome.RELEASED)
+            receiver.settle(Outcome.UNANSWERED)
             commands.end()
             raise
         if not receiver.received.done():
-            receiver.settle(Outcome.RELEASED)
+            receiver.settle(Outcome.UNANSWERED)
             commands.end()
 
     async def _next_command(
@@ -265,7 +265,7 @@ class HonoApi(DeviceApi):
         if not receiver.received.done():
             return None
         if ended.done():  # the command is for a device that may do nothing any more
-            settle(Outcome.RELEASED)
+            settle(Outcome.UNANSWERED)
             return None
         try:
             command = read_command(receiver.take().stored.run, 0, self._service.addresses)

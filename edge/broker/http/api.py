@@ -262,15 +262,15 @@ class DeviceApi:
             waited_for = (fetch.receiver.received, gone, admission.ended)
             await asyncio.wait(waited_for, timeout=options.wait_s, return_when=asyncio.FIRST_COMPLETED)
         except BaseException:
-            fetch.settle(Outcome.RELEASED)
+            fetch.settle(Outcome.UNANSWERED)
             raise
         finally:
             gone.cancel()
         if admission.ended.done():
-            fetch.settle(Outcome.RELEASED)
+            fetch.settle(Outcome.UNANSWERED)
             raise Refused(401, admission.ended.result().value)
         if not fetch.receiver.received.done():
-            fetch.settle(Outcome.RELEASED)
+            fetch.settle(Outcome.UNANSWERED)
             return Response(status_code=204)
         message = fetch.receiver.take()
         run = _readable(message)

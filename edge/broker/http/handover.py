@@ -24,7 +24,7 @@ class LockedAnswer(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if await Request(scope, receive).is_disconnected():
-            self._give_back(Outcome.RELEASED)
+            self._give_back(Outcome.UNANSWERED)
             return
         try:
             await super().__call__(scope, receive, send)
@@ -46,7 +46,7 @@ class Handover(Response):
         self._settle = settle
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request, outcome = Request(scope, receive), Outcome.RELEASED
+        request, outcome = Request(scope, receive), Outcome.UNANSWERED
         try:
             if not await request.is_disconnected():
                 outcome = Outcome.MODIFIED_FAILED

@@ -92,6 +92,8 @@ class Outcome(enum.Enum):
     REJECTED = "rejected"
     RELEASED = "released"
     MODIFIED_FAILED = "modified, delivery failed"
+    UNANSWERED = "the consumer has left, or was not sent it"
+    """It has said nothing, so the message goes at once to whichever consumer is next."""
     LOST = "the link or connection ended before an answer"
     """Not by the consumer's own goodbye: it may have died of the message (`Redelivery.counts_link_loss`)."""
     MODIFIED_UNDELIVERABLE = "modified, undeliverable here"

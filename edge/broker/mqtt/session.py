@@ -204,7 +204,7 @@ class Subscriber(Consumer):
             return
         if self.overlaps and isinstance(subscription, LogSubscription):
             self.session.overlaps.take_back(subscription.log, first, last)
-        subscription.settle(self, first, last, Outcome.RELEASED)
+        subscription.settle(self, first, last, Outcome.UNANSWERED)
 
     def _write(
         self,
@@ -427,7 +427,7 @@ class Session:
         go to nobody else when it ends [MQTT-4.8.2-5]; the receiver may have delivered them already. `lost`: the client
         may have died of what it had not answered, so that counts as an attempt.
         """
-        given_back = Outcome.LOST if lost else Outcome.RELEASED
+        given_back = Outcome.LOST if lost else Outcome.UNANSWERED
         state = self.state
         if not state.in_flight:
             return

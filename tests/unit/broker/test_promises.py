@@ -172,6 +172,16 @@ class TestLinkLoss:
         assert site.consumer("deadletter/dead").got == [("poison", 0)]
         assert site.lost == []
 
+    def test_a_consumer_that_said_nothing_delays_nothing(self) -> None:
+        site = Site(queue=attempts(3, delay_s=10))
+        consumer = site.consumer("queue/a")
+        site.send("queue/a", b"1", b"2")
+        other = site.consumer("queue/a")
+        consumer.credit = 0
+        consumer.answer(Outcome.UNANSWERED, 2)
+        site.settle_down()
+        assert other.got == [("1", 0), ("2", 0)]
+
     def test_it_waits_as_after_any_failed_attempt(self) -> None:
         site = Site(queue=attempts(3, delay_s=10))
         consumer = site.consumer("queue/a")

@@ -344,6 +344,16 @@ class TestLosingAConsumer:
             consumer.lose()
         assert site.losses == []
 
+    def test_after_a_goodbye_another_gets_it_at_once(self) -> None:
+        site = self.poisoned()
+        policy = AddressPolicy(redelivery=Redelivery(attempts_max=3, delay_s=60))
+        site.router.reconfigure(site.router.table, {"queue/#": policy})
+        consumer = Peer(site, "consumer", "queue/x", session_expiry_interval_s=100)
+        other = Peer(site, "other", "queue/x")
+        consumer.send(p.Disconnect())
+        consumer.lose()
+        assert other.take() == [b"poison"]
+
     def test_a_stop_of_the_broker_does_not_count(self) -> None:
         site = self.poisoned()
         for _ in range(4):
