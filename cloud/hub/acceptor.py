@@ -38,6 +38,10 @@ class Authority(Protocol):
         and by `Acceptor.review`, on the loop's thread; returns at once."""
         ...
 
+    def admitted(self, shown: Certified) -> None:
+        """A gateway was let in by this certificate. Returns at once."""
+        ...
+
 
 class NotServed(Exception):
     """There is nobody to serve a peer now; the message says why."""
@@ -254,6 +258,8 @@ class Visitor:
             raise NotAPeer(words)
         if (why := self._refusal()) is not None:
             raise NotAPeer(why)
+        if self._certified is not None and self._acceptor.authority is not None:
+            self._acceptor.authority.admitted(self._certified)
         return peer
 
     def _answer_probe(self) -> None:

@@ -18,6 +18,7 @@ from cloud.hub.desired.service import DesiredConfigurations
 from cloud.hub.enrolment.service import Enrolment
 from cloud.hub.fleet import Fleet
 from cloud.hub.limits import FAILED_SHOWN_MAX, HELD_SHOWN_MAX
+from cloud.hub.older_copy import OlderCopyNotice
 from cloud.hub.peers import DEFAULT_TENANT
 from cloud.hub.spaces import Spaces
 from cloud.hub.tenants import Tenants
@@ -51,6 +52,7 @@ class HubHealth:
         commands: Callable[[], str | None] = lambda: None,
         desired: DesiredConfigurations | None = None,
         tenants: Tenants | None = None,
+        older_copy: OlderCopyNotice | None = None,
         data: Path,
     ) -> None:
         """`users`: why users, or changes of them, do not count; `certificates`: those of the listener, once it listens
@@ -68,6 +70,7 @@ class HubHealth:
         self._commands = commands
         self._desired = desired
         self._tenants = tenants or Tenants()
+        self._older_copy = older_copy or OlderCopyNotice(data)
         self._bounds = Rising()
         self._data = data
         self._rising = Rising()
@@ -77,7 +80,7 @@ class HubHealth:
         self._health = Health(
             (
                 *(self.landing, self.held, self.refused, self.applications, self.certificate, self.configurations),
-                *(self.quotas, self.lag.problems, log_problems, self.machine),
+                *(self.registry, self.quotas, self.lag.problems, log_problems, self.machine),
             )
         )
 
@@ -202,6 +205,17 @@ class HubHealth:
             what = f"it has reached its quota `{bound}` within the last minute"
             step = "have it use less, or raise its quota (tenantQuota or tenants in the hub's configuration)"
             yield Found(f"tenant {tenant}", what, step, Severity.WARNING)
+
+    def registry(self) -> Iterator[Found]:
+        """The registry was restored from a backup, and somebody has to look at what is missing in it."""
+        signs = self._older_copy.signs()
+        if signs:
+            what = f"the registry is an older copy: {'; '.join(each.value for each in signs)}"
+            step = (
+                "compare gateways, tokens and configurations (waypost fleet) with what was there, revoke what must not "
+                f"connect, then remove {self._older_copy.file}"
+            )
+            yield Found("registry", what, step, Severity.WARNING)
 
     def machine(self) -> Iterator[Found]:
         """Certificates, the data directory, open files: looked at seldom, however often somebody asks."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import re
+import ssl
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -53,10 +54,12 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class Certified:
-    """A gateway, and the certificate it has shown."""
+    """A gateway, and the certificate it has shown. Times are UTC seconds since 1970, 0 where it has none."""
 
     peer: Peer
     serial: int
+    begins_at: float = 0.0
+    ends_at: float = 0.0
 
 
 class NotAPeer(ValueError):
@@ -89,9 +92,13 @@ def certified(certificate: Mapping[str, Any]) -> Certified:
         raise NotAPeer("the URI of the certificate escapes what needs no escape, or not what needs it")
     try:
         serial = int(certificate.get("serialNumber", ""), 16)
+        begins_at, ends_at = (
+            float(ssl.cert_time_to_seconds(certificate[each])) if each in certificate else 0.0
+            for each in ("notBefore", "notAfter")
+        )
     except ValueError:
-        raise NotAPeer("the certificate has no serial number") from None
-    return Certified(Peer(tenant, name, Kind.GATEWAY), serial)
+        raise NotAPeer("the certificate has no serial number, or dates that are none") from None
+    return Certified(Peer(tenant, name, Kind.GATEWAY), serial, begins_at, ends_at)
 
 
 def user(identity: str, kind: Kind) -> Peer:

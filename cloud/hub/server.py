@@ -40,9 +40,17 @@ from cloud.hub.data import DataError, data_directory, require_unheld, writer_id
 from cloud.hub.desired.http import routes as desired_routes
 from cloud.hub.desired.service import DesiredConfigurations
 from cloud.hub.enrolment.authority import OwnAuthority
-from cloud.hub.enrolment.files import AuthorityFileError, Enroller, ServerCertificate, authority_of, registration_of
+from cloud.hub.enrolment.files import (
+    FOLDER,
+    AuthorityFileError,
+    Enroller,
+    ServerCertificate,
+    authority_of,
+    registration_of,
+)
 from cloud.hub.enrolment.http import routes as enrolment_routes
 from cloud.hub.enrolment.registration import Registration
+from cloud.hub.enrolment.revocation_record import RevocationRecord
 from cloud.hub.enrolment.service import Enrolment
 from cloud.hub.fleet import Fleet
 from cloud.hub.health import HubHealth
@@ -50,6 +58,7 @@ from cloud.hub.lander import Lander
 from cloud.hub.limits import SHUTDOWN_S
 from cloud.hub.memory import COLLECTED
 from cloud.hub.metrics import Metrics
+from cloud.hub.older_copy import OlderCopyNotice, OlderCopySign
 from cloud.hub.peers import DEFAULT_TENANT, Kind, Peer, tenants_of
 from cloud.hub.registry.directory import GatewayRecord
 from cloud.hub.registry.faults import RegistryUnreachable
@@ -192,6 +201,7 @@ class Hub:
         self._users = self._follow_users() if self._gate.passwords else None
         self._connections = Connections(self.acceptor)
         registry = configuration.registry or sqlite_file(configuration.data / REGISTRY)
+        self._older_copy = OlderCopyNotice(configuration.data)
         self._enrolment: Enrolment | None = None
         self._server_certificate: ServerCertificate | None = None
         self._tls = configuration.tls
@@ -206,6 +216,8 @@ class Hub:
                 forgotten=self._fleet.forget,
                 tenants=configuration.tenants,
                 registration=registration,
+                record=RevocationRecord(configuration.data / FOLDER),
+                older=self._older_copy.add,
             )
         self._desired: DesiredConfigurations | None = None
         if self._enrolment is not None:
@@ -262,6 +274,7 @@ class Hub:
             commands=lambda: self._commands.trouble,
             desired=self._desired,
             tenants=self._configuration.tenants,
+            older_copy=self._older_copy,
             data=self._configuration.data,
         )
 
@@ -471,6 +484,8 @@ def open_data(configuration: HubConfiguration) -> Opened:
             versions = {table: registry.commits.confirmed_version(table) for table in contract().tables}
             lake = DeltaLake(configuration.lake or data / "lake", durable_versions=versions)
             registry.commits.write_to(lake)
+            if registry.commits.is_older_copy:
+                OlderCopyNotice(data).add(OlderCopySign.LAKE)
             registry.directory.nobody_connected()
             return Opened(registry, Landing(lake, registry.commits), registry.directory.gateways(), own)
         except BaseException:

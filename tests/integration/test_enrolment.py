@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import shutil
 import socket
 import ssl
 import subprocess
@@ -126,6 +127,30 @@ def test_in_and_out_and_in_again(tmp_path: Path) -> None:
     assert [sequence for _, _, sequence in found] == list(range(40))
     listed = json.loads(fleet(tmp_path, "list", "--json"))
     assert [(each["gateway"], each["state"]) for each in listed] == [("hall", "good")]
+
+
+def test_a_registry_of_before_the_gateway_enrolled(tmp_path: Path) -> None:
+    """The gateway connects by its certificate, is listed and can be revoked; the hub says that its registry is old."""
+    port, data, notice = free_port(), tmp_path / "hall", tmp_path / "hub" / "registry.older"
+    registry = tmp_path / "hub" / "registry.db"
+    near = Waypost(tmp_path / "hall.log", "edge", "run", "--data", str(data))
+    far = hub(tmp_path, amqps=port)
+    with far:
+        assert far.stop() == 0
+    shutil.copy(registry, tmp_path / "registry.before")
+    with far:
+        assert init(tmp_path, f"amqps://localhost:{port}", fleet(tmp_path, "token", "create"))[0] == 0
+        assert far.stop() == 0
+    for each in registry.parent.glob("registry.db*"):
+        each.unlink()
+    shutil.copy(tmp_path / "registry.before", registry)
+    with far, near:
+        wait_until(notice.exists, timeout_s=WAIT_S, what="the older copy is noticed")
+        assert notice.read_text() == "CERTIFICATES\n"
+        listed = json.loads(fleet(tmp_path, "list", "--json"))
+        assert [(each["gateway"], each["state"]) for each in listed] == [("hall", "good")]
+        fleet(tmp_path, "revoke", "hall")
+        wait_until(lambda: "was revoked" in (uplink(data, near)["last_error"] or ""), timeout_s=WAIT_S, what="cut")
 
 
 QUOTA = """

@@ -89,3 +89,7 @@ had them made: who shows others again and again keeps the registry from nobody."
 KNOWN_SORTED_OUT_S: Final = 3_600.0
 """How often a hub forgets those of another authority's certificates that have ended: it goes through all it knows, some
 300 bytes and 0.1 us each."""
+
+ADMITTED_UNCHECKED_MAX: Final = 20_000
+"""Certificates of gateways that were let in and are looked for in the registry with the next look, some 500 bytes each:
+as many as a hub has connections. Those beyond it are looked for when they connect again."""

@@ -31,6 +31,7 @@ from bridge.enrolment import (
 from cloud.hub.enrolment import ocsp
 from cloud.hub.enrolment.authority import Authority, PublicKey, RequestError, Revoked, Signed, key_id, read_request
 from cloud.hub.enrolment.limits import (
+    ADMITTED_UNCHECKED_MAX,
     CERTIFICATES_A_GATEWAY_MAX,
     KNOWN_SORTED_OUT_S,
     REQUESTS_MAX,
@@ -38,8 +39,10 @@ from cloud.hub.enrolment.limits import (
     UNKNOWN_LOOKED_FOR_MAX,
 )
 from cloud.hub.enrolment.registration import Registration
+from cloud.hub.enrolment.revocation_record import RevocationRecord
 from cloud.hub.groups import Key
-from cloud.hub.peers import NotAPeer, Peer, certified, gateway_fault
+from cloud.hub.older_copy import OlderCopySign
+from cloud.hub.peers import Certified, NotAPeer, Peer, certified, gateway_fault
 from cloud.hub.registry.enrolments import (
     Asked,
     CertificateRecord,
@@ -77,11 +80,15 @@ class Enrolment:
         tenants: Tenants | None = None,
         forgotten: Callable[[Key, int], None] = lambda _key, _at_us: None,
         registration: Registration | None = None,
+        record: RevocationRecord | None = None,
+        older: Callable[[OlderCopySign], None] = lambda _sign: None,
     ) -> None:
         """`life_s`: of a gateway's certificate. `revoked` is called when certificates have been revoked, on the
         loop's thread. `now`: UTC seconds since 1970. `tenants`: their quotas. `forgotten` is called on the
         loop's thread with each gateway that was forgotten, and when; more than once for some. `registration`:
-        with another authority, which makes the gateways' certificates; None: `authority` does."""
+        with another authority, which makes the gateways' certificates; None: `authority` does. `record` keeps
+        revocations outside the registry. `older` is called, in any thread, with what shows that the registry is an
+        older copy."""
         self.authority = authority
         self.trouble: str | None = None
         """Why revocations cannot be looked for; None: they can."""
@@ -97,6 +104,10 @@ class Enrolment:
         self._tenants = tenants or Tenants()
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="enrolment")
         self._waiting = 0
+        self._record = record
+        self._older = older
+        self._admitted: dict[str, Certified] = {}
+        """Certificates of our authority by which gateways were let in, and which the next look looks for."""
         self._registry: Enrolments | None = None
         self._revoked: dict[str, CertificateRecord] = {}
         self._known: dict[str, Known] = {}
@@ -121,6 +132,7 @@ class Enrolment:
         self._registry = await loop.run_in_executor(self._executor, Enrolments, self._url)
         if self._registration is not None:
             self._known |= await self._in_thread(lambda registry: registry.serials(self._now_us()))
+        await self._revoke_again()
         await self._look()
         self._watching = loop.create_task(self._watch(), name="revocations")
         if self._registration is not None:
@@ -156,6 +168,11 @@ class Enrolment:
         words = f"this hub has asked for no such certificate for gateway {peer.name}"
         return f"{words}: come again in some seconds, if another hub of this registry has; else enrol with a token"
 
+    def admitted(self, shown: Certified) -> None:
+        """Implements `cloud.hub.acceptor.Authority`."""
+        if self._registration is None and len(self._admitted) < ADMITTED_UNCHECKED_MAX:
+            self._admitted[f"{shown.serial:x}"] = shown
+
     def _is_known(self, serial: str, peer: Peer) -> bool:
         known = self._known.get(serial)
         return known is not None and known.gateway == (peer.tenant, peer.name)
@@ -189,7 +206,7 @@ class Enrolment:
     async def renew(self, request: RenewalRequest, shown: Mapping[str, Any] | None) -> Issued:
         """The next certificate of who has shown this one. Raises `EnrolmentRefused`, `RegistryError`."""
         key = _key_of(request.request)
-        before, most = _shown(shown, "a gateway renews by the one it has"), CERTIFICATES_A_GATEWAY_MAX
+        before, most = await self._shown(shown, "a gateway renews by the one it has"), CERTIFICATES_A_GATEWAY_MAX
 
         def keep(sign: Sign) -> Awaitable[CertificateRecord]:
             return self._asked(lambda registry: registry.renew(before, key_id(key), self._now_us(), most, sign))
@@ -200,7 +217,7 @@ class Enrolment:
 
     async def attest(self, said: Attestation, shown: Mapping[str, Any] | None) -> None:
         """Keep what who has shown this certificate says of itself. Raises `EnrolmentRefused`, `RegistryError`."""
-        who = _shown(shown, "a gateway reports what it is by the one it has")
+        who = await self._shown(shown, "a gateway reports what it is by the one it has")
         await self._asked(lambda registry: registry.attest(who, json(said), self._now_us()))
         root = line(said.root[:16] or "unknown")
         log.info("gateway %s of tenant %s was set up: root %s", who.gateway, who.tenant, root)
@@ -232,6 +249,21 @@ class Enrolment:
             return ocsp.unanswered(OCSPResponseStatus.TRY_LATER)
 
     # --- inside -----------------------------------------------------------------------------------------------------
+
+    async def _shown(self, certificate: Mapping[str, Any] | None, why: str) -> Shown:
+        """Return the gateway that a certificate, as `ssl` gives it, names. One of our authority that the registry has
+        lost is taken up first. Raises `EnrolmentRefused`, with `why` one is needed, and `RegistryError`."""
+        if not certificate:
+            raise EnrolmentRefused(Reason.NO_CERTIFICATE, f"no certificate was shown: {why}")
+        try:
+            found = certified(certificate)
+        except NotAPeer as fault:
+            raise EnrolmentRefused(Reason.NO_CERTIFICATE, f"{fault}: {why}") from None
+        serial = f"{found.serial:x}"
+        if self._registration is None:
+            with self._one_more():
+                await self._take_up_unknown({serial: found})
+        return Shown(serial, found.peer.tenant, found.peer.name)
 
     def _status(self, question: ocsp.Question, registry: Enrolments) -> bytes:
         """In the registry's thread."""
@@ -321,14 +353,59 @@ class Enrolment:
         if self._unknown:
             unknown, self._unknown = self._unknown, set()
             self._known |= await self._in_thread(lambda registry: registry.serials(self._now_us(), unknown))
+        if self._admitted:
+            await self._take_up_unknown(dict(self._admitted))
         self._sort_out()
         new = [each for each in found if each.serial not in self._revoked]
         self._revoked.update({each.serial: each for each in new})
         if new:
             self._told()
+            await self._keep_revoked()
         self._forgotten_until = min(max(names.values(), default=until), self._now_us())
         for key, at_us in names.items():
             self._forgotten(key, at_us)
+
+    async def _take_up_unknown(self, admitted: Mapping[str, Certified]) -> None:
+        """Keep the certificates of our authority that the registry does not have. Raises `RegistryError`."""
+        known = await self._in_thread(lambda registry: registry.serials(self._now_us(), admitted))
+        missing = [_seen(serial, each) for serial, each in admitted.items() if serial not in known]
+        missing = [each for each in missing if each.ends_at > self._now_us()]
+        if missing:
+            await self._in_thread(lambda registry: registry.take_up(missing))
+            for each in missing:
+                words = "has a certificate that the registry did not know; it is listed from now on"
+                log.warning("gateway %s of tenant %s %s", each.gateway, each.tenant, words)
+            self._older(OlderCopySign.CERTIFICATES)
+        for serial in admitted:
+            self._admitted.pop(serial, None)
+
+    async def _revoke_again(self) -> None:
+        """Revoke what this hub knows as revoked and the registry does not. Raises `RegistryError`."""
+        if self._record is None:
+            return
+        try:
+            revoked = await asyncio.get_running_loop().run_in_executor(
+                self._executor, self._record.read, self._now_us()
+            )
+        except (OSError, ValueError) as error:
+            log.warning("revocations that the registry may have lost cannot be read: %s", error)
+            return
+        if revoked and (
+            count := await self._in_thread(lambda registry: registry.revoke_again(revoked, self._now_us()))
+        ):
+            log.warning("the registry had lost the revocation of %d certificates: they are revoked again", count)
+            self._older(OlderCopySign.REVOCATIONS)
+
+    async def _keep_revoked(self) -> None:
+        """Keep what is revoked where a registry from a backup does not lose it."""
+        if self._record is None:
+            return
+        try:
+            await asyncio.get_running_loop().run_in_executor(
+                self._executor, self._record.write, list(self._revoked.values()), self._now_us()
+            )
+        except OSError as error:
+            log.warning("revocations cannot be kept beside the authority: %s", error)
 
     def _sort_out(self) -> None:
         """Forget certificates that have ended: no handshake takes them, and a fleet has new ones every some weeks."""
@@ -351,16 +428,10 @@ def _somebody_elses(tenant: str, gateway: str) -> CertificateRecord:
     raise _Wanted(tenant, gateway)
 
 
-def _shown(certificate: Mapping[str, Any] | None, why: str) -> Shown:
-    """A certificate as `ssl` gives it. Raises `EnrolmentRefused`: none is there, or it names no gateway; `why` says
-    what one is for."""
-    if not certificate:
-        raise EnrolmentRefused(Reason.NO_CERTIFICATE, f"no certificate was shown: {why}")
-    try:
-        found = certified(certificate)
-    except NotAPeer as fault:
-        raise EnrolmentRefused(Reason.NO_CERTIFICATE, f"{fault}: {why}") from None
-    return Shown(f"{found.serial:x}", found.peer.tenant, found.peer.name)
+def _seen(serial: str, shown: Certified) -> CertificateRecord:
+    """What is known of a certificate that was only seen in a handshake: neither its key nor its text."""
+    begins_at, ends_at = int(shown.begins_at * 1_000_000), int(shown.ends_at * 1_000_000)
+    return CertificateRecord(serial, shown.peer.tenant, shown.peer.name, b"", begins_at, ends_at, None, "")
 
 
 def _key_of(request: str) -> PublicKey:

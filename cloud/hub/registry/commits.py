@@ -52,6 +52,8 @@ class Commits:
         self._generations = generations
         self._lineages = lineages
         self._marks = Marks(database, generations)
+        self.is_older_copy = False
+        """The lake has later commits of this writer than the registry."""
         mine = sa.select(commits.c.table_name, sa.func.max(commits.c.id)).where(commits.c.writer == writer.id)
         rows = database.transaction(lambda tx: tx.execute(mine.group_by(commits.c.table_name)).all())
         self._last: dict[str, int] = {row[0]: row[1] for row in rows}
@@ -76,6 +78,7 @@ class Commits:
         self._writer.settles |= self._database.transaction(work)
         for table, last in later.items():
             if last:
+                self.is_older_copy = True
                 known = self._last.get(table, 0)
                 log.error(
                     "the registry is an older copy: of table %s the lake has commit %d, it %d", table, last, known

@@ -21,7 +21,7 @@ from cloud.hub.labels import LabelError
 from cloud.hub.registry import labels, names
 from cloud.hub.registry.forgetting import withdraw
 from cloud.hub.registry.opening import opened
-from cloud.hub.registry.schema import attestations, certificates, tokens
+from cloud.hub.registry.schema import PARAMETERS_MAX, attestations, certificates, tokens
 from cloud.hub.tenants import full
 
 TIES_US = 10_000_000
@@ -215,14 +215,14 @@ class Enrolments:
     def keep_other(self, serial: str, key_id: bytes, begins_at: int, ends_at: int, pem: str) -> None:
         """There is a certificate of the authority that is no gateway's: the hub's own."""
         record = CertificateRecord(serial, NO_TENANT, "", key_id, begins_at, ends_at, None, pem)
-        self._database.transaction(lambda tx: _keep_other(tx, record))
+        self._database.transaction(lambda tx: _keep_missing(tx, record))
 
     def revoke_other(self, serial: str, key_id: bytes, begins_at: int, ends_at: int, now_us: int, pem: str) -> None:
         """A certificate of the authority that is no gateway's, the hub's own, counts no more."""
         record = CertificateRecord(serial, NO_TENANT, "", key_id, begins_at, ends_at, None, pem)
 
         def work(tx: sa.Connection) -> None:
-            _keep_other(tx, record)
+            _keep_missing(tx, record)
             found = _certificate(tx, serial)
             if found is not None and found.revoked_at is None:
                 _set_revoked(tx, (serial,), now_us)
@@ -237,15 +237,28 @@ class Enrolments:
         """The certificates of gateways that have not ended, by serial number: all, or those `among` these."""
         columns = (certificates.c.serial, certificates.c.tenant, certificates.c.gateway, certificates.c.ends_at)
         query = sa.select(*columns).where(certificates.c.tenant != NO_TENANT, certificates.c.ends_at > now_us)
+        queries = [query]
         if among is not None:
-            query = query.where(certificates.c.serial.in_(sorted(among)))
-        rows = self._database.transaction(lambda tx: tx.execute(query).all())
+            asked = sorted(among)
+            some = [asked[start : start + _SERIALS_AT_ONCE] for start in range(0, len(asked), _SERIALS_AT_ONCE)]
+            queries = [query.where(certificates.c.serial.in_(each)) for each in some]
+        rows = self._database.transaction(lambda tx: [row for each in queries for row in tx.execute(each)])
         return {row.serial: Known((row.tenant, row.gateway), row.ends_at) for row in rows}
 
     def revoked(self, since_us: int = 0) -> list[CertificateRecord]:
         """Those revoked, from then on."""
         query = sa.select(*_CERTIFICATE).where(certificates.c.revoked_at >= since_us - TIES_US)
         return [CertificateRecord(*row) for row in self._database.transaction(lambda tx: tx.execute(query).all())]
+
+    def take_up(self, made: Sequence[CertificateRecord]) -> None:
+        """Keep certificates of the authority that this registry does not have: it is an older copy. Their gateways are
+        listed, and can be revoked."""
+        self._database.transaction(lambda tx: _take_up(tx, made))
+
+    def revoke_again(self, revoked: Sequence[CertificateRecord], now_us: int) -> int:
+        """Revoke those of these certificates that count here, or are missing; return how many. Other hubs of this
+        registry notice them as revoked now."""
+        return self._database.transaction(lambda tx: _revoke_again(tx, revoked, now_us))
 
     def attest(self, shown: Shown, document: str, now_us: int) -> None:
         """Keep what the gateway says that has shown this certificate, in the place of what it said before. Raises
@@ -266,6 +279,8 @@ class Enrolments:
         return [CertificateRecord(*row) for row in self._database.transaction(lambda tx: tx.execute(query).all())]
 
 
+_SERIALS_AT_ONCE = PARAMETERS_MAX - 10
+"""In one statement, beside the query's own parameters."""
 _TOKEN = [tokens.c[name] for name in TokenRecord._fields]
 _CERTIFICATE = [certificates.c[name] for name in CertificateRecord._fields]
 
@@ -280,9 +295,21 @@ def _certificate(tx: sa.Connection, serial: str | None) -> CertificateRecord | N
     return None if row is None else CertificateRecord(*row)
 
 
-def _keep_other(tx: sa.Connection, record: CertificateRecord) -> None:
+def _keep_missing(tx: sa.Connection, record: CertificateRecord) -> None:
     if _certificate(tx, record.serial) is None:
         tx.execute(certificates.insert().values(**record._asdict()))
+
+
+def _take_up(tx: sa.Connection, made: Sequence[CertificateRecord]) -> None:
+    for each in made:
+        _keep_missing(tx, each)
+
+
+def _revoke_again(tx: sa.Connection, revoked: Sequence[CertificateRecord], now_us: int) -> int:
+    _take_up(tx, revoked)
+    good = [each.serial for each in revoked if (found := _certificate(tx, each.serial)) and found.revoked_at is None]
+    _set_revoked(tx, good, now_us)
+    return len(good)
 
 
 def _of_gateway(tx: sa.Connection, tenant: str, gateway: str) -> list[CertificateRecord]:

@@ -48,7 +48,8 @@ def lake(place: Place) -> MemoryLake:
 
 def test_what_has_landed_is_read_back(place: Place, lake: MemoryLake) -> None:
     """Gateways that have not had their answer send again: nothing lands twice, and what is new lands."""
-    _, landing = open_lake(place, lake)
+    registry, landing = open_lake(place, lake)
+    assert registry.commits.is_older_copy
     sent = [batch(TEMPERATURE, 0, 24), batch(PUMP, 5, 24)]
     assert set(landing.land(sent, 1_000).held) == {0, 1}, "held until it is known"
     assert landing.land(sent, 1_000).held == {}

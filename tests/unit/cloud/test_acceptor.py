@@ -12,7 +12,7 @@ from bridge.engine import Attached, Closed, Engine, Opened
 from bridge.sasl import SaslClient
 from bridge.transport.driver import Driver, Owner
 from cloud.hub.acceptor import Acceptor, Authority, Visitor
-from cloud.hub.peers import Kind, Peer, gateway_uri
+from cloud.hub.peers import Certified, Kind, Peer, gateway_uri
 from cloud.hub.tenants import Quota, Tenants
 from edge.broker.configuration import Authentication
 from edge.broker.security.authenticator import Done, Gate, Work
@@ -203,10 +203,14 @@ class Revoked:
     def __init__(self, *serials: int) -> None:
         self.serials = set(serials)
         self.asked: list[tuple[Peer, int]] = []
+        self.let_in: list[int] = []
 
     def refusal(self, peer: Peer, serial: int) -> str | None:
         self.asked.append((peer, serial))
         return f"the certificate {serial} was revoked" if serial in self.serials else None
+
+    def admitted(self, shown: Certified) -> None:
+        self.let_in.append(shown.serial)
 
 
 class TestAuthority:
@@ -219,6 +223,7 @@ class TestAuthority:
         )
         assert authority.asked == [(Peer("acme", "gw1", Kind.GATEWAY), 7)]
         assert Connection(hub, "gw1", external(), certificate(serial=8)).refusal is None
+        assert authority.let_in == [8]
 
     def test_who_is_connected_has_to_leave(self) -> None:
         authority = Revoked()
@@ -271,6 +276,9 @@ class TestProbe:
         class Never:
             def refusal(self, peer: Peer, serial: int) -> str | None:
                 return f"{peer.name} {serial}"
+
+            def admitted(self, shown: Certified) -> None:
+                raise AssertionError(shown)
 
         looking = Connection(Hub(authority=Never()), "gw1-doctor", external(), certificate())
         assert looking.refusal == ("amqp:unauthorized-access", "gw1 7")

@@ -14,6 +14,7 @@ from cloud.hub.copies import CopyFigures
 from cloud.hub.fleet import Totals
 from cloud.hub.groups import Session
 from cloud.hub.health import HubHealth
+from cloud.hub.older_copy import OlderCopyNotice, OlderCopySign
 from edge.health.problems import Problem, Severity
 
 
@@ -95,3 +96,16 @@ def test_what_is_wrong_is_said(
     assert (problem.name, problem.severity) == (name, severity)
     assert words in problem.what
     assert problem.next_step
+
+
+def test_an_older_copy_of_the_registry_is_a_problem_until_the_notice_is_removed(hub: Hub, tmp_path: Path) -> None:
+    notice = OlderCopyNotice(tmp_path)
+    notice.add(OlderCopySign.LAKE)
+    notice.add(OlderCopySign.REVOCATIONS)
+    notice.add(OlderCopySign.LAKE)
+    assert notice.signs() == [OlderCopySign.LAKE, OlderCopySign.REVOCATIONS]
+    [problem] = hub.problems()
+    assert (problem.name, problem.severity) == ("registry", Severity.WARNING)
+    assert str(notice.file) in problem.next_step
+    notice.file.unlink()
+    assert hub.problems() == []

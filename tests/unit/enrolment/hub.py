@@ -22,7 +22,8 @@ DAY = 86_400.0
 
 def shown(serial: str, name: str = "hall", tenant: str = "acme") -> dict[str, Any]:
     """A certificate as `ssl` gives it."""
-    return {"subjectAltName": (("URI", gateway_uri(tenant, name)),), "serialNumber": serial}
+    dates = {"notBefore": "Jan  1 00:00:00 2026 GMT", "notAfter": "Jan  1 00:00:00 2030 GMT"}
+    return {"subjectAltName": (("URI", gateway_uri(tenant, name)),), "serialNumber": serial, **dates}
 
 
 class Hub(Exchange):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -13,8 +14,10 @@ from cryptography import x509
 from bridge.enrolment import Attestation, EnrolmentRequest, Reason, RenewalRequest
 from cloud.hub.enrolment import service
 from cloud.hub.enrolment.authority import OwnAuthority
+from cloud.hub.enrolment.revocation_record import RevocationRecord
 from cloud.hub.enrolment.service import Enrolment
-from cloud.hub.peers import Kind, Peer
+from cloud.hub.older_copy import OlderCopySign
+from cloud.hub.peers import Kind, Peer, certified
 from cloud.hub.registry.enrolments import CertificateRecord, EnrolmentRefused, Enrolments
 from cloud.hub.registry.location import sqlite_file
 from cloud.lake.faults import RegistryError
@@ -179,3 +182,73 @@ def test_a_name_that_no_token_has_is_told_so_before_the_registry_is_asked(watche
         assert caught.value.reason is Reason.MALFORMED
 
     watched.run(work)
+
+
+class TestOlderCopy:
+    """The registry was restored from a copy made before a gateway enrolled, or before one was revoked."""
+
+    def enrolment(self, watched: Watched, folder: Path, signs: list[OlderCopySign]) -> Enrolment:
+        return watched.hub.enrolment(record=RevocationRecord(folder / "authority"), older=signs.append)
+
+    def test_a_gateway_it_does_not_know_is_listed_and_can_be_revoked(self, watched: Watched, tmp_path: Path) -> None:
+        signs: list[OlderCopySign] = []
+        watched.enrolment = enrolment = self.enrolment(watched, tmp_path, signs)
+        yard = certified(shown("AB12", "yard"))
+
+        async def work() -> None:
+            enrolment.admitted(certified(shown(f"{watched.serial:X}")))
+            enrolment.admitted(yard)
+            await until(lambda: bool(signs))
+            assert signs == [OlderCopySign.CERTIFICATES]
+            assert await asyncio.to_thread(watched.hub.revoke, "yard") == 1
+            await until(lambda: enrolment.refusal(yard.peer, yard.serial) is not None)
+            assert enrolment.refusal(HALL, watched.serial) is None
+
+        watched.run(work)
+
+    def test_a_gateway_it_does_not_know_renews(self, watched: Watched, tmp_path: Path) -> None:
+        signs: list[OlderCopySign] = []
+        watched.enrolment = enrolment = self.enrolment(watched, tmp_path, signs)
+
+        async def work() -> None:
+            made = await enrolment.renew(RenewalRequest(signing_request(new_key())), shown("AB12", "yard"))
+            assert (made.tenant, made.gateway) == ("acme", "yard")
+            assert signs == [OlderCopySign.CERTIFICATES]
+
+        watched.run(work)
+
+    def test_a_revocation_it_lost_is_in_force_again(self, watched: Watched, tmp_path: Path) -> None:
+        signs: list[OlderCopySign] = []
+        registry = tmp_path / "registry.db"
+        with sqlite3.connect(registry) as before, sqlite3.connect(tmp_path / "copy.db") as copy:
+            before.backup(copy)
+        watched.hub.revoke("hall")
+        watched.enrolment = self.enrolment(watched, tmp_path, signs)
+
+        async def revoked() -> None:
+            assert watched.enrolment.refusal(HALL, watched.serial) is not None
+
+        watched.run(revoked)
+        assert signs == []
+        for each in tmp_path.glob("registry.db*"):
+            each.unlink()
+        (tmp_path / "copy.db").rename(registry)
+        watched.enrolment = self.enrolment(watched, tmp_path, signs)
+        watched.run(revoked)
+        assert signs == [OlderCopySign.REVOCATIONS]
+
+    def test_no_more_certificates_wait_than_the_limit(
+        self, watched: Watched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(service, "ADMITTED_UNCHECKED_MAX", 1)
+        signs: list[OlderCopySign] = []
+        watched.enrolment = enrolment = self.enrolment(watched, tmp_path, signs)
+
+        async def work() -> None:
+            for number in range(3):
+                enrolment.admitted(certified(shown(f"AB{number}", f"yard{number}")))
+            await until(lambda: bool(signs))
+            counts = [await asyncio.to_thread(watched.hub.revoke, f"yard{number}") for number in range(3)]
+            assert counts == [1, 0, 0]
+
+        watched.run(work)

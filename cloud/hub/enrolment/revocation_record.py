@@ -1,0 +1,59 @@
+"""The revocations that a hub knows of, kept beside its authority: a registry from a backup lacks the last ones."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from cloud.hub.registry.enrolments import CertificateRecord
+from edge.broker.security.private_file import FOLDER_MODE, write_private
+
+REVOKED: Final = "revoked.json"
+
+
+class RevokedEntry(msgspec.Struct, frozen=True, array_like=True):
+    """One certificate that counts no more. Times are UTC microseconds since 1970."""
+
+    serial: str
+    tenant: str
+    gateway: str
+    begins_at: int
+    ends_at: int
+    revoked_at: int
+
+
+class RevocationRecord:
+    """The file of one hub. Every method blocks and raises OSError."""
+
+    def __init__(self, folder: Path) -> None:
+        """`folder`: that of the authority, which is made where there is none."""
+        self._folder = folder
+        self._file = folder / REVOKED
+
+    def read(self, now_us: int) -> list[CertificateRecord]:
+        """Return the certificates that were revoked and have not ended. Raises ValueError for another file."""
+        try:
+            entries = msgspec.json.decode(self._file.read_bytes(), type=list[RevokedEntry])
+        except FileNotFoundError:
+            return []
+        except msgspec.DecodeError as error:
+            raise ValueError(f"{self._file} is no list of revoked certificates: {error}") from error
+        return [
+            CertificateRecord(each.serial, each.tenant, each.gateway, b"", each.begins_at, each.ends_at, None, "")
+            for each in entries
+            if each.ends_at > now_us
+        ]
+
+    def write(self, revoked: Iterable[CertificateRecord], now_us: int) -> None:
+        """Replace the file by these, without those that have ended."""
+        entries = [
+            RevokedEntry(*each[:3], each.begins_at, each.ends_at, each.revoked_at or now_us)
+            for each in sorted(revoked, key=lambda each: each.serial)
+            if each.ends_at > now_us
+        ]
+        self._folder.mkdir(mode=FOLDER_MODE, exist_ok=True)
+        write_private(self._file, json.dumps(msgspec.to_builtins(entries)))
