@@ -77,6 +77,9 @@ class LinkState(msgspec.Struct, frozen=True):
     """Attempts since it was last connected."""
     refused: bool = False
     """Somebody answered the last attempt, and did not take the link."""
+    ended: str | None = None
+    """Why the last connection that answered ended; kept while a later one is up."""
+    ended_at: float = 0.0
 
 
 class AttemptError(Exception):
@@ -209,7 +212,8 @@ class Dialer:
         self._asked_s = max(self._asked_s, wait_s)
         error = f"{self._state.endpoint}: {reason}"
         refused = not self._state.connected
-        self._update(connected=False, peer=None, batching=False, last_error=error, refused=refused)
+        ended = {"ended": reason, "ended_at": time.time()}
+        self._update(connected=False, peer=None, batching=False, last_error=error, refused=refused, **ended)
 
     # --- inside -----------------------------------------------------------------------------------------------
 

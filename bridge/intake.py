@@ -33,11 +33,12 @@ from bridge.engine import (
     Transfers,
 )
 from bridge.hidden import hides
-from bridge.hub_addresses import DESIRED, LEDGER, MANIFESTS, STATUS, TELEMETRY
+from bridge.hub_addresses import DESIRED, INSTANCE, LEDGER, MANIFESTS, STATUS, TELEMETRY
 from bridge.lane import Lane
 from bridge.limits import (
     DESIRED_REPORT_BYTES_MAX,
     HELD_MESSAGE_BYTES,
+    INSTANCE_CHARACTERS_MAX,
     LEDGER_BYTES_MAX,
     MANIFEST_BYTES_MAX,
     STATUS_BYTES_MAX,
@@ -229,6 +230,8 @@ class Intake:
         self._tokens = count()
         self._receivers: list[Link] = []
         self._over = False
+        self.instance = ""
+        """Name of this run of the gateway (`bridge.hub_addresses.INSTANCE`); empty where the gateway gives none."""
         self.malformed = 0
         """Deliveries that could not be read."""
 
@@ -334,6 +337,7 @@ class Intake:
         if gateway is None:
             return
         self._gateway = gateway
+        self.instance = str(event.properties.get(INSTANCE, ""))[:INSTANCE_CHARACTERS_MAX]
         self._engine.open()
         self._service.gateway_connected(gateway, self)
 

@@ -175,3 +175,6 @@ PREFERRED_ENDPOINT_AGAIN_S: Final = 900.0
 """Between two attempts at a peer's first endpoint while links come from a further one: where nobody answers at the
 first, an attempt takes 10 s, so that reconnects lose 1 % of the time to it at most; and who opens a firewall sees the
 first used again at the next reconnect after a quarter of an hour."""
+
+INSTANCE_CHARACTERS_MAX: Final = 64
+"""Of the name of a gateway's run that a hub keeps; ours have 16."""

@@ -6,6 +6,7 @@ registry, what must be right is in the lake.
 
 from __future__ import annotations
 
+import time
 from array import array
 from bisect import bisect_right
 from collections import deque
@@ -17,6 +18,7 @@ from typing import Any
 from cloud.hub.groups import Group, Key, Report, Session, Verdict
 from cloud.hub.limits import GATEWAYS_MAX, HISTORY_SECONDS, LATENCIES_KEPT
 from cloud.hub.registry.directory import GatewayRecord
+from cloud.hub.takeovers import Takeovers
 from cloud.hub.tenants import Tenants
 from cloud.lake.rows import ReceivedBatch
 
@@ -112,6 +114,7 @@ class Fleet:
     connected: int = 0
     tenants: dict[str, TenantFigures] = field(default_factory=dict)
     quotas: Tenants = field(default_factory=Tenants)
+    takeovers: Takeovers = field(default_factory=lambda: Takeovers(time.monotonic))
 
     def tenant(self, name: str) -> TenantFigures:
         """Figures of a tenant, as of a new one where none of its gateways is known."""

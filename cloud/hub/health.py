@@ -79,7 +79,15 @@ class HubHealth:
         self._looked_at = float("-inf")
         self._health = Health(
             (
-                *(self.landing, self.held, self.refused, self.applications, self.certificate, self.configurations),
+                *(
+                    self.landing,
+                    self.held,
+                    self.shared_identities,
+                    self.refused,
+                    self.applications,
+                    self.certificate,
+                    self.configurations,
+                ),
                 *(self.registry, self.quotas, self.lag.problems, log_problems, self.machine),
             )
         )
@@ -111,6 +119,17 @@ class HubHealth:
             yield Found(
                 f"gateway {session.gateway}{whose}", what, "see the hub's log; the data is not acknowledged meanwhile"
             )
+
+    def shared_identities(self) -> Iterator[Found]:
+        """Gateways with one identity on two machines."""
+        for (tenant, gateway), addresses in itertools.islice(self._fleet.takeovers.shared(), FAILED_SHOWN_MAX):
+            whose = "" if tenant == DEFAULT_TENANT else f" of tenant {tenant}"
+            what = f"two machines use its identity (addresses {addresses}), and displace each other"
+            step = (
+                f"take the copied card out; make a token (waypost fleet token create --gateway {word(gateway)}) "
+                "and enrol the machine that stays with it"
+            )
+            yield Found(f"gateway {gateway}{whose}", what, step, Severity.WARNING)
 
     def refused(self) -> Iterator[Found]:
         """What happened within the last minute."""

@@ -207,3 +207,11 @@ FAILED_SHOWN_MAX = 20
 
 WHY_CHARACTERS_MAX = 2_000
 """Of a gateway's reason that the registry keeps: some ten errors of a file."""
+
+TAKEOVERS_SHARED = 3
+"""Takeovers of one gateway after which two machines use its identity: a broken connection makes one, and a restart in
+the same minute another."""
+
+TAKEOVERS_WITHIN_S = 180.0
+"""Seconds within which these takeovers come: two machines with one identity displace each other every 15 s at most, the
+limit of a gateway's backoff."""

@@ -202,23 +202,9 @@ class Hub:
         self._connections = Connections(self.acceptor)
         registry = configuration.registry or sqlite_file(configuration.data / REGISTRY)
         self._older_copy = OlderCopyNotice(configuration.data)
-        self._enrolment: Enrolment | None = None
         self._server_certificate: ServerCertificate | None = None
         self._tls = configuration.tls
-        if opened.own is not None and configuration.enroller is not None:
-            authority, self._server_certificate, registration = opened.own
-            self._tls = self._server_certificate.listener
-            self.acceptor.authority = self._enrolment = Enrolment(
-                authority,
-                registry,
-                life_s=configuration.enroller.life_s,
-                revoked=self.acceptor.review,
-                forgotten=self._fleet.forget,
-                tenants=configuration.tenants,
-                registration=registration,
-                record=RevocationRecord(configuration.data / FOLDER),
-                older=self._older_copy.add,
-            )
+        self._enrolment = self._make_enrolment(opened.own, registry) if opened.own is not None else None
         self._desired: DesiredConfigurations | None = None
         if self._enrolment is not None:
             self._desired = DesiredConfigurations(self._enrolment.authority, registry)
@@ -247,6 +233,26 @@ class Hub:
             tenants=configuration.tenants,
             later=loop.call_later,
         )
+
+    def _make_enrolment(self, own: Credentials, registry: sa.URL) -> Enrolment | None:
+        """Let gateways enrol, where the configuration says so; sets the hub's own certificate."""
+        configuration = self._configuration
+        if configuration.enroller is None:
+            return None
+        authority, self._server_certificate, registration = own
+        self._tls = self._server_certificate.listener
+        self.acceptor.authority = enrolment = Enrolment(
+            authority,
+            registry,
+            life_s=configuration.enroller.life_s,
+            revoked=self.acceptor.review,
+            forgotten=self._fleet.forget,
+            tenants=configuration.tenants,
+            registration=registration,
+            record=RevocationRecord(configuration.data / FOLDER),
+            older=self._older_copy.add,
+        )
+        return enrolment
 
     def _make_gate(self) -> Gate:
         """Which knows users by their passwords, or by the tokens of an issuer."""

@@ -16,7 +16,7 @@ import msgspec
 
 from bridge.batch import Batch, Range
 from bridge.desired import DesiredReport
-from bridge.hub_addresses import LEDGER, MANIFESTS
+from bridge.hub_addresses import IDENTITY_SHARED, LEDGER, MANIFESTS
 from bridge.intake import Intake, Unread
 from bridge.lane import Lane
 from bridge.limits import HELD_MESSAGE_BYTES, HELD_RANGE_BYTES
@@ -39,6 +39,7 @@ from cloud.hub.groups import ClockOffsets, Group, Key, LedgerDocument, Manifest,
 from cloud.hub.limits import CONNECTION_LINES_EVERY_S
 from cloud.hub.metrics import Metrics
 from cloud.hub.pressure import Pressure, TenantPressure, TenantRate
+from cloud.hub.takeovers import Machine
 from cloud.hub.tenants import Tenants
 from cloud.lake.landing import Unreadable
 from cloud.lake.rows import ReceivedBatch
@@ -149,7 +150,15 @@ class HubService:
             log.info("gateway %s connected from %s%s", gateway, session.remote, f" ({times} times)" * (times > 1))
         if before is not None:
             self._committer.disconnect(before, replaced=True)
-            self._intakes[before].close("amqp:connection:forced", "the gateway has connected anew")
+            displaced = self._intakes[before]
+            displaced.close(*self._takeover(session.key, _machine(displaced, before), _machine(intake, session)))
+
+    def _takeover(self, key: Key, displaced: Machine, arrived: Machine) -> tuple[str, str]:
+        """Count a takeover; return condition and description that the displaced connection ends with."""
+        addresses = self._fleet.takeovers.add(key, displaced, arrived)
+        if addresses is None:
+            return "amqp:connection:forced", "the gateway has connected anew"
+        return IDENTITY_SHARED, f"two machines use gateway {key[1]} (addresses {addresses})"
 
     def gateway_disconnected(self, gateway: str, intake: Intake) -> None:
         session = self._sessions.pop(intake, None)
@@ -379,6 +388,12 @@ class _Both:
         if verdict is Verdict.LANDED and not self._kept:
             verdict, words = Verdict.RELEASED, "what it says of commands cannot be kept now"
         self.answer(verdict, words)
+
+
+def _machine(intake: Intake, session: Session) -> Machine:
+    """An older gateway names no run of it: then its address stands for the machine."""
+    address = session.remote.rpartition(":")[0] or session.remote
+    return Machine(intake.instance or address, address)
 
 
 def batch_of(epoch: str, messages: Sequence[PlainMessage]) -> Batch:

@@ -13,6 +13,8 @@ from typing import Final
 
 import msgspec
 
+from bridge.dialer import LinkState
+from bridge.hub_addresses import IDENTITY_SHARED
 from edge.appliance.clock import ClockQuality
 from edge.appliance.first_boot.journal import State, state_of
 from edge.appliance.problems import (
@@ -45,6 +47,9 @@ SUBSCRIPTIONS_LOOKED_AT: Final = 500
 """At each look, in turns: some 1 ms of them, however many there are."""
 
 HUB: Final = "the hub"
+
+SHARED_LATELY_S: Final = 60.0
+"""How long the hub's word that another machine uses this identity counts: it displaces one of them every 15 s or so."""
 
 UNAUTHORIZED: Final = "amqp:unauthorized-access: "
 """Before a peer's reason, in the last error of an uplink."""
@@ -281,10 +286,21 @@ class GatewayHealth:
                 return
             what = "the peer does not accept the link: wrong certificate, wrong credentials, or not the expected peer"
             yield Found(name, what, "see the last error of `waypost bridge status`, and `waypost doctor`")
+        if (found := shared_identity(name, state, time.time())) is not None:
+            yield found
         yield from budget_problems(name, uplink)
         for forwarder, why in uplink.faults.items():
             step = "raise maxConsumers of the Address, or end another consumer; it is tried again by itself"
             yield Found(f"forwarder {forwarder}", f"it takes nothing from its address: {why}", step)
+
+
+def shared_identity(name: str, state: LinkState, utc_s: float) -> Found | None:
+    """Return the problem of a gateway whose hub says that another machine uses its identity too."""
+    _, shared, why = (state.ended or "").partition(f"{IDENTITY_SHARED}: ")
+    if not shared or not 0 <= utc_s - state.ended_at < SHARED_LATELY_S:
+        return None
+    step = "take the copied card out; at the hub make a token for this gateway, then waypost edge enrol here"
+    return Found(name, why, step, Severity.WARNING)
 
 
 def _peer(uplink: AnyConnector) -> str:

@@ -72,3 +72,28 @@ def test_a_full_queue_is_said_everywhere(tmp_path: Path) -> None:
         wait_until(lambda: ask(port, "/t/small", b"x")[0] == 202, timeout_s=WAIT_S, what="there is room again")
         left = json.loads(ask(port, "/healthz")[1])["problems"]
         assert not [one for one in left if "used up" in one["what"]], "for a minute it says that some were refused"
+
+
+def test_two_gateways_with_one_identity_are_said_at_the_hub_and_at_both(tmp_path: Path) -> None:
+    places = ("--amqp", "127.0.0.1:0", "--http", "127.0.0.1:0")
+    hub = Waypost(tmp_path / "hub.log", "hub", "run", "--dev", "--data", str(tmp_path / "hub"), *places)
+    with hub:
+        to_hub = ("--hub", f"amqp://127.0.0.1:{hub.port('amqp')}", "--gateway", "gw1", "--forward", "plant/#")
+        near = [
+            Waypost(tmp_path / f"{name}.log", "edge", "run", "--dev", "--data", str(tmp_path / name), *places, *to_hub)
+            for name in ("first", "second")
+        ]
+        with near[0], near[1]:
+            for running, name in ((hub, "gateway gw1"), (near[0], "connector hub"), (near[1], "connector hub")):
+                wait_until(
+                    lambda running=running, name=name: (
+                        [  # type: ignore[misc]
+                            each["name"]
+                            for each in json.loads(ask(running.port("http"), "/api/v1/status")[1])["problems"]
+                            if "two machines use" in each["what"]
+                        ]
+                        == [name]
+                    ),
+                    timeout_s=WAIT_S,
+                    what=f"{running.log.name} says that two machines use gw1",
+                )

@@ -33,8 +33,8 @@ FRAME_BYTES_MAX: Final = 65_536
 """AMQP max-frame-size we announce, unless the connector says otherwise."""
 
 
-def engine_of(connector: Connector, container: str, host: str) -> Engine:
-    """The machine of one connection, as the connector says."""
+def engine_of(connector: Connector, container: str, host: str, properties: Mapping[str, str] | None = None) -> Engine:
+    """Make the engine of one connection, as the connector says. `properties`: of our open."""
     return Engine(
         container_id=container,
         server=False,
@@ -42,6 +42,7 @@ def engine_of(connector: Connector, container: str, host: str) -> Engine:
         sasl=credentials_of(connector),
         idle_timeout_s=connector.idle_timeout_s or IDLE_TIMEOUT_S,
         max_frame_size=connector.frame_bytes_max or FRAME_BYTES_MAX,
+        properties=properties,
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import random
+import secrets
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
@@ -19,6 +20,7 @@ from bridge.dialer import Attempt, Dialer, Endpoint
 from bridge.flow import Pump
 from bridge.forwarders.inbox import Inbox
 from bridge.gateway_link import GatewayLink, bind_shell
+from bridge.hub_addresses import INSTANCE
 from bridge.lane import Lane
 from bridge.limits import LIVE_BATCHES_UNDELAYED, LIVE_GATHER_LAST_S, LIVE_GATHER_S
 from bridge.pace import Pacer, Spent
@@ -144,6 +146,7 @@ class ConnectorUplink:
             limits=UPLINK_LIMITS,
             pacer=_pacer(connector, hop.gateway, router, store),
         )
+        self._instance = secrets.token_hex(8)
         self.uplink.begun = self._part_lanes
         self._spent_kept = 0
         """Bytes of the month's budget that the store knows of."""
@@ -342,7 +345,10 @@ class ConnectorUplink:
             dialer,
             endpoint,
             GatewayLink(
-                engine_of(connector, container, endpoint.host), self.uplink, self.reports, inboxes=self.inboxes
+                engine_of(connector, container, endpoint.host, {INSTANCE: self._instance}),
+                self.uplink,
+                self.reports,
+                inboxes=self.inboxes,
             ),
             self._bind,
             tls=partial(peer_context, connector.tls) if connector.tls is not None else None,

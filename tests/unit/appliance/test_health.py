@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from edge.appliance.health import GatewayHealth
+from bridge.hub_addresses import IDENTITY_SHARED
+from edge.appliance.health import SHARED_LATELY_S, GatewayHealth
 from edge.broker.configuration import ConnectorType
 from edge.broker.listeners.admission import AdmissionFigures
 from edge.broker.model.budget import Budget
@@ -23,7 +24,9 @@ class Gateway:
     def __init__(self, folder: Path) -> None:
         folder.chmod(0o700)
         self.now = 0.0
-        state = SimpleNamespace(connected=True, paused=False, since=0.0, refused=False, last_error=None)
+        state = SimpleNamespace(
+            connected=True, paused=False, since=0.0, refused=False, last_error=None, ended=None, ended_at=0.0
+        )
         figures = SimpleNamespace(messages_rejected=0, messages_accepted=1)
         self.uplink = SimpleNamespace(
             connector=SimpleNamespace(name="hub", tls=None, type=ConnectorType.WAYPOST),
@@ -146,6 +149,17 @@ def test_a_hub_that_does_not_let_this_gateway_in(gateway: Gateway) -> None:
     gateway.now += STANDS_S
     assert gateway.only().what == "the hub does not let this gateway in: the certificate was revoked"
     assert "edge enrol" in gateway.only().next_step
+
+
+def test_another_machine_with_the_same_identity(gateway: Gateway) -> None:
+    """It is said while the hub displaces one of the two again and again, also while this one is connected."""
+    gateway.state.ended = f"{IDENTITY_SHARED}: two machines use gateway gw1 (addresses 10.0.0.1, 10.0.0.2)"
+    gateway.state.ended_at = time.time() - SHARED_LATELY_S / 2
+    problem = gateway.only()
+    assert problem.severity is Severity.WARNING
+    assert "10.0.0.1, 10.0.0.2" in problem.what
+    gateway.state.ended_at = time.time() - SHARED_LATELY_S - 1
+    assert gateway.problems() == []
 
 
 def test_what_the_hub_says_of_the_renewal(gateway: Gateway) -> None:

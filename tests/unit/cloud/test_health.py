@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,7 @@ from cloud.hub.fleet import Totals
 from cloud.hub.groups import Session
 from cloud.hub.health import HubHealth
 from cloud.hub.older_copy import OlderCopyNotice, OlderCopySign
+from cloud.hub.takeovers import Machine, Takeovers
 from edge.health.problems import Problem, Severity
 
 
@@ -33,7 +35,8 @@ class Hub:
         self.missed = 0
         copies: Any = SimpleNamespace(all_figures=lambda: {"acme": CopyFigures(1, self.missed)})
         spaces: Any = self.spaces
-        fleet: Any = SimpleNamespace(totals=self.totals)
+        self.takeovers = Takeovers(lambda: 0.0)
+        fleet: Any = SimpleNamespace(totals=self.totals, takeovers=self.takeovers)
         connections: Any = SimpleNamespace(listener=self.listener, admission=SimpleNamespace(figures=self.shed))
         certificates: Any = lambda: SimpleNamespace(trouble=self.trouble)  # noqa: E731
         committer: Any = self.committer
@@ -109,3 +112,13 @@ def test_an_older_copy_of_the_registry_is_a_problem_until_the_notice_is_removed(
     assert str(notice.file) in problem.next_step
     notice.file.unlink()
     assert hub.problems() == []
+
+
+def test_two_machines_with_one_identity(hub: Hub) -> None:
+    machines = [Machine("first", "10.0.0.1"), Machine("second", "10.0.0.2")] * 2
+    for displaced, arrived in pairwise(machines):
+        hub.takeovers.add(("acme", "gw1"), displaced, arrived)
+    [problem] = hub.problems()
+    assert (problem.name, problem.severity) == ("gateway gw1 of tenant acme", Severity.WARNING)
+    assert "10.0.0.1, 10.0.0.2" in problem.what
+    assert "--gateway gw1" in problem.next_step
