@@ -79,6 +79,7 @@ class CompiledLoops(Loops):
             self._read, self._collect, self._receive, self._settle, self._forget, self._send, self._write,
             self._credit, self._held, self._has_output, self._usual_bodies,
             self._receive_all, self._settle_all, self._write_all, self._forget_accepted,
+            self._malformed_at,
         ) = functions  # fmt: skip
 
     def read(self, transport: Transport, data: bytes, links: Mapping[int, Link]) -> Read:
@@ -217,6 +218,10 @@ class CompiledLoops(Loops):
     def usual_bodies(self, messages: Sequence[bytes], header: bytes) -> list[bytes] | None:
         """See `Loops`."""
         return self._usual_bodies(messages, header)  # type: ignore[no-any-return]
+
+    def malformed_at(self, message: bytes) -> int:
+        """See `Loops`."""
+        return self._malformed_at(message)  # type: ignore[no-any-return]
 
     def credit(self, link: Link) -> tuple[int, bool]:
         """See `Loops`."""

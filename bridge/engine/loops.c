@@ -399,27 +399,236 @@ static PyObject *forget_accepted(PyObject *self, PyObject *const *arguments, Py_
     return found;
 }
 
-/* --- what a message is: usual_bodies ------------------------------------------------------------------------------ */
+/* --- what a message is: malformed_at, usual_bodies ---------------------------------------------------------------- */
 
 /* Section codes and format codes (AMQP 1.0 sections 3.2 and 1.6), and a place in the list of properties (3.2.4). */
-enum { SMALL_ULONG = 0x53, PROPERTIES = 0x73, FOOTER = 0x78, LIST8 = 0xC0, LIST32 = 0xD0, EXPIRY_FIELD = 8 };
+enum { HEADER = 0x70, DELIVERY_ANNOTATIONS, MESSAGE_ANNOTATIONS, PROPERTIES, APPLICATION_PROPERTIES, DATA, SEQUENCE,
+       VALUE, FOOTER };
+enum { ULONG0 = 0x44, SMALL_ULONG = 0x53, BOOLEAN = 0x56, CHAR = 0x73, ULONG = 0x80, BINARY8 = 0xA0, TEXT8 = 0xA1,
+       SYMBOL8 = 0xA3, BINARY32 = 0xB0, TEXT32 = 0xB1, SYMBOL32 = 0xB3, LIST0 = 0x45, LIST8 = 0xC0, MAP8 = 0xC1,
+       LIST32 = 0xD0, MAP32 = 0xD1, ARRAY8 = 0xE0, ARRAY32 = 0xF0, EXPIRY_FIELD = 8 };
+/* Which keys a map may have: any, those of annotations (symbol, string, ulong), those of applications (string, symbol). */
+enum keys { KEYS_ANY, KEYS_ANNOTATIONS, KEYS_APPLICATION };
+enum { DEPTH_MAX = 32, SECTIONS_MAX = 1024 }; /* as in limits.py */
 
 static size_t number_at(const uint8_t *at)
 {
     return (size_t)at[0] << 24 | (size_t)at[1] << 16 | (size_t)at[2] << 8 | at[3];
 }
 
-/* The value that `left` bytes begin with is whole, and is not described. */
-static bool whole(const uint8_t *value, size_t left)
+static bool is_continuation(uint8_t byte)
 {
-    if (!left)
-        return false;
-    int width = *value >> 4;
-    if (width >= 0xA && width & 1)
-        return left >= 5 && left - 5 >= number_at(value + 1);
-    if (width >= 0xA)
-        return left >= 2 && left - 2 >= value[1];
-    return width >= 4 && left >= 1 + (width > 4 ? (size_t)1 << (width - 5) : 0);
+    return byte >> 6 == 2;
+}
+
+/* Strict UTF-8, or ASCII alone: no overlong form, no surrogate, nothing behind U+10FFFF. */
+static bool is_text(const uint8_t *at, const uint8_t *end, bool ascii)
+{
+    while (at < end) {
+        uint64_t eight;
+        if (end - at >= 8 && (memcpy(&eight, at, 8), !(eight & 0x8080808080808080u))) {
+            at += 8;
+            continue;
+        }
+        uint8_t first = *at++;
+        if (first < 0x80)
+            continue;
+        int more = first < 0xE0 ? 1 : first < 0xF0 ? 2 : 3;
+        if (ascii || first < 0xC2 || first > 0xF4 || end - at < more)
+            return false;
+        if ((first == 0xE0 && *at < 0xA0) || (first == 0xED && *at > 0x9F) || (first == 0xF0 && *at < 0x90) ||
+            (first == 0xF4 && *at > 0x8F))
+            return false;
+        for (; more; more--)
+            if (!is_continuation(*at++))
+                return false;
+    }
+    return true;
+}
+
+static bool is_key(uint8_t code, enum keys keys)
+{
+    if (keys == KEYS_ANY || code == TEXT8 || code == TEXT32 || code == SYMBOL8 || code == SYMBOL32)
+        return true;
+    return keys == KEYS_ANNOTATIONS && (code == ULONG0 || code == SMALL_ULONG || code == ULONG);
+}
+
+static const uint8_t *walk_content(uint8_t code, const uint8_t *at, const uint8_t *end, int depth, enum keys keys);
+
+/* The byte behind the value that begins at `at`; NULL where it is malformed or does not end before `end`. */
+static const uint8_t *walk(const uint8_t *at, const uint8_t *end, int depth)
+{
+    if (at >= end)
+        return NULL;
+    if (*at)
+        return walk_content(*at, at + 1, end, depth, KEYS_ANY);
+    if (depth <= 0 || end - at < 2 || !at[1]) /* a descriptor is not described itself */
+        return NULL;
+    at = walk(at + 1, end, depth - 1);
+    return at ? walk(at, end, depth - 1) : NULL;
+}
+
+/* Items of one constructor at `at`, which end where the array does. */
+static const uint8_t *walk_array(const uint8_t *at, const uint8_t *end, size_t count, int depth)
+{
+    if (at < end && !*at)
+        at = end - at < 2 || !at[1] ? NULL : walk(at + 1, end, depth);
+    if (!at || at >= end || !*at)
+        return NULL;
+    uint8_t code = *at++;
+    while (at && count--)
+        at = walk_content(code, at, end, depth, KEYS_ANY);
+    return at;
+}
+
+/* The byte behind a list, map or array that has its size field at `at`. */
+static const uint8_t *walk_compound(uint8_t code, const uint8_t *at, const uint8_t *end, int depth, enum keys keys)
+{
+    bool wide = code & 0x10;
+    size_t field = wide ? 4 : 1;
+    if (depth <= 0 || (size_t)(end - at) < 2 * field)
+        return NULL;
+    size_t size = wide ? number_at(at) : *at, count = wide ? number_at(at + field) : at[field];
+    at += field;
+    if (size < field || size > (size_t)(end - at) || count > size - field)
+        return NULL;
+    bool map = code == MAP8 || code == MAP32;
+    const uint8_t *stop = at + size;
+    at += field;
+    if (code == ARRAY8 || code == ARRAY32) {
+        at = walk_array(at, stop, count, depth - 1);
+    } else {
+        if (map && count % 2)
+            return NULL;
+        for (size_t i = 0; at && i < count; i++)
+            at = map && i % 2 == 0 && at < stop && !is_key(*at, keys) ? NULL : walk(at, stop, depth - 1);
+    }
+    return at == stop ? at : NULL;
+}
+
+/* The byte behind the content of constructor `code`. */
+static const uint8_t *walk_content(uint8_t code, const uint8_t *at, const uint8_t *end, int depth, enum keys keys)
+{
+    size_t left = (size_t)(end - at), size = 0;
+    switch (code) {
+    case 0x40: case 0x41: case 0x42: case 0x43: case ULONG0: case LIST0:
+        return at;
+    case BOOLEAN:
+        return left >= 1 && *at <= 1 ? at + 1 : NULL;
+    case CHAR: {
+        size_t scalar = left >= 4 ? number_at(at) : SIZE_MAX;
+        return scalar <= 0x10FFFF && (scalar < 0xD800 || scalar > 0xDFFF) ? at + 4 : NULL;
+    }
+    case 0x50: case 0x51: case 0x52: case SMALL_ULONG: case 0x54: case 0x55:
+        size = 1;
+        break;
+    case 0x60: case 0x61:
+        size = 2;
+        break;
+    case 0x70: case 0x71: case 0x72: case 0x74:
+        size = 4;
+        break;
+    case ULONG: case 0x81: case 0x82: case 0x83: case 0x84:
+        size = 8;
+        break;
+    case 0x94: case 0x98:
+        size = 16;
+        break;
+    case BINARY8: case TEXT8: case SYMBOL8: case BINARY32: case TEXT32: case SYMBOL32: {
+        size_t field = code & 0x10 ? 4 : 1;
+        if (left < field)
+            return NULL;
+        size = field == 4 ? number_at(at) : *at;
+        at += field;
+        if (size > left - field)
+            return NULL;
+        bool text = code == BINARY8 || code == BINARY32 || is_text(at, at + size, (code & 0xF) == 3);
+        return text ? at + size : NULL;
+    }
+    case LIST8: case MAP8: case LIST32: case MAP32: case ARRAY8: case ARRAY32:
+        return walk_compound(code, at, end, depth, keys);
+    default:
+        return NULL;
+    }
+    return left >= size ? at + size : NULL;
+}
+
+/* The section code of the descriptor at `*at`, which is moved behind it; 0 where it is of none. */
+static int section_code(const uint8_t **at, const uint8_t *end)
+{
+    static const char *const names[] = {
+        "amqp:header:list", "amqp:delivery-annotations:map", "amqp:message-annotations:map", "amqp:properties:list",
+        "amqp:application-properties:map", "amqp:data:binary", "amqp:amqp-sequence:list", "amqp:amqp-value:*",
+        "amqp:footer:map"};
+    const uint8_t *descriptor = *at, *behind = end - descriptor < 2 || !descriptor[0] ? NULL : walk(descriptor, end, 1);
+    if (!behind)
+        return 0;
+    *at = behind;
+    if (descriptor[0] == SMALL_ULONG)
+        return descriptor[1];
+    if (descriptor[0] == ULONG)
+        return number_at(descriptor + 1) ? 0 : number_at(descriptor + 5) <= FOOTER ? (int)number_at(descriptor + 5) : 0;
+    if (descriptor[0] == SYMBOL8 || descriptor[0] == SYMBOL32) {
+        const uint8_t *name = descriptor + (descriptor[0] == SYMBOL8 ? 2 : 5);
+        for (int i = 0; i <= FOOTER - HEADER; i++)
+            if (strlen(names[i]) == (size_t)(behind - name) && !memcmp(names[i], name, (size_t)(behind - name)))
+                return HEADER + i;
+    }
+    return 0;
+}
+
+/* The byte behind the value of a section, which has the type that the section has to have; NULL else. */
+static const uint8_t *walk_section(int section, const uint8_t *at, const uint8_t *end)
+{
+    if (at >= end)
+        return NULL;
+    uint8_t code = *at;
+    bool list = code == LIST0 || code == LIST8 || code == LIST32, map = code == MAP8 || code == MAP32;
+    switch (section) {
+    case HEADER: case PROPERTIES: case SEQUENCE:
+        return list ? walk(at, end, DEPTH_MAX) : NULL;
+    case DATA:
+        return code == BINARY8 || code == BINARY32 ? walk(at, end, DEPTH_MAX) : NULL;
+    case VALUE:
+        return walk(at, end, DEPTH_MAX);
+    case APPLICATION_PROPERTIES:
+        return map ? walk_content(code, at + 1, end, DEPTH_MAX, KEYS_APPLICATION) : NULL;
+    default:
+        return map ? walk_content(code, at + 1, end, DEPTH_MAX, KEYS_ANNOTATIONS) : NULL;
+    }
+}
+
+/* Where the first section begins that is malformed or out of order; -1: the message is well-formed. As
+ * `bridge.sections.malformed_at` has it. */
+static Py_ssize_t malformed_from(const uint8_t *message, size_t size)
+{
+    const uint8_t *at = message, *end = message + size;
+    int before = 0;
+    for (int n = 0; at < end || !n; n++) {
+        const uint8_t *start = at;
+        if (n >= SECTIONS_MAX || at >= end || *at++)
+            return start - message;
+        int section = section_code(&at, end);
+        bool repeated = section == before && (section == DATA || section == SEQUENCE);
+        bool second_body = before >= DATA && before <= VALUE && section != FOOTER;
+        if (section < HEADER || section > FOOTER || (!repeated && (section <= before || second_body)))
+            return start - message;
+        if (!(at = walk_section(section, at, end)))
+            return start - message;
+        before = section;
+    }
+    return -1;
+}
+
+/* malformed_at(message) -> as `malformed_from` */
+static PyObject *malformed_at(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+{
+    (void)self, (void)count;
+    char *message;
+    Py_ssize_t size;
+    if (PyBytes_AsStringAndSize(arguments[0], &message, &size))
+        return NULL;
+    return PyLong_FromSsize_t(malformed_from((const uint8_t *)message, (size_t)size));
 }
 
 /* Properties say when the message expires, or are too short to say how many they are. */
@@ -435,7 +644,9 @@ static bool usual(const uint8_t *bare, size_t size)
 {
     if (size < 4 || bare[0] || bare[1] != SMALL_ULONG || bare[2] < PROPERTIES || bare[2] > FOOTER)
         return false;
-    return whole(bare + 3, size - 3) && !(bare[2] == PROPERTIES && reaches_expiry(bare + 3, size - 3));
+    if (bare[2] == PROPERTIES && reaches_expiry(bare + 3, size - 3))
+        return false;
+    return malformed_from(bare, size) < 0;
 }
 
 /* usual_bodies(messages, header) -> what follows the header in each of them; None where one is not usual. */
@@ -761,7 +972,7 @@ static PyMethodDef methods[] = {
     {"held", held, METH_FASTCALL, NULL},         {"has_output", has_output, METH_FASTCALL, NULL},
     {"usual_bodies", usual_bodies, METH_FASTCALL, NULL}, {"receive_all", receive_all, METH_FASTCALL, NULL},
     {"settle_all", settle_all, METH_FASTCALL, NULL}, {"write_all", write_all, METH_FASTCALL, NULL},
-    {"forget_accepted", forget_accepted, METH_FASTCALL, NULL},
+    {"forget_accepted", forget_accepted, METH_FASTCALL, NULL}, {"malformed_at", malformed_at, METH_FASTCALL, NULL},
 };
 enum { METHODS = sizeof methods / sizeof *methods };
 

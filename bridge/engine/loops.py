@@ -17,7 +17,7 @@ from bridge.engine.links import HANDLERS
 from bridge.engine.proton import SCRATCH_BYTES, address_of, read_remote_state, scratch, write_local_state
 from bridge.engine.states import Detail, State
 from bridge.engine.transport import Transport
-from bridge.sections import usual_bodies
+from bridge.sections import malformed_at, usual_bodies
 
 _DELIVERY = lib.PN_DELIVERY
 _LINK_FLOW = lib.PN_LINK_FLOW
@@ -116,6 +116,10 @@ class Loops(ABC):
     @abstractmethod
     def usual_bodies(self, messages: Sequence[bytes], header: bytes) -> list[bytes] | None:
         """See `bridge.sections.usual_bodies`."""
+
+    @abstractmethod
+    def malformed_at(self, message: bytes) -> int:
+        """See `bridge.sections.malformed_at`."""
 
     @abstractmethod
     def credit(self, link: Link) -> tuple[int, bool]:
@@ -248,6 +252,10 @@ class InterpretedLoops(Loops):
     def usual_bodies(self, messages: Sequence[bytes], header: bytes) -> list[bytes] | None:
         """See `Loops`."""
         return usual_bodies(messages, header)
+
+    def malformed_at(self, message: bytes) -> int:
+        """See `Loops`."""
+        return malformed_at(message)
 
     def credit(self, link: Link) -> tuple[int, bool]:
         """See `Loops`."""

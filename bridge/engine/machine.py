@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from cproton import lib
 
+from bridge.amqp_values import DecodeError
 from bridge.engine import choice
 from bridge.engine.collector import Collector
 from bridge.engine.events import Closed, Event
@@ -372,6 +373,12 @@ class Engine:
     def usual_bodies(self, messages: Sequence[bytes], header: bytes) -> list[bytes] | None:
         """See `bridge.sections.usual_bodies`."""
         return self._loops.usual_bodies(messages, header)
+
+    def check_message(self, message: bytes) -> None:
+        """Check every section of an encoded message. Raises `DecodeError` for a malformed one (part 3, section 3.2)."""
+        at = self._loops.malformed_at(message)
+        if at >= 0:
+            raise DecodeError(f"the section at byte {at} is malformed or out of order")
 
     # --- commands: sending ------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Final
 
 from bridge import plain
+from bridge.amqp_values import DecodeError
 from bridge.engine import Condition, Detached, Engine, Link, State, Transfers, words
 from bridge.engine.terminus import source
 from bridge.forwarders.claims import Claims, NoClaims
@@ -150,8 +151,10 @@ class Receivers:
         for i, message in enumerate(event.messages):
             token = None if event.settled else event.deliveries[i]
             try:
+                if self._engine is not None:
+                    self._engine.check_message(message)
                 said = plain.parse(message)
-            except MessageError as error:
+            except (DecodeError, MessageError) as error:
                 log.error("%s: what came is no message: %s", receiver.inbox.name, error)  # noqa: TRY400
                 if token is not None and self._engine is not None:
                     condition = Condition(MessageError.condition, str(error))

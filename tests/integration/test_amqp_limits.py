@@ -28,6 +28,8 @@ LINKS_MAX = 1_024
 DURABLE = (Uint(2), Symbol("never"))
 """Of a source: terminus durability and expiry policy (section 3.5.3)."""
 NO_STATE_YET = None
+ACCEPTED, REJECTED = 0x24, 0x25
+"""Descriptors of outcomes (section 3.4)."""
 
 
 @pytest.fixture(scope="module")
@@ -139,6 +141,77 @@ def test_answers_to_what_was_settled_are_no_crime(peer: FramePeer) -> None:
 
 def durable(peer: FramePeer, *rest: object) -> FramePeer:
     return peer.attach("sub", 0, RECEIVER, "topic/kept", *rest, source=DURABLE)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        bytes.fromhex("005375a00361626300"),
+        bytes.fromhex("005375a0036162"),
+        bytes.fromhex("005377a102c328"),
+        bytes.fromhex("005375a10161"),
+        bytes.fromhex("005374c1040152026b"),
+        bytes.fromhex("005375a00161005373c0010000"),
+        bytes.fromhex("005377c10301a16b"),
+        bytes.fromhex("00537773ffffffff"),
+        bytes.fromhex("005370c10100005375a00161"),
+        b"",
+        b"abc",
+    ],
+    ids=[
+        "a byte behind it", "cut short", "no UTF-8", "data that is text", "a key without a value", "out of order",
+        "a map that is cut short", "no character", "a header that is a map", "empty", "no sections",
+    ],
+)  # fmt: skip
+def test_a_malformed_message_is_rejected_and_the_next_one_is_not(peer: FramePeer, message: bytes) -> None:
+    """Part 3, section 3.2: consumers get only the good one, and the link goes on."""
+    peer.begin()
+    peer.attach("out", 0, SENDER, "queue/malformed").expect(ATTACH)
+    peer.attach("in", 1, RECEIVER, "queue/malformed").grant(1, 10).expect(ATTACH)
+    peer.send(TRANSFER, Uint(0), Uint(0), b"0", Uint(0), payload=message)
+    outcome = peer.expect(DISPOSITION).fields[4]
+    assert outcome.descriptor == REJECTED
+    assert outcome.value[0].value[0] == "amqp:decode-error"
+    peer.transfer(0, 1, b"good")
+    found = peer.expect(TRANSFER)
+    assert found.payload.endswith(b"good")
+    number = Uint(found.fields[1])
+    peer.send(DISPOSITION, True, number, number, True, Described(Ulong(0x24), []))
+    assert peer.expect(DISPOSITION).fields[4].descriptor == ACCEPTED
+
+
+class TestStolenLink:
+    """A link is attached once between two containers, whatever connection or session it is on (section 2.6.1)."""
+
+    @pytest.mark.parametrize(("role", "address"), [(RECEIVER, "topic/s"), (RECEIVER, "queue/s"), (SENDER, "queue/s")])
+    def test_by_another_connection_of_the_container(self, gateway: Waypost, role: bool, address: str) -> None:
+        with FramePeer(gateway.port("amqp"), "twice") as old, FramePeer(gateway.port("amqp"), "twice") as new:
+            old.begin()
+            old.attach("one", 0, role, address).expect(ATTACH)
+            new.begin()
+            new.attach("one", 0, role, address).expect(ATTACH)
+            assert old.expect(DETACH).error == "amqp:link:stolen"
+            old.send(DETACH, Uint(0), True)
+            old.attach("two", 1, role, address).expect(ATTACH)  # the connection goes on
+
+    def test_by_another_session_of_the_connection(self, peer: FramePeer) -> None:
+        peer.begin()
+        peer.attach("one", 0, RECEIVER, "topic/s").expect(ATTACH)
+        peer.begin(1)
+        mine, theirs = Described(Ulong(0x28), ["topic/s"]), Described(Ulong(0x29), [None])
+        peer.send(ATTACH, "one", Uint(0), RECEIVER, None, None, mine, theirs, channel=1)
+        assert peer.expect(DETACH).error == "amqp:link:stolen"
+
+    @pytest.mark.parametrize(("container", "name"), [("twice", "other"), ("another", "one")])
+    def test_other_links_and_containers_are_left_alone(self, gateway: Waypost, container: str, name: str) -> None:
+        with FramePeer(gateway.port("amqp"), "twice") as old, FramePeer(gateway.port("amqp"), container) as new:
+            for peer, link in ((old, "one"), (new, name)):
+                peer.begin()
+                peer.attach(link, 0, RECEIVER, "topic/both").grant(0, 1).expect(ATTACH)
+            new.attach("out", 1, SENDER, "topic/both").expect(ATTACH)
+            new.transfer(1, 0, b"to both")
+            assert old.expect(TRANSFER).payload.endswith(b"to both")
+            assert new.expect(TRANSFER).payload.endswith(b"to both")
 
 
 class TestDurableSubscription:

@@ -272,6 +272,7 @@ class IncomingLink(Origin):
         if bodies is not None:
             return header, bodies
         try:
+            self._engine.check_message(messages[0])
             end, start = bare_message(messages[0])
         except DecodeError:
             return None
@@ -318,6 +319,7 @@ class IncomingLink(Origin):
 
     def _read(self, message: bytes, *, settled: bool) -> tuple[Sequence[Any], Translated]:
         """The properties of one message, and how it is published. Raises `DecodeError` or `Unacceptable`."""
+        self._engine.check_message(message)
         end, start = bare_message(message)
         header, body = message[:end], message[start:]
         self._check_delivery_time(body)

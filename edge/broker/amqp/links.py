@@ -22,8 +22,9 @@ from edge.broker.amqp.addressing import (
     sending_address,
 )
 from edge.broker.amqp.administration import Administration
+from edge.broker.amqp.containers import Containers, LinkName, Steal
 from edge.broker.amqp.incoming import IncomingLink
-from edge.broker.amqp.outgoing import OutgoingLink
+from edge.broker.amqp.outgoing import STOLEN, OutgoingLink
 from edge.broker.amqp.peer import Peer, denied
 from edge.broker.amqp.scheduler import Scheduler
 from edge.broker.amqp.services import PutToken, ServiceLink
@@ -43,13 +44,16 @@ class Attachment(NamedTuple):
     """The configured address it was attached to, and what that was then."""
     dynamic: str | None = None
     """The dynamic node it made: what the user made is the user's."""
+    named: tuple[LinkName, Steal] | None = None
+    """Its entry among the links of all containers."""
 
 
 class SessionLinks:
     """Attaches, finds and ends the links of one connection."""
 
     __slots__ = (
-        "_administration", "_attached", "_clock_ns", "_driver", "_engine", "_peer", "_put_token", "_replies", "_router",
+        "_administration", "_attached", "_clock_ns", "_containers", "_driver", "_engine", "_peer", "_put_token",
+        "_replies", "_router",
     )  # fmt: skip
 
     def __init__(
@@ -62,6 +66,7 @@ class SessionLinks:
         clock_ns: Callable[[], int],
         put_token: PutToken | None,
         administration: Administration | None,
+        containers: Containers,
     ) -> None:
         """`clock_ns` is UTC, for time to live. `put_token` takes the tokens put to `$cbs` (None: none are taken),
         `administration` changes addresses for `$management` (None: nobody does)."""
@@ -72,6 +77,7 @@ class SessionLinks:
         self._clock_ns = clock_ns
         self._put_token = put_token
         self._administration = administration
+        self._containers = containers
         self._attached: dict[Link, Attachment] = {}
         self._replies: dict[str, str] = {}
         """Target addresses of receivers of a service's answers, and where the router finds them."""
@@ -254,12 +260,22 @@ class SessionLinks:
     # --- inside -----------------------------------------------------------------------------------------------
 
     def _add(self, link: Link, attachment: Attachment) -> None:
+        """Serve the link; the one that this container had of the same name and role is stolen (section 2.6.1)."""
+        peer = self._peer
+        if peer.container_id:
+            named = LinkName(peer.user, peer.container_id, link.name, link.is_sender), partial(self._steal, link)
+            self._containers.take_link(*named)
+            attachment = attachment._replace(named=named)
         link.context = attachment.owner
         self._attached[link] = attachment
 
-    def _detach(self, link: Link, condition: Condition) -> None:
-        self._engine.detach(link, condition=condition)
+    def _detach(self, link: Link, condition: Condition, *, closed: bool = True) -> None:
+        self._engine.detach(link, closed=closed, condition=condition)
         self.detached(link, closed=False)
+
+    def _steal(self, link: Link) -> None:
+        self._detach(link, STOLEN, closed=False)
+        self._driver.flush_soon()
 
     def _forget(self, link: Link) -> Attachment | None:
         """The link is known no more, and the node it made ends with it (section 3.5.10)."""
@@ -267,6 +283,8 @@ class SessionLinks:
         attachment = self._attached.pop(link, None)
         if attachment is None:
             return None
+        if attachment.named is not None:
+            self._containers.release_link(*attachment.named)
         if link.is_sender:
             self._replies.pop(link.target.address or "", None)
         if attachment.dynamic is not None and attachment.dynamic in self._router.temporary_queues:

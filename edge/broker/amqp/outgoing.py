@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import repeat
 from operator import itemgetter
+from typing import Final
 
 from bridge.amqp_values import DecodeError
 from bridge.engine import Condition, Dispositions, Engine, Link, State, Terminus
@@ -25,6 +26,7 @@ from edge.broker.router.router import Router
 
 _SETTLED, _UNSETTLED = 1, 0
 _ACCEPTED, _STATE_ACCEPTED, _LOST = Outcome.ACCEPTED, State.ACCEPTED, Outcome.LOST
+STOLEN: Final = Condition("amqp:link:stolen", "attached again elsewhere")
 _NOTHING: tuple[Subscription | None, int] = (None, -1)
 _tag_of = itemgetter(0)
 
@@ -145,8 +147,7 @@ class OutgoingLink(Consumer):
     def stolen(self) -> bool:
         """The same device attached again to what this link has (link stealing, section 2.6.1)."""
         self._forget(self._link)
-        stolen = Condition("amqp:link:stolen", "attached again elsewhere")
-        self._engine.detach(self._link, closed=False, condition=stolen)
+        self._engine.detach(self._link, closed=False, condition=STOLEN)
         self._driver.flush_soon()
         self.ended(closed=False)
         return True

@@ -25,6 +25,7 @@ from bridge.message import Run
 from bridge.sasl import ANONYMOUS
 from edge.broker.amqp.addressing import Unacceptable
 from edge.broker.amqp.administration import Administration
+from edge.broker.amqp.containers import Containers
 from edge.broker.amqp.incoming import IncomingLink
 from edge.broker.amqp.interception import NO_INTERCEPTION, LinkInterception
 from edge.broker.amqp.links import SessionLinks
@@ -71,15 +72,15 @@ class AmqpSession:
         credentials: SaslCredentials | None = None,
         interception: LinkInterception = NO_INTERCEPTION,
         administration: Administration | None = None,
-        containers: set[tuple[str, str]] | None = None,
+        containers: Containers | None = None,
         sent: Callable[[IncomingLink], None] | None = None,
     ) -> None:
         """`clock_ns` is UTC, for time to live; `on_closed` hears why the connection ended, once.
 
         Without a gate everybody may do everything. `credentials` knows who was proven by SASL, beside who TLS has
         proven. `interception`: who steps in before an attach is taken as it is. `administration`: who changes addresses
-        for `$management`. `containers`: users (empty: anybody) and container ids that are over one connection only, of
-        all sessions. `sent` is told of each link that has brought one message by itself.
+        for `$management`. `containers`: those of all sessions. `sent` is called with each link that has brought
+        one message by itself.
         """
         self._driver = driver
         self._engine = engine
@@ -88,10 +89,10 @@ class AmqpSession:
         self._gate = gate
         self._credentials = credentials
         self._interception = interception
-        self._containers = set() if containers is None else containers
+        self._containers = Containers() if containers is None else containers
         self._sent = sent
         self._sole: tuple[str, str] | None = None
-        """What of `containers` is ours."""
+        """The container id that is over this connection only."""
         self._will: Run | None = None
         self._ended_with: Condition | None = None
         """Why we closed the connection; None while we did not."""
@@ -104,6 +105,7 @@ class AmqpSession:
             clock_ns=clock_ns,
             put_token=self._put_token if gate is not None and gate.tokens else None,
             administration=administration,
+            containers=self._containers,
         )
         router.address_listeners.add(self._links.detach_readdressed)
 
@@ -191,9 +193,9 @@ class AmqpSession:
     def _is_sole(self, user: str) -> bool:
         """The container id of this user is ours now; False when another connection has it."""
         wanted = (user, self.container_id)
-        if wanted in self._containers:
+        if wanted in self._containers.sole:
             return False
-        self._containers.add(wanted)
+        self._containers.sole.add(wanted)
         self._sole = wanted
         return True
 
@@ -222,7 +224,7 @@ class AmqpSession:
             last_first.callback(self._router.address_listeners.remove, self._links.detach_readdressed)
             last_first.callback(self._links.end, lost=condition is not None and self._ended_with is None)
             if self._sole is not None:
-                self._containers.discard(self._sole)
+                self._containers.sole.discard(self._sole)
 
     def _publish_will(self, condition: Condition | None) -> None:
         """A client that closes the connection itself, and without an error, withdraws its will; the answer to our own

@@ -12,6 +12,7 @@ from bridge.transport.connection import Connection
 from bridge.transport.driver import Driver, Meter
 from edge.broker.amqp.administration import Administration
 from edge.broker.amqp.arrivals import Arrivals
+from edge.broker.amqp.containers import Containers
 from edge.broker.amqp.interception import LinkInterception
 from edge.broker.amqp.session import CAPABILITIES, AmqpSession
 from edge.broker.limits import UNREAD_BYTES_MAX, WRITE_BUFFER_BYTES_MAX, Limits
@@ -76,7 +77,7 @@ class AmqpDrivers:
         self._administration = administration
         self._clock = clock
         self._arrivals = arrivals
-        self._containers: set[tuple[str, str]] = set()
+        self._containers = Containers()
 
     def serve(
         self, gone: Gone, identity: str | None, around: Callable[[Connection], Connection], meter: Meter

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import proton
 import pytest
 from cproton import ffi, lib
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bridge.engine import Condition, Event, State
 from bridge.engine.proton import SCRATCH_BYTES
+from edge.broker.message.translation import outline
 from tests.property.amqp.test_engine_bytes import CONVERSATION, EDGES, feed
 from tests.support.loops import FORMS, form, running
 from tests.support.machines import take_all
@@ -146,6 +148,42 @@ def test_damaged_bytes(cuts: list[int], at: int, value: int) -> None:
     assert compiled == interpreted
 
 
+VALUES = [
+    b"\x40", b"\x45", b"\x56\x01", b"\x73\0\0\0\x41", b"\xa1\x05gr\xc3\xbcn", b"\xa3\x02ab", b"\xb0\0\0\0\x03abc",
+    b"\x98" + bytes(16), b"\x84" + bytes(8), b"\xe0\x04\x02\x50\x01\x02", b"\xf0\0\0\0\x0a\0\0\0\x02\xa1\x01a\x02bc",
+    b"\xc0\x05\x02\x54\x01\xa0\0", b"\xc1\x07\x02\xa1\x01a\x52\x05\x40"[:8], b"\0\xa3\x01d\xd0\0\0\0\x05\0\0\0\x01\x41",
+    b"\xe0\x07\x02\0\x53\x07\x50\x01\x02", b"\xa1\x04\xf0\x9f\x98\x80", b"\xd1\0\0\0\x08\0\0\0\x02\xa3\x01k\x41",
+]  # fmt: skip
+"""Encodings of every kind of value."""
+
+
+@st.composite
+def damaged(draw: st.DrawFn) -> bytes:
+    """A message of many sections, perhaps cut short, with a byte changed or with more behind it."""
+    some = st.lists(st.sampled_from(VALUES), max_size=4)
+
+    def compound(code: int, items: list[bytes]) -> bytes:
+        body = b"".join(items)
+        return bytes((code, len(body) + 1, len(items))) + body
+
+    def pairs(key: bytes) -> bytes:
+        return compound(0xC1, [each for value in draw(some) for each in (key, value)])
+
+    parts = [
+        b"\0Sp" + compound(0xC0, draw(some)), b"\0Sq" + pairs(b"\xa3\x01k"), b"\0Sr" + pairs(b"\x53\x07"),
+        b"\0Ss" + compound(0xC0, draw(some)), b"\0St" + pairs(b"\xa1\x01k"),
+    ]  # fmt: skip
+    bodies = [b"\0Su\xa0\x03abc", b"\0Sv" + compound(0xC0, draw(some)), b"\0Sw" + draw(st.sampled_from(VALUES))]
+    symbolic = b"\0\xa3\x10amqp:data:binary\xa0\x03abc"
+    kept = [part for part in parts if draw(st.booleans())]
+    kept += [draw(st.sampled_from([*bodies, symbolic]))] * draw(st.integers(0, 2))
+    message = bytearray(b"".join(kept) + draw(st.sampled_from([b"", b"\0Sx\xc1\x01\0", b"\0"])))
+    for _ in range(draw(st.integers(0, 2))):
+        if message:
+            message[draw(st.integers(0, len(message) - 1))] = draw(st.integers(0, 255))
+    return bytes(message[: draw(st.integers(0, len(message)))] if draw(st.booleans()) else message)
+
+
 sections = st.one_of(
     st.binary(max_size=12),
     st.builds(
@@ -167,6 +205,22 @@ sections = st.one_of(
 def test_what_is_usual(found: list[tuple[bool, bytes]], header: bytes) -> None:
     messages = [header * begins + section for begins, section in found]
     assert form("C").loops.usual_bodies(messages, header) == form("Python").loops.usual_bodies(messages, header)
+
+
+@given(damaged())
+@settings(max_examples=600)
+def test_what_is_malformed(message: bytes) -> None:
+    found = form("C").loops.malformed_at(message)
+    assert found == form("Python").loops.malformed_at(message)
+    assert (form("C").loops.usual_bodies([message], b"") is None) or found < 0
+
+
+@given(damaged())
+@settings(max_examples=600)
+def test_well_formed_messages_are_decoded_by_another_codec(message: bytes) -> None:
+    if form("C").loops.malformed_at(message) < 0:
+        proton.Message().decode(message)
+        assert outline(message) is not None
 
 
 def test_usual_and_unusual_messages() -> None:

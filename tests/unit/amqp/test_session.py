@@ -713,7 +713,7 @@ class TestLife:
             client.cut()
         assert [bool(site.router.queues[f"queue/{name}"].group) for name in ("r1", "r2", "r3")] == [False, True, False]
         assert len(client.ended) == 1
-        assert site.containers == set()
+        assert site.containers.sole == set()
         assert not site.router.address_listeners
 
     def test_end_of_the_connection_is_told_once_with_the_reason(self) -> None:
