@@ -229,6 +229,12 @@ class TestPoll:
         assert (answer.body, answer.headers["content-type"]) == (script, content_type)
         assert answer.headers.items() >= INERT.items()
 
+    @pytest.mark.parametrize("path", ["/", "/healthz", "/metrics", "/api/v1/status", "/c/queue/no", "/nowhere"])
+    def test_a_browser_guesses_no_type(self, gateway: Waypost, path: str) -> None:
+        """Documents and metrics quote names that devices chose."""
+        answer = ask(gateway, "GET", path)
+        assert answer.headers["x-content-type-options"] == "nosniff"
+
     def test_nothing_came(self, gateway: Waypost) -> None:
         began = time.monotonic()
         assert ask(gateway, "GET", "/c/queue/empty?settle=auto&wait=1").status == 204
