@@ -183,6 +183,35 @@ def test_a_device_of_mqtt_3_1_1_gets_the_name_in_the_topic(fleet: Fleet, level: 
     assert topics == [f"command/{device}/speed", f"command/{device}/open%2Fhalf"]
 
 
+def test_a_session_for_one_name_gets_what_came_while_its_client_was_away(fleet: Fleet) -> None:
+    def client() -> tuple[paho.Client, queue.Queue[paho.MQTTMessage]]:
+        received: queue.Queue[paho.MQTTMessage] = queue.Queue()
+        made = paho.Client(paho.CallbackAPIVersion.VERSION2, "one", protocol=paho.MQTTv311, clean_session=False)
+        made.on_message = lambda _client, _data, message: received.put(message)
+        made.connect("127.0.0.1", fleet.edge.port("mqtt"))
+        made.loop_start()
+        return made, received
+
+    first, received = client()
+    first.subscribe("command/one/speed", 1)
+    stop, speed = [fleet.send("one", name=name, payload=name, ttl_s=60) for name in ("stop", "speed")]
+    assert received.get(timeout=WAIT_S).topic == "command/one/speed"
+    fleet.wait(speed, "delivered")
+    first.disconnect()
+    stop_loop(first)
+    later = fleet.send("one", name="speed", payload="later", ttl_s=60)
+    fleet.wait(later, "queued")
+    second, received = client()
+    assert received.get(timeout=WAIT_S).payload == b"later"
+    fleet.wait(later, "delivered")
+    assert fleet.state(stop) == "queued", "its name was not asked for"
+    second.subscribe("command/one/#", 1)
+    assert received.get(timeout=WAIT_S).topic == "command/one/stop"
+    fleet.wait(stop, "delivered")
+    second.disconnect()
+    stop_loop(second)
+
+
 def test_a_device_that_is_away_gets_its_command_when_it_comes(fleet: Fleet) -> None:
     """mosquitto_sub, which speaks MQTT 3.1.1, knows nothing of all this."""
     text, raw = (
