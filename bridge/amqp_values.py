@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping
+from decimal import Decimal
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -69,6 +70,32 @@ class Ulong(int):
     """Written as `ulong` (section 1.6.6)."""
 
 
+class DecimalBits(bytes):
+    """A decimal of 4, 8 or 16 bytes in the Binary Integer Decimal encoding of IEEE 754 (sections 1.6.13 to 1.6.15)."""
+
+    def number(self) -> Decimal | None:
+        """Return the exact value; None for infinity and for what is not a number."""
+        exponent_bits, bias, digits = _DECIMALS[len(self)]
+        coefficient_bits = 8 * len(self) - 1 - exponent_bits
+        raw = int.from_bytes(self, "big")
+        sign, rest = raw >> 8 * len(self) - 1, raw & (1 << 8 * len(self) - 1) - 1
+        if rest >> 8 * len(self) - 5 == 0b1111:
+            return None
+        if rest >> 8 * len(self) - 3 == 0b11:  # the coefficient begins with the bits 100
+            coefficient_bits -= 2
+            coefficient = 1 << coefficient_bits + 2 | rest & (1 << coefficient_bits) - 1
+        else:
+            coefficient = rest & (1 << coefficient_bits) - 1
+        exponent = (rest >> coefficient_bits & (1 << exponent_bits) - 1) - bias
+        if coefficient >= 10**digits:
+            coefficient = 0  # as the standard has it for what no encoder writes
+        return Decimal((sign, tuple(map(int, str(coefficient))), exponent))
+
+
+_DECIMALS: Mapping[int, tuple[int, int, int]] = {4: (8, 101, 7), 8: (10, 398, 16), 16: (14, 6176, 34)}
+"""By size: bits and bias of the exponent, digits of the coefficient (IEEE 754, table 3.6)."""
+
+
 @hides("value")
 class Described(NamedTuple):
     """A value annotated with a descriptor (section 1.5)."""
@@ -110,13 +137,13 @@ _FIXED: Mapping[int, tuple[struct.Struct, Callable[[Any], Any]]] = {
     0x71: (struct.Struct(">i"), _same),
     0x72: (struct.Struct(">f"), _same),
     0x73: (struct.Struct(">I"), _character),
-    0x74: (struct.Struct(">4s"), _same),  # decimals stay as their IEEE 754 bytes
+    0x74: (struct.Struct(">4s"), DecimalBits),
     0x80: (struct.Struct(">Q"), _same),
     0x81: (struct.Struct(">q"), _same),
     0x82: (struct.Struct(">d"), _same),
     0x83: (struct.Struct(">q"), Timestamp),
-    0x84: (struct.Struct(">8s"), _same),
-    0x94: (struct.Struct(">16s"), _same),
+    0x84: (struct.Struct(">8s"), DecimalBits),
+    0x94: (struct.Struct(">16s"), DecimalBits),
     0x98: (struct.Struct(">16s"), lambda raw: UUID(bytes=raw)),
 }
 _TEXT: Mapping[int, Callable[[bytes], Any]] = {
@@ -324,6 +351,7 @@ def _encode_symbols(names: Symbols) -> bytes:
     return _encode_compound(0xE0, len(raw), b"\xb3" + b"".join(_UINT32.pack(len(name)) + name for name in raw))
 
 
+_DECIMAL_CODES = {4: b"\x74", 8: b"\x84", 16: b"\x94"}
 _ENCODERS: dict[type, Callable[[Any], bytes]] = {
     type(None): lambda _: b"\x40",
     bool: lambda value: b"\x41" if value else b"\x42",
@@ -338,6 +366,7 @@ _ENCODERS: dict[type, Callable[[Any], bytes]] = {
     Symbol: lambda value: _encode_variable(0xA3, value.encode("ascii", "replace")),
     str: lambda value: _encode_variable(0xA1, value.encode("utf-8")),
     bytes: lambda value: _encode_variable(0xA0, value),
+    DecimalBits: lambda value: _DECIMAL_CODES[len(value)] + value,
     UUID: lambda value: b"\x98" + value.bytes,
     Described: lambda value: b"\x00" + encode(value.descriptor) + encode(value.value),
     Symbols: _encode_symbols,

@@ -8,14 +8,18 @@ functions.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
+from decimal import Decimal
 from functools import lru_cache
+from math import isfinite
 from typing import Any, Final, NamedTuple
+
+import msgspec
 
 from bridge import sections as s
 from bridge.amqp_values import (
     Allowance,
+    DecimalBits,
     DecodeError,
     Described,
     Symbol,
@@ -451,7 +455,7 @@ def to_mqtt(body: bytes, header: Header) -> tuple[bytes, bytes]:
 def _user_properties(application: dict[Any, Any]) -> tuple[tuple[str, str], ...]:
     pairs = []
     for key, value in application.items():
-        name, text = _mqtt_text(key), _mqtt_text(value if isinstance(value, str) else _json(value))
+        name, text = _mqtt_text(key), _mqtt_text(value if isinstance(value, str) else _json(value).decode())
         if name is not None and text is not None:
             pairs.append((name, text))
     return tuple(pairs)
@@ -472,19 +476,23 @@ def _topic_name(value: str | None) -> str | None:
 
 
 def _body_bytes(value: Any) -> tuple[bytes, bool]:
-    if isinstance(value, bytes):
+    if isinstance(value, bytes) and not isinstance(value, DecimalBits):
         return value, False
     if isinstance(value, str):
         return value.encode("utf-8", "replace"), True
-    return _json(value).encode("utf-8", "replace"), False
+    return _json(value), False
 
 
-def _json(value: Any) -> str:
-    return json.dumps(plain_value(value), ensure_ascii=False, separators=(",", ":"))
+def _json(value: Any) -> bytes:
+    return _encoder.encode(plain_value(value))
+
+
+_encoder: Final = msgspec.json.Encoder(decimal_format="number")
+"""Of decimals it writes every digit."""
 
 
 def plain_value(value: Any) -> Any:
-    """An AMQP value in terms of JSON: binary as text where it is text, else in hexadecimal digits."""
+    """Return an AMQP value in terms of JSON, by the table in this folder's README."""
     if isinstance(value, Described):
         value = value.value
     if isinstance(value, dict):
@@ -494,9 +502,17 @@ def plain_value(value: Any) -> Any:
     return _plain_scalar(value)
 
 
+def _finite(value: float | DecimalBits) -> float | Decimal | None:
+    if isinstance(value, DecimalBits):
+        return value.number()
+    return value if isfinite(value) else None
+
+
 def _plain_scalar(value: Any) -> Any:
-    if value is None or isinstance(value, bool | float):
+    if value is None or isinstance(value, bool):
         return value
+    if isinstance(value, float | DecimalBits):
+        return _finite(value)
     if isinstance(value, int):
         return int(value)
     if isinstance(value, bytes):

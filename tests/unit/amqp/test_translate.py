@@ -208,6 +208,36 @@ class TestPayloadOf:
         assert payload_of(DATA + section(s.FOOTER, {Symbol("x"): 1}))[2] == b"payload"
 
 
+class TestValuesAsJson:
+    """What a list or map of AMQP becomes in another protocol: valid JSON, whatever is in it."""
+
+    @pytest.mark.parametrize(
+        ("raw", "text"),
+        [
+            ("7431800866", "21.50"), ("7478000000", "null"), ("747c000000", "null"),
+            ("84b1c000000000086e", "-2158"), ("843180000000000866", "21.50"), ("84fc00000000000000", "null"),
+            ("94303c0000000000000000000000000866", "21.50"), ("947c000000000000000000000000000000", "null"),
+            ("82fff0000000000000", "null"), ("827ff8000000000000", "null"), ("727fc00000", "null"),
+            ("823ff8000000000000", "1.5"), ("80ffffffffffffffff", "18446744073709551615"), ("7300000041", '"A"'),
+            ("9812345678123456781234567812345678", '"12345678-1234-5678-1234-567812345678"'),
+            ("a001ff", '"ff"'), ("a00161", '"a"'), ("8300000000000003e8", "1000"), ("00a3016441", "true"),
+        ],
+    )  # fmt: skip
+    def test_every_type(self, raw: str, text: str) -> None:
+        content = encode("v") + bytes.fromhex(raw)
+        bare = b"\0Sw\xc1" + bytes((len(content) + 1, 2)) + content
+        payload = payload_of(bare)[2]
+        json.loads(payload, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+        assert payload.decode() == f'{{"v":{text}}}'
+
+    def test_a_decimal_alone_is_a_number(self) -> None:
+        assert payload_of(b"\0Sw" + bytes.fromhex("843180000000000866"))[2] == b"21.50"
+
+    @pytest.mark.parametrize("raw", ["7431800866", "843180000000000866", "94303c0000000000000000000000000866"])
+    def test_a_decimal_is_written_as_it_was_read(self, raw: str) -> None:
+        assert encode(decode(bytes.fromhex(raw))[0]).hex() == raw
+
+
 class TestToAmqp:
     def test_amqp_goes_out_as_it_came(self) -> None:
         header = section(s.HEADER, [True])
