@@ -23,7 +23,7 @@ from edge.broker.message.amqp_expiry import without_expiry
 from edge.broker.message.mqtt_errors import MqttError
 from edge.broker.message.mqtt_properties import decode_run, encode_run
 from edge.broker.message.time_to_live import ttl_ns
-from edge.broker.message.translation import without_ttl
+from edge.broker.message.translation import DEAD_PREFIX, without_ttl
 from edge.broker.model.address_policy import AddressPolicy
 from edge.broker.model.clock import Clock
 from edge.broker.model.interfaces import Origin, Refusal
@@ -32,9 +32,9 @@ from edge.broker.store.records import Loss
 
 log = logging.getLogger(__name__)
 
-REASON_ANNOTATION: Final = "x-opt-waypost-dead-reason"
-FROM_ANNOTATION: Final = "x-opt-waypost-dead-from"
-SEQUENCE_ANNOTATION: Final = "x-opt-waypost-dead-sequence"
+REASON_ANNOTATION: Final = DEAD_PREFIX + "reason"
+FROM_ANNOTATION: Final = DEAD_PREFIX + "from"
+SEQUENCE_ANNOTATION: Final = DEAD_PREFIX + "sequence"
 
 DEAD_LETTERED: Final = "dead-lettered: "
 """Begins the reason in the ledger when the message is at a dead letter address now."""

@@ -13,6 +13,7 @@ from decimal import Decimal
 from functools import lru_cache
 from math import isfinite
 from typing import Any, Final, NamedTuple
+from uuid import UUID
 
 import msgspec
 
@@ -34,13 +35,17 @@ from bridge.hidden import hides
 from bridge.limits import HEADER_VALUES_MAX, JSON_BYTES_MAX
 from bridge.message import AMQP, DURABLE, RETAIN, Run
 from edge.broker.limits import HEADER_USUAL_BYTES_MAX, HEADERS_USUAL_MAX
-from edge.broker.message.amqp_identifiers import STRING_BYTES_MAX, correlation_data, identifier
+from edge.broker.message.amqp_identifiers import STRING_BYTES_MAX, as_text, correlation_data, identifier
 from edge.broker.message.mqtt_errors import MqttError
 from edge.broker.message.mqtt_properties import NONE as NO_PROPERTIES
 from edge.broker.message.mqtt_properties import Properties, decode_run, encode_run
 
 QOS_ANNOTATION: Final = Symbol("x-opt-mqtt-qos")
 RETAIN_ANNOTATION: Final = Symbol("x-opt-retain-message")
+USERS_ANNOTATION: Final = Symbol("x-opt-mqtt-user-properties")
+"""Names and values of user properties in turn, where a name repeats: application properties are a map."""
+DEAD_PREFIX: Final = "x-opt-waypost-dead-"
+"""Begins the annotations of a dead letter; at MQTT they are user properties."""
 
 AMQP_MESSAGE: Final = "application/vnd.waypost.amqp-message"
 """Content type of an AMQP message (without its header section) that reaches an MQTT client as it is."""
@@ -66,6 +71,13 @@ _CREATION_TIME: Final = 9
 EXPIRY_FIELD: Final = 8
 """Where absolute-expiry-time is among them."""
 GROUP_FIELD: Final = 10
+AS_USER_PROPERTIES: Final = ("message-id", "subject", "content-encoding", "group-id")
+"""Fields that are user properties of the same names at MQTT, because it has no place of its own for them."""
+PRIORITY: Final = "priority"
+"""The same for the priority of the header, where it is not the usual one."""
+_PRIORITY_USUAL: Final = 4
+_PRIORITY_MAX: Final = 9
+_FIELDS: Final = {name: PROPERTY_NAMES.index(name) for name in AS_USER_PROPERTIES}
 _NO_PROPERTIES: Final = (None,) * len(PROPERTY_NAMES)
 
 _SINGLE: Final = (
@@ -342,28 +354,49 @@ _usual_lasting_header = lru_cache(maxsize=HEADERS_USUAL_MAX)(_lasting_header)
 
 def _amqp_prefix(run: Run, mqtt: Properties, elapsed_ms: int, attempts: int) -> bytes:
     """The sections before the body, the same for every message of an MQTT run."""
-    header: list[Any] = [bool(run.flags & DURABLE) or run.qos > 0]
+    users = dict(mqtt.user_property)
+    header: list[Any] = [bool(run.flags & DURABLE) or run.qos > 0, _priority_of(users.get(PRIORITY))]
     if mqtt.message_expiry_interval_s is not None:
         left_ms = max(0, mqtt.message_expiry_interval_s * _MS - elapsed_ms)
-        header += [None, Uint(min(left_ms, _UINT32_MAX))]
+        header.append(Uint(min(left_ms, _UINT32_MAX)))
     if attempts:
         header += [None] * (3 - len(header)) + [False, Uint(attempts)]
+    elif header[-1] is None:
+        header.pop()
     annotations: dict[Symbol, Any] = {QOS_ANNOTATION: Ubyte(run.qos)}
     if run.flags & RETAIN:
         annotations[RETAIN_ANNOTATION] = True
-    properties: list[Any] = [None, None, run.address, None, mqtt.response_topic]
-    properties.append(identifier(mqtt.correlation_data))
+    if len(users) < len(mqtt.user_property):
+        annotations[USERS_ANNOTATION] = [text for pair in mqtt.user_property for text in pair]
+    properties: list[Any] = [None] * len(PROPERTY_NAMES)
+    properties[_TO], properties[_REPLY_TO] = run.address, mqtt.response_topic
+    properties[_CORRELATION_ID] = identifier(mqtt.correlation_data)
     if mqtt.content_type is not None and mqtt.content_type.isascii():
-        properties.append(Symbol(mqtt.content_type))
+        properties[_CONTENT_TYPE] = Symbol(mqtt.content_type)
     if run.received_at:  # MQTT does not say when a message was made: that is when it came in
-        properties += [None] * (_CREATION_TIME - len(properties)) + [Timestamp(run.received_at // _NS_IN_MS)]
+        properties[_CREATION_TIME] = Timestamp(run.received_at // _NS_IN_MS)
+    for name in users.keys() & _FIELDS.keys():
+        properties[_FIELDS[name]] = _field_of(name, users[name])
     while properties[-1] is None:
         properties.pop()
     prefix = _section(s.HEADER, header) + _section(s.MESSAGE_ANNOTATIONS, annotations)
     prefix += _section(s.PROPERTIES, properties)
-    if mqtt.user_property:
-        prefix += _section(s.APPLICATION_PROPERTIES, dict(mqtt.user_property))
+    if users:
+        prefix += _section(s.APPLICATION_PROPERTIES, users)
     return prefix
+
+
+def _priority_of(text: str | None) -> Ubyte | None:
+    return Ubyte(text) if text is not None and len(text) == 1 and "0" <= text <= str(_PRIORITY_MAX) else None
+
+
+def _field_of(name: str, text: str) -> Any:
+    """A user property as the field of its name."""
+    if name == "message-id":
+        return identifier(text.encode())
+    if name == "content-encoding":
+        return Symbol(text) if text.isascii() else None
+    return text
 
 
 def _mqtt_properties(run: Run) -> Properties:
@@ -429,7 +462,7 @@ def to_mqtt(body: bytes, header: Header) -> tuple[bytes, bytes]:
     large to be translated, and says so."""
     expiry_s = None if header.ttl_ms is None else min(-(-header.ttl_ms // _MS), _UINT32_MAX)
     plain = s.plain_data(body)
-    if plain is not None and expiry_s is None:
+    if plain is not None and expiry_s is None and header.priority == _PRIORITY_USUAL:
         return b"", plain
     try:
         found = outline(body)
@@ -447,18 +480,53 @@ def to_mqtt(body: bytes, header: Header) -> tuple[bytes, bytes]:
         content_type=_mqtt_text(fields[_CONTENT_TYPE]),
         response_topic=_topic_name(_mqtt_text(fields[_REPLY_TO])),
         correlation_data=correlation_data(correlation),
-        user_property=_user_properties(found.application),
+        user_property=_user_properties(found, header.priority),
     )
     return encode_run(properties), found.body
 
 
-def _user_properties(application: dict[Any, Any]) -> tuple[tuple[str, str], ...]:
-    pairs = []
-    for key, value in application.items():
-        name, text = _mqtt_text(key), _mqtt_text(value if isinstance(value, str) else _json(value).decode())
-        if name is not None and text is not None:
-            pairs.append((name, text))
-    return tuple(pairs)
+def _user_properties(found: Outline, priority: int) -> tuple[tuple[str, str], ...]:
+    """Return application properties, with repeats that came from MQTT, then what MQTT has no place of its own for."""
+    application = {_text_of(key): _text_of(value) for key, value in found.application.items()}
+    pairs = _repeated(found.annotations.get(USERS_ANNOTATION), application)
+    names = {name for name, _ in pairs}
+    pairs += [pair for pair in application.items() if pair[0] not in names]
+    names.update(application)
+    fields = [*found.properties, *[None] * len(PROPERTY_NAMES)]
+    others = [(name, _identifier_text(fields[place])) for name, place in _FIELDS.items() if fields[place] is not None]
+    if priority != _PRIORITY_USUAL:
+        others.append((PRIORITY, str(priority)))
+    others += [(str(key), _text_of(value)) for key, value in found.annotations.items() if _is_of_dead_letter(key)]
+    pairs += [pair for pair in others if pair[0] not in names]
+    return tuple((name, text) for name, text in pairs if _fits_mqtt(name) and _fits_mqtt(text))
+
+
+def _repeated(listed: Any, application: dict[str, str]) -> list[tuple[str, str]]:
+    """The user properties that `USERS_ANNOTATION` lists, without those that have changed since."""
+    if not isinstance(listed, list) or len(listed) % 2 or not all(type(text) is str for text in listed):
+        return []
+    pairs = list(zip(listed[::2], listed[1::2], strict=True))
+    last = dict(pairs)
+    return [(name, text) for name, text in pairs if application.get(name) == last[name]]
+
+
+def _is_of_dead_letter(key: Any) -> bool:
+    return isinstance(key, str) and key.startswith(DEAD_PREFIX)
+
+
+def _identifier_text(value: Any) -> str:
+    """A field as text; an identifier as an answer may refer to it (`amqp_identifiers`)."""
+    return as_text(value) if isinstance(value, UUID | int) else _text_of(value)
+
+
+def _text_of(value: Any) -> str:
+    """A value as text: without quotes where it is text in JSON, else as JSON."""
+    plain = plain_value(value)
+    return plain if isinstance(plain, str) else _encoder.encode(plain).decode()
+
+
+def _fits_mqtt(text: str) -> bool:
+    return _mqtt_text(text) is not None
 
 
 def _mqtt_text(value: Any) -> str | None:

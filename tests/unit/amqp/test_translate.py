@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
@@ -12,9 +14,13 @@ from bridge import sections as s
 from bridge.amqp_values import DecodeError, Described, Symbol, Symbols, Timestamp, Ubyte, Uint, Ulong, decode, encode
 from bridge.message import AMQP, DURABLE, RETAIN, Run
 from bridge.sections import bare_message, section_at, sections
+from edge.broker.delivery.dead_letters import Reason, dead_runs
 from edge.broker.limits import HEADER_USUAL_BYTES_MAX, HEADERS_USUAL_MAX
 from edge.broker.message.mqtt_properties import Properties, decode_run, encode_run
 from edge.broker.message.translation import (
+    AS_USER_PROPERTIES,
+    PRIORITY,
+    PROPERTY_NAMES,
     Header,
     _read_usual_header,
     address_of,
@@ -28,6 +34,8 @@ from edge.broker.message.translation import (
     properties_of,
     read_header,
 )
+from edge.broker.store.records import Stored
+from tests.conftest import ROOT
 
 
 def section(code: int, value: object) -> bytes:
@@ -294,6 +302,74 @@ class TestToAmqp:
         out = amqp_messages(Run("a", "d", 0, raw, ["ä".encode(), b"\xff"]))
         assert [outline(one).is_text for one in out] == [True, False]
         assert [outline(one).body for one in out] == ["ä".encode(), b"\xff"]
+
+
+def user_properties(run: Run) -> list[tuple[str, str]]:
+    return [pair for each in mqtt_runs(run) for pair in decode_run(each.properties).user_property]
+
+
+class TestTable:
+    """The table in the folder's README holds in both directions."""
+
+    TABLE = (ROOT / "edge/broker/message/README.md").read_text(encoding="utf-8")
+    NAMES = re.findall(r"^\| (?:header )?`([a-z-]+)`[^|]*\| user property `\1`", TABLE, re.MULTILINE)
+    VALUES: Mapping[str, tuple[object, str]] = {
+        "message-id": (UUID(int=1), f"ID:AMQP_UUID:{UUID(int=1)}"),
+        "subject": ("speed", "speed"),
+        "content-encoding": (Symbol("gzip"), "gzip"),
+        "group-id": ("line 1", "line 1"),
+        "priority": (Ubyte(7), "7"),
+    }
+
+    def test_it_names_what_the_code_does(self) -> None:
+        assert self.NAMES == [*AS_USER_PROPERTIES, PRIORITY] == list(self.VALUES)
+
+    @pytest.mark.parametrize("name", VALUES)
+    def test_both_ways(self, name: str) -> None:
+        value, text = self.VALUES[name]
+        fields = [value if each == name else None for each in PROPERTY_NAMES]
+        header = section(s.HEADER, [False, value]) if name == PRIORITY else b""
+        run = Run("a", "d", AMQP | 1, header, [section(s.PROPERTIES, fields) + DATA])
+        assert user_properties(run) == [(name, text)]
+        (back,) = amqp_messages(Run("a", "d", 1, encode_run(Properties(user_property=((name, text),))), [b"x"]))
+        end, start = bare_message(back)
+        found = (
+            read_header(back[:end]).priority if name == PRIORITY else properties_of(back[start:])[fields.index(value)]
+        )
+        assert found == value
+
+    def test_repeated_user_properties_come_back(self) -> None:
+        pairs = (("a", "1"), ("b", "2"), ("a", "3"), ("a", "1"))
+        (message,) = amqp_messages(Run("a", "d", 1, encode_run(Properties(user_property=pairs)), [b"x"]))
+        end, start = bare_message(message)
+        assert outline(message[start:]).application == {"a": "1", "b": "2"}
+        again = Run("a", "d", AMQP | 1, message[:end], [message[start:]])
+        assert tuple(user_properties(again)) == pairs
+
+    def test_values_of_applications_are_not_quoted(self) -> None:
+        application = {"u": UUID(int=1), "b": b"\xff", "t": b"text", "n": 1, "l": [1, "x"], "none": None}
+        run = Run("a", "d", AMQP | 1, b"", [section(s.APPLICATION_PROPERTIES, application) + DATA])
+        expected = {"u": str(UUID(int=1)), "b": "ff", "t": "text", "n": "1", "l": '[1,"x"]', "none": "null"}
+        assert dict(user_properties(run)) == expected
+
+    def test_a_dead_letter_says_why(self) -> None:
+        body = section(s.PROPERTIES, [None, None, None, "speed"]) + DATA
+        (dead,) = dead_runs(Stored(0, 7, Run("queue/a", "d", AMQP | 1, b"", [body])), "queue/dead", Reason.REJECTED)
+        found = dict(user_properties(dead))
+        assert found.pop("subject") == "speed"
+        assert found == {
+            "x-opt-waypost-dead-reason": "rejected",
+            "x-opt-waypost-dead-from": "queue/a",
+            "x-opt-waypost-dead-sequence": "7",
+        }
+
+    @pytest.mark.parametrize("text", ["10", "", "high", "-1", "٣"])
+    def test_a_priority_that_is_none_stays_an_application_property(self, text: str) -> None:
+        run = Run("a", "d", 1, encode_run(Properties(user_property=((PRIORITY, text),))), [b"x"])
+        (message,) = amqp_messages(run)
+        end, start = bare_message(message)
+        assert read_header(message[:end]).priority == 4
+        assert outline(message[start:]).application == {PRIORITY: text}
 
 
 class TestToMqtt:
