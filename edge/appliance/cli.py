@@ -11,6 +11,7 @@ import os
 import resource
 import signal
 import sys
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -20,6 +21,7 @@ import msgspec
 
 from bridge import native
 from bridge.resources.endpoint import authority
+from edge.appliance.endpoints import remove_endpoints, write_endpoints
 from edge.appliance.errors import CommandError, Exit
 from edge.appliance.first_boot.cli import first_boot
 from edge.appliance.identity.commands import enrol
@@ -246,10 +248,12 @@ async def _run(configuration: BrokerConfiguration, options: RunOptions, applied:
     first = [name for name in ("mqtt", "amqp", "http") if name in bound]
     names = [*first, *(name for name in bound if name not in first)]
     places = (f"{name}={authority(*bound[name])}" for name in names)
+    _note_endpoints(options.data, bound)
     with contextlib.suppress(BrokenPipeError):  # after a restart: whoever read the first line may have gone
         print("ready", *places, flush=True)  # the interface: one line on stdout
     manager.serves(gateway.works)
     await ended.wait()
+    remove_endpoints(options.data)
     if told.is_set():  # else it starts again, and who watches hears nothing of it
         manager.stop()
     gone = replaced.done()
@@ -263,6 +267,13 @@ async def _run(configuration: BrokerConfiguration, options: RunOptions, applied:
             "neither store nor find anything there; start it again to serve what is there now"
         )
     return told.is_set()
+
+
+def _note_endpoints(data: Path, bound: Mapping[str, tuple[str, int]]) -> None:
+    try:
+        write_endpoints(data, bound)
+    except OSError as error:  # a full medium keeps no gateway from serving
+        log.warning("%s: %s; commands on this machine need --http", error.filename or data, error.strerror or error)
 
 
 def _administration(options: RunOptions, following: Following, gateway: Gateway) -> AddressAdministration:
@@ -358,9 +369,18 @@ def _uplinks_line(document: dict[str, Any]) -> str:
     connectors = document.get("bridge", {}).get("connectors", ())
     if len(connectors) < 2:
         uplink = document["uplink"]
-        return f"{uplink['state']} {uplink.get('endpoint', '')}"
-    lines = [f"{each['name']} ({each['type']}): {each['state']} {each['endpoint'] or ''}" for each in connectors]
+        return f"{uplink['state']} {uplink.get('endpoint', '')}{''.join(map(_cause, connectors))}"
+    lines = [
+        f"{each['name']} ({each['type']}): {each['state']} {each['endpoint'] or ''}{_cause(each)}"
+        for each in connectors
+    ]
     return "\n".join([*lines, "more of each: waypost bridge status"])
+
+
+def _cause(connector: dict[str, Any]) -> str:
+    """Return why a connector is not connected."""
+    error = connector.get("last_error")
+    return f": {error}" if error and connector["state"] == "connecting" else ""
 
 
 def _taker(document: dict[str, Any]) -> str:

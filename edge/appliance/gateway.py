@@ -158,6 +158,7 @@ class Gateway:
             clock=self.clock_good,
             data=self._data,
             development=self._development,
+            room_hours=lambda: self._bridge.autonomy_hours,
             configuration=lambda: self.configuration,
             tokens=lambda: self._issuer.overdue if self._issuer is not None else None,
             users=lambda: self.users.trouble,

@@ -16,6 +16,7 @@ import msgspec
 from bridge.dialer import LinkState
 from bridge.hub_addresses import IDENTITY_SHARED
 from edge.appliance.clock import ClockQuality
+from edge.appliance.crossing.documents import autonomy
 from edge.appliance.first_boot.journal import State, state_of
 from edge.appliance.problems import (
     memory_problems,
@@ -67,6 +68,7 @@ class GatewayHealth:
         clock: ClockQuality,
         data: Path,
         development: bool,
+        room_hours: Callable[[], float | None],
         configuration: Callable[[], BrokerConfiguration],
         tokens: Callable[[], str | None],
         users: Callable[[], str | None],
@@ -74,7 +76,8 @@ class GatewayHealth:
         revocations: Callable[[], str | None] = lambda: None,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`development`: its configuration comes from options, and applied resources are not in force. `configuration`
+        """`development`: its configuration comes from options, and applied resources are not in force. `room_hours`:
+        for how long there is room for messages. `configuration`
         is the one in force; `tokens`: why bearer tokens cannot be checked, `users`: why changes of
         users cannot be followed; None: they can; `renewal`: why the hub does not renew the gateway's certificate;
         `revocations`: why what the hub has revoked is not known anew."""
@@ -85,6 +88,7 @@ class GatewayHealth:
         self._clock = clock
         self._data = data
         self._development = development
+        self._room_hours = room_hours
         self._configuration = configuration
         self._tokens = tokens
         self._users = users
@@ -269,7 +273,8 @@ class GatewayHealth:
             yield Found("first boot", self.first_boot.trouble, self.first_boot.next_step, Severity.WARNING)
 
     def _hub(self, uplink: AnyConnector) -> Iterator[Found]:
-        """An uplink that is away is no problem; a hub, or another peer, that is there and takes nothing is."""
+        """Yield what is wrong with a peer: an error when it is connected and takes nothing, or refuses the link; a
+        notice while it is away."""
         name, state = f"connector {uplink.connector.name}", uplink.dialer.state
         accepted = uplink.figures.messages_accepted
         reached = state.connected or time.time() - state.since < STANDS_S
@@ -288,10 +293,20 @@ class GatewayHealth:
             yield Found(name, what, "see the last error of `waypost bridge status`, and `waypost doctor`")
         if (found := shared_identity(name, state, time.time())) is not None:
             yield found
+        elif state.paused:
+            step = f"waypost bridge resume {word(uplink.connector.name)}{self._room_left()}"
+            yield Found(name, f"paused: messages for {_peer(uplink)} wait here", step, Severity.NOTICE)
+        elif self._hubs.stands(f"{name} away", True, busy=not state.connected):
+            what = f"{_peer(uplink)} cannot be reached: messages wait here, and nothing is lost"
+            yield Found(name, what, f"the cause is in `waypost bridge status`{self._room_left()}", Severity.NOTICE)
         yield from budget_problems(name, uplink)
         for forwarder, why in uplink.faults.items():
             step = "raise maxConsumers of the Address, or end another consumer; it is tried again by itself"
             yield Found(f"forwarder {forwarder}", f"it takes nothing from its address: {why}", step)
+
+    def _room_left(self) -> str:
+        hours = self._room_hours()
+        return f"; there is room for {autonomy(hours)} at the present rate" if hours else ""
 
 
 def shared_identity(name: str, state: LinkState, utc_s: float) -> Found | None:

@@ -1,7 +1,8 @@
-"""Asking a gateway that runs on this machine, over its console's HTTP, as whoever may read its data directory."""
+"""Client of a gateway on this machine: asks its console over HTTP, as a user who may read its data directory."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,6 +11,7 @@ import msgspec
 
 from edge.appliance.errors import CommandError, Exit
 from edge.appliance.initial.defaults import HTTP
+from edge.output.text import word
 
 ANSWER_S: Final = 5.0
 """A gateway on this machine that does not answer within this is not well."""
@@ -25,9 +27,11 @@ http_option = click.option(
 
 
 def console(data: Path | None, http: str | None) -> str:
-    """HOST:PORT of a gateway's console: as it was given, as the data directory's configuration has it, or the default.
-    Raises CommandError."""
-    return (_place(http) if http is not None else _console_of(data)) or HTTP
+    """Return HOST:PORT of a gateway's console: as it was given, as the gateway of the data directory listens, or the
+    default. Raises CommandError."""
+    if http is not None:
+        return _place(http)
+    return HTTP if data is None else _console_of(data)
 
 
 def token_of(data: Path | None) -> str | None:
@@ -58,6 +62,8 @@ def ask(url: str, token: str | None, *, post: bool = False, answer_s: float = AN
         if refused.code not in (401, 403):
             raise CommandError(_error_in(said) or why) from None
         hint = "give --data with the gateway's data directory, and run this as the user the gateway runs as"
+        if token is not None:
+            hint = "another gateway answers there: --http has the address of this one, after http= in its `ready` line"
         raise CommandError(f"{why}: the gateway requires a login", hint=hint) from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", error)
@@ -86,15 +92,30 @@ def _place(http: str) -> str:
         raise CommandError(f"--http {http}: {why}", hint=hint, code=Exit.USAGE) from None
 
 
-def _console_of(data: Path | None) -> str | None:
-    """Where the applied configuration of a data directory has the console, seen from this machine."""
+def _console_of(data: Path) -> str:
+    """Return where the gateway of a data directory has its console, seen from this machine. Raises CommandError."""
+    from edge.appliance.endpoints import running_endpoints
+    from edge.broker.store.lock import LOCK_NAME, is_held
+
+    listening = running_endpoints(data)
+    if listening is not None and "http" in listening:
+        return str(listening["http"].from_here)
+    if listening is not None:
+        hint = "give it one, spec.listeners.http of its Gateway resource, or --http of `waypost edge run`"
+        raise CommandError(f"the gateway of {data} has no HTTP listener, and so no console", hint=hint)
+    if not is_held(data) and (os.access(data / LOCK_NAME, os.R_OK) or not (data / LOCK_NAME).exists()):
+        hint = f"start it: waypost edge run --data {word(data)}"
+        raise CommandError(f"no gateway runs on {data}", hint=hint, code=Exit.UNREACHABLE)
+    return _configured_console(data) or HTTP
+
+
+def _configured_console(data: Path) -> str | None:
+    """Return where the applied configuration of a data directory has the console."""
     from edge.appliance.configuration.effective import effective
     from edge.appliance.configuration.repository import Repository, RepositoryError
 
     try:
-        endpoint = effective(Repository(data).load().resources).endpoint("http") if data is not None else None
+        endpoint = effective(Repository(data).load().resources).endpoint("http")
     except RepositoryError as error:
         raise CommandError(str(error)) from None
-    if endpoint is None or not endpoint.port:
-        return None
-    return str(endpoint.from_here)
+    return None if endpoint is None or not endpoint.port else str(endpoint.from_here)

@@ -11,6 +11,17 @@ PROBE_S: Final = 20.0
 """How long an answer may take: a hub gathers for half a second and lands, a slow disk for some seconds more."""
 
 
+AUTONOMY_SHOWN_HOURS_MAX: Final = 10 * 365 * 24
+"""Hours of room that are shown as a number: more says no more than that nothing is stored now."""
+
+
+def autonomy(hours: float) -> str:
+    """Return for how long there is room, for people."""
+    if hours > AUTONOMY_SHOWN_HOURS_MAX:
+        return "more than 10 years"
+    return f"{hours:,.1f} hours" if hours < 1000 else f"{hours / 24:,.0f} days"
+
+
 class ProbeResult(msgspec.Struct, frozen=True):
     """What came of it."""
 

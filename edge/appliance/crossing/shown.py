@@ -1,4 +1,4 @@
-"""The bridge as a terminal shows it."""
+"""Shows the bridge on a terminal."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from rich.console import Console
 from rich.table import Table
 
-from edge.appliance.crossing.documents import BridgeStatus, ConnectorStatus
+from edge.appliance.crossing.documents import AUTONOMY_SHOWN_HOURS_MAX, BridgeStatus, ConnectorStatus, autonomy
 from edge.output.terminal import styled
 
 
@@ -26,11 +26,7 @@ def _whole(bridge: BridgeStatus) -> Iterator[tuple[str, str]]:
     if bridge.public_key is not None:
         yield "signs", f"manifests with {bridge.public_key}"
     if bridge.room_bytes is not None:
-        left = (
-            f", {_hours(bridge.autonomy_hours)} at {_size(bridge.stored_bytes_per_s)}/s"
-            if bridge.autonomy_hours
-            else ""
-        )
+        left = _left(bridge)
         yield "room", f"{_size(bridge.room_bytes)} of messages{left}"
     if not bridge.connectors:
         yield "bridge", "no connector: `waypost apply` one, or give --hub"
@@ -47,14 +43,14 @@ def _connector(one: ConnectorStatus, now_s: float) -> Iterator[tuple[str, str]]:
     waiting = f"{one.backlog_messages:,} messages, about {_size(one.backlog_bytes)}"
     if one.backlog_oldest_at is not None:
         waiting += f", the oldest {_span(now_s - one.backlog_oldest_at)} old"
-    if one.live_messages:
+    if one.live_messages and one.state == "connected":
         waiting += f"; {one.live_messages:,} of them since the link is up"
     yield "  waiting", f"{waiting}; quiet hours" if one.quiet else waiting
     if one.budget_bytes:
         share = 100 * one.spent_bytes / one.budget_bytes
         yield "  budget", f"{_size(one.spent_bytes)} of {_size(one.budget_bytes)} of this month ({share:.0f} %)"
     yield "  rate", f"{one.accepted_per_s:,.1f} messages/s accepted, {one.accepted:,} since the start"
-    yield "  drained", "now" if not one.backlog_messages else _in(one.drain_s)
+    yield "  drained", _drained(one)
     if one.manifest_hour is not None:
         yield "  manifest", f"of {_when(one.manifest_hour)} is being counted, {one.manifest_waiting:,} statements wait"
     for each in one.forwarders:
@@ -64,12 +60,20 @@ def _connector(one: ConnectorStatus, now_s: float) -> Iterator[tuple[str, str]]:
             yield "", f"it takes nothing: {each.fault}"
 
 
-def _in(seconds: float | None) -> str:
-    return "never at the present rate" if seconds is None else f"in {_span(seconds)}"
+def _drained(one: ConnectorStatus) -> str:
+    if not one.backlog_messages:
+        return "now"
+    if one.state != "connected":
+        return "not before it is resumed" if one.state == "paused" else "not before the link is back"
+    return "not at the present rate: more comes than goes" if one.drain_s is None else f"in {_span(one.drain_s)}"
 
 
-def _hours(hours: float | None) -> str:
-    return "-" if hours is None else f"{hours:,.1f} hours" if hours < 1000 else f"{hours / 24:,.0f} days"
+def _left(bridge: BridgeStatus) -> str:
+    hours = bridge.autonomy_hours
+    if not hours:
+        return ""
+    rate = f"{_size(bridge.stored_bytes_per_s)}/s" if hours <= AUTONOMY_SHOWN_HOURS_MAX else "the present rate"
+    return f", {autonomy(hours)} at {rate}"
 
 
 def _span(seconds: float) -> str:

@@ -101,12 +101,18 @@ class BridgeWatch:
         self._rates.keep({_STORED, *(uplink.connector.name for uplink in self._uplinks)})
 
     def status(self, gateway: str, public_key: str | None, forwarders: Sequence[Forwarder]) -> BridgeStatus:
-        """`forwarders` are those configured."""
+        """Return the whole bridge; `forwarders` are those configured."""
         taken, _ = self._rates.of(_STORED)
-        room = self._room
-        hours = room / taken / 3600 if room is not None and taken > 0 else None
+        hours = self.autonomy_hours
         connectors = [self._connector(uplink, forwarders) for uplink in self._uplinks]
-        return BridgeStatus(gateway, self._store.epoch, public_key, room, taken, hours, connectors, self._uplinks.left)
+        left = self._uplinks.left
+        return BridgeStatus(gateway, self._store.epoch, public_key, self._room, taken, hours, connectors, left)
+
+    @property
+    def autonomy_hours(self) -> float | None:
+        """Hours until the store is full at the rate of the last minute; None when that is not known."""
+        taken, _ = self._rates.of(_STORED)
+        return self._room / taken / 3600 if self._room is not None and taken > 0 else None
 
     def _connector(self, uplink: AnyConnector, forwarders: Sequence[Forwarder]) -> ConnectorStatus:
         connector, state = uplink.connector, uplink.dialer.state

@@ -65,7 +65,8 @@ class Gateway:
         configuration: Any = SimpleNamespace(connectors=(), tls=None)
         self.health = GatewayHealth(
             broker=self.broker, store=self.store, uplinks=uplinks, clock=self.clock, data=folder,
-            development=False, configuration=lambda: configuration, tokens=lambda: None, users=lambda: self.users,
+            development=False, room_hours=lambda: 72.0,
+            configuration=lambda: configuration, tokens=lambda: None, users=lambda: self.users,
             renewal=lambda: self.renewal, monotonic_s=lambda: self.now,
         )  # fmt: skip
 
@@ -117,11 +118,21 @@ def test_another_peer_that_accepts_nothing_is_called_what_it_is(gateway: Gateway
     assert "hub" not in problem.what + problem.next_step
 
 
-def test_a_hub_that_is_away_is_none(gateway: Gateway) -> None:
+def test_a_hub_that_is_away_is_a_notice_with_the_room_that_is_left(gateway: Gateway) -> None:
     gateway.uplink.backlog, gateway.state.connected = 10, False
-    gateway.problems()
+    assert gateway.problems() == []
     gateway.now += STANDS_S
-    assert gateway.problems() == [], "an offline gateway is a usual one"
+    notice = gateway.only()
+    assert (notice.name, notice.severity) == ("connector hub", Severity.NOTICE)
+    assert "room for 72.0 hours" in notice.next_step
+    gateway.state.connected = True
+    assert gateway.problems() == []
+
+
+def test_a_paused_connector_is_a_notice_that_says_how_to_resume_it(gateway: Gateway) -> None:
+    gateway.state.connected, gateway.state.paused = False, True
+    notice = gateway.only()
+    assert (notice.severity, "bridge resume hub" in notice.next_step) == (Severity.NOTICE, True)
 
 
 def test_a_hub_that_gives_everything_back(gateway: Gateway) -> None:

@@ -89,7 +89,7 @@ def test_the_terminal_says_all_of_it(capsys: pytest.CaptureFixture[str], monkeyp
     show(with_connector(state="connecting", last_error="hub: refused", drain_s=None, backlog_oldest_at=None), NOW_S)
     said = capsys.readouterr().out
     assert "hub: refused (0 attempts)" in said
-    assert "never at the present rate" in said
+    assert "not before the link is back" in said
 
 
 def test_the_terminal_says_what_came_since_what_the_month_has_cost_and_that_hours_are_quiet(

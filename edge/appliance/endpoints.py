@@ -1,0 +1,42 @@
+"""Where a running gateway listens: a file in its data directory, for the commands that ask it.
+
+Its ports may be chosen by the system, or given as options of the command line, so no configuration has them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from bridge.resources.endpoint import Endpoint, authority
+from edge.broker.security.private_file import write_private
+from edge.broker.store.lock import is_held
+
+FILE_NAME: Final = "endpoints.json"
+
+
+def write_endpoints(data: Path, bound: Mapping[str, tuple[str, int]]) -> None:
+    """Write down what listens where, by the listener's name. Raises OSError."""
+    places = {name: authority(*place) for name, place in bound.items()}
+    write_private(data / FILE_NAME, msgspec.json.encode(places).decode())
+
+
+def remove_endpoints(data: Path) -> None:
+    """Remove the file; a gateway that was killed leaves it, and `running_endpoints` passes over it."""
+    with contextlib.suppress(OSError):
+        (data / FILE_NAME).unlink()
+
+
+def running_endpoints(data: Path) -> Mapping[str, Endpoint] | None:
+    """Return the listeners of the gateway that runs on this data directory; None when none runs, or it wrote none."""
+    if not is_held(data):
+        return None
+    try:
+        places = msgspec.json.decode((data / FILE_NAME).read_bytes(), type=dict[str, str])
+        return {name: Endpoint.parse(place) for name, place in places.items()}
+    except (OSError, ValueError):
+        return None
