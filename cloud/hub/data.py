@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from edge.broker.store.lock import hold, is_held
+from edge.output.system_errors import write_advice
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +81,7 @@ def writer_id(path: Path) -> str:
         made = secrets.token_hex(16)
         _write_durably(file, made + "\n")
     except OSError as error:
-        raise DataError(f"{file} cannot be used: {error.strerror}; this user must be able to write it") from error
+        raise DataError(f"{file} cannot be used: {error.strerror}; {write_advice(error)}") from error
     return made
 
 

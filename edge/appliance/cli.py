@@ -179,7 +179,7 @@ def _serve(options: RunOptions, configuration: BrokerConfiguration, applied: App
     from edge.appliance.desired.starts import give_up
     from edge.broker.listeners.tcp import ListenError, require_free
     from edge.broker.security.credentials import CredentialsError
-    from edge.broker.store.errors import StoreError
+    from edge.broker.store.errors import StoreBusy, StoreError
     from edge.broker.store.lock import is_held
     from edge.broker.store.sqlite import check_directory
 
@@ -192,6 +192,8 @@ def _serve(options: RunOptions, configuration: BrokerConfiguration, applied: App
     except ListenError as error:
         if give_up(options, str(error)):
             return False
+        raise CommandError(str(error), code=Exit.USAGE) from None
+    except StoreBusy as error:
         raise CommandError(str(error), code=Exit.USAGE) from None
     except (StoreError, CredentialsError) as error:
         raise CommandError(str(error)) from None

@@ -30,6 +30,8 @@ class Repetition:
         self._lines: Counter[tuple[Kind, str]] = Counter()
         self._kinds: Counter[Kind] = Counter()
         self._skipped: Counter[Kind] = Counter()
+        self._last: dict[Kind, logging.LogRecord] = {}
+        """Last line of each kind that was left out."""
 
     def admits(self, record: logging.LogRecord) -> bool:
         """True when a line is to be written. Call `summaries` before."""
@@ -43,6 +45,7 @@ class Repetition:
             self._lines[about] += 1
         if self._lines[about] > REPETITION_OF_ONE_MAX or self._kinds[kind] >= REPETITION_OF_ALL_MAX:
             self._skipped[kind] += 1
+            self._last[kind] = record
             self.left_out += 1
             return False
         self._kinds[kind] += 1
@@ -54,12 +57,14 @@ class Repetition:
         if passed < REPETITION_S:
             return
         skipped, self._skipped = self._skipped, Counter()
+        last, self._last = self._last, {}
         self._began = now
         self._lines.clear()
         self._kinds.clear()
-        for (name, level, text), count in skipped.items():
-            values = (count, passed, text)
-            yield logging.LogRecord(name, level, "", 0, "%d more in %.0f s like: %s", values, None)
+        for kind, count in skipped.items():
+            name, level, _ = kind
+            values = (count, passed, last[kind].getMessage())
+            yield logging.LogRecord(name, level, "", 0, "%d more in %.0f s, the last of them: %s", values, None)
 
     @property
     def waiting(self) -> bool:

@@ -193,7 +193,7 @@ MISTAKES = (
     Mistake(
         "a second gateway on its data",
         "edge run --dev --data {running} --mqtt 127.0.0.1:{mqtt} --amqp 127.0.0.1:0 --http 127.0.0.1:0",
-        1,
+        2,
         ("{running}", "process {pid}", "stop"),
     ),
     Mistake(
@@ -223,6 +223,12 @@ MISTAKES = (
         "{simulate} --protocol mqtt --url mqtt://127.0.0.1:{closed} --name d",
         3,
         ("connection refused: nobody listens there", "does a gateway serve mqtt://127.0.0.1:{closed}?"),
+    ),
+    Mistake(
+        "MQTT at the port of AMQP",
+        "{simulate} --protocol mqtt --url mqtt://127.0.0.1:{guardedamqp} --name d",
+        3,
+        ("does not speak MQTT", "the port of another protocol"),
     ),
     Mistake(
         "an AMQP device without a gateway",

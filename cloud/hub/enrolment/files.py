@@ -33,6 +33,7 @@ from cloud.hub.enrolment.limits import SERVER_DAYS
 from cloud.hub.enrolment.registration import Registration
 from edge.broker.configuration import TlsListener
 from edge.broker.security.private_file import FILE_MODE, FOLDER_MODE, write_private
+from edge.output.system_errors import write_advice
 
 FOLDER: Final = "authority"
 OWN: Final = "authority.pem"
@@ -237,4 +238,4 @@ def _signs(certificate: x509.Certificate) -> bool:
 
 
 def _unusable(path: Path, error: OSError) -> str:
-    return f"{path} cannot be used: {error.strerror}; this user must be able to write it"
+    return f"{path} cannot be used: {error.strerror}; {write_advice(error)}"

@@ -72,6 +72,8 @@ class Surroundings(msgspec.Struct, kw_only=True):
     errors: list[str] = []
     """Why the applied configuration cannot be used."""
     notices: list[str] = []
+    exposure: list[str] = []
+    """Notices of who may connect from where."""
     root: Path = Path("/")
     """Where ``proc``, ``sys`` and ``dev`` are."""
     now: Callable[[], float] = time.time
@@ -103,7 +105,8 @@ def surroundings(
     try:
         applied = Repository(data).load().resources if config is None else read_whole(KINDS, [str(config)])
         found.resources = list(applied)
-        found.notices = [*notices(found.resources), *exposure(found.resources)]
+        found.notices = notices(found.resources)
+        found.exposure = exposure(found.resources)
         found.configuration = effective(found.resources)
     except ConfigurationRejected as rejected:
         found.errors = [str(error) for error in rejected.errors]

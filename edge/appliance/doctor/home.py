@@ -98,7 +98,9 @@ def configuration(around: Surroundings) -> Iterator[Result]:
             name, error, f"correct the resource and apply it again: waypost apply --data {word(around.data)} -f FILE"
         )
     for notice in around.notices:
-        yield warn(name, notice, "remove it, or keep it knowing that this version ignores it")
+        yield warn(name, notice, "change the resource, or keep it knowing this")
+    for notice in around.exposure:
+        yield warn("exposure", notice, "nothing where the network is trusted; else change listeners of the Gateway")
     if around.errors:
         return
     listening = [listener.name for listener in around.configuration.listeners]

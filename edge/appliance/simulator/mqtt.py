@@ -13,11 +13,19 @@ import asyncio
 import contextlib
 import logging
 from functools import partial
-from typing import Any
+from typing import Any, Final
 from urllib.parse import quote
 
 from amqtt.client import MQTTClient
-from amqtt.errors import AMQTTError, ClientError, ConnectError, ProtocolHandlerError
+from amqtt.errors import (
+    AMQTTError,
+    ClientError,
+    CodecError,
+    ConnectError,
+    MQTTError,
+    NoDataError,
+    ProtocolHandlerError,
+)
 from amqtt.mqtt.constants import QOS_1
 
 from edge.appliance.simulator.device import (
@@ -89,7 +97,7 @@ class MqttDevice:
             client = MQTTClient(self._device.settings.name, config=self._client_configuration())
             try:
                 await client.connect(_url(self._device.settings), cleansession=False)
-            except (ConnectError, ClientError, ProtocolHandlerError, OSError) as why:
+            except (AMQTTError, ClientError, CodecError, MQTTError, NoDataError, ProtocolHandlerError, OSError) as why:
                 if _cancelled():
                     return  # the attempt was cut off at the end, which is nobody's trouble
                 self._not_connected(why)
@@ -210,10 +218,16 @@ def _url(settings: Settings) -> str:
     return f"{scheme}://{quote(settings.user, safe='')}:{quote(settings.password or '', safe='')}@{rest}"
 
 
+_NOT_MQTT: Final = (AMQTTError, CodecError, MQTTError, NoDataError)
+"""What amqtt raises for bytes that are no packet it waits for."""
+
+
 def _cause(error: BaseException) -> str:
-    """What happened, for a person: amqtt wraps the system's errors, some without any text."""
+    """Return the cause for a person: amqtt wraps the system's errors, some without any text."""
     if isinstance(error, ConnectError) and error.return_code:
         return f"the gateway refused the connection: {_REFUSALS.get(error.return_code, error.return_code)}"
+    if isinstance(error, _NOT_MQTT):
+        return "what answers there does not speak MQTT: is it the port of another protocol?"
     while error.__cause__ is not None:
         error = error.__cause__
     if isinstance(error, ConnectionRefusedError):

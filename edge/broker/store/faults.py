@@ -14,8 +14,11 @@ ADVICE: Final = "stop the gateway and run `waypost store repair`"
 _PRIMARY_CODE = 0xFF
 """SQLite's extended result codes keep the primary one in the low byte."""
 
+_FULL = (StoreFull, "the medium is full: free space or raise the quota; nothing stored is lost")
+
 _MEANINGS: dict[int, tuple[type[StoreError], str]] = {
-    sqlite3.SQLITE_FULL: (StoreFull, "the medium is full: free space or raise the quota; nothing stored is lost"),
+    sqlite3.SQLITE_FULL: _FULL,
+    sqlite3.SQLITE_IOERR_SHMSIZE: _FULL,  # what SQLite says where the index of its log cannot grow
     sqlite3.SQLITE_READONLY: (StoreFull, "the medium is read-only: check the card and the system log, then remount it"),
     sqlite3.SQLITE_IOERR: (StoreError, "the medium failed: check the card and the system log"),
     sqlite3.SQLITE_CORRUPT: (StoreDamaged, f"the store is damaged: {ADVICE}"),
@@ -31,8 +34,8 @@ _MEANINGS: dict[int, tuple[type[StoreError], str]] = {
 
 def meaning(error: sqlite3.Error, doing: str) -> StoreError:
     """The StoreError for what SQLite raised while `doing` (a phrase such as ``commit``)."""
-    code = getattr(error, "sqlite_errorcode", None)
-    kind, advice = _MEANINGS.get((code or 0) & _PRIMARY_CODE, (StoreError, "unexpected; see the log"))
+    code = getattr(error, "sqlite_errorcode", None) or 0
+    kind, advice = _MEANINGS.get(code) or _MEANINGS.get(code & _PRIMARY_CODE, (StoreError, "unexpected; see the log"))
     name = getattr(error, "sqlite_errorname", type(error).__name__)
     return kind(f"{doing}: {error} ({name}): {advice}")
 

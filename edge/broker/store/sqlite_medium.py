@@ -62,6 +62,8 @@ class SqliteMedium:
         self.epochs = epochs
         self.openings = openings
         self.device = device
+        self._free_unknown = ""
+        """Why the free space was not known when it was last asked for."""
         """What the store is on."""
         self._files = files
         self._problems = problems
@@ -163,8 +165,11 @@ class SqliteMedium:
             medium, size, page = os.statvfs(self.path), os.stat(self.path).st_size, self.limits.page_bytes
             free, pages = self._queries.pages()
         except (OSError, StoreError) as error:
-            logger.warning("free space of the medium is not known: %s", error)
+            if str(error) != self._free_unknown:  # asked four times a second
+                logger.warning("free space of the medium is not known: %s", error)
+            self._free_unknown = str(error)
             return None
+        self._free_unknown = ""
         return int(max(0, medium.f_bavail * medium.f_frsize + free * page - max(0, pages * page - size)))
 
     def file_bytes(self) -> int:

@@ -149,11 +149,12 @@ def test_a_flood_is_so_many_lines_and_one_that_counts_the_rest() -> None:
     os.close(writing)
     with os.fdopen(reading) as file:
         lines = file.read().splitlines()
-    assert sum("10.0.0.1" in line and "no TLS" in line for line in lines) == limits.REPETITION_OF_ONE_MAX + 1
+    assert sum("10.0.0.1" in line and "no TLS" in line for line in lines) == limits.REPETITION_OF_ONE_MAX + 2
     assert sum("10.0.0.2" in line for line in lines) == 1, "others are still told of"
     assert sum("another kind" in line for line in lines) == 1
     [summary] = [line for line in lines if "more in" in line]
     assert f"{1_000 - limits.REPETITION_OF_ONE_MAX} more" in summary
+    assert summary.endswith("no TLS with 10.0.0.1:999")
     assert writer.figures.repeated == 1_000 - limits.REPETITION_OF_ONE_MAX
 
 
