@@ -296,7 +296,7 @@ class GatewayHealth:
         elif state.paused:
             step = f"waypost bridge resume {word(uplink.connector.name)}{self._room_left()}"
             yield Found(name, f"paused: messages for {_peer(uplink)} wait here", step, Severity.NOTICE)
-        elif self._hubs.stands(f"{name} away", True, busy=not state.connected):
+        elif self._hubs.stands(f"{name} away", True, busy=not (reached or state.refused)):
             what = f"{_peer(uplink)} cannot be reached: messages wait here, and nothing is lost"
             yield Found(name, what, f"the cause is in `waypost bridge status`{self._room_left()}", Severity.NOTICE)
         yield from budget_problems(name, uplink)
