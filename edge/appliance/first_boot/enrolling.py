@@ -233,7 +233,8 @@ def clock_step(*, synchronized: bool) -> str:
 
 
 def _exchange(wanted: Wanted, url: str) -> Exchange:
-    return Exchange(HubUrl.parse(url).endpoint, proxy=wanted.proxy)
+    place = HubUrl.parse(url)
+    return Exchange(place.endpoint, proxy=wanted.proxy, amqp=place.path is None)
 
 
 def key_id(key: PublicKey) -> str:

@@ -64,6 +64,7 @@ def enrol(
         raise WrongHub(f"{exchange.endpoint} answers, but is no hub at which gateways can enrol") from None
     if fingerprint(authority) != token.authority:
         raise WrongHub(f"{exchange.endpoint} is not the hub this token is for: its authority has another fingerprint")
+    exchange.require_amqp(_context(authority, now()))
     own = Identity(data)
     first = not own.key_was_sent
     key = own.key_to_send()

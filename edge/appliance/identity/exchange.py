@@ -14,6 +14,7 @@ import msgspec
 from bridge.enrolment import ALPN, AUTHORITY_PATH, DOCUMENT_BYTES_MAX, Issued, Reason, Refusal
 from bridge.proxy import Proxy, ProxyError, Tunnel
 from bridge.resources.endpoint import Endpoint
+from bridge.sasl.layer import SASL_HEADER
 from bridge.tls_refusal import reason_of, refusal
 from edge.broker.security.peer_tls import NO_CHECK_TIME
 from edge.output.times import moment
@@ -42,6 +43,10 @@ class ClockDiffers(WrongHub):
     """The hub's certificate is of the right authority, and is not valid by this machine's clock."""
 
 
+class NoAmqp(WrongHub):
+    """The endpoint serves something else than the AMQP that its URL says."""
+
+
 class NotIssued(Exception):
     """The hub gives no certificate; the message is the hub's."""
 
@@ -55,11 +60,15 @@ class NotIssued(Exception):
 class Exchange:
     """With one endpoint of a hub."""
 
-    def __init__(self, endpoint: Endpoint, timeout_s: float = TIMEOUT_S, *, proxy: Proxy | None = None) -> None:
-        """`proxy`: what it is reached through; None: nothing."""
+    def __init__(
+        self, endpoint: Endpoint, timeout_s: float = TIMEOUT_S, *, proxy: Proxy | None = None, amqp: bool = False
+    ) -> None:
+        """`proxy`: what it is reached through; None: nothing. `amqp`: the gateway will send there over AMQP without
+        WebSocket, so the endpoint has to speak it."""
         self.endpoint = endpoint
         self._timeout_s = timeout_s
         self._proxy = proxy
+        self._amqp = amqp
 
     def authority(self) -> str:
         """What the hub says its authority is, PEM: from whoever answers, so that it proves nothing by itself. Raises
@@ -113,11 +122,31 @@ class Exchange:
         with self._connected(context):
             pass
 
+    def require_amqp(self, context: ssl.SSLContext) -> None:
+        """Look whether the endpoint speaks AMQP where the gateway will send over it: a hub's HTTPS port enrols gateways
+        too. Raises `HubUnreachable`, `WrongHub`."""
+        if not self._amqp:
+            return
+        with self._connected(context, web=False) as connection:
+            try:
+                connection.sock.sendall(SASL_HEADER)
+                answer = _received(connection.sock, len(SASL_HEADER))
+            except TimeoutError as error:
+                raise HubUnreachable(f"{self.endpoint} does not answer AMQP in time") from error
+            except OSError:  # a web server closes
+                answer = b""
+        if answer != SASL_HEADER:
+            words = f"{self.endpoint} does not speak AMQP: it is not a port for amqps://"
+            step = "a hub prints its ports when it starts (amqps=HOST:PORT, usually 5671; https= is for wss://)"
+            raise NoAmqp(f"{words}. No token was spent: {step}")
+
     # --- inside -----------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def _connected(self, context: ssl.SSLContext) -> Any:
-        context.set_alpn_protocols([ALPN])
+    def _connected(self, context: ssl.SSLContext, *, web: bool = True) -> Any:
+        """`web`: HTTP is asked for in the handshake; else nothing is, which a hub takes for AMQP."""
+        if web:
+            context.set_alpn_protocols([ALPN])
         host, port = self.endpoint.host, self.endpoint.port
         connection = http.client.HTTPSConnection(host, port, timeout=self._timeout_s, context=context)
         try:
@@ -181,6 +210,14 @@ class Exchange:
             raise HubUnreachable(f"{self.endpoint}: the connection broke: {reason_of(error) or error}") from error
         except (OSError, http.client.HTTPException) as error:
             raise HubUnreachable(f"{self.endpoint}: the connection broke: {_why(error)}") from error
+
+
+def _received(opened: socket.socket, count: int) -> bytes:
+    """Return so many bytes, or fewer where the peer ends before. Raises OSError."""
+    data = b""
+    while len(data) < count and (more := opened.recv(count - len(data))):
+        data += more
+    return data
 
 
 def trusting(authority: str, *, check_time: bool = True) -> ssl.SSLContext:

@@ -1,0 +1,44 @@
+"""Whether a data directory is its user's own, and no core dump holds what the process knows: keys and passwords."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import shlex
+import stat
+from pathlib import Path
+from typing import Final
+
+OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
+_DUMPED_MEMORY: Final = Path("/proc/self/coredump_filter")
+
+
+def directory_fault(directory: Path) -> str | None:
+    """Return why a data directory must not be used, with the next step; None: it may be.
+
+    Whoever can write there can put links and stores of its own into the place of ours. The root of a volume is let
+    through: whoever mounts it (Kubernetes, Docker) decides its owner and mode, and who else reaches it. Raises OSError.
+    """
+    found = directory.stat()
+    if os.path.ismount(directory):
+        return None
+    named = shlex.quote(str(directory))
+    if found.st_uid != os.geteuid():
+        words = f"{directory} belongs to user {found.st_uid}, and this process is user {os.geteuid()}"
+        return f"{words}: run it as that user, or give it the directory (chown -R {os.geteuid()} {named})"
+    if found.st_mode & OTHERS_WRITE:
+        words = f"{directory} has mode {stat.S_IMODE(found.st_mode):04o}: other users can write there"
+        return f"{words}. See what is in it, then: chmod 0700 {named}"
+    return None
+
+
+def forbid_core_dumps() -> None:
+    """Have no core dump of this process hold its memory.
+
+    The limit keeps the kernel from writing a file. A handler behind a pipe (systemd-coredump) gets no memory by the
+    filter. PR_SET_DUMPABLE is left: without it the process cannot read its own ``/proc/self/io``.
+    """
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with contextlib.suppress(OSError):  # a kernel without core dumps
+        _DUMPED_MEMORY.write_text("0")
