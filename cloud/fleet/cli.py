@@ -65,7 +65,7 @@ def create(
 
     \b
     At the gateway:
-      waypost edge init --data DIR --hub amqps://HOST:5671 --token TOKEN --forward 'plant/#'
+      WAYPOST_TOKEN=TOKEN waypost edge init --data DIR --hub amqps://HOST:5671 --forward 'plant/#'
     """
     from bridge.enrolment import Token
     from cloud.hub.enrolment.limits import TOKEN_EXPIRES_S_MAX, TOKENS_AT_ONCE_MAX

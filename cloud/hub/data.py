@@ -16,7 +16,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from edge.broker.security.private_file import write_private
 from edge.broker.store.lock import hold, is_held
+from edge.health.data_owner import directory_fault
 from edge.output.system_errors import write_advice
 
 log = logging.getLogger(__name__)
@@ -49,7 +51,9 @@ def data_directory(path: Path) -> Iterator[Path]:
     os.umask(UMASK)
     try:
         path.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
-        lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+        if (fault := directory_fault(path)) is not None:
+            raise DataError(fault)
+        lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, FILE_MODE)
     except OSError as error:
         raise DataError(
             f"data directory {path} cannot be used: {error.strerror}; it must be a directory this user may write to"
@@ -79,25 +83,10 @@ def writer_id(path: Path) -> str:
         if found:
             log.warning("%s holds no writer id: a new one is made", file)
         made = secrets.token_hex(16)
-        _write_durably(file, made + "\n")
+        write_private(file, made + "\n")
     except OSError as error:
         raise DataError(f"{file} cannot be used: {error.strerror}; {write_advice(error)}") from error
     return made
-
-
-def _write_durably(file: Path, text: str) -> None:
-    """Whole or not at all."""
-    whole = file.with_name(f"{file.name}.new")
-    with whole.open("w", encoding="ascii") as written:
-        written.write(text)
-        written.flush()
-        os.fsync(written.fileno())
-    whole.replace(file)
-    folder = os.open(file.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 def _in_use(path: Path) -> DataError:

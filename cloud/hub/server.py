@@ -94,6 +94,7 @@ from edge.broker.security.issuer import Issuer
 from edge.broker.security.sasl_credentials import SaslCredentials
 from edge.broker.security.site import Site
 from edge.broker.security.verification_threads import VerificationThreads
+from edge.health.data_owner import forbid_core_dumps
 from edge.output.logs import unhandled
 
 log = logging.getLogger(__name__)
@@ -558,6 +559,7 @@ def run(configuration: HubConfiguration, ready: Callable[[Endpoint, Endpoint], N
         await Hub(configuration, opened, executor).run(ready, stop)
 
     try:
+        forbid_core_dumps()
         require_unheld(configuration.data)
         for name, endpoint in (("amqp", configuration.amqp), ("http", configuration.http)):
             require_free(name, endpoint.host, endpoint.port)

@@ -204,7 +204,8 @@ def test_forgotten_and_back_in(tmp_path: Path) -> None:
             assert other.stop() == 0
         assert [each["gateway"] for each in json.loads(fleet(tmp_path, "list", "--json"))] == ["yard"]
         token = fleet(tmp_path, "token", "create", "--gateway", "hall")
-        again = ("edge", "enrol", "--data", str(data), "--token", token)
+        (tmp_path / "token").write_text(f"{token}\n")
+        again = ("edge", "enrol", "--data", str(data), "--token-file", str(tmp_path / "token"))
         full = forked.waypost(*again)
         assert (full.returncode, "fleet forget" in full.stderr) == (1, True), full.stderr
         fleet(tmp_path, "revoke", "yard")
@@ -227,6 +228,9 @@ def test_what_a_person_gets_wrong(tmp_path: Path) -> None:
         token = fleet(tmp_path, "token", "create")
         code, said = init(tmp_path, f"amqps://localhost:{free_port()}", token)
         assert (code, "does not answer" in said) == (3, True), said
+        https = f"amqps://localhost:{far.port('https')}"
+        code, said = init(tmp_path, https, token)
+        assert (code, "does not speak AMQP" in said) == (1, True), said
         for wrong in ((url.replace("amqps", "amqp"), token), (url, "wpt1.x"), (url, token[:-3])):
             assert init(tmp_path, *wrong)[0] == 2
         other = Token.parse(token)._replace(authority=b"x" * 32).text

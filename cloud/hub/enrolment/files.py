@@ -217,7 +217,7 @@ def forget_certificate(data: Path) -> None:
 def _alone(folder: Path) -> Iterator[None]:
     """Hold the folder, made where there is none, against others who would make what is in it."""
     folder.mkdir(mode=FOLDER_MODE, exist_ok=True)
-    lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+    lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, FILE_MODE)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

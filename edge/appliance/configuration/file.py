@@ -68,7 +68,7 @@ class ConfigurationFile(Generic[Content]):
         """On disk on return. Raises `RepositoryError`; the file is then as it was."""
         fresh = self.path.with_suffix(".new")
         try:
-            descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, FILE_MODE)
+            descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, FILE_MODE)
             with os.fdopen(descriptor, "wb") as out:
                 out.write(msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n")
                 out.flush()

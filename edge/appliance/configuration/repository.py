@@ -237,7 +237,7 @@ class Repository:
         try:
             for folder in (self.folder.parent, self.folder):  # one call would leave the first to the umask
                 folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
-            descriptor = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, FILE_MODE)
+            descriptor = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, FILE_MODE)
         except OSError as why:
             raise self._own.failed("write", why) from why
         try:

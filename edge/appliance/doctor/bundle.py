@@ -44,7 +44,7 @@ def write_bundle(target: Path, around: Surroundings, results: Sequence[Result], 
     if target.exists() and not target.is_file():
         raise OSError(errno.EEXIST, "not a regular file", str(target))
     part = target.with_name(target.name + ".part")
-    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     names: list[str] = []
     try:
         with os.fdopen(descriptor, "wb") as file, tarfile.open(fileobj=file, mode="w:gz") as archive:

@@ -6,7 +6,7 @@ import contextlib
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
@@ -32,6 +32,14 @@ HUB_HELP = (
     "before does not answer."
 )
 PROXY_VARIABLE = "WAYPOST_PROXY"
+ENROL_VARIABLE = "WAYPOST_TOKEN"
+ENROL_HELP = (
+    "From the hub: waypost fleet token create. Better in the environment, WAYPOST_TOKEN, or in --token-file: "
+    "`ps` shows command lines to every user."
+)
+ENROL_FILE_HELP = "File with the token; - is standard input."
+TOKEN_BYTES_MAX = 4_096
+"""Read of a token file: a token has some 100."""
 PROXY_HELP = "HTTP proxy the hub is reached through: http://USER:PASSWORD@HOST:PORT."
 
 
@@ -39,10 +47,13 @@ PROXY_HELP = "HTTP proxy the hub is reached through: http://USER:PASSWORD@HOST:P
 @click.option(
     "--data", type=click.Path(path_type=Path, file_okay=False, exists=True), required=True, help="Data directory."
 )
-@click.option("--token", envvar="WAYPOST_TOKEN", required=True, help="From the hub: waypost fleet token create.")
+@click.option("--token", envvar=ENROL_VARIABLE, help=ENROL_HELP)
+@click.option("--token-file", type=click.File(), help=ENROL_FILE_HELP)
 @click.option("--hub", "hubs", metavar="URL", multiple=True, help=HUB_HELP + " [default: the hub it is configured for]")
 @click.option("--proxy", "proxy_url", metavar="URL", envvar=PROXY_VARIABLE, help=PROXY_HELP)
-def enrol(data: Path, token: str, hubs: tuple[str, ...], proxy_url: str | None) -> None:
+def enrol(
+    data: Path, token: str | None, token_file: TextIO | None, hubs: tuple[str, ...], proxy_url: str | None
+) -> None:
     """Get a certificate from a hub for an existing gateway, and use it.
 
     For a gateway that has sent without TLS, moves to another hub, or whose certificate has ended or was revoked. Its
@@ -52,6 +63,9 @@ def enrol(data: Path, token: str, hubs: tuple[str, ...], proxy_url: str | None) 
     from edge.appliance.configuration.repository import Repository, RepositoryError
     from edge.configuration.resources import GatewaySpec
 
+    token = token_of(token, token_file)
+    if token is None:
+        raise CommandError("a token is needed", hint=ENROL_HELP, code=Exit.USAGE)
     repository = Repository(data)
     try:
         applied = repository.own()
@@ -77,6 +91,11 @@ def enrol(data: Path, token: str, hubs: tuple[str, ...], proxy_url: str | None) 
         say(f"{change.kind}/{change.name} {change.verb}")
     say(f"configuration version {version}")
     say(f"a gateway that runs takes it up by itself; else: waypost edge run --data {word(data)}")
+
+
+def token_of(token: str | None, file: TextIO | None) -> str | None:
+    """Return the token of an option, of the environment or of a file."""
+    return token if file is None else file.read(TOKEN_BYTES_MAX).strip()
 
 
 def proxy_of(url: str | None) -> Proxy | None:
@@ -115,7 +134,7 @@ def _enrol(data: Path, token: Token, gateway: str, proxy: Proxy | None, place: H
     from edge.appliance.identity.enrolling import enrol as enrol_at
     from edge.appliance.identity.exchange import Exchange
 
-    return enrol_at(data, Exchange(place.endpoint, proxy=proxy), token, gateway)
+    return enrol_at(data, Exchange(place.endpoint, proxy=proxy, amqp=place.path is None), token, gateway)
 
 
 @contextlib.contextmanager

@@ -40,6 +40,7 @@ TimeoutStartSec=900
 WatchdogSec=60
 TimeoutStopSec=60
 LimitNOFILE={files}
+LimitCORE=0
 UMask=0077
 
 ReadWritePaths={data}

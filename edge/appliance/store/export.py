@@ -70,7 +70,7 @@ def _target(path: Path | None) -> Iterator[IO[bytes]]:
         return
     part = path.with_name(path.name + ".part")
     descriptor = os.open(
-        part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600
+        part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
     )  # what devices say is private
     try:
         with os.fdopen(descriptor, "wb") as out:

@@ -66,7 +66,7 @@ def migrate(data: Path, on_progress: Callable[[int, int], None]) -> Migrated:
 def copy_of(connection: sqlite3.Connection, target: Path, on_progress: Callable[[int, int], None]) -> None:
     """Copy a database with what its log holds into a file of its own, synced. Raises sqlite3.Error or OSError."""
     part = target.with_name(target.name + ".part")
-    os.close(os.open(part, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600))
+    os.close(os.open(part, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
     try:
         page = int(connection.execute("PRAGMA page_size").fetchone()[0])
         with contextlib.closing(sqlite3.connect(part)) as copy:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import os
 import time
 import urllib.error
 import urllib.request
@@ -28,6 +27,7 @@ from edge.broker.security.limits import (
     TOKENS_WAITING_MAX,
 )
 from edge.broker.security.peer_tls import peer_context
+from edge.broker.security.private_file import write_private
 from edge.broker.security.proof import Decided, Proven, Verdict
 from edge.broker.security.tokens import Key, TokenError, UnknownKey, read_keys, verify
 
@@ -191,12 +191,7 @@ class Issuer:
 
     def _save(self, document: Any, fetched_at_s: float) -> None:
         kept = {"issuer": self.configuration.issuer, "fetched_at": fetched_at_s, "keys": document}
-        fresh = self._file.with_suffix(".new")
-        with fresh.open("w", encoding="utf-8") as file:
-            json.dump(kept, file)
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(self._file)
+        write_private(self._file, json.dumps(kept))
 
 
 def _usable(document: Any) -> tuple[Key, ...]:

@@ -36,7 +36,7 @@ class DirectoryLock:
     def _open(self) -> None:
         """Open the file, make it where there is none, and lock it. Raises StoreBusy or StoreInaccessible."""
         try:
-            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise StoreInaccessible(
                 f"cannot open {self._path}: {error.strerror}; check owner and mode of the data directory, "
@@ -87,7 +87,7 @@ def is_held(directory: Path, name: str = LOCK_NAME) -> bool:
     """True when a process holds the directory by the lock file of this name. It changes nothing, and needs no more than
     to read that file."""
     try:
-        descriptor = os.open(directory / name, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(directory / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
         return False
     try:

@@ -140,7 +140,7 @@ def beside(directory: Path) -> str | None:
 
 def remember(directory: Path, name: str) -> None:
     """Write the companion file: within one sector, so whole or not. Raises OSError."""
-    descriptor = os.open(directory / COMPANION, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(directory / COMPANION, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         os.pwrite(descriptor, name.encode() + b"\n", 0)
         os.fsync(descriptor)

@@ -33,6 +33,7 @@ from edge.broker.store.reservation import SPILLS_LOG
 from edge.broker.store.sqlite_medium import SqliteMedium
 from edge.broker.store.tables import Tables
 from edge.broker.store.writer import Writer
+from edge.health.data_owner import directory_fault
 
 logger = logging.getLogger(__name__)
 
@@ -179,10 +180,13 @@ def make_directory(directory: Path) -> None:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         for folder in missing:
             _sync_directory(folder.parent)
+        fault = directory_fault(directory)
     except OSError as error:
         raise StoreInaccessible(
             f"cannot make data directory {directory}: {error.strerror}; make it yourself, or give another one"
         ) from error
+    if fault is not None:
+        raise StoreInaccessible(fault)
 
 
 def _missing(directory: Path) -> list[Path]:
@@ -223,6 +227,6 @@ def _make_file(path: Path) -> None:
     whoever else closes the file then believes to be the last, and deletes the log.
     """
     try:
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
     except OSError as error:
         raise StoreInaccessible(f"{error.strerror}; check owner and mode of the data directory") from error

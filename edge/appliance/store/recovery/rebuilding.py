@@ -68,7 +68,7 @@ class Rebuilding:
 
     def run(self, taken: Snapshot) -> RepairReport:
         """Write the fresh file. Raises sqlite3.Error."""
-        os.close(os.open(self._target, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600))
+        os.close(os.open(self._target, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
         with contextlib.closing(sqlite3.connect(self._target, isolation_level=None)) as out:
             schema.configure(out, Limits(page_bytes=self._salvage.page_bytes))
             out.execute("PRAGMA synchronous = OFF")  # synced as a whole before it takes its place
