@@ -331,9 +331,10 @@ class Committer:
         for entry in group.entries:
             if entry.verdict is not None:
                 entry.answer(entry.verdict, entry.words)
-        if self._closing is not None and (took_all or self._failing is not None):
+        if self._closing is not None and (took_all or self._failing is not None or self._closing.done()):
             self._final = True
-            self._closing.set_result(None)
+            if not self._closing.done():  # else the hub has waited long enough, and stops without it
+                self._closing.set_result(None)
         else:
             compacting = self._loop.run_in_executor(self._executor, self._lander.compact)
             compacting.add_done_callback(self._compacted)

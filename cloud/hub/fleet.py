@@ -114,14 +114,18 @@ class Fleet:
     connected: int = 0
     tenants: dict[str, TenantFigures] = field(default_factory=dict)
     quotas: Tenants = field(default_factory=Tenants)
+    _landed_of_forgotten: dict[Key, int] = field(default_factory=dict)
+    """Their messages stay in the lake, and count again when the gateways come back."""
     takeovers: Takeovers = field(default_factory=lambda: Takeovers(time.monotonic))
 
     def tenant(self, name: str) -> TenantFigures:
         """Figures of a tenant, as of a new one where none of its gateways is known."""
         return self.tenants.get(name) or TenantFigures()
 
-    def load(self, records: Sequence[GatewayRecord]) -> None:
-        """Start from what the registry has; of more than `GATEWAYS_MAX`, those heard of last."""
+    def load(self, records: Sequence[GatewayRecord], forgotten: Mapping[Key, int] | None = None) -> None:
+        """Start from what the registry has; of more than `GATEWAYS_MAX`, those heard of last. `forgotten`: messages in
+        the lake of gateways that were forgotten."""
+        self._landed_of_forgotten = dict(forgotten or {})
         newest = sorted(records, key=lambda record: record.last_seen, reverse=True)[:GATEWAYS_MAX]
         for record in newest:
             gateway = Gateway(record.tenant, record.name, record.first_seen, record.last_seen, landed=record.landed)
@@ -136,7 +140,8 @@ class Fleet:
                 raise FleetFull("this hub serves its maximum number of gateways")
             if self.tenant(session.tenant).known >= self.quotas.of(session.tenant).gateways:
                 raise FleetFull(self.quotas.at_its_bound(session.tenant, "gateways"))
-            gateway = self.gateways[session.key] = Gateway(*session.key, now_us, now_us)
+            landed = self._landed_of_forgotten.pop(session.key, 0)
+            gateway = self.gateways[session.key] = Gateway(*session.key, now_us, now_us, landed=landed)
             self.tenants.setdefault(session.tenant, TenantFigures()).known += 1
         before, gateway.session = gateway.session, session
         if not gateway.connected:
@@ -162,6 +167,8 @@ class Fleet:
         if gateway is None or gateway.session is not None or gateway.last_seen >= at_us:
             return
         del self.gateways[key]
+        if gateway.landed and len(self._landed_of_forgotten) < GATEWAYS_MAX:
+            self._landed_of_forgotten[key] = gateway.landed
         self.tenants[gateway.tenant].known -= 1
 
     def connection_line(self, key: Key, now_s: float, every_s: float) -> int:

@@ -9,7 +9,7 @@ import logging
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -53,6 +53,7 @@ from cloud.hub.enrolment.registration import Registration
 from cloud.hub.enrolment.revocation_record import RevocationRecord
 from cloud.hub.enrolment.service import Enrolment
 from cloud.hub.fleet import Fleet
+from cloud.hub.groups import Key
 from cloud.hub.health import HubHealth
 from cloud.hub.lander import Lander
 from cloud.hub.limits import SHUTDOWN_S
@@ -160,6 +161,8 @@ class Opened(NamedTuple):
     landing: Landing
     gateways: Sequence[GatewayRecord]
     """Those known when it was opened."""
+    landed_of_forgotten: Mapping[Key, int]
+    """Messages in the lake of gateways that are known no longer."""
     own: Credentials | None = None
     """Where gateways enrol."""
 
@@ -182,7 +185,7 @@ class Hub:
         self._registry = opened.registry
         self._executor = executor
         self._fleet = Fleet(versions=opened.landing.versions, quotas=configuration.tenants)
-        self._fleet.load(opened.gateways)
+        self._fleet.load(opened.gateways, opened.landed_of_forgotten)
         loop = asyncio.get_running_loop()
         self._committer = Committer(
             Lander(opened.registry, opened.landing, clock=time.perf_counter),
@@ -494,7 +497,9 @@ def open_data(configuration: HubConfiguration) -> Opened:
             if registry.commits.is_older_copy:
                 OlderCopyNotice(data).add(OlderCopySign.LAKE)
             registry.directory.nobody_connected()
-            return Opened(registry, Landing(lake, registry.commits), registry.directory.gateways(), own)
+            known = registry.directory
+            landing = Landing(lake, registry.commits)
+            return Opened(registry, landing, known.gateways(), known.landed_of_forgotten(), own)
         except BaseException:
             registry.close()
             raise

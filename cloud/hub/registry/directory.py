@@ -101,6 +101,13 @@ class Directory:
         query = sa.select(*RECORD).where(gateways.c.forgotten_at.is_(None)).order_by(gateways.c.tenant, gateways.c.name)
         return [GatewayRecord(*row) for row in self._database.transaction(lambda tx: tx.execute(query).all())]
 
+    def landed_of_forgotten(self) -> dict[Key, int]:
+        """Return how many messages are in the lake of each gateway that was forgotten and has not come back."""
+        query = sa.select(gateways.c.tenant, gateways.c.name, gateways.c.landed)
+        here = gateways.c.forgotten_at.is_not(None) & (gateways.c.landed > 0)
+        rows = self._database.transaction(lambda tx: tx.execute(query.where(here)).all())
+        return {(row.tenant, row.name): row.landed for row in rows}
+
     def fenced(self, who: Iterable[Key]) -> set[Key]:
         """Those of these gateways that have connected to another hub of this registry since they last did here."""
         return self._database.transaction(lambda tx: self._generations.moved(tx, who))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
@@ -258,6 +259,31 @@ class TestConnections:
         bench = run(tmp_path, scenario)
         assert dict(bench.answers) == {"old": Verdict.LANDED, "new": Verdict.LANDED}
         assert bench.rows == 3
+
+    def test_a_landing_that_outlasts_the_wait_for_it_ends_without_a_fault(self, tmp_path: Path) -> None:
+        """The registry does not answer for longer than a hub that stops waits."""
+        faults: list[dict[str, Any]] = []
+        answering = threading.Event()
+
+        async def scenario(bench: Bench) -> None:
+            asyncio.get_running_loop().set_exception_handler(lambda _loop, context: faults.append(context))
+            bench.fail = lambda step: answering.wait(10.0) and None if step == "prepared" else None
+            bench.send(bench.session(), "slow")
+            await bench.until(lambda: bench.committer._under_way is not None)
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.05):
+                    await bench.committer.close()
+            answering.set()
+            await bench.answered(1)
+
+        async def main() -> None:
+            bench = Bench(tmp_path, 5)
+            await scenario(bench)
+            bench.executor.submit(bench.registry.close).result()
+            bench.executor.shutdown()
+
+        asyncio.run(main())
+        assert faults == []
 
     def test_thousands_that_come_and_go_cost_one_transaction(self, tmp_path: Path) -> None:
         async def scenario(bench: Bench) -> None:

@@ -68,6 +68,15 @@ def test_a_tenant_has_so_many_gateways() -> None:
     assert fleet.tenant("acme").known == 2
 
 
+def test_what_has_landed_of_a_forgotten_gateway_counts_when_it_comes_back() -> None:
+    fleet = Fleet()
+    fleet.load([GatewayRecord("acme", "gw1", 1, 1, False, "-", 1, 3)], {("acme", "gw2"): 4})
+    fleet.forget(("acme", "gw1"), 5)
+    for name in ("gw1", "gw2", "gw3"):
+        fleet.connect(Session("acme", name, "a"), 6)
+    assert [(each.name, each.landed) for each in fleet.page(None, 9)] == [("gw1", 3), ("gw2", 4), ("gw3", 0)]
+
+
 def test_a_forgotten_gateway_gives_its_place_back() -> None:
     fleet = Fleet(quotas=Tenants(own={"acme": Quota(gateways=1)}))
     first = Session("acme", "gw1", "a")
