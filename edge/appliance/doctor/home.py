@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Final
 
 from edge.appliance.configuration.repository import FOLDER
-from edge.appliance.doctor.check import Result, Surroundings, fail, ok, warn
+from edge.appliance.doctor.check import Result, Surroundings, fail, note, ok, warn
 from edge.appliance.store.figures import figures_of
 from edge.appliance.store.recovery.verification import Depth, Report, verify
 from edge.appliance.store.room import Bounds, Room
 from edge.appliance.store.shared import counted, size, span, store_path
 from edge.appliance.wear import Outlook, advice, lasting_line, written_line
 from edge.broker.store.errors import StoreError
-from edge.broker.store.sqlite import FILE_NAME
+from edge.broker.store.sqlite import FILE_NAME, kept_copies
 from edge.output.text import word
 
 WALK_BYTES_MAX: Final = 256_000_000
@@ -115,6 +115,14 @@ def configuration(around: Surroundings) -> Iterator[Result]:
         yield ok(name, f"{seen}, {connectors} connectors, {forwarders} forwarders")
 
 
+def _copies(data: Path) -> Iterator[Result]:
+    """Name the whole copies of the store that take room until someone removes them."""
+    if copies := kept_copies(data):
+        names = ", ".join(path.name for path in copies)
+        what = f"kept by `store repair` or `store migrate`, {size(sum(copies.values()))}: {names}"
+        yield note("store copies", what, "remove what you need no longer; the gateway does not use it")
+
+
 def store(around: Surroundings) -> Iterator[Result]:
     """Sound, and with room for how long?"""
     if around.data is None or not store_path(around.data).is_file():
@@ -136,6 +144,7 @@ def store(around: Surroundings) -> Iterator[Result]:
     except StoreError as error:
         yield fail("store", str(error), f"waypost store verify --data {word(around.data)}")
         return
+    yield from _copies(around.data)
     waiting = sum(cursor.backlog_messages for cursor in figures.cursors)
     consumers = counted(len(figures.cursors), "consumer")
     backlog = f"{counted(waiting, 'message')} wait for {consumers}, {size(figures.bytes)} kept"

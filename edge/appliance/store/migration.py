@@ -16,7 +16,7 @@ from edge.broker.store.errors import StoreTooNew
 from edge.broker.store.faults import meaning
 from edge.broker.store.limits import Limits
 from edge.broker.store.lock import DirectoryLock
-from edge.broker.store.sqlite import FILE_NAME
+from edge.broker.store.sqlite import FILE_NAME, remove_unfinished
 
 
 class Versions(NamedTuple):
@@ -47,6 +47,7 @@ def migrate(data: Path, on_progress: Callable[[int, int], None]) -> Migrated:
         raise StoreTooNew(f"the store has schema {before}, this program knows {after}: it cannot go back")
     lock = DirectoryLock(data)
     try:
+        remove_unfinished(data)
         if before == after:
             return Migrated(before, after, None)
         path = data / FILE_NAME

@@ -43,6 +43,14 @@ FILE_NAME: Final = "store.sqlite"
 REPAIRED_NAME: Final = "store.sqlite.repaired"
 """A repaired store on its way to its place; until it is there, nothing else must be opened."""
 
+SALVAGE_NAME: Final = f"{FILE_NAME}.salvage"
+REPAIRING_NAME: Final = f"{FILE_NAME}.repairing"
+"""What a repair works on; both are copies that only that repair can use."""
+UNFINISHED: Final = (f"{SALVAGE_NAME}*", f"{REPAIRING_NAME}*", f"{FILE_NAME}.schema-*.part*")
+"""Copies of a store that a killed repair or migration left; each is made anew by the next one."""
+KEPT: Final = (f"{FILE_NAME}.damaged-*", f"{FILE_NAME}.schema-*")
+"""Whole copies that a repair or a migration kept on purpose, until the operator removes them."""
+
 SqliteStore: TypeAlias = StoreEngine[SqliteMedium]
 
 
@@ -67,6 +75,7 @@ def open_store(
         lock = DirectoryLock(directory)
         if _store_files(directory):
             undo.callback(lock.release)
+            remove_unfinished(directory)
         else:
             undo.callback(lock.discard)
             undo.callback(_remove_store, directory)
@@ -187,6 +196,21 @@ def make_directory(directory: Path) -> None:
         ) from error
     if fault is not None:
         raise StoreInaccessible(fault)
+
+
+def remove_unfinished(directory: Path) -> None:
+    """Remove the copies that a killed repair or migration left. The caller holds the lock, as those do."""
+    for path in sorted(path for pattern in UNFINISHED for path in directory.glob(pattern)):
+        with contextlib.suppress(OSError):  # the next start tries again
+            size = path.lstat().st_size
+            path.unlink()
+            logger.warning("%s is removed: a copy of %d bytes that an interrupted command left", path, size)
+
+
+def kept_copies(directory: Path) -> dict[Path, int]:
+    """Return the whole copies of the store that repairs and migrations kept, each with its size in bytes."""
+    found = {path for pattern in KEPT for path in directory.glob(pattern) if path.suffix != ".part"}
+    return {path: path.stat().st_size for path in sorted(found) if path.is_file()}
 
 
 def _missing(directory: Path) -> list[Path]:

@@ -136,6 +136,14 @@ class TestConfiguration:
 
 
 class TestStore:
+    def test_copies_that_were_kept_are_named(self, made: Made) -> None:
+        around = machine(made.path.parent / "root", data=made.path.parent)
+        assert "store copies" not in [result.name for result in home.store(around)]
+        made.path.with_name(f"{made.path.name}.damaged-20260101T000000Z").write_bytes(b"kept")
+        [named] = [result for result in home.store(around) if result.name == "store copies"]
+        assert named.level is Level.OK
+        assert "store.sqlite.damaged-20260101T000000Z" in named.seen
+
     def test_sound(self, made: Made) -> None:
         results = found(home.store, machine(made.path.parent / "root", data=made.path.parent))
         assert results["store"].level is Level.OK

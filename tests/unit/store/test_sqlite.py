@@ -20,7 +20,7 @@ from edge.broker.store.errors import StoreBusy, StoreDamaged, StoreInaccessible,
 from edge.broker.store.limits import Limits
 from edge.broker.store.reader import Request
 from edge.broker.store.segment import Row, decode
-from edge.broker.store.sqlite import FILE_NAME
+from edge.broker.store.sqlite import FILE_NAME, kept_copies
 from edge.broker.store.sqlite_medium import SqliteMedium
 from tests.contract.store.rig import Rig, fail_commits, flat, heal, run_of, sqlite_rig
 
@@ -69,6 +69,35 @@ def migrate(directory: Path, *, compatible_from: int) -> None:
     connection = sqlite3.connect(directory / FILE_NAME, isolation_level=None)
     schema.prepare(connection, NEXT, compatible_from)
     connection.close()
+
+
+class TestCopies:
+    """Whole copies of the store: those of killed commands go, those that were kept on purpose stay and are named."""
+
+    @pytest.mark.parametrize(
+        "name",
+        [
+            "store.sqlite.salvage",
+            "store.sqlite.salvage-wal",
+            "store.sqlite.repairing",
+            "store.sqlite.repairing-journal",
+            "store.sqlite.schema-1-20260101T000000Z.part",
+            "store.sqlite.schema-1-20260101T000000Z.part-journal",
+        ],
+    )
+    def test_what_a_killed_command_left_is_removed_at_the_next_start(self, tmp_path: Path, name: str) -> None:
+        with_messages(tmp_path)
+        (tmp_path / name).write_bytes(b"left")
+        sqlite_rig(tmp_path).store.close()
+        assert not (tmp_path / name).exists()
+
+    def test_kept_copies_stay_and_are_named(self, tmp_path: Path) -> None:
+        with_messages(tmp_path)
+        kept = [tmp_path / f"store.sqlite.{kind}-20260101T000000Z" for kind in ("damaged", "schema-1")]
+        for each in kept:
+            each.write_bytes(b"kept")
+        sqlite_rig(tmp_path).store.close()
+        assert kept_copies(tmp_path) == dict.fromkeys(kept, 4)
 
 
 class TestOpen:

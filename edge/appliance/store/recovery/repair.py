@@ -20,7 +20,7 @@ from edge.appliance.store.recovery.report import RepairReport
 from edge.appliance.store.recovery.salvage import Salvage
 from edge.broker.store.faults import meaning
 from edge.broker.store.lock import DirectoryLock
-from edge.broker.store.sqlite import FILE_NAME, REPAIRED_NAME
+from edge.broker.store.sqlite import FILE_NAME, REPAIRED_NAME, REPAIRING_NAME, SALVAGE_NAME, remove_unfinished
 
 
 def repair(
@@ -38,10 +38,11 @@ def repair(
     """
     lock = DirectoryLock(data)
     try:
+        remove_unfinished(data)
         if (data / REPAIRED_NAME).exists():
             kept = _put_in_place(data)
             return RepairReport(notes=["an earlier repair was interrupted and is complete now"], damaged_copy=kept)
-        copy, fresh = data / f"{FILE_NAME}.salvage", data / f"{FILE_NAME}.repairing"
+        copy, fresh = data / SALVAGE_NAME, data / REPAIRING_NAME
         try:
             size = (data / FILE_NAME).stat().st_size
             taken = snapshot.take(data / FILE_NAME, copy, lambda done: on_progress(done, size))
