@@ -307,6 +307,8 @@ class Gateway:
                 "refused": router.figures.refused,
             },
             "addresses": list(itertools.islice(_addresses(router), ADDRESSES_SHOWN_MAX)),
+            "addresses_left_out": max(0, len(router.queues) + len(router.durable_subscriptions) - ADDRESSES_SHOWN_MAX),
+            "logins_refused": {"credentials": broker.gate.refused, "busy": broker.gate.busy},
             "store": {
                 "messages": totals.messages,
                 "bytes": totals.bytes,
@@ -472,6 +474,7 @@ def _addresses(router: Router) -> Iterator[AddressStatus]:
     for each in router.durable_subscriptions.figures():
         yield {
             "address": each.pattern,
+            "subscription": each.name,
             "type": "forwarder" if each.name.startswith(FORWARDER_PREFIX) else "subscription",
             "stored": each.backlog + each.outstanding,
             "subscribers": each.consumers,
@@ -479,7 +482,13 @@ def _addresses(router: Router) -> Iterator[AddressStatus]:
     queues = router.queues
     for address in itertools.chain(list(queues.opened), (each for each in queues if each not in queues.opened)):
         consumers = router.subscriptions.competing.consumers(address) or 0
-        yield {"address": address, "type": "queue", "stored": queues.backlog(address), "subscribers": consumers}
+        yield {
+            "address": address,
+            "type": "queue",
+            "received": queues.received(address),
+            "stored": queues.backlog(address),
+            "subscribers": consumers,
+        }
 
 
 def _operator_token(data: Path) -> str | None:

@@ -78,10 +78,37 @@ def _gateway(status: Status) -> Iterable[Metric]:
         ends = [*((f"{end:.6g}", count) for end, count in commits["buckets"]), ("+Inf", commits["total"])]
         name, about = "waypost_store_commit_seconds", "How long commits took."
         yield HistogramMetricFamily(name, about, buckets=ends, sum_value=commits["seconds"])
-    received = CounterMetricFamily("waypost_address_received", "Messages received by address.", labels=["address"])
-    for address in status.get("addresses", ()):
-        received.add_metric([line(address.get("address", ""))], address.get("received", 0))
-    yield received
+    yield from _addresses(status)
+    logins = CounterMetricFamily("waypost_logins_refused", "Logins refused since the start.", labels=["reason"])
+    for reason, count in status.get("logins_refused", {}).items():
+        logins.add_metric([reason], count)
+    yield logins
+
+
+def _addresses(status: Status) -> Iterable[Metric]:
+    """Metrics of the queues and durable subscriptions that the status names; it names a bounded number."""
+    labels = ["address", "subscription"]
+    received = CounterMetricFamily("waypost_address_received", "Messages committed to a queue.", labels=labels)
+    settled = CounterMetricFamily(
+        "waypost_address_settled", "Messages of a queue that were delivered, expired or dropped.", labels=labels
+    )
+    depth = GaugeMetricFamily("waypost_address_messages", "Messages that are not settled.", labels=labels)
+    consumers = GaugeMetricFamily("waypost_address_consumers", "Consumers now.", labels=labels)
+    seen: set[tuple[str, str]] = set()
+    for each in status.get("addresses", ()):
+        names = line(each.get("address", "")), line(each.get("subscription", ""))
+        if names in seen:  # names that differ only in what a label cannot show
+            continue
+        seen.add(names)
+        stored = each.get("stored", 0)
+        depth.add_metric(names, stored)
+        consumers.add_metric(names, each.get("subscribers", 0))
+        if "received" in each:
+            received.add_metric(names, each["received"])
+            settled.add_metric(names, max(0, each["received"] - stored))
+    left_out = status.get("addresses_left_out", 0)
+    yield from (received, settled, depth, consumers)
+    yield GaugeMetricFamily("waypost_addresses_left_out", "Addresses without metrics, because of many.", value=left_out)
 
 
 def _wear(wear: Wear) -> Iterable[Metric]:

@@ -36,9 +36,14 @@ class Messages(TypedDict, total=False):
 
 
 class AddressStatus(TypedDict, total=False):
-    """One address, or one filter of addresses; `stored` waits for at least one consumer or the uplink."""
+    """One address, or one filter of addresses; `stored` waits for at least one consumer or the uplink.
+
+    `subscription`  name of a durable subscription: several may have one filter
+    `received`      messages ever committed to a queue; filters share logs and have no such count
+    """
 
     address: str
+    subscription: str
     type: str
     received: int
     stored: int
@@ -193,6 +198,10 @@ class Status(TypedDict, total=False):
     clients: Clients
     messages: Messages
     addresses: Sequence[AddressStatus]
+    addresses_left_out: int
+    """Addresses that are not among them, because there are more than a status names."""
+    logins_refused: Mapping[str, int]
+    """By reason: wrong credentials, or too many attempts at once."""
     store: StoreStatus
     memory: Memory
     uplink: Uplink

@@ -123,6 +123,13 @@ class Queues(Mapping[str, LogSubscription]):
             raise KeyError(address)
         return self._logs.backlog(address)
 
+    def received(self, address: str) -> int:
+        """Return how many messages were ever committed to it. Raises KeyError when there is no such queue."""
+        log = self._known.log(address)
+        if log is None:
+            raise KeyError(address)
+        return self._store.bounds(log)[1]
+
     def follow_configuration(self) -> None:
         """Rules or policies have changed."""
         for address, queue in self.opened.items():

@@ -128,7 +128,7 @@ def test_metrics_name_what_the_status_says() -> None:
     assert 'waypost_store_commit_seconds_bucket{le="0.1"} 4.0' in text
     assert 'waypost_store_commit_seconds_bucket{le="+Inf"} 5.0' in text
     assert "waypost_store_commit_seconds_sum 0.25" in text
-    assert 'waypost_address_received_total{address="plant/\\"7\\"/temp"} 100.0' in text
+    assert 'waypost_address_received_total{address="plant/\\"7\\"/temp",subscription=""} 100.0' in text
     assert "waypost_store_payload_bytes_total 1000.0" in text
     assert "waypost_process_written_bytes_total 2500.0" in text
     assert 'waypost_device_written_bytes_total{device="mmcblk0"} 9000.0' in text

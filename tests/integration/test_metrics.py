@@ -1,0 +1,77 @@
+"""Metrics of a real gateway, read as Prometheus reads them."""
+
+from __future__ import annotations
+
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from edge.appliance.gateway import ADDRESSES_SHOWN_MAX
+from edge.broker.message.mqtt_properties import Properties
+from edge.broker.mqtt import packets
+from tests.support.hostile import Raw
+from tests.support.processes import Waypost, edge
+
+KEPT = Properties(session_expiry_interval_s=600)
+Series = tuple[str, tuple[tuple[str, str], ...]]
+
+
+@pytest.fixture
+def gateway(tmp_path: Path) -> Iterator[Waypost]:
+    with edge(tmp_path, "gw") as running:
+        yield running
+
+
+def series(gateway: Waypost) -> dict[Series, float]:
+    """Every sample; a series that comes twice makes the exposition invalid."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{gateway.port('http')}/metrics", timeout=20) as answer:
+        families = list(text_string_to_metric_families(answer.read().decode()))
+    found = [((each.name, tuple(sorted(each.labels.items()))), each.value) for one in families for each in one.samples]
+    assert [name for name, count in Counter(name for name, _ in found).items() if count > 1] == []
+    return dict(found)
+
+
+def of(found: dict[Series, float], name: str, address: str) -> list[float]:
+    return [value for (each, labels), value in found.items() if each == name and ("address", address) in labels]
+
+
+def publish(gateway: Waypost, *addresses: str) -> None:
+    with Raw(gateway, 5).connect("writer") as writer:
+        for number, address in enumerate(addresses, 1):
+            writer.send(packets.Publish(address, b"x", qos=1, packet_id=number))
+            assert isinstance(writer.receive(), packets.PubAck)
+
+
+def test_addresses(gateway: Waypost) -> None:
+    for client in ("one", "two"):
+        with Raw(gateway, 5).connect(
+            client, clean_start=False, properties=Properties(session_expiry_interval_s=600)
+        ) as reader:
+            reader.subscribe("plant/#", qos=1)
+    publish(gateway, "queue/jobs", "queue/jobs", "queue/jobs", "plant/temp")
+    found = series(gateway)
+    assert of(found, "waypost_address_received_total", "queue/jobs") == [3]
+    assert of(found, "waypost_address_settled_total", "queue/jobs") == [0]
+    assert of(found, "waypost_address_messages", "queue/jobs") == [3]
+    assert of(found, "waypost_address_consumers", "queue/jobs") == [0]
+    assert of(found, "waypost_address_messages", "plant/#") == [1, 1], "one series for each subscription"
+    assert found["waypost_addresses_left_out", ()] == 0
+    with urllib.request.urlopen(f"http://127.0.0.1:{gateway.port('http')}/c/queue/jobs?settle=auto", timeout=20):
+        pass
+    deadline = time.monotonic() + 20
+    while of(found := series(gateway), "waypost_address_settled_total", "queue/jobs") != [1]:
+        assert time.monotonic() < deadline  # it is settled with a later commit
+        time.sleep(0.02)
+    assert of(found, "waypost_address_received_total", "queue/jobs") == [3]
+
+
+def test_more_addresses_than_have_metrics(gateway: Waypost) -> None:
+    publish(gateway, *(f"queue/{number}" for number in range(ADDRESSES_SHOWN_MAX + 3)))
+    found = series(gateway)
+    assert sum(name == "waypost_address_messages" for name, _ in found) == ADDRESSES_SHOWN_MAX
+    assert found["waypost_addresses_left_out", ()] == 3
