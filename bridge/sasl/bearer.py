@@ -1,4 +1,6 @@
-"""OAUTHBEARER (RFC 7628): the message a client shows its token in, and what it is told when that is not taken."""
+"""OAUTHBEARER (RFC 7628) and the older XOAUTH2: the message a client shows its token in, and the answer to a bad one.
+
+Both have the same form behind their first field; rhea and Qpid JMS know XOAUTH2 only."""
 
 from __future__ import annotations
 
@@ -8,10 +10,12 @@ from typing import Final, NamedTuple
 from bridge.hidden import hides
 
 MECHANISM: Final = "OAUTHBEARER"
+OLDER_MECHANISM: Final = "XOAUTH2"
 REFUSAL: Final = b'{"status":"invalid_token"}'
 """The server's challenge after a token it does not take (section 3.2.2)."""
 _SEPARATOR: Final = b"\x01"
 _HEADER: Final = re.compile(rb"[ny],(?:a=([^,\x00]+))?,")
+_OLDER_HEADER: Final = re.compile(rb"user=([^\x00]*)")
 _BEARER: Final = re.compile(rb"[Bb][Ee][Aa][Rr][Ee][Rr] +([A-Za-z0-9._~+/-]+=*)")
 
 
@@ -28,9 +32,10 @@ class Shown(NamedTuple):
 
 
 def read(message: bytes) -> Shown:
-    """Take a client's message apart (section 3.1). Raises BearerError."""
+    """Take a client's message of either mechanism apart (section 3.1). Raises BearerError."""
     head, separator, rest = message.partition(_SEPARATOR)
-    header = _HEADER.fullmatch(head)
+    older = _OLDER_HEADER.fullmatch(head)
+    header = older or _HEADER.fullmatch(head)
     if header is None or not separator or not rest.endswith(_SEPARATOR * 2):
         raise BearerError("no message of OAUTHBEARER; channel binding is not supported")
     values = [pair[5:] for pair in rest[:-2].split(_SEPARATOR) if pair.startswith(b"auth=")]
@@ -38,10 +43,10 @@ def read(message: bytes) -> Shown:
     if found is None:
         raise BearerError("OAUTHBEARER without one bearer token")
     try:
-        authority = (header[1] or b"").decode("utf-8").replace("=2C", ",").replace("=3D", "=")
+        authority = (header[1] or b"").decode("utf-8")
     except UnicodeDecodeError:
         raise BearerError("an authorization identity that is not UTF-8") from None
-    return Shown(found[1], authority)
+    return Shown(found[1], authority if older else authority.replace("=2C", ",").replace("=3D", "="))
 
 
 def message(token: str, authority: str = "") -> bytes:

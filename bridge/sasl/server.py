@@ -7,7 +7,7 @@ from typing import Protocol
 
 from bridge.amqp_values import Symbols, Ubyte
 from bridge.sasl.bearer import MECHANISM as BEARER
-from bridge.sasl.bearer import REFUSAL
+from bridge.sasl.bearer import OLDER_MECHANISM, REFUSAL
 from bridge.sasl.layer import (
     AMQP_HEADER,
     AUTH,
@@ -67,7 +67,7 @@ class Credentials(Protocol):
 
 
 class SaslServer(Layer):
-    """The accepting side: ANONYMOUS, PLAIN, SCRAM-SHA-256 and OAUTHBEARER as far as there is somebody to ask, and
+    """The accepting side: ANONYMOUS, PLAIN, SCRAM-SHA-256, OAUTHBEARER and XOAUTH2 as far as `credentials` allow, and
     EXTERNAL.
 
     `authenticate`  is asked about PLAIN, and answers at once.
@@ -103,6 +103,7 @@ class SaslServer(Layer):
             ("EXTERNAL", self.external is not None),
             (SCRAM, SCRAM in asked),
             (BEARER, BEARER in asked),
+            (OLDER_MECHANISM, BEARER in asked),
             (PLAIN, self._authenticate is not None or PLAIN in asked),
             ("ANONYMOUS", self._anonymous is not None),
         ]
@@ -149,7 +150,7 @@ class SaslServer(Layer):
             self._decided(self._anonymous)
         elif self._mechanism == PLAIN:
             self._plain(response)
-        elif self._credentials is not None and self._mechanism == BEARER:
+        elif self._credentials is not None and self._mechanism in (BEARER, OLDER_MECHANISM):
             self.deciding = True
             self._credentials.bearer(response, self._borne)
         elif self._credentials is not None:
@@ -194,8 +195,9 @@ class SaslServer(Layer):
             self._decided(scram.username, additional=final)
 
     def _borne(self, identity: str | None, *, temporary: bool = False) -> None:
-        """A token was looked at: who is refused hears why first, and answers to it (RFC 7628 section 3.2.3)."""
-        if identity is not None or temporary or self.failure is not None:
+        """Answer for a token. OAUTHBEARER gives the reason of a refusal first, and the client answers to it (RFC 7628
+        section 3.2.3); clients of XOAUTH2 do not expect a challenge."""
+        if identity is not None or temporary or self.failure is not None or self._mechanism != BEARER:
             self._decided(identity, temporary=temporary)
             return
         self.deciding = False

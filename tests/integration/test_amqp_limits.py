@@ -180,6 +180,12 @@ def test_a_malformed_message_is_rejected_and_the_next_one_is_not(peer: FramePeer
     assert peer.expect(DISPOSITION).fields[4].descriptor == ACCEPTED
 
 
+def test_a_link_to_a_last_will_is_refused(peer: FramePeer) -> None:
+    peer.begin()
+    peer.attach("will", 0, SENDER, "$lwt")
+    assert peer.expect(DETACH).error == "amqp:not-implemented"
+
+
 class TestStolenLink:
     """A link is attached once between two containers, whatever connection or session it is on (section 2.6.1)."""
 

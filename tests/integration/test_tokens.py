@@ -136,32 +136,39 @@ class TestMqtt:
 class BearerClient(SaslClient):
     """SASL's client side with OAUTHBEARER."""
 
-    def __init__(self, token: str) -> None:
+    def __init__(self, token: str, older_as: str | None = None) -> None:
+        """`older_as`: the user to be, with XOAUTH2."""
         super().__init__("token", "")
         self._token = token
+        self._older_as = older_as
 
     def _choose(self, offered: object) -> None:
         assert isinstance(offered, list)
-        assert bearer.MECHANISM in [str(name) for name in offered]
-        self._send(INIT, [Symbol(bearer.MECHANISM), bearer.message(self._token)])
+        mechanism = bearer.MECHANISM if self._older_as is None else bearer.OLDER_MECHANISM
+        assert mechanism in [str(name) for name in offered]
+        older = f"user={self._older_as}\x01auth=Bearer {self._token}\x01\x01".encode()
+        self._send(INIT, [Symbol(mechanism), bearer.message(self._token) if self._older_as is None else older])
 
     def _on_frame(self, code: int, fields: Any) -> None:
         if code == 0x42:
+            assert self._older_as is None
             assert json.loads(fields[0])["status"] == "invalid_token"
             self._send(RESPONSE, [b"\x01"])
         else:
             super()._on_frame(code, fields)
 
 
-def opened(site: Site, token: str) -> tuple[list[Any], str | None]:
+def opened(site: Site, token: str, older_as: str | None = None) -> tuple[list[Any], str | None]:
     """See `until_closed`."""
     with socket.create_connection(("127.0.0.1", site.gateway.port("amqp")), WAIT_S) as connection:
-        return until_closed(connection, token)
+        return until_closed(connection, token, older_as=older_as)
 
 
-def until_closed(connection: socket.socket, token: str, hostname: str | None = None) -> tuple[list[Any], str | None]:
-    """Open with OAUTHBEARER; the events until it is closed, which it is when it expires, and why it was not let in."""
-    sasl = BearerClient(token)
+def until_closed(
+    connection: socket.socket, token: str, hostname: str | None = None, *, older_as: str | None = None
+) -> tuple[list[Any], str | None]:
+    """Open with OAUTHBEARER or XOAUTH2; return the events until it is closed, and why it was refused."""
+    sasl = BearerClient(token, older_as)
     engine = Engine(container_id="c", server=False, hostname=hostname, sasl=sasl, now=time.monotonic())
     engine.open()
     found: list[Any] = []
@@ -185,6 +192,18 @@ class TestAmqp:
 
     def test_sasl_refused(self, site: Site) -> None:
         found, failure = opened(site, site.issuer.token("ann", SCOPE, aud="other"))
+        assert "refused our credentials (SASL outcome 1)" in str(failure)
+        assert not any(isinstance(event, Opened) for event in found)
+
+    @pytest.mark.parametrize("user", ["ann", ""])
+    def test_xoauth2(self, site: Site, user: str) -> None:
+        found, failure = opened(site, site.issuer.token("ann", SCOPE, 2.0), older_as=user)
+        assert failure is None
+        assert any(isinstance(event, Opened) for event in found)
+
+    @pytest.mark.parametrize(("user", "claims"), [("bob", {}), ("ann", {"aud": "other"})])
+    def test_xoauth2_refused(self, site: Site, user: str, claims: dict[str, str]) -> None:
+        found, failure = opened(site, site.issuer.token("ann", SCOPE, **claims), older_as=user)
         assert "refused our credentials (SASL outcome 1)" in str(failure)
         assert not any(isinstance(event, Opened) for event in found)
 

@@ -34,6 +34,8 @@ TEMPORARY_QUEUE: Final = "temporary-queue"
 """Capability of a target: the dynamic node keeps what comes, and its consumers compete, as those of JMS expect."""
 
 TOKENS: Final = "$cbs"
+LAST_WILL: Final = "$lwt"
+"""Where clients of EnMasse leave a last will; here it would be a topic that nobody reads."""
 SERVICES: Final = (MANAGEMENT, TOKENS)
 """Names behind which no messages are kept: the broker itself answers."""
 _SELECTOR: Final = ("apache.org:selector-filter:string", 0x0000468C00000004)
@@ -120,6 +122,8 @@ def sending_address(link: Link) -> tuple[str | None, Terminus]:
     address = local_address(target.address)
     if address in SERVICES:
         return address, target
+    if address == LAST_WILL:
+        raise Unacceptable("amqp:not-implemented", "a last will is in the properties of the open, not a link to $lwt")
     _check(address)
     if is_filter(address) or SUBSCRIPTION_SEPARATOR in address:
         raise Unacceptable("amqp:invalid-field", f"{address!r} cannot be sent to")

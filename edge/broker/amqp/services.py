@@ -253,7 +253,9 @@ def _query(router: Router, values: Mapping[str, Any], body: bytes) -> Answer:
     offset, count = values.get("offset", 0), values.get("count", MANAGEMENT_RESULTS_MAX)
     if not isinstance(offset, int) or not isinstance(count, int) or offset < 0 or count < 0:
         return Answer(400, "offset and count are numbers from 0 on")
-    found = entries(router) if values.get("entityType") in (None, ADDRESS_TYPE) else iter(())
+    if values.get("entityType") not in (None, ADDRESS_TYPE):
+        return Answer(400, f"entityType: there is only {ADDRESS_TYPE}")
+    found = entries(router)
     first = min(offset, sys.maxsize - MANAGEMENT_RESULTS_MAX)
     part = (entry() for entry in islice(found, first, first + min(count, MANAGEMENT_RESULTS_MAX)))
     results = [[entry[name] for name in names] for entry in part]

@@ -419,6 +419,7 @@ class TestManagement:
             ({"operation": "CREATE", "name": "queue/x"}, 501),
             ({"operation": "QUERY", "offset": -1}, 400),
             ({"operation": "DANCE"}, 400),
+            ({"operation": "QUERY", "entityType": "org.apache.qpid.dispatch.connection"}, 400),
             ({"operation": "GET-TYPES"}, 200),
         ],
     )
