@@ -302,6 +302,13 @@ RETAINED_STEPS_MAX: Final = 500
 """Topic names looked at for one client's retained messages in one turn of the loop: 0.1 ms where none matches, 5 ms
 where all do and are sent."""
 
+CONNECTION_STATES_MAX: Final = 1_000
+"""States of other brokers' bridges remembered below ``$SYS/broker/connection``, one a client identifier: some 200 bytes
+each as a rule, and all of them are looked at when a client subscribes to ``$SYS``."""
+
+CONNECTION_STATE_BYTES_MAX: Final = 64
+"""Bytes of one such state: bridges tell ``0`` or ``1``."""
+
 RETAINED_STALE_MAX: Final = 1_000
 """Expiries remembered beyond those of messages there are, about 150 bytes each: a topic that is retained anew every
 second with a year to live must not leave one each time."""

@@ -86,6 +86,7 @@ class Grant:
         "client",
         "denied",
         "expires_at_s",
+        "own_topic",
         "receives",
         "replaced",
         "revoke",
@@ -103,6 +104,8 @@ class Grant:
         self.revoke = revoke
         self.expires_at_s: float | None = None
         """When it ends by itself, UTC seconds."""
+        self.own_topic = ""
+        """Topic of the state of the client's own connection, which it may send whatever the rules say; empty: none."""
         self.denied = 0
         """Verdicts that were no; counted when made, not when looked up."""
         self.replaced: Callable[[], None] = nothing
@@ -130,7 +133,8 @@ class Grant:
         """True when messages may be sent to the address."""
         verdict = self.sends.get(address)
         if verdict is None:
-            verdict = is_temporary(address) or self.may(Operation.SEND, address)
+            own = is_temporary(address) or address == self.own_topic
+            verdict = own or self.may(Operation.SEND, address)
             self._note(self.sends, address, verdict, "send to")
         return verdict
 

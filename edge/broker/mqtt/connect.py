@@ -63,6 +63,7 @@ def decode_connect(body: bytes, flags: int) -> events.Connect:
         request_problem_information=block.request_problem_information != 0,
         authentication_method=block.authentication_method,
         authentication_data=block.authentication_data or b"",
+        bridge=packet.bridge,
     )
 
 
@@ -156,7 +157,7 @@ def encode_farewell(reason: ReasonCode, text: str, connect: events.Connect) -> b
 def encode_violation(error: RemoteError, data: bytes) -> bytes:
     """What to answer when `data`, the first bytes of a connection, is no acceptable CONNECT; often nothing."""
     if isinstance(error, UnsupportedProtocolVersion):
-        # A level with bit 7 set is a bridge of Mosquitto's trying: it falls back when it reads return code 1.
+        # A level with bit 7 set is a bridge's: those of MQTT 3.1.1 and older read return code 1.
         return encode_refusal(error.reason, 5 if 5 < error.level < 0x80 else 4)
     if not data or data[0] != PacketType.CONNECT << 4:
         return b""

@@ -1,7 +1,8 @@
 """The broker's figures as topics below ``$SYS/broker``: made when somebody reads them, never stored.
 
 Names and meanings are those other brokers have, so that existing dashboards find them. Only QoS 0, and only the broker
-publishes there (`edge.broker.router.routes.RefusingRoute`).
+publishes there (`edge.broker.router.routes.RefusingRoute`), with one exception: bridges of other brokers publish the
+state of their own connection (`edge.broker.router.connection_states`).
 """
 
 from __future__ import annotations
@@ -47,6 +48,14 @@ class BrokerFigures:
 
     def matching(self, pattern: str) -> list[Run]:
         """Every figure a filter matches, as a retained message."""
+        told = [
+            Run(name, "", RETAIN, b"", [state])
+            for name, state in self._router.connection_states.items()
+            if matches(pattern, name)
+        ]
+        return told + self._counted(pattern)
+
+    def _counted(self, pattern: str) -> list[Run]:
         return [
             Run(name, "", RETAIN, b"", [str(value).encode()])
             for name, value in self._now_values().items()
@@ -62,7 +71,7 @@ class BrokerFigures:
             return
         self._due = now + PERIOD_S
         if self._router.subscriptions.live.any_below(PREFIX):
-            for run in self.matching(PREFIX + "#"):
+            for run in self._counted(PREFIX + "#"):
                 self._router.publish_live(run)
 
     def _now_values(self) -> dict[str, object]:

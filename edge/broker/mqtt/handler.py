@@ -51,6 +51,7 @@ from edge.broker.mqtt.publish_answers import PublishAnswers
 from edge.broker.mqtt.session import Session, Subscriber
 from edge.broker.mqtt.session_registry import SessionRegistry
 from edge.broker.mqtt.subscribing import Subscribing
+from edge.broker.router.connection_states import state_topic
 from edge.broker.router.router import Router
 from edge.broker.security.authenticator import Gate
 from edge.broker.security.proof import Proven
@@ -388,7 +389,7 @@ class ConnectionHandler(Origin):
         grant = self._common.gate.grant(proven, self.name, self._revoked) if self._common.gate is not None else None
         if grant is None:
             return ReasonCode.NOT_AUTHORIZED
-        self._grant = grant
+        self._grant, grant.own_topic = grant, state_topic(self.name)
         will = connect.will
         if will is not None and not self._admission.takes_will and not grant.may_send(will.run.address):
             log.warning("%s: its will must not go to %s", self.name, will.run.address)
@@ -440,9 +441,11 @@ class ConnectionHandler(Origin):
 
     def _subscribing(self, *, last: bool) -> Subscribing:
         """Of the packet that is taken in parts, or of a new one; `last`: no other part follows."""
-        found, version = self._in_parts, self.connection.version
+        found, terms = self._in_parts, self._connect
+        if terms is None:
+            raise LookupError("nothing is subscribed to before CONNECT was accepted")
         if found is None:
-            found = Subscribing(self._attached, self._common.sessions, self._interceptor, self._grant, version)
+            found = Subscribing(self._attached, self._common.sessions, self._interceptor, self._grant, terms)
         self._in_parts = None if last else found
         return found
 

@@ -19,6 +19,9 @@ from edge.broker.message.mqtt_wire import PacketType, Reader, encode_binary, enc
 
 R = ReasonCode
 PROTOCOL_NAMES = {3: "MQIsdp", 4: "MQTT", 5: "MQTT"}
+BRIDGE_BIT = 0x80
+"""Bit 7 of the protocol level: set by the bridges of other brokers (Mosquitto, and those that took it over from there)
+in MQTT 3.1 and 3.1.1, which have no options of a subscription."""
 
 CONNACK_REASONS = frozenset(
     {
@@ -75,13 +78,15 @@ class Connect(msgspec.Struct, frozen=True):
     password: bytes | None = None
     will: WillMessage | None = None
     properties: Properties = NONE
+    bridge: bool = False
+    """The protocol level has the bridge bit; before MQTT 5 only."""
 
     def encode(self, version: int = 0) -> bytes:
         """The whole packet; its own `version` counts."""
         version = self.version
         parts = [
             encode_string(PROTOCOL_NAMES[version]),
-            bytes((version, self._flags())),
+            bytes((version | (BRIDGE_BIT if self.bridge else 0), self._flags())),
             self.keep_alive_s.to_bytes(2, "big"),
             props.encode(self.properties, PacketType.CONNECT) if version == 5 else b"",
             encode_string(self.client_id),
@@ -110,7 +115,7 @@ class Connect(msgspec.Struct, frozen=True):
         """Raises UnsupportedProtocolVersion, MalformedPacket or ProtocolError; `version` is not looked at."""
         if flags:
             raise MalformedPacket("reserved bits of CONNECT")
-        version = _protocol(reader)
+        version, bridge = _protocol(reader)
         connect_flags = reader.integer(1)
         _check_flags(connect_flags, version)
         keep_alive_s = reader.integer(2)
@@ -128,18 +133,21 @@ class Connect(msgspec.Struct, frozen=True):
         password = reader.binary() if connect_flags & _PASSWORD and not missing else None
         reader.finish()
         clean_start = bool(connect_flags & _CLEAN)
-        return cls(client_id, version, clean_start, keep_alive_s, username, password, will, properties)
+        return cls(client_id, version, clean_start, keep_alive_s, username, password, will, properties, bridge)
 
 
-def _protocol(reader: Reader) -> int:
-    """Protocol name and level (sections 3.1.2.1 and 3.1.2.2)."""
+def _protocol(reader: Reader) -> tuple[int, bool]:
+    """Read protocol name and level (sections 3.1.2.1 and 3.1.2.2); return the level, and whether it has the bridge
+    bit."""
     name = reader.binary()
     if name not in {b"MQTT", b"MQIsdp"}:
         raise MalformedPacket("not MQTT")
     level = reader.integer(1)
-    if (name == b"MQIsdp") != (level == 3) or level not in PROTOCOL_NAMES:
+    bridge = level in (3 | BRIDGE_BIT, 4 | BRIDGE_BIT)
+    version = level & ~BRIDGE_BIT if bridge else level
+    if (name == b"MQIsdp") != (version == 3) or version not in PROTOCOL_NAMES:
         raise UnsupportedProtocolVersion(level)
-    return level
+    return version, bridge
 
 
 def _check_flags(flags: int, version: int) -> None:

@@ -16,7 +16,7 @@ from edge.broker.model.authorization import Grant
 from edge.broker.model.interfaces import Refusal
 from edge.broker.model.topics import widened
 from edge.broker.mqtt.answers import REASONS
-from edge.broker.mqtt.events import Subscribe, SubscriptionRequest, Unsubscribe
+from edge.broker.mqtt.events import Connect, Subscribe, SubscriptionRequest, Unsubscribe
 from edge.broker.mqtt.interception import Interceptor
 from edge.broker.mqtt.session import Session, Subscriber
 from edge.broker.mqtt.session_registry import SessionRegistry
@@ -32,9 +32,9 @@ class Subscribing:
     """One packet of a client. Who calls it saves the session, and answers then."""
 
     def __init__(
-        self, session: Session, sessions: SessionRegistry, interceptor: Interceptor, grant: Grant | None, version: int
+        self, session: Session, sessions: SessionRegistry, interceptor: Interceptor, grant: Grant | None, terms: Connect
     ) -> None:
-        """`grant` is what the client may do, None: everything; `version` is the client's protocol level."""
+        """`grant` is what the client may do, None: everything; `terms` say its version, and whether it is a bridge."""
         self.codes: list[ReasonCode] = []
         """One for each filter, in order."""
         self.wanting_retained: list[Subscriber] = []
@@ -43,7 +43,7 @@ class Subscribing:
         self._sessions = sessions
         self._interceptor = interceptor
         self._grant = grant
-        self._version = version
+        self._terms = terms
         self._words: list[str] = []
         self._joining: list[PatternSubscription] = []
         """Subscriptions to many queues, which may take several turns of the loop to join."""
@@ -56,7 +56,7 @@ class Subscribing:
     def subscribe(self, event: Subscribe) -> None:
         """Join what may be joined."""
         for asked in event.requests:
-            self.codes.append(self._one(self._as_its_version_means(asked), event.identifier))
+            self.codes.append(self._one(self._as_its_version_means(self._of_bridge(asked)), event.identifier))
 
     def when_joined(self, tell: Callable[[], None]) -> None:
         """Call `tell` once each subscription of the packet is joined to everything that it matches."""
@@ -96,13 +96,21 @@ class Subscribing:
             self.wanting_retained.append(subscriber)
         return ReasonCode(request.qos)
 
+    def _of_bridge(self, request: SubscriptionRequest) -> SubscriptionRequest:
+        """Return the request with the options that a bridge before MQTT 5 means and cannot send: it wants nothing of
+        what it published, and keeps the RETAIN flag. No Local is not for shared subscriptions [MQTT-3.8.3-4]."""
+        if not self._terms.bridge:
+            return request
+        local = not request.filter.startswith("$share/")
+        return msgspec.structs.replace(request, no_local=local, retain_as_published=True)
+
     def _as_its_version_means(self, request: SubscriptionRequest) -> SubscriptionRequest:
         """The request with the filter as it is matched. For MQTT 3.1 a wildcard may stand for names that begin with
         ``$`` too (`topics.widened`), where the gateway has it so and no rights say otherwise: theirs never does."""
         wide = widened(request.filter)
         if wide == request.filter:
             return request
-        if self._version == 3 and self._sessions.legacy_dollar_topics and self._grant is None:
+        if self._terms.version == 3 and self._sessions.legacy_dollar_topics and self._grant is None:
             self._sessions.unsubscribe(self._session, request.filter)  # one filter is one subscription
             return msgspec.structs.replace(request, filter=wide)
         self._sessions.unsubscribe(self._session, wide)

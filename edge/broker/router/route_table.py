@@ -11,6 +11,7 @@ from edge.broker.model.interfaces import AddressError, Origin, Refusal
 from edge.broker.model.remembered_names import RememberedNames
 from edge.broker.retention.quotas import Account, Quotas
 from edge.broker.router.configured import ConfiguredAddresses
+from edge.broker.router.connection_states import ConnectionStateRoute, ConnectionStates, is_state_topic
 from edge.broker.router.logs import Logs
 from edge.broker.router.routes import (
     AnycastRoute,
@@ -73,6 +74,7 @@ class RouteTable:
         subscriptions: SubscriptionRegistry,
         logs: Logs,
         quotas: Quotas,
+        states: ConnectionStates,
     ) -> None:
         self.made = made
         """The routes made so far; what is missing is made by `make`."""
@@ -80,6 +82,7 @@ class RouteTable:
         self._subscriptions = subscriptions
         self._logs = logs
         self._quotas = quotas
+        self._states = states
         self._owners: dict[str, Origin] = {}
         """Who alone may send, by what the addresses begin with."""
 
@@ -128,7 +131,9 @@ class RouteTable:
             self._subscriptions.live,
         )
         route: Route
-        if address.startswith(RESERVED):
+        if is_state_topic(address):
+            route = ConnectionStateRoute(self._states, live.sinks(address))
+        elif address.startswith(RESERVED):
             route = RefusingRoute(Refusal.NOT_AUTHORIZED)
         elif is_temporary(address):
             route = TemporaryRoute([sink for sink in live.match(address) if sink.pattern == address])

@@ -42,6 +42,7 @@ from edge.broker.router.batch import Batch, Column
 from edge.broker.router.commit_waits import CommitWaits
 from edge.broker.router.competing_consumers import CompetingConsumers
 from edge.broker.router.configured import ConfiguredAddresses
+from edge.broker.router.connection_states import ConnectionStates
 from edge.broker.router.credit_watchers import CreditWatchers
 from edge.broker.router.due_wills import DueWills
 from edge.broker.router.durable_subscriptions import DurableSubscriptions
@@ -132,7 +133,7 @@ class Router:
         self.quotas = Quotas(store, short=self._sweeper.first)
         self.answers = Answers(self.figures, now_s)
         self.waits, self.wills = CommitWaits(), DueWills(self.publish, soon)
-        self.unrouted = UnroutedMessages(self.figures, now_s)
+        self.unrouted, self.connection_states = UnroutedMessages(self.figures, now_s), ConnectionStates()
         self._sink = PublishSink(store, self.feeds, self.retained, self.answers, self.unrouted, flush_soon)
         self._configure_policies()
         routes = RoutesMade(self._forget_columns)
@@ -153,7 +154,7 @@ class Router:
             watchers=watchers,
             flush_soon=flush_soon,
         )
-        self.routes = RouteTable(routes, self._addresses, self.subscriptions, logs, self.quotas)
+        self.routes = RouteTable(routes, self._addresses, self.subscriptions, logs, self.quotas, self.connection_states)
         self._made, self._watchers = routes, watchers
         self._credit = SenderCredit(self._addresses, self.subscriptions, watchers, self.routes.account)
         self.housekeeping = Housekeeping(self._parts())

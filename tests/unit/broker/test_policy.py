@@ -92,6 +92,13 @@ class TestGrant:
         assert not none.may_receive("temp/#")
         assert not none.may_receive(temporary_address())
 
+    def test_a_client_may_tell_its_own_state_whatever_the_rules_say(self) -> None:
+        none = grant()
+        none.own_topic = "$SYS/broker/connection/dev/state"
+        assert none.may_send("$SYS/broker/connection/dev/state")
+        assert not none.may_send("$SYS/broker/connection/other/state")
+        assert not none.may_receive("$SYS/broker/connection/dev/state")
+
     def test_verdicts_are_remembered_and_bounded(self) -> None:
         one = grant(("up/#", SEND))
         for i in range(GRANT_VERDICTS_MAX * 2 + 7):

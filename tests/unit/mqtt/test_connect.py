@@ -93,11 +93,19 @@ class TestNotAConnect:
         assert all(isinstance(answer, packets.ConnAck) and answer.reason.failed for answer in answers)
 
     @pytest.mark.parametrize(
-        ("level", "answer"), [(0, b"\x20\x02\x00\x01"), (2, b"\x20\x02\x00\x01"), (0x84, b"\x20\x02\x00\x01")]
+        ("level", "answer"), [(0, b"\x20\x02\x00\x01"), (2, b"\x20\x02\x00\x01"), (0x85, b"\x20\x02\x00\x01")]
     )
-    def test_level_of_old_clients_and_bridges(self, level: int, answer: bytes) -> None:
+    def test_level_of_old_clients_and_unknown_bridges(self, level: int, answer: bytes) -> None:
         data = bytes((0x10, 13)) + b"\0\4MQTT" + bytes((level, 2, 0, 0, 0, 1)) + b"a"
         assert start(data)[0].data_to_send() == answer
+
+    @pytest.mark.parametrize(("name", "version"), [(b"\0\6MQIsdp", 3), (b"\0\4MQTT", 4)])
+    def test_level_of_a_bridge(self, name: bytes, version: int) -> None:
+        body = name + bytes((0x80 | version, 2, 0, 0, 0, 1)) + b"a"
+        (event,) = start(bytes((0x10, len(body))) + body)[1]
+        assert isinstance(event, events.Connect)
+        assert (event.version, event.bridge) == (version, True)
+        assert packets.Connect("a", version, bridge=True).encode()[2:] == body
 
     def test_level_to_come(self) -> None:
         data = bytes((0x10, 13)) + b"\0\4MQTT" + bytes((6, 2, 0, 0, 0, 1)) + b"a"
