@@ -18,13 +18,16 @@ from tests.conftest import ROOT
 COMPILERS = ("cc", "gcc", "c99", "c89", "pkg-config", "pkgconf", "sudo")
 
 
-def start(venv: Path, **settings: str) -> subprocess.CompletedProcess[str]:
-    """`./waypost --version` with an environment of its own."""
+LOCKS = sorted(path.name for path in ROOT.glob("requirements*.lock"))
+
+
+def start(venv: Path, *command: str, **settings: str) -> subprocess.CompletedProcess[str]:
+    """Run `./waypost edge --help`, or another command, with an environment of its own."""
     environment = {**os.environ, "WAYPOST_VENV": str(venv), "WAYPOST_APT": "never", **settings}
     environment.pop("PYTHONPATH", None)
-    command = [str(ROOT / "waypost"), "--version"]
+    words = [str(ROOT / "waypost"), *(command or ("edge", "--help"))]
     return subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=100, check=False, stdin=subprocess.DEVNULL
+        words, env=environment, capture_output=True, text=True, timeout=100, check=False, stdin=subprocess.DEVNULL
     )
 
 
@@ -89,7 +92,7 @@ class TestHotModules:
     @pytest.fixture
     def checkout(self, tmp_path: Path) -> Path:
         root = tmp_path / "checkout"
-        for name in ("waypost", "requirements.lock", "pyproject.toml", "hatch_build.py"):
+        for name in ("waypost", *LOCKS, "pyproject.toml", "hatch_build.py"):
             root.mkdir(exist_ok=True)
             shutil.copy(ROOT / name, root)
         for path in (*ROOT.glob("bridge/*.[ch]"), *ROOT.glob("bridge/engine/*.c"), *ROOT.glob("edge/broker/*/*.c")):
@@ -146,17 +149,60 @@ class TestHotModules:
         assert "Ready after" in said
         assert self.start(checkout) == (["-P -m edge.appliance.main edge"], "")
 
-    @pytest.mark.parametrize(("killed", "kept"), [("spark.setup install", True), ("--editable", False)])
-    def test_only_packages_that_may_be_half_there_are_installed_anew(
-        self, checkout: Path, killed: str, kept: bool
+    @pytest.mark.parametrize(
+        ("command", "killed", "kept"), [("analytics", "spark.setup install", True), ("edge", "--editable", False)]
+    )
+    def test_only_packages_that_may_be_half_there_are_installed_again(
+        self, checkout: Path, command: str, killed: str, kept: bool
     ) -> None:
         (checkout / ".venv/bin/killed").write_text(killed)
         with pytest.raises(AssertionError, match="set-up failed at"):
-            self.start(checkout)
+            self.start(checkout, command)
         assert (checkout / ".venv/.waypost-step").exists() is not kept
         if kept:
             (checkout / ".venv/bin/killed").unlink()
-            assert "Ready after" in self.start(checkout)[1]
+            assert "Ready after" in self.start(checkout, command)[1]
+
+    def test_each_command_brings_its_own_packages_and_no_others(self, checkout: Path) -> None:
+        assert self.brought(checkout, "edge") == ["gateway"]
+        assert self.brought(checkout, "store") == []
+        assert self.brought(checkout, "hub") == ["hub"]
+        assert self.brought(checkout, "image") == ["images"]
+        assert self.brought(checkout, "analytics") == ["analytics"]
+        assert self.brought(checkout, "demo") == []
+
+    def test_the_packages_of_the_tests_are_those_of_every_command(self, checkout: Path) -> None:
+        assert self.brought(checkout, "test") == ["development"]
+        for command in ("edge", "hub", "analytics", "image", "demo"):
+            assert self.brought(checkout, command) == []
+
+    def test_a_changed_lock_sets_up_only_the_commands_that_need_it(self, checkout: Path) -> None:
+        for command in ("edge", "hub"):
+            self.start(checkout, command)
+        with (checkout / "requirements-hub.lock").open("a") as lock:
+            lock.write("# another pin\n")
+        assert self.brought(checkout, "edge") == []
+        assert self.brought(checkout, "hub") == ["hub"]
+
+    @pytest.mark.parametrize("word", ["--version", "--help"])
+    def test_help_and_version_need_no_set_up(self, checkout: Path, word: str) -> None:
+        """A stub answers for the environment's Python; without one the checkout has to do."""
+        shutil.copytree(ROOT / "edge/appliance", checkout / "edge/appliance", ignore=shutil.ignore_patterns("*.so"))
+        for name in ("edge/__init__.py", "bridge/__init__.py", "bridge/version.py"):
+            shutil.copy(ROOT / name, checkout / name)
+        shutil.rmtree(checkout / ".venv")
+        done = subprocess.run(
+            [str(checkout / "waypost"), word], capture_output=True, text=True, timeout=20, check=False
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        assert ("waypost 0." if word == "--version" else "Run a gateway.") in done.stdout
+        assert not (checkout / ".venv").exists()
+
+    def brought(self, checkout: Path, command: str) -> list[str]:
+        """Return the sets of packages that a command installed."""
+        asked, _ = self.start(checkout, command)
+        locks = [Path(line.split(" -r ")[1]).stem for line in asked if "--no-build-isolation -r " in line]
+        return [lock.removeprefix("requirements").removeprefix("-") or "development" for lock in locks]
 
     def test_after_a_pull_nobody_waits(self, checkout: Path) -> None:
         self.start(checkout)
@@ -171,10 +217,11 @@ class TestHotModules:
 
     @pytest.mark.parametrize("command", ["test", "bench"])
     def test_after_a_pull_who_tests_or_measures_waits(self, checkout: Path, command: str) -> None:
-        self.start(checkout)
+        self.start(checkout, command)
         (checkout / SOURCE).write_text("NEAR = 2\n")
         self.compiles(checkout)
-        first, last = self.start(checkout, command)[0]
+        asked = [line for line in self.start(checkout, command)[0] if "import mypyc" not in line]
+        first, last = asked
         assert (first.endswith("hatch_build.py native"), command in last) == (True, True)
 
     def test_one_at_a_time(self, checkout: Path) -> None:
@@ -198,7 +245,7 @@ class TestHotModules:
         git("init")
         git("add", "bridge", "edge")
         git("commit", "-m", "first")
-        self.start(checkout)
+        self.start(checkout, "test")
         (checkout / SOURCE).write_text("NEAR = 2\n")
         assert self.compiled(self.start(checkout, "test")[0]) == 0
         git("commit", "-am", "second")

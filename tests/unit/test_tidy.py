@@ -22,10 +22,14 @@ from tests.demo.cli import FOLDER
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("bridge", "edge", "cloud", "spark", "images")
 """Import packages, exactly those the wheel contains."""
+LOCKS = tuple(
+    f"requirements{part}.lock"
+    for part in ("", "-gateway", "-hub", "-analytics", "-images", "-build", "-compiler", "-jre")
+)
 TOP_LEVEL = {
     *PACKAGES, "firmware_examples", "tests",
     "README.md", "CHANGELOG.md", "LICENSE", "SECURITY.md", "pyproject.toml", "hatch_build.py", "waypost",
-    "requirements.lock", "requirements-build.lock", "requirements-jre.lock",
+    *LOCKS,
     ".ci", ".gitattributes", ".gitignore",
 }  # fmt: skip
 CLASS_LINES_MAX = 480
@@ -245,7 +249,7 @@ class TestPackaging:
         assert project()["tool"]["hatch"]["version"]["path"] == "bridge/version.py"
         assert "version" not in project()["project"]
 
-    @pytest.mark.parametrize("name", ["requirements.lock", "requirements-build.lock", "requirements-jre.lock"])
+    @pytest.mark.parametrize("name", LOCKS)
     def test_locks_pin_with_hashes_and_name_no_address(self, name: str) -> None:
         text = (ROOT / name).read_text()
         assert not re.search(r"://|^-|--(index-url|extra-index-url|find-links|trusted-host)| @ ", text, re.MULTILINE)
@@ -254,7 +258,7 @@ class TestPackaging:
 
     def test_locks_agree_with_each_other_and_with_the_project(self) -> None:
         pins: dict[str, str] = {}
-        for name in ("requirements.lock", "requirements-build.lock", "requirements-jre.lock"):
+        for name in LOCKS:
             for package, version in re.findall(r"^([a-z0-9._-]+)==(\S+)", (ROOT / name).read_text(), re.MULTILINE):
                 assert pins.setdefault(requirement_name(package), version) == version, f"{package} in {name}"
         extras = project()["project"]["optional-dependencies"]
