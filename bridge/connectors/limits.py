@@ -16,7 +16,8 @@ AMQP_TOKEN_LIFETIME_S: Final = 3600.0
 """Of a token for an AMQP peer, unless the connector says otherwise: whoever gets hold of one has it as long."""
 
 MQTT_PACKET_BYTES_MAX: Final = 16 * MIB + 64 * 1024 + 16
-"""One packet of a remote MQTT broker: the largest message a gateway takes, with its topic."""
+"""One packet of a remote MQTT broker: the largest message a gateway takes, with its topic. A larger PUBLISH is
+rejected: its payload is dropped as it comes."""
 
 MQTT_EARLY_BYTES_MAX: Final = 2 * MQTT_PACKET_BYTES_MAX
 """Messages of a kept session that come before the broker has answered our subscription: brokers send some dozen of them

@@ -36,6 +36,8 @@ class Incoming(NamedTuple):
     """The message, in either encoding; `address` and `device` as far as it names them itself."""
     unique: bool = False
     """No other message will ever have its name; else it is believed only after a break."""
+    fault: str = ""
+    """Why the connector could not read the message, which is never to be taken then; its `run` has no body."""
 
 
 class Inbox(Protocol):

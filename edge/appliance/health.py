@@ -30,6 +30,7 @@ from edge.appliance.program import as_called
 from edge.broker.configuration import BrokerConfiguration, ConnectorType
 from edge.broker.delivery import LogSubscription
 from edge.broker.delivery.durable import FORWARDER_PREFIX
+from edge.broker.router.peer_connector import PeerConnector
 from edge.broker.router.uplinks import AnyConnector, Uplinks, is_to_hub
 from edge.broker.server import Broker
 from edge.broker.store.sqlite import SqliteStore
@@ -191,6 +192,7 @@ class GatewayHealth:
         peers = {uplink.connector.name: _peer(uplink) for uplink in self._uplinks}
         counters = {f"rejected {uplink.connector.name}": uplink.figures.messages_rejected for uplink in self._uplinks}
         counters |= {f"ledger {reason}": count for reason, count in self._store.entered.items()}
+        counters |= {f"not taken {name}": count for name, count in self._not_taken().items()}
         counters |= {"restarts": self._broker.router.feeds.restarts, "connections": self._broker.listeners.refused}
         lately = self._rising.lately({name: count for name, count in counters.items() if count})
         for name, peer in peers.items():
@@ -199,6 +201,9 @@ class GatewayHealth:
                 yield Found(
                     f"connector {name}", what, "see the reason in the log, and the dead letters of the addresses"
                 )
+        for name in sorted(name.removeprefix("not taken ") for name in lately if name.startswith("not taken ")):
+            what = "messages of its peer could not be taken within the last minute: they are acknowledged, and not here"
+            yield Found(f"forwarder {name}", what, "see the reason in the log", Severity.WARNING)
         reasons = sorted(name.removeprefix("ledger ") for name in lately if name.startswith("ledger "))
         if reasons:
             what = f"messages were given up within the last minute: {', '.join(reasons)}"
@@ -209,6 +214,11 @@ class GatewayHealth:
         if "connections" in lately:
             what = "connections were refused within the last minute: the maximum number is open"
             yield Found("connections", what, "see who connects; or raise limits.connections of the Gateway")
+
+    def _not_taken(self) -> dict[str, int]:
+        """Count messages that arrived and were rejected, by connector and forwarder."""
+        peers = [uplink for uplink in self._uplinks if isinstance(uplink, PeerConnector)]
+        return {f"{one.connector.name}/{name}": count for one in peers for name, count in one.refused_here.items()}
 
     def unrouted(self) -> Iterator[Found]:
         """Yield the notice of topics that messages reach and no subscriber does."""

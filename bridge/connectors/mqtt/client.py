@@ -16,7 +16,13 @@ from typing import Final, TypeVar
 from bridge.client_attempt import Carriage, ConnectorError
 from bridge.connecting import socket_to, streams_over
 from bridge.connectors.coroutines import first_to_end
-from bridge.connectors.limits import CONNECT_TIMEOUT_S, MQTT_EARLY_BYTES_MAX, MQTT_PACKET_COST_BYTES, READ_BYTES
+from bridge.connectors.limits import (
+    CONNECT_TIMEOUT_S,
+    MQTT_EARLY_BYTES_MAX,
+    MQTT_PACKET_BYTES_MAX,
+    MQTT_PACKET_COST_BYTES,
+    READ_BYTES,
+)
 from bridge.connectors.messages import Translate
 from bridge.connectors.mqtt import packets
 from bridge.connectors.mqtt.session import OwedAnswers, PublishesUnderWay
@@ -33,6 +39,8 @@ _Answer = TypeVar("_Answer", packets.ConnectionAnswer, packets.SubscriptionAnswe
 _SUBSCRIBE_ID: Final = packets.PACKET_ID_MAX
 _REFUSED: Final = 0x80
 _CONNACK_HEADER: Final = 0x20
+_TOPIC_SHOWN_MAX: Final = 200
+"""Characters of a topic name in a line of the log."""
 PINGS_UNHEARD_MAX: Final = 3
 """Pings within a keep alive: after so many without a word of the broker it is taken to be gone."""
 _REASONS: Final = {
@@ -232,21 +240,27 @@ class _Connection:
             case packets.Acknowledgement():
                 self._publishes.acknowledged(packet.packet_id)
             case packets.Publication():
-                await self._arrived(packet)
+                flags = packet.qos | (RETAIN if packet.retain else 0)
+                await self._arrived(packet, Run(packet.topic, "", flags, b"", [packet.payload]))
+            case packets.LargePublication():
+                size = f"the message to {packet.topic[:_TOPIC_SHOWN_MAX]} has {packet.packet_bytes} bytes"
+                fault = f"{size}; at most {MQTT_PACKET_BYTES_MAX} are taken"
+                await self._arrived(packet, Run(packet.topic, "", 0, b"", []), fault)
             case packets.PingAnswer():
                 pass
             case _:
                 raise ConnectorError(f"the broker sent a {type(packet).__name__} nobody asked for")
 
-    async def _arrived(self, publication: packets.Publication) -> None:
+    async def _arrived(
+        self, publication: packets.Publication | packets.LargePublication, run: Run, fault: str = ""
+    ) -> None:
+        """Give a message to its forwarder. `fault`: why it cannot be taken."""
         token = None if publication.packet_id is None else self._owed.arrived(publication.packet_id)
         inbox = next((each for each in self._inboxes if self._matches(each.remote, publication.topic)), None)
         if inbox is None:  # of a forwarder that is gone; the broker kept its subscription
             self._answer(token)
             return
-        flags = publication.qos | (RETAIN if publication.retain else 0)
-        run = Run(publication.topic, "", flags, b"", [publication.payload])
-        incoming = Incoming(token, (publication.topic,), b"", (), run)
+        incoming = Incoming(token, (publication.topic,), b"", (), run, fault=fault)
         await self._carriage.receive(inbox, incoming, partial(self._committed, token))
 
     def _committed(self, token: int | None, outcome: Outcome) -> None:
@@ -307,4 +321,4 @@ class _Connection:
         try:
             yield from self._stream.feed(data)
         except packets.MalformedPacket as error:
-            raise ConnectorError(f"the broker does not speak MQTT 3.1.1: {error}") from None
+            raise ConnectorError(f"the broker sent what MQTT 3.1.1 does not allow: {error}") from None

@@ -30,12 +30,13 @@ PACKET_ID_MAX: Final = 0xFFFF
 TOPIC_BYTES_MAX: Final = 0xFFFF
 REMAINING_LENGTH_MAX: Final = 268_435_455
 _LENGTH_BYTES_MAX: Final = 4
+_PUBLISH: Final = 3
 _FAILURES: Final = (AMQTTError, CodecError, MQTTError, NoDataError, ValueError, IndexError, TypeError, struct.error)
 """What amqtt raises for bytes that are no packet."""
 
 
 class MalformedPacket(Exception):
-    """The peer does not speak MQTT 3.1.1."""
+    """The peer sent bytes that MQTT 3.1.1 does not allow."""
 
 
 class ConnectionAnswer(NamedTuple):
@@ -75,7 +76,15 @@ class Publication(NamedTuple):
     retain: bool
 
 
-Packet = ConnectionAnswer | Acknowledgement | SubscriptionAnswer | PingAnswer | Publication
+class LargePublication(NamedTuple):
+    """PUBLISH that is larger than what is taken: its payload was read past. `packet_id` is None with QoS 0."""
+
+    packet_id: int | None
+    topic: str
+    packet_bytes: int
+
+
+Packet = ConnectionAnswer | Acknowledgement | SubscriptionAnswer | PingAnswer | Publication | LargePublication
 
 
 def connect(
@@ -129,20 +138,49 @@ class Packets:
     def __init__(self, packet_bytes_max: int = MQTT_PACKET_BYTES_MAX) -> None:
         self._max = packet_bytes_max
         self._buffer = bytearray()
+        self._large: LargePublication | None = None
+        """The packet that is being read past."""
+        self._left = 0
+        """Bytes of it that have not come."""
 
     def feed(self, data: bytes) -> Iterator[Packet]:
-        """The packets these bytes complete. Raises `MalformedPacket`; the connection is of no use then."""
+        """Yield the packets these bytes complete. Raises `MalformedPacket`; the connection is of no use then.
+
+        A PUBLISH above the limit is not kept: its payload is dropped as it comes.
+        """
+        if self._large is not None:
+            passed = min(self._left, len(data))
+            self._left -= passed
+            data = data[passed:]
         self._buffer += data
         start = 0
         try:
-            while (end := self._end(start)) is not None:
-                yield _decode(bytes(self._buffer[start:end]))
-                start = end
+            while True:
+                if self._large is not None:
+                    if self._left:
+                        return
+                    large, self._large = self._large, None
+                    yield large
+                span = self._span(start)
+                if span is None:
+                    return
+                body, end = span
+                if end - start > self._max:
+                    self._large = self._head(start, body, end)
+                    if self._large is None:
+                        return
+                    self._left = max(0, end - len(self._buffer))
+                elif end > len(self._buffer):
+                    return
+                else:
+                    yield _decode(bytes(self._buffer[start:end]))
+                start = min(end, len(self._buffer))
         finally:
             del self._buffer[:start]
 
-    def _end(self, start: int) -> int | None:
-        """Where the packet that begins at `start` ends; None while bytes are missing."""
+    def _span(self, start: int) -> tuple[int, int] | None:
+        """Find where the body of the packet that begins at `start` begins, and where it ends; None while the bytes that
+        say so are missing."""
         length = 0
         for i in range(_LENGTH_BYTES_MAX):
             at = start + 1 + i
@@ -150,11 +188,27 @@ class Packets:
                 return None
             length |= (self._buffer[at] & 0x7F) << (7 * i)
             if not self._buffer[at] & 0x80:
-                end = at + 1 + length
-                if end - start > self._max:
-                    raise MalformedPacket(f"a packet of {end - start} bytes; at most {self._max} are taken")
-                return end if end <= len(self._buffer) else None
+                return at + 1, at + 1 + length
         raise MalformedPacket("a remaining length of five bytes")
+
+    def _head(self, start: int, body: int, end: int) -> LargePublication | None:
+        """Read what a PUBLISH above the limit says before its payload; None while bytes of that are missing."""
+        first, size = self._buffer[start], end - start
+        if first >> 4 != _PUBLISH:
+            raise MalformedPacket(f"a packet of type {first >> 4} with {size} bytes; at most {self._max} are taken")
+        qos = first >> 1 & 3
+        at = body + 2 + int.from_bytes(self._buffer[body : body + 2])
+        head_end = at + 2 if qos else at
+        if len(self._buffer) < max(head_end, body + 2):
+            return None
+        packet_id = int.from_bytes(self._buffer[at:head_end]) if qos else None
+        topic = bytes(self._buffer[body + 2 : at])
+        if qos > 1 or packet_id == 0 or not topic or head_end > end:
+            raise MalformedPacket(f"a PUBLISH of {size} bytes that cannot be read")
+        try:
+            return LargePublication(packet_id, topic.decode(), size)
+        except UnicodeDecodeError:
+            raise MalformedPacket("a topic name that is no UTF-8") from None
 
 
 class _Bytes:

@@ -43,6 +43,8 @@ class ForwarderStatus(msgspec.Struct, frozen=True):
     """At most: messages of other addresses in the same logs may count while it is behind."""
     fault: str | None = None
     """Why it takes nothing from its address; None: it does."""
+    rejected: int = 0
+    """Messages that arrived since the start and cannot be taken here (too large, no place for them)."""
 
 
 class ConnectorStatus(msgspec.Struct, frozen=True):

@@ -58,6 +58,8 @@ def _connector(one: ConnectorStatus, now_s: float) -> Iterator[tuple[str, str]]:
         yield f"  {each.name}", f"{each.filter} {arrow} {each.remote_address}, {each.backlog_messages:,} wait"
         if each.fault is not None:
             yield "", f"it takes nothing: {each.fault}"
+        if each.rejected:
+            yield "", f"{each.rejected:,} messages that arrived could not be taken: see the log"
 
 
 def _drained(one: ConnectorStatus) -> str:

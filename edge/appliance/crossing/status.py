@@ -12,6 +12,7 @@ from edge.appliance.crossing.documents import BridgeStatus, ConnectorStatus, For
 from edge.broker.configuration import Forwarder
 from edge.broker.delivery import LogSubscription
 from edge.broker.delivery.durable import FORWARDER_PREFIX
+from edge.broker.router.peer_connector import PeerConnector
 from edge.broker.router.uplinks import AnyConnector, Uplinks, is_to_hub
 from edge.broker.store.contract import Store
 
@@ -173,6 +174,7 @@ def _forwarders(uplink: AnyConnector, forwarders: Sequence[Forwarder]) -> Iterat
     waiting: dict[str, int] = {}
     for part in uplink.parts:
         waiting[part.name] = waiting.get(part.name, 0) + part.backlog + part.outstanding
+    rejected = uplink.refused_here if isinstance(uplink, PeerConnector) else {}
     for forwarder in forwarders:
         if forwarder.connector == uplink.connector.name:
             backlog = waiting.get(f"{FORWARDER_PREFIX}{forwarder.connector}/{forwarder.name}", 0)
@@ -183,4 +185,5 @@ def _forwarders(uplink: AnyConnector, forwarders: Sequence[Forwarder]) -> Iterat
                 remote_address=forwarder.remote_address,
                 backlog_messages=backlog,
                 fault=uplink.faults.get(forwarder.name),
+                rejected=rejected.get(forwarder.name, 0),
             )

@@ -219,8 +219,10 @@ class Inbound(Origin):
             self.figures.looped += 1
             self._settle_one(message.token, Outcome.ACCEPTED)
             return None
-        if len(message.hops) >= HOPS_MAX:
-            self._reject_one(message.token, f"it has passed {len(message.hops)} gateways")
+        far = len(message.hops) >= HOPS_MAX
+        fault = message.fault or (f"it has passed {len(message.hops)} gateways" if far else "")
+        if fault:
+            self._reject_one(message.token, fault)
             return None
         address = self._address(message.addresses)
         if address is None:

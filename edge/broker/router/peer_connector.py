@@ -146,6 +146,11 @@ class PeerConnector:
         return ConnectorFigures(sent, accepted, rejected)
 
     @property
+    def refused_here(self) -> dict[str, int]:
+        """Messages that arrived and cannot be taken, by incoming forwarder."""
+        return {inbound.forwarder.name: inbound.figures.rejected for inbound in self.inboxes}
+
+    @property
     def faults(self) -> dict[str, str]:
         """Why forwarders take nothing from their addresses, by name."""
         each = ((name, outgoing.forwarding.fault) for name, outgoing in self._outgoing.items())

@@ -77,6 +77,36 @@ def test_in_while_the_broker_restarts(mosquitto: Mosquitto) -> None:
     assert list(dict.fromkeys(got)) == [b"%d" % n for n in range(1_000)]
 
 
+@installed
+def test_a_message_larger_than_is_taken_is_read_past(mosquitto: Mosquitto, caplog: pytest.LogCaptureFixture) -> None:
+    """Mosquitto takes messages of up to 256 MB, and would send it again at each connection."""
+
+    async def run(listener: Listener) -> None:
+        async with gateways("gw1") as (near,):
+            reader = Receiver(near.broker, "plant/#", name="reader")
+            await near.configure(
+                mqtt_to(mosquitto.port), into("in", "plant/#", "far/#"), out("out", "queue/out", "cloud/out")
+            )
+            await eventually(lambda: near.connector().dialer.state.connected)
+            for topic, size in (("far/before", 1), ("far/big", 17_000_000), ("far/after", 2)):
+                await asyncio.to_thread(_publish_one, mosquitto.port, topic, bytes(size))
+            Sender(near.broker).publish("queue/out", *(b"%d" % n for n in range(20)))
+            await eventually(lambda: near.connector().backlog == 0, "what goes out goes on")
+            await eventually(lambda: len(listener.messages) == 20)
+            await eventually(lambda: {run.address for run in reader.runs} == {"plant/before", "plant/after"})
+            assert near.connector().refused_here == {"in": 1}
+            near.connector().dialer.pause()
+            await eventually(lambda: not near.connector().dialer.state.connected)
+            near.connector().dialer.resume()
+            await asyncio.to_thread(_publish_one, mosquitto.port, "far/last", b"3")
+            await eventually(lambda: reader.runs[-1].address == "plant/last")
+            assert near.connector().inboxes[0].figures.received == 4, "it was acknowledged, and does not come again"
+
+    with mosquitto.running(), Listener(mosquitto.port, "cloud/#").listening() as listener:
+        asyncio.run(run(listener))
+    assert "the message to far/big has 17000016 bytes; at most 16842768 are taken" in caplog.text
+
+
 @scenario
 async def test_to_a_gateway_and_back() -> None:
     """Waypost's own listener as the peer."""
@@ -114,6 +144,15 @@ def test_a_refusal_is_one_line_that_says_what_to_do(tmp_path: Path) -> None:
 
     with mosquitto.running():
         asyncio.run(run())
+
+
+def _publish_one(port: int, topic: str, payload: bytes, *, retain: bool = False) -> None:
+    client = paho.Client(paho.CallbackAPIVersion.VERSION2, "publisher")
+    client.connect("127.0.0.1", port)
+    client.loop_start()
+    client.publish(topic, payload, 1, retain).wait_for_publish(30)
+    client.disconnect()
+    stop_loop(client)
 
 
 def _publish(port: int, numbers: range) -> None:

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from bridge.forwarders.inbox import Incoming
 from bridge.forwarders.outcome import Outcome
+from bridge.limits import INBOX_WINDOW
 from bridge.message import Run
 from edge.broker.configuration import Direction, Forwarder
 from edge.broker.model.interfaces import Origin, Refusal
@@ -237,6 +238,16 @@ def test_every_order_of_events(unique: bool, steps: list[tuple[Any, ...]]) -> No
         crossing.do[name](*arguments)
         crossing.check()
     crossing.come_to_rest()
+
+
+def test_what_the_connector_could_not_read_is_rejected_and_counted() -> None:
+    answers: list[tuple[Sequence[int], Outcome, str]] = []
+    router: Any = None
+    inbound = Inbound(router, FORWARDER, KnownNames([]), "gateway")
+    inbound.attached(lambda *answer: answers.append(answer), lambda: None)
+    inbound.receive([Incoming(7, ("there",), b"", (), Run("there", "", 0, b"", []), fault="there: 17 MB")])
+    assert answers == [((7,), Outcome.REJECTED, "there: 17 MB")]
+    assert (inbound.figures.received, inbound.figures.rejected, inbound.credit) == (1, 1, INBOX_WINDOW)
 
 
 def test_what_consumers_give_back_waits_for_its_time() -> None:

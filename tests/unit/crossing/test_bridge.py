@@ -86,6 +86,8 @@ def test_the_terminal_says_all_of_it(capsys: pytest.CaptureFixture[str], monkeyp
     assert "up to 7 messages wait for hub/old, which is configured no more" in capsys.readouterr().out
     show(with_connector(forwarders=[ForwarderStatus("up", "out", "jobs", "hub", 0, "'jobs' is full")]), NOW_S)
     assert "it takes nothing: 'jobs' is full" in capsys.readouterr().out
+    show(with_connector(forwarders=[ForwarderStatus("down", "in", "jobs", "far/#", 0, rejected=3)]), NOW_S)
+    assert "3 messages that arrived could not be taken" in capsys.readouterr().out
     show(with_connector(state="connecting", last_error="hub: refused", drain_s=None, backlog_oldest_at=None), NOW_S)
     said = capsys.readouterr().out
     assert "hub: refused (0 attempts)" in said

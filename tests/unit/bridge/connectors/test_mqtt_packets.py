@@ -8,6 +8,7 @@ from bridge.connectors.mqtt import packets
 from bridge.connectors.mqtt.packets import (
     Acknowledgement,
     ConnectionAnswer,
+    LargePublication,
     MalformedPacket,
     Packet,
     Packets,
@@ -70,7 +71,10 @@ def test_a_packet_that_says_it_is_shorter_than_it_is_raises(data: bytes) -> None
         (b"\x32\x07\x00\x03\xff\xfe\xfd\x00\x01", "UTF-8"),
         (b"\x32\x04\x00\x00\x00\x01", "empty"),
         (b"\x40\xff\xff\xff\xff\x01", "five bytes"),
-        (b"\x30\xff\xff\xff\x7f", "at most"),
+        (b"\x40\xff\xff\xff\x7f", "at most"),
+        (b"\x34\xff\xff\xff\x7f\x00\x01a\x00\x01", "cannot be read"),
+        (b"\x32\xff\xff\xff\x7f\x00\x01a\x00\x00", "cannot be read"),
+        (b"\x30\xff\xff\xff\x7f\x00\x01\xff", "UTF-8"),
     ],
 )
 def test_what_no_server_sends(data: bytes, why: str) -> None:
@@ -78,11 +82,26 @@ def test_what_no_server_sends(data: bytes, why: str) -> None:
         list(Packets().feed(data))
 
 
-def test_a_packet_beyond_the_limit_is_refused_before_it_is_held() -> None:
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 50, 1_000])
+def test_a_publish_beyond_the_limit_is_read_past(size: int) -> None:
+    """What comes behind it is read as ever, in whatever pieces."""
     stream = Packets(packet_bytes_max=100)
-    assert len(list(stream.feed(b"\x30\x62\x00\x03a/b" + bytes(93)))) == 1
-    with pytest.raises(MalformedPacket, match="101 bytes"):
-        list(stream.feed(b"\x30\x63"))
+    limit = b"\x32\x62\x00\x03a/b\x00\x01" + bytes(91)
+    above = b"\x32\x63\x00\x03a/b\x00\x02" + bytes(92)
+    much = b"\x30\xfb\x04\x00\x04a/b/" + bytes(629)
+    data = limit + above + limit + much + above + b"\xd0\x00"
+    found = list[Packet]()
+    for start in range(0, len(data), size):
+        found += stream.feed(data[start : start + size])
+        assert len(stream._buffer) < 101 + size, "no more is held than a packet that is taken"
+    taken = Publication(1, "a/b", bytes(91), 1, False, False)
+    large = LargePublication(2, "a/b", 101)
+    assert found == [taken, large, taken, LargePublication(None, "a/b/", 638), large, PingAnswer()]
+
+
+def test_another_packet_beyond_the_limit_is_refused_before_it_is_held() -> None:
+    with pytest.raises(MalformedPacket, match="type 9 with 101 bytes"):
+        list(Packets(packet_bytes_max=100).feed(b"\x90\x63"))
 
 
 def test_written() -> None:
