@@ -6,7 +6,6 @@ is imported when a command runs, so that help is quick.
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from cloud.hub.usage import CommandFailed, UsageProblem
+from edge.output.password import read_password
 from edge.output.terminal import say, say_json
 from edge.output.text import word
 
@@ -48,7 +48,9 @@ def user() -> None:
     metavar="OPERATIONS:FILTER",
     help="What it may do, e.g. recv:plant/# or view:# (repeatable).",
 )
-@click.option("--password-stdin", is_flag=True, help="Read the password from standard input, one line.")
+@click.option(
+    "--password-stdin", is_flag=True, help="Read the password from standard input: one line, or a prompt on a terminal."
+)
 @_JSON
 def add(name: str, data: Path, allowed: tuple[str, ...], password_stdin: bool, as_json: bool) -> None:
     """Add a user of a tenant. Its password is made and shown once, unless it is read.
@@ -139,7 +141,7 @@ def _rules(name: str, allowed: tuple[str, ...]) -> tuple[Rule, ...]:
 
 
 def _read_password() -> str:
-    password = sys.stdin.readline().rstrip("\r\n")
+    password = read_password()
     if not password:
         step = "write one line to it, or leave --password-stdin out: then one is made and shown"
         raise UsageProblem("no password on standard input: it is empty", step)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cloud.place.option import PlaceOption
+from edge.output.amounts import counted
 
 if TYPE_CHECKING:
     from cloud.place.place import Place
@@ -204,7 +205,7 @@ def _print(proof: Proof, *, hours: bool) -> None:
         click.echo(_said(finding))
     left = proof.findings_left_out + max(0, len(proof.findings) - LINES_SHOWN)
     if left:
-        click.echo(f"… and {left} findings more")
+        click.echo(f"… and {counted(left, 'more finding')}")
     for note in proof.notes:
         click.echo(f"note: {note}")
     click.echo(_summary(proof))
@@ -240,6 +241,6 @@ def _summary(proof: Proof) -> str:
     if unstated:
         told += f"; {unstated:,} of them are not stated yet"
     if proof.complete:
-        return f"{told}; 0 unexplained, by {proof.statements:,} statements"
+        return f"{told}; 0 unexplained, by {counted(proof.statements, 'statement')}"
     count = len(proof.findings) + proof.findings_left_out
-    return f"{told}; {total('unexplained'):,} unexplained, {total('twice'):,} twice; {count:,} findings"
+    return f"{told}; {total('unexplained'):,} unexplained, {total('twice'):,} twice; {counted(count, 'finding')}"

@@ -30,6 +30,7 @@ from edge.appliance.program import log_to_stderr
 from edge.appliance.running import ask, console, data_option, http_option, token_of
 from edge.appliance.update.cli import update
 from edge.broker.http.limits import HTTP_POLLS_MAX, HTTP_STRANGERS_MAX, HTTP_USERS_MAX, HTTPS_STRANGERS_MAX
+from edge.output.amounts import counted
 from edge.output.terminal import say_json, styled
 
 if TYPE_CHECKING:
@@ -333,13 +334,13 @@ def _print_status(document: dict[str, Any]) -> None:
         "up": f"{document['uptime_s']:.0f} s",
         "clients": ", ".join(f"{count} {name}" for name, count in clients.items()),
         "messages": ", ".join(f"{count:,} {_COUNTED.get(name, name)}" for name, count in messages.items()),
-        "store": f"{store['messages']:,} messages, {store['file_bytes'] / 1e6:,.1f} MB on disk"
+        "store": f"{counted(store['messages'], 'message')}, {store['file_bytes'] / 1e6:,.1f} MB on disk"
         + (f", {memory / 1e3:,.1f} kB of messages in memory only" if memory else ""),
         "written": written_line(wear),
         "card": lasting_line(wear),
         "uplink": _uplinks_line(document),
         "clock": "right, a time service keeps it" if document.get("clock") == "good" else "not known to be right",
-        "backlog": f"{uplink.get('backlog_messages', 0):,} messages not accepted by {_taker(document)} yet",
+        "backlog": f"{counted(uplink.get('backlog_messages', 0), 'message')} not accepted by {_taker(document)} yet",
     }
     if (set_up := document.get("first_boot") or {}).get("done_at"):
         rows["set up"] = f"{set_up['done_at']} by its card, as {set_up.get('hostname', '-')}"

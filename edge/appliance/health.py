@@ -40,6 +40,7 @@ from edge.health.problems import Found, Health, Problem, Severity
 from edge.health.process import FILES_LOOKED_AT_S, descriptor_problems, directory_problems, log_problems
 from edge.health.rising import Rising
 from edge.health.standing import STANDS_S, Standing
+from edge.output.amounts import counted, verb
 from edge.output.text import word
 
 BUDGET_NEAR: Final = 0.8
@@ -182,7 +183,8 @@ class GatewayHealth:
             yield from self._hub(uplink)
         for name, waiting in self._uplinks.left.items():
             if waiting:
-                what = f"it is configured no more; up to {waiting:,} messages wait for it, and what comes is kept too"
+                stored = f"up to {counted(waiting, 'message')} {verb(waiting, 'waits', 'wait')} for it"
+                what = f"it is configured no more; {stored}, and what comes is kept too"
                 purge = f"waypost store purge --cursor {word(FORWARDER_PREFIX + name)}"
                 step = f"apply it again; or stop the gateway and {purge}"
                 yield Found(f"forwarder {name}", what, step, Severity.WARNING)

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import Final
 
-from edge.appliance.store.shared import size
 from edge.broker.model.address_policy import WhenFull
 from edge.broker.retention.names import NamesOf
 from edge.broker.retention.quotas import Room
 from edge.health.problems import Found, Severity
+from edge.output.amounts import size
 from edge.output.text import line, word
 
 ADDRESSES_NAMED_MAX: Final = 3

@@ -7,8 +7,8 @@ from typing import Final
 
 import msgspec
 
-from edge.appliance.store.shared import size, span
 from edge.broker.store.wear import HOUR_S, Totals
+from edge.output.amounts import counted, size, span
 
 DAY_S: Final = 24 * HOUR_S
 WINDOWS_S: Final = {"hour": HOUR_S, "day": DAY_S, "week": 7 * DAY_S}
@@ -139,7 +139,7 @@ def lasting_line(seen: Outlook) -> str:
         return f"{pace}; {of}: its rated endurance is exceeded"
     if seen.days_left is None:
         return f"{pace}; {of}"
-    return f"{pace}; {of}, {seen.days_left:,.0f} days left"
+    return f"{pace}; {of}, {counted(round(seen.days_left), 'day')} left"
 
 
 def advice(seen: Outlook) -> str | None:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import click
 
+from spark.amounts import counted
+
 FAILED, USAGE = 1, 2
 
 
@@ -55,7 +57,10 @@ def detect(source: Path, target: Path, explain: bool, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({**judged._asdict(), "seconds": round(elapsed_s, 3)}))
         return
-    values = f"{judged.rows:,} values in {elapsed_s:.1f} s"
-    click.echo(f"{target}: {judged.anomalies:,} anomalies (score {REPORTED} or more) in {values}", err=True)
+    values = f"{counted(judged.rows, 'value')} in {elapsed_s:.1f} s"
+    click.echo(
+        f"{target}: {counted(judged.anomalies, 'anomaly', 'anomalies')} (score {REPORTED} or more) in {values}",
+        err=True,
+    )
     if judged.without_value:
-        click.echo(f"note: {judged.without_value:,} rows have no value; their score is 0", err=True)
+        click.echo(f"note: {counted(judged.without_value, 'row')} without a value, with score 0", err=True)

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from spark import amounts
 from spark.report import formatting, limits
 from spark.report.delivery import Delivery, Window
 from spark.report.flows import Flow
@@ -110,11 +111,11 @@ def _stepped(times: Sequence[float], values: Values, width: float) -> tuple[list
 
 
 def _title(flow: Flow, total: int) -> str:
-    return name_of(flow.gateway) if flow.gateway is not None else f"all {formatting.count(total)} gateways"
+    return name_of(flow.gateway) if flow.gateway is not None else f"all {amounts.count(total)} gateways"
 
 
 def _count(number: float) -> str:
-    return formatting.count(round(number))
+    return amounts.count(round(number))
 
 
 def throughput(flow: Flow, total: int, bands: Sequence[Band]) -> Chart:
@@ -244,7 +245,7 @@ def track(one: Track, span: tuple[float, float], bands: Sequence[Band]) -> Chart
     last = formatting.number(one.last) + unit
     summary = f"from {formatting.number(min(lows))} to {formatting.number(max(highs))}, last {last}"
     if one.anomalies:
-        summary += f", {formatting.count(len(one.anomalies))} anomalies"
+        summary += f", {amounts.counted(len(one.anomalies), 'anomaly', 'anomalies')}"
     # Where only the newest windows are drawn, an axis of the whole lake would leave them a corner.
     start = starts[0] if len(starts) == limits.WINDOWS_DRAWN else min(span[0], starts[0])
     end = max(span[1], starts[-1] + one.width)

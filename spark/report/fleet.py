@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from spark import amounts
 from spark.report import formatting, limits
 from spark.report.accounts import Accounts
 from spark.report.delivery import Delivery
@@ -142,18 +143,18 @@ def _add(found: dict[Gateway, Member], parts: Parts, waiting: dict[Gateway, int 
 def _judge(member: Member) -> None:
     wrong, look = [], []
     if member.unexplained:
-        wrong.append(f"{formatting.count(member.unexplained)} unexplained")
+        wrong.append(f"{amounts.count(member.unexplained)} unexplained")
     if member.duplicates:
-        wrong.append(f"{formatting.count(member.duplicates)} twice")
+        wrong.append(f"{amounts.count(member.duplicates)} twice")
     if member.silent_s is not None and member.silent_s > limits.SILENT_S:
         look.append(f"silent {formatting.duration(member.silent_s)}")
     if member.within_share is not None and member.within_share < limits.WITHIN_SHARE:
         look.append(f"{formatting.percent(member.within_share)} in time")
     if member.given_up:
-        look.append(f"{formatting.count(member.given_up)} given up")
+        look.append(f"{amounts.count(member.given_up)} given up")
     if member.devices_ill:
         devices = "device" if member.devices_ill == 1 else "devices"
-        look.append(f"{formatting.count(member.devices_ill)} {devices} not well")
+        look.append(f"{amounts.count(member.devices_ill)} {devices} not well")
     if member.suspect:
         look.append("clock wrong")
     member.why = wrong + look

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+from spark import amounts
 from spark.report import charts, formatting, limits, names
 from spark.report.charts import Chart
 from spark.report.notices import as_of
@@ -64,7 +65,7 @@ class FleetSections:
         found = self._subject.known.changes
         if found is None:
             return None
-        count = formatting.count
+        count = amounts.count
         told = (
             ("gateways that are new", found.new_gateways),
             ("gateways that fell silent", found.silent_gateways),
@@ -92,7 +93,7 @@ class FleetSections:
         found = self._subject.known.health
         if not found.devices:
             return None
-        count = formatting.count
+        count = amounts.count
         names = {
             "silent": "silent",
             "battery": "battery ends within 30 d",
@@ -149,8 +150,8 @@ class FleetSections:
         found = self._subject.known.anomalies
         if not found.count:
             return None
-        tiles: list[Tile] = [("anomalies", formatting.count(found.count), "")]
-        tiles += [(rule, formatting.count(number), "") for rule, number in found.rules]
+        tiles: list[Tile] = [("anomalies", amounts.count(found.count), "")]
+        tiles += [(rule, amounts.count(number), "") for rule, number in found.rules]
         columns = [
             GATEWAY,
             Column("device", "name"),
@@ -199,7 +200,7 @@ class FleetSections:
                 "Of so large a fleet only metrics with anomalies are drawn; a gateway\u2019s page has all of its own."
             )
         elif left > 0:
-            notes.append(f"{formatting.count(left)} more metrics are in the tables rollup_1m and rollup_1h.")
+            notes.append(f"{amounts.count(left)} more metrics are in the tables rollup_1m and rollup_1h.")
         if known.tracks_since is not None:
             since = formatting.moment(datetime.fromtimestamp(known.tracks_since, UTC))
             notes.append(f"Drawn since {since}: what was before is in the tables rollup_1m and rollup_1h.")

@@ -1,17 +1,14 @@
-"""Numbers, times and durations as the page writes them: UTC, thin spaces, three significant digits."""
+"""Numbers, times and durations as the page writes them: UTC, thin spaces before units, three significant digits."""
 
 from __future__ import annotations
 
 import math
 from datetime import UTC, datetime
 
+from spark.amounts import count
+
 THIN_SPACE = "\u202f"
 _SI = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
-
-
-def count(number: int) -> str:
-    """`52800` -> `52 800`, with narrow no-break spaces."""
-    return f"{number:,}".replace(",", THIN_SPACE)
 
 
 def number(value: float) -> str:

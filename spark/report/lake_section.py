@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from spark import amounts
 from spark.decoding.reasons import NEXT_STEPS
 from spark.report import formatting, limits
 from spark.report.section import Section, Subject, Tile
@@ -49,12 +50,12 @@ class LakeSection:
         size = sum(one.size for one in found.tables)
         tiles: list[Tile] = [
             *([("size of all tables", formatting.size(size), "")] if found.tables else []),
-            *([("files", formatting.count(sum(one.files for one in found.tables)), "")] if found.tables else []),
-            ("damaged files set aside", formatting.count(found.set_aside_total), "bad" if found.set_aside else "good"),
-            ("rejected values", formatting.count(sum(one.number for one in found.rejects)), ""),
+            *([("files", amounts.count(sum(one.files for one in found.tables)), "")] if found.tables else []),
+            ("damaged files set aside", amounts.count(found.set_aside_total), "bad" if found.set_aside else "good"),
+            ("rejected values", amounts.count(sum(one.number for one in found.rejects)), ""),
             (
                 "batches in quarantine",
-                formatting.count(sum(number for _, number in found.quarantined)),
+                amounts.count(sum(number for _, number in found.quarantined)),
                 "bad" if found.quarantined else "good",
             ),
         ]

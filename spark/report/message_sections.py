@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from spark import amounts
 from spark.report import charts, formatting, limits
 from spark.report.charts import Band, Chart
 from spark.report.flows import Flow
@@ -29,7 +30,7 @@ class MessageSections:
                 formatting.percent(found.share),
                 "" if found.share >= limits.WITHIN_SHARE else "bad",
             ),
-            ("messages timed", formatting.count(found.timed), ""),
+            ("messages timed", amounts.count(found.timed), ""),
             (
                 "slowest message",
                 formatting.duration(max((each.max_s or 0.0 for each in found.windows), default=None)),
@@ -45,7 +46,7 @@ class MessageSections:
         if not found.known:
             return None  # a notice at the top says so
         balance = found.balance
-        count = formatting.count
+        count = amounts.count
         tiles: list[Tile] = [
             ("accepted by gateways", count(balance.accepted), ""),
             ("= landed", count(balance.landed), ""),
@@ -151,7 +152,7 @@ class MessageSections:
         notes = []
         if known.flows_total > len(known.flows):
             notes.append(
-                f"Drawn: the whole fleet, and of {formatting.count(known.flows_total)} gateways the "
+                f"Drawn: the whole fleet, and of {amounts.count(known.flows_total)} gateways the "
                 f"{len(known.flows) - 1} "
                 "that held most."
             )
@@ -218,11 +219,11 @@ class MessageSections:
             "longest delay first; with less than a minute between them they are one. What still waits is in the column "
             "waiting of the fleet."
         )
-        held = formatting.count(len(found))
+        held = amounts.count(len(found))
         notes = [f"Marked in the charts: those with the {held} longest delays."] if total > len(found) else []
         table = Table("Outages and drains", columns, rows, total)
         return Section("outages", "Outages and drains", about, tables=[table], notes=notes)
 
 
 def _numbers(row: Mapping[str, Any]) -> str:
-    return f"{formatting.count(row['first_sequence'])}\u2013{formatting.count(row['last_sequence'])}"
+    return f"{amounts.count(row['first_sequence'])}\u2013{amounts.count(row['last_sequence'])}"

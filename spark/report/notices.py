@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from spark import amounts
 from spark.report import formatting
 from spark.report.queries import LakeFigures
 from spark.report.snapshot import Doubt, Standing
@@ -19,9 +20,9 @@ def notices(known: LakeFigures, command: str = "waypost analytics run --lake DIR
     found = [f"{_sentence(text)}. Nothing is drawn of it." for text in known.unreadable.values()]
     if not known.landed:
         return found or ["Nothing to draw: no gateway has forwarded messages to this hub yet."]
-    count = formatting.count(known.landed)
+    landed = amounts.counted(known.landed, "message")
     if not (known.accounts.known or known.members or known.flows):
-        return [*found, f"{count} messages have landed, but no job has run. Run {run} and draw the report again."]
+        return [*found, f"{landed} landed, but no job has run. Run {run} and draw the report again."]
     if known.mixed:
         found.append(
             "The tables were made of different versions of the lake, so their totals may differ. "
@@ -30,8 +31,8 @@ def notices(known: LakeFigures, command: str = "waypost analytics run --lake DIR
     if not known.accounts.known and not {"gaps", "completeness"} & known.unreadable.keys():
         found.append(f"Duplicates and gaps are unknown: the job gaps has not run. Run {run}.")
     if known.landed_since:
-        since = formatting.count(known.landed_since)
-        found.append(f"{since} messages have landed since these tables were made. {run} takes them in.")
+        since = amounts.counted(known.landed_since, "message")
+        found.append(f"{since} landed since these tables were made. {run} takes them in.")
     if known.readings_at == known.tracks_at:
         parts: list[tuple[tuple[str, ...], Standing | None]] = [((*_READINGS, *_TRACKS), known.readings_at)]
     else:

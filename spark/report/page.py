@@ -20,6 +20,7 @@ import jinja2
 import msgspec
 from markupsafe import Markup
 
+from spark import amounts
 from spark.report import formatting, limits, names, queries, table
 from spark.report.charts import Band
 from spark.report.facts import Facts
@@ -132,7 +133,7 @@ def _environment() -> jinja2.Environment:
         "moment": formatting.moment,
         "clock": formatting.clock,
         "duration": formatting.duration,
-        "count": formatting.count,
+        "count": amounts.count,
         "at": lambda second: datetime.fromtimestamp(second, UTC),
         "data": _data,
         "breakable": table.breakable,
@@ -161,13 +162,12 @@ def _verdict(known: LakeFigures, facts: Facts) -> tuple[str, str, str]:
         state, text = "idle", "Nothing has landed in this lake yet"
     elif not known.accounts.known:
         left = "duplicates and gaps are not known" if known.members or known.flows else "the jobs have not run"
-        state, text = "idle", f"{formatting.count(known.landed)} messages landed; {left} yet"
+        state, text = "idle", f"{amounts.counted(known.landed, 'message')} landed; {left} yet"
     else:
         state = "failed" if balance.duplicates or balance.unexplained else "ok"
-        wrong = (formatting.count(balance.duplicates), formatting.count(balance.unexplained))
-        text = (
-            f"{formatting.count(known.landed)} messages in the lake, {wrong[0]} duplicates, {wrong[1]} unexplained gaps"
-        )
+        landed = amounts.counted(known.landed, "message")
+        duplicates = amounts.counted(balance.duplicates, "duplicate")
+        text = f"{landed} in the lake, {duplicates}, {amounts.counted(balance.unexplained, 'unexplained gap')}"
     if known.gateway is None and facts.verdict is not None and not (facts.verdict == "ok" and state == "failed"):
         state = facts.verdict
     return state, {"ok": "\u2713", "failed": "\u2717", "idle": "\u2022"}[state], text
@@ -178,13 +178,13 @@ def _shown(value: str | int | float | None) -> str:
     if value is None:
         return ""
     if isinstance(value, int):
-        return formatting.count(value)
+        return amounts.count(value)
     return value if isinstance(value, str) else formatting.number(value)
 
 
 def _tiles(known: LakeFigures) -> list[Tile]:
     """The answer in numbers: is the fleet well, is the data complete, what is unusual, how long until it is known."""
-    count = formatting.count
+    count = amounts.count
     tiles: list[Tile] = [("messages landed", count(known.landed), "")]
     if not known.accounts.known:
         return tiles

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from spark import amounts
 from spark.report import formatting, limits
 
 Kind = Literal["name", "text", "count", "seconds", "share", "number", "bytes", "time", "state", "gateway"]
@@ -52,7 +53,7 @@ class Table(msgspec.Struct):
 
 
 _WORDS: Mapping[str, Callable[[Any], str]] = {
-    "count": formatting.count,
+    "count": amounts.count,
     "seconds": formatting.duration,
     "share": formatting.percent,
     "number": formatting.number,

@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from edge.output.amounts import number
 from tests.demo.accounting import Account
 from tests.demo.board import Board
 from tests.demo.errors import DemoError
@@ -48,7 +49,7 @@ def _sums(outcome: Outcome) -> Table:
 
 def _row(one: Account) -> tuple[str | Text, ...]:
     figures = (one.acknowledged, one.landed, one.duplicates, one.unexplained_gaps, one.resent)
-    return (one.gateway, *(f"{figure:,}" for figure in figures), mark(one.adds_up))
+    return (one.gateway, *(number(figure) for figure in figures), mark(one.adds_up))
 
 
 def _facts(outcome: Outcome) -> Table:
@@ -63,7 +64,7 @@ def _facts(outcome: Outcome) -> Table:
 
 
 def _figure(value: object) -> str:
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    return number(value) if isinstance(value, int) else str(value)
 
 
 def show_consoles(board: Board, console: Console) -> None:

@@ -7,9 +7,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from edge.output.amounts import counted, number
 from tests.demo.accounting import Account
 
 TITLE = "Waypost demo: acknowledged is in the lake, once"
+
+ANOMALIES = (
+    "The report shows anomalies: they are expected. The devices measure this machine, whose load jumps when the demo "
+    "starts, cuts and kills."
+)
 
 BACKLOG_SHARE = 0.8
 """The waiting messages are seen up to a second before the acknowledged ones are counted; a leaking cut loses all."""
@@ -91,7 +97,7 @@ def facts_of(
         Fact(
             f"Uplink of {trial.gateway_cut} cut for {trial.cut_s:.0f} s: messages stored and waiting at its end",
             trial.backlog_messages,
-            f"about {trial.acknowledged_meanwhile}",
+            f"about {number(trial.acknowledged_meanwhile)}",
             trial.acknowledged_meanwhile > 0 and trial.backlog_messages >= BACKLOG_SHARE * trial.acknowledged_meanwhile,
         ),
         Fact(
@@ -108,21 +114,24 @@ def facts_of(
         ),
         Fact(
             "Proved: in the lake of what the gateways stated, signed and chained, that they accepted",
-            "nothing is stated" if proved is None else f"{proved.landed:,} in {proved.statements} statements",
-            "nothing" if proved is None else f"{proved.accepted:,}",
+            _proved(proved),
+            "nothing" if proved is None else number(proved.accepted),
             proved is not None and proved.complete,
         ),
     ]
 
 
+def _proved(proved: Proved | None) -> str:
+    if proved is None:
+        return "nothing is stated"
+    return f"{number(proved.landed)} in {counted(proved.statements, 'statement')}"
+
+
 def notes_of(everything: Account, firmware: str) -> list[str]:
     """What a reader should know beside the facts."""
-    notes = [
-        _sent_again(everything),
-        firmware,
-    ]
+    notes = [_sent_again(everything), firmware, ANOMALIES]
     if everything.given_up:
-        notes.append(f"Given up by gateways and explained in the ledger: {everything.given_up} sequences.")
+        notes.append(f"Given up by gateways and explained in the ledger: {counted(everything.given_up, 'sequence')}.")
     if everything.missing:
         shown = ", ".join(f"{device} #{seq}" for device, seq in everything.missing[:10])
         notes.append(f"Acknowledged and not in the lake: {shown}{', ...' if len(everything.missing) > 10 else ''}.")
@@ -130,11 +139,11 @@ def notes_of(everything: Account, firmware: str) -> list[str]:
 
 
 def _sent_again(everything: Account) -> str:
-    what = f"After broken connections the devices sent {everything.resent} readings again"
+    what = f"After broken connections the devices sent {counted(everything.resent, 'reading')} again"
     if not everything.twice:
         return f"{what}; none of them was on disk before."
     return (
-        f"{what}; {everything.twice} of them were on disk already, because their acknowledgement was lost on the way. "
+        f"{what}; {number(everything.twice)} of them were on disk already: their acknowledgement was lost on the way. "
         "Those are in the lake twice, as two messages with a sequence each."
     )
 

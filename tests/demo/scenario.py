@@ -12,6 +12,7 @@ from typing import Any
 
 import psutil
 
+from edge.output.amounts import counted
 from tests.demo import facts as verdict
 from tests.demo.accounting import Account, account, total
 from tests.demo.board import Board
@@ -155,14 +156,15 @@ class Scenario:
         board.events.append(Event(stopped_at, "devices stopped"))
         await self.stage.stop_devices()
         self.stage.devices, self.stage.firmware = [], None
-        board.say(f"devices stopped: {board.acknowledged:,} readings acknowledged")
+        board.say(f"devices stopped: {counted(board.acknowledged, 'reading')} acknowledged")
         board.doing = "waiting until nothing waits anywhere"
         looks = board.looks
         if not await self._reached(lambda: board.looks >= looks + 2 and self._drained(), DRAINED_S_MAX):
             board.say(f"still not drained after {DRAINED_S_MAX:.0f} s", "bad")
             return None
         took = time.time() - stopped_at
-        board.say(f"drained: {board.landed.rows:,} rows in the lake in {board.landed.commits} commits", "good")
+        landed = f"{counted(board.landed.rows, 'row')} in the lake in {counted(board.landed.commits, 'commit')}"
+        board.say(f"drained: {landed}", "good")
         return took
 
     async def _prove(self) -> Proved:

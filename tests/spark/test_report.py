@@ -213,7 +213,7 @@ class TestPage:
             put(tmp_path, name)
         page.write(queries.read(tmp_path), tmp_path / "r.html")
         _, text = read((tmp_path / "r.html").read_bytes())
-        assert "1 messages landed; the jobs have not run yet" in text
+        assert "1 message landed; the jobs have not run yet" in text
 
     def test_after_a_run_of_single_jobs_it_says_which_is_missing(self, lake: Path) -> None:
         for name in ("gaps", "completeness", "throughput"):
@@ -590,7 +590,7 @@ class TestFleet:
         assert known.members[0].gateway == ("default", "gw00001")
         assert known.metrics_total == gold.SERIES
         _, text = read(content)
-        assert "all 10 000 gateways" in text
+        assert "all 10,000 gateways" in text
         alone = page.render(queries.LakeReader(tmp_path).gateway(("default", "gw00003")), facts.Facts())
         assert len(alone) < 300_000
         assert len(drawn(alone, "throughput")) == 1
@@ -640,7 +640,7 @@ class TestOneState:
         assert (known.landed_since, known.mixed) == (3, False)
         _, text = read(page.render(known, facts.Facts()))
         assert "As of telemetry version 0, landed by 2026-03-14 09:26:00" in text
-        assert "3 messages have landed since" in text
+        assert "3 messages landed since" in text
         put(lake, "completeness", address(rows=7, distinct_sequences=7), made_of=1)
         assert self.totals(queries.read(lake)) == {4}
         put(lake, "throughput", bucket(0, 7, 7), made_of=1)
@@ -680,7 +680,7 @@ class TestOneState:
         (total,) = self.totals(known)
         assert known.readings + queries.rejected(known) == total
         assert known.tracks[0].last == {4: 0.0, 7: 1.0}[total]
-        assert [text for text in notices.notices(known) if "have landed since" not in text] == []
+        assert [text for text in notices.notices(known) if "landed since" not in text] == []
 
     def test_what_is_behind_says_as_of_when(self, lake: Path) -> None:
         following(lake, 0, readings=3, rejects=1)
@@ -918,7 +918,7 @@ class TestWords:
             (-0.123456, "\u22120.123"),
             (21.46, "21.5"),
             (999.6, "1000"),
-            (1234.0, "1 234"),
+            (1234.0, "1,234"),
             (52_800, "52.8 k"),
             (2.4e6, "2.4 M"),
         ],

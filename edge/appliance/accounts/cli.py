@@ -6,7 +6,6 @@ The commands write the credential file of a data directory; a gateway that runs 
 from __future__ import annotations
 
 import datetime
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -34,6 +33,7 @@ from edge.broker.security.credentials import (
     with_rules,
     with_secret,
 )
+from edge.output.password import read_password
 from edge.output.terminal import say, say_json
 from edge.output.text import word
 
@@ -55,7 +55,11 @@ def _as_json(function: FC) -> FC:
 
 def _password(function: FC) -> FC:
     generate = click.option("--generate", is_flag=True, help="Make a password and print it, once (the default).")
-    stdin = click.option("--password-stdin", is_flag=True, help="Read the password from standard input, one line.")
+    stdin = click.option(
+        "--password-stdin",
+        is_flag=True,
+        help="Read the password from standard input: one line, or a prompt on a terminal.",
+    )
     return stdin(generate(function))
 
 
@@ -245,7 +249,7 @@ def _secret(password_stdin: bool, generate: bool) -> tuple[str, str | None]:
         made = generated_password()
         return made, made
     try:
-        password = sys.stdin.readline().rstrip("\r\n")
+        password = read_password()
     except UnicodeDecodeError:
         raise CommandError("the password on standard input is not UTF-8", code=Exit.USAGE) from None
     if not password:

@@ -36,6 +36,7 @@ from edge.configuration.resources import (
     MessagingUserSpec,
     SystemSpec,
 )
+from edge.output.amounts import counted
 from edge.output.terminal import say, say_json
 from edge.output.text import word
 
@@ -247,9 +248,8 @@ def explained(participle: str) -> Iterator[None]:
     try:
         yield
     except ConfigurationRejected as why:
-        count = len(why.errors)
-        problems = "1 problem" if count == 1 else f"{count} problems"
-        raise CommandError(f"{why}", hint=f"{problems}; nothing was {participle}", code=Exit.USAGE) from why
+        hint = f"{counted(len(why.errors), 'problem')}; nothing was {participle}"
+        raise CommandError(f"{why}", hint=hint, code=Exit.USAGE) from why
     except RepositoryError as why:
         raise CommandError(str(why)) from why
 

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from edge.appliance.crossing.documents import BridgeStatus
+from edge.output.amounts import counted, verb
 
 LOOK_S: Final = 0.5
 STATED_S: Final = 30.0
@@ -73,4 +74,4 @@ def _left(left: Mapping[str, int]) -> str:
 
 def _why(bridge: BridgeStatus, waiting: int, timeout_s: float) -> str:
     names = ", ".join(f"{one.name} ({one.state})" for one in bridge.connectors if one.backlog_messages)
-    return f"{waiting} messages still wait after {timeout_s:g} s: {names}"
+    return f"{counted(waiting, 'message')} still {verb(waiting, 'waits', 'wait')} after {timeout_s:g} s: {names}"

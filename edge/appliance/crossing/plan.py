@@ -18,6 +18,7 @@ from edge.broker.configuration import BrokerConfiguration, Connector, Direction,
 from edge.broker.delivery.durable import FORWARDER_PREFIX
 from edge.broker.store.sqlite import FILE_NAME
 from edge.configuration.kinds import KINDS
+from edge.output.amounts import counted
 from edge.output.text import word
 
 
@@ -125,4 +126,4 @@ def _way(one: Forwarder) -> str:
 
 
 def _messages(count: int) -> str:
-    return "1 message" if count == 1 else f"{count:,} messages"
+    return counted(count, "message")

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from edge.appliance.crossing.documents import AUTONOMY_SHOWN_HOURS_MAX, BridgeStatus, ConnectorStatus, autonomy
+from edge.output.amounts import counted, verb
 from edge.output.terminal import styled
 
 
@@ -31,7 +32,8 @@ def _whole(bridge: BridgeStatus) -> Iterator[tuple[str, str]]:
     if not bridge.connectors:
         yield "bridge", "no connector: `waypost apply` one, or give --hub"
     for name, waiting in bridge.left.items():
-        yield "left", f"up to {waiting:,} messages wait for {name}, which is configured no more, and what comes too"
+        stored = f"up to {counted(waiting, 'message')} {verb(waiting, 'waits', 'wait')}"
+        yield "left", f"{stored} for {name}, which is configured no more, and what comes too"
 
 
 def _connector(one: ConnectorStatus, now_s: float) -> Iterator[tuple[str, str]]:
@@ -39,8 +41,8 @@ def _connector(one: ConnectorStatus, now_s: float) -> Iterator[tuple[str, str]]:
     place = f"{one.endpoint or '-'}{f', {one.peer}' if one.peer else ''}"
     yield one.name, f"{one.state} since {_when(one.since)}  ({one.type}, {place})"
     if one.last_error and one.state != "connected":
-        yield "  last error", f"{one.last_error} ({one.attempts} attempts)"
-    waiting = f"{one.backlog_messages:,} messages, about {_size(one.backlog_bytes)}"
+        yield "  last error", f"{one.last_error} ({counted(one.attempts, 'attempt')})"
+    waiting = f"{counted(one.backlog_messages, 'message')}, about {_size(one.backlog_bytes)}"
     if one.backlog_oldest_at is not None:
         waiting += f", the oldest {_span(now_s - one.backlog_oldest_at)} old"
     if one.live_messages and one.state == "connected":

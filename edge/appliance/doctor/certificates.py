@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 from edge.appliance.doctor.check import Result, Surroundings, fail, ok, warn
 from edge.appliance.identity.location import FILE, FOLDER
 from edge.broker.listeners.revocations import ClientRevocations
+from edge.output.amounts import counted
 
 DAYS_WARN: Final = 30
 """A certificate that is renewed by itself is renewed before; by hand it needs the time."""
@@ -131,7 +132,7 @@ def _times(
     if left.total_seconds() <= 0:
         yield fail(name, f"{subject} ended on {certificate.not_valid_after_utc.date()}", renew)
     elif left.days < days_warn:
-        yield warn(name, f"{subject} ends in {left.days} days", renew)
+        yield warn(name, f"{subject} ends in {counted(left.days, 'day')}", renew)
 
 
 def _chained(chain: Sequence[x509.Certificate], name: str) -> Iterator[Result]:
@@ -179,4 +180,4 @@ def _summary(files: Files, now: datetime.datetime) -> str:
     if isinstance(found, str):
         return found
     first = min(found, key=lambda certificate: certificate.not_valid_after_utc)
-    return f"{found[0].subject.rfc4514_string()}, {(first.not_valid_after_utc - now).days} days left"
+    return f"{found[0].subject.rfc4514_string()}, {counted((first.not_valid_after_utc - now).days, 'day')} left"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from edge.appliance.errors import CommandError, Exit
+from edge.output.amounts import counted
 from edge.output.terminal import say, say_json, styled
 from edge.output.text import lines
 
@@ -140,4 +141,4 @@ def _bundle(
     except OSError as error:
         raise CommandError(f"cannot write {target}: {error.strerror or error}") from None
     if not quiet:
-        say(f"{target}: {len(names)} files, no message and no secret in them; look before you send it")
+        say(f"{target}: {counted(len(names), 'file')}, no message and no secret in them; look before you send it")

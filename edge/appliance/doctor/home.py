@@ -13,10 +13,11 @@ from edge.appliance.doctor.check import Result, Surroundings, fail, note, ok, wa
 from edge.appliance.store.figures import figures_of
 from edge.appliance.store.recovery.verification import Depth, Report, verify
 from edge.appliance.store.room import Bounds, Room
-from edge.appliance.store.shared import counted, size, span, store_path
+from edge.appliance.store.shared import store_path
 from edge.appliance.wear import Outlook, advice, lasting_line, written_line
 from edge.broker.store.errors import StoreError
 from edge.broker.store.sqlite import FILE_NAME, kept_copies
+from edge.output.amounts import counted, number, size, span, verb
 from edge.output.text import word
 
 WALK_BYTES_MAX: Final = 256_000_000
@@ -71,7 +72,7 @@ def secrets(around: Surroundings) -> Iterator[Result]:
         elif around.uid and found.st_uid != around.uid:
             yield fail("secrets", f"{path}: owned by user {found.st_uid}", f"chown {around.uid} {word(path)}")
     if checked:
-        yield ok("secrets", f"{checked} files looked at")
+        yield ok("secrets", f"{counted(checked, 'file')} looked at")
 
 
 def _secret_files(around: Surroundings) -> Iterator[Path]:
@@ -111,7 +112,7 @@ def configuration(around: Surroundings) -> Iterator[Result]:
         yield warn(name, "no listener: devices cannot connect", "give the Gateway resource a listener")
     else:
         forwarders, connectors = len(around.configuration.forwarders), len(around.configuration.connectors)
-        seen = f"{len(around.resources)} resources, {', '.join(listening)}"
+        seen = f"{counted(len(around.resources), 'resource')}, {', '.join(listening)}"
         yield ok(name, f"{seen}, {connectors} connectors, {forwarders} forwarders")
 
 
@@ -147,7 +148,8 @@ def store(around: Surroundings) -> Iterator[Result]:
     yield from _copies(around.data)
     waiting = sum(cursor.backlog_messages for cursor in figures.cursors)
     consumers = counted(len(figures.cursors), "consumer")
-    backlog = f"{counted(waiting, 'message')} wait for {consumers}, {size(figures.bytes)} kept"
+    stored = f"{counted(waiting, 'message')} {verb(waiting, 'waits', 'wait')}"
+    backlog = f"{stored} for {consumers}, {size(figures.bytes)} kept"
     full, lasting = figures.room.hours_to_full, figures.room.hours_of_autonomy
     seen = backlog if lasting is None else f"{backlog}; room for {span(lasting * 3600)} with the uplink away"
     step = (
@@ -167,9 +169,11 @@ def store(around: Surroundings) -> Iterator[Result]:
         yield _worn(figures.wear)
     given_up = sum(entry.messages for entry in figures.ledger)
     if given_up:
-        reasons = ", ".join(f"{entry.messages:,} {entry.reason}" for entry in figures.ledger)
+        reasons = ", ".join(f"{number(entry.messages)} {entry.reason}" for entry in figures.ledger)
         yield warn(
-            "losses", f"the ledger has {given_up:,} messages: {reasons}", "sqlite3 store.sqlite 'SELECT * FROM losses'"
+            "losses",
+            f"the ledger has {counted(given_up, 'message')}: {reasons}",
+            "sqlite3 store.sqlite 'SELECT * FROM losses'",
         )
 
 

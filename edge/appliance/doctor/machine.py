@@ -16,10 +16,10 @@ from bridge.engine.choice import choose
 from bridge.version import VERSION
 from edge.appliance.clock import EARLIEST
 from edge.appliance.doctor.check import Result, Surroundings, fail, ok, warn
-from edge.appliance.store.shared import size
 from edge.broker.mqtt.arrivals import load as load_arrivals
 from edge.broker.mqtt.departures import load as load_departures
 from edge.broker.store.loops import CompiledLoops, library_path
+from edge.output.amounts import size
 
 ENTROPY_BITS_MIN: Final = 128
 """Less cannot make a key of 128 bits; kernels since 5.18 always say 256."""

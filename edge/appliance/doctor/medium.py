@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from edge.appliance.doctor.check import Result, Surroundings, fail, ok, warn
-from edge.appliance.store.shared import size
+from edge.output.amounts import size
 from edge.output.text import word
 
 FREE_BYTES_WARN: Final = 500_000_000

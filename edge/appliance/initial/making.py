@@ -31,6 +31,7 @@ from edge.appliance.program import as_called, launcher
 from edge.broker.store.errors import StoreError
 from edge.broker.store.sqlite import make_directory, open_store
 from edge.configuration.kinds import KINDS
+from edge.output.amounts import counted
 from edge.output.terminal import say
 from edge.output.text import word
 
@@ -235,7 +236,7 @@ def _write_unit(data: Path, file: Path, applied: Sequence[Resource], undo: conte
 
 
 def _say_applied(file: Path, resources: Sequence[Resource]) -> None:
-    say(f"{file}: {len(resources)} resources, written and applied")
+    say(f"{file}: {counted(len(resources), 'resource')}, written and applied")
     for note in (*notices(resources), *exposure(resources)):
         say(f"note: {note}", style="yellow", err=True)
 

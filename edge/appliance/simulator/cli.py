@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-import sys
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -16,6 +15,7 @@ from edge.appliance.simulator.device import Device, Settings
 from edge.appliance.simulator.journal import Journal
 from edge.appliance.simulator.outbox import Outbox
 from edge.appliance.simulator.probes import KINDS, ProbeError, make_probe
+from edge.output.password import read_password
 from edge.output.terminal import say
 from edge.output.text import word
 
@@ -44,7 +44,11 @@ log = logging.getLogger(__name__)
     help="Seconds at the end to deliver what is left.",
 )
 @click.option("--user", metavar="NAME", help="User to log in as. Default: without credentials.")
-@click.option("--password-stdin", is_flag=True, help="Read the user's password from standard input, one line.")
+@click.option(
+    "--password-stdin",
+    is_flag=True,
+    help="Read the user's password from standard input: one line, or a prompt on a terminal.",
+)
 @click.option(
     "--journal",
     "journal_path",
@@ -79,7 +83,7 @@ def simulate(
         raise click.UsageError(f"--url {url} does not go with --protocol {protocol}")
     if password_stdin != (user is not None):
         raise click.UsageError("--user and --password-stdin go together")
-    password = sys.stdin.readline().rstrip("\n") if password_stdin else None
+    password = read_password() if password_stdin else None
     if not log.isEnabledFor(logging.DEBUG):  # it logs each packet, and each connection that fails, which we do too
         for library in ("amqtt", "transitions"):
             logging.getLogger(library).setLevel(logging.ERROR)

@@ -16,17 +16,15 @@ from edge.appliance.program import as_called
 from edge.appliance.store.commands import COMMANDS
 from edge.appliance.store.shared import (
     console,
-    counted,
     data_option,
     explained,
     json_option,
     progress,
     selection_of,
-    size,
-    span,
     store_path,
 )
 from edge.broker.store.lock import is_held
+from edge.output.amounts import counted, number, size, span
 from edge.output.terminal import say, say_json, styled
 
 if TYPE_CHECKING:
@@ -114,7 +112,10 @@ def _print_info(figures: StoreFigures) -> None:
         ("store", figures.path),
         ("epoch", f"{figures.epoch}, schema {figures.schema}"),
         ("gateway", "running" if figures.running else "stopped"),
-        ("messages", f"{figures.messages:,} in {counted(len(figures.logs), 'log')}, {size(figures.bytes)} of bodies"),
+        (
+            "messages",
+            f"{number(figures.messages)} in {counted(len(figures.logs), 'log')}, {size(figures.bytes)} of bodies",
+        ),
         ("on disk", f"{files}, pages of {figures.page_bytes:,}"),
         ("arriving", rate),
         ("room", lasting),
@@ -131,22 +132,22 @@ def _print_info(figures: StoreFigures) -> None:
     _print_table(
         "logs", ("log", "messages", "bodies", "oldest", "an hour"),
         [
-            (log.name, f"{log.messages:,}", size(log.bytes), span(log.oldest_age_s), size(log.bytes_per_hour))
+            (log.name, number(log.messages), size(log.bytes), span(log.oldest_age_s), size(log.bytes_per_hour))
             for log in figures.logs
         ],
     )  # fmt: skip
     _print_table(
         "cursors", ("cursor", "log", "not acknowledged", "bodies"),
-        [(e.name, e.log, f"{e.backlog_messages:,}", size(e.backlog_bytes)) for e in figures.cursors],
+        [(e.name, e.log, number(e.backlog_messages), size(e.backlog_bytes)) for e in figures.cursors],
     )  # fmt: skip
-    addresses = [(entry.name, f"{entry.messages:,}") for entry in figures.largest_addresses]
+    addresses = [(entry.name, number(entry.messages)) for entry in figures.largest_addresses]
     _print_table(f"addresses ({figures.addresses:,}, largest first)", ("address", "messages ever"), addresses)
     _print_table(
-        "state", ("kind", "entries", "size"), [(e.kind, f"{e.entries:,}", size(e.bytes)) for e in figures.state]
+        "state", ("kind", "entries", "size"), [(e.kind, number(e.entries), size(e.bytes)) for e in figures.state]
     )
     _print_table(
         "ledger", ("given up because", "ranges", "messages", "bodies"),
-        [(e.reason, f"{e.entries:,}", f"{e.messages:,}", size(e.bytes)) for e in figures.ledger],
+        [(e.reason, number(e.entries), number(e.messages), size(e.bytes)) for e in figures.ledger],
     )  # fmt: skip
 
 
@@ -194,8 +195,12 @@ def verify(data: Path, as_json: bool, quick: bool) -> None:
 
 
 def _print_report(report: Report, seconds: float) -> None:
-    read = f"{report.messages:,} messages in {report.segments:,} segments, {size(report.bytes)}"
-    parts = (counted(report.logs, "log"), counted(report.cursors, "cursor"), counted(report.addresses, "address", "es"))
+    read = f"{counted(report.messages, 'message')} in {counted(report.segments, 'segment')}, {size(report.bytes)}"
+    parts = (
+        counted(report.logs, "log"),
+        counted(report.cursors, "cursor"),
+        counted(report.addresses, "address", "addresses"),
+    )
     scope = f"{', '.join(parts)}, in {seconds:.1f} s"
     say(f"{report.path}: verified {read}")
     say(f"  {scope}")
@@ -267,10 +272,11 @@ def export(
     if as_json:
         say_json({**done._asdict(), "file": str(out), "format": form}, indent=0)
     elif out is not None:
-        say(f"{out}: {done.messages:,} messages, {size(done.bytes)} of bodies")
+        say(f"{out}: {counted(done.messages, 'message')}, {size(done.bytes)} of bodies")
     if done.damaged_segments:
+        damaged = counted(done.damaged_segments, "damaged segment")
         raise CommandError(
-            f"{done.damaged_messages:,} messages in {done.damaged_segments:,} damaged segments are left out",
+            f"left out: {counted(done.damaged_messages, 'message')} in {damaged}",
             hint="waypost store verify says which",
             code=Exit.INTEGRITY,
         )

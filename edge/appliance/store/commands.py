@@ -15,10 +15,10 @@ from edge.appliance.store.shared import (
     json_option,
     progress,
     selection_of,
-    size,
     store_path,
 )
 from edge.broker.store.lock import is_held
+from edge.output.amounts import counted, size
 from edge.output.terminal import say, say_json
 
 
@@ -55,11 +55,11 @@ def import_(data: Path, source: Path, dev: bool, config: Path | None, again: boo
     if as_json:
         say_json(done, indent=0)
         return
-    say(f"{source}: {done.messages:,} messages stored")
+    say(f"{source}: {counted(done.messages, 'message')} stored")
     if done.skipped:
-        say(f"  {done.skipped:,} lines were done before; --again would import them once more")
+        say(f"  {counted(done.skipped, 'line')} imported before; --again imports them once more")
     if done.unwanted:
-        say(f"  {done.unwanted:,} messages are for addresses where nobody keeps them: no queue, no subscription")
+        say(f"  {counted(done.unwanted, 'message')} not kept: no queue and no subscription for the address")
 
 
 @click.command()
@@ -105,7 +105,7 @@ def purge(
         wanted = plan(store_path(data), chosen)
     end = chosen == Selection(cursor=cursor) and cursor is not None and is_left(data, cursor)
     if not as_json:
-        say(f"{wanted.messages:,} messages, {size(wanted.bytes)} of bodies, that somebody waits for:")
+        say(f"{counted(wanted.messages, 'message')}, {size(wanted.bytes)} of bodies, still wanted:")
         for name, count in wanted.groups.items():
             say(f"  {count:,} for {name}")
     if wanted.messages and not yes:
@@ -116,7 +116,7 @@ def purge(
     if as_json:
         say_json(done, indent=0)
     else:
-        say(f"{done.messages:,} messages given up; the ledger has them")
+        say(f"{counted(done.messages, 'message')} given up and in the ledger")
 
 
 @click.command()
@@ -178,8 +178,8 @@ def repair(data: Path, yes: bool, as_json: bool) -> None:
     if as_json:
         say_json(done, indent=0)
     else:
-        say(f"kept: {done.messages:,} messages in {done.segments:,} segments, {size(done.bytes)}")
-        say(f"lost: {done.lost_messages:,} messages, which the loss ledger accounts for")
+        say(f"kept: {counted(done.messages, 'message')} in {counted(done.segments, 'segment')}, {size(done.bytes)}")
+        say(f"lost: {counted(done.lost_messages, 'message')}, which the loss ledger accounts for")
         for note in done.notes:
             say(f"  {note}")
         if done.epoch:

@@ -108,33 +108,6 @@ def console() -> Console:
     return Console(highlight=False, width=shutil.get_terminal_size((WIDTH, 24)).columns)
 
 
-def counted(number: int, one: str, plural: str = "s") -> str:
-    """A number of things, in words for people."""
-    return f"{number:,} {one}{'' if number == 1 else plural}"
-
-
-def size(count: float | None) -> str:
-    """Bytes for people."""
-    if count is None:
-        return "-"
-    for unit in ("B", "kB", "MB", "GB"):
-        if abs(count) < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"
-
-
-def span(seconds: float | None) -> str:
-    """A length of time for people."""
-    if seconds is None:
-        return "-"
-    for limit, divisor, unit in ((120, 1, "s"), (7200, 60, "min"), (172_800, 3600, "h")):
-        if seconds < limit:
-            return f"{seconds / divisor:.0f} {unit}"
-    days = seconds / 86_400
-    return f"{days:.0f} days" if days < 3650 else "over 10 years"
-
-
 def selection_of(
     *,
     logs: tuple[str, ...] = (),

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.demo.accounting import Account, total
-from tests.demo.facts import Event, Proved, Trial, document, facts_of, notes_of, passed
+from tests.demo.facts import ANOMALIES, Event, Proved, Trial, document, facts_of, notes_of, passed
 
 GOOD = Account("gw1", acknowledged=10, landed=10, rows=12, resent=2, twice=2)
 TRIAL = Trial(
@@ -80,3 +80,16 @@ def test_notes_say_what_was_sent_again_and_name_what_is_missing() -> None:
     assert any("sent 2 readings again" in note for note in notes)
     assert any("3 sequences" in note for note in notes)
     assert any("d1 #9, ..." in note for note in notes)
+
+
+def test_the_notes_say_that_anomalies_are_expected() -> None:
+    assert ANOMALIES in notes_of(GOOD, "no firmware")
+
+
+def test_numbers_are_written_alike() -> None:
+    """The title of the table, the backlog that is expected and the one that is found."""
+    trial = replace(TRIAL, acknowledged_meanwhile=13_719, backlog_messages=13_719)
+    proved = replace(PROVED, accepted=13_719, landed=13_719, unstated=0, statements=1)
+    shown = [f"{fact.value} {fact.expected}" for fact in facts_of([GOOD], total([GOOD]), trial, 3.0, proved)]
+    assert "13,719 in 1 statement 13,719" in shown
+    assert "13719 about 13,719" in shown, "numbers are formatted by the table"

@@ -50,7 +50,7 @@ class TestTimes:
         [(level, seen)] = said(Files("listeners", issued.certificate, issued.key, None, None))
         assert level == "warn"
         assert "CN=gateway" in seen
-        assert "ends in 1 days" in seen
+        assert "ends in 1 day" in seen
 
     def test_over(self, issued: Issued) -> None:
         [(level, seen)] = said(Files("listeners", issued.certificate, issued.key, None, None), TODAY + 10 * DAY)

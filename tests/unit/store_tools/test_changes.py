@@ -238,7 +238,7 @@ class TestImport:
         data, source = self.new(tmp_path), self.lines(tmp_path, 50)
         for _ in range(3):
             assert command("import", data, str(source), "--dev") == 0
-        assert "50 lines were done before" in capsys.readouterr().out
+        assert "50 lines imported before" in capsys.readouterr().out
         assert len(self.bodies(data)) == 50
         assert command("import", data, str(source), "--dev", "--again") == 0
         assert len(self.bodies(data)) == 100

@@ -182,7 +182,7 @@ def test_a_damaged_segment_is_left_out_and_told(made: Made, tmp_path: Path, caps
     out = tmp_path / "out.ndjson"
     assert run(["store", "export", "--data", str(made.path.parent), "--out", str(out)]) == Exit.INTEGRITY
     assert len(out.read_text().splitlines()) == made.messages - 10
-    assert "10 messages in 1 damaged segments are left out" in capsys.readouterr().err
+    assert "left out: 10 messages in 1 damaged segment" in capsys.readouterr().err
 
 
 def test_a_reader_that_goes_away(made: Made) -> None:

@@ -1,0 +1,20 @@
+"""Passwords as commands read them: one line of standard input, or a prompt without echo on a terminal."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+
+def read_password() -> str:
+    """Read the password of `--password-stdin`; empty where standard input has none.
+
+    Raises UnicodeDecodeError for what is not UTF-8 and click.Abort for Ctrl-C at the prompt.
+    """
+    if sys.stdin is None:
+        return ""
+    if sys.stdin.isatty():
+        password: str = click.prompt("password", hide_input=True, err=True)
+        return password
+    return sys.stdin.readline().rstrip("\r\n")
