@@ -136,7 +136,7 @@ class Stage:
             return f"{FIRMWARE.name} is the program of firmware_examples/{FIRMWARE.folder} on MicroPython."
         return (
             f"{FIRMWARE.name} is the program of firmware_examples/{FIRMWARE.folder} under CPython: "
-            "micropython is not installed."
+            "MicroPython is not installed (Debian 12 has no package of it)."
         )
 
     # --- what happens -----------------------------------------------------------------------------------------

@@ -1,10 +1,15 @@
-"""The last line of a test run says what was skipped and why."""
+"""A test run says how long it takes, and in its last line what was skipped and why."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
+
+from tests.conftest import DEFAULT_MARKS, DURATION, ROOT
 
 TESTS = """
 import pytest
@@ -34,3 +39,19 @@ def test_reasons_are_counted(tmp_path: Path) -> None:
     (tmp_path / "test_some.py").write_text(TESTS)
     assert last_line(tmp_path) == "skipped 3: 2 because curl is not installed; 1 because no compiler"
     assert "skipped" not in last_line(tmp_path, "-k", "without")
+
+
+@pytest.mark.parametrize(("options", "said"), [
+    ((), True), (("test_some.py",), False), (("-m", "not slow"), False),
+])  # fmt: skip
+def test_a_run_of_all_tests_says_how_long_it_takes(tmp_path: Path, options: tuple[str, ...], said: bool) -> None:
+    assert f"-m '{DEFAULT_MARKS}'" in (ROOT / "pyproject.toml").read_text()
+    (tmp_path / "test_some.py").write_text(TESTS)
+    settings = f"[pytest]\ntestpaths = .\naddopts = -m '{DEFAULT_MARKS}'\nmarkers =\n  slow\n  images\n"
+    (tmp_path / "pytest.ini").write_text(settings)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "tests.conftest", "-p", "no:cacheprovider", *options], cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (DURATION in done.stdout) is said
