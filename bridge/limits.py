@@ -178,3 +178,15 @@ first used again at the next reconnect after a quarter of an hour."""
 
 INSTANCE_CHARACTERS_MAX: Final = 64
 """Of the name of a gateway's run that a hub keeps; ours have 16."""
+
+LINGER_SILENCE_S: Final = 5.0
+"""Seconds without a byte after which a socket is closed whose connection has ended on our side: a slow link sends again
+within it."""
+
+LINGER_S: Final = 30.0
+"""Seconds in all that a peer has to read our last words and close: a client that sends 12 MB before it reads an answer
+needs them at 3 Mbit/s."""
+
+LINGERING_MAX: Final = 1_024
+"""Sockets that linger at a time, each a descriptor and some bytes; beyond it the oldest is closed at once, so that an
+attacker gains nothing by keeping them open."""

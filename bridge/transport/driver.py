@@ -28,11 +28,9 @@ from bridge.transport.turn import Turn, turn_of
 
 log = logging.getLogger(__name__)
 
-LINGER_S = 1.0
-"""How long a peer may take to read our last words and close; a slow link's round trip, and short enough to be cheap."""
-
-LINGER_SHED_S = 0.2
-"""The same for one that is closed to make room: until then what it said when it connected is in memory."""
+SHED_S: Final = 0.2
+"""Seconds in which a peer may read why its connection is closed to make room: until then what it said when it connected
+is in memory."""
 
 LARGE_READ_BYTES = 128 * 1024
 """A read of half of the loop's buffer or more: libuv would go on with up to 31 of them, 8 MiB, before anybody else has
@@ -118,13 +116,11 @@ class Diverted(NamedTuple):
 class Ending:
     """What is known of a connection's end; most have none yet."""
 
-    __slots__ = ("linger_until", "lost", "lost_from")
+    __slots__ = ("lost", "lost_from")
 
     def __init__(self) -> None:
         self.lost: Exception | None = None
         """Why the transport has been lost, where somebody says so."""
-        self.linger_until: float | None = None
-        """Set once our half is closed: until when the peer has time to close its own."""
         self.lost_from: str | None = None
         """The peer of a connection that is gone, until its machine and its owner have been told."""
 
@@ -487,7 +483,7 @@ class Driver(asyncio.Protocol):
             self.abort()
         else:
             self.flush_soon()
-            self._loop.call_later(LINGER_SHED_S, self.abort)
+            self._loop.call_later(SHED_S, self.abort)
 
     def abort(self) -> None:
         """Drop the socket without ceremony."""
@@ -577,19 +573,9 @@ class Driver(asyncio.Protocol):
             self.pause_reading(ANSWERS_UNREAD)
 
     def _end(self, transport: asyncio.Transport) -> None:
-        """Close in two steps. A socket closed with unread bytes resets the connection, and a reset overtakes what was
-        written last: the peer would never read why. So only our half is closed first, and the peer's bytes are read
-        (the machine ignores them) until it closes too, or for `LINGER_S`."""
-        ending = self._ends()
-        if ending.linger_until is not None:
-            return
-        ending.linger_until = self._loop.time() + LINGER_S
+        """Close; the socket lingers until the peer has read what was written last (`bridge.transport.lingering`)."""
         self._leave_slot()
-        if transport.can_write_eof() and not transport.is_closing():
-            transport.write_eof()
-            self._slot = deadlines_of(self._loop).watch(self, ending.linger_until)
-        else:
-            transport.close()
+        transport.close()
 
     def _arm(self) -> None:
         deadline = self.connection.deadline
@@ -614,13 +600,6 @@ class Driver(asyncio.Protocol):
         if self.transport is None:
             return
         now = self._loop.time()
-        ending = self._ending
-        if ending is not None and ending.linger_until is not None:
-            if ending.linger_until <= now:
-                self.transport.abort()
-            else:
-                self._slot = deadlines_of(self._loop).watch(self, ending.linger_until)
-            return
         deadline = self.connection.deadline
         if deadline is not None and deadline <= now:
             self._run(self._time_out)

@@ -16,6 +16,7 @@ from typing import Any, Final, cast
 from bridge.transport.borrowed import socket_of
 from bridge.transport.deadlines import Slot, deadlines_of
 from bridge.transport.ends import ends_of
+from bridge.transport.lingering import lingering_of
 from bridge.transport.ready import READABLE, WRITABLE, Ready, kinds_of, received
 from bridge.transport.served import ServedTransport
 
@@ -53,8 +54,8 @@ class TcpTransport(ServedTransport):
     """
 
     __slots__ = (
-        "_closing", "_descriptor", "_eof_written", "_events", "_high", "_host", "_kind", "_lost", "_port", "_protocol",
-        "_reads", "_unsent", "_writing_paused",
+        "_closing", "_descriptor", "_eof_written", "_events", "_high", "_host", "_kind", "_lingers", "_lost",
+        "_peer_ended", "_port", "_protocol", "_reads", "_unsent", "_writing_paused",
     )  # fmt: skip
 
     def __init__(
@@ -76,6 +77,10 @@ class TcpTransport(ServedTransport):
         self._writing_paused = False
         self._eof_written = False
         self._closing = False
+        self._peer_ended = False
+        """The peer sends nothing more."""
+        self._lingers = False
+        """All was written: the socket lingers until the peer has read it (`bridge.transport.lingering`)."""
         self._lost = False
         """`connection_lost` has been called, or will be."""
         self._watch()
@@ -126,7 +131,8 @@ class TcpTransport(ServedTransport):
         return self._closing
 
     def close(self) -> None:
-        """Read nothing more, send what waits, then close: after `CLOSING_S` whatever was sent."""
+        """Read nothing more, send what waits, then close, and give the peer time to read it: after `CLOSING_S` close
+        whatever was sent."""
         if self._closing:
             return
         self._closing = True
@@ -134,7 +140,7 @@ class TcpTransport(ServedTransport):
         if self._unsent is not None:
             self._unsent.deadline = deadlines_of(self._loop).watch(self, self._loop.time() + CLOSING_S)
         else:
-            self._lose(None)
+            self._finish()
 
     def look(self) -> None:
         """`bridge.transport.deadlines.Watched`."""
@@ -225,6 +231,7 @@ class TcpTransport(ServedTransport):
             self._lose(error)
             return
         try:
+            self._peer_ended = not size
             if size:
                 self._protocol.data_received(bytes(received[:size]))
             elif self._protocol.eof_received():
@@ -251,7 +258,7 @@ class TcpTransport(ServedTransport):
             self._forget_unsent()
             self._watch()
             if self._closing:
-                self._lose(None)
+                self._finish()
             elif self._eof_written:
                 self._shut_down()
         if self._writing_paused and unsent.size <= self._high // 4 and not self._lost:
@@ -271,7 +278,10 @@ class TcpTransport(ServedTransport):
             self._report(raised)
         finally:
             descriptor, self._descriptor = self._descriptor, -1
-            os.close(descriptor)
+            if self._lingers:
+                lingering_of(self._loop).add(descriptor)
+            else:
+                os.close(descriptor)
 
     # --- inside -----------------------------------------------------------------------------------------------
 
@@ -322,6 +332,11 @@ class TcpTransport(ServedTransport):
                 connection.shutdown(socket.SHUT_WR)
         except OSError as error:
             self._lose(error)
+
+    def _finish(self) -> None:
+        """Everything was written: end the connection in good order."""
+        self._lingers = not self._peer_ended and not self._lost
+        self._lose(None)
 
     def _lose(self, error: Exception | None) -> None:
         """The connection ends, and what waits is dropped."""

@@ -35,10 +35,6 @@ OWED_BYTES_MAX: Final = 16 * 1024
 """What OpenSSL may have to say by itself while the peer takes nothing. A client that asks for new keys (RFC 8446
 section 4.6.3) or for another handshake gets an answer each time, as long as what it sent: 16 KiB are 600 of them."""
 
-LINGER_S: Final = 1.0
-"""How long a peer may take to read why it gets no TLS, and close: what a socket that is closed has not read resets the
-connection, and the reset overtakes the reason."""
-
 
 COUNTED_BYTES: Final = 4 * 1024
 """Changes up to this of what is held are not told: most reads end in the middle of a small record."""
@@ -379,8 +375,7 @@ class TlsTransport(ServedTransport, asyncio.Protocol):
         self._closing = self._deaf = True
         self._send()
         self._ssl = None
-        self._tcp.write_eof()
-        self._until(self._loop.time() + LINGER_S)
+        self._tcp.close()
 
     def _until(self, deadline: float) -> None:
         self._leave_slot()

@@ -20,6 +20,7 @@ import click
 import msgspec
 
 from bridge import native
+from bridge.limits import LINGERING_MAX
 from bridge.resources.endpoint import authority
 from edge.appliance.endpoints import remove_endpoints, write_endpoints
 from edge.appliance.errors import CommandError, Exit
@@ -42,8 +43,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-FILES_BESIDE_CONNECTIONS = 100 + HTTP_STRANGERS_MAX + HTTPS_STRANGERS_MAX + HTTP_USERS_MAX + HTTP_POLLS_MAX
-"""Those over HTTP; store, logs, listeners, uplinks: a few dozen."""
+FILES_BESIDE_CONNECTIONS = (
+    100 + HTTP_STRANGERS_MAX + HTTPS_STRANGERS_MAX + HTTP_USERS_MAX + HTTP_POLLS_MAX + LINGERING_MAX
+)
+"""Connections over HTTP, sockets that linger; store, logs, listeners, uplinks: a few dozen."""
 
 _COUNTED: Final = {"unrouted": "to no subscriber"}
 """Names of message counters for people, where they differ from the key of the status."""

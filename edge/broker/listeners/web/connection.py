@@ -62,6 +62,8 @@ class HttpConnection(H11Protocol):
         self._ended = False
         self._had_all = False
         """The client's TCP had acknowledged all when the client closed its end."""
+        self._half_closed = False
+        """The client has closed its end, and gets an answer yet."""
         self._part: Part | None = None
         """What is being waited for."""
         self._late: asyncio.TimerHandle | None = None
@@ -85,11 +87,18 @@ class HttpConnection(H11Protocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
+        if self._half_closed:
+            self.transport.close()
         self._look()
 
-    def eof_received(self) -> None:
+    def eof_received(self) -> bool:  # type: ignore[override]  # asyncio keeps the transport open for True
+        """The client sends no more. Keep its end open while a request of it is answered, but for those that wait for a
+        message: a client that waits and closes has gone."""
         self._had_all = not self.peer.unacknowledged()
         super().eof_received()
+        answering = self.cycle is not None and not self.cycle.response_complete
+        self._half_closed = answering and not self.peer.parked and self.conn.their_state is not h11.SEND_BODY
+        return self._half_closed
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._ended = True

@@ -1,0 +1,101 @@
+"""A client reads why it is refused, also when it is still sending, and half-closed requests are answered."""
+
+from __future__ import annotations
+
+import base64
+import socket
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from edge.broker.http.limits import HTTP_BODY_BYTES_MAX
+from edge.broker.message.mqtt_reason_codes import ReasonCode
+from edge.broker.mqtt import packets
+from tests.support.hostile import Raw
+from tests.support.processes import Waypost, edge
+
+RESOURCES = f"""
+apiVersion: waypost/v1
+kind: Gateway
+metadata: {{name: hall}}
+spec: {{listeners: {{http: "127.0.0.1:0", mqtt: "127.0.0.1:0"}}}}
+---
+apiVersion: enmasse.io/v1beta1
+kind: AddressSpace
+metadata: {{name: default}}
+spec: {{authenticationService: {{name: standard}}}}
+---
+apiVersion: user.enmasse.io/v1beta1
+kind: MessagingUser
+metadata: {{name: default.joe}}
+spec:
+  username: joe
+  authentication: {{type: password, password: {base64.b64encode(b"secret").decode()}}}
+  authorization: [{{addresses: ["plant/#"], operations: [send]}}]
+"""
+LARGE = bytes(12_000_000)
+JOE = {"Authorization": "Basic " + base64.b64encode(b"joe:secret").decode()}
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
+    folder: Path = tmp_path_factory.mktemp("guarded")
+    file = folder / "gateway.yaml"
+    file.write_text(RESOURCES)
+    with Waypost(folder / "log", "edge", "run", "--data", str(folder / "gw"), "--config", str(file)) as running:
+        yield running
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "headers", "status"),
+    [
+        ("/t/plant/a", LARGE, {}, 401),
+        ("/t/elsewhere", b"1", JOE, 403),
+        ("/t/plant/a", bytes(HTTP_BODY_BYTES_MAX + 1), JOE, 413),
+        ("/t/plant/a", LARGE, {**JOE, "Content-Encoding": "br"}, 415),
+        ("/nowhere", LARGE, JOE, 404),
+        ("/healthz", LARGE, JOE, 405),
+    ],
+)
+def test_urllib_reads_each_refusal(
+    guarded: Waypost, path: str, body: bytes, headers: dict[str, str], status: int
+) -> None:
+    """Python's urllib asks for `Connection: close`, and sends the whole body before it reads."""
+    for _ in range(3):
+        request = urllib.request.Request(f"http://127.0.0.1:{guarded.port('http')}{path}", body, headers)
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(request, timeout=60)
+        refused.value.close()
+        assert refused.value.code == status
+
+
+def test_a_client_that_closes_its_half_gets_its_answer(tmp_path: Path) -> None:
+    with edge(tmp_path, "gw") as gateway:
+        for head in (b"GET /api/v1/status HTTP/1.1\r\nHost: localhost\r\n\r\n", b"GET /healthz HTTP/1.0\r\n\r\n"):
+            with socket.create_connection(("127.0.0.1", gateway.port("http")), timeout=20) as client:
+                client.sendall(head)
+                client.shutdown(socket.SHUT_WR)
+                answer = b""
+                while part := client.recv(65_536):
+                    answer += part
+            assert b" 200 OK\r\n" in answer[:20]
+            assert answer.endswith(b"}")
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_a_client_that_sends_through_its_backlog_reads_what_it_was_answered(tmp_path: Path, version: int) -> None:
+    """It breaks the standard, goes on sending all it has, and reads only then, as Paho's test flow_control2."""
+    backlog = b"".join(packets.Publish("queue/a", bytes(2_000), 0).encode(version) for _ in range(2_000))
+    with edge(tmp_path, "gw") as gateway, Raw(gateway, version) as client:
+        client.connect("eager")
+        client.send(b"\x80\x00", backlog)
+        last = client.receive()
+        if version == 5:
+            assert isinstance(last, packets.Disconnect)
+            assert last.reason is ReasonCode.MALFORMED_PACKET
+            last = client.receive()
+        assert last is None
+        assert client.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0, "no reset"
