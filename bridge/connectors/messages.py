@@ -14,7 +14,7 @@ from bridge.hidden import hides
 from bridge.message import AMQP, RETAIN, Run
 from bridge.plain import HOPS_PROPERTY, Hop, hops_of
 from bridge.publish_properties import PublishProperties, read
-from bridge.publisher import device_of
+from bridge.publisher import client_of, device_of
 
 Translate = Callable[[Run], Sequence[Run]]
 """The messages of a run in AMQP encoding as runs in MQTT's, in order, none left out."""
@@ -46,6 +46,8 @@ class Message(NamedTuple):
     """Gateways it has passed, this one included."""
     properties: PublishProperties
     payload: bytes
+    client: str = ""
+    """Client by which the device sent it; empty where it has the same name."""
 
 
 def messages(outgoing: Outgoing, translate: Translate) -> Iterator[Message]:
@@ -53,6 +55,8 @@ def messages(outgoing: Outgoing, translate: Translate) -> Iterator[Message]:
     run = outgoing.stored.run
     place = 0
     hops = (*hops_of(run), outgoing.hop.gateway)
+    device, client = device_of(run.device), client_of(run.device)
+    client = "" if client == device else client
     for part in translate(run) if run.flags & AMQP else (run,):
         properties = read(part.properties)
         if properties.users:  # hops have a place of their own
@@ -64,11 +68,12 @@ def messages(outgoing: Outgoing, translate: Translate) -> Iterator[Message]:
                 place,
                 name,
                 outgoing.address,
-                device_of(run.device),
+                device,
                 run.received_at,
                 bool(run.flags & RETAIN),
                 hops,
                 properties,
                 payload,
+                client,
             )
             place += 1

@@ -25,13 +25,14 @@ from bridge.connectors.limits import (
 )
 from bridge.connectors.messages import Translate
 from bridge.connectors.mqtt import packets
+from bridge.connectors.mqtt.arrival import arrival, too_large
+from bridge.connectors.mqtt.dialects import DIALECTS, Dialect
 from bridge.connectors.mqtt.session import OwedAnswers, PublishesUnderWay
 from bridge.connectors.settings import Identity, MqttSettings
 from bridge.dialer import Endpoint
-from bridge.forwarders.inbox import Inbox, Incoming
+from bridge.forwarders.inbox import Inbox
 from bridge.forwarders.outcome import Outcome
 from bridge.limits import DIALED_UNREAD_BYTES_MAX
-from bridge.message import RETAIN, Run
 from bridge.transport.served import UnreadError
 from bridge.transport.slow_lane import SLICE_S
 
@@ -39,18 +40,34 @@ _Answer = TypeVar("_Answer", packets.ConnectionAnswer, packets.SubscriptionAnswe
 _SUBSCRIBE_ID: Final = packets.PACKET_ID_MAX
 _REFUSED: Final = 0x80
 _CONNACK_HEADER: Final = 0x20
-_TOPIC_SHOWN_MAX: Final = 200
-"""Characters of a topic name in a line of the log."""
+_NOT_THIS_VERSION: Final = frozenset((1, 0x84))
+"""Codes of CONNACK, of MQTT 3.1.1 and of MQTT 5."""
+_NOT_NOW: Final = frozenset((0x80, 0x97))
+"""Codes of PUBACK for a message that the broker may take later: unspecified error, quota exceeded."""
 PINGS_UNHEARD_MAX: Final = 3
 """Pings within a keep alive: after so many without a word of the broker it is taken to be gone."""
+_OLDER_REASON: Final = {0x85: 2, 0x86: 4, 0x87: 5, 0x88: 3, 0x89: 3, 0x8A: 5, 0x8C: 4}
+"""Return code of MQTT 3.1.1 that means the same as a reason code of MQTT 5."""
 _REASONS: Final = {
-    1: "it does not speak MQTT 3.1.1",
+    1: "it speaks neither MQTT 5 nor MQTT 3.1.1",
     2: "it does not take our client id; set the connector's container to another name",
     3: "it is not available now",
     4: "it does not take the user name or password; see the connector's credentials",
     5: "it does not let us in; see the rights of this user or certificate there",
 }
 """Return codes of CONNACK (MQTT 3.1.1 table 3.1)."""
+
+
+class _NotUnderstoodError(ConnectorError):
+    """The broker does not speak this version, as far as its answer to CONNECT shows."""
+
+
+class _Subscribed:
+    """Subscriptions of the session at the broker, as far as this process knows."""
+
+    def __init__(self) -> None:
+        self.dialect: Dialect | None = None
+        self.filters: list[tuple[str, int]] = []
 
 
 class MqttClient:
@@ -63,27 +80,48 @@ class MqttClient:
         *,
         translate: Translate,
         matches: Callable[[str, str], bool],
+        now_ns: Callable[[], int],
         tls: Callable[[], ssl.SSLContext] | None = None,
         interface: str | None = None,
+        dialects: Sequence[Dialect] = DIALECTS,
     ) -> None:
-        """`matches`: a filter, and a topic name. `tls` makes the context for one connection, and may raise OSError.
-        `interface`: the network interface to leave by.
+        """`matches`: a filter, and a topic name; `now_ns` is UTC. `tls` makes the context for one connection, and may
+        raise OSError. `interface`: the network interface to leave by. `dialects` are tried in turn at each attempt.
         """
+        self._dialects = dialects
+        self._subscribed = _Subscribed()
         self._identity = identity
         self._interface = interface
         self._settings = settings
         self._matches = matches
         self._tls = tls
-        self._publishes = PublishesUnderWay(translate, settings.in_flight_max)
+        self._publishes = PublishesUnderWay(translate, settings.in_flight_max, now_ns)
 
     async def run(self, endpoint: Endpoint, carriage: Carriage) -> None:
         """One connection, from its first packet to its end."""
+        for dialect in self._dialects[:-1]:
+            try:
+                await self._speak(dialect, endpoint, carriage)
+            except _NotUnderstoodError:
+                continue
+            return
+        await self._speak(self._dialects[-1], endpoint, carriage)
+
+    async def _speak(self, dialect: Dialect, endpoint: Endpoint, carriage: Carriage) -> None:
         context = self._tls() if endpoint.tls and self._tls is not None else None
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             opened = await socket_to(endpoint.host, endpoint.port, self._interface)
             reader, writer = await streams_over(opened, context, endpoint.host)
         connection = _Connection(
-            self._identity, self._settings, self._publishes, self._matches, carriage, reader, writer
+            self._identity,
+            self._settings,
+            self._publishes,
+            self._matches,
+            carriage,
+            reader,
+            writer,
+            dialect,
+            self._subscribed,
         )
         try:
             await connection.serve()
@@ -137,7 +175,13 @@ class _Connection:
         carriage: Carriage,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
+        dialect: Dialect,
+        subscribed: _Subscribed,
     ) -> None:
+        self._dialect, self._subscribed = dialect, subscribed
+        self._terms = packets.Terms()
+        self._repeats = False
+        """We have subscribed, and the broker may send what it retains."""
         self._identity = identity
         self._settings = settings
         self._publishes = publishes
@@ -145,7 +189,7 @@ class _Connection:
         self._carriage = carriage
         self._reader = reader
         self._writer = writer
-        self._stream = packets.Packets()
+        self._stream = packets.Packets(read=dialect.decode)
         self._owed = OwedAnswers()
         self._answered: list[int] = []
         self._loop = asyncio.get_running_loop()
@@ -161,37 +205,52 @@ class _Connection:
         """Until the peer or the connection fails: ConnectorError or OSError."""
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             early = await self._open()
-        self._publishes.connected(self._carriage.settle)
-        self._carriage.up("an MQTT broker")
+        self._publishes.connected(self._carriage.settle, self._dialect, self._terms)
+        self._carriage.up(self._dialect.peer)
         await first_to_end(self._receive(early), self._send(), self._keep_alive(), self._fail())
 
     # --- opening ----------------------------------------------------------------------------------------------
 
     async def _open(self) -> list[packets.Packet]:
         """CONNECT and SUBSCRIBE; returns the packets that came before the peer's answers to both."""
-        identity = self._identity
-        self._writer.write(
-            packets.connect(
-                identity.client_id,
-                clean_session=not self._inboxes,  # nothing to keep there, and what an earlier life left is dropped
-                keep_alive_s=math.ceil(self._settings.keep_alive_s),
-                username=identity.username,
-                password=identity.password,
-            )
-        )
+        # Without inboxes there is nothing to keep there, and what an earlier life left is dropped.
+        clean, keep_alive_s = not self._inboxes, math.ceil(self._settings.keep_alive_s)
+        self._writer.write(self._dialect.connect(self._identity, clean=clean, keep_alive_s=keep_alive_s))
         early = _Early()
         await self._each(await self._greeting(), early.add)
         answer = await self._until(packets.ConnectionAnswer, early)
-        if answer.code:
-            raise ConnectorError(f"the broker refuses the connection: {_REASONS.get(answer.code, answer.code)}")
+        self._judge(answer)
+        self._terms = answer.terms or self._terms
         if self._inboxes:
-            wanted = list(dict.fromkeys((inbox.remote, min(inbox.qos, 1)) for inbox in self._inboxes))
-            self._writer.write(packets.subscribe(_SUBSCRIBE_ID, wanted))
-            granted = await self._until(packets.SubscriptionAnswer, early)
-            refused = [name for (name, _), code in zip(wanted, granted.codes, strict=False) if code == _REFUSED]
-            if refused:
-                raise ConnectorError(f"the broker refuses a subscription to {refused[0]}: see our rights there")
+            await self._subscribe(early, present=answer.session_present)
         return early.packets
+
+    def _judge(self, answer: packets.ConnectionAnswer) -> None:
+        """Raise ConnectorError where the broker does not let us in."""
+        code = answer.code
+        if code:
+            said = _REASONS.get(_OLDER_REASON.get(code, code)) or answer.words or f"reason {code}"
+            kind = _NotUnderstoodError if code in _NOT_THIS_VERSION else ConnectorError
+            raise kind(f"the broker refuses the connection: {said}")
+        if self._dialect.names and answer.terms is None:
+            raise _NotUnderstoodError("the broker answers in an older version than it was asked in")
+        if answer.terms is not None and not answer.terms.qos_max:
+            raise ConnectorError("the broker takes no messages with QoS 1, which it would have to acknowledge")
+
+    async def _subscribe(self, early: _Early, *, present: bool) -> None:
+        """Subscribe, but where the session has the same subscriptions and the broker would send again what it retains.
+        With MQTT 5 it does not (Retain Handling 1)."""
+        wanted = list(dict.fromkeys((inbox.remote, min(inbox.qos, 1)) for inbox in self._inboxes))
+        known = self._subscribed
+        if present and not self._dialect.names and (known.dialect, known.filters) == (self._dialect, wanted):
+            return
+        self._repeats = not (present and self._dialect.names)
+        self._writer.write(self._dialect.subscribe(_SUBSCRIBE_ID, wanted))
+        granted = await self._until(packets.SubscriptionAnswer, early)
+        refused = [name for (name, _), code in zip(wanted, granted.codes, strict=False) if code >= _REFUSED]
+        if refused:
+            raise ConnectorError(f"the broker refuses a subscription to {refused[0]}: see our rights there")
+        known.dialect, known.filters = self._dialect, wanted
 
     async def _until(self, kind: type[_Answer], early: _Early) -> _Answer:
         """The first packet of a kind; those that come before it are kept."""
@@ -238,29 +297,31 @@ class _Connection:
     async def _take(self, packet: packets.Packet) -> None:
         match packet:
             case packets.Acknowledgement():
-                self._publishes.acknowledged(packet.packet_id)
-            case packets.Publication():
-                flags = packet.qos | (RETAIN if packet.retain else 0)
-                await self._arrived(packet, Run(packet.topic, "", flags, b"", [packet.payload]))
-            case packets.LargePublication():
-                size = f"the message to {packet.topic[:_TOPIC_SHOWN_MAX]} has {packet.packet_bytes} bytes"
-                fault = f"{size}; at most {MQTT_PACKET_BYTES_MAX} are taken"
-                await self._arrived(packet, Run(packet.topic, "", 0, b"", []), fault)
+                if packet.code in _NOT_NOW:
+                    raise ConnectorError(f"the broker does not take a message now: reason {packet.code}")
+                refused = packet.code >= _REFUSED
+                why = f"the broker refuses it: reason {packet.code} of PUBACK" if refused else ""
+                self._publishes.acknowledged(packet.packet_id, why)
+            case packets.Publication() | packets.LargePublication():
+                await self._arrived(packet)
             case packets.PingAnswer():
                 pass
+            case packets.Farewell():
+                raise ConnectorError(f"the broker ends the connection: {packet.words or f'reason {packet.code}'}")
             case _:
                 raise ConnectorError(f"the broker sent a {type(packet).__name__} nobody asked for")
 
-    async def _arrived(
-        self, publication: packets.Publication | packets.LargePublication, run: Run, fault: str = ""
-    ) -> None:
-        """Give a message to its forwarder. `fault`: why it cannot be taken."""
+    async def _arrived(self, publication: packets.Publication | packets.LargePublication) -> None:
+        """Give a message to its forwarder."""
         token = None if publication.packet_id is None else self._owed.arrived(publication.packet_id)
         inbox = next((each for each in self._inboxes if self._matches(each.remote, publication.topic)), None)
         if inbox is None:  # of a forwarder that is gone; the broker kept its subscription
             self._answer(token)
             return
-        incoming = Incoming(token, (publication.topic,), b"", (), run, fault=fault)
+        if isinstance(publication, packets.LargePublication):
+            incoming = too_large(token, publication, MQTT_PACKET_BYTES_MAX)
+        else:
+            incoming = arrival(token, publication, repeats=self._repeats)
         await self._carriage.receive(inbox, incoming, partial(self._committed, token))
 
     def _committed(self, token: int | None, outcome: Outcome) -> None:
@@ -285,7 +346,7 @@ class _Connection:
 
     async def _keep_alive(self) -> None:
         """A PINGREQ well before the broker misses us, and an end when it was silent for as long while we listened."""
-        limit = self._settings.keep_alive_s
+        limit = min(self._settings.keep_alive_s, self._terms.keep_alive_s or math.inf)
         while True:
             await asyncio.sleep(limit / PINGS_UNHEARD_MAX)
             if self._unheard >= PINGS_UNHEARD_MAX:
@@ -301,9 +362,12 @@ class _Connection:
 
     async def _greeting(self) -> bytes:
         """The first bytes of the peer; of another protocol's server a packet would not end."""
-        data = await self._read()
+        try:
+            data = await self._read()
+        except (ConnectorError, ConnectionError) as error:  # so do brokers that do not know the version
+            raise _NotUnderstoodError(str(error)) from error
         if data[0] != _CONNACK_HEADER:
-            raise ConnectorError("the peer does not speak MQTT 3.1.1")
+            raise ConnectorError("the peer does not speak MQTT")
         return data
 
     async def _read(self) -> bytes:
@@ -321,4 +385,4 @@ class _Connection:
         try:
             yield from self._stream.feed(data)
         except packets.MalformedPacket as error:
-            raise ConnectorError(f"the broker sent what MQTT 3.1.1 does not allow: {error}") from None
+            raise ConnectorError(f"the broker sent what MQTT does not allow: {error}") from None

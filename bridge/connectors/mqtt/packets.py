@@ -7,7 +7,7 @@ never wait and are run to their end at once; no event loop is needed. Where a pa
 from __future__ import annotations
 
 import struct
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from amqtt.errors import AMQTTError, CodecError, MQTTError, NoDataError
@@ -39,17 +39,40 @@ class MalformedPacket(Exception):
     """The peer sent bytes that MQTT 3.1.1 does not allow."""
 
 
+class Terms(NamedTuple):
+    """Terms of the broker in its CONNACK, where they differ from those of MQTT 3.1.1."""
+
+    receive_maximum: int = PACKET_ID_MAX
+    """PUBLISH packets that may be without a PUBACK."""
+    packet_bytes_max: int = REMAINING_LENGTH_MAX
+    qos_max: int = 2
+    retains: bool = True
+    keep_alive_s: int | None = None
+    """None: as in CONNECT."""
+
+
 class ConnectionAnswer(NamedTuple):
-    """CONNACK."""
+    """CONNACK; `terms` are None before MQTT 5."""
 
     session_present: bool
     code: int
+    terms: Terms | None = None
+    words: str = ""
+    """Reason String."""
 
 
 class Acknowledgement(NamedTuple):
-    """PUBACK."""
+    """PUBACK; a code of 128 or above is a refusal (MQTT 5)."""
 
     packet_id: int
+    code: int = 0
+
+
+class Farewell(NamedTuple):
+    """DISCONNECT of an MQTT 5 server."""
+
+    code: int
+    words: str
 
 
 class SubscriptionAnswer(NamedTuple):
@@ -74,6 +97,8 @@ class Publication(NamedTuple):
     again: bool
     """DUP: it may have come before."""
     retain: bool
+    properties: bytes = b""
+    """Bytes of the packet, without their length (MQTT 5)."""
 
 
 class LargePublication(NamedTuple):
@@ -84,14 +109,22 @@ class LargePublication(NamedTuple):
     packet_bytes: int
 
 
-Packet = ConnectionAnswer | Acknowledgement | SubscriptionAnswer | PingAnswer | Publication | LargePublication
+Packet = (
+    ConnectionAnswer | Acknowledgement | SubscriptionAnswer | PingAnswer | Publication | LargePublication | Farewell
+)
 
 
 def connect(
-    client_id: str, *, clean_session: bool, keep_alive_s: int, username: str | None = None, password: str | None = None
+    client_id: str,
+    *,
+    clean_session: bool,
+    keep_alive_s: int,
+    username: str | None = None,
+    password: str | None = None,
+    bridge: bool = False,
 ) -> bytes:
-    """CONNECT."""
-    header = ConnectVariableHeader(keep_alive=keep_alive_s)
+    """CONNECT. `bridge`: with the bit of the protocol level that says so."""
+    header = ConnectVariableHeader(keep_alive=keep_alive_s, proto_level=0x84 if bridge else 0x04)
     header.clean_session_flag = clean_session
     header.username_flag = username is not None
     header.password_flag = password is not None
@@ -135,8 +168,12 @@ def disconnect() -> bytes:
 class Packets:
     """The packets in the bytes of one connection."""
 
-    def __init__(self, packet_bytes_max: int = MQTT_PACKET_BYTES_MAX) -> None:
+    def __init__(
+        self, packet_bytes_max: int = MQTT_PACKET_BYTES_MAX, read: Callable[[bytes], Packet] | None = None
+    ) -> None:
+        """`read` decodes a whole packet; None: by MQTT 3.1.1."""
         self._max = packet_bytes_max
+        self._read = read or decode
         self._buffer = bytearray()
         self._large: LargePublication | None = None
         """The packet that is being read past."""
@@ -173,7 +210,7 @@ class Packets:
                 elif end > len(self._buffer):
                     return
                 else:
-                    yield _decode(bytes(self._buffer[start:end]))
+                    yield self._read(bytes(self._buffer[start:end]))
                 start = min(end, len(self._buffer))
         finally:
             del self._buffer[:start]
@@ -234,7 +271,8 @@ def _completed(coroutine: Coroutine[Any, Any, Any]) -> Any:
     raise MalformedPacket("a packet that is not complete")
 
 
-def _decode(frame: bytes) -> Packet:
+def decode(frame: bytes) -> Packet:
+    """Decode one packet of a server. Raises MalformedPacket."""
     reader = _Bytes(frame)
     try:
         header = _completed(MQTTFixedHeader.from_stream(reader))

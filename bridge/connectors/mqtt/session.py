@@ -7,13 +7,15 @@ is found by its name. In: PUBACKs leave in the order the PUBLISHes came [MQTT-4.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Final
 
 from bridge.connectors.flights import ACCEPTED, Answer, Flight, Flights, Settle
 from bridge.connectors.messages import Message, Name, Translate, messages
 from bridge.connectors.mqtt import packets
+from bridge.connectors.mqtt.dialects import DIALECTS, Dialect
+from bridge.connectors.mqtt.packets import Terms
 from bridge.forwarders.outbox import Outgoing
 from bridge.forwarders.outcome import Outcome
 
@@ -27,8 +29,9 @@ _Key = tuple[Name, str]
 class PublishesUnderWay:
     """The PUBLISH packets of one client that have no PUBACK."""
 
-    def __init__(self, translate: Translate, in_flight_max: int) -> None:
-        """`in_flight_max`: messages, at most 65 535."""
+    def __init__(self, translate: Translate, in_flight_max: int, now_ns: Callable[[], int]) -> None:
+        """`in_flight_max`: messages, at most 65 535; `now_ns` is UTC."""
+        self._now_ns = now_ns
         self._translate = translate
         self._max = in_flight_max
         self._sent: dict[int, tuple[Flight, int, _Key]] = {}
@@ -36,20 +39,23 @@ class PublishesUnderWay:
         """Identifiers of packets that had no PUBACK when their connection ended, and were not sent again."""
         self._last = 0
         self._flights: Flights | None = None
+        self._dialect: Dialect = DIALECTS[-1]
+        self._terms = Terms()
 
     @property
     def room(self) -> int:
         """Messages that may be sent now."""
-        return self._max - len(self._sent)
+        return min(self._max, self._terms.receive_maximum) - len(self._sent)
 
     @property
     def sent(self) -> int:
         """Messages without a PUBACK."""
         return len(self._sent)
 
-    def connected(self, settle: Settle) -> None:
-        """A connection begins."""
+    def connected(self, settle: Settle, dialect: Dialect, terms: Terms) -> None:
+        """A connection begins, over which this is spoken."""
         self._flights = Flights(settle)
+        self._dialect, self._terms = dialect, terms
 
     def disconnected(self) -> None:
         """It is over: what has no PUBACK is given again, and goes out under the same identifier."""
@@ -75,11 +81,12 @@ class PublishesUnderWay:
         self.flush()
         return b"".join(written)
 
-    def acknowledged(self, packet_id: int) -> None:
-        """A PUBACK came; `flush` tells the forwarder. One for nothing that is under way is of no interest."""
+    def acknowledged(self, packet_id: int, why: str = "") -> None:
+        """A PUBACK came, with the broker's reason `why` it does not take the message; `flush` tells the forwarder. One
+        for nothing that is under way is of no interest."""
         found = self._sent.pop(packet_id, None)
         if found is not None:
-            self._answer(found[0], found[1], ACCEPTED)
+            self._answer(found[0], found[1], Answer(Outcome.REJECTED, why) if why else ACCEPTED)
 
     def flush(self) -> None:
         """Settle what was answered."""
@@ -90,9 +97,8 @@ class PublishesUnderWay:
         if self._flights is not None:
             self._flights.answered(flight, index, answer)
 
-    @staticmethod
-    def _packet(message: Message, packet_id: int, *, again: bool) -> bytes:
-        return packets.publish(message.target, message.payload, packet_id, again=again, retain=message.retain)
+    def _packet(self, message: Message, packet_id: int, *, again: bool) -> bytes:
+        return self._dialect.publish(message, packet_id, again=again, terms=self._terms, now_ns=self._now_ns())
 
     def _identifier(self, key: _Key) -> tuple[int, bool]:
         """The identifier for a message, and whether it was sent under it before."""

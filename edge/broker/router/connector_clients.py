@@ -65,7 +65,7 @@ def _mqtt(parts: PeerConnector, identity: Identity, tls: _Tls) -> Client:
     made: Any = importlib.import_module("bridge.connectors.mqtt.client")
     settings, interface = parts.connector.mqtt or MqttSettings(), parts.connector.interface
     client: Client = made.MqttClient(
-        identity, settings, translate=mqtt_runs, matches=matches, tls=tls, interface=interface
+        identity, settings, translate=mqtt_runs, matches=matches, now_ns=parts.now_ns, tls=tls, interface=interface
     )
     return client
 

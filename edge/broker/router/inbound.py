@@ -29,6 +29,7 @@ from edge.broker.message.translation import flags_of, group_of
 from edge.broker.model.interfaces import Origin, Refusal
 from edge.broker.model.topics import is_filter, matches
 from edge.broker.router.known_names import KnownNames, digest
+from edge.broker.router.retained_repeats import RetainedRepeats
 from edge.broker.router.router import Router
 
 log = logging.getLogger(__name__)
@@ -83,6 +84,8 @@ class _Entry:
     """No other message ever has it."""
     run: Run
     size: int
+    again: bool
+    """The far side retains it and sent it because we subscribed: it may be what is retained here."""
 
 
 class Inbound(Origin):
@@ -104,6 +107,7 @@ class Inbound(Origin):
         self.figures = InboundFigures()
         self._router = router
         self._names = names
+        self._retained = RetainedRepeats(self._retained_here)
         self._gateway = gateway
         self._wanted = wanted
         self._waiting: deque[_Entry] = deque()
@@ -131,6 +135,7 @@ class Inbound(Origin):
     def attached(self, settle: Settle, credit_changed: Callable[[], None]) -> None:
         self._settle, self._credit_changed = settle, credit_changed
         self._names.connection_lost()
+        self._retained.begin()
 
     def leave(self, left: Callable[[], None]) -> None:
         self._leaving, self._left = True, left
@@ -248,7 +253,8 @@ class Inbound(Origin):
             self.figures.unnamed += 1
         name = digest(message.name) if message.name else b""
         size = run.size + MESSAGE_OVERHEAD_BYTES
-        return _Entry(next(self._numbers), message.token, message.token is None, name, message.unique, run, size)
+        number, ours = next(self._numbers), message.token is None
+        return _Entry(number, message.token, ours, name, message.unique, run, size, message.again)
 
     def _address(self, said: Iterable[str]) -> str | None:
         """The address here: the forwarder's own, or by what the message says."""
@@ -298,7 +304,7 @@ class Inbound(Origin):
             early = _again_at(waiting)
         self._waiting.extendleft(reversed(waiting[early:]))
         waiting = waiting[:early]
-        known = [entry for entry in waiting if entry.name and self._names.came_before(entry.name, unique=entry.unique)]
+        known = [entry for entry in waiting if self._came_before(entry)]
         if known:
             self.figures.duplicates += len(known)
             log.info("%s: %d messages came again and are here already", self.name, len(known))
@@ -307,6 +313,15 @@ class Inbound(Origin):
             gone = {entry.number for entry in known}
             return [entry for entry in waiting if entry.number not in gone]
         return waiting
+
+    def _came_before(self, entry: _Entry) -> bool:
+        """Return whether it is here already: by its name, or as the retained message of its address."""
+        if entry.name and self._names.came_before(entry.name, unique=entry.unique):
+            return True
+        return entry.again and self._retained.is_repeat(entry.run)
+
+    def _retained_here(self, address: str) -> Run | None:
+        return self._router.retained.get(address)
 
     def _publish_together(self, entries: Sequence[_Entry]) -> None:
         self._published = {entry.number: entry for entry in entries}

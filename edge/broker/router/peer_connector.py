@@ -81,7 +81,7 @@ class PeerConnector:
             now_ns=router.now_ns,
         )
         self.inboxes: list[Inbound] = []
-        self._router = router
+        self._router, self.now_ns = router, router.now_ns
         self._store = store
         self._names = names
         self.gateway = gateway

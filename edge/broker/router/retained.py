@@ -103,6 +103,11 @@ class RetainedMessages:
             else:
                 heapq.heappush(due, (now_ns + RETAINED_JUDGED_AGAIN_S * _NS_IN_S, address))
 
+    def get(self, address: str) -> Run | None:
+        """Return the message of an address."""
+        message = self._tree.get(address)
+        return message.run(address) if message is not None else None
+
     def matching(self, pattern: str) -> list[Run]:
         """Those of every address the filter matches."""
         return [run for run in self.walk(pattern) if run is not None]

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 
 import paho.mqtt.client as paho
 import pytest
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
 
+from bridge.connectors.mqtt.client import MqttClient
+from bridge.connectors.mqtt.dialects import DIALECTS
 from bridge.connectors.settings import MqttSettings
+from bridge.message import Run
+from bridge.publish_properties import PublishProperties, read, write
 from edge.broker.configuration import Connector, ConnectorType, EndpointHost
 from tests.integration.forwarders.gateways import Receiver, Sender, eventually, gateways
 from tests.integration.forwarders.test_amqp import into, out, scenario
@@ -104,7 +111,98 @@ def test_a_message_larger_than_is_taken_is_read_past(mosquitto: Mosquitto, caplo
 
     with mosquitto.running(), Listener(mosquitto.port, "cloud/#").listening() as listener:
         asyncio.run(run(listener))
-    assert "the message to far/big has 17000016 bytes; at most 16842768 are taken" in caplog.text
+    assert "the message to far/big has 17000017 bytes; at most 16842768 are taken" in caplog.text
+
+
+@pytest.fixture
+def dialects(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have connectors begin with an older version: Mosquitto speaks the newest."""
+    monkeypatch.setitem(MqttClient.__init__.__kwdefaults__, "dialects", DIALECTS[request.param :])
+
+
+@installed
+@pytest.mark.parametrize("dialects", [0, 1], indirect=True, ids=["MQTT 5", "bridge of MQTT 3.1.1"])
+def test_what_is_retained_follows_the_peer(mosquitto: Mosquitto, dialects: None) -> None:
+    """Updates and deletions arrive as retained, and a reconnect makes no new messages of old values."""
+
+    async def run() -> None:
+        async with gateways("gw1") as (near,):
+            retained, reader = near.broker.router.retained, Receiver(near.broker, "plant/#", name="reader")
+
+            def kept(name: str) -> list[bytes]:
+                run = retained.get(f"plant/{name}")
+                return [] if run is None else run.bodies
+
+            async def put(name: str, payload: bytes) -> None:
+                await asyncio.to_thread(_publish_one, mosquitto.port, f"far/{name}", payload, retain=True)
+
+            for name in ("a", "b", "c"):
+                await put(name, b"1")
+            await near.configure(mqtt_to(mosquitto.port), into("f", "plant/#", "far/#"))
+            await eventually(lambda: kept("a") == kept("b") == kept("c") == [b"1"])
+            await put("a", b"2")
+            await put("b", b"")
+            await eventually(lambda: (kept("a"), kept("b")) == ([b"2"], []), "an update, and a deletion")
+            near.connector().dialer.pause()
+            await eventually(lambda: not near.connector().dialer.state.connected)
+            await put("c", b"2")
+            near.connector().dialer.resume()
+            await eventually(lambda: kept("c") == [b"2"], "an update while away")
+            near.connector().dialer.pause()
+            await eventually(lambda: not near.connector().dialer.state.connected)
+            await asyncio.to_thread(_forget_session, mosquitto.port, "gw1-peer")
+            received = near.connector().inboxes[0].figures.received
+            near.connector().dialer.resume()
+            await eventually(
+                lambda: near.connector().inboxes[0].figures.received == received + 2, "all that is retained"
+            )
+            await put("a", b"2")
+            await put("end", b"1")
+            await eventually(lambda: kept("end") == [b"1"])
+            got = [(run.address, body) for run in reader.runs for body in run.bodies]
+            expected = {"a": [b"1", b"2", b"2"], "b": [b"1", b""], "c": [b"1", b"2"], "end": [b"1"]}
+            found = {name: [body for address, body in got if address == f"plant/{name}"] for name in expected}
+            assert found == expected, (
+                "a value that was only retained came once, and one that was published again came again"
+            )
+
+    with mosquitto.running():
+        asyncio.run(run())
+
+
+@installed
+def test_what_comes_again_is_found_by_its_name(mosquitto: Mosquitto) -> None:
+    """Forward from gateway to gateway over a broker that restarts: each message is there once, with its device."""
+
+    async def run() -> list[Run]:
+        async with gateways("gw1", "gw2") as (near, far):
+            reader = Receiver(far.broker, "plant/#", name="reader")
+            await far.configure(mqtt_to(mosquitto.port), into("f", "plant/#", "cloud/#"))
+            await eventually(lambda: far.connector().dialer.state.connected)
+            await near.configure(mqtt_to(mosquitto.port), out("f", "plant/#", "cloud/#"))
+            sender, expires = Sender(near.broker), write(PublishProperties(expiry_s=600, users=(("a", "b"),)))
+            for start in range(0, MESSAGES, 100):
+                bodies = (b"%d" % n for n in range(start, start + 100))
+                sender.publish("plant/7", *bodies, properties=expires, device="pump")
+            await eventually(lambda: near.connector().figures.messages_accepted > MESSAGES / 4)
+            await asyncio.to_thread(mosquitto.restart)
+            for each in (near, far):
+                each.connector().dialer.resume()
+            await eventually(lambda: near.connector().backlog == 0, "everything is acknowledged")
+            await asyncio.to_thread(_publish_again, mosquitto.port)
+            await eventually(lambda: far.connector().inboxes[0].figures.duplicates > 0)
+            await asyncio.to_thread(_publish_one, mosquitto.port, "cloud/end", b"end")
+            await eventually(lambda: reader.runs and reader.runs[-1].bodies == [b"end"])
+            return reader.runs[:-1]
+
+    with mosquitto.running():
+        runs = asyncio.run(run())
+    assert [body for run in runs for body in run.bodies] == [*(b"%d" % n for n in range(MESSAGES)), b"once"]
+    assert {run.device for run in runs[:-1]} == {"pump"}
+    properties = read(runs[0].properties)
+    assert dict(properties.users) == {"a": "b", "x-opt-waypost-hops": "gw1"}
+    assert properties.expiry_s is not None
+    assert 0 < properties.expiry_s <= 600
 
 
 @scenario
@@ -144,6 +242,31 @@ def test_a_refusal_is_one_line_that_says_what_to_do(tmp_path: Path) -> None:
 
     with mosquitto.running():
         asyncio.run(run())
+
+
+def _forget_session(port: int, client_id: str) -> None:
+    client = paho.Client(paho.CallbackAPIVersion.VERSION2, client_id, clean_session=True)
+    connected = threading.Event()
+    client.on_connect = lambda *_: connected.set()
+    client.connect("127.0.0.1", port)
+    client.loop_start()
+    assert connected.wait(30)
+    client.disconnect()
+    stop_loop(client)
+
+
+def _publish_again(port: int) -> None:
+    """Send two messages with one name."""
+    client = paho.Client(paho.CallbackAPIVersion.VERSION2, "repeater", protocol=paho.MQTTv5)
+    client.connect("127.0.0.1", port)
+    client.loop_start()
+    names = Properties(PacketTypes.PUBLISH)
+    for name, value in (("epoch", "e"), ("address", "plant/7"), ("sequence", "7")):
+        names.UserProperty = (f"x-opt-waypost-{name}", value)
+    for _ in range(2):
+        client.publish("cloud/elsewhere", b"once", 1, properties=names).wait_for_publish(30)
+    client.disconnect()
+    stop_loop(client)
 
 
 def _publish_one(port: int, topic: str, payload: bytes, *, retain: bool = False) -> None:

@@ -1,0 +1,64 @@
+"""A PUBLISH of a broker as the message it was, with the name that a Waypost gateway gave it."""
+
+from __future__ import annotations
+
+from bridge.connectors.mqtt.packets import LargePublication, Publication
+from bridge.forwarders.inbox import Incoming
+from bridge.message import RETAIN, Run
+from bridge.plain import (
+    ADDRESS,
+    CLIENT,
+    DEVICE,
+    EPOCH,
+    HOPS_MAX,
+    HOPS_PROPERTY,
+    PREFIX,
+    RECEIVED_AT,
+    SEQUENCE,
+)
+from bridge.publish_properties import read, write
+from bridge.publisher import publisher_name
+
+TOPIC_SHOWN_MAX = 200
+"""Characters of a topic name in a line of the log."""
+
+
+def arrival(token: int | None, publication: Publication, *, repeats: bool) -> Incoming:
+    """Return what arrived. `repeats`: the broker has sent what it retains, as we have subscribed."""
+    flags = publication.qos | (RETAIN if publication.retain else 0)
+    topic, again = publication.topic, repeats and publication.retain
+    if not publication.properties:
+        return Incoming(token, (topic,), b"", (), Run(topic, "", flags, b"", [publication.payload]), again=again)
+    properties = read(publication.properties)
+    said = {name: value for name, value in properties.users if name.startswith(PREFIX)}
+    hops = tuple(said.get(HOPS_PROPERTY, "").split()[-HOPS_MAX:])
+    users = [pair for pair in properties.users if not pair[0].startswith(PREFIX)]
+    if hops:
+        users.append((HOPS_PROPERTY, " ".join(hops)))
+    epoch, address, sequence = said.get(EPOCH), said.get(ADDRESS), said.get(SEQUENCE, "")
+    ours = epoch is not None and address is not None and _is_number(sequence)
+    name = f"{epoch}/{int(sequence)}/{address}".encode() if ours else b""
+    device, at = said.get(DEVICE, ""), said.get(RECEIVED_AT, "")
+    run = Run(
+        topic,
+        publisher_name(device, said.get(CLIENT) or device) if device else "",
+        flags,
+        write(properties._replace(users=tuple(users))),
+        [publication.payload],
+        int(at) if ours and _is_number(at) else 0,
+    )
+    return Incoming(token, (topic,), name, hops, run, unique=ours, again=again)
+
+
+def too_large(token: int | None, publication: LargePublication, bytes_max: int) -> Incoming:
+    """Return what to say of a message that was read past."""
+    topic = publication.topic
+    size = f"the message to {topic[:TOPIC_SHOWN_MAX]} has {publication.packet_bytes} bytes"
+    return Incoming(
+        token, (topic,), b"", (), Run(topic, "", 0, b"", []), fault=f"{size}; at most {bytes_max} are taken"
+    )
+
+
+def _is_number(text: str) -> bool:
+    """The text is a number of 64 bits, about."""
+    return text.isascii() and text.isdecimal() and len(text) < 20

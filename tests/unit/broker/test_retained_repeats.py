@@ -1,0 +1,31 @@
+"""What a peer retains and sends again at a new subscription."""
+
+from __future__ import annotations
+
+from bridge.limits import INBOX_NAMES_MAX
+from bridge.message import RETAIN, Run
+from edge.broker.router.retained_repeats import RetainedRepeats
+
+
+def message(address: str, body: bytes) -> Run:
+    return Run(address, "dev", RETAIN, b"", [body])
+
+
+def test_one_of_each_address_is_left_out_where_it_says_nothing_new() -> None:
+    here = {"a": message("a", b"1"), "b": message("b", b"1")}
+    repeats = RetainedRepeats(here.get)
+    assert repeats.is_repeat(message("a", b"1"))
+    assert not repeats.is_repeat(message("a", b"1")), "a live one that says the same is a new reading"
+    assert not repeats.is_repeat(message("b", b"2")), "it changed meanwhile"
+    here["b"] = message("b", b"2")
+    assert repeats.is_repeat(message("b", b"2")), "it waited in the session, and is retained as well"
+    assert not repeats.is_repeat(message("c", b"1"))
+    repeats.begin()
+    assert repeats.is_repeat(message("a", b"1"))
+
+
+def test_so_many_addresses_are_remembered() -> None:
+    repeats = RetainedRepeats(lambda address: message(address, b"1"))
+    assert all(repeats.is_repeat(message(f"a/{i}", b"1")) for i in range(INBOX_NAMES_MAX))
+    assert not repeats.is_repeat(message("beyond", b"1")), "beyond it a repeat is a new reading"
+    assert not repeats.is_repeat(message("a/7", b"1"))
