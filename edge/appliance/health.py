@@ -306,7 +306,7 @@ class GatewayHealth:
         if (found := shared_identity(name, state, time.time())) is not None:
             yield found
         elif state.paused:
-            step = f"waypost bridge resume {word(uplink.connector.name)}{self._room_left()}"
+            step = f"`waypost bridge resume {word(uplink.connector.name)}`{self._room_left()}"
             yield Found(name, f"paused: messages for {_peer(uplink)} wait here", step, Severity.NOTICE)
         elif self._hubs.stands(f"{name} away", True, busy=not (reached or state.refused)):
             what = f"{_peer(uplink)} cannot be reached: messages wait here, and nothing is lost"

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
-import shlex
 import stat
 from pathlib import Path
 from typing import Final
+
+from edge.output.text import word
 
 OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 _DUMPED_MEMORY: Final = Path("/proc/self/coredump_filter")
@@ -23,7 +24,7 @@ def directory_fault(directory: Path) -> str | None:
     found = directory.stat()
     if os.path.ismount(directory):
         return None
-    named = shlex.quote(str(directory))
+    named = word(directory)
     if found.st_uid != os.geteuid():
         words = f"{directory} belongs to user {found.st_uid}, and this process is user {os.geteuid()}"
         return f"{words}: run it as that user, or give it the directory (chown -R {os.geteuid()} {named})"

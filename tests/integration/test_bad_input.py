@@ -145,7 +145,7 @@ def test_store_that_is_none(tmp_path: Path) -> None:
 
 def test_two_gateways_on_one_directory(tmp_path: Path) -> None:
     with edge(tmp_path, "gw") as first:
-        error = clear(run("edge", "run", "--data", str(tmp_path / "gw"), "--dev"), 1)
+        error = clear(run("edge", "run", "--data", str(tmp_path / "gw"), "--dev"), 2)
         assert f"process {first.pid}" in error
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import ssl
 import subprocess
 from pathlib import Path
@@ -55,11 +56,21 @@ class Authority:
             "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1" + (f",URI:{uri}" if uri else ""),
             *(("-addext", f"extendedKeyUsage={usage}") if usage else ()),
         )  # fmt: skip
-        _openssl(
-            "x509", "-req", "-in", request, "-CA", self.certificate, "-CAkey", self.key, "-CAcreateserial",
-            "-days", str(days), "-out", certificate, "-copy_extensions", "copy",
-        )  # fmt: skip
+        if days < 0:
+            self._sign_ended(request, certificate, days)
+        else:
+            _openssl(
+                "x509", "-req", "-in", request, "-CA", self.certificate, "-CAkey", self.key, "-CAcreateserial",
+                "-days", str(days), "-out", certificate, "-copy_extensions", "copy",
+            )  # fmt: skip
         return Issued(certificate, key)
+
+    def _sign_ended(self, request: str, certificate: str, days: int) -> None:
+        """Sign a certificate that began a day before it ended; `openssl x509` refuses ends before now from 3.5 on."""
+        end = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=days)
+        begin = end - datetime.timedelta(days=1)
+        times = ("-startdate", f"{begin:%Y%m%d%H%M%SZ}", "-enddate", f"{end:%Y%m%d%H%M%SZ}")
+        self._ca("-batch", "-notext", "-in", request, "-out", certificate, "-outdir", str(self.folder), *times)
 
     def revoke(self, issued: Issued) -> None:
         """From the next list on it is there."""
@@ -80,6 +91,8 @@ class Authority:
             index.touch()
             number.write_text("01\n")
             content = f"[ca]\ndefault_ca=own\n[own]\ndatabase={index}\ncrlnumber={number}\ndefault_md=sha256\n"
+            content += "rand_serial=yes\ncopy_extensions=copy\nunique_subject=no\npolicy=any\n"
+            content += "[any]\norganizationName=optional\ncommonName=supplied\n"
             settings.write_text(content)
         _openssl("ca", "-config", str(settings), "-cert", self.certificate, "-keyfile", self.key, *arguments)
 

@@ -22,7 +22,7 @@ def quotes(value: ast.expr, quoted: set[str]) -> bool:
     """What is put in is quoted here or before, a constant of ours, or a number of a user."""
     match value:
         case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)):
-            return name in QUOTING
+            return name in QUOTING or name == "geteuid"
         case ast.Name(id=name):
             return name in quoted or name.isupper()
         case ast.Attribute(attr=name):
