@@ -19,7 +19,7 @@ from tests.conftest import ROOT
 
 TRUSTED = Path("etc/ssl/certs/ca-certificates.crt")
 OWN_AUTHORITIES = Path("usr/local/share/ca-certificates")
-CONFIGURATION = ("etc/apt/apt.conf.d", "etc/pip.conf", "root/.config/pip", "root/.pip", "etc/resolv.conf", "etc/hosts")
+CONFIGURATION = ("etc/apt/apt.conf.d", "etc/pip.conf", "etc/resolv.conf", "etc/hosts")
 PASSED_ON = ("http_proxy", "https_proxy", "no_proxy", "PIP_INDEX_URL", "PIP_PROXY", "WAYPOST_IVY_SETTINGS")
 """Settings of this machine that say how packages are reached, in either case."""
 MOUNTS = 'mount --make-rprivate / && mount -t proc proc "$1/proc" && mount --rbind /dev "$1/dev" && exec chroot "$@"'
@@ -38,7 +38,8 @@ def mirror() -> list[str]:
     words = [
         word for file in files if file.is_file() for line in file.read_text().splitlines() for word in line.split()
     ]
-    return [word for word in words if word.startswith(("http://", "https://")) and "security" not in word][:1]
+    addresses = (word.rstrip("/") for word in words if word.startswith(("http://", "https://")))
+    return [address for address in addresses if address.endswith("/debian")][:1]
 
 
 class FreshDebian:
@@ -60,7 +61,7 @@ class FreshDebian:
         if Path("/", OWN_AUTHORITIES).is_dir():
             shutil.copytree(Path("/", OWN_AUTHORITIES), root / OWN_AUTHORITIES, dirs_exist_ok=True)
             self.run("update-ca-certificates")
-        subprocess.run(["git", "clone", "--quiet", str(ROOT), str(root / "root/waypost")], check=True)
+        subprocess.run(["git", "clone", "--quiet", str(ROOT), str(root / "srv/waypost")], check=True)
 
     def run(self, *command: str) -> str:
         """Run a command in it, in the checkout where there is one; return what it printed."""
@@ -68,7 +69,7 @@ class FreshDebian:
         settings = [f"{name}={os.environ[name]}" for name in dict.fromkeys(names) if name in os.environ]
         trusted = [f"{name}=/{TRUSTED}" for name in ("PIP_CERT", "SSL_CERT_FILE")]
         path = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-        inside = ["env", "-i", "-C", "/root", "HOME=/root", "LANG=C.UTF-8", path, *trusted, *settings, *command]
+        inside = ["env", "-i", "-C", "/srv", "HOME=/srv", "LANG=C.UTF-8", path, *trusted, *settings, *command]
         done = subprocess.run(
             ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", MOUNTS, "-", str(self.root), *inside],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=3_600, check=False,
@@ -94,7 +95,7 @@ def test_a_gateway_needs_no_java(debian: FreshDebian) -> None:
 def test_the_demonstration_proves_what_was_acknowledged(debian: FreshDebian) -> None:
     said = debian.run("./waypost/waypost", "demo", "--once", "--out", "out")
     assert "Everything acknowledged is in the lake, once." in said
-    assert (debian.root / "root/out/report.html").stat().st_size
+    assert (debian.root / "srv/out/report.html").stat().st_size
 
 
 def test_the_tests_pass(debian: FreshDebian) -> None:
