@@ -71,6 +71,8 @@ class Engine:
         if isinstance(sasl, SaslClient if server else SaslServer):
             raise TypeError("a server takes SaslServer, a client SaslClient")
         self.container_id = container_id
+        self.mechanism = ""
+        """Of SASL, that a client of ours has chosen; empty before, and where there is no SASL."""
         self._frame_bytes_max = max_frame_size
         self._sasl = SaslServer(anonymous=ANONYMOUS) if server and sasl is None else sasl
         self._output: list[bytes] = []
@@ -212,6 +214,8 @@ class Engine:
                 return self._abandon(Condition("amqp:unauthorized-access", self._sasl.failure))
             if not self._sasl.done:
                 return ()
+            if isinstance(self._sasl, SaslServer):
+                self.mechanism = self._sasl.mechanism
             data, self._collector.identity, self._sasl = self._sasl.rest, self._sasl.identity, None
         came = len(self._rest) + len(data)
         events = self._collect(now, data)

@@ -96,6 +96,11 @@ class SaslServer(Layer):
         """The client has to answer to the reason of our refusal (RFC 7628 section 3.2.3)."""
 
     @property
+    def mechanism(self) -> str:
+        """The mechanism that the client has chosen; empty before."""
+        return self._mechanism
+
+    @property
     def mechanisms(self) -> tuple[str, ...]:
         """What is offered, the strongest first."""
         asked = self._credentials.mechanisms if self._credentials is not None else frozenset()

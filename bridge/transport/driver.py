@@ -359,6 +359,13 @@ class Driver(asyncio.Protocol):
         return f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) and len(peer) >= 2 else "-"
 
     @property
+    def cipher(self) -> tuple[str, str] | None:
+        """Cipher and version of TLS; None without TLS."""
+        secured = self.transport.get_extra_info("ssl_object") if self.transport is not None else None
+        found = secured.cipher() if secured is not None else None
+        return None if found is None else (found[0], found[1])
+
+    @property
     def address(self) -> str:
         """Host of the peer, empty when it is gone."""
         return self.peername.rpartition(":")[0]

@@ -436,8 +436,8 @@ SERVICE_CREDIT: Final = 50
 """Requests to $management or $cbs a peer may have under way on one link: each is answered in the turn it comes in."""
 
 MANAGEMENT_RESULTS_MAX: Final = 500
-"""Entities in one answer of $management, of 7 values each: less than `bridge.limits.VALUES_MAX` together. A client asks
-for more with an offset."""
+"""Entities in one answer of $management: 100 KiB of links, which have the most attributes, and some 20 ms of work. A
+client asks for more with an offset; qdstat asks for 500 at a time, and takes fewer as the last ones."""
 
 WILL_BYTES_MAX: Final = 65_535
 """Payload of an AMQP client's last will, held while it is connected; as much as MQTT 3.1.1 allows a will."""

@@ -284,6 +284,20 @@ def test_amqp_plain(site: Site) -> None:
     connection.close()
 
 
+def test_amqp_connections_are_shown_to_who_may_manage(site: Site) -> None:
+    alice, boss = (amqp(site, *each, "PLAIN") for each in (("alice", "wonderland"), ("boss", "tower")))
+    names = ["container", "user", "isAuthenticated", "sasl"]
+    properties = {"operation": "QUERY", "entityType": "org.apache.qpid.dispatch.connection"}
+    answer = SyncRequestResponse(boss, "$management").call(
+        Message(properties=properties, body={"attributeNames": names})
+    )
+    assert [alice.container.container_id, "alice", True, "PLAIN"] in answer.body["results"]
+    with pytest.raises(LinkDetached, match="unauthorized-access"):
+        SyncRequestResponse(alice, "$management")
+    alice.close()
+    boss.close()
+
+
 @pytest.mark.parametrize(("user", "password"), [("alice", "wrong"), ("mallory", "wonderland")])
 def test_amqp_plain_refused(site: Site, user: str, password: str) -> None:
     with pytest.raises(ConnectionException):

@@ -99,7 +99,7 @@ class IncomingLink(Origin):
 
     __slots__ = (
         "_direct", "_driver", "_engine", "_grant", "_held", "_link", "_relay", "_router", "_said", "_under_way",
-        "_window", "address", "header_usual", "name", "user",
+        "_window", "address", "delivered", "header_usual", "name", "user",
     )  # fmt: skip
 
     def __init__(
@@ -128,6 +128,8 @@ class IncomingLink(Origin):
         self._direct = address is not None and router.address_type(address) in _DIRECT
         self._under_way = 0
         """Messages published and not answered yet."""
+        self.delivered = 0
+        """Messages that came since the link was attached."""
         self._window = SENDER_CREDIT
         """Messages the address allowed under way when it was asked last; a direct one, to come."""
         self.header_usual = b""
@@ -144,6 +146,7 @@ class IncomingLink(Origin):
     def received(self, event: Transfers) -> None:
         """Publish what one read brought, as few runs as it can be."""
         settled = event.settled
+        self.delivered += len(event.messages)
         run = self._alike(event.messages)
         if run is not None:
             header, bodies = run
@@ -155,6 +158,7 @@ class IncomingLink(Origin):
 
     def took(self) -> None:
         """One message that was sent unsettled is published by somebody else."""
+        self.delivered += 1
         self._under_way += 1
 
     def accept_one(self, number: int, deliveries: list[int]) -> None:
@@ -168,6 +172,11 @@ class IncomingLink(Origin):
                 self.top_up()
             deliveries.append(delivery)
             self._driver.flush_soon()
+
+    @property
+    def unsettled(self) -> int:
+        """Messages that were not answered yet."""
+        return self._under_way
 
     @property
     def wants_credit(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
 from typing import NamedTuple
@@ -22,7 +22,7 @@ from edge.broker.amqp.addressing import (
     sending_address,
 )
 from edge.broker.amqp.administration import Administration
-from edge.broker.amqp.containers import Containers, LinkName, Steal
+from edge.broker.amqp.containers import Containers, LinkFigures, LinkName, Steal
 from edge.broker.amqp.incoming import IncomingLink
 from edge.broker.amqp.outgoing import STOLEN, OutgoingLink
 from edge.broker.amqp.peer import Peer, denied
@@ -38,6 +38,8 @@ class Attachment(NamedTuple):
     """What stands behind a link."""
 
     owner: IncomingLink | ServiceLink | OutgoingLink
+    address: str | None
+    """What the link sends to or receives from; None: the anonymous relay."""
     allowed: Callable[[Grant], bool] | None = None
     """Whether the link would be allowed by a grant, to be asked again when that changes; None: always."""
     configured: tuple[str, AddressType] | None = None
@@ -86,6 +88,12 @@ class SessionLinks:
     def outgoing(self) -> list[OutgoingLink]:
         """What the peer receives on."""
         return [each.owner for each in self._attached.values() if isinstance(each.owner, OutgoingLink)]
+
+    def figures(self) -> Iterator[LinkFigures]:
+        """Yield what management shows of each link, in the order in which they were attached."""
+        for link, (owner, address, *_) in self._attached.items():
+            figures = link.credit, owner.unsettled, owner.delivered
+            yield LinkFigures(link.name, link.is_sender, address, address in SERVICES, *figures)
 
     def attach(self, link: Link) -> None:
         """Serve the link, or refuse it."""
@@ -167,7 +175,7 @@ class SessionLinks:
             router.make_temporary_queue(dynamic, peer.user)
         elif dynamic is None and address is not None and relay is None:
             configured = address, router.address_type(address)
-        self._add(link, Attachment(incoming, allowed, configured, dynamic))
+        self._add(link, Attachment(incoming, address, allowed, configured, dynamic))
         self._engine.accept(link, target=target)
         incoming.top_up()
 
@@ -186,8 +194,9 @@ class SessionLinks:
             grant=peer.grant,
             put_token=self._put_token,
             administration=self._administration,
+            containers=self._containers,
         )
-        self._add(link, Attachment(incoming))
+        self._add(link, Attachment(incoming, service))
         self._engine.accept(link)
         incoming.top_up()
 
@@ -221,7 +230,7 @@ class SessionLinks:
         options = msgspec.structs.replace(wanted.options, owned=own or bool(wanted.service), client=peer.container_id)
         resumed = options.durable_name is not None and options.durable_name in router.durable_subscriptions
         outgoing.subscribe(wanted.address, options)
-        self._add(link, Attachment(outgoing, allowed, configured))
+        self._add(link, Attachment(outgoing, wanted.service or wanted.address, allowed, configured))
         if wanted.service and link.target.address is not None:
             self._replies[link.target.address] = wanted.address
         elif not (resumed or options.shared or options.share_name is not None):
@@ -235,7 +244,7 @@ class SessionLinks:
         outgoing = peer.interceptor.receiver(self._engine, link, self._driver, peer.name, self._clock_ns)
         if outgoing is None:
             return False
-        self._add(link, Attachment(outgoing))
+        self._add(link, Attachment(outgoing, link.source.address))
         self._engine.accept(link)
         outgoing.flow()
         return True

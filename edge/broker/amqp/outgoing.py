@@ -95,6 +95,16 @@ class OutgoingLink(Consumer):
         link = self._link
         return 0 if self._ending or link.closed or not link.attached or self._driver.congested else link.credit
 
+    @property
+    def unsettled(self) -> int:
+        """Messages that the peer has not settled."""
+        return len(self._outstanding)
+
+    @property
+    def delivered(self) -> int:
+        """Messages sent since the link was attached."""
+        return self._tag
+
     def deliver(self, subscription: Subscription, stored: Stored) -> None:
         """What nobody has to answer for is settled where the peer does not insist on the contrary."""
         mode = self._link.snd_settle_mode

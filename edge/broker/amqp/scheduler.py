@@ -26,6 +26,16 @@ class Flusher(Protocol):
 class Scheduler(Flusher, Protocol):
     """The same, of a link with work for more than one turn."""
 
+    @property
+    def peername(self) -> str:
+        """``host:port`` of the peer, or ``-`` when it is gone."""
+        ...
+
+    @property
+    def cipher(self) -> tuple[str, str] | None:
+        """Cipher and version of TLS; None without TLS."""
+        ...
+
     def identified(self, user: str) -> bool:
         """The peer has said who it is; False when there is no room for another connection of this user."""
         ...

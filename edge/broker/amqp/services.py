@@ -8,35 +8,39 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import chain, islice
+from itertools import islice
 from typing import Any, Final
 
 from bridge import sections as s
 from bridge.amqp_values import DecodeError, Int, Ulong, encode
 from bridge.engine import Condition, Engine, Link, State, Transfers
 from bridge.message import AMQP, Run
+from edge.broker.amqp import dispatch
 from edge.broker.amqp.addressing import Unacceptable, check_to
 from edge.broker.amqp.administration import Administration, Answer
+from edge.broker.amqp.containers import Containers
+from edge.broker.amqp.entries import ADDRESS_ATTRIBUTES, ADDRESS_TYPE, address_entries, entry_of
 from edge.broker.amqp.scheduler import Flusher
 from edge.broker.limits import MANAGEMENT_RESULTS_MAX, SERVICE_CREDIT
 from edge.broker.message.translation import outline
-from edge.broker.model.addresses import AddressType
 from edge.broker.model.authorization import MANAGEMENT, Grant
 from edge.broker.model.interfaces import Origin, Refusal
 from edge.broker.router.router import Router
 
-ADDRESS_TYPE: Final = "io.waypost.address"
 NODE_TYPE: Final = "org.amqp.management"
-ATTRIBUTES: Final = ("name", "identity", "type", "addressType", "messages", "unsettled", "consumers")
 CHANGES: Final = ("CREATE", "UPDATE", "DELETE")
 _ABOUT: Final[Mapping[str, Any]] = {
-    "GET-TYPES": {ADDRESS_TYPE: [], NODE_TYPE: []},
-    "GET-ATTRIBUTES": {ADDRESS_TYPE: list(ATTRIBUTES)},
+    "GET-TYPES": {ADDRESS_TYPE: [], NODE_TYPE: [], **{name: [] for name in dispatch.TYPES}},
+    "GET-ATTRIBUTES": {
+        ADDRESS_TYPE: list(ADDRESS_ATTRIBUTES),
+        **{name: list(each.attributes) for name, each in dispatch.TYPES.items()},
+    },
+    "GET-MGMT-NODES": [],
     "GET-OPERATIONS": {
         ADDRESS_TYPE: [*CHANGES, "READ"],
-        NODE_TYPE: ["QUERY", "GET-TYPES", "GET-ATTRIBUTES", "GET-OPERATIONS"],
+        NODE_TYPE: ["QUERY", "GET-TYPES", "GET-ATTRIBUTES", "GET-OPERATIONS", "GET-MGMT-NODES"],
     },
 }
 _CBS_NAMES: Final = "status-code status-description"
@@ -67,6 +71,7 @@ class ServiceLink(Origin):
         grant: Grant | None,
         put_token: PutToken | None = None,
         administration: Administration | None = None,
+        containers: Containers,
     ) -> None:
         """`replies`: target address of a receiver of answers -> where the router finds it.
 
@@ -83,10 +88,19 @@ class ServiceLink(Origin):
         self._grant = grant
         self._take_token = put_token
         self._administration = administration
+        self._managed = dispatch.Managed(router, containers, engine.container_id)
+        self.delivered = 0
+        """Requests that came since the link was attached."""
         self._changing = 0
         """Changes not answered yet."""
 
+    @property
+    def unsettled(self) -> int:
+        """Requests that were not answered yet."""
+        return self._changing
+
     def received(self, event: Transfers) -> None:
+        self.delivered += len(event.messages)
         for i, message in enumerate(event.messages):
             state, condition = State.ACCEPTED, None
             try:
@@ -127,7 +141,8 @@ class ServiceLink(Origin):
         if self._service == MANAGEMENT and values.get("operation") in CHANGES:
             self._change(values, found.body, lambda a: self._answer(address, correlation, a, _MANAGEMENT_NAMES))
         elif self._service == MANAGEMENT:
-            self._answer(address, correlation, manage(self._router, values, found.body), _MANAGEMENT_NAMES)
+            answer = manage(self._managed, values, found.body)
+            self._answer(address, correlation, answer, _MANAGEMENT_NAMES)
         else:
             self._put_token(values, found.body, lambda a: self._answer(address, correlation, a, _CBS_NAMES))
 
@@ -186,13 +201,13 @@ class ServiceLink(Origin):
             self._take_token(token, lambda why: answer(Answer(401, why) if why else Answer(202, "accepted")))
 
 
-def manage(router: Router, values: Mapping[str, Any], body: bytes) -> Answer:
+def manage(managed: dispatch.Managed, values: Mapping[str, Any], body: bytes) -> Answer:
     """Answer a management request; `values` are its application properties, `body` its body as JSON text."""
     operation = values.get("operation")
     if operation == "QUERY":
-        return _query(router, values, body)
+        return _query(managed, values, body)
     if operation == "READ":
-        return _read(router, values)
+        return _read(managed.router, values)
     about = _ABOUT.get(str(operation))
     return Answer(400, f"unknown operation {operation!r}") if about is None else Answer(200, "OK", about)
 
@@ -200,62 +215,33 @@ def manage(router: Router, values: Mapping[str, Any], body: bytes) -> Answer:
 def _read(router: Router, values: Mapping[str, Any]) -> Answer:
     name = values.get("name", values.get("identity"))
     if values.get("type") in (None, ADDRESS_TYPE) and isinstance(name, str):
-        if name in router.queues:
-            return Answer(200, "OK", _of_queue(router, name))
-        there = (entry() for entry in chain(_rules(router), _durable_subscriptions(router)))
-        if (found := next((entry for entry in there if entry["name"] == name), None)) is not None:
+        found = entry_of(router, name)
+        if found is not None:
             return Answer(200, "OK", found)
     return Answer(404, f"there is no address {name!r}")
 
 
-def entries(router: Router) -> Iterator[Callable[[], dict[str, Any]]]:
-    """What makes the entry of each address there is something to say of: the rules that are names, queues, durable
-    subscriptions.
-
-    In an order that stays as long as none comes or goes, and no queue is opened for it: clients make them by the
-    thousands, and a client is told of a part of them at a time.
-    """
-    queues = (partial(_of_queue, router, address) for address in router.queues)
-    return chain(_rules(router), queues, _durable_subscriptions(router))
-
-
-def _rules(router: Router) -> Iterator[Callable[[], dict[str, Any]]]:
-    for rule in router.table.rules:
-        if rule.pattern not in router.queues:
-            yield partial(_entry, rule.pattern, rule.type, 0, 0, 0)
-
-
-def _of_queue(router: Router, address: str) -> dict[str, Any]:
-    kind, queue = router.address_type(address), router.queues.opened.get(address)
-    if queue is None:
-        return _entry(address, kind, router.queues.backlog(address), 0, 0)
-    return _entry(address, kind, queue.backlog, queue.outstanding, len(queue.group.consumers))
-
-
-def _durable_subscriptions(router: Router) -> Iterator[Callable[[], dict[str, Any]]]:
-    for each in router.durable_subscriptions.figures():
-        yield partial(_entry, each.name, AddressType.SUBSCRIPTION, each.backlog, each.outstanding, each.consumers)
-
-
-def _entry(name: str, kind: AddressType, messages: int, unsettled: int, consumers: int) -> dict[str, Any]:
-    figures = (name, name, ADDRESS_TYPE, kind.value, messages, unsettled, consumers)
-    return dict(zip(ATTRIBUTES, figures, strict=True))
-
-
-def _query(router: Router, values: Mapping[str, Any], body: bytes) -> Answer:
+def _query(managed: dispatch.Managed, values: Mapping[str, Any], body: bytes) -> Answer:
+    """Answer with a part of the entities of one type. Attributes that a type of Dispatch's does not have are left out,
+    as its versions differ in them."""
     try:
         wanted = json.loads(body)["attributeNames"] if body else []
     except (ValueError, KeyError, TypeError, RecursionError):
         wanted = []
-    if not isinstance(wanted, list) or any(name not in ATTRIBUTES for name in wanted):
-        return Answer(400, f"attributes are {', '.join(ATTRIBUTES)}")
-    names = wanted or list(ATTRIBUTES)
+    entity = values.get("entityType")
+    shown = dispatch.TYPES.get(entity) if isinstance(entity, str) else None
+    if shown is not None and isinstance(wanted, list):
+        attributes, found = shown.attributes, shown.entries(managed)
+        names = [name for name in wanted if name in attributes] if wanted else list(attributes)
+    elif entity not in (None, ADDRESS_TYPE):
+        return Answer(400, f"entityType: there is {', '.join((ADDRESS_TYPE, *dispatch.TYPES))}")
+    elif not isinstance(wanted, list) or any(name not in ADDRESS_ATTRIBUTES for name in wanted):
+        return Answer(400, f"attributes are {', '.join(ADDRESS_ATTRIBUTES)}")
+    else:
+        names, found = wanted or list(ADDRESS_ATTRIBUTES), address_entries(managed.router)
     offset, count = values.get("offset", 0), values.get("count", MANAGEMENT_RESULTS_MAX)
     if not isinstance(offset, int) or not isinstance(count, int) or offset < 0 or count < 0:
         return Answer(400, "offset and count are numbers from 0 on")
-    if values.get("entityType") not in (None, ADDRESS_TYPE):
-        return Answer(400, f"entityType: there is only {ADDRESS_TYPE}")
-    found = entries(router)
     first = min(offset, sys.maxsize - MANAGEMENT_RESULTS_MAX)
     part = (entry() for entry in islice(found, first, first + min(count, MANAGEMENT_RESULTS_MAX)))
     results = [[entry[name] for name in names] for entry in part]

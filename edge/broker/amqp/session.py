@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Final
 
@@ -25,7 +25,7 @@ from bridge.message import Run
 from bridge.sasl import ANONYMOUS
 from edge.broker.amqp.addressing import Unacceptable
 from edge.broker.amqp.administration import Administration
-from edge.broker.amqp.containers import Containers
+from edge.broker.amqp.containers import ConnectionFigures, Containers, LinkFigures
 from edge.broker.amqp.incoming import IncomingLink
 from edge.broker.amqp.interception import NO_INTERCEPTION, LinkInterception
 from edge.broker.amqp.links import SessionLinks
@@ -93,7 +93,11 @@ class AmqpSession:
         self._sent = sent
         self._sole: tuple[str, str] | None = None
         """The container id that is over this connection only."""
+        self._number = 0
+        """Of the connection among those of all containers; 0 before it is open."""
         self._will: Run | None = None
+        self._identity = ""
+        """User that SASL or TLS has proven."""
         self._ended_with: Condition | None = None
         """Why we closed the connection; None while we did not."""
         self._peer = Peer()
@@ -117,6 +121,18 @@ class AmqpSession:
     @property
     def container_id(self) -> str:
         return self._peer.container_id
+
+    # --- for management ---------------------------------------------------------------------------------------
+
+    def figures(self) -> ConnectionFigures:
+        """Return what is known of the connection."""
+        peer, driver = self._peer, self._driver
+        user = peer.user or self._identity
+        return ConnectionFigures(peer.container_id, driver.peername, user, self._engine.mechanism, driver.cipher)
+
+    def link_figures(self) -> Iterator[LinkFigures]:
+        """Yield its links, in the order in which they were attached."""
+        return self._links.figures()
 
     # --- Owner ------------------------------------------------------------------------------------------------
 
@@ -179,6 +195,8 @@ class AmqpSession:
             self._engine.open(_NOT_ESTABLISHED)
             self._engine.close(_NO_PLACE)
             return
+        self._identity = user
+        self._number = self._containers.add_connection(self)
         self._engine.open()
         if self._gate is not None and not self._gate.open:
             self._find_grant(self._gate, user)
@@ -223,6 +241,7 @@ class AmqpSession:
             last_first.callback(self._publish_will, condition or self._ended_with)
             last_first.callback(self._router.address_listeners.remove, self._links.detach_readdressed)
             last_first.callback(self._links.end, lost=condition is not None and self._ended_with is None)
+            self._containers.end_connection(self._number)
             if self._sole is not None:
                 self._containers.sole.discard(self._sole)
 

@@ -31,6 +31,9 @@ class StubDriver:
         self.turns: deque[Callable[[], None]] = deque()
         """What is left for the next turn of the loop."""
 
+        self.peername = "192.0.2.7:50000"
+        self.cipher: tuple[str, str] | None = None
+
     def flush_soon(self) -> None:
         self.flushes += 1
 

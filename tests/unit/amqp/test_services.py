@@ -15,6 +15,7 @@ from bridge.engine import Condition, Detached, Engine, Flow, Link, State, Transf
 from bridge.engine.terminus import source, target
 from bridge.message import RETAIN, Run
 from bridge.sasl import SaslClient
+from edge.broker.amqp import services
 from edge.broker.limits import MANAGEMENT_RESULTS_MAX, RETAINED_STEPS_MAX, WILL_BYTES_MAX
 from edge.broker.message.mqtt_properties import Properties, encode_run
 from edge.broker.message.translation import outline, payload_of, read_header
@@ -419,7 +420,8 @@ class TestManagement:
             ({"operation": "CREATE", "name": "queue/x"}, 501),
             ({"operation": "QUERY", "offset": -1}, 400),
             ({"operation": "DANCE"}, 400),
-            ({"operation": "QUERY", "entityType": "org.apache.qpid.dispatch.connection"}, 400),
+            ({"operation": "QUERY", "entityType": "org.apache.qpid.dispatch.router.node"}, 400),
+            ({"operation": "GET-MGMT-NODES"}, 200),
             ({"operation": "GET-TYPES"}, 200),
         ],
     )
@@ -438,6 +440,32 @@ class TestManagement:
         _, rest = ask(client, "$management", {**request, "offset": MANAGEMENT_RESULTS_MAX})
         names = {row[0] for row in body["results"] + rest["results"]}
         assert {f"queue/{i}" for i in range(MANAGEMENT_RESULTS_MAX + 1)} <= names
+
+    @pytest.mark.parametrize("kind", ["connection", "router.link", "router.address"])
+    def test_answers_about_connections_and_links_are_bounded(self, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+        monkeypatch.setattr(services, "MANAGEMENT_RESULTS_MAX", 3)
+        site = Site()
+        clients = [site.client(f"device-{i}") for i in range(5)]
+        for i, each in enumerate(clients):
+            each.receiver(f"topic/{i}")
+        request = {"operation": "QUERY", "entityType": f"org.apache.qpid.dispatch.{kind}"}
+        wanted = {"attributeNames": ["identity"]}
+        found: list[Any] = []
+        for offset in range(0, 30, 3):
+            _, body = ask(clients[0], "$management", {**request, "offset": offset, "count": 500}, wanted)
+            assert len(body["results"]) <= 3
+            found += body["results"]
+        assert len({row[0] for row in found}) >= 5
+
+    def test_a_closed_connection_is_shown_no_more(self) -> None:
+        site = Site()
+        client, other = site.client("one"), site.client("two")
+        request = {"operation": "QUERY", "entityType": "org.apache.qpid.dispatch.connection"}
+        wanted = {"attributeNames": ["container"]}
+        assert ask(client, "$management", request, wanted)[1]["results"] == [["one"], ["two"]]
+        other.cut()
+        site.settle_down()
+        assert ask(client, "$management", request, wanted)[1]["results"] == [["one"]]
 
     def test_no_queue_is_opened_for_an_answer(self) -> None:
         """A user may have made 100 000 of them."""
