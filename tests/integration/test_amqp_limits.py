@@ -186,6 +186,16 @@ def test_a_link_to_a_last_will_is_refused(peer: FramePeer) -> None:
     assert peer.expect(DETACH).error == "amqp:not-implemented"
 
 
+def test_a_message_to_a_last_will_over_the_anonymous_relay_is_refused(peer: FramePeer) -> None:
+    peer.begin()
+    peer.attach("relay", 0, SENDER, None).expect(ATTACH)
+    message = encode(Described(Ulong(0x73), [None, None, "$lwt"])) + encode(Described(Ulong(0x75), b"gone"))
+    peer.send(TRANSFER, Uint(0), Uint(0), b"0", Uint(0), payload=message)
+    outcome = peer.expect(DISPOSITION).fields[4]
+    assert outcome.descriptor == REJECTED
+    assert outcome.value[0].value[0] == "amqp:not-implemented"
+
+
 class TestStolenLink:
     """A link is attached once between two containers, whatever connection or session it is on (section 2.6.1)."""
 

@@ -122,8 +122,6 @@ def sending_address(link: Link) -> tuple[str | None, Terminus]:
     address = local_address(target.address)
     if address in SERVICES:
         return address, target
-    if address == LAST_WILL:
-        raise Unacceptable("amqp:not-implemented", "a last will is in the properties of the open, not a link to $lwt")
     _check(address)
     if is_filter(address) or SUBSCRIPTION_SEPARATOR in address:
         raise Unacceptable("amqp:invalid-field", f"{address!r} cannot be sent to")
@@ -257,6 +255,8 @@ def _check(address: str) -> None:
         raise Unacceptable("amqp:invalid-field", "the address is no topic name")
     if address in SERVICES:
         raise Unacceptable("amqp:not-found", f"{address} is asked over a link of its own")
+    if address == LAST_WILL:
+        raise Unacceptable("amqp:not-implemented", f"a last will is in the properties of the open, not at {LAST_WILL}")
     levels = address.split("/")
     if "#" in levels[:-1] or any(len(level) > 1 and is_filter(level) for level in levels):
         raise Unacceptable("amqp:invalid-field", f"{address!r} is no topic filter")
