@@ -16,7 +16,7 @@ from bridge import sections as s
 from bridge.amqp_values import Allowance, DecodeError, Symbol, Ubyte, Uint, Ulong, decode, encode
 from bridge.limits import ANNOTATIONS_MAX, BATCH_ENDS_MAX, HEADER_VALUES_MAX
 from bridge.message import AMQP, DURABLE, Run
-from bridge.publish_properties import PublishProperties, read
+from bridge.publish_properties import USERS_ANNOTATION, PublishProperties, list_repeated, read
 from bridge.publisher import client_of, device_of, publisher_name
 
 PREFIX: Final = "x-opt-waypost-"
@@ -166,13 +166,16 @@ def messages(hop: Hop, sequence: int, run: Run, heading: Heading = AS_THEY_SAY) 
         return [_annotated(ours, sequence + i, header, body) for i, body in enumerate(run.bodies)]
     mqtt = read(run.properties)
     header, properties, application = _translated(run, mqtt, heading)
+    repeated = list_repeated(_users_of(mqtt))
+    more = b"" if repeated is None else encode(Symbol(USERS_ANNOTATION)) + encode(repeated)
+    values = ours.values + (2 if more else 0)
     hops, count = ours.hops(_mqtt_hops(mqtt)), 1 + len(properties)
     others = b"".join(map(encode, properties))
     return [
         b"".join(
             (
                 header,
-                _map_section(ours.named(sequence + i, hops), ours.values),
+                _map_section(more + ours.named(sequence + i, hops), values),
                 _list_section(encode(message_id(hop, sequence + i, run.address)) + others, count),
                 application,
                 data_section(body),
@@ -323,9 +326,13 @@ def _translated(run: Run, mqtt: PublishProperties, heading: Heading) -> tuple[by
     ]
     while properties[-1] is None:
         properties.pop()
-    users = {name: value for name, value in mqtt.users if name != HOPS_PROPERTY}
+    users = dict(_users_of(mqtt))
     application = section(s.APPLICATION_PROPERTIES, users) if users else b""
     return header, properties, application
+
+
+def _users_of(mqtt: PublishProperties) -> list[tuple[str, str]]:
+    return [pair for pair in mqtt.users if pair[0] != HOPS_PROPERTY]
 
 
 def _mqtt_hops(mqtt: PublishProperties) -> list[str]:

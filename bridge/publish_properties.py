@@ -5,9 +5,14 @@ The gateway's own listener has checked them when they came in.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from bridge.hidden import hides
+
+USERS_ANNOTATION: Final = "x-opt-mqtt-user-properties"
+"""Annotation of an AMQP message: names and values of user properties in turn. It is there where a name repeats, as
+application properties are a map."""
 
 _PAYLOAD_FORMAT, _EXPIRY, _CONTENT_TYPE, _RESPONSE_TOPIC, _CORRELATION_DATA, _USER_PROPERTY = 1, 2, 3, 8, 9, 38
 
@@ -77,6 +82,11 @@ def write(properties: PublishProperties) -> bytes:
     parts += [bytes((kind,)) + _prefixed(value) for kind, value in texts if value is not None]
     parts += [bytes((_USER_PROPERTY,)) + _prefixed(name) + _prefixed(value) for name, value in properties.users]
     return b"".join(parts)
+
+
+def list_repeated(users: Sequence[tuple[str, str]]) -> list[str] | None:
+    """Return the value of `USERS_ANNOTATION` for these user properties; None where no name repeats."""
+    return [text for pair in users for text in pair] if len(dict(users)) < len(users) else None
 
 
 def _prefixed(value: str | bytes) -> bytes:

@@ -34,6 +34,7 @@ from bridge.amqp_values import (
 from bridge.hidden import hides
 from bridge.limits import HEADER_VALUES_MAX, JSON_BYTES_MAX
 from bridge.message import AMQP, DURABLE, RETAIN, Run
+from bridge.publish_properties import USERS_ANNOTATION, list_repeated
 from edge.broker.limits import HEADER_USUAL_BYTES_MAX, HEADERS_USUAL_MAX
 from edge.broker.message.amqp_identifiers import STRING_BYTES_MAX, as_text, correlation_data, identifier
 from edge.broker.message.mqtt_errors import MqttError
@@ -42,8 +43,6 @@ from edge.broker.message.mqtt_properties import Properties, decode_run, encode_r
 
 QOS_ANNOTATION: Final = Symbol("x-opt-mqtt-qos")
 RETAIN_ANNOTATION: Final = Symbol("x-opt-retain-message")
-USERS_ANNOTATION: Final = Symbol("x-opt-mqtt-user-properties")
-"""Names and values of user properties in turn, where a name repeats: application properties are a map."""
 DEAD_PREFIX: Final = "x-opt-waypost-dead-"
 """Begins the annotations of a dead letter; at MQTT they are user properties."""
 
@@ -366,8 +365,9 @@ def _amqp_prefix(run: Run, mqtt: Properties, elapsed_ms: int, attempts: int) -> 
     annotations: dict[Symbol, Any] = {QOS_ANNOTATION: Ubyte(run.qos)}
     if run.flags & RETAIN:
         annotations[RETAIN_ANNOTATION] = True
-    if len(users) < len(mqtt.user_property):
-        annotations[USERS_ANNOTATION] = [text for pair in mqtt.user_property for text in pair]
+    repeated = list_repeated(mqtt.user_property)
+    if repeated is not None:
+        annotations[Symbol(USERS_ANNOTATION)] = repeated
     properties: list[Any] = [None] * len(PROPERTY_NAMES)
     properties[_TO], properties[_REPLY_TO] = run.address, mqtt.response_topic
     properties[_CORRELATION_ID] = identifier(mqtt.correlation_data)

@@ -11,8 +11,10 @@ from bridge import plain
 from bridge.amqp_values import Ubyte, Uint, encode
 from bridge.message import AMQP, DURABLE, Run
 from bridge.plain import Hop, MessageError
+from bridge.publish_properties import read
 from bridge.sections import HEADER as HEADER_SECTION
 from bridge.sections import sections
+from edge.broker.message.translation import mqtt_from_run
 
 HOP = Hop("gw1", "epoch")
 
@@ -61,6 +63,25 @@ class TestFromMqtt:
         assert bytes(message.correlation_id) == b"\x00\x01"
         assert message.ttl == 90.0
         assert message.properties == {"unit": "°C"}
+
+    @pytest.mark.parametrize("hops", [(), (plain.HOPS_PROPERTY, "far")])
+    def test_user_properties_of_one_name_stay_apart(self, hops: tuple[str, ...]) -> None:
+        users = [("k", "1"), ("other", "x"), ("k", "2"), *([hops] if hops else [])]
+        properties = b"".join(b"\x26" + prefixed(a.encode()) + prefixed(b.encode()) for a, b in users)
+        run = Run("a", "d", 1, properties, [b"first", b"second"])
+        for encoded in plain.messages(HOP, 0, run):
+            message = proton(encoded)
+            assert message.annotations["x-opt-mqtt-user-properties"] == ["k", "1", "other", "x", "k", "2"]
+            assert message.properties == {"k": "2", "other": "x"}
+            arrived = plain.parse(encoded)
+            assert arrived.hops == (*hops[1:], "gw1")
+            came = read(mqtt_from_run(arrived.run).properties).users
+            assert came[:3] == (("k", "1"), ("other", "x"), ("k", "2"))
+
+    def test_user_properties_of_names_that_differ_need_no_list(self) -> None:
+        run = Run("a", "d", 1, b"\x26" + prefixed(b"k") + prefixed(b"1"), [b""])
+        [message] = map(proton, plain.messages(HOP, 0, run))
+        assert "x-opt-mqtt-user-properties" not in message.annotations
 
     def test_qos_0_is_not_durable(self) -> None:
         [message] = map(proton, plain.messages(HOP, 0, Run("a", "d", 0, b"", [b""])))
