@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import socket
 import urllib.error
 import urllib.request
@@ -99,3 +100,20 @@ def test_a_client_that_sends_through_its_backlog_reads_what_it_was_answered(tmp_
             last = client.receive()
         assert last is None
         assert client.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0, "no reset"
+
+
+def test_open_requests_are_answered_when_the_gateway_stops_and_its_log_has_no_traceback(tmp_path: Path) -> None:
+    waiting = b"GET /c/queue/a?wait=30 HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    half = b"POST /t/queue/a HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\nabc"
+    with edge(tmp_path, "gw") as gateway, contextlib.ExitStack() as stack:
+        clients = []
+        for head in (waiting, half) * 10:
+            client = stack.enter_context(socket.create_connection(("127.0.0.1", gateway.port("http")), timeout=20))
+            client.sendall(head)
+            clients.append(client)
+        status = urllib.request.urlopen(f"http://127.0.0.1:{gateway.port('http')}/healthz", timeout=20)
+        status.close()
+        assert gateway.stop() == 0
+        answers = [client.recv(4_096) for client in clients]
+    assert all(answer.startswith((b"HTTP/1.1 503 ", b"HTTP/1.1 204 ")) for answer in answers), answers
+    assert "Exception" not in gateway.log.read_text()

@@ -1,4 +1,4 @@
-"""Requests begin one a turn of the loop, so that whoever speaks another protocol is served between any two of them.
+"""Requests begin one a turn of the loop, so that clients of other protocols are served between any two of them.
 
 A request takes about a millisecond until it is answered or waits for something. As many as there are places for would
 take a quarter of a second in one piece, on a Raspberry Pi a second.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 
 class Turns:
@@ -21,9 +21,23 @@ class Turns:
         """Requests that have not begun; while there are any, `_next` comes in the next turn."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        answered = False
+
+        async def note_answer(message: Message) -> None:
+            nonlocal answered
+            answered = True
+            await send(message)
+
+        try:
             await self._turn()
-        await self._app(scope, receive, send)
+            await self._app(scope, receive, note_answer)
+        except asyncio.CancelledError:  # the server stops, and has given the request its time
+            if not answered:
+                await send({"type": "http.response.start", "status": 503, "headers": [(b"connection", b"close")]})
+                await send({"type": "http.response.body", "body": b""})
 
     async def _turn(self) -> None:
         loop = asyncio.get_running_loop()
