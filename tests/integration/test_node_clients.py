@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from tests.integration.test_auth import apply
+from tests.integration.test_tokens import SCOPE, resources
 from tests.integration.test_transports import has_module
+from tests.support.issuer import TestIssuer
 from tests.support.processes import Waypost, edge
 
 WAIT_S = 60.0
@@ -104,3 +108,28 @@ consumer.subscribe('anycast/js', {qos: 1}, () => {
 @rhea
 def test_rhea_hears_that_mqtt_js_refused(gateway: Waypost) -> None:
     assert run(REFUSED, gateway.port("mqtt"), gateway.port("amqp")) == ["rejected"]
+
+
+TOKEN = """
+const [port, username, token] = process.argv.slice(1);
+const connection = require('rhea').connect({host: '127.0.0.1', port: Number(port), reconnect: false, username, token});
+const say = (what) => { console.log(what); console.log('done'); process.exit(0); };
+connection.on('connection_error', (context) => say(context.error.condition));
+connection.on('error', () => say('refused'));
+connection.open_receiver('jobs').on('message', (context) => say(context.message.body));
+const sender = connection.open_sender('jobs');
+sender.once('sendable', () => sender.send({body: 'work', durable: true}));
+"""
+
+
+@rhea
+def test_rhea_shows_a_token_by_xoauth2(tmp_path: Path) -> None:
+    with TestIssuer() as issuer:
+        apply(tmp_path, resources(issuer.url))
+        with Waypost(tmp_path / "gw.log", "edge", "run", "--data", str(tmp_path / "gw")) as gateway:
+            port = gateway.port("amqp")
+            assert run(TOKEN, port, "ann", issuer.token("ann", SCOPE)) == ["work"]
+            (refused,) = run(TOKEN, port, "ann", issuer.token("ann", SCOPE, aud="other"))
+            assert refused == "amqp:unauthorized-access"
+            (refused,) = run(TOKEN, port, "bob", issuer.token("ann", SCOPE))
+            assert refused == "amqp:unauthorized-access"
