@@ -43,9 +43,9 @@ class ConnectionFigures(NamedTuple):
     host: str
     """With the port."""
     user: str
-    """Empty where it has not said who it is."""
+    """Empty for a client without a user."""
     mechanism: str
-    """Of SASL; empty where there was none."""
+    """SASL mechanism; empty without SASL."""
     cipher: tuple[str, str] | None
     """Cipher and version of TLS; None without TLS."""
 

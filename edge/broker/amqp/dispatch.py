@@ -32,11 +32,11 @@ _ADDRESS: Final = (
 )  # fmt: skip
 _ROUTER: Final = ("name", "identity", "type", "id", "mode", "connectionCount")
 _COPIED: Final = (AddressType.TOPIC.value, AddressType.MULTICAST.value)
-"""Types of addresses whose every consumer gets a copy."""
+"""Types of addresses where each consumer gets a copy."""
 
 
 class Managed(NamedTuple):
-    """What a broker shows of itself."""
+    """Parts of a broker that management shows."""
 
     router: Router
     containers: Containers

@@ -18,11 +18,10 @@ MakeEntry = Callable[[], dict[str, Any]]
 
 
 def address_entries(router: Router) -> Iterator[MakeEntry]:
-    """What makes the entry of each address there is something to say of: the rules that are names, queues, durable
-    subscriptions.
+    """Yield what makes the entry of each address: of rules, queues and durable subscriptions.
 
-    In an order that stays as long as none comes or goes, and no queue is opened for it: clients make them by the
-    thousands, and a client is told of a part of them at a time.
+    The order stays as long as none comes or goes. No queue is opened for it, because clients make them by the
+    thousands, and an answer has a part of them.
     """
     queues = (partial(_of_queue, router, address) for address in router.queues)
     return chain(_rules(router), queues, _durable_subscriptions(router))

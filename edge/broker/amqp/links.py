@@ -39,7 +39,7 @@ class Attachment(NamedTuple):
 
     owner: IncomingLink | ServiceLink | OutgoingLink
     address: str | None
-    """What the link sends to or receives from; None: the anonymous relay."""
+    """Address that the link sends to or receives from; None: the anonymous relay."""
     allowed: Callable[[Grant], bool] | None = None
     """Whether the link would be allowed by a grant, to be asked again when that changes; None: always."""
     configured: tuple[str, AddressType] | None = None

@@ -94,7 +94,7 @@ class AmqpSession:
         self._sole: tuple[str, str] | None = None
         """The container id that is over this connection only."""
         self._number = 0
-        """Of the connection among those of all containers; 0 before it is open."""
+        """Number of the connection; 0 before it is open."""
         self._will: Run | None = None
         self._identity = ""
         """User that SASL or TLS has proven."""
