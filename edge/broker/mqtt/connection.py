@@ -29,6 +29,7 @@ from edge.broker.mqtt.authentication import NO_METHOD, dialogue
 from edge.broker.mqtt.connect import (
     connack,
     decode_connect,
+    describe_violation,
     encode_farewell,
     encode_refusal,
     encode_violation,
@@ -505,11 +506,11 @@ class Connection:
             raise LocalError(f"called while {self._phase.value}")
 
     def _violated(self, error: RemoteError, data: bytes) -> None:
-        """The client broke the standard (section 4.13): answer as its version has it, and close."""
+        """Answer a client that broke the standard (section 4.13) as its version has it, and close."""
         self._lost = True
         if self._phase is Phase.CONNECTING:
             self._output.append(encode_violation(error, data))
-            self._end(str(error))
+            self._end(describe_violation(error, data))
         else:
             self._close(error.reason, str(error))
 

@@ -478,6 +478,8 @@ class ConnectionHandler(Origin):
             self._lane = None
         self._common.router.forget_origin(self)
         self._release()
+        if session is None and self._connect is None and event.lost:
+            log.warning("%s: no MQTT client: %s", self._driver.address, event.reason)
         if session is None or self._left:
             return
         self._left = True

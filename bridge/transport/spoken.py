@@ -1,0 +1,19 @@
+"""Recognises the protocol that a peer speaks from its first bytes, for a client that came to the wrong port."""
+
+from __future__ import annotations
+
+from typing import Final
+
+BEGINNINGS: Final = (
+    (b"\x16\x03", "TLS"),  # RFC 8446 section 5.1: a handshake record
+    (b"AMQP", "AMQP"),  # AMQP 1.0 part 2, section 2.2
+    (b"\x10", "MQTT"),  # MQTT 5 section 3.1.1: CONNECT
+    (b"SSH-", "SSH"),  # RFC 4253 section 4.2
+    *((method + b" ", "HTTP") for method in (b"GET", b"HEAD", b"POST", b"PUT", b"DELETE", b"OPTIONS", b"PATCH")),
+)
+"""First bytes of a client by protocol."""
+
+
+def spoken_protocol(first: bytes) -> str:
+    """Return the protocol of a client's first bytes; empty where they are of none that is known."""
+    return next((name for beginning, name in BEGINNINGS if first.startswith(beginning)), "")
