@@ -6,6 +6,7 @@ import base64
 import contextlib
 import json
 import queue
+import shutil
 import subprocess
 import urllib.error
 import urllib.request
@@ -212,6 +213,7 @@ def test_a_session_for_one_name_gets_what_came_while_its_client_was_away(fleet: 
     stop_loop(second)
 
 
+@pytest.mark.skipif(shutil.which("mosquitto_sub") is None, reason="mosquitto-clients is not installed")
 def test_a_device_that_is_away_gets_its_command_when_it_comes(fleet: Fleet) -> None:
     """mosquitto_sub, which speaks MQTT 3.1.1, knows nothing of all this."""
     text, raw = (

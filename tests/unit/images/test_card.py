@@ -235,7 +235,7 @@ class TestTheFile:
         assert file.read_text() == text
 
     def test_text_that_yaml_takes_for_something_else(self) -> None:
-        wifi = "{ssid: 4711, password: 47114711, country: NO}"
+        wifi = "{ssid: 4711, password: 47114711, country: false}"
         text = f"apiVersion: waypost/v1\nkind: Card\nmetadata: {{name: hall}}\nspec:\n  wifi: {wifi}\n"
         with pytest.raises(ImageError) as refused:
             of_text(text.encode(), FILE)

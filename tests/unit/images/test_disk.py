@@ -498,6 +498,7 @@ class TestEmulator:
         assert run(["image", "run", str(tmp_path / "x.img"), "--screenshot", screen]) == 2
         assert "x.img is no folder" in capsys.readouterr().err, "and not when it has served"
 
+    @needs("zstd")
     def test_what_the_disk_says_names_no_log_that_is_gone(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -83,6 +83,7 @@ def test_every_reading_is_acknowledged_over_broken_connections(tmp_path: Path) -
 
     device = asyncio.run(main())
     device.journal.close(device.outbox)
+    device.journal.close(device.outbox)
     acked = {r["acked"]: r["sends"] for r in map(json.loads, journal.read_text().splitlines()) if "acked" in r}
     assert sorted(acked) == list(range(60))
     assert set(gateway.received) == set(range(60))
@@ -121,6 +122,7 @@ def test_stop_ends_the_measuring_and_delivers_the_rest(tmp_path: Path) -> None:
             return device
 
     device = asyncio.run(main())
+    device.journal.close(device.outbox)
     assert device.outbox.published == device.outbox.acknowledged == len(set(gateway.received))
 
 
@@ -136,5 +138,6 @@ def test_without_a_gateway_readings_are_kept_and_the_drain_ends(tmp_path: Path) 
             return device
 
     device = asyncio.run(main())
+    device.journal.close(device.outbox)
     assert len(device.outbox) == 5
     assert device.outbox.dropped == 0
