@@ -57,3 +57,19 @@ def test_one_that_is_cancelled_keeps_no_other_waiting() -> None:
 
     asyncio.run(main())
     assert began == ["b", "c"]
+
+
+def test_health_does_not_wait_behind_other_requests() -> None:
+    began: list[str] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        began.append(scope["path"])
+
+    async def main() -> None:
+        paced = Turns(app)
+        paths = [*(f"/t/{number}" for number in range(100)), "/healthz"]
+        await asyncio.gather(*(paced({"type": "http", "path": path}, nothing, nobody) for path in paths))
+
+    asyncio.run(main())
+    assert began.index("/healthz") <= 1
+    assert [path for path in began if path != "/healthz"] == [f"/t/{number}" for number in range(100)]
