@@ -105,7 +105,7 @@ def test_a_pause_that_is_refused_says_why_and_a_problem_is_red(tmp_path: Path) -
         return HTMLResponse(text.replace("</body>", f"{CLICKS}</body>"))
 
     control = Control()
-    refused = {"received": 5, "acknowledged": 3, "refused": 1}
+    refused = {"received": 5, "stored": 3, "acknowledged": 3, "refused": 1}
     console = make_app(History(lambda: {**STATUS, "problems": [FULL], "messages": refused}), Access(), control)
     app = FromElsewhere(Starlette(routes=[Route("/", clicked), Mount("/", console)]))
     with served(app) as port:
@@ -116,7 +116,7 @@ def test_a_pause_that_is_refused_says_why_and_a_problem_is_red(tmp_path: Path) -
     assert "Could not pause: only from the node's own machine" in refusal
     assert "1 problem" in element(page, "live")
     assert "What to do: free space" in page
-    assert "3 acknowledged to their senders, 1 refused" in element(page, "rate-note")
+    assert "3 stored on disk, 1 refused" in element(page, "rate-note")
     assert "not yet" not in element(page, "rate-note")
     assert 'class="down"' in page, "an uplink that is cut off is shaded"
 

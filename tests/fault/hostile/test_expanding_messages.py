@@ -12,7 +12,7 @@ import pytest
 
 from bridge.amqp_values import encode
 from bridge.engine import State
-from bridge.limits import VALUES_MAX
+from bridge.limits import SECTIONS_MAX, VALUES_MAX
 from edge.broker.limits import ADDRESS_BYTES_MAX, USER_PROPERTIES_MAX
 from edge.broker.message.mqtt_properties import Properties
 from edge.broker.message.mqtt_reason_codes import ReasonCode
@@ -161,16 +161,17 @@ def test_refused_at_the_door(gateway: Waypost, topic: bytes, user_properties: in
 
 
 def test_sections_without_end(gateway: Waypost) -> None:
-    """3 million empty data sections in one message: it goes out as it came."""
-    body = b"\0\x53\x75\xa0\0" * 3_000_000
+    """3 million empty data sections in one message are rejected; those that the limit allows are joined."""
+    section = b"\0\x53\x75\xa0\0"
     with (
         attacked(gateway),
         Raw(gateway, 5).connect("reader") as reader,
         AmqpSender(gateway.port("amqp"), "writer", "topic/c") as sender,
     ):
         reader.subscribe("topic/c")
-        assert sender.send(body).settled() == [State.ACCEPTED]
-        assert received(reader, 1)[0].payload == body
+        assert sender.send(section * 3_000_000).settled() == [State.REJECTED]
+        assert sender.send(section * SECTIONS_MAX).settled() == [State.REJECTED, State.ACCEPTED]
+        assert received(reader, 1)[0].payload == b""
 
 
 def test_properties_without_end(gateway: Waypost) -> None:
