@@ -33,6 +33,13 @@ CLICKS = """<script>
 const presses = setInterval(() => { if ($("pause").hidden) return; clearInterval(presses); $("pause").click(); }, 200);
 </script>"""
 
+PHONE = """<body><iframe id="phone" src="page" width="390" height="1500"></iframe><script>
+setInterval(() => { const page = document.getElementById("phone").contentDocument;
+  document.body.dataset.overflow = page.documentElement.scrollWidth - page.documentElement.clientWidth;
+  document.body.dataset.text = page.body.innerText; }, 200);
+</script></body>"""
+"""Frame of a phone's width around a page: a window of headless chromium has 500 pixels at least."""
+
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed (Debian package chromium)")
 
 
@@ -99,15 +106,25 @@ def served(app: ASGIApp) -> Iterator[int]:
             thread.join()
 
 
-def test_a_pause_that_is_refused_says_why_and_a_problem_is_red(tmp_path: Path) -> None:
-    async def clicked(_request: Request) -> HTMLResponse:
-        text = resources.files("edge.appliance.console").joinpath("page.html").read_text(encoding="utf-8")
-        return HTMLResponse(text.replace("</body>", f"{CLICKS}</body>"))
+async def phone(_request: Request) -> HTMLResponse:
+    return HTMLResponse(PHONE)
 
+
+def gateway_page(more: str = "", *, path: str = "/") -> Route:
+    """The gateway's page with `more` at its end."""
+
+    async def page(_request: Request) -> HTMLResponse:
+        text = resources.files("edge.appliance.console").joinpath("page.html").read_text(encoding="utf-8")
+        return HTMLResponse(text.replace("</body>", f"{more}</body>"))
+
+    return Route(path, page)
+
+
+def test_a_pause_that_is_refused_says_why_and_a_problem_is_red(tmp_path: Path) -> None:
     control = Control()
     refused = {"received": 5, "stored": 3, "acknowledged": 3, "refused": 1}
     console = make_app(History(lambda: {**STATUS, "problems": [FULL], "messages": refused}), Access(), control)
-    app = FromElsewhere(Starlette(routes=[Route("/", clicked), Mount("/", console)]))
+    app = FromElsewhere(Starlette(routes=[gateway_page(CLICKS), Mount("/", console)]))
     with served(app) as port:
         page = shown(port, tmp_path / "profile")
     assert control.calls == []
@@ -119,6 +136,18 @@ def test_a_pause_that_is_refused_says_why_and_a_problem_is_red(tmp_path: Path) -
     assert "3 stored on disk, 1 refused" in element(page, "rate-note")
     assert "not yet" not in element(page, "rate-note")
     assert 'class="down"' in page, "an uplink that is cut off is shaded"
+
+
+def test_the_gateway_s_page_fits_a_phone_and_shows_a_notice_as_a_note(tmp_path: Path) -> None:
+    """The two pills of `--dev` and a notice are wider than a phone."""
+    notice = {**FULL, "name": "no subscriber", "what": "messages reach no subscriber", "severity": "notice"}
+    console = make_app(History(lambda: {**STATUS, "dev": True, "problems": [notice]}), Access(), Control())
+    routes = [Route("/", phone), gateway_page(path="/page"), Mount("/", console)]
+    with served(Starlette(routes=routes)) as port:
+        page = shown(port, tmp_path / "profile")
+    assert "Note: no subscriber: messages reach no subscriber." in page
+    assert "serving, 1 notice" in page
+    assert 'data-overflow="0"' in page
 
 
 def test_a_name_and_a_password_in_the_address_do_not_silence_the_page(tmp_path: Path) -> None:
@@ -147,17 +176,24 @@ def at_the_hub(name: str, waiting: int, rate: float, *, connected: bool = True) 
     }  # fmt: skip
 
 
-def hub(gateways: Callable[[Request], Awaitable[JSONResponse]], more: str = "") -> Starlette:
-    """A hub's page over made-up answers, with `more` at its end."""
+def hub_page(more: str = "") -> Callable[[Request], Awaitable[HTMLResponse]]:
+    """The hub's page with `more` at its end."""
 
     async def page(_request: Request) -> HTMLResponse:
         text = resources.files("cloud.console").joinpath("index.html").read_text(encoding="utf-8")
         return HTMLResponse(text.replace("</body>", f"{more}</body>"))
 
+    return page
+
+
+def hub(gateways: Callable[[Request], Awaitable[JSONResponse]], more: str = "") -> Starlette:
+    """A hub's page over made-up answers, with `more` at its end."""
+
     async def status(_request: Request) -> JSONResponse:
         return JSONResponse(HUB)
 
-    return Starlette(routes=[Route("/", page), Route("/api/v1/status", status), Route("/api/v1/gateways", gateways)])
+    answers = [Route("/api/v1/status", status), Route("/api/v1/gateways", gateways)]
+    return Starlette(routes=[Route("/", hub_page(more)), *answers])
 
 
 CHOICE = """<script>$("filter").value = " gw-07 "; $("offline").checked = true;</script>"""
@@ -177,6 +213,17 @@ def test_the_hub_looks_for_a_gateway_that_is_on_no_page_yet(tmp_path: Path) -> N
         page = shown(port, tmp_path / "profile")
     assert "gw-0731" in page
     assert "hidden" not in element(page, "filter")
+
+
+def test_the_hub_s_page_fits_a_phone(tmp_path: Path) -> None:
+    async def gateways(_request: Request) -> JSONResponse:
+        return JSONResponse({"gateways": [at_the_hub("a-gateway-of-a-long-name-in-hall-north", 40, 5.0)], "next": None})
+
+    routes = [Route("/", phone), Route("/page", hub_page()), *hub(gateways).routes]
+    with served(Starlette(routes=routes)) as port:
+        page = shown(port, tmp_path / "profile")
+    assert "a-gateway-of-a-long-name" in page
+    assert 'data-overflow="0"' in page
 
 
 @pytest.mark.parametrize(("status", "says"), [(403, "no right to view"), (401, "log in"), (500, "does not answer")])
