@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from cloud.place.place import Place
-from spark import commands, interruption
+from spark import amounts, commands, interruption
 from spark.detector.cli import detect
 
 if TYPE_CHECKING:
@@ -110,9 +110,8 @@ def verify(lake: Place, names: tuple[str, ...]) -> None:
     for table in verification.verified(lake, names or known):
         wrong += len(table.wrong)
         files += len(table.wrong) if table.files else 0
-        click.echo(
-            f"{table.table:<20} {table.files:>7,} files {table.size / 1e6:>10,.1f} MB  {len(table.wrong)} damaged"
-        )
+        there = amounts.counted(table.files, "file")
+        click.echo(f"{table.table:<20} {there:>13} {table.size / 1e6:>10,.1f} MB  {len(table.wrong)} damaged")
         for text in table.wrong:
             click.echo(f"error: {text}", err=True)
     if files:
@@ -151,7 +150,8 @@ def _maintained(lake: Place, names: Sequence[str], *, by_need: bool = False) -> 
             if by_need and not maintenance.is_due(lake, name):
                 continue
             for done in maintenance.maintained(lake, [name], catalog.followed()):
-                files = f"{done.files_before:>7,} -> {done.files_after:>6,} files {done.size / 1e6:>10,.1f} MB"
+                after = amounts.counted(done.files_after, "file")
+                files = f"{done.files_before:>7,} -> {after:>12} {done.size / 1e6:>10,.1f} MB"
                 click.echo(f"{done.table:<20} {files} {done.deleted:>7,} deleted {done.seconds:>7.1f} s", err=True)
         except remedy.FAILURES as error:
             why = "a job wrote it meanwhile; next time" if conflict.is_conflict(error) else remedy.told(error)

@@ -17,6 +17,7 @@ import click
 from cloud.place.folder import Folder
 from cloud.place.option import PlaceOption
 from cloud.place.place import Place
+from spark import amounts
 from spark.interruption import CONTINUES, interruptible
 
 FAILED, USAGE, INTEGRITY = 1, 2, 4
@@ -269,5 +270,6 @@ def replay(lake: Place, reason: str | None, address: str | None, master: str | N
         click.echo(f"error: {step.error}", err=True)
         sys.exit(INTEGRITY if step.integrity else FAILED)
     counts: dict[str, Any] = {"messages": step.rows_in, "readings": step.rows_out}
-    told = f"{step.rows_in} rejected messages read again, {step.rows_out} rows came of them"
+    messages, rows = amounts.counted(step.rows_in, "rejected message"), amounts.counted(step.rows_out, "row")
+    told = f"{messages} read again into {rows}"
     click.echo(json.dumps(counts) if as_json else told)

@@ -28,6 +28,7 @@ from cloud.fleet.place import (
     tenant_option,
     who,
 )
+from edge.output.amounts import counted
 
 if TYPE_CHECKING:
     from cloud.hub.registry.rollouts import RolloutRecord
@@ -176,7 +177,8 @@ def abort(data: Path, config: Path | None, rollout_id: str, take_back: bool) -> 
         else:
             place.rollouts.abort(rollout_id)
             back = []
-    _say_state(rollout_id, f"aborted{f', taken back from {len(back)} gateways' if take_back else ''}")
+    taken_back = f", taken back from {counted(len(back), 'gateway')}" if take_back else ""
+    _say_state(rollout_id, f"aborted{taken_back}")
 
 
 def _say(shown: Sequence[tuple[RolloutRecord, Sequence[Member]]], as_json: bool, *, each_gateway: bool = False) -> None:

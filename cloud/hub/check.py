@@ -21,6 +21,7 @@ from cloud.lake.faults import RegistryError
 from cloud.place.place import parse
 from edge.broker.configuration import TlsListener
 from edge.broker.listeners.tls import Certificates, TlsError
+from edge.output.amounts import counted
 
 IN_THE_DATA_DIRECTORY = "registry.db of the data directory"
 
@@ -65,7 +66,7 @@ def _est(resource: Resource, settings: Settings) -> Iterator[str | Configuration
         yield error_at(resource, ("spec", "est"), str(why))
     else:
         if server is not None:
-            yield f"est: {server.url} answers, and names {len(authorities)} certificates of authorities"
+            yield f"est: {server.url} answers, and names {counted(len(authorities), 'certificate')} of authorities"
 
 
 def _registry(resource: Resource, url: sa.URL | None) -> Iterator[str | ConfigurationError]:
@@ -98,7 +99,7 @@ def _lake(resource: Resource, settings: Settings) -> Iterator[str | Configuratio
     except (OSError, ValueError) as why:
         yield error_at(resource, ("spec", "lake"), str(why))
     else:
-        there = f"{len(tables)} tables" if tables else "empty: its tables are made at the first start"
+        there = counted(len(tables), "table") if tables else "empty: its tables are made at the first start"
         yield f"lake: {place.uri}, {there}"
 
 

@@ -200,7 +200,7 @@ def _print(proof: Proof, *, hours: bool) -> None:
     if lines:
         out.print(table)
     if len(lines) > LINES_SHOWN:
-        click.echo(f"… and {len(lines) - LINES_SHOWN} lines more, none worse: --json has them all")
+        click.echo(f"… and {counted(len(lines) - LINES_SHOWN, 'more line')}, none worse: --json has them all")
     for finding in proof.findings[:LINES_SHOWN]:
         click.echo(_said(finding))
     left = proof.findings_left_out + max(0, len(proof.findings) - LINES_SHOWN)

@@ -21,6 +21,7 @@ from cloud.proof.lake import LakeReader, Window
 from cloud.proof.landed import Landed, LandedStreams
 from cloud.proof.limits import EARLIER_DAYS, FINDINGS_MAX, HELD_MAX, PARTS_MAX
 from cloud.proof.statements import Finding, Keys, Kind, Signed, chain_faults, closing_faults, doubt
+from edge.output.amounts import counted, number, verb
 
 _LEDGER: Final = ("tenant", "gateway", "epoch", "address", "first_sequence", "last_sequence", "reason")
 _STATUS: Final = ("tenant", "gateway", "backlog_messages", "ingested_at")
@@ -188,7 +189,9 @@ class _Part:
         for (tenant, gateway), messages in sorted(waiting.items()):
             backlog = self._backlogs.get((tenant, gateway))
             if backlog is not None and messages > backlog.messages > 0:
-                words = f"{messages} messages are missing, and the gateway says that {backlog.messages} wait there"
+                missing = f"{counted(messages, 'message')} {verb(messages, 'is', 'are')} missing"
+                there = f"{number(backlog.messages)} {verb(backlog.messages, 'waits', 'wait')} there"
+                words = f"{missing}, and the gateway says that {there}"
                 self._proof.notes.append(f"gateway {gateway}: {words}: its statement may be newer than its status")
 
     # --- reading ----------------------------------------------------------------------------------------------

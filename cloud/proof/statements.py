@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from bridge.manifest import GENESIS, Statement, digest_of
 from cloud.lake.sequences import Span, Stream
+from edge.output.amounts import verb
 
 COLUMNS = (
     *("tenant", "gateway", "epoch", "address", "hour", "until", "first_sequence", "last_sequence", "count", "given_up"),
@@ -164,7 +165,8 @@ def closing_faults(tenant: str, gateway: str, statements: Iterable[Statement], *
         stream = Stream(tenant, gateway, epoch, "")
         lacking = together[0].statements - len(together)
         if lacking > 0 and (whole or (epoch, number) != min(made)):
-            words = f"of the {together[0].statements} statements of closing {number}, {lacking} are not in the lake"
+            closed = f"of the {together[0].statements} statements of closing {number}"
+            words = f"{closed}, {lacking} {verb(lacking, 'is', 'are')} not in the lake"
             yield _finding(Kind.MISSING, stream, (0, -1), words)
     for epoch in sorted({epoch for epoch, _ in made}):
         numbers = sorted(number for each, number in made if each == epoch)

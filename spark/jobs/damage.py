@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
-from spark import schemas
+from spark import amounts, schemas
 from spark.delta_log import File
 from spark.jobs.progress import Span, lost
 from spark.tables import Lake
@@ -77,7 +77,7 @@ class Damage:
         return [file for file in files if file not in damaged]
 
     def _sentence(self, row: dict[str, Any]) -> str:
-        rows = f"{row['rows']:,} rows" if row["rows"] is not None else "rows"
+        rows = amounts.counted(row["rows"], "row") if row["rows"] is not None else "rows"
         names = ("gateway_first", "gateway_last", "sequence_first", "sequence_last")
         first, last, low, high = (row[name] for name in names)
         whose = "" if first is None else f" of gateway {first}" if first == last else f" of gateways {first} to {last}"

@@ -293,7 +293,9 @@ def test_status_counts(gateway: Waypost) -> None:
         wait_until(is_counted, timeout_s=WAIT_S, what="the payload is counted")
         assert status["clients"]["mqtt"] >= 1
         assert status["messages"]["acknowledged"] >= 1
-        assert {"address": "queue/counted", "type": "queue", "received": 1, "stored": 1, "subscribers": 0} in status["addresses"]
+        assert {"address": "queue/counted", "type": "queue", "received": 1, "stored": 1, "subscribers": 0} in status[
+            "addresses"
+        ]
 
 
 def test_amqp_clients_are_told_that_the_gateway_stops(tmp_path: Path) -> None:

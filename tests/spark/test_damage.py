@@ -127,7 +127,7 @@ def test_offsets_of_clocks_that_are_gone_are_set_aside_and_named(lake: Lake) -> 
     assert (step.state, counted(lake)) == ("done", {"gw1": 1})
     (note,) = step.notes
     assert "clock_offsets" in note
-    assert "missing and set aside: 1 rows of gateway gw9. Put back a copy of it" in note
+    assert "missing and set aside: 1 row of gateway gw9. Put back a copy of it" in note
 
 
 def test_offsets_of_clocks_with_other_bytes_are_set_aside_and_named_by_spark_too(larger: Lake) -> None:
@@ -143,7 +143,7 @@ def test_offsets_of_clocks_with_other_bytes_are_set_aside_and_named_by_spark_too
     for step in found.values():
         (note,) = step.notes
         assert "clock_offsets" in note
-        assert "damaged and set aside: 1 rows of gateway gw" in note
+        assert "damaged and set aside: 1 row of gateway gw" in note
         assert "Put back a copy of it" in note
     assert deltalake.DeltaTable(larger.path("set_aside")).count() == 1
 

@@ -97,6 +97,6 @@ def test_the_command(tmp_path: Path) -> None:
     result = CliRunner().invoke(analytics, ["maintain", "--lake", str(tmp_path)])
     assert result.exit_code == 0, result.output
     lines = {line.split()[0]: line for line in result.output.splitlines()}
-    assert "3 ->      1 files" in lines["readings"]
+    assert "3 ->       1 file " in lines["readings"]
     assert "3 ->      3 files" in lines["telemetry"], "the hub's to put together"
     assert deltalake.DeltaTable(tmp_path / "telemetry").count() == 3

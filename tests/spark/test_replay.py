@@ -271,7 +271,7 @@ def test_messages_of_a_file_that_is_gone_are_named_and_the_others_read(lake: Lak
     registry.register(lake.at("payload_schemas"), PayloadSchema("a/+", "text"), NOW)
     step = run(lake, "readings")["readings"]
     (note,) = step.notes
-    assert "missing and set aside: 1 rows of gateway gw1, sequences 0 to 0" in note
+    assert "missing and set aside: 1 row of gateway gw1, sequences 0 to 0" in note
     assert table(lake, "readings", "sequence", "text") == [(1, "down")]
     assert table(lake, "reject", "sequence") == [(0,)]
 

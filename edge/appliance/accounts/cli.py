@@ -33,6 +33,7 @@ from edge.broker.security.credentials import (
     with_rules,
     with_secret,
 )
+from edge.output.amounts import counted
 from edge.output.password import read_password
 from edge.output.terminal import say, say_json
 from edge.output.text import word
@@ -148,7 +149,7 @@ def allow(name: str, data: Path, allowed: tuple[str, ...], as_json: bool) -> Non
         file.put([with_rules(_mine(file, name), rules)])
 
     _with_file(data, change)
-    _report(f"{name}: {len(rules)} rights", {"name": name, "allow": rights.words(rules)}, None, as_json)
+    _report(f"{name}: {counted(len(rules), 'right')}", {"name": name, "allow": rights.words(rules)}, None, as_json)
 
 
 @click.command()

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from edge.appliance.crossing.documents import AUTONOMY_SHOWN_HOURS_MAX, BridgeStatus, ConnectorStatus, autonomy
-from edge.output.amounts import counted, verb
+from edge.output.amounts import counted, number, size, span, verb
 from edge.output.terminal import styled
 
 
@@ -28,7 +28,7 @@ def _whole(bridge: BridgeStatus) -> Iterator[tuple[str, str]]:
         yield "signs", f"manifests with {bridge.public_key}"
     if bridge.room_bytes is not None:
         left = _left(bridge)
-        yield "room", f"{_size(bridge.room_bytes)} of messages{left}"
+        yield "room", f"{size(bridge.room_bytes)} of messages{left}"
     if not bridge.connectors:
         yield "bridge", "no connector: `waypost apply` one, or give --hub"
     for name, waiting in bridge.left.items():
@@ -42,26 +42,28 @@ def _connector(one: ConnectorStatus, now_s: float) -> Iterator[tuple[str, str]]:
     yield one.name, f"{one.state} since {_when(one.since)}  ({one.type}, {place})"
     if one.last_error and one.state != "connected":
         yield "  last error", f"{one.last_error} ({counted(one.attempts, 'attempt')})"
-    waiting = f"{counted(one.backlog_messages, 'message')}, about {_size(one.backlog_bytes)}"
+    waiting = f"{counted(one.backlog_messages, 'message')}, about {size(one.backlog_bytes)}"
     if one.backlog_oldest_at is not None:
-        waiting += f", the oldest {_span(now_s - one.backlog_oldest_at)} old"
+        waiting += f", the oldest {span(max(0.0, now_s - one.backlog_oldest_at))} old"
     if one.live_messages and one.state == "connected":
         waiting += f"; {one.live_messages:,} of them since the link is up"
     yield "  waiting", f"{waiting}; quiet hours" if one.quiet else waiting
     if one.budget_bytes:
         share = 100 * one.spent_bytes / one.budget_bytes
-        yield "  budget", f"{_size(one.spent_bytes)} of {_size(one.budget_bytes)} of this month ({share:.0f} %)"
+        yield "  budget", f"{size(one.spent_bytes)} of {size(one.budget_bytes)} of this month ({share:.0f} %)"
     yield "  rate", f"{one.accepted_per_s:,.1f} messages/s accepted, {one.accepted:,} since the start"
     yield "  drained", _drained(one)
     if one.manifest_hour is not None:
-        yield "  manifest", f"of {_when(one.manifest_hour)} is being counted, {one.manifest_waiting:,} statements wait"
+        waiting = f"{counted(one.manifest_waiting, 'statement')} {verb(one.manifest_waiting, 'waits', 'wait')}"
+        yield "  manifest", f"of {_when(one.manifest_hour)} is being counted, {waiting}"
     for each in one.forwarders:
         arrow = "->" if each.direction == "out" else "<-"
-        yield f"  {each.name}", f"{each.filter} {arrow} {each.remote_address}, {each.backlog_messages:,} wait"
+        waiting = f"{number(each.backlog_messages)} {verb(each.backlog_messages, 'waits', 'wait')}"
+        yield f"  {each.name}", f"{each.filter} {arrow} {each.remote_address}, {waiting}"
         if each.fault is not None:
             yield "", f"it takes nothing: {each.fault}"
         if each.rejected:
-            yield "", f"{each.rejected:,} messages that arrived could not be taken: see the log"
+            yield "", f"{counted(each.rejected, 'message')} from the peer rejected: see the log"
 
 
 def _drained(one: ConnectorStatus) -> str:
@@ -69,30 +71,15 @@ def _drained(one: ConnectorStatus) -> str:
         return "now"
     if one.state != "connected":
         return "not before it is resumed" if one.state == "paused" else "not before the link is back"
-    return "not at the present rate: more comes than goes" if one.drain_s is None else f"in {_span(one.drain_s)}"
+    return "not at the present rate: more comes than goes" if one.drain_s is None else f"in {span(one.drain_s)}"
 
 
 def _left(bridge: BridgeStatus) -> str:
     hours = bridge.autonomy_hours
     if not hours:
         return ""
-    rate = f"{_size(bridge.stored_bytes_per_s)}/s" if hours <= AUTONOMY_SHOWN_HOURS_MAX else "the present rate"
+    rate = f"{size(bridge.stored_bytes_per_s)}/s" if hours <= AUTONOMY_SHOWN_HOURS_MAX else "the present rate"
     return f", {autonomy(hours)} at {rate}"
-
-
-def _span(seconds: float) -> str:
-    seconds = max(0.0, seconds)
-    for unit, name in ((86_400, "days"), (3_600, "h"), (60, "min")):
-        if seconds >= 2 * unit:
-            return f"{seconds / unit:,.0f} {name}"
-    return f"{seconds:,.0f} s"
-
-
-def _size(size: float) -> str:
-    for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if size >= unit:
-            return f"{size / unit:,.1f} {name}"
-    return f"{size:,.0f} B"
 
 
 def _when(seconds: float) -> str:

@@ -87,7 +87,12 @@ def test_the_terminal_says_all_of_it(capsys: pytest.CaptureFixture[str], monkeyp
     show(with_connector(forwarders=[ForwarderStatus("up", "out", "jobs", "hub", 0, "'jobs' is full")]), NOW_S)
     assert "it takes nothing: 'jobs' is full" in capsys.readouterr().out
     show(with_connector(forwarders=[ForwarderStatus("down", "in", "jobs", "far/#", 0, rejected=3)]), NOW_S)
-    assert "3 messages that arrived could not be taken" in capsys.readouterr().out
+    assert "3 messages from the peer rejected" in capsys.readouterr().out
+    one = ForwarderStatus("down", "in", "jobs", "far/#", 1, rejected=1)
+    show(with_connector(backlog_messages=1, manifest_waiting=1, forwarders=[one]), NOW_S)
+    said = capsys.readouterr().out
+    for words in ("1 message, about", "1 statement waits", "far/#, 1 waits", "1 message from the peer rejected"):
+        assert words in said
     show(with_connector(state="connecting", last_error="hub: refused", drain_s=None, backlog_oldest_at=None), NOW_S)
     said = capsys.readouterr().out
     assert "hub: refused (0 attempts)" in said
