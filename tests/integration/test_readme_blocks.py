@@ -1,8 +1,8 @@
 """The README's blocks show what their commands print: each is run here, in the order of the README.
 
-Left out are commands that serve for ever (their `ready` line is compared), other people's programs, and Spark's, which
-the system test runs. Numbers, names made by chance and the room between words may differ. The block that enrols a
-gateway is run with all that serves, and timed.
+Left out are commands that serve until Ctrl-C (their `ready` line is compared) and other programs outside the block that
+enrols a gateway. That block runs with all that serves, and is timed; the analytics of its lake follow. Numbers, random
+names and the space between words may differ.
 """
 
 from __future__ import annotations
@@ -10,11 +10,15 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
+import ssl
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import httpx
 import pytest
 
 from tests.conftest import ROOT
@@ -23,13 +27,16 @@ from tests.support.lake import rows
 from tests.support.processes import Waypost, free_port, wait_until
 
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
-LEFT_OUT = ("demo", "test", "bench", "lock", "analytics run", "analytics report")
+ANALYSES = ("analytics",)
+LEFT_OUT = ("demo", "test", "bench", "lock", *ANALYSES)
 SERVES = ("edge run", "hub run")
 NEEDS_A_GATEWAY = ("device simulate",)
 ENROLS = "fleet token create"
+PASSWORD = r"^password: (\S+)"
 FIRST_READING_S_MAX = 60.0
-"""From the start of the hub to the first reading in the lake, by the README; some 15 s on an idle machine."""
-
+"""Most time the README may need for its readings to be in the lake; some 15 s on an idle machine."""
+READINGS = 5
+"""Readings of the block that enrols a gateway: three simulated, one of mosquitto_pub, one of curl."""
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "WAYPOST_PROGRAM": "./waypost", "COLUMNS": "200"}
 
@@ -37,6 +44,7 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "WAYPOST_PROGRAM": "./wayp
 class Shown(NamedTuple):
     """A command, and the lines the README says it prints."""
 
+    program: str
     words: list[str]
     lines: list[str]
 
@@ -56,10 +64,9 @@ def shown(*, enrolling: bool) -> Iterator[Shown]:
             elif line.startswith("#"):
                 continue
             else:
-                commands.append(Shown(shlex.split(line, comments=True), []))
-        yield from (
-            command._replace(words=command.words[1:]) for command in commands if command.words[0] == "./waypost"
-        )
+                program, *words = shlex.split(line, comments=True)
+                commands.append(Shown(program, words, []))
+        yield from (command for command in commands if enrolling or command.program == "./waypost")
 
 
 COMMANDS = [command for command in shown(enrolling=False) if not command.starts(*LEFT_OUT)]
@@ -102,11 +109,21 @@ class Reader:
         self._here = here
         self._said: dict[str, str] = {}
         """What was printed and is to be typed: instead of what the README has."""
-        self._ports: dict[str, int] = {}
+        self.passwords: dict[str, str] = {}
+        """Printed passwords by those of the README."""
+        self._ports: dict[str, str] = {}
+
+    def translate(self, word: str) -> str:
+        """Return a word of the README with the ports and passwords of this run."""
+        for shown_password, password in self.passwords.items():
+            word = word.replace(shown_password, password)
+        return re.sub(r"(?<=:)\d{4}(?=$|/)", lambda port: self._ports.get(port[0], port[0]), word)
 
     def types(self, command: Shown) -> None:
-        words = [self._said["wpt1"] if word.startswith("wpt1.") else word for word in command.words]
-        words = [re.sub(r"(?<=:)\d{4}$", lambda port: str(self._ports.get(port[0], port[0])), word) for word in words]
+        words = [self._said["wpt1"] if word.startswith("wpt1.") else self.translate(word) for word in command.words]
+        if command.program != "./waypost":
+            self._runs_other_program(command, words)
+            return
         if command.starts(*SERVES):
             self._serves(command, words)
             return
@@ -115,15 +132,27 @@ class Reader:
         done = forked.waypost(*words, environment=ENVIRONMENT, stdin=self._said.get("password", ""))
         assert done.returncode == 0, done.stderr
         holds(done.stdout, command.lines)
+        if command.starts("edge status"):
+            (messages,) = (line for line in command.lines if line.startswith("messages "))
+            assert messages in done.stdout, done.stdout
+        shown_passwords = re.findall(PASSWORD, "\n".join(command.lines), re.MULTILINE)
+        self.passwords.update(zip(shown_passwords, re.findall(PASSWORD, done.stdout, re.MULTILINE), strict=True))
         for name, text in re.findall(r"^(wpt1(?=\.)|password(?=: ))[.:] ?(\S+)", done.stdout, re.MULTILINE):
             self._said[name] = f"wpt1.{text}" if name == "wpt1" else text
+
+    def _runs_other_program(self, command: Shown, words: list[str]) -> None:
+        port = ["-p", self._ports["1883"]] if command.program == "mosquitto_pub" else []
+        done = subprocess.run(
+            [command.program, *port, *words], capture_output=True, text=True, timeout=forked.SECONDS_MAX, check=True
+        )
+        holds(done.stdout, command.lines)
 
     def _serves(self, command: Shown, words: list[str]) -> None:
         places = ["--amqp", "0.0.0.0:0", "--http", "127.0.0.1:0"] if command.starts("hub run") else []
         running = Waypost(self._here / f"{len(self.serving)}.log", *words, *places)
         self.serving.append(running.start())
         for name, port in re.findall(r"(\w+)=\S+:(\d+)", command.lines[0]):
-            self._ports[port] = running.port(name)
+            self._ports[port] = str(running.port(name))
 
 
 @pytest.fixture
@@ -140,19 +169,42 @@ def test_every_command_shows_what_it_prints() -> None:
     assert not without
 
 
+@pytest.mark.skipif(shutil.which("mosquitto_pub") is None, reason="mosquitto-clients is not installed")
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 def test_from_nothing_to_the_first_reading_in_the_lake(here: Path) -> None:
     reader, begun = Reader(here), time.monotonic()
+    lake = here / "data/fleet/lake"
     try:
         for command in shown(enrolling=True):
             if command.starts("edge status"):
-                wait_until(lambda: bool(rows(here / "data/fleet/lake", "telemetry")), timeout_s=60, what="a reading")
+                wait_until(lambda: len(rows(lake, "telemetry")) == READINGS, timeout_s=60, what="the readings")
                 took_s = time.monotonic() - begun
             reader.types(command)
-        assert {row["gateway"] for row in rows(here / "data/fleet/lake", "telemetry")} == {"hall"}
+        assert {(row["gateway"], row["device"]) for row in rows(lake, "telemetry")} == {("hall", "pump7")}
         assert took_s < FIRST_READING_S_MAX
+        assert_consoles_open(reader, here / "data/fleet/authority/ca.pem")
+        for command in shown(enrolling=False):
+            if command.starts(*ANALYSES):
+                done = forked.waypost(*command.words, environment=ENVIRONMENT)
+                assert done.returncode == 0, done.stderr
+                holds(f"{done.stderr}\n{done.stdout}", command.lines)
     finally:
         for running in reversed(reader.serving):
             running.__exit__()
+
+
+def assert_consoles_open(reader: Reader, authority: Path) -> None:
+    """Both consoles are where the README says, for the users it adds, and for no one else."""
+    (block,) = (block for _, block in BLOCKS if ENROLS in block)
+    users = re.findall(rf"^# (\S+): added\n# {PASSWORD[1:]}", block, re.MULTILINE)[-2:]
+    consoles = re.findall(r"console: (http\S+)", block)
+    context = ssl.create_default_context(cafile=authority)
+    assert len(consoles) == len(users) == 2
+    for place, (name, password) in zip(consoles, users, strict=True):
+        url = reader.translate(place)
+        assert httpx.get(url, verify=context).status_code == 401
+        page = httpx.get(url, verify=context, auth=(name, reader.passwords[password]))
+        assert (page.status_code, "<title>Waypost" in page.text) == (200, True)
 
 
 def test_it_is_what_they_print(here: Path) -> None:

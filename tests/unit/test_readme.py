@@ -76,6 +76,26 @@ def test_every_command_exists_with_its_options(words: list[str]) -> None:
             assert word in options, f"`{words[0]}` has no {word}"
 
 
+def test_what_serves_side_by_side_has_ports_of_its_own() -> None:
+    """The sections are read one after the other, and what serves in one goes on in the next."""
+    served: dict[str, str] = {}
+    every = "\n".join(block for language, block in BLOCKS if language == "sh")
+    serving = re.findall(r"^\./waypost ((?:edge|hub) run .*)\n# ready (.*)", every, re.MULTILINE)
+    assert len(serving) > 3
+    for command, ready in serving:
+        if "# stop the first gateway" in command:
+            continue
+        for port in re.findall(r":(\d+)", ready):
+            assert port not in served, f"{command} and {served[port]} listen on port {port}"
+            served[port] = command
+
+
+def test_the_lake_that_is_read_is_that_of_the_first_hub() -> None:
+    (data,) = re.findall(r"^\./waypost hub run --data (\S+)  ", README, re.MULTILINE)
+    lakes = {words[words.index("--lake") + 1] for words in command_lines() if "--lake" in words}
+    assert lakes == {f"{data}/lake"}
+
+
 def test_the_commands_named_in_passing_exist() -> None:
     also = re.search(r"# also: (.*)", README)
     assert also is not None
