@@ -78,7 +78,9 @@ def test_a_gateway_to_try_without_a_hub(tmp_path: Path) -> None:
     assert "hidden" not in element(page, "dev")
     assert "development mode" in element(page, "dev")
     assert page.count("No queue and no durable subscription keeps messages here") == 2, "once shown, once in the script"
-    assert "Nothing has been sent yet" not in page[page.index("<main") : page.index("<script")]
+    document = page[page.index("<main") : page.index("<script")]
+    assert "Nothing has been sent yet" not in document
+    assert "they went to" not in document, "they reached no subscriber"
 
 
 class FromElsewhere:
