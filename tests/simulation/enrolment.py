@@ -7,7 +7,7 @@ TLS is a look at the certificate: one that has ended is turned away with the con
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from random import Random
@@ -20,7 +20,7 @@ from cloud.hub.enrolment import service
 from cloud.hub.enrolment.limits import CERTIFICATES_A_GATEWAY_MAX
 from cloud.hub.groups import Key
 from cloud.hub.peers import DEFAULT_TENANT, gateway_uri
-from cloud.hub.registry.enrolments import CertificateRecord, EnrolmentRefused, Shown
+from cloud.hub.registry.enrolments import CertificateRecord, EnrolmentRefused, Known, Shown
 from cloud.lake.faults import RegistryError
 from edge.appliance.identity import renewal
 from edge.appliance.identity.asking import Failure
@@ -70,6 +70,11 @@ class SimulatedEnrolments:
         self._database.end(self._database.transaction())
         every = self._database.certificates.values()
         return [each for each in every if each.revoked_at is not None and each.revoked_at >= since_us]
+
+    def serials(self, now_us: int, among: Collection[str]) -> dict[str, Known]:
+        self._database.end(self._database.transaction())
+        found = [self._database.certificates[serial] for serial in sorted(among)]
+        return {each.serial: Known((each.tenant, each.gateway), each.ends_at) for each in found if each.ends_at > now_us}
 
     def forgotten(self, since_us: int = 0) -> dict[Key, int]:
         """Nobody forgets the only gateway."""

@@ -350,20 +350,20 @@ class Enrolment:
         since = max((each.revoked_at or 0 for each in self._revoked.values()), default=0)
         until = self._forgotten_until
         found, names = await self._in_thread(lambda registry: (registry.revoked(since), registry.forgotten(until)))
-        if self._unknown:
-            unknown, self._unknown = self._unknown, set()
-            self._known |= await self._in_thread(lambda registry: registry.serials(self._now_us(), unknown))
-        if self._admitted:
-            await self._take_up_unknown(dict(self._admitted))
-        self._sort_out()
         new = [each for each in found if each.serial not in self._revoked]
         self._revoked.update({each.serial: each for each in new})
-        if new:
+        if new:  # before all that may fail: a revocation waits for nothing else
             self._told()
             await self._keep_revoked()
         self._forgotten_until = min(max(names.values(), default=until), self._now_us())
         for key, at_us in names.items():
             self._forgotten(key, at_us)
+        if self._unknown:
+            unknown, self._unknown = self._unknown, set()
+            self._known |= await self._in_thread(lambda registry: registry.serials(self._now_us(), unknown))
+        self._sort_out()
+        if self._admitted:
+            await self._take_up_unknown(dict(self._admitted))
 
     async def _take_up_unknown(self, admitted: Mapping[str, Certified]) -> None:
         """Keep the certificates of our authority that the registry does not have. Raises `RegistryError`."""
