@@ -86,7 +86,7 @@ class PingAnswer(NamedTuple):
     """PINGRESP."""
 
 
-@hides("payload")
+@hides("payload", "properties")
 class Publication(NamedTuple):
     """PUBLISH. `packet_id` is None with QoS 0."""
 
