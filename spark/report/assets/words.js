@@ -4,7 +4,7 @@ const words = (() => {
   const thin = "\u202f";
   const prefixes = [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]];
 
-  const count = (number) => Math.round(number).toString().replace(/\B(?=(\d{3})+$)/g, thin);
+  const count = (number) => Math.round(number).toString().replace(/\B(?=(\d{3})+$)/g, ",");
 
   function significant(value) {
     const magnitude = Math.abs(value);
