@@ -207,12 +207,12 @@ def test_what_an_attempt_rejected_that_died_is_no_reading_of_the_next_one(
 
 
 def _mixed(lake: Lake) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
-    """Two messages of which a value can be read, and one cannot, once they are known for JSON; what becomes of them."""
-    body = b'{"t": 1, "u": 1e999}'
+    """Two messages of which a value can be read, and one cannot, once they are known for CBOR; what becomes of them."""
+    body = b"\xa2\x61t\x01\x61u\xf9\x7c\x00"  # {"t": 1, "u": infinity} without the tag that says it is CBOR
     sent = (message(number, address=f"a/{number}", body=body, content_type="x/y") for number in range(2))
     land(lake, *sent)
     run(lake, "readings")
-    registry.register(lake.at("payload_schemas"), PayloadSchema("a/+", "json"), NOW)
+    registry.register(lake.at("payload_schemas"), PayloadSchema("a/+", "cbor"), NOW)
     good = [(f"a/{number}", number, "t", 1.0) for number in range(2)]
     bad = [(f"a/{number}", number, "u", reasons.NOT_FINITE) for number in range(2)]
     return good, bad
