@@ -192,7 +192,12 @@ class TestHotModules:
             shutil.copy(ROOT / name, checkout / name)
         shutil.rmtree(checkout / ".venv")
         done = subprocess.run(
-            [str(checkout / "waypost"), word], capture_output=True, text=True, timeout=20, check=False
+            [str(checkout / "waypost"), word],
+            env={name: value for name, value in os.environ.items() if name != "WAYPOST_VENV"},
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=False,
         )
         assert (done.returncode, done.stderr) == (0, "")
         assert ("waypost 0." if word == "--version" else "Run a gateway.") in done.stdout
