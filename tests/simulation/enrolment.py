@@ -74,7 +74,9 @@ class SimulatedEnrolments:
     def serials(self, now_us: int, among: Collection[str]) -> dict[str, Known]:
         self._database.end(self._database.transaction())
         found = [self._database.certificates[serial] for serial in sorted(among)]
-        return {each.serial: Known((each.tenant, each.gateway), each.ends_at) for each in found if each.ends_at > now_us}
+        return {
+            each.serial: Known((each.tenant, each.gateway), each.ends_at) for each in found if each.ends_at > now_us
+        }
 
     def forgotten(self, since_us: int = 0) -> dict[Key, int]:
         """Nobody forgets the only gateway."""
