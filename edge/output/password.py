@@ -15,6 +15,11 @@ def read_password() -> str:
     if sys.stdin is None:
         return ""
     if sys.stdin.isatty():
-        password: str = click.prompt("password", hide_input=True, err=True)
-        return password
+        return ask_secret("password")
     return sys.stdin.readline().rstrip("\r\n")
+
+
+def ask_secret(name: str) -> str:
+    """Ask the terminal for a secret, without echo. Raises click.Abort for Ctrl-C."""
+    secret: str = click.prompt(name, hide_input=True, err=True)
+    return secret

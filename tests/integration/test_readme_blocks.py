@@ -108,7 +108,7 @@ class Reader:
         self.serving: list[Waypost] = []
         self._here = here
         self._said: dict[str, str] = {}
-        """What was printed and is to be typed: instead of what the README has."""
+        """Printed secrets to type, by the option that reads them."""
         self.passwords: dict[str, str] = {}
         """Printed passwords by those of the README."""
         self._ports: dict[str, str] = {}
@@ -120,7 +120,7 @@ class Reader:
         return re.sub(r"(?<=:)\d{4}(?=$|/)", lambda port: self._ports.get(port[0], port[0]), word)
 
     def types(self, command: Shown) -> None:
-        words = [self._said["wpt1"] if word.startswith("wpt1.") else self.translate(word) for word in command.words]
+        words = [self.translate(word) for word in command.words]
         if command.program != "./waypost":
             self._runs_other_program(command, words)
             return
@@ -129,7 +129,8 @@ class Reader:
             return
         if command.starts("edge init"):
             words += ["--mqtt", "0.0.0.0:0", "--amqp", "0.0.0.0:0", "--http", f"127.0.0.1:{free_port()}"]
-        done = forked.waypost(*words, environment=ENVIRONMENT, stdin=self._said.get("password", ""))
+        typed = [said for option, said in self._said.items() if option in words]
+        done = forked.waypost(*words, environment=ENVIRONMENT, stdin="".join(typed))
         assert done.returncode == 0, done.stderr
         holds(done.stdout, command.lines)
         if command.starts("edge status"):
@@ -138,7 +139,10 @@ class Reader:
         shown_passwords = re.findall(PASSWORD, "\n".join(command.lines), re.MULTILINE)
         self.passwords.update(zip(shown_passwords, re.findall(PASSWORD, done.stdout, re.MULTILINE), strict=True))
         for name, text in re.findall(r"^(wpt1(?=\.)|password(?=: ))[.:] ?(\S+)", done.stdout, re.MULTILINE):
-            self._said[name] = f"wpt1.{text}" if name == "wpt1" else text
+            if name == "wpt1":
+                self._said["--token-file"] = f"wpt1.{text}"
+            else:
+                self._said["--password-stdin"] = text
 
     def _runs_other_program(self, command: Shown, words: list[str]) -> None:
         port = ["-p", self._ports["1883"]] if command.program == "mosquitto_pub" else []
@@ -167,6 +171,12 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_every_command_shows_what_it_prints() -> None:
     without = [" ".join(each.words) for each in COMMANDS if not each.lines and "--help" not in each.words]
     assert not without
+
+
+def test_no_secret_is_on_a_command_line() -> None:
+    """`ps` shows command lines to every user."""
+    every = [*shown(enrolling=True), *shown(enrolling=False)]
+    assert not [each.words for each in every if {"--token", "--password"} & set(each.words)]
 
 
 @pytest.mark.skipif(shutil.which("mosquitto_pub") is None, reason="mosquitto-clients is not installed")

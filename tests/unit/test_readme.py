@@ -71,7 +71,7 @@ def test_every_command_exists_with_its_options(words: list[str]) -> None:
             found = command.get_command(click.Context(command), word)
             assert found is not None, f"`{words[0]}` has no {word}"
             command = found
-        elif word.startswith("-") and word != "--help":
+        elif word.startswith("-") and word not in ("-", "--help"):
             options = {option for parameter in command.params for option in parameter.opts}
             assert word in options, f"`{words[0]}` has no {word}"
 

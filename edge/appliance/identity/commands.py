@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 from edge.appliance.errors import CommandError, Exit
+from edge.output.password import ask_secret
 from edge.output.terminal import say
 from edge.output.text import word
 
@@ -37,7 +38,7 @@ ENROL_HELP = (
     "From the hub: waypost fleet token create. Better in the environment, WAYPOST_TOKEN, or in --token-file: "
     "`ps` shows command lines to every user."
 )
-ENROL_FILE_HELP = "File with the token; - is standard input."
+ENROL_FILE_HELP = "File with the token; - is standard input, with a prompt on a terminal."
 TOKEN_BYTES_MAX = 4_096
 """Read of a token file: a token has some 100."""
 PROXY_HELP = "HTTP proxy the hub is reached through: http://USER:PASSWORD@HOST:PORT."
@@ -94,8 +95,12 @@ def enrol(
 
 
 def token_of(token: str | None, file: TextIO | None) -> str | None:
-    """Return the token of an option, of the environment or of a file."""
-    return token if file is None else file.read(TOKEN_BYTES_MAX).strip()
+    """Return the token of an option, of the environment or of a file; ask for it where the file is a terminal."""
+    if file is None:
+        return token
+    if file.isatty():
+        return ask_secret("token").strip()
+    return file.read(TOKEN_BYTES_MAX).strip()
 
 
 def proxy_of(url: str | None) -> Proxy | None:

@@ -1,4 +1,4 @@
-"""Passwords are read from a pipe, or from a terminal without echo."""
+"""Passwords and tokens are read from a pipe, or from a terminal without echo."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import pty
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 from tests.conftest import ROOT
 
@@ -22,14 +24,19 @@ def test_a_pipe_gives_one_line() -> None:
         assert done.stderr == b"", "no prompt"
 
 
-def test_a_terminal_is_asked_and_does_not_echo(tmp_path: Path) -> None:
+TOKEN_PROGRAM = "from edge.appliance.identity.commands import token_of; print('got', repr(token_of(None, sys.stdin)))"
+"""`--token-file -`"""
+
+
+@pytest.mark.parametrize(("name", "program"), [(b"password: ", PROGRAM), (b"token: ", TOKEN_PROGRAM)])
+def test_a_terminal_is_asked_and_does_not_echo(tmp_path: Path, name: bytes, program: str) -> None:
     result = tmp_path / "result"
-    program = f"import sys; sys.stdout = open({str(result)!r}, 'w'); {PROGRAM}"
+    program = f"import sys; sys.stdout = open({str(result)!r}, 'w'); {program}"
     child, terminal = pty.fork()
     if child == 0:
         os.execve(sys.executable, (sys.executable, "-P", "-c", program), ENVIRONMENT)
     shown = b""
-    while b"password: " not in shown:
+    while name not in shown:
         shown += os.read(terminal, 1024)
     os.write(terminal, b"secret\n")
     try:
