@@ -127,13 +127,18 @@ class Dialer:
         *,
         backoff: Backoff,
         changed: Callable[[LinkState], None] | None = None,
+        shown: Callable[[], object] = lambda: None,
     ) -> None:
         """`endpoints`: the first is preferred. `attempt` makes the next attempt, at an endpoint. `changed` is told
-        every new state."""
+        every new state. `shown` returns the stamps of the files that an attempt reads: another value after they were
+        replaced."""
         self._endpoints = EndpointOrder(endpoints)
         self._make_attempt = attempt
         self._backoff = backoff
         self._changed = changed
+        self._read_shown = shown
+        self._shown = shown()
+        """Stamps of the files at the start of the latest round of attempts, or seen since while connected."""
         self._wanted = asyncio.Event()
         self._wanted.set()
         self._nudge = asyncio.Event()
@@ -171,11 +176,20 @@ class Dialer:
 
     def resume(self) -> None:
         """Try again, now."""
-        self._backoff.reset()
-        self._endpoints.reset()
         self._update(paused=False)
         self._wanted.set()
-        self._nudge.set()
+        self._try_again()
+
+    def look(self) -> None:
+        """Try again, now, if files that an attempt reads were replaced: what failed with the old ones may succeed.
+        An open connection stays open. Call it every few seconds."""
+        shown = self._read_shown()
+        if shown == self._shown:
+            return
+        self._shown = shown
+        if not self._state.connected:
+            log.info("certificate or key was replaced: trying again")
+            self._try_again()
 
     def renew(self, reason: str) -> None:
         """End the connection there is, or the attempt at one, in good order; the next comes after the backoff."""
@@ -204,6 +218,7 @@ class Dialer:
     def up(self, peer: str, *, batching: bool = False) -> None:
         """The peer takes messages."""
         self._backoff.connected(asyncio.get_running_loop().time())
+        self._nudge.clear()  # this attempt serves who requested one meanwhile
         log.info("connected to %s at %s, %s", peer, self._state.endpoint, "batches" if batching else "plain")
         self._update(connected=True, peer=peer, batching=batching, last_error=None, attempts=0, refused=False)
 
@@ -217,12 +232,18 @@ class Dialer:
 
     # --- inside -----------------------------------------------------------------------------------------------
 
+    def _try_again(self) -> None:
+        self._backoff.reset()
+        self._endpoints.reset()
+        self._nudge.set()
+
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         await self._close_predecessor()
         while True:
             await self._wanted.wait()
             self._nudge.clear()
+            self._shown = self._read_shown()
             self._asked_s = 0.0
             for endpoint in self._endpoints.order(loop.time()):
                 stood = await self._try(endpoint)

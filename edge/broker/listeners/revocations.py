@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from edge.broker.listeners.stamp import Stamp, stamp_of
+from edge.broker.security.stamp import Stamp, stamp_of
 from edge.output.times import moment
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from edge.broker.configuration import DeviceTls, TlsListener, TlsVersion
 from edge.broker.listeners.revocations import ClientRevocations
-from edge.broker.listeners.stamp import Stamp, stamp_of
 from edge.broker.security.peer_tls import no_passphrase, tls_reason
+from edge.broker.security.stamp import Stamp, stamp_of
 
 log = logging.getLogger(__name__)
 

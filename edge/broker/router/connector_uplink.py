@@ -44,7 +44,7 @@ from edge.broker.router.connector_types import engine_of
 from edge.broker.router.forwarding import Forwarding
 from edge.broker.router.peer_connector import dialed
 from edge.broker.router.router import Router
-from edge.broker.security.peer_tls import peer_context
+from edge.broker.security.peer_tls import peer_context, peer_stamps
 from edge.broker.store.contract import Store
 
 log = logging.getLogger(__name__)
@@ -160,6 +160,7 @@ class ConnectorUplink:
             dialed(connector),
             lambda dialer, endpoint: self._attempt(dialer, endpoint, hop.gateway),
             backoff=Backoff(BACKOFF, random.Random().random),  # noqa: S311 - jitter, no secret
+            shown=partial(peer_stamps, connector.tls),
         )
 
     def forward(self, forwarders: Sequence[Forwarder]) -> None:
@@ -257,7 +258,8 @@ class ConnectorUplink:
         return self.uplink.figures
 
     def look(self, now_ns: int, *, clock_good: bool) -> None:
-        """Called every few seconds: an hour may be over, of which a manifest is due."""
+        """Call it every few seconds: a manifest of the hour before may be due, a certificate may be a new one."""
+        self.dialer.look()
         self._losses.look()
         self.manifests.look(now_ns, clock_good=clock_good)
         if self.clock_offsets is not None:

@@ -28,6 +28,7 @@ from edge.broker.router.forwarding import Forwarding
 from edge.broker.router.inbound import Inbound
 from edge.broker.router.known_names import NamesByForwarder
 from edge.broker.router.router import Router
+from edge.broker.security.peer_tls import peer_stamps
 from edge.broker.store.contract import Store
 
 log = logging.getLogger(__name__)
@@ -93,6 +94,7 @@ class PeerConnector:
             self.endpoints,
             make(self),
             backoff=Backoff(BACKOFF, random.Random().random),  # noqa: S311 - jitter, no secret
+            shown=partial(peer_stamps, connector.tls),
         )
         router.tick_listeners.add(self._tick)
 
@@ -130,7 +132,8 @@ class PeerConnector:
         """Messages have other names than before; those a peer has got keep theirs."""
 
     def look(self, now_ns: int, *, clock_good: bool) -> None:
-        """A peer that is no hub gets no manifests."""
+        """Call it every few seconds: a certificate may be a new one."""
+        self.dialer.look()
 
     def tell_status(self, document: dict[str, Any]) -> None:
         """A peer that is no hub is not told how we are."""

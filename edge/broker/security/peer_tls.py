@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from edge.broker.configuration import TlsFiles
+from edge.broker.security.stamp import Stamp, stamp_of
 from edge.health.certificates import CertificateError, validity_of
 
 log = logging.getLogger(__name__)
@@ -49,6 +50,12 @@ def peer_context(files: TlsFiles) -> ssl.SSLContext:
             log.warning("the clock is behind our own certificate, so it does not judge the peer's: set it")
             context.verify_flags |= NO_CHECK_TIME
     return context
+
+
+def peer_stamps(files: TlsFiles | None) -> tuple[Stamp, ...]:
+    """Return another value after a file of these was replaced that proves who we are, or whom we trust. The list of
+    revoked certificates is left out: it is replaced all the time, by the peer."""
+    return () if files is None else tuple(stamp_of(path) for path in (files.ca, files.certificate, files.key))
 
 
 def _clock_is_behind(certificate: str) -> bool:

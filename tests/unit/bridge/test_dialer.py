@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
@@ -126,3 +127,122 @@ def test_a_reconnect_begins_with_the_endpoint_that_gave_the_last_link() -> None:
 
 def test_who_resumes_gets_the_preferred_endpoint() -> None:
     assert dialled(3, answering={3}, resumed=True) == [1, 2, 3, 1]
+
+
+class _Peer:
+    """A peer that refuses every attempt until `takes` is set; later ones connect."""
+
+    def __init__(self) -> None:
+        self.takes = False
+        self.attempts = 0
+        self.standing: asyncio.Future[None] | None = None
+
+    def attempt(self, dialer: Dialer, _endpoint: Endpoint) -> _Standing:
+        self.attempts += 1
+        return _Standing(self, dialer)
+
+
+class _Standing(_Refusing):
+    """One attempt at a `_Peer`."""
+
+    def __init__(self, peer: _Peer, dialer: Dialer) -> None:
+        super().__init__()
+        self._peer, self._dialer = peer, dialer
+
+    async def run(self) -> None:
+        if not self._peer.takes:
+            raise AttemptError("revoked")
+        await asyncio.sleep(0)  # an attempt takes time, in which others act
+        self._peer.standing = self.gone
+        self.up = True
+        self._dialer.up("peer")
+        await self.gone
+        self._dialer.down("ended")
+
+    def end(self, reason: str) -> None:
+        self.abort()
+
+    def abort(self) -> None:
+        if not self.gone.done():
+            self.gone.set_result(None)
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+def _waits_long(peer: _Peer, shown: Callable[[], object]) -> Dialer:
+    backoff = Backoff(BackoffPolicy(first_s=3_600.0, limit_s=3_600.0), lambda: 0.5)
+    return Dialer([Endpoint("h", 1)], peer.attempt, backoff=backoff, shown=shown)
+
+
+def test_a_replaced_certificate_ends_the_wait() -> None:
+    async def dial() -> None:
+        peer, files = _Peer(), ["old"]
+        dialer = _waits_long(peer, lambda: files[0])
+        dialer.start()
+        await _until(lambda: dialer.state.last_error is not None)
+        dialer.look()
+        await asyncio.sleep(0)
+        assert peer.attempts == 1
+        peer.takes, files[0] = True, "new"
+        dialer.look()
+        await _until(lambda: dialer.state.connected)
+        assert peer.attempts == 2
+        await dialer.close()
+
+    asyncio.run(dial())
+
+
+def test_a_replaced_certificate_leaves_a_connection_and_a_pause_alone() -> None:
+    async def dial() -> None:
+        peer, files = _Peer(), ["old"]
+        peer.takes = True
+        dialer = _waits_long(peer, lambda: files[0])
+        dialer.start()
+        await _until(lambda: dialer.state.connected)
+        files[0] = "renewed"
+        dialer.look()
+        assert dialer.state.connected
+        assert peer.standing is not None
+        peer.standing.set_result(None)
+        await _until(lambda: not dialer.state.connected)
+        dialer.look()  # the connection had the renewed one to come back with: its loss waits like any other
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert peer.attempts == 1
+        dialer.pause()
+        files[0] = "another"
+        dialer.look()
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert (peer.attempts, dialer.state.paused) == (1, True)
+        dialer.resume()
+        await _until(lambda: dialer.state.connected)
+        assert peer.attempts == 2
+        await dialer.close()
+
+    asyncio.run(dial())
+
+
+def test_who_asked_for_an_attempt_during_one_that_came_up_gets_no_second() -> None:
+    async def dial() -> None:
+        peer = _Peer()
+        peer.takes = True
+        dialer = _waits_long(peer, lambda: None)
+        dialer.start()
+        await asyncio.sleep(0)
+        assert peer.attempts == 1
+        dialer.resume()
+        await _until(lambda: dialer.state.connected)
+        assert peer.standing is not None
+        peer.standing.set_result(None)
+        await _until(lambda: not dialer.state.connected)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert peer.attempts == 1
+        await dialer.close()
+
+    asyncio.run(dial())

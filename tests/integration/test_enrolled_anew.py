@@ -1,0 +1,67 @@
+"""`edge enrol` ends the wait of a running gateway that is refused, or that dials a port without a hub."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edge.broker.router.connector_uplink import BACKOFF
+from tests.integration.test_enrolment import uplink
+from tests.support.enrolled import EnrolledFleet
+from tests.support.processes import Waypost, free_port, wait_until
+
+CONNECTED_S_MAX = 3.0
+"""Longest time between the end of `edge enrol` and the connection."""
+REFUSED_S_MAX = 60.0
+
+
+def waits_longest(log: Path) -> None:
+    """Return when the gateway has just started one of its longest waits."""
+
+    def waits() -> list[float]:
+        return [float(each) for each in re.findall(r"next attempt in (\d+\.\d) s", log.read_text())]
+
+    seen = 0
+
+    def begun() -> bool:
+        nonlocal seen
+        new, seen = waits()[seen:], len(waits())
+        return any(each >= BACKOFF.limit_s / 2 + CONNECTED_S_MAX for each in new)
+
+    wait_until(begun, timeout_s=REFUSED_S_MAX, what="the longest wait", every_s=0.1)
+
+
+def connected_after(data: Path, gateway: Waypost) -> float:
+    """Seconds until it is connected, at most 10 times what is allowed."""
+    begun = time.monotonic()
+
+    def connected() -> dict[str, Any] | None:
+        found = uplink(data, gateway)
+        return found if found["state"] == "connected" else None
+
+    wait_until(lambda: connected() is not None, timeout_s=10 * CONNECTED_S_MAX, what="connected", every_s=0.05)
+    return time.monotonic() - begun
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moved", [False, True], ids=["revoked", "hub at another port"])
+def test_a_running_gateway_connects_at_once_when_it_is_enrolled_anew(tmp_path: Path, *, moved: bool) -> None:
+    with EnrolledFleet(tmp_path) as fleet:
+        gateway = fleet.enrol("hall")
+        data, log = tmp_path / "hall", tmp_path / "hall.log"
+        if moved:
+            document = (data / "gateway.yaml").read_text()
+            assert str(fleet.hub_port) in document
+            file = fleet.written("elsewhere.yaml", document.replace(str(fleet.hub_port), str(free_port())))
+            fleet.here("hall", "apply", "-f", file)
+        else:
+            fleet.fleet("revoke", "hall")
+        gateway.start()
+        waits_longest(log)
+        token = fleet.fleet("token", "create", "--gateway", "hall").strip()
+        fleet.here("hall", "edge", "enrol", "--token", token, "--hub", fleet.url)
+        assert connected_after(data, gateway) < CONNECTED_S_MAX
