@@ -179,6 +179,10 @@ first used again at the next reconnect after a quarter of an hour."""
 INSTANCE_CHARACTERS_MAX: Final = 64
 """Of the name of a gateway's run that a hub keeps; ours have 16."""
 
+LOGIN_WAIT_S_MAX: Final = 30.0
+"""Seconds that a login may wait for us, in addition to the time its client has: longer than a password waits to be
+verified, and than a token issuer takes to send its keys (20 s each), so that the client gets an answer first."""
+
 LINGER_SILENCE_S: Final = 5.0
 """Seconds without a byte after which a socket is closed whose connection has ended on our side: a slow link sends again
 within it."""

@@ -21,6 +21,7 @@ from bridge.engine.proton import answer_drain
 from bridge.engine.states import Condition, Detail, State
 from bridge.engine.terminus import Terminus
 from bridge.engine.transport import Transport, close_frame
+from bridge.limits import LOGIN_WAIT_S_MAX
 from bridge.sasl import ANONYMOUS, SaslClient, SaslServer
 
 EVENTS_AT_ONCE: Final = 16
@@ -78,6 +79,8 @@ class Engine:
         self._output: list[bytes] = []
         self._handshake_timeout_s = handshake_timeout_s
         self._handshake_deadline = None if now is None else now + handshake_timeout_s
+        self._deciding_since: float | None = None
+        """Start of the peer's wait for our verdict, which its own time does not include."""
         self._tick_deadline: float | None = None
         self._close_deadline: float | None = None
         self._later: list[Event] = []
@@ -121,7 +124,11 @@ class Engine:
             return None
         if self._closing:  # at once, to learn the time: `close` has no clock
             return 0.0 if self._close_deadline is None else self._close_deadline
-        return self._tick_deadline if self._collector.opened else self._handshake_deadline
+        if self._collector.opened:
+            return self._tick_deadline
+        if self._handshake_deadline is None or self._deciding_since is None:
+            return self._handshake_deadline
+        return self._handshake_deadline + LOGIN_WAIT_S_MAX
 
     @property
     def held_bytes(self) -> int:
@@ -210,6 +217,7 @@ class Engine:
         if self._sasl is not None:
             self._sasl.receive(data)
             self._output.append(self._sasl.take())
+            self._handshake_deadline += self._decided_for(now, deciding=self._sasl.deciding)
             if self._sasl.failure is not None:
                 return self._abandon(Condition("amqp:unauthorized-access", self._sasl.failure))
             if not self._sasl.done:
@@ -260,7 +268,8 @@ class Engine:
             tick = self._transport.tick if listening else self._transport.tick_deaf
             self._tick_deadline = tick(now)
             return self._at_once(self._collect(now))
-        if self._handshake_deadline is None or now < self._handshake_deadline:
+        deadline = self.deadline
+        if deadline is None or now < deadline:
             return ()
         return self._abandon(Condition("amqp:connection:forced", "no open in time"))
 
@@ -414,6 +423,14 @@ class Engine:
             link.draining = False
 
     # --- inside -----------------------------------------------------------------------------------------------
+
+    def _decided_for(self, now: float, *, deciding: bool) -> float:
+        """Return how many seconds the peer has waited for a verdict that has come now."""
+        since = self._deciding_since
+        if deciding == (since is not None):
+            return 0.0
+        self._deciding_since = now if deciding else None
+        return 0.0 if since is None else now - since
 
     def _collect(self, now: float, data: bytes = b"") -> list[Event]:
         events: list[Event] = []

@@ -65,6 +65,10 @@ class Credentials(Protocol):
         """Somebody did not prove with SCRAM-SHA-256 to be this user."""
         ...
 
+    def succeeded(self, username: str) -> None:
+        """A client proved with SCRAM-SHA-256 to be this user."""
+        ...
+
 
 class SaslServer(Layer):
     """The accepting side: ANONYMOUS, PLAIN, SCRAM-SHA-256, OAUTHBEARER and XOAUTH2 as far as `credentials` allow, and
@@ -197,6 +201,8 @@ class SaslServer(Layer):
                 self._credentials.failed(scram.username)
             self._decided(None)
         else:
+            if self._credentials is not None:
+                self._credentials.succeeded(scram.username)
             self._decided(scram.username, additional=final)
 
     def _borne(self, identity: str | None, *, temporary: bool = False) -> None:

@@ -25,6 +25,7 @@ from cloud.hub.tenants import Tenants
 from edge.broker.configuration import TlsListener
 from edge.broker.listeners.tls import Certificates
 from edge.health.certificates import certificate_problems
+from edge.health.logins import Verifying, login_problems
 from edge.health.loop_lag import LoopLag
 from edge.health.problems import Found, Health, Problem, Severity
 from edge.health.process import FILES_LOOKED_AT_S, descriptor_problems, directory_problems, log_problems
@@ -46,6 +47,7 @@ class HubHealth:
         spaces: Spaces,
         copies: Copies,
         users: Callable[[], str | None],
+        gate: Verifying,
         certificates: Callable[[], Certificates | None],
         tls: TlsListener | None,
         enrolment: Enrolment | None = None,
@@ -64,6 +66,7 @@ class HubHealth:
         self._spaces = spaces
         self._copies = copies
         self._users = users
+        self._gate = gate
         self._certificates = certificates
         self._tls = tls
         self._enrolment = enrolment
@@ -75,6 +78,7 @@ class HubHealth:
         self._data = data
         self._rising = Rising()
         self._missed = Rising()
+        self._logins = Rising()
         self._files: list[Found] = []
         self._looked_at = float("-inf")
         self._health = Health(
@@ -166,6 +170,7 @@ class HubHealth:
         """Tenants whose applications are not served as they should be."""
         if (why := self._users()) is not None:
             yield Found("users", why, "see the hub's log, and its data directory or the token issuer")
+        yield from login_problems(self._gate, self._logins)
         if (why := self._commands()) is not None:
             yield Found(
                 "commands", f"commands, and what became of them, wait: {why}", "see registry and log of the hub"

@@ -278,6 +278,7 @@ class Hub:
             spaces=self._spaces,
             copies=self._copies,
             users=self._trouble_of_users,
+            gate=self._gate,
             certificates=lambda: self._certificates,
             tls=self._tls,
             enrolment=self._enrolment,

@@ -35,6 +35,7 @@ from edge.broker.router.uplinks import AnyConnector, Uplinks, is_to_hub
 from edge.broker.server import Broker
 from edge.broker.store.sqlite import SqliteStore
 from edge.health.certificates import certificate_problems
+from edge.health.logins import login_problems
 from edge.health.loop_lag import LoopLag
 from edge.health.problems import Found, Health, Problem, Severity
 from edge.health.process import FILES_LOOKED_AT_S, descriptor_problems, directory_problems, log_problems
@@ -101,6 +102,7 @@ class GatewayHealth:
         self._refused = Rising(monotonic_s)
         self._names_refused = Rising(monotonic_s)
         self._shed = Rising(monotonic_s)
+        self._logins = Rising(monotonic_s)
         self._logs = StandingLogs(broker, monotonic_s)
         self._hubs = Standing(monotonic_s)
         self.first_boot = State()
@@ -172,6 +174,7 @@ class GatewayHealth:
         overdue = self._tokens()
         if overdue is not None:
             yield token_problem(overdue)
+        yield from login_problems(self._broker.gate, self._logins)
         users = self._users()
         if users is not None:
             yield Found(

@@ -103,7 +103,7 @@ class Connection:
         if self._phase is _OPEN:
             heard_s = self._now if self._inbound is None else max(self._now, self._inbound.heard_s)
             return heard_s + self._keep_alive_s * KEEP_ALIVE_GRACE if self._keep_alive_s else None
-        return self._connect_deadline if self._phase in BEFORE_OPEN else None
+        return self._connect_deadline + BEFORE_OPEN[self._phase] if self._phase in BEFORE_OPEN else None
 
     @property
     def missing_bytes(self) -> int:

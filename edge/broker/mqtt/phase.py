@@ -18,6 +18,7 @@ import enum
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from bridge.limits import LOGIN_WAIT_S_MAX
 from edge.broker.message.mqtt_errors import LocalError, MalformedPacket, ProtocolError, RemoteError
 from edge.broker.message.mqtt_wire import PacketType
 
@@ -107,8 +108,8 @@ ENDED: Final = (Phase.REFUSED, Phase.CLOSED)
 """The socket is to be closed; nothing is read any more, and whatever the session still says is of no consequence."""
 READING: Final = tuple(PACKETS)[::-1]
 """Packets are looked at; the busiest phase first."""
-BEFORE_OPEN: Final = (Phase.CONNECTING, Phase.DECIDING, Phase.AUTHENTICATING)
-"""The time until CONNACK is limited."""
+BEFORE_OPEN: Final = {Phase.CONNECTING: 0.0, Phase.DECIDING: LOGIN_WAIT_S_MAX, Phase.AUTHENTICATING: 0.0}
+"""The time until CONNACK is limited: seconds that are added to the client's while it waits for us."""
 OPENED: Final = (Phase.OPEN, Phase.CLOSED)
 """The session has its connection, or had it."""
 

@@ -30,11 +30,11 @@ from edge.broker.security.limits import (
     TOKEN_WAIT_S,
     USERS_MAX,
     VERDICT_KEPT_S,
-    VERIFICATIONS_MAX,
-    VERIFICATIONS_PER_USER_MAX,
+    VERIFICATION_WAIT_S_MAX,
 )
 from edge.broker.security.login_throttle import Failures
 from edge.broker.security.proof import Bearer, Decided, Proven, Verdict
+from edge.broker.security.waiting_logins import WaitingLogin, WaitingLogins
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +88,9 @@ class Gate:
         self.refused = 0
         """Connections that did not prove who they are."""
         self.busy = 0
-        """Connections told to come again because too many passwords were waiting."""
+        """Connections answered "busy" because too many passwords were waiting, or theirs waited too long."""
+        self.late = 0
+        """Connections answered "busy" because their password waited for `VERIFICATION_WAIT_S_MAX`."""
         self.verifications = 0
         """Passwords hashed."""
         self._worker = worker
@@ -98,8 +100,7 @@ class Gate:
         self._key = secrets.token_bytes(32)
         self._decoy_key = self._key
         self._known: dict[str, _Known] = {}
-        self._waiting: dict[str | None, int] = {}
-        self._waiting_all = 0
+        self._waiting = WaitingLogins()
         self._complain_at = 0.0
         self._failures = Failures()
         self._grants: dict[str, set[Grant]] = {}
@@ -160,26 +161,28 @@ class Gate:
         user = self._user(username)
         digest = hmac.digest(self._key, username.encode("utf-8", "surrogatepass") + b"\0" + password, hashlib.sha256)
         if user is not None and self._remembered(user, digest):
+            self.succeeded(source, username)
             decided(Verdict.ACCEPTED, Proven(username))
             return
-        bucket = username if user is not None else None
-        full = self._waiting_all >= VERIFICATIONS_MAX or self._waiting.get(bucket, 0) >= VERIFICATIONS_PER_USER_MAX
-        if full or self.too_many_failures(source, username):
+        login = None
+        if not self.too_many_failures(source, username):
+            login = self._waiting.add(username if user is not None else None, decided, self._clock())
+        if login is None:
             self.busy += 1
             decided(Verdict.BUSY, None)
             return
-        self._waiting_all += 1
-        self._waiting[bucket] = self._waiting.get(bucket, 0) + 1
-        asked, at_s = user, self._utc_s()
+        waiting, asked, at_s = login, user, self._utc_s()
 
         def work() -> Secret | None:
+            if waiting.told:
+                return None
             if asked is not None and any(secret.valid(at_s) for secret in asked.secrets):
                 return verify(asked, password, at_s)
             _waste(password)
             return None
 
         def done(secret: Secret | None) -> None:
-            self._verified(username, asked, digest, secret, decided, source)
+            self._verified(username, digest, secret, waiting, source)
 
         self._worker(work, done)
 
@@ -189,28 +192,45 @@ class Gate:
             self.look_again()
         return self._users.get(username)
 
-    def _verified(
-        self, username: str, asked: User | None, digest: bytes, secret: Secret | None, decided: Decided, source: str
-    ) -> None:
-        bucket = username if asked is not None else None
+    def _verified(self, username: str, digest: bytes, secret: Secret | None, login: WaitingLogin, source: str) -> None:
+        """Take the result. One that comes after the answer "busy" counts for the client's next attempt."""
         self.verifications += 1
-        self._waiting_all -= 1
-        left = self._waiting[bucket] - 1
-        if left:
-            self._waiting[bucket] = left
-        else:
-            del self._waiting[bucket]
+        self._waiting.remove(login)
         # what was verified counts only if it is still so: the user may have been changed meanwhile
         user = self._users.get(username)
         current = next((s for s in user.secrets if secret is not None and s.id == secret.id), None) if user else None
         if user is None or current is None or not current.valid(self._utc_s()):
-            self.failed(source, username)
-            decided(Verdict.REFUSED, None)
+            if not login.told:
+                self.failed(source, username)
+                login.tell(Verdict.REFUSED, None)
             return
         if len(self._known) >= USERS_MAX:
             self._known.clear()
         self._known[user.name] = _Known(digest, current.id, self._clock() + VERDICT_KEPT_S)
-        decided(Verdict.ACCEPTED, Proven(username))
+        self.succeeded(source, username)
+        login.tell(Verdict.ACCEPTED, Proven(username))
+
+    @property
+    def waits_s(self) -> float:
+        """Seconds that the oldest login has waited for its password to be verified."""
+        return self._waiting.waits_s(self._clock())
+
+    def _give_up(self) -> None:
+        """Answer "busy" to logins that waited too long."""
+        late = self._waiting.overdue(self._clock())
+        if not late:
+            return
+        self.busy += len(late)
+        self.late += len(late)
+        log.warning(
+            "logins wait: %d could not be verified within %.0f s (%d since start)",
+            len(late), VERIFICATION_WAIT_S_MAX, self.late,
+        )  # fmt: skip
+        for login in late:
+            try:
+                login.tell(Verdict.BUSY, None)
+            except Exception as error:
+                report("a login that waited", "its connection goes on without an answer", error)
 
     def _remembered(self, user: User, digest: bytes) -> bool:
         known = self._known.get(user.name)
@@ -225,8 +245,12 @@ class Gate:
     # --- failures ---------------------------------------------------------------------------------------------
 
     def too_many_failures(self, source: str, username: str) -> bool:
-        """True when nobody at this address may try to be this user for a while."""
+        """Return whether clients at this address may not try to be this user for a while."""
         return self._failures.too_many(source, username, self._clock())
+
+    def succeeded(self, source: str, username: str) -> None:
+        """Remember that a client at this address has proved to be this user: failures of others there do not count."""
+        self._failures.succeeded(source, username, self._clock())
 
     def failed(self, source: str, username: str) -> None:
         """Somebody at this address did not prove to be this user."""
@@ -315,7 +339,8 @@ class Gate:
         return True
 
     def expire(self) -> None:
-        """End what has expired; cheap to call often."""
+        """End what has expired, and logins that waited too long; cheap to call often."""
+        self._give_up()
         now = self._clock()
         if not self._expiring or now - self._expiry_checked_at < TOKEN_EXPIRY_CHECK_S:
             return

@@ -23,8 +23,15 @@ USERNAME_CHARACTERS_MAX: Final = 255
 """A user's name."""
 
 VERIFICATIONS_MAX: Final = 64
-"""Passwords waiting to be verified, at some 30 ms each: with one thread the last waits 2 s, well within `handshake_s`.
-Beyond it clients are told that we are busy."""
+"""Passwords waiting to be verified, at some 30 ms each: with one thread the last waits 2 s, well within
+`VERIFICATION_WAIT_S_MAX`. Beyond it clients are told that we are busy."""
+
+VERIFICATION_WAIT_S_MAX: Final = 20.0
+"""Seconds that a password waits to be verified; then the answer is "busy". Clients wait 30 s as a rule."""
+
+VERIFICATION_PATIENCE_S: Final = 1.0
+"""Seconds that a password waits for threads of low priority; then one of normal priority verifies it. An idle machine
+takes 30 ms."""
 
 VERIFICATIONS_PER_USER_MAX: Final = 4
 """The same for one user, and for all names that are no user's together: who guesses passwords delays others by 4."""
@@ -38,6 +45,13 @@ mistypes less often, and guessing takes years."""
 
 FAILURES_PER_ADDRESS_MAX: Final = 100
 """The same for one address, whatever the user: many devices may share one behind a router."""
+
+SUCCESSES_KEPT_MAX: Final = 10_000
+"""Pairs of address and user that have logged in and are remembered, about 200 bytes each; those that did so longest ago
+are forgotten first."""
+
+SUCCESS_KEPT_S: Final = 86_400.0
+"""Seconds that they are remembered: devices connect again within a day."""
 
 FAILURES_KEPT_MAX: Final = 10_000
 """Counts kept, about 200 bytes each; those changed longest ago are forgotten first."""

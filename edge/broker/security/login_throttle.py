@@ -1,6 +1,7 @@
 """Counts failed logins, so that guessing stays slow: for each pair of peer address and user, and for each address.
 
-A user is never locked out everywhere: who guesses from one address delays that user there only.
+A user is never locked out everywhere: who guesses from one address delays that user there only. For a user who has
+logged in from an address lately only the pair counts: one attacker behind a router does not keep others out.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from edge.broker.security.limits import (
     FAILURES_PER_ADDRESS_MAX,
     FAILURES_PER_USER_MAX,
     FAILURES_PERIOD_S,
+    SUCCESS_KEPT_S,
+    SUCCESSES_KEPT_MAX,
     USERNAME_CHARACTERS_MAX,
 )
 
@@ -26,12 +29,28 @@ class Failures:
     def __init__(self) -> None:
         self._counts: dict[_Key, tuple[float, float]] = {}
         """(count, when it was that), the one changed longest ago first."""
+        self._succeeded: dict[_Key, float] = {}
+        """When each pair logged in last, the longest ago first."""
 
     def too_many(self, address: str, user: str, now: float) -> bool:
-        """True when this address has failed too often of late, as this user or at all. An empty address is nobody's."""
+        """Return whether this address has failed too often of late: as this user, or at all unless this user has logged
+        in from it lately. An empty address is nobody's."""
         if not address:
             return False
-        return any(self._count(key, most, now) > most - 1 for key, most in _keys(address, user))
+        keys = _keys(address, user)
+        if user and now - self._succeeded.get(keys[-1][0], float("-inf")) < SUCCESS_KEPT_S:
+            keys = keys[-1:]
+        return any(self._count(key, most, now) > most - 1 for key, most in keys)
+
+    def succeeded(self, address: str, user: str, now: float) -> None:
+        """Remember that this user has logged in from this address."""
+        if not (address and user):
+            return
+        key = _keys(address, user)[-1][0]
+        self._succeeded.pop(key, None)
+        self._succeeded[key] = now
+        while len(self._succeeded) > SUCCESSES_KEPT_MAX:
+            del self._succeeded[next(iter(self._succeeded))]
 
     def add(self, address: str, user: str, now: float) -> None:
         """One more."""
@@ -55,5 +74,6 @@ class Failures:
 
 
 def _keys(address: str, user: str) -> tuple[tuple[_Key, int], ...]:
+    """Return what is counted, each with its maximum: the address, then the pair."""
     whole = ((address, _WHOLE_ADDRESS), FAILURES_PER_ADDRESS_MAX)
     return (whole, ((address, user[:USERNAME_CHARACTERS_MAX]), FAILURES_PER_USER_MAX)) if user else (whole,)

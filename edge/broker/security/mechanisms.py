@@ -78,6 +78,7 @@ class _Scram:
             self._gate.failed(self._source, server.username)
             answer(Failed(Verdict.REFUSED))
             return
+        self._gate.succeeded(self._source, server.username)
         answer(Done(Proven(server.username), final))
 
 

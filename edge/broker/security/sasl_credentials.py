@@ -51,6 +51,9 @@ class SaslCredentials:
     def failed(self, username: str) -> None:
         self._gate.failed(self.source, username)
 
+    def succeeded(self, username: str) -> None:
+        self._gate.succeeded(self.source, username)
+
     def _ask(self, answer: Answer, ask: Callable[[Decided], None]) -> None:
         asking = True
 

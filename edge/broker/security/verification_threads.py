@@ -1,4 +1,8 @@
-"""Where passwords are hashed in a running broker: threads that never take a core from serving."""
+"""Hash the passwords of a running broker in threads of low priority, and what waits too long in one of normal priority.
+
+On a busy machine threads of low priority may get no time for minutes. What has waited for `VERIFICATION_PATIENCE_S` is
+hashed by one thread of the loop's own priority too (without the rights of root no thread can be brought forward again).
+"""
 
 from __future__ import annotations
 
@@ -8,42 +12,92 @@ import logging
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from typing import Final, NamedTuple
 
 from edge.broker.security.authenticator import Done, Work
 from edge.broker.security.credentials import Secret
+from edge.broker.security.limits import VERIFICATION_PATIENCE_S
 
 log = logging.getLogger(__name__)
 
+NICE: Final = 10
+"""Nice value of the threads of low priority (nice(2); on Linux every thread has its own)."""
+
+
+class Ran(NamedTuple):
+    """The result of a thread that did the work, and did not leave it to the other."""
+
+    secret: Secret | None
+
+
+class Verification:
+    """One piece of work, which two threads may take: whoever ends first gives the result."""
+
+    __slots__ = ("_prompt", "done", "hastened", "work")
+
+    def __init__(self, work: Work, done: Done) -> None:
+        self.work = work
+        self.done: Done | None = done
+        """None once the result was given."""
+        self.hastened: asyncio.TimerHandle | None = None
+        self._prompt = False
+        """The thread of normal priority has it."""
+
+    def run_patiently(self) -> Ran | None:
+        """Do it, unless it is done or being done."""
+        return None if self._prompt or self.done is None else Ran(self.work())
+
+    def run_promptly(self) -> Ran | None:
+        """Do it, unless it is done: a thread of low priority may have started and get no time."""
+        self._prompt = True
+        return None if self.done is None else Ran(self.work())
+
 
 class VerificationThreads:
-    """The worker of a running broker: few threads of low priority, so that hashing never takes a core from serving."""
+    """The worker of a running broker: few threads of low priority, and one for what has waited too long."""
 
     def __init__(self) -> None:
         """Made inside a running loop."""
         self._loop = asyncio.get_running_loop()
         count = max(1, (os.cpu_count() or 1) // 2)
-        self._pool = ThreadPoolExecutor(count, thread_name_prefix="verify", initializer=_step_back)
+        self._patient = ThreadPoolExecutor(count, thread_name_prefix="verify", initializer=_step_back)
+        self._prompt = ThreadPoolExecutor(1, thread_name_prefix="verify-promptly")
+        self._stopped = False
 
     def __call__(self, work: Work, done: Done) -> None:
-        future = self._loop.run_in_executor(self._pool, work)
-        future.add_done_callback(functools.partial(self._ended, done))
+        verification = Verification(work, done)
+        future = self._loop.run_in_executor(self._patient, verification.run_patiently)
+        future.add_done_callback(functools.partial(self._ended, verification))
+        verification.hastened = self._loop.call_later(VERIFICATION_PATIENCE_S, self._hasten, verification)
+
+    def _hasten(self, verification: Verification) -> None:
+        if self._stopped:
+            return
+        future = self._loop.run_in_executor(self._prompt, verification.run_promptly)
+        future.add_done_callback(functools.partial(self._ended, verification))
 
     @staticmethod
-    def _ended(done: Done, future: asyncio.Future[Secret | None]) -> None:
+    def _ended(verification: Verification, future: asyncio.Future[Ran | None]) -> None:
         if future.cancelled():
             return
         error = future.exception()
+        if verification.done is None:
+            return  # the other thread was first
+        ran = future.result() if error is None else Ran(None)
+        if ran is None:
+            return  # the other thread has it
+        done, verification.done = verification.done, None
+        if verification.hastened is not None:
+            verification.hastened.cancel()
         if error is not None:  # no memory for the hash, for one: who cannot be verified is not let in
             log.error("a password could not be verified: %s", type(error).__name__)
-        done(None if error is not None else future.result())
+        done(ran.secret)
 
     def stop(self) -> None:
         """Drop what waits; what runs ends within a verification."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
-
-
-NICE = 10
-"""How far the verifying threads stand back for the loop's (nice(2); on Linux every thread has its own)."""
+        self._stopped = True
+        for pool in (self._patient, self._prompt):
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _step_back() -> None:

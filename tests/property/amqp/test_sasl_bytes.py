@@ -47,6 +47,9 @@ class Credentials:
     def failed(self, username: str) -> None:
         pass
 
+    def succeeded(self, username: str) -> None:
+        pass
+
 
 def frame(code: int, *fields: object) -> bytes:
     body = encode(Described(Ulong(code), list(fields)))

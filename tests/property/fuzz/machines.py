@@ -293,6 +293,9 @@ class Credentials:
     def failed(self, username: str) -> None:
         """Nothing is counted."""
 
+    def succeeded(self, username: str) -> None:
+        """Nothing is remembered."""
+
 
 def take_sasl(data: bytes) -> None:
     server = SaslServer(credentials=Credentials(), anonymous=None, external="CN=device")

@@ -53,8 +53,9 @@ class Gateway:
             resident=SimpleNamespace(exceeded=False),
             budget=Budget(1 << 28, "default"),
         )
+        self.gate = SimpleNamespace(waits_s=0.0, late=0)
         self.broker: Any = SimpleNamespace(
-            router=router, listeners=self.listeners, admission=self.admission, failing={}
+            router=router, listeners=self.listeners, admission=self.admission, failing={}, gate=self.gate
         )
         self.store: Any = SimpleNamespace(medium=SimpleNamespace(problems=[]), entered={})
         self.users: str | None = None
@@ -204,6 +205,8 @@ _ENDED_LIST = SimpleNamespace(trouble="crl.pem has ended", closed=False)
         (lambda gateway: setattr(gateway.admission.resident, "exceeded", True), "new connections are refused"),
         (lambda gateway: setattr(gateway.listeners, "certificate_trouble", "it stays: no PEM"), "no PEM"),
         (lambda gateway: setattr(gateway.listeners, "revocations", _ENDED_LIST), "crl.pem has ended"),
+        (lambda gateway: setattr(gateway.gate, "late", 1), "logins wait"),
+        (lambda gateway: setattr(gateway.gate, "waits_s", 5.0), "logins wait"),
         (lambda gateway: setattr(gateway, "users", "credentials.sqlite: disk I/O error"), "disk I/O error"),
         (lambda gateway: gateway.store.medium.problems.append("commit: disk full"), "disk full"),
         (lambda gateway: setattr(gateway.clock, "stepped_lately", True), "set within"),

@@ -7,6 +7,8 @@ from collections import deque
 
 import pytest
 
+from bridge.engine.machine import Engine
+from bridge.limits import LOGIN_WAIT_S_MAX
 from bridge.sasl import SaslClient, SaslServer
 from bridge.sasl.scram import ScramClient, ScramError, ScramServer
 from edge.broker.configuration import Authentication
@@ -18,6 +20,7 @@ from edge.broker.security.credentials import Snapshot, User, ending, new_user, w
 from edge.broker.security.limits import (
     PASSWORD_BYTES_MAX,
     VERDICT_KEPT_S,
+    VERIFICATION_WAIT_S_MAX,
     VERIFICATIONS_MAX,
     VERIFICATIONS_PER_USER_MAX,
 )
@@ -192,6 +195,34 @@ class TestBounds:
             assert rig.ask(user.name, "x") == []
         assert rig.ask(users[-1].name, "x") == [Verdict.BUSY]
 
+    def test_a_login_that_waits_too_long_is_told_to_come_again_and_then_let_in_at_once(self, joe: User) -> None:
+        rig = Rig(joe)
+        verdicts = rig.ask("joe", "s3cret")
+        rig.now = VERIFICATION_WAIT_S_MAX - 0.1
+        rig.gate.expire()
+        assert (verdicts, rig.gate.waits_s) == ([], rig.now)
+        rig.now = VERIFICATION_WAIT_S_MAX
+        work, done = rig.waiting.popleft()
+        secret = work()  # it runs when the time is over
+        rig.gate.expire()
+        rig.gate.expire()
+        assert (verdicts, rig.gate.late, rig.gate.busy, rig.gate.waits_s) == ([Verdict.BUSY], 1, 1, 0.0)
+        done(secret)
+        assert verdicts == [Verdict.BUSY], "once"
+        assert rig.ask("joe", "s3cret") == [Verdict.ACCEPTED]
+
+    def test_what_was_given_up_is_not_hashed_and_counts_as_no_failure(self, joe: User) -> None:
+        rig = Rig(joe)
+        for _ in range(VERIFICATIONS_PER_USER_MAX):
+            rig.ask("joe", "wrong")
+        rig.now = VERIFICATION_WAIT_S_MAX
+        rig.gate.expire()
+        assert rig.ask("joe", "wrong") == [Verdict.BUSY], "their places are taken until the work has ended"
+        assert [work() for work, _ in rig.waiting] == [None] * VERIFICATIONS_PER_USER_MAX
+        rig.work()
+        assert rig.gate.refused == 0
+        assert rig.verdict("joe", "s3cret") is Verdict.ACCEPTED
+
     def test_a_remembered_password_passes_a_storm(self, joe: User) -> None:
         rig = Rig(joe)
         assert rig.verdict("joe", "s3cret") is Verdict.ACCEPTED
@@ -279,6 +310,32 @@ class TestSasl:
         client.receive(server.take())
         assert client.failure == f"the peer refused our credentials (SASL outcome {outcome})"
         assert server.failure is not None
+
+    def test_the_time_a_client_waits_for_us_is_not_its_own(self, joe: User) -> None:
+        rig = Rig(joe)
+        asked = SaslCredentials(rig.gate)
+        client = SaslClient("joe", "s3cret", plain=True)
+        client._wanted = ["PLAIN"]
+        server = Engine(container_id="s", server=True, sasl=SaslServer(credentials=asked), now=0.0)
+        server.receive_data(client.take(), 1.0)
+        client.receive(server.data_to_send())
+        server.receive_data(client.take(), 4.0)
+        assert server.deadline == 10.0 + LOGIN_WAIT_S_MAX
+        assert not server.handle_timeout(15.0)
+        rig.work()
+        server.receive_data(b"", 19.0)
+        client.receive(server.data_to_send())
+        assert client.done
+        assert server.deadline == 10.0 + (19.0 - 4.0), "it has as long as before for the rest"
+        assert not server.closed
+
+    def test_a_login_that_waits_too_long_is_a_temporary_failure(self, joe: User) -> None:
+        rig = Rig(joe)
+        client, server, woken = self.begin(rig, "s3cret")
+        rig.now = VERIFICATION_WAIT_S_MAX
+        rig.gate.expire()
+        client.receive(server.take())
+        assert (client.failure, woken) == ("the peer refused our credentials (SASL outcome 4)", ["turn"])
 
     def test_early_bytes_are_bounded(self, joe: User) -> None:
         rig = Rig(joe)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import subprocess
 import sys
+import threading
 
 import pytest
 
-from edge.broker.security.verification_threads import NICE
+from edge.broker.security.credentials import Secret
+from edge.broker.security.verification_threads import NICE, VerificationThreads
 
 VERIFIED = """
 import asyncio, os, threading
@@ -32,3 +36,62 @@ def test_a_gateway_that_stands_back_itself_verifies_passwords(further: int) -> N
     told = VERIFIED.format(NICE + further)
     done = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=False, timeout=60)
     assert done.stdout == f"{NICE + further}\n", done.stderr
+
+
+@pytest.mark.anyio
+async def test_what_waits_too_long_is_done_by_a_thread_of_normal_priority() -> None:
+    """The threads of low priority get no time; what one of them has started is done, and what waits behind it."""
+    threads = VerificationThreads()
+    starved, priorities = threading.Event(), list[int]()
+    own = threading.get_native_id()
+    loop = asyncio.get_running_loop()
+    results = [loop.create_future() for _ in range((os.cpu_count() or 1) + 2)]
+
+    def work() -> Secret | None:
+        if threading.current_thread().name.startswith("verify_"):
+            starved.wait(60)
+        elif sys.platform == "linux":
+            priorities.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+        return None
+
+    try:
+        for result in results:
+            threads(work, result.set_result)
+        async with asyncio.timeout(30):
+            await asyncio.gather(*results)
+        assert set(priorities) <= {os.getpriority(os.PRIO_PROCESS, own)}
+    finally:
+        starved.set()
+        threads.stop()
+
+
+@pytest.mark.anyio
+async def test_what_is_done_in_time_is_done_once() -> None:
+    threads, ran = VerificationThreads(), list[str]()
+    result = asyncio.get_running_loop().create_future()
+
+    def work() -> Secret | None:
+        ran.append(threading.current_thread().name)
+        return None
+
+    try:
+        threads(work, result.set_result)
+        await result
+        assert [name.startswith("verify_") for name in ran] == [True]
+    finally:
+        threads.stop()
+
+
+@pytest.mark.anyio
+async def test_what_fails_lets_nobody_in() -> None:
+    threads = VerificationThreads()
+    result = asyncio.get_running_loop().create_future()
+
+    def work() -> Secret | None:
+        raise MemoryError
+
+    try:
+        threads(work, result.set_result)
+        assert await result is None
+    finally:
+        threads.stop()

@@ -31,6 +31,7 @@ class Hub:
         self.shed = SimpleNamespace(shed=0)
         self.trouble: str | None = None
         self.users: str | None = None
+        self.gate = SimpleNamespace(waits_s=0.0, late=0)
         self.spaces = SimpleNamespace(troubles={})
         self.missed = 0
         copies: Any = SimpleNamespace(all_figures=lambda: {"acme": CopyFigures(1, self.missed)})
@@ -47,6 +48,7 @@ class Hub:
             spaces=spaces,
             copies=copies,
             users=lambda: self.users,
+            gate=self.gate,
             certificates=certificates,
             tls=None,
             data=folder,
@@ -86,6 +88,8 @@ def holds(hub: Hub) -> None:
         (lambda hub: setattr(hub.shed, "shed", 1), "memory", "held the most memory", Severity.WARNING),
         (lambda hub: setattr(hub, "users", "the file is locked"), "users", "the file is locked", Severity.ERROR),
         (lambda hub: hub.spaces.troubles.update(acme="full"), "tenant acme", "is not open: full", Severity.ERROR),
+        (lambda hub: setattr(hub.gate, "late", 1), "logins", "logins wait", Severity.WARNING),
+        (lambda hub: setattr(hub.gate, "waits_s", 5.0), "logins", "logins wait", Severity.WARNING),
         (lambda hub: setattr(hub, "missed", 1), "tenant acme", "live copies were dropped", Severity.WARNING),
         (lambda hub: setattr(hub, "trouble", "no PEM"), "certificate", "no PEM", Severity.ERROR),
     ],

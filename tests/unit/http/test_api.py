@@ -29,8 +29,9 @@ from edge.broker.model.authorization import Operation, Rule
 from edge.broker.model.budget import Budget
 from edge.broker.model.interfaces import Consumer, Outcome, SubscribeOptions, Subscription
 from edge.broker.router.router import Router
-from edge.broker.security.authenticator import Gate
+from edge.broker.security.authenticator import Gate, Work
 from edge.broker.security.credentials import Snapshot, new_user, with_secret
+from edge.broker.security.limits import VERIFICATION_WAIT_S_MAX
 from edge.broker.store.errors import StoreError, StoreFull
 from tests.support.memory_store import MemoryStore
 
@@ -334,6 +335,30 @@ def gate() -> Gate:
         worker=lambda work, done: done(work()),
         clock=time.monotonic,
     )
+
+
+def test_a_request_whose_password_waits_too_long_is_answered_503() -> None:
+    now, works = 0.0, list[Work]()
+    users = {"alice": with_secret(new_user("alice"), "secret", at_s=0.0)}
+    waiting = Gate(
+        Authentication.STANDARD,
+        Snapshot(users),
+        worker=lambda work, _: works.append(work),
+        clock=lambda: now,
+    )
+
+    async def test(rig: Rig) -> None:
+        nonlocal now
+        request = rig.client.post("/t/plant/1", content=b"x", auth=httpx.BasicAuth("alice", "secret"))
+        asked = asyncio.create_task(request)
+        async with asyncio.timeout(20):
+            while not works:
+                await asyncio.sleep(0.01)
+        now = VERIFICATION_WAIT_S_MAX
+        waiting.expire()
+        assert (await asked).status_code == 503
+
+    run(test, lambda: waiting)
 
 
 def test_who_may_do_what() -> None:

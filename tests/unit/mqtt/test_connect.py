@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from bridge.limits import LOGIN_WAIT_S_MAX
 from bridge.message import DURABLE, RETAIN
 from edge.broker.limits import Limits
 from edge.broker.message.mqtt_errors import LocalError
@@ -293,10 +294,17 @@ class TestDeadlines:
         assert connection.closed
         assert connection.deadline is None
 
-    def test_the_decision_counts(self) -> None:
+    def test_the_time_it_waits_for_us_is_not_the_clients(self) -> None:
         connection, _ = start(packets.Connect("a").encode())
-        assert connection.deadline == 10.0
-        assert [type(event) for event in connection.handle_timeout(10.0)] == [events.Disconnected]
+        assert connection.deadline == 10.0 + LOGIN_WAIT_S_MAX
+        assert not connection.handle_timeout(10.0)
+        connection.accept(SessionState(), False)
+        assert not connection.closed
+
+    def test_the_decision_has_a_bound_of_its_own(self) -> None:
+        connection, _ = start(packets.Connect("a").encode())
+        late = 10.0 + LOGIN_WAIT_S_MAX
+        assert [type(event) for event in connection.handle_timeout(late)] == [events.Disconnected]
 
     @pytest.mark.parametrize("version", VERSIONS)
     def test_keep_alive(self, version: int) -> None:

@@ -17,8 +17,11 @@ from edge.broker.security.limits import (
     FAILURES_PER_ADDRESS_MAX,
     FAILURES_PER_USER_MAX,
     FAILURES_PERIOD_S,
+    SUCCESS_KEPT_S,
+    SUCCESSES_KEPT_MAX,
     TOKEN_EXPIRY_CHECK_S,
 )
+from edge.broker.security.login_throttle import Failures
 from edge.broker.security.proof import Decided, Proven, Verdict
 from tests.unit.mqtt.test_authorization import Peer, Site
 
@@ -180,6 +183,40 @@ class TestScram:
             site.gate.failed("192.0.2.1", f"user{number}")
         site.gate.update(Snapshot({"joe": joe}))
         assert site.gate.too_many_failures("192.0.2.1", "joe")
+
+    def test_who_logged_in_lately_is_let_in_whatever_others_of_the_address_fail(self, joe: User) -> None:
+        """An attacker behind the same router makes 110 bogus exchanges."""
+        site = Gated(joe)
+        opened(site)
+        for number in range(FAILURES_PER_ADDRESS_MAX + 10):
+            client = scram.ScramClient(f"bogus{number}", "x")
+            peer = site.connect(scram.MECHANISM, client.first())
+            (answer,) = peer.sent()
+            if answer.reason is not R.SERVER_BUSY:
+                peer.send(scram_auth(client.answer(answer.properties.authentication_data)))
+        assert site.gate.too_many_failures("192.0.2.1", "jane"), "she has not logged in there"
+        opened(site)
+        for _ in range(FAILURES_PER_USER_MAX):
+            site.gate.failed("192.0.2.1", "joe")
+        assert site.gate.too_many_failures("192.0.2.1", "joe"), "guessing at him is slow all the same"
+
+    def test_a_success_is_remembered_for_a_while_and_at_its_address(self, joe: User) -> None:
+        site = Gated(joe)
+        opened(site)
+        site.now = SUCCESS_KEPT_S
+        for address in ("192.0.2.1", "192.0.2.2"):
+            for number in range(FAILURES_PER_ADDRESS_MAX):
+                site.gate.failed(address, f"bogus{number}")
+            assert site.gate.too_many_failures(address, "joe")
+
+    def test_successes_are_bounded(self, joe: User) -> None:
+        failures = Failures()
+        for number in range(SUCCESSES_KEPT_MAX + 1):
+            failures.succeeded("192.0.2.1", f"user{number}", 0.0)
+        for number in range(FAILURES_PER_ADDRESS_MAX):
+            failures.add("192.0.2.1", f"bogus{number}", 0.0)
+        assert failures.too_many("192.0.2.1", "user0", 0.0), "the oldest is forgotten"
+        assert not failures.too_many("192.0.2.1", "user1", 0.0)
 
 
 class TestGuessedTokens:

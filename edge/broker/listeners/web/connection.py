@@ -18,6 +18,7 @@ from typing import Any, Final, TypeAlias, cast
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from bridge.limits import LOGIN_WAIT_S_MAX
 from bridge.transport.borrowed import socket_of
 from bridge.transport.served import ServedTransport
 from edge.broker.http.limits import HTTP_BODY_S_MAX, HTTP_HEAD_BYTES_MAX, HTTP_HEAD_S_MAX, HTTP_WRITE_S_MAX
@@ -30,7 +31,7 @@ _TOO_SLOW: Final = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nConten
 _UNAVAILABLE: Final = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 _TCP_CLOSE: Final = 7
 """State of a connection that was reset, as TCP_INFO has it (linux/tcp_states.h)."""
-_BODY_S: Final = HTTP_BODY_S_MAX + HTTP_HEAD_S_MAX
+_BODY_S: Final = HTTP_BODY_S_MAX + HTTP_HEAD_S_MAX + LOGIN_WAIT_S_MAX
 """Later than whoever reads the body says so: for bodies nobody reads."""
 
 

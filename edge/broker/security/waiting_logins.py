@@ -1,0 +1,66 @@
+"""Logins whose passwords wait to be verified: how many there may be, and how long each may wait."""
+
+from __future__ import annotations
+
+from edge.broker.security.limits import VERIFICATION_WAIT_S_MAX, VERIFICATIONS_MAX, VERIFICATIONS_PER_USER_MAX
+from edge.broker.security.proof import Decided, Proven, Verdict
+
+
+class WaitingLogin:
+    """One password that is being verified, or waits for it."""
+
+    __slots__ = ("asked_at", "bucket", "decided", "told")
+
+    def __init__(self, bucket: str | None, decided: Decided, asked_at: float) -> None:
+        self.bucket = bucket
+        self.decided = decided
+        self.asked_at = asked_at
+        self.told = False
+        """The client has its verdict; read by the threads that verify, which skip what nobody waits for."""
+
+    def tell(self, verdict: Verdict, proven: Proven | None) -> None:
+        """Give the verdict, unless one was given already."""
+        if not self.told:
+            self.told = True
+            self.decided(verdict, proven)
+
+
+class WaitingLogins:
+    """Those of one gate, the one that waits longest first. A place is kept until the work has ended, told or not."""
+
+    def __init__(self) -> None:
+        self._all: dict[WaitingLogin, None] = {}
+        self._by_bucket: dict[str | None, int] = {}
+
+    def add(self, bucket: str | None, decided: Decided, now: float) -> WaitingLogin | None:
+        """Begin to wait; None where too many wait. `bucket`: the user; None for all names that are no user's."""
+        of_bucket = self._by_bucket.get(bucket, 0)
+        if len(self._all) >= VERIFICATIONS_MAX or of_bucket >= VERIFICATIONS_PER_USER_MAX:
+            return None
+        login = WaitingLogin(bucket, decided, now)
+        self._all[login] = None
+        self._by_bucket[bucket] = of_bucket + 1
+        return login
+
+    def remove(self, login: WaitingLogin) -> None:
+        """Free its place: the work has ended."""
+        del self._all[login]
+        left = self._by_bucket[login.bucket] - 1
+        if left:
+            self._by_bucket[login.bucket] = left
+        else:
+            del self._by_bucket[login.bucket]
+
+    def waits_s(self, now: float) -> float:
+        """Return how long the oldest login waits whose client has no verdict; 0 where there is none."""
+        return next((now - login.asked_at for login in self._all if not login.told), 0.0)
+
+    def overdue(self, now: float) -> list[WaitingLogin]:
+        """Return those that have waited too long and have no verdict."""
+        late: list[WaitingLogin] = []
+        for login in self._all:
+            if now - login.asked_at < VERIFICATION_WAIT_S_MAX:
+                break
+            if not login.told:
+                late.append(login)
+        return late

@@ -1,0 +1,40 @@
+"""Logins that wait for their passwords to be verified."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, Protocol
+
+from edge.health.problems import Found, Severity
+from edge.health.rising import Rising
+
+LOGINS_WAIT_SHOWN_S: Final = 5.0
+"""Seconds that a login has waited for its verification when it becomes a problem: people notice, and devices begin to
+connect again."""
+
+
+class Verifying(Protocol):
+    """Verifies passwords."""
+
+    @property
+    def waits_s(self) -> float:
+        """Seconds that the oldest login has waited."""
+        ...
+
+    @property
+    def late(self) -> int:
+        """Logins since the start that were answered "busy", as their passwords waited too long."""
+        ...
+
+
+def login_problems(gate: Verifying, given_up: Rising) -> Iterator[Found]:
+    """Yield the warning that logins wait now, or waited too long within the last minute."""
+    late = given_up.lately({"late": gate.late} if gate.late else {})
+    if late:
+        what = "logins wait: within the last minute passwords could not be verified in time"
+    elif gate.waits_s >= LOGINS_WAIT_SHOWN_S:
+        what = f"logins wait: a password has waited {gate.waits_s:.0f} s to be verified"
+    else:
+        return
+    step = "the machine is short of processor time: see what uses it (top), and end that or give it lower priority"
+    yield Found("logins", what, step, Severity.WARNING)
