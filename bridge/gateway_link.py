@@ -122,6 +122,10 @@ class GatewayLink:
         return told
 
     @property
+    def spoken(self) -> str:
+        return self._engine.spoken
+
+    @property
     def has_output(self) -> bool:
         return True  # the uplink may have more with each flush
 

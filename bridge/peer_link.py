@@ -86,6 +86,10 @@ class PeerLink:
         return told
 
     @property
+    def spoken(self) -> str:
+        return self._engine.spoken
+
+    @property
     def has_output(self) -> bool:
         return True  # the outbox may have more with each flush
 

@@ -155,6 +155,10 @@ class Engine:
         return events
 
     @property
+    def spoken(self) -> str:
+        return self._sasl.spoken if isinstance(self._sasl, SaslServer) else ""
+
+    @property
     def has_output(self) -> bool:
         if self._sasl is not None or self._output or self._links.over or self._done:
             return True

@@ -23,6 +23,7 @@ from bridge.sasl.layer import (
 )
 from bridge.sasl.scram import MECHANISM as SCRAM
 from bridge.sasl.scram import ScramError, ScramServer, Verifier
+from bridge.transport.spoken import foreign_protocol
 
 PLAIN = "PLAIN"
 ANONYMOUS = "anonymous"
@@ -94,6 +95,8 @@ class SaslServer(Layer):
         self._authenticate = authenticate
         self._credentials = credentials
         self._anonymous = anonymous
+        self.spoken = ""
+        """Protocol that the client speaks in place of AMQP 1.0; empty: AMQP 1.0, or none that is known."""
         self._mechanism = ""
         self._scram: ScramServer | None = None
         self._refusal_sent = False
@@ -128,6 +131,7 @@ class SaslServer(Layer):
         if head == AMQP_HEADER and self._anonymous is not None:
             self.identity, self.done = self._anonymous, True
         elif not (SASL_HEADER.startswith(head) or AMQP_HEADER.startswith(head)) or len(head) == 8:
+            self.spoken = foreign_protocol(head, "AMQP")
             self._output += SASL_HEADER  # section 2.2: answer with a header we do support, then close
             self._fail("not an AMQP 1.0 client" if head != AMQP_HEADER else "SASL is required")
         return False

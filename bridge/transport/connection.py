@@ -49,6 +49,12 @@ class Connection(Protocol):
         nothing more can come of it."""
         ...
 
+    @property
+    def spoken(self) -> str:
+        """Protocol that the peer speaks in place of ours (`bridge.transport.spoken`); empty: it speaks ours, or none
+        that is known."""
+        ...
+
     def receive_data(self, data: bytes, now: float) -> Sequence[Any]:
         """Take bytes of the peer; return the events they complete, in order (often empty). Without bytes: a turn, for
         what came from elsewhere, and for `more`.

@@ -116,13 +116,15 @@ class Diverted(NamedTuple):
 class Ending:
     """What is known of a connection's end; most have none yet."""
 
-    __slots__ = ("lost", "lost_from")
+    __slots__ = ("lost", "lost_from", "peer")
 
     def __init__(self) -> None:
         self.lost: Exception | None = None
         """Why the transport has been lost, where somebody says so."""
         self.lost_from: str | None = None
         """The peer of a connection that is gone, until its machine and its owner have been told."""
+        self.peer = "-"
+        """The peer of a connection that is gone."""
 
 
 class Terms:
@@ -315,7 +317,8 @@ class Driver(asyncio.Protocol):
 
     def _conclude(self, peer: str) -> None:
         """The connection with `peer` is over, and everybody is told."""
-        self._ends().lost_from = None
+        ending = self._ends()
+        ending.lost_from, ending.peer = None, peer
         try:
             events = self.connection.receive_eof(self._loop.time())
             if events and self._owner is not None:
@@ -354,8 +357,10 @@ class Driver(asyncio.Protocol):
 
     @property
     def peername(self) -> str:
-        """``host:port`` of the peer, or ``-`` when it is gone."""
-        peer = self.transport.get_extra_info("peername") if self.transport is not None else None
+        """``host:port`` of the peer, or ``-`` where it is not known."""
+        if self.transport is None:
+            return "-" if self._ending is None else self._ending.peer
+        peer = self.transport.get_extra_info("peername")
         return f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) and len(peer) >= 2 else "-"
 
     @property
@@ -367,7 +372,7 @@ class Driver(asyncio.Protocol):
 
     @property
     def address(self) -> str:
-        """Host of the peer, empty when it is gone."""
+        """Host of the peer, empty where it is not known."""
         return self.peername.rpartition(":")[0]
 
     @property

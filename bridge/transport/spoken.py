@@ -6,6 +6,7 @@ from typing import Final
 
 BEGINNINGS: Final = (
     (b"\x16\x03", "TLS"),  # RFC 8446 section 5.1: a handshake record
+    (b"AMQP\x00\x00\x09\x01", "AMQP 0-9-1"),  # AMQP 0-9-1 section 4.2.2, as RabbitMQ's own clients begin
     (b"AMQP", "AMQP"),  # AMQP 1.0 part 2, section 2.2
     (b"\x10", "MQTT"),  # MQTT 5 section 3.1.1: CONNECT
     (b"SSH-", "SSH"),  # RFC 4253 section 4.2
@@ -14,6 +15,16 @@ BEGINNINGS: Final = (
 """First bytes of a client by protocol."""
 
 
+BEGINNING_BYTES: Final = 8
+"""Bytes that are looked at, of the longest beginning."""
+
+
 def spoken_protocol(first: bytes) -> str:
     """Return the protocol of a client's first bytes; empty where they are of none that is known."""
     return next((name for beginning, name in BEGINNINGS if first.startswith(beginning)), "")
+
+
+def foreign_protocol(first: bytes, own: str) -> str:
+    """Return the protocol of a client's first bytes where it is another than `own`; empty otherwise."""
+    spoken = spoken_protocol(first)
+    return "" if spoken == own else spoken

@@ -19,6 +19,7 @@ from typing import Any, Final, Protocol, cast
 from bridge.transport.deadlines import Slot, deadlines_of
 from bridge.transport.served import ServedTransport
 from bridge.transport.slow_lane import slow_lane_of
+from bridge.transport.spoken import BEGINNING_BYTES, foreign_protocol
 from bridge.transport.tcp import TcpTransport
 from bridge.transport.tls_records import Records
 
@@ -54,6 +55,14 @@ class Handshaking(Protocol):
     def failed(self, transport: TlsTransport, error: Exception | None) -> None:
         """It is gone before its handshake was done; None: nobody said why."""
         ...
+
+
+class WrongProtocolError(ssl.SSLError):
+    """A client speaks another protocol where it has to begin TLS."""
+
+    def __init__(self, spoken: str) -> None:
+        super().__init__(1, f"the client speaks {spoken}, without TLS")
+        self.spoken = spoken
 
 
 class TlsTransport(ServedTransport, asyncio.Protocol):
@@ -311,18 +320,21 @@ class TlsTransport(ServedTransport, asyncio.Protocol):
                 if not records or (begun and time.monotonic() > until):
                     return False
                 begun = True
-                incoming.write(records.next())
+                at_header, piece = not records.within_record, records.next()
+                if at_header and self._protocol is None and secure.server_side:
+                    _require_tls(piece)
+                incoming.write(piece)
             try:
                 if self._protocol is None and not self._shaken(secure):
                     return True
-                piece = secure.read(RECORD_BYTES)
+                plain = secure.read(RECORD_BYTES)
             except ssl.SSLWantReadError:
                 continue
             except ssl.SSLZeroReturnError:
                 return True
-            if not piece:
+            if not plain:
                 return True
-            came.append(piece)
+            came.append(plain)
 
     def _shaken(self, secure: ssl.SSLObject) -> bool:
         """The handshake is done, and the connection is somebody's."""
@@ -395,6 +407,13 @@ class TlsTransport(ServedTransport, asyncio.Protocol):
             self._tcp.abort()
         else:
             self._until(self._deadline)
+
+
+def _require_tls(record: memoryview) -> None:
+    """Raise `WrongProtocolError` where a record of a client's handshake is the beginning of another protocol."""
+    spoken = foreign_protocol(bytes(record[:BEGINNING_BYTES]), "TLS")
+    if spoken:
+        raise WrongProtocolError(spoken)
 
 
 _NOBODY: Final = asyncio.Protocol()

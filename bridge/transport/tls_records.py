@@ -60,6 +60,11 @@ class Records:
         """`next` has something."""
         return len(self._unread) >= (1 if self._left else _HEADER_BYTES)
 
+    @property
+    def within_record(self) -> bool:
+        """True where the beginning of the record that comes next was given on before."""
+        return self._left > 0
+
     def clear(self) -> None:
         """Forget it all."""
         self._unread, self._left, self._given = memoryview(b""), 0, 0

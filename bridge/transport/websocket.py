@@ -18,6 +18,7 @@ from wsproto.frame_protocol import CloseReason
 from wsproto.utilities import LocalProtocolError, RemoteProtocolError
 
 from bridge.transport.connection import Connection
+from bridge.transport.spoken import foreign_protocol
 
 MQTT: Final = ("mqtt", "mqttv3.1")
 """Subprotocols of MQTT [MQTT-6.0.0-3]; the second is what MQTT 3.1 clients in browsers ask for."""
@@ -54,6 +55,7 @@ class Framed:
         self._socket = WSConnection(end)
         self._phase = Phase.HANDSHAKE
         self._output: list[bytes] = []
+        self._spoken = ""
         self._handshake_bytes = 0
         self._message_bytes = 0
         """Of the message under way."""
@@ -84,6 +86,10 @@ class Framed:
         return self._phase is not Phase.CLOSED and (
             self._frames_left or self._close_code is not None or self.inner.more
         )
+
+    @property
+    def spoken(self) -> str:
+        return self._spoken or self.inner.spoken
 
     def shed(self) -> Sequence[Any]:
         happened = self.inner.shed()
@@ -231,6 +237,13 @@ class WebSocketConnection(Framed):
         """What the client asked for, once it did."""
         self._subprotocols = tuple(subprotocols)
         self._objection = objection
+
+    def receive_data(self, data: bytes, now: float) -> Sequence[Any]:
+        if data and self._phase is Phase.HANDSHAKE and not self._handshake_bytes:
+            self._spoken = foreign_protocol(data, "HTTP")
+            if self._spoken:
+                return self._refuse(400, f"this port speaks WebSocket, not {self._spoken}", now)
+        return super().receive_data(data, now)
 
     def handle_timeout(self, now: float, *, listening: bool = True) -> Sequence[Any]:
         deadline = self.inner.deadline

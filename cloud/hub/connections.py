@@ -39,6 +39,7 @@ from edge.broker.listeners.resident import resident_bytes
 from edge.broker.listeners.secure import Admit
 from edge.broker.listeners.tcp import TcpListener
 from edge.broker.listeners.tls import Certificates
+from edge.broker.listeners.wrong_port import WrongPortReporter
 from edge.broker.model.budget import Budget
 
 CONTAINER_ID: Final = "waypost-hub"
@@ -89,7 +90,9 @@ class Connections:
     ) -> None:
         """`held_bytes_max`: of all connections that are open, in half-sent messages, links and unread answers;
         `resident` gives the bytes of memory the process takes."""
-        self.listener = TcpListener("amqp", self._driver)
+        self.wrong_port = WrongPortReporter()
+        """Ports of all listeners of the hub; the HTTP server adds its own."""
+        self.listener = TcpListener("amqp", self._driver, wrong_port=self.wrong_port)
         self.admission = Admission(limits, Budget(held_bytes_max * CONNECTIONS_SHARE, "hub"), resident)
         self.accepting = True
         """False: the hub stops, and takes nobody new."""
@@ -109,6 +112,7 @@ class Connections:
             self._meter = Counted(self.admission, cost)
             self._framed_meter = Counted(self.admission, cost + WEBSOCKET_CONNECTION_BYTES)
         bound = await self.listener.start(host, port, certificates, handshake_s=self._limits.handshake_s, others=others)
+        self.wrong_port.add_listener("amqp", bound[1], protocol="AMQP", tls=certificates is not None)
         self._tick()
         return bound
 

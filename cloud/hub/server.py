@@ -88,6 +88,7 @@ from edge.broker.listeners.tls import Certificates, TlsError
 from edge.broker.listeners.web.bound_socket import BoundSocket
 from edge.broker.listeners.web.connection import Upgrade
 from edge.broker.listeners.web.server import ServeError, WebServer
+from edge.broker.listeners.wrong_port import WrongPortReporter
 from edge.broker.security.authenticator import Gate
 from edge.broker.security.credentials import CredentialsError, Snapshot
 from edge.broker.security.followed_users import FollowedUsers
@@ -370,7 +371,9 @@ class Hub:
             frames = Frames(
                 "amqp", message_bytes_max=LIMITS.packet_bytes_max, site=site, guarded=lambda: not access.open
             )
-            async with serve_http(guarded, configuration.http, secure, partial(self._framed, frames)) as http:
+            async with serve_http(
+                guarded, configuration.http, secure, partial(self._framed, frames), self._connections.wrong_port
+            ) as http:
                 amqp = configuration.amqp
                 others = {ALPN: http.admit} if secure is not None else None
                 host, port = await self._connections.start(amqp.host, amqp.port, self._certificates, others)
@@ -524,10 +527,14 @@ def own_credentials(data: Path, enroller: Enroller) -> Credentials:
 
 @contextlib.asynccontextmanager
 async def serve_http(
-    app: ASGIApp, endpoint: Endpoint, certificates: Certificates | None, upgrade: Upgrade
+    app: ASGIApp,
+    endpoint: Endpoint,
+    certificates: Certificates | None,
+    upgrade: Upgrade,
+    wrong_port: WrongPortReporter,
 ) -> AsyncIterator[Served]:
     """Serve the application while the context lasts, with TLS where there are certificates. `upgrade` gets connections
-    that ask for WebSocket. Raises `ListenError`.
+    that ask for WebSocket; `wrong_port` learns where HTTP is. Raises `ListenError`.
 
     A client's certificate names a gateway, and makes nobody a user: names of gateways and users are no one space.
     """
@@ -540,7 +547,14 @@ async def serve_http(
         reason = why if error.errno == errno.EADDRINUSE else error.strerror
         raise ListenError(f"http: cannot listen on {endpoint}: {reason}") from error
     host, port = listening.getsockname()[:2]
-    web = WebServer(app, [BoundSocket(listening, certificates)], identify=lambda _certificate: None, upgrade=upgrade)
+    wrong_port.add_listener("http", port, protocol="HTTP", tls=certificates is not None)
+    web = WebServer(
+        app,
+        [BoundSocket(listening, certificates)],
+        identify=lambda _certificate: None,
+        upgrade=upgrade,
+        wrong_port=wrong_port,
+    )
     try:
         await web.start()
         yield Served(Endpoint(host, port), lambda _identity: web.admit_secure(None))

@@ -410,7 +410,11 @@ class Gateway:
             raise
         if sockets:
             modules = ("edge.appliance.console.app", "edge.broker.http.api")
-            self._web_server = LazyWebServer(list(sockets.values()), self._make_app, modules)
+            wrong_port = self.broker.listeners.wrong_port
+            for name, bound in sockets.items():
+                port = bound.sock.getsockname()[1]
+                wrong_port.add_listener(name, port, protocol="HTTP", tls=bound.certificates is not None)
+            self._web_server = LazyWebServer(list(sockets.values()), self._make_app, modules, wrong_port)
             self._sampling = asyncio.create_task(self._history.run())
         return {name: bound.sock.getsockname()[:2] for name, bound in sockets.items()}
 

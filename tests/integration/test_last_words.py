@@ -16,7 +16,7 @@ from edge.broker.http.limits import HTTP_BODY_BYTES_MAX
 from edge.broker.message.mqtt_reason_codes import ReasonCode
 from edge.broker.mqtt import packets
 from tests.support.hostile import Raw
-from tests.support.processes import Waypost, edge, wait_until
+from tests.support.processes import Waypost, edge
 
 RESOURCES = f"""
 apiVersion: waypost/v1
@@ -117,15 +117,3 @@ def test_open_requests_are_answered_when_the_gateway_stops_and_its_log_has_no_tr
         answers = [client.recv(4_096) for client in clients]
     assert all(answer.startswith((b"HTTP/1.1 503 ", b"HTTP/1.1 204 ")) for answer in answers), answers
     assert "Exception" not in gateway.log.read_text()
-
-
-@pytest.mark.parametrize(
-    ("first", "spoken"),
-    [(b"GET / HTTP/1.1\r\n\r\n", "HTTP"), (b"\x16\x03\x01\0\5abcde", "TLS"), (b"AMQP\0\1\0\0", "AMQP")],
-)
-def test_the_log_names_a_client_at_the_wrong_port(guarded: Waypost, first: bytes, spoken: str) -> None:
-    with socket.create_connection(("127.0.0.1", guarded.port("mqtt")), timeout=20) as client:
-        client.sendall(first)
-        while client.recv(100):
-            pass
-    wait_until(lambda: f"it speaks {spoken}," in guarded.log.read_text(), timeout_s=20, what="a line in the log")

@@ -22,6 +22,7 @@ from edge.broker.listeners.frames import Bare, Frames
 from edge.broker.listeners.revocations import ClientRevocations
 from edge.broker.listeners.tcp import Gone, ListenError, TcpListener
 from edge.broker.listeners.tls import Certificates, TlsError
+from edge.broker.listeners.wrong_port import WrongPortReporter
 from edge.broker.security.site import Site
 
 
@@ -58,6 +59,8 @@ class Listeners:
         self._configuration = configuration
         self._admission = admission
         self._around: dict[str, Frames | Bare] = {}
+        self.wrong_port = WrongPortReporter()
+        """Ports of all listeners of the process; the HTTP server adds its own."""
         self.by_name: dict[str, TcpListener] = {}
         self._listeners = [listener for listener in configuration.listeners if listener.protocol in drivers]
         for listener in self._listeners:
@@ -69,7 +72,8 @@ class Listeners:
             make = partial(self._serve, drivers[listener.protocol], around, meter)
             turn_away = partial(self._turn_away, drivers[listener.protocol], around)
             self._around[listener.name] = around
-            self.by_name[listener.name] = TcpListener(listener.name, make, turn_away, drivers[listener.protocol].load)
+            load = drivers[listener.protocol].load
+            self.by_name[listener.name] = TcpListener(listener.name, make, turn_away, load, self.wrong_port)
         self._certificates: Certificates | None = None
         self._checked_at = 0.0
 
@@ -85,6 +89,9 @@ class Listeners:
                 certificates,
                 handshake_s=self._configuration.limits.handshake_s,
             )
+            protocol = "HTTP" if listener.websocket else listener.protocol.value
+            port = bound[listener.name][1]
+            self.wrong_port.add_listener(listener.name, port, protocol=protocol, tls=listener.tls)
         return bound
 
     async def stop(self) -> None:

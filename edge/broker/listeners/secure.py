@@ -13,9 +13,10 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeAlias
 
-from bridge.transport.tls import TlsTransport
+from bridge.transport.tls import TlsTransport, WrongProtocolError
 from edge.broker.limits import ACCOUNT_SHARE_MAX, TLS_HANDSHAKES_MAX, TLS_PARKED_MAX, TLS_STALLED_S
 from edge.broker.listeners.tls import Certificates, subject_name
+from edge.broker.listeners.wrong_port import WrongPortReporter
 from edge.broker.model.remote import remote_of
 
 log = logging.getLogger(__name__)
@@ -82,10 +83,11 @@ class Handshakes:
         handshake_s: float,
         identify: Identify = subject_name,
         others: Mapping[str, Admit] | None = None,
+        wrong_port: WrongPortReporter | None = None,
     ) -> None:
         """`admit` gets what `identify` makes of the verified client certificate. `others` get connections whose client
         asked for their protocol by name (ALPN, RFC 7301), which the certificates have to offer. `handshake_s`: the time
-        a handshake has, less while others wait."""
+        a handshake has, less while others wait. `wrong_port`: see `TcpListener`."""
         self.under_way: dict[TlsTransport, tuple[str, float]] = {}
         """Of which remote address, since when."""
         self.parked = Parked()
@@ -99,6 +101,7 @@ class Handshakes:
         self._identify = identify
         self._others = others or {}
         self._handshake_s = handshake_s
+        self._wrong_port = wrong_port or WrongPortReporter()
         self._loop = asyncio.get_running_loop()
         self._certified: set[TlsTransport] = set()
         """Connections whose peers have shown a certificate; of those that are closed no more than of others."""
@@ -147,7 +150,9 @@ class Handshakes:
 
     def failed(self, transport: TlsTransport, error: Exception | None) -> None:
         """There is no TLS with this peer."""
-        if transport in self.under_way:
+        if isinstance(error, WrongProtocolError):
+            self._wrong_port.report(self._name, _remote(transport), error.spoken)
+        elif transport in self.under_way:
             peer = transport.get_extra_info("peername")
             log.info("%s: no TLS with %s: %s", self._name, peer, error or "it closed the connection")
         self._over(transport)

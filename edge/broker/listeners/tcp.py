@@ -13,6 +13,7 @@ from bridge.transport.driver import Driver
 from bridge.transport.listening import Listening, Load, listen
 from edge.broker.listeners.secure import Admit, Handshakes, Identify
 from edge.broker.listeners.tls import Certificates, subject_name
+from edge.broker.listeners.wrong_port import WrongPortReporter
 
 log = logging.getLogger(__name__)
 
@@ -56,10 +57,16 @@ class TcpListener:
     """One listening socket whose connections are made by `make_driver`."""
 
     def __init__(
-        self, name: str, make_driver: MakeDriver, turn_away: MakeDriver | None = None, load: Load | None = None
+        self,
+        name: str,
+        make_driver: MakeDriver,
+        turn_away: MakeDriver | None = None,
+        load: Load | None = None,
+        wrong_port: WrongPortReporter | None = None,
     ) -> None:
         """`turn_away` makes the driver of a connection `make_driver` had no room for, to tell it so; where it makes
-        none either, the socket is closed at once. `load`: see `bridge.transport.listening`."""
+        none either, the socket is closed at once. `load`: see `bridge.transport.listening`. `wrong_port` logs clients
+        of other protocols; None: it names no port for them."""
         self.name = name
         self.drivers: dict[Driver, None] = {}
         """In the order they came. A set of thousands takes twice the room."""
@@ -70,6 +77,7 @@ class TcpListener:
         self._make_driver = make_driver
         self._turn_away = turn_away
         self._load = load
+        self._wrong_port = wrong_port or WrongPortReporter()
         self._gone: Gone = self._forget
         self._listening: Listening | None = None
         self._handshakes: Handshakes | None = None
@@ -90,7 +98,13 @@ class TcpListener:
         make = self._accept
         if certificates is not None:
             self._handshakes = Handshakes(
-                self.name, certificates, self.admit, handshake_s=handshake_s, identify=identify, others=others
+                self.name,
+                certificates,
+                self.admit,
+                handshake_s=handshake_s,
+                identify=identify,
+                others=others,
+                wrong_port=self._wrong_port,
             )
             make = self._handshakes.make
         try:
@@ -114,6 +128,8 @@ class TcpListener:
 
     def _forget(self, driver: Driver) -> None:
         self.drivers.pop(driver, None)
+        if driver.connection.spoken:
+            self._wrong_port.report(self.name, driver.address, driver.connection.spoken)
 
     def _accept(self) -> asyncio.Protocol:
         return self.admit(None) or _Refusal()

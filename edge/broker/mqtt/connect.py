@@ -7,7 +7,6 @@ from typing import Final
 import msgspec
 
 from bridge.message import DURABLE, RETAIN, Run
-from bridge.transport.spoken import spoken_protocol
 from edge.broker.limits import TOPIC_LEVELS_MAX, Limits
 from edge.broker.message.mqtt_errors import MalformedPacket, ProtocolError, RemoteError, UnsupportedProtocolVersion
 from edge.broker.message.mqtt_properties import NONE, Properties, encode_run
@@ -153,12 +152,6 @@ def encode_farewell(reason: ReasonCode, text: str, connect: events.Connect) -> b
     sent = reason if reason in SERVER_DISCONNECT_REASONS else ReasonCode.UNSPECIFIED_ERROR
     encoded = Disconnect(sent, reason_string(connect, text, 1)).encode(5)
     return encoded if len(encoded) <= connect.maximum_packet_size else b""
-
-
-def describe_violation(error: RemoteError, data: bytes) -> str:
-    """Return why a connection ends whose first packet is not CONNECT, for the log."""
-    spoken = spoken_protocol(data)
-    return str(error) if spoken in ("", "MQTT") else f"it speaks {spoken}, is it at the right port?"
 
 
 def encode_violation(error: RemoteError, data: bytes) -> bytes:

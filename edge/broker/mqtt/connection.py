@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from bridge.message import Run
+from bridge.transport.spoken import foreign_protocol
 from edge.broker.limits import TOPIC_LEVELS_MAX, Limits
 from edge.broker.message.mqtt_errors import LocalError, MalformedPacket, ProtocolError, RemoteError
 from edge.broker.message.mqtt_properties import Properties
@@ -29,7 +30,6 @@ from edge.broker.mqtt.authentication import NO_METHOD, dialogue
 from edge.broker.mqtt.connect import (
     connack,
     decode_connect,
-    describe_violation,
     encode_farewell,
     encode_refusal,
     encode_violation,
@@ -68,14 +68,13 @@ class Connection:
     __slots__ = (
         "_client_id", "_connect", "_connect_bytes", "_connect_deadline", "_dialogue", "_end_reason", "_inbound",
         "_keep_alive_s", "_lost", "_now", "_out", "_outbound", "_phase", "_publisher", "_reported", "_state", "_unread",
-        "limits", "more", "version",
+        "limits", "more", "spoken", "version",
     )  # fmt: skip
 
     def __init__(self, limits: Limits, now: float) -> None:
         """`limits`: packet_bytes_max, inflight_max, receive_maximum and handshake_s count here."""
         self.limits = limits
-        self._phase, self._now = Phase.CONNECTING, now
-        self._connect_deadline: float = now + limits.handshake_s
+        self._phase, self._now, self._connect_deadline = Phase.CONNECTING, now, now + limits.handshake_s
         self.version = 4
         """Protocol level the client speaks: 3 (MQTT 3.1), 4 (3.1.1) or 5; from CONNECT on."""
         self._connect: events.Connect  # from CONNECT on
@@ -83,8 +82,8 @@ class Connection:
         self._reported = False  # True once `Disconnected` has been given
         self._out: list[bytes] | None = None  # none at rest: an empty list is 64 bytes
         self._unread = NOTHING
-        self.more, self._connect_bytes, self._keep_alive_s = False, 0, 0
-        self._client_id, self._publisher, self._end_reason, self._lost = "", "", "closed by the gateway", False
+        self.more, self._lost, self._connect_bytes, self._keep_alive_s = False, False, 0, 0
+        self.spoken, self._client_id, self._publisher, self._end_reason = "", "", "", "closed by the gateway"
         self._state: SessionState  # from `accept` on
         self._outbound: Outbound | None = None
         self._inbound: Inbound | None = None
@@ -510,7 +509,8 @@ class Connection:
         self._lost = True
         if self._phase is Phase.CONNECTING:
             self._output.append(encode_violation(error, data))
-            self._end(describe_violation(error, data))
+            self.spoken = foreign_protocol(data, "MQTT")
+            self._end(str(error))
         else:
             self._close(error.reason, str(error))
 

@@ -478,7 +478,7 @@ class ConnectionHandler(Origin):
             self._lane = None
         self._common.router.forget_origin(self)
         self._release()
-        if session is None and self._connect is None and event.lost:
+        if session is None and self._connect is None and event.lost and not self.connection.spoken:
             log.warning("%s: no MQTT client: %s", self._driver.address, event.reason)
         if session is None or self._left:
             return

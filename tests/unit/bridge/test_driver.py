@@ -47,6 +47,10 @@ class Chatty:
         return ()
 
     @property
+    def spoken(self) -> str:
+        return ""
+
+    @property
     def has_output(self) -> bool:
         return True
 

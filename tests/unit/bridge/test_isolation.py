@@ -82,6 +82,10 @@ class Echo:
         return ()
 
     @property
+    def spoken(self) -> str:
+        return ""
+
+    @property
     def has_output(self) -> bool:
         return True
 

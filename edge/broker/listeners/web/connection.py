@@ -21,6 +21,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from bridge.limits import LOGIN_WAIT_S_MAX
 from bridge.transport.borrowed import socket_of
 from bridge.transport.served import ServedTransport
+from bridge.transport.spoken import foreign_protocol
 from edge.broker.http.limits import HTTP_BODY_S_MAX, HTTP_HEAD_BYTES_MAX, HTTP_HEAD_S_MAX, HTTP_WRITE_S_MAX
 from edge.broker.http.peer import KEY, Peer
 from edge.broker.listeners.web.framing import Framing
@@ -28,6 +29,7 @@ from edge.broker.listeners.web.places import Places
 from edge.broker.model.remote import remote_of
 
 _TOO_SLOW: Final = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+_BAD_REQUEST: Final = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 _UNAVAILABLE: Final = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 _TCP_CLOSE: Final = 7
 """State of a connection that was reset, as TCP_INFO has it (linux/tcp_states.h)."""
@@ -38,6 +40,10 @@ _BODY_S: Final = HTTP_BODY_S_MAX + HTTP_HEAD_S_MAX + LOGIN_WAIT_S_MAX
 Upgrade: TypeAlias = Callable[[Peer], asyncio.Protocol | None]
 """Makes who gets a connection of this peer that asks for WebSocket (RFC 6455), from its request on; None when there is
 no room."""
+
+
+ReportSpoken: TypeAlias = Callable[[str, str], None]
+"""Called with the address of a client and the protocol that it speaks in place of HTTP."""
 
 
 class Part(enum.Enum):
@@ -51,14 +57,25 @@ class Part(enum.Enum):
 class HttpConnection(H11Protocol):
     """The server's end of one connection."""
 
-    def __init__(self, strangers: Places, users: Places, identity: str | None = None, **uvicorns: Any) -> None:
-        """`strangers`: by address; `users`: by name. `identity`: the name in the client's verified certificate."""
+    def __init__(
+        self,
+        strangers: Places,
+        users: Places,
+        report_spoken: ReportSpoken,
+        identity: str | None = None,
+        **uvicorns: Any,
+    ) -> None:
+        """`strangers`: by address; `users`: by name. `report_spoken` is called for a client that does not speak HTTP.
+        `identity`: the name in the client's verified certificate."""
         super().__init__(**uvicorns)
         self.peer = Peer(identity, self._take_place)
         self.app_state = {**self.app_state, KEY: self.peer}
         self.conn: Any = Framing(HTTP_HEAD_BYTES_MAX)
         self._strangers = strangers
         self._users = users
+        self._report_spoken = report_spoken
+        self._first_seen = False
+        """Bytes have come."""
         self._origin = ""
         self._ended = False
         self._had_all = False
@@ -83,6 +100,12 @@ class HttpConnection(H11Protocol):
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
             return  # it was shed, or was too slow
+        if not self._first_seen:
+            self._first_seen = True
+            if spoken := foreign_protocol(data, "HTTP"):
+                self._report_spoken(self._origin, spoken)
+                self._close_with(_BAD_REQUEST)
+                return
         super().data_received(data)
         self._look()
 

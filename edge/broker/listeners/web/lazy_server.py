@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from edge.broker.listeners.web.bound_socket import BoundSocket
+from edge.broker.listeners.wrong_port import WrongPortReporter
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -30,12 +31,20 @@ SERVER: Final = "edge.broker.listeners.web.server"
 class LazyWebServer:
     """Listening sockets that become a `WebServer` with the first connection."""
 
-    def __init__(self, sockets: Sequence[BoundSocket], make_app: Callable[[], ASGIApp], modules: Sequence[str]) -> None:
-        """Takes ownership of the sockets, which are bound, and listens. `make_app` is called in the loop when somebody
-        comes, after `modules`, which it needs, have been imported. Made inside a running loop."""
+    def __init__(
+        self,
+        sockets: Sequence[BoundSocket],
+        make_app: Callable[[], ASGIApp],
+        modules: Sequence[str],
+        wrong_port: WrongPortReporter | None = None,
+    ) -> None:
+        """Take ownership of the sockets, which are bound, and listen. `make_app` is called in the loop when the first
+        client comes, after `modules`, which it needs, have been imported. `wrong_port`: see `TcpListener`. Made inside
+        a running loop."""
         self._sockets = sockets
         self._make_app = make_app
         self._modules = modules
+        self._wrong_port = wrong_port
         self._web: WebServer | None = None
         self._loading: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
@@ -72,7 +81,7 @@ class LazyWebServer:
                 await asyncio.to_thread(importlib.import_module, name)
             from edge.broker.listeners.web.server import WebServer  # noqa: PLC0415 - see above
 
-            self._web = WebServer(self._make_app(), self._sockets)
+            self._web = WebServer(self._make_app(), self._sockets, wrong_port=self._wrong_port)
             await self._web.start()
         except Exception:  # the task ends here: the gateway goes on without its console
             log.exception("the console cannot be served")

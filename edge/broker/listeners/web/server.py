@@ -28,6 +28,7 @@ from edge.broker.listeners.web.bound_socket import BoundSocket
 from edge.broker.listeners.web.connection import HttpConnection, Upgrade, upgraded_by
 from edge.broker.listeners.web.places import Places
 from edge.broker.listeners.web.turns import Turns
+from edge.broker.listeners.wrong_port import WrongPortReporter
 
 STARTUP_S_MAX = 10.0
 SHUTDOWN_S_MAX = 2
@@ -55,14 +56,18 @@ class WebServer:
         sockets: Sequence[BoundSocket],
         identify: Identify = subject_name,
         upgrade: Upgrade | None = None,
+        wrong_port: WrongPortReporter | None = None,
     ) -> None:
         """Takes ownership of the sockets, which are bound; listening is started here. `identify`: which user the holder
-        of a client certificate is. `upgrade` gets connections that ask for WebSocket; None: nobody does."""
+        of a client certificate is. `upgrade` gets connections that ask for WebSocket; None: nobody does.
+        `wrong_port`: see `TcpListener`."""
         users = Places(HTTP_USERS_MAX, HTTP_USERS_OF_ONE_MAX)
         strangers = Places(HTTP_STRANGERS_MAX, HTTP_STRANGERS_OF_ONE_MAX)
         secure_strangers = Places(HTTPS_STRANGERS_MAX, HTTPS_STRANGERS_OF_ONE_MAX)
-        self._plain_connection = partial(HttpConnection, strangers, users)
-        self._secure_connection = partial(HttpConnection, secure_strangers, users)
+        self._wrong_port = wrong_port or WrongPortReporter()
+        plain, secure = (partial(self._wrong_port.report, name) for name in ("http", "https"))
+        self._plain_connection = partial(HttpConnection, strangers, users, plain)
+        self._secure_connection = partial(HttpConnection, secure_strangers, users, secure)
         self._config = uvicorn.Config(
             Turns(app),
             http=HttpConnection,
@@ -104,7 +109,12 @@ class WebServer:
             if certificates is not None:
                 name = "https"
                 handshakes = Handshakes(
-                    name, certificates, self.admit_secure, handshake_s=HANDSHAKE_S, identify=self._identify
+                    name,
+                    certificates,
+                    self.admit_secure,
+                    handshake_s=HANDSHAKE_S,
+                    identify=self._identify,
+                    wrong_port=self._wrong_port,
                 )
                 self._handshakes.append(handshakes)
                 make = handshakes.make
