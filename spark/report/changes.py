@@ -1,4 +1,4 @@
-"""What changed in the last day of the lake."""
+"""Changes of the last day, counted from now."""
 
 from __future__ import annotations
 
@@ -26,15 +26,13 @@ class Changes(msgspec.Struct):
 
 def read(
     members: list[Member],
-    newest_at: float | None,
+    now: float,
     outages_since: Callable[[float], int],
     found: Anomalies,
     health: Health,
 ) -> Changes | None:
     """None where the lake is no older than that: everything in it is new."""
-    if newest_at is None:
-        return None
-    since = newest_at - limits.CHANGES_S
+    since = now - limits.CHANGES_S
     # A gateway whose clock said 1970 once is neither as old as that, nor known to be new.
     first = [at for at in (member.first_at for member in members) if at is not None and at >= limits.PLAUSIBLE_FROM_S]
     if not first or min(first) >= since:

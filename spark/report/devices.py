@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark.report import limits
-from spark.report.tables import Gateway, Tables, by_gateway, seconds
+from spark.report.tables import Gateway, Tables, by_gateway, keys, seconds
 
 _COLUMNS = (
     "tenant",
@@ -49,11 +51,13 @@ class Health(msgspec.Struct):
         return sum(row["ill_sum"] for row in self.by_gateway.values())
 
 
-def read(tables: Tables, everyone: bool = False) -> Health:
-    """Of the fleet, or of one gateway; `everyone`: those that are well, too, as far as a table holds."""
+def read(tables: Tables, silences: Mapping[Gateway, float], everyone: bool = False) -> Health:
+    """Return the health of the devices of the fleet, or of one gateway; `everyone`: of those that are well, too, as far
+    as a table holds. `silences`: seconds since the last data of each gateway."""
     table = tables.read("device_health", _COLUMNS)
     if not table.num_rows:
         return Health(0, dict.fromkeys(SIGNS, 0), [], {})
+    table = _silent_until_now(table, silences)
     signs = _signs(table)
     for name, column in signs.items():
         table = table.append_column(f"sign_{name}", column)
@@ -70,6 +74,14 @@ def read(tables: Tables, everyone: bool = False) -> Health:
     )
 
 
+def _silent_until_now(table: pa.Table, silences: Mapping[Gateway, float]) -> pa.Table:
+    """Count the silence of each device from now: until the last data of its gateway, and the silence of that."""
+    codes, gateways = keys(table)
+    of_gateway = np.array([silences.get(gateway, 0.0) for gateway in gateways])[codes]
+    silent = pc.add(pc.fill_null(pc.cast(table["silent_s"], pa.float64()), 0.0), pa.array(of_gateway))
+    return table.set_column(table.schema.get_field_index("silent_s"), "silent_s", silent)
+
+
 def _signs(table: pa.Table) -> dict[str, pa.ChunkedArray]:
     """Of each device whether it has each sign."""
 
@@ -78,8 +90,11 @@ def _signs(table: pa.Table) -> dict[str, pa.ChunkedArray]:
 
     left = pc.divide(pc.cast(table["battery"], pa.float64()), pc.negate(table["battery_per_day"]))
     falls = pc.fill_null(pc.less(table["battery_per_day"], 0.0), False)
+    # A pass of minutes does not make devices silent that send each second.
+    usual = pc.multiply(pc.fill_null(table["interval_s"], limits.INTERVAL_UNKNOWN_S), float(limits.MISSED_MAX))
+    silent = pc.and_(pc.greater(table["silent_s"], usual), over("silent_s", limits.SILENT_S))
     return {
-        "silent": over("missed", limits.MISSED_MAX),
+        "silent": pc.or_(over("missed", limits.MISSED_MAX), silent),
         "battery": pc.and_(falls, pc.fill_null(pc.less(left, limits.BATTERY_DAYS), False)),
         "reboots": over("boots", limits.BOOTS_MAX),
         "clock": pc.or_(over("clock_ahead_s", limits.CLOCK_AHEAD_S), over("suspect", 0)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import msgspec
@@ -34,8 +35,8 @@ _COLUMNS = (
 
 
 class Member(msgspec.Struct):
-    """A gateway. `why` says what its `state` is for, the worst first; `silent_s` is counted back from the newest data
-    of the lake."""
+    """A gateway. `why` says the reasons of its `state`, the worst first; `silent_s` is counted from now. None: unknown,
+    as nothing has landed, or the job has not run."""
 
     gateway: Gateway
     rows: int
@@ -48,10 +49,10 @@ class Member(msgspec.Struct):
     late_share: float = 0.0
     suspect: int = 0
     within_share: float | None = None
-    given_up: int = 0
+    given_up: int | None = None
     waiting: int | None = None
-    unexplained: int = 0
-    duplicates: int = 0
+    unexplained: int | None = None
+    duplicates: int | None = None
     outages: int = 0
     devices: int = 0
     devices_ill: int = 0
@@ -94,16 +95,10 @@ def read(tables: Tables, parts: Parts) -> list[Member]:
     return list(found.values())
 
 
-def newest(members: list[Member]) -> float | None:
-    """When the newest data landed."""
-    return max((member.last_at for member in members if member.last_at is not None), default=None)
-
-
-def judged(members: list[Member], newest_at: float | None) -> list[Member]:
-    """With what is to be said of each, the worst first."""
+def judge(members: list[Member], silences: Mapping[Gateway, float]) -> list[Member]:
+    """Set silence, state and reasons of each; return the worst first."""
     for member in members:
-        if newest_at is not None and member.last_at is not None:
-            member.silent_s = max(0.0, newest_at - member.last_at)
+        member.silent_s = silences.get(member.gateway)
         _judge(member)
     return sorted(members, key=_order)
 
@@ -162,7 +157,7 @@ def _judge(member: Member) -> None:
 
 
 def _order(member: Member) -> tuple[Any, ...]:
-    lacks = member.unexplained + member.duplicates
+    lacks = (member.unexplained or 0) + (member.duplicates or 0)
     late = 1.0 - member.within_share if member.within_share is not None else 0.0
     silent = member.silent_s or 0.0
     return (

@@ -67,16 +67,16 @@ class FleetSections:
             return None
         count = amounts.count
         told = (
-            ("gateways that are new", found.new_gateways),
-            ("gateways that fell silent", found.silent_gateways),
-            ("outages that ended", found.outages),
-            ("anomalies", found.anomalies),
-            ("ill devices that started again", found.restarts),
+            ("gateways that are new", found.new_gateways, "fleet"),
+            ("gateways that fell silent", found.silent_gateways, "fleet"),
+            ("outages that ended", found.outages, "outages"),
+            ("anomalies", found.anomalies, "anomalies"),
+            ("ill devices that started again", found.restarts, "devices"),
         )
-        tiles: list[Tile] = [(name, count(number), "") for name, number in told]
+        tiles = [Tile(name, count(number), section=section) for name, number, section in told]
         tiles += self._change_of_messages()
         since = formatting.moment(datetime.fromtimestamp(found.since, UTC))
-        return Section("changes", "What changed", f"Since {since}, the last day of the lake.", tiles)
+        return Section("changes", "What changed", f"Since {since}, the last 24 hours.", tiles)
 
     def _change_of_messages(self) -> list[Tile]:
         """The last whole day against the one before it."""
@@ -86,7 +86,7 @@ class FleetSections:
         before, last = days[-3], days[-2]
         share = (last.messages - before.messages) / before.messages if before.messages else 0.0
         sign = "+" if share > 0 else ""
-        return [("messages, last whole day against the day before", f"{sign}{formatting.percent(share)}", "")]
+        return [Tile("messages, last whole day against the day before", f"{sign}{formatting.percent(share)}")]
 
     def devices(self) -> Section | None:
         """Health of devices."""
@@ -100,8 +100,10 @@ class FleetSections:
             "reboots": "restart often",
             "clock": "clock wrong",
         }
-        tiles: list[Tile] = [("devices", count(found.devices), "")]
-        tiles += [(names[sign], count(number), "bad" if number else "good") for sign, number in found.signs.items()]
+        tiles = [Tile("devices", count(found.devices))]
+        tiles += [
+            Tile(names[sign], count(number), "look" if number else "good") for sign, number in found.signs.items()
+        ]
         columns = [
             GATEWAY,
             Column("device", "name"),
@@ -124,8 +126,8 @@ class FleetSections:
             )
         ]
         about = (
-            "Of the last 30 days of each device. Silent: its gateway heard others and not it, for more than 5 of "
-            "its own intervals."
+            "Of the last 30 days of each device. Silent: nothing came of it for more than 5 of its own "
+            "intervals, counted from now."
         )
         return Section("devices", "Device health", about, tiles, tables=tables if rows else [])
 
@@ -150,8 +152,8 @@ class FleetSections:
         found = self._subject.known.anomalies
         if not found.count:
             return None
-        tiles: list[Tile] = [("anomalies", amounts.count(found.count), "")]
-        tiles += [(rule, amounts.count(number), "") for rule, number in found.rules]
+        tiles = [Tile("anomalies", amounts.count(found.count))]
+        tiles += [Tile(rule, amounts.count(number)) for rule, number in found.rules]
         columns = [
             GATEWAY,
             Column("device", "name"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from datetime import UTC, datetime
 
-from spark.amounts import count
+from spark.amounts import count, counted
 
 THIN_SPACE = "\u202f"
 _SI = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
@@ -62,6 +62,20 @@ def duration(seconds: float | None) -> str:
             whole, left = divmod(round(seconds / smaller), size // smaller)
             return f"{whole}{THIN_SPACE}{unit} {left}{THIN_SPACE}{rest}" if left else f"{whole}{THIN_SPACE}{unit}"
     raise AssertionError(seconds)
+
+
+def age(seconds: float) -> str:
+    """An age in one unit, in full: `58 days`, `2 hours`, `1 minute`."""
+    for size, unit in ((86_400, "day"), (3_600, "hour"), (60, "minute")):
+        # 23 hours 59 minutes are a day: the next unit begins half a smaller one early.
+        if seconds >= size - 0.5 * {86_400: 3_600, 3_600: 60, 60: 1}[size]:
+            return counted(max(1, int(seconds / size + 1e-9)), unit)
+    return counted(round(seconds), "second")
+
+
+def ago(seconds: float) -> str:
+    """Age against now: `58 days ago`; `in 2 hours` where it is in the future."""
+    return f"{age(seconds)} ago" if seconds >= 0 else f"in {age(-seconds)}"
 
 
 def moment(at: datetime) -> str:

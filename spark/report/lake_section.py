@@ -8,7 +8,7 @@ from typing import Any
 from spark import amounts
 from spark.decoding.reasons import NEXT_STEPS
 from spark.report import formatting, limits
-from spark.report.section import Section, Subject, Tile
+from spark.report.section import Section, Subject, Tile, unknown_tile
 from spark.report.table import Column, Table
 
 
@@ -48,16 +48,16 @@ class LakeSection:
         if not tables:
             return None
         size = sum(one.size for one in found.tables)
-        tiles: list[Tile] = [
-            *([("size of all tables", formatting.size(size), "")] if found.tables else []),
-            *([("files", amounts.count(sum(one.files for one in found.tables)), "")] if found.tables else []),
-            ("damaged files set aside", amounts.count(found.set_aside_total), "bad" if found.set_aside else "good"),
-            ("rejected values", amounts.count(sum(one.number for one in found.rejects)), ""),
-            (
-                "batches in quarantine",
-                amounts.count(sum(number for _, number in found.quarantined)),
-                "bad" if found.quarantined else "good",
-            ),
+        files = sum(one.files for one in found.tables)
+        quarantined = sum(number for _, number in found.quarantined)
+        rejected = sum(one.number for one in found.rejects)
+        of_all = [Tile("size of all tables", formatting.size(size)), Tile("files", amounts.count(files))]
+        tiles = [
+            *(of_all if found.tables else []),
+            Tile("damaged files set aside", amounts.count(found.set_aside_total), "bad" if found.set_aside else "good"),
+            unknown_tile(self._subject.known, "readings", "rejected values")
+            or Tile("rejected values", amounts.count(rejected)),
+            Tile("batches in quarantine", amounts.count(quarantined), "bad" if quarantined else "good"),
         ]
         about = (
             "Nothing is dropped: rejected values are kept in table reject with their message, refused batches in "

@@ -43,11 +43,18 @@ PAGES_MAX: Final = 100
 WITHIN_SHARE: Final = 0.99
 """Share of messages that should be in the lake within the target of `delivery_slo`; below it a gateway is looked at."""
 SILENT_S: Final = 900.0
-"""Seconds without data, counted back from the newest of the lake, after which a gateway is said to be silent: three
-times the
-five minutes at which slow sensors send."""
+"""Seconds without data, counted back from now, after which a gateway, or the lake, counts as silent: three times
+the five minutes at which slow sensors send."""
+LAKE_DEAD_S: Final = 3_600.0
+"""Seconds without data of any gateway after which that is a failure: the hub or its uplink is down, not one gateway."""
+BEHIND_S: Final = 3_600.0
+"""Seconds that the drawn tables may lack what has landed: twelve passes of a job that runs each five minutes."""
+FUTURE_S: Final = 300.0
+"""Seconds that the newest data may lie in the future: the lake itself marks event times that are further ahead."""
+INTERVAL_UNKNOWN_S: Final = 86_400.0
+"""Seconds assumed between messages of a device that sent only one: a device sends daily at least."""
 CHANGES_S: Final = 86_400.0
-"""Seconds that "what changed" looks back: who reads the page once a day has seen the rest."""
+"""Seconds before now that "what changed" looks back to: who reads the page once a day has seen the rest."""
 PLAUSIBLE_FROM_S: Final = 1_577_836_800.0
 """Seconds since 1970 before which no event was: the year 2020, as `transforms.times` has it. A clock was wrong."""
 MISSED_MAX: Final = 5

@@ -24,18 +24,12 @@ class MessageSections:
         found = self._subject.known.delivery
         if not found.timed or found.share is None:
             return None
-        tiles: list[Tile] = [
-            (
-                "in the lake within 60 s",
-                formatting.percent(found.share),
-                "" if found.share >= limits.WITHIN_SHARE else "bad",
-            ),
-            ("messages timed", amounts.count(found.timed), ""),
-            (
-                "slowest message",
-                formatting.duration(max((each.max_s or 0.0 for each in found.windows), default=None)),
-                "",
-            ),
+        slowest = max((each.max_s or 0.0 for each in found.windows), default=None)
+        late = found.share < limits.WITHIN_SHARE
+        tiles = [
+            Tile("in the lake within 60 s", formatting.percent(found.share), "look" if late else ""),
+            Tile("messages timed", amounts.count(found.timed)),
+            Tile("slowest message", formatting.duration(slowest)),
         ]
         about = "From reception at the gateway to the commit in the lake, by the hour of reception."
         return Section("delivery", "Delivery time", about, tiles, charts.delivery(found, self._subject.bands))
@@ -47,13 +41,13 @@ class MessageSections:
             return None  # a notice at the top says so
         balance = found.balance
         count = amounts.count
-        tiles: list[Tile] = [
-            ("accepted by gateways", count(balance.accepted), ""),
-            ("= landed", count(balance.landed), ""),
-            *((f"+ given up: {reason}", count(number), "") for reason, number in balance.given_up.items()),
-            ("+ still at the gateway", count(balance.waiting), ""),
-            ("+ unexplained", count(balance.unexplained), "bad" if balance.unexplained else "good"),
-            ("duplicates", count(balance.duplicates), "bad" if balance.duplicates else "good"),
+        tiles = [
+            Tile("accepted by gateways", count(balance.accepted)),
+            Tile("= landed", count(balance.landed)),
+            *(Tile(f"+ given up: {reason}", count(number)) for reason, number in balance.given_up.items()),
+            Tile("+ still at the gateway", count(balance.waiting)),
+            Tile("+ unexplained", count(balance.unexplained), "bad" if balance.unexplained else "good"),
+            Tile("duplicates", count(balance.duplicates), "bad" if balance.duplicates else "good"),
         ]
         about = (
             "Every message has a number that is dense per gateway and address, and gateways state what they "

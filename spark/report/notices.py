@@ -2,42 +2,91 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 
 from spark import amounts
-from spark.report import formatting
+from spark.report import formatting, limits
+from spark.report.findings import RANK, Finding, Severity
 from spark.report.queries import LakeFigures
 from spark.report.snapshot import Doubt, Standing
+from spark.report.unmade import KNOWN_FROM
 
+_SINGULAR = ("the last data of each gateway", "the health of devices")
 _READINGS, _TRACKS = ("readings", "rejected values"), ("plots of devices",)
 
 
 def notices(known: LakeFigures, command: str = "waypost analytics run --lake DIR") -> list[str]:
-    """One sentence or two each, commands between backticks; none when the page shows the lake as it is.
+    """Return one sentence or two each, commands between backticks, the worst first; none when the page shows the lake
+    as it is, and something has landed in it lately. `command` runs the jobs."""
+    return [one.sentence for one in remarks(known, command)]
 
-    `command` runs the jobs."""
-    run = f"`{command}`"
-    found = [f"{_sentence(text)}. Nothing is drawn of it." for text in known.unreadable.values()]
+
+def remarks(known: LakeFigures, command: str = "waypost analytics run --lake DIR") -> list[Finding]:
+    """Return the notices with their severity, the worst first."""
+    found = [
+        Finding("wrong", f"{_sentence(text)}.", "Nothing is drawn of it.", "lake") for text in known.unreadable.values()
+    ]
     if not known.landed:
-        return found or ["Nothing to draw: no gateway has forwarded messages to this hub yet."]
-    landed = amounts.counted(known.landed, "message")
+        nothing = Finding("note", "Nothing to draw: no gateway has forwarded messages to this hub yet.")
+        return found or [nothing]
+    found += _of_time(known)
     if not (known.accounts.known or known.members or known.flows):
-        return [*found, f"{landed} landed, but no job has run. Run {run} and draw the report again."]
-    if known.mixed:
+        landed = amounts.counted(known.landed, "message")
         found.append(
-            "The tables were made of different versions of the lake, so their totals may differ. "
-            f"Run {run} without --job and draw the report again."
+            Finding("look", f"{landed} landed, but no job has run.", f"Run `{command}` and draw the report again.")
         )
-    if not known.accounts.known and not {"gaps", "completeness"} & known.unreadable.keys():
-        found.append(f"Duplicates and gaps are unknown: the job gaps has not run. Run {run}.")
-    if known.landed_since:
-        since = amounts.counted(known.landed_since, "message")
-        found.append(f"{since} landed since these tables were made. {run} takes them in.")
+        return _worst_first(found)
+    return _worst_first([*found, *_of_tables(known, f"`{command}`")])
+
+
+def _of_time(known: LakeFigures) -> Iterator[Finding]:
+    """The lake against the clock."""
+    recency = known.recency
+    if recency.landed_at is None or recency.silent_s is None:
+        return
+    at = formatting.moment(datetime.fromtimestamp(recency.landed_at, UTC))
+    if recency.ahead_s > limits.FUTURE_S:
+        ahead = formatting.age(recency.ahead_s)
+        text = f"The newest data landed at {at} UTC, {ahead} in the future: a clock (here, or at the hub) is wrong."
+        yield Finding("wrong", text, "Ages on this page are wrong. Set the clock and draw the report again.")
+    elif recency.silent_s > limits.SILENT_S:
+        severity: Severity = "wrong" if recency.silent_s > limits.LAKE_DEAD_S else "look"
+        text = f"Last data {formatting.ago(recency.silent_s)}: nothing has landed in this lake since {at} UTC."
+        yield Finding(severity, text, "Check the hub, and the way of the gateways to it.")
+
+
+def _of_tables(known: LakeFigures, run: str) -> Iterator[Finding]:
+    """The tables against the lake."""
+    if known.mixed:
+        text = "The tables were made of different versions of the lake, so their totals may differ."
+        yield Finding("look", text, f"Run {run} without --job and draw the report again.")
+    if known.never_made:
+        jobs = ", ".join(dict.fromkeys(known.never_made.values()))
+        one = len(set(known.never_made.values())) == 1
+        what = _listed([KNOWN_FROM[name] for name in known.never_made])
+        text = f"{_sentence(what)} {'is' if what in _SINGULAR else 'are'} unknown: "
+        text += f"the job {jobs} has not run." if one else f"the jobs {jobs} have not run."
+        yield Finding("look", text, f"Run {run}.")
+    if known.landed_since or known.recency.behind_s > limits.BEHIND_S:
+        since = amounts.counted(known.landed_since, "message") if known.landed_since else "Messages"
+        behind = known.recency.behind_s
+        old = f", which know data until {formatting.ago(behind)}" if behind > limits.BEHIND_S else ""
+        text = f"{since} landed since these tables were made{old}."
+        yield Finding("look" if old else "note", text, f"{run} takes them in.")
     if known.readings_at == known.tracks_at:
         parts: list[tuple[tuple[str, ...], Standing | None]] = [((*_READINGS, *_TRACKS), known.readings_at)]
     else:
         parts = [(_READINGS, known.readings_at), (_TRACKS, known.tracks_at)]
-    return found + [_standing(names, at, run) for names, at in parts if at is not None]
+    yield from (Finding("note", _standing(names, at, run)) for names, at in parts if at is not None)
+
+
+def _worst_first(found: Sequence[Finding]) -> list[Finding]:
+    return sorted(found, key=lambda one: -RANK[one.severity])
+
+
+def _listed(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
 
 
 def as_of(standing: Standing | None) -> str | None:
@@ -49,7 +98,7 @@ def as_of(standing: Standing | None) -> str | None:
 
 
 def _standing(names: Sequence[str], at: Standing, run: str) -> str:
-    what = f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
+    what = _listed(names)
     match at.doubt:
         case Doubt.BEHIND:
             return f"{_sentence(what)} are as of {as_of(at)}: later messages are not in them yet. {run} takes them in."

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import re
 from base64 import b64encode
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import jinja2
 import msgspec
@@ -24,9 +25,10 @@ from spark import amounts
 from spark.report import formatting, limits, names, queries, table
 from spark.report.charts import Band
 from spark.report.facts import Facts
-from spark.report.notices import as_of, notices
+from spark.report.findings import RANK, Finding
+from spark.report.notices import as_of, remarks
 from spark.report.queries import LakeFigures, LakeReader
-from spark.report.section import Links, Tile
+from spark.report.section import UNKNOWN, Links, Tile, unknown_tile
 from spark.report.sections import sections
 from spark.report.snapshot import Standing
 from spark.report.tables import Gateway
@@ -78,8 +80,8 @@ def _write(content: bytes, out: Path) -> int:
 
 def render(known: LakeFigures, facts: Facts, links: Links | None = None, home: str | None = None) -> bytes:
     """The page as bytes. `links`: addresses of pages of gateways; `home`: that of the fleet's page."""
-    bands = _bands(facts)
-    assets = _assets()
+    bands, first = _bands(facts), list_first(known, facts)
+    assets, made = _assets(), sections(known, bands, links)
     page = _environment().get_template("page.html.j2").render(
         title=_title(known, facts),
         policy=assets.policy,
@@ -88,13 +90,15 @@ def render(known: LakeFigures, facts: Facts, links: Links | None = None, home: s
         home=home,
         known=known,
         span=[datetime.fromtimestamp(second, UTC) for second in known.span] if known.span is not None else None,
-        verdict=_verdict(known, facts),
-        notices=[text.split("`") for text in notices(known)],
+        verdict=_verdict(known, first),
+        first=first,
+        notices=[one.sentence for one in remarks(known) if one.severity == "note"],
         facts=facts,
         told=[(fact, _shown(fact.value), _shown(fact.expected)) for fact in facts.facts],
         tiles=_tiles(known),
         events=bands,
-        sections=sections(known, bands, links),
+        sections=made,
+        ids={section.id for section in made},
     )  # fmt: skip
     return page.encode()
 
@@ -155,22 +159,47 @@ def _title(known: LakeFigures, facts: Facts) -> str:
     return title if known.gateway is None else f"Gateway {names.name_of(known.gateway)}"
 
 
-def _verdict(known: LakeFigures, facts: Facts) -> tuple[str, str, str]:
-    """State, sign, words."""
-    balance = known.accounts.balance
-    if not known.landed:
-        state, text = "idle", "Nothing has landed in this lake yet"
-    elif not known.accounts.known:
+class Headline(msgspec.Struct):
+    """The headline: `state` with its sign, the worst finding as `text`, how many more there are, and the totals."""
+
+    state: str
+    sign: str
+    text: str
+    more: int
+    totals: str
+
+
+_STATES = {"wrong": ("failed", "\u2717"), "look": ("look", "!"), "note": ("ok", "\u2713")}
+
+
+def list_first(known: LakeFigures, facts: Facts) -> list[Finding]:
+    """Return all that needs a look, the worst first."""
+    found = [one for one in (*remarks(known), *known.findings) if one.severity != "note"]
+    if known.gateway is None and facts.verdict == "failed":
+        found.insert(0, Finding("wrong", "The run that this page is of has failed.", "Its facts are below."))
+    return sorted(found, key=lambda one: -RANK[one.severity])
+
+
+def _verdict(known: LakeFigures, first: Sequence[Finding]) -> Headline:
+    if not known.landed and not first:
+        return Headline("idle", "\u2022", "Nothing has landed in this lake yet", 0, "")
+    totals = _totals(known)
+    if not first:
+        return Headline(*_STATES["note"], "Nothing needs a look", 0, totals)
+    text = first[0].text.removesuffix(".")
+    if not known.accounts.known and not known.members and not known.flows and first[0].severity == "look":
+        return Headline("idle", "\u2022", text, len(first) - 1, totals)
+    return Headline(*_STATES[first[0].severity], text, len(first) - 1, totals)
+
+
+def _totals(known: LakeFigures) -> str:
+    landed = amounts.counted(known.landed, "message")
+    if not known.accounts.known:
         left = "duplicates and gaps are not known" if known.members or known.flows else "the jobs have not run"
-        state, text = "idle", f"{amounts.counted(known.landed, 'message')} landed; {left} yet"
-    else:
-        state = "failed" if balance.duplicates or balance.unexplained else "ok"
-        landed = amounts.counted(known.landed, "message")
-        duplicates = amounts.counted(balance.duplicates, "duplicate")
-        text = f"{landed} in the lake, {duplicates}, {amounts.counted(balance.unexplained, 'unexplained gap')}"
-    if known.gateway is None and facts.verdict is not None and not (facts.verdict == "ok" and state == "failed"):
-        state = facts.verdict
-    return state, {"ok": "\u2713", "failed": "\u2717", "idle": "\u2022"}[state], text
+        return f"{landed} landed; {left} yet"
+    balance = known.accounts.balance
+    duplicates = amounts.counted(balance.duplicates, "duplicate")
+    return f"{landed} in the lake, {duplicates}, {amounts.counted(balance.unexplained, 'unexplained gap')}"
 
 
 def _shown(value: str | int | float | None) -> str:
@@ -184,38 +213,84 @@ def _shown(value: str | int | float | None) -> str:
 
 def _tiles(known: LakeFigures) -> list[Tile]:
     """The answer in numbers: is the fleet well, is the data complete, what is unusual, how long until it is known."""
-    count = amounts.count
-    tiles: list[Tile] = [("messages landed", count(known.landed), "")]
-    if not known.accounts.known:
-        return tiles
-    balance = known.accounts.balance
+    if not known.landed:
+        return []
+    landed = Tile("messages landed", amounts.count(known.landed), section="throughput" if known.flows else "")
+    if not (known.accounts.known or known.members or known.flows):
+        return [landed]
+    made = [*_freshness_tiles(known), landed, *_fleet_tiles(known), *_message_tiles(known), *_value_tiles(known)]
+    return [tile for tile in made if tile is not None]
+
+
+def _counted(name: str, number: int, section: str, mark: Literal["look", "bad"]) -> Tile:
+    """A number that should be zero."""
+    return Tile(name, amounts.count(number), mark if number else "good", section)
+
+
+def _freshness_tiles(known: LakeFigures) -> Iterator[Tile]:
+    """The age of the newest data."""
+    recency = known.recency
+    if recency.silent_s is not None:
+        bad = recency.silent_s > limits.LAKE_DEAD_S or recency.ahead_s > limits.FUTURE_S
+        mark: Literal["bad", "look", "good"] = (
+            "bad" if bad else "look" if recency.silent_s > limits.SILENT_S else "good"
+        )
+        age = -recency.ahead_s if recency.ahead_s > limits.FUTURE_S else recency.silent_s
+        yield Tile("last data", formatting.ago(age), mark, "fleet" if known.members and known.gateway is None else "")
+
+
+def _fleet_tiles(known: LakeFigures) -> Iterator[Tile | None]:
     if known.gateway is None:
-        ill = sum(member.state != "ok" for member in known.members)
-        tiles += [("gateways", count(len(known.members)), ""), ("need a look", count(ill), "bad" if ill else "good")]
+        unknown = unknown_tile(known, "gateway_freshness", "gateways")
+        if unknown is not None:
+            yield unknown
+        else:
+            ill = sum(member.state != "ok" for member in known.members)
+            wrong = any(member.state == "wrong" for member in known.members)
+            yield Tile("gateways", amounts.count(len(known.members)), section="fleet")
+            yield _counted("gateways that need a look", ill, "fleet", "bad" if wrong else "look")
+    yield unknown_tile(known, "device_health", "devices that need a look")
     if known.health.devices:
-        ill = known.health.need_a_look
-        tiles += [
-            ("devices", count(known.health.devices), ""),
-            ("devices that need a look", count(ill), "bad" if ill else "good"),
-        ]
-    tiles += [
-        ("unexplained gaps", count(balance.unexplained), "bad" if balance.unexplained else "good"),
-        ("duplicates", count(balance.duplicates), "bad" if balance.duplicates else "good"),
-    ]
+        yield Tile("devices", amounts.count(known.health.devices), section="devices")
+        yield _counted("devices that need a look", known.health.need_a_look, "devices", "look")
+
+
+def _message_tiles(known: LakeFigures) -> Iterator[Tile | None]:
+    balance = known.accounts.balance
+    if known.accounts.known:
+        yield _counted("unexplained gaps", balance.unexplained, "completeness", "bad")
+        yield _counted("duplicates", balance.duplicates, "completeness", "bad")
+    else:
+        for name in ("unexplained gaps", "duplicates"):
+            yield unknown_tile(known, "completeness", name) or Tile(f"{name}: not stated yet", UNKNOWN)
+    yield unknown_tile(known, "delivery_slo", "in the lake within 60 s")
     if known.delivery.share is not None:
         late = known.delivery.share < limits.WITHIN_SHARE
-        tiles.append(("in the lake within 60 s", formatting.percent(known.delivery.share), "bad" if late else "good"))
-    tiles += [
-        ("outages", count(known.outages_total), ""),
-        ("anomalies", count(known.anomalies.count), ""),
-        (_dated("readings", known.readings_at), count(known.readings), ""),
-        (_dated("rejected values", known.readings_at), count(queries.rejected(known)), ""),
-    ]
-    slowest = max((one.lag_p95_s for one in known.members if one.lag_p95_s is not None), default=None)
-    tiles.append(
-        ("slowest gateway\u2019s p95 lag" if known.gateway is None else "p95 lag", formatting.duration(slowest), "")
+        share = formatting.percent(known.delivery.share)
+        yield Tile("in the lake within 60 s", share, "look" if late else "good", "delivery")
+    outages = Tile("outages", amounts.count(known.outages_total), section="outages" if known.outages else "")
+    yield unknown_tile(known, "outages", "outages") or outages
+
+
+def _value_tiles(known: LakeFigures) -> Iterator[Tile | None]:
+    anomalies = known.anomalies.count
+    yield unknown_tile(known, "anomalies", "anomalies") or Tile(
+        "anomalies", amounts.count(anomalies), section="anomalies" if anomalies else ""
     )
-    return tiles
+    unknown = unknown_tile(known, "readings", "readings")
+    if unknown is not None:
+        yield unknown
+    else:
+        rejected = queries.rejected(known)
+        metrics = "metrics" if known.tracks and known.span is not None else ""
+        yield Tile(_dated("readings", known.readings_at), amounts.count(known.readings), section=metrics)
+        yield Tile(
+            _dated("rejected values", known.readings_at), amounts.count(rejected), section="lake" if rejected else ""
+        )
+    slowest = max((one.lag_p95_s for one in known.members if one.lag_p95_s is not None), default=None)
+    name = "slowest gateway\u2019s p95 lag" if known.gateway is None else "p95 lag"
+    if slowest is not None:
+        yield Tile(name, formatting.duration(slowest), section="freshness" if known.flows else "")
 
 
 def _dated(name: str, standing: Standing | None) -> str:

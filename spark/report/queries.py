@@ -21,21 +21,26 @@ from spark.report import (
     columns,
     delivery,
     devices,
+    findings,
     fleet,
     flows,
     names,
     outages,
+    recency,
     snapshot,
     storage,
     tracks,
+    unmade,
 )
 from spark.report.accounts import Accounts
 from spark.report.changes import Changes
 from spark.report.delivery import Delivery
 from spark.report.devices import Health
+from spark.report.findings import Finding
 from spark.report.fleet import Member
 from spark.report.flows import Flow
 from spark.report.outages import Outage
+from spark.report.recency import Recency
 from spark.report.storage import Storage
 from spark.report.tables import Gateway, Tables
 from spark.report.tracks import Anomalies, Track
@@ -54,7 +59,10 @@ class LakeFigures(msgspec.Struct):
     `tracks_at`     where the rollups stand that the metrics are drawn from.
     `tracks_since`  the first moment that they are drawn of, where older windows were not looked at.
     `members`       gateways, the worst first.
+    `recency`       the clock of the page, when the newest data of the lake landed, and the newest that the tables know.
     `newest_at`     when the newest data of the lake landed, seconds since 1970.
+    `never_made`    tables that no job has made yet, and the job that makes each: what they have is unknown.
+    `findings`      what needs a look, the worst first.
     `outages`       those with the longest delay, the longest first; `outages_total` how many there were.
     `changes`       of the last day; None where the lake is younger.
     `metrics_total` metrics of devices; 0 where there are too many to count.
@@ -69,6 +77,7 @@ class LakeFigures(msgspec.Struct):
     mixed: bool
     readings: int
     members: list[Member]
+    recency: Recency
     newest_at: float | None
     flows: list[Flow]
     flows_total: int
@@ -87,6 +96,8 @@ class LakeFigures(msgspec.Struct):
     tracks_at: snapshot.Standing | None = None
     tracks_since: float | None = None
     unreadable: dict[str, str] = {}
+    never_made: dict[str, str] = {}
+    findings: list[Finding] = []
 
     @property
     def span(self) -> tuple[float, float] | None:
@@ -105,7 +116,7 @@ class LakeReader:
     def __init__(self, lake: Somewhere, now: datetime | None = None, without: Mapping[str, str] | None = None) -> None:
         self._taken = snapshot.taken(lake, without)
         self._now = now or datetime.now(UTC)
-        self._newest_at: float | None = None
+        self._recency: Recency | None = None
 
     def fleet(self) -> LakeFigures:
         """All gateways."""
@@ -121,18 +132,18 @@ class LakeReader:
 
     def _read(self, only: Gateway | None) -> LakeFigures:
         taken, tables = self._taken, Tables(self._taken, only)
+        of_lake = self._recency_of_lake()
+        silences = recency.silences(tables, of_lake)
         account = accounts.read(tables)
         there = tables.rows_in_all("telemetry") if only is None else account.balance.rows
         parts = fleet.Parts(
             account,
             delivery.read(tables),
-            devices.read(tables, everyone=only is not None),
+            devices.read(tables, silences, everyone=only is not None),
             outages.read(tables),
             tracks.read_anomalies(tables),
         )
-        members = fleet.read(tables, parts)
-        newest_at = self._newest(members)
-        members = fleet.judged(members, newest_at)
+        members = fleet.judge(fleet.read(tables, parts), silences)
         flows_drawn, flows_total = flows.read(tables)
         landed = account.balance.rows if account.known else there
         figures = LakeFigures(
@@ -144,10 +155,11 @@ class LakeReader:
             mixed=taken.mixed,
             readings=tables.rows_in_all("readings") if only is None else tables.count("readings"),
             members=members,
-            newest_at=newest_at,
+            recency=of_lake,
+            newest_at=of_lake.landed_at,
             flows=flows_drawn,
             flows_total=flows_total,
-            changes=changes.read(members, newest_at, partial(outages.ended, tables), parts.anomalies, parts.health),
+            changes=changes.read(members, of_lake.now, partial(outages.ended, tables), parts.anomalies, parts.health),
             accounts=account,
             delivery=parts.delivery,
             outages=parts.outages.longest,
@@ -160,16 +172,19 @@ class LakeReader:
             versions={name: table.version() for name, table in taken.tables.items()},
             readings_at=taken.apart.get("readings"),
             unreadable=dict(taken.unreadable),
+            never_made=unmade.never_made(taken),
         )
         self._add_tracks(figures, tables)
+        if landed:
+            of = (members, account.balance, parts.health, figures.storage)
+            figures.findings = findings.find(*of, alone=only is not None)
         return figures
 
-    def _newest(self, members: list[Member]) -> float | None:
+    def _recency_of_lake(self) -> Recency:
         """Of the whole lake, whichever page asks."""
-        if self._newest_at is None:
-            rows = Tables(self._taken).read("gateway_freshness", ("last_ingested_at",))
-            self._newest_at = max((at.timestamp() for at in rows["last_ingested_at"].to_pylist()), default=None)
-        return self._newest_at if self._newest_at is not None else fleet.newest(members)
+        if self._recency is None:
+            self._recency = recency.read(self._taken, self._now.timestamp())
+        return self._recency
 
     def _add_tracks(self, figures: LakeFigures, tables: Tables) -> None:
         if self._taken.telemetry is not None:
@@ -181,12 +196,14 @@ class LakeReader:
             figures.tracks_at = self._taken.apart.get(name)
 
 
-def readable(lake: Somewhere, draw: Callable[[LakeReader], Drawn]) -> Drawn:
-    """What `draw` makes of a lake: begun again without each table that it finds cannot be read."""
+def readable(lake: Somewhere, draw: Callable[[LakeReader], Drawn], now: datetime | None = None) -> Drawn:
+    """Return what `draw` makes of a lake: started again without each table that cannot be read. `now`: the time
+    that ages are counted from [default: this machine's clock]."""
     without: dict[str, str] = {}
+    now = now or datetime.now(UTC)
     while True:
         try:
-            return draw(LakeReader(lake, without=without))
+            return draw(LakeReader(lake, now, without))
         except TableUnreadable as error:
             found = error
         except columns.FAILURES:
@@ -199,9 +216,9 @@ def readable(lake: Somewhere, draw: Callable[[LakeReader], Drawn]) -> Drawn:
         without[found.table] = str(found)
 
 
-def read(lake: Somewhere) -> LakeFigures:
-    """The fleet's page of a lake."""
-    return readable(lake, LakeReader.fleet)
+def read(lake: Somewhere, now: datetime | None = None) -> LakeFigures:
+    """Return the fleet's page of a lake, as at `now` [default: this machine's clock]."""
+    return readable(lake, LakeReader.fleet, now)
 
 
 def rejected(known: LakeFigures) -> int:

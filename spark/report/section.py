@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Final, Literal
 
 import msgspec
 
@@ -14,9 +15,21 @@ from spark.report.tables import Gateway
 
 Links = Mapping[Gateway, str]
 """Addresses of the pages of gateways."""
-Tile = tuple[str, str, str]
-"""Name, value, `bad` or `good` or nothing."""
 GATEWAY = Column("gateway", "gateway")
+
+
+class Tile(msgspec.Struct):
+    """A figure with its name. `mark`: `bad`, `look` or `good`, or nothing; `section`: the id of the section that has
+    what it counts."""
+
+    name: str
+    value: str
+    mark: Literal["", "good", "look", "bad"] = ""
+    section: str = ""
+
+
+UNKNOWN: Final = "\u2013"
+"""Stands for an unknown figure."""
 
 
 class Section(msgspec.Struct):
@@ -47,3 +60,11 @@ class Subject(msgspec.Struct):
         if self.bands or gateway is None:
             return self.bands
         return charts.outage_bands(self.known.outages, gateway)
+
+
+def unknown_tile(known: LakeFigures, table: str, name: str) -> Tile | None:
+    """Return the tile of an unknown figure: its table was never made, or cannot be read. None where it is known."""
+    if table in known.unreadable:
+        return Tile(f"{name}: `{table}` cannot be read", UNKNOWN)
+    job = known.never_made.get(table)
+    return Tile(f"{name}: `{job}` has not run", UNKNOWN) if job is not None else None

@@ -33,6 +33,20 @@ _MORE_TAGS = {"a", "li", "ol", "ul", "i", "h3", "wbr", "nav"}
 """Tags of a page that has more to say than the plain one."""
 
 
+NOW = START + timedelta(minutes=2)
+"""The clock of the pages, where a test sets no other: shortly after what the small lake has."""
+
+
+def figures(lake: Path, now: datetime = NOW) -> queries.LakeFigures:
+    """Return the figures of a lake, as at `now`."""
+    return queries.read(lake, now)
+
+
+def reader(lake: Path, now: datetime = NOW) -> queries.LakeReader:
+    """Return a reader of a lake for pages as at `now`."""
+    return queries.LakeReader(lake, now)
+
+
 def values(count: int) -> list[dict[str, Any]]:
     """Rows of `readings`."""
     row: dict[str, Any] = {"tenant": "default", "gateway": "gw1", "epoch": "e1", "address": "load/cpu"}
@@ -83,6 +97,8 @@ def lake(tmp_path: Path) -> Path:
     put(root, "completeness", address(), made_of=0)
     put(root, "gaps", made_of=0)
     put(root, "rollup_1m", window(0, 1.0, 3.0), window(1, 2.0, 2.0), made_of=0)
+    for name in ("anomalies", "delivery_slo", "device_health", "readings", "rollup_1h"):
+        put(root, name)
     return root
 
 
@@ -108,9 +124,9 @@ class Reader(HTMLParser):
 
 
 def read(content: bytes) -> tuple[Reader, str]:
-    reader = Reader()
-    reader.feed(content.decode())
-    return reader, " ".join(" ".join(reader.text).split()).replace(formatting.THIN_SPACE, " ")
+    found = Reader()
+    found.feed(content.decode())
+    return found, " ".join(" ".join(found.text).split()).replace(formatting.THIN_SPACE, " ")
 
 
 def drawn(content: bytes, title: str) -> list[dict[str, Any]]:
@@ -122,20 +138,20 @@ def drawn(content: bytes, title: str) -> list[dict[str, Any]]:
 class TestPage:
     def test_it_says_what_the_lake_says_and_needs_nothing_else(self, lake: Path, tmp_path: Path) -> None:
         out = tmp_path / "deep" / "report.html"
-        size = page.write(queries.read(lake), out)
+        size = page.write(figures(lake), out)
         content = out.read_bytes()
         assert size == len(content) < 200_000
-        reader, text = read(content)
+        parsed, text = read(content)
         assert "4 messages in the lake, 0 duplicates, 0 unexplained gaps" in text
         for heading in ("Fleet", "Completeness", "Throughput", "Backlog and drain", "Freshness", "Outages", "Metrics"):
             assert heading in text
         assert "2026-03-14 09:26:00 to 09:26:50 UTC (50 s)" in text
-        assert {each for each in reader.addresses if not each.startswith("a #")} == set()
+        assert {each for each in parsed.addresses if not each.startswith("a #")} == set()
         assert not re.search(rb"url\(|@import|sourceMappingURL", content)
-        assert not {"link", "iframe", "img", "object"} & set(reader.tags)
+        assert not {"link", "iframe", "img", "object"} & set(parsed.tags)
 
     def test_its_policy_names_each_script_and_style_that_is_in_it(self, lake: Path) -> None:
-        content = page.render(queries.read(lake), facts.Facts()).decode()
+        content = page.render(figures(lake), facts.Facts()).decode()
         (policy,) = re.findall(r'Content-Security-Policy" content="([^"]*)"', content)
         policy = policy.replace("&#39;", "'")
         texts = re.findall(r"<(?:script|style)>(.*?)</(?:script|style)>", content, re.DOTALL)
@@ -149,13 +165,14 @@ class TestPage:
         put(lake, "completeness", address(unexplained=2, missing=3, explained=1, duplicates=5), made_of=0)
         gaps = (address(missing=2, explained=False, reason=None), address(missing=1, explained=True, reason="expired"))
         put(lake, "gaps", *gaps, made_of=0)
-        _, text = read(page.render(queries.read(lake), facts.Facts(verdict="ok")))
-        assert "\u2717 4 messages in the lake, 5 duplicates, 2 unexplained gaps" in text
+        _, text = read(page.render(figures(lake), facts.Facts(verdict="ok")))
+        assert "\u2717 2 messages are missing without an explanation and 2 more" in text
+        assert "4 messages in the lake, 5 duplicates, 2 unexplained gaps" in text
         assert "given up: expired" in text
 
     @pytest.mark.parametrize("evil", [*HOSTILE, "</script><script>alert(1)</script><b onclick=x>&amp;{{ 7 * 7 }}"])
     def test_names_from_devices_stay_text(self, lake: Path, evil: str) -> None:
-        plain, _ = read(page.render(queries.read(lake), facts.Facts()))
+        plain, _ = read(page.render(figures(lake), facts.Facts()))
         mine = {"gateway": evil}
         put(lake, "gateway_freshness", fresh(None, **mine), fresh(evil, **mine), made_of=0)
         put(lake, "completeness", address(address=evil, unexplained=1, **mine), made_of=0)
@@ -170,17 +187,17 @@ class TestPage:
                                 "reason": evil, "found_at": START})  # fmt: skip
         event = facts.Event(at=START, label=evil)
         told = facts.Facts(title=evil, notes=(evil,), events=(event,), facts=(facts.Fact(evil, evil, evil),))
-        reader_of = queries.LakeReader(lake)
+        reader_of = reader(lake)
         for known in (reader_of.fleet(), reader_of.gateway(("default", evil))):
             content = page.render(known, told, {("default", evil): page.file_name(("default", evil))})
-            reader, _ = read(content)
-            assert set(reader.tags) <= {*plain.tags, *_MORE_TAGS}
-            assert reader.handlers == []
+            parsed, _ = read(content)
+            assert set(parsed.tags) <= {*plain.tags, *_MORE_TAGS}
+            assert parsed.handlers == []
             assert content.count(b"<script") == 4 + content.count(b'<script type="application/json"')
-            assert " ".join(evil.split()) in " ".join("".join(reader.text).split())
+            assert " ".join(evil.split()) in " ".join("".join(parsed.text).split())
 
     def test_the_numbers_of_the_charts_are_those_of_the_lake(self, lake: Path) -> None:
-        content = page.render(queries.read(lake), facts.Facts())
+        content = page.render(figures(lake), facts.Facts())
         (rates,) = drawn(content, "throughput")
         lines = {line["label"]: (line["x"], line["y"]) for line in rates["lines"]}
         times = [0, 10, 20, 30, 40, 50]
@@ -193,7 +210,7 @@ class TestPage:
     def test_events_are_marked(self, lake: Path) -> None:
         cut = facts.Event(at=START + timedelta(seconds=10), until=START + timedelta(seconds=30), label="uplink cut")
         kill = facts.Event(at=START + timedelta(seconds=5), label="killed")
-        content = page.render(queries.read(lake), facts.Facts(events=(cut, kill)))
+        content = page.render(figures(lake), facts.Facts(events=(cut, kill)))
         _, text = read(content)
         assert "1 09:26:05 killed" in text
         assert "2 09:26:10\u201309:26:30 uplink cut" in text
@@ -205,24 +222,26 @@ class TestPage:
                 ]
 
     def test_an_empty_lake_and_one_without_jobs_say_so(self, tmp_path: Path) -> None:
-        page.write(queries.read(tmp_path), tmp_path / "r.html")
+        page.write(figures(tmp_path), tmp_path / "r.html")
         _, text = read((tmp_path / "r.html").read_bytes())
         assert "Nothing has landed in this lake yet" in text
         lakes.write(tmp_path, "telemetry", [message(0)])
         for name in schemas.DERIVED:
             put(tmp_path, name)
-        page.write(queries.read(tmp_path), tmp_path / "r.html")
+        page.write(figures(tmp_path), tmp_path / "r.html")
         _, text = read((tmp_path / "r.html").read_bytes())
         assert "1 message landed; the jobs have not run yet" in text
 
     def test_after_a_run_of_single_jobs_it_says_which_is_missing(self, lake: Path) -> None:
         for name in ("gaps", "completeness", "throughput"):
             shutil.rmtree(lake / name)
-        known = queries.read(lake)
+        known = figures(lake)
         (notice,) = notices.notices(known)
-        assert "the job gaps has not run" in notice
+        assert "the jobs gaps, throughput have not run" in notice
         put(lake, "throughput", bucket(0, 4, 4), made_of=0)
-        _, text = read(page.render(queries.read(lake), facts.Facts()))
+        (notice,) = notices.notices(figures(lake))
+        assert "Duplicates and gaps are unknown: the job gaps has not run" in notice
+        _, text = read(page.render(figures(lake), facts.Facts()))
         assert "4 messages landed; duplicates and gaps are not known yet" in text
         assert "Completeness" not in text
 
@@ -248,7 +267,7 @@ class TestContent:
         put(lake, "completeness", *rows, made_of=0)
         gaps = [address(missing=n, explained=True, reason=reason) for n, reason in ((8, "expired"), (12, "full"))]
         put(lake, "gaps", *gaps, address(missing=3, explained=False), made_of=0)
-        balance = queries.read(lake).accounts.balance
+        balance = figures(lake).accounts.balance
         assert balance.given_up == {"full": 12, "expired": 8}
         said = balance.landed + sum(balance.given_up.values()) + balance.waiting + balance.unexplained
         assert (balance.accepted, said, balance.unstated) == (110, 110, 5)
@@ -256,9 +275,9 @@ class TestContent:
     def test_the_hours_in_which_something_is_unexplained(self, lake: Path) -> None:
         row = address(hour=START, accepted=4, landed=3, given_up="{}", waiting=0, unexplained=1, settled=False)
         put(lake, "completeness_hourly", row, row | {"first_sequence": 9, "unexplained": 0})
-        _, text = read(page.render(queries.read(lake), facts.Facts()))
+        _, text = read(page.render(figures(lake), facts.Facts()))
         assert "Hours with something unexplained" in text
-        assert len(queries.read(lake).accounts.hours) == 1
+        assert len(figures(lake).accounts.hours) == 1
 
     def test_of_a_gateway_with_windows_of_years_the_newest_are_drawn_and_since_when_is_said(
         self, lake: Path, monkeypatch: pytest.MonkeyPatch
@@ -268,7 +287,7 @@ class TestContent:
         mine, since = ("default", "gw1"), (START + timedelta(days=1)).timestamp()
         for most, windows, begins in ((7, 6, None), (6, 6, since - 86_400), (3, 4, since), (1, 2, since + 86_400)):
             monkeypatch.setattr(limits, "WINDOWS_MAX", most)
-            known = queries.LakeReader(lake).gateway(mine)
+            known = reader(lake).gateway(mine)
             (track,) = known.tracks
             assert (len(track.windows), known.tracks_since, known.metrics_total) == (windows, begins, 1)
             _, text = read(page.render(known, facts.Facts()))
@@ -286,11 +305,11 @@ class TestContent:
             return whole(tables, name, columns, *where)
 
         monkeypatch.setattr(Tables, "read", reads)
-        queries.LakeReader(tmp_path).fleet()
+        reader(tmp_path).fleet()
         # As large as the fleet is, and as limits of their own allow.
         of_fleet = {"completeness", "gateway_freshness", "gateway_backlog", "device_health"}
         assert read_whole == of_fleet | {"throughput", "rollup_1m"}
-        queries.LakeReader(tmp_path).gateway(("default", "gw00001"))
+        reader(tmp_path).gateway(("default", "gw00001"))
         assert read_whole == of_fleet | {"throughput", "rollup_1m"}
 
     def test_more_rows_than_a_table_holds_are_said_to_be_left_out(
@@ -302,7 +321,7 @@ class TestContent:
         put(lake, "completeness_hourly", *hours)
         aside = {"source": "telemetry", "path": "p", "rows": 1, "gateway_first": "gw1", "gateway_last": "gw1"}
         put(lake, "set_aside", *(aside | {"job": job, "reason": "missing", "found_at": START} for job in "abc"))
-        known = queries.read(lake)
+        known = figures(lake)
         assert ([row["unexplained"] for row in known.accounts.hours], known.accounts.hours_total) == ([3, 2], 3)
         assert (len(known.storage.set_aside), known.storage.set_aside_total) == (2, 3)
         _, text = read(page.render(known, facts.Facts()))
@@ -320,11 +339,11 @@ class TestContent:
 
         monkeypatch.setattr(Tables, "parts", parts)
         put(lake, "delivery_slo", *(slo(width, day) for day in days[:15] for width in (3600, 86_400)))
-        assert queries.read(lake).delivery.width_s == 3600
+        assert figures(lake).delivery.width_s == 3600
         assert ("width_s", "=", 3600) in asked
         asked.clear()
         put(lake, "delivery_slo", *(slo(width, day) for day in days for width in (3600, 86_400)))
-        assert queries.read(lake).delivery.width_s == 86_400
+        assert figures(lake).delivery.width_s == 86_400
         assert ("width_s", "=", 3600) not in asked
 
     def test_delivery_is_summed_over_gateways(self, lake: Path) -> None:
@@ -333,13 +352,13 @@ class TestContent:
                     for hour in hours for name, within in (("gw1", 4), ("gw2", 2))]  # fmt: skip
         days = [slo(86_400, gateway=name, messages=12, timed=12, within=w) for name, w in (("gw1", 12), ("gw2", 6))]
         put(lake, "delivery_slo", *of_hours, *days)
-        known = queries.read(lake)
+        known = figures(lake)
         assert (known.delivery.timed, known.delivery.within, known.delivery.share) == (24, 18, 0.75)
         assert [(each.timed, each.within, each.p95_s) for each in known.delivery.windows] == [(8, 6, 4.0)] * 3
         share, times = drawn(page.render(known, facts.Facts()), "delivery")
         assert share["lines"][0]["y"][:2] == [0.75, 0.75]
         assert [line["label"] for line in times["lines"]] == ["p95, worst gateway", "p99, worst gateway"]
-        alone = queries.LakeReader(lake).gateway(("default", "gw1")).delivery
+        alone = reader(lake).gateway(("default", "gw1")).delivery
         assert (alone.share, alone.windows[0].p50_s) == (1.0, 1.0)
 
     def test_devices_that_are_not_well_are_named(self, lake: Path) -> None:
@@ -353,19 +372,19 @@ class TestContent:
             device("calm", boots=limits.BOOTS_MAX, clock_ahead_s=limits.CLOCK_AHEAD_S),
         ]
         put(lake, "device_health", *rows)
-        found = queries.read(lake).health
+        found = figures(lake).health
         assert [(row["device"], row["signs"]) for row in found.worst] == [
             ("two", ["reboots", "clock"]), ("silent", ["silent"]), ("empty", ["battery"]), ("restarts", ["reboots"]),
         ]  # fmt: skip
         assert found.signs == {"silent": 1, "battery": 1, "reboots": 2, "clock": 1}
-        everyone = queries.LakeReader(lake).gateway(("default", "gw1")).health.worst
+        everyone = reader(lake).gateway(("default", "gw1")).health.worst
         assert len(everyone) == len(rows)
 
     def test_what_changed_is_of_the_last_day(self, lake: Path) -> None:
-        assert queries.read(lake).changes is None, "all of a young lake is new"
+        assert figures(lake).changes is None, "all of a young lake is new"
         lost = datetime(1970, 1, 1, tzinfo=UTC)
         put(lake, "gateway_freshness", fresh(None), fresh(None, gateway="gw2", first_event_time=lost), made_of=0)
-        assert queries.read(lake).changes is None, "a clock that said 1970 makes it no older"
+        assert figures(lake).changes is None, "a clock that said 1970 makes it no older"
         assert times.PLAUSIBLE_FROM.timestamp() == limits.PLAUSIBLE_FROM_S
         days = [START - timedelta(days=n) for n in (3, 2, 1, 0)]
         put(
@@ -385,16 +404,16 @@ class TestContent:
             device("e", missed=99, last_boot_at=days[0]),
         )
         put(lake, "delivery_slo", *(slo(86_400, day, messages=n) for day, n in zip(days, (5, 10, 15, 1), strict=True)))
-        found = queries.read(lake).changes
+        found = figures(lake).changes
         assert found is not None
         assert (found.new_gateways, found.silent_gateways, found.outages) == (1, 1, 1)
         assert (found.anomalies, found.restarts) == (1, 1)
-        _, text = read(page.render(queries.read(lake), facts.Facts()))
+        _, text = read(page.render(figures(lake), facts.Facts()))
         assert "+50 % messages, last whole day" in text
 
     def test_anomalies_are_marked_where_they_are(self, lake: Path) -> None:
         put(lake, "anomalies", anomaly(0, 9.0), anomaly(1, 1.0, rule=None, expected=None))
-        content = page.render(queries.read(lake), facts.Facts())
+        content = page.render(figures(lake), facts.Facts())
         (chart,) = drawn(content, "metrics")
         marks = chart["lines"][-1]
         assert (marks["kind"], marks["x"], marks["y"]) == ("marks", [0, 60], [9.0, 1.0])
@@ -403,7 +422,7 @@ class TestContent:
     def test_how_far_an_anomaly_is_from_what_was_expected(self, lake: Path) -> None:
         """24.2 G, expected 24.2 G: three digits did not show what was unusual."""
         put(lake, "anomalies", anomaly(0, 24_240_000_000.0, expected=24_160_000_000.0), anomaly(1, 3.0, expected=None))
-        content = page.render(queries.read(lake), facts.Facts())
+        content = page.render(figures(lake), facts.Facts())
         section = content.decode().partition('id="anomalies"')[2].partition("</section>")[0]
         told = dict(re.findall(r'data-head="(value|expected|off by)">(24[^<]*|80[^<]*)<', section))
         shown = {name: value.replace(formatting.THIN_SPACE, " ") for name, value in told.items()}
@@ -416,14 +435,14 @@ class TestContent:
         aside = {"source": "telemetry", "path": "part-1.parquet", "job": "readings", "rows": 9, "gateway_first": "gw1",
                  "gateway_last": "gw3", "reason": "truncated", "found_at": START}  # fmt: skip
         put(lake, "set_aside", aside, aside | {"job": "gaps", "gateway_first": "x1", "gateway_last": "x2"})
-        known = queries.read(lake)
+        known = figures(lake)
         (rollups,) = (held for held in known.storage.tables if held.name == "rollup_1m")
         assert (rollups.files, rollups.rows) == (1, 2)
         assert rollups.size == sum(path.stat().st_size for path in (lake / "rollup_1m").rglob("*.parquet"))
         assert len(known.storage.set_aside) == 2
         _, text = read(page.render(known, facts.Facts()))
         assert "gw1 to gw3" in text
-        of_gateway = queries.LakeReader(lake).gateway(("default", "gw1")).storage
+        of_gateway = reader(lake).gateway(("default", "gw1")).storage
         assert [row["job"] for row in of_gateway.set_aside] == ["readings"]
 
     def test_many_small_files_are_said_to_be(self) -> None:
@@ -439,11 +458,11 @@ class TestOutages:
     def test_the_longest_delay_comes_first(self, lake: Path) -> None:
         rows = (outage(0, 10, 20), outage(100, 200, 300, messages=7), outage(400, 400, 400, lag_max_s=None))
         put(lake, "outages", *rows, made_of=0)
-        found = queries.read(lake).outages
+        found = figures(lake).outages
         seen = [(one.lag_max_s, one.messages, one.drain_s) for one in found]
         assert seen == [(200, 7, 100), (20, 1, 10), (None, 1, 0)]
         assert [one.began - START.timestamp() for one in found] == [100, 0, 400]
-        assert "Outages and drains" in read(page.render(queries.read(lake), facts.Facts()))[1]
+        assert "Outages and drains" in read(page.render(figures(lake), facts.Facts()))[1]
 
     def test_more_than_are_held_are_counted_and_said_to_be_left_out(
         self, lake: Path, monkeypatch: pytest.MonkeyPatch
@@ -453,10 +472,10 @@ class TestOutages:
         ended = [outage(0, 10, 20 + n) | {"drained": day} for n, day in enumerate((*days, days[0]))]
         put(lake, "outages", *ended, outage(0, 10, 90) | {"gateway": "gw2", "drained": days[0]}, made_of=0)
         put(lake, "gateway_freshness", fresh(None, first_event_time=days[2]), fresh(None, gateway="gw2"), made_of=0)
-        _, text = read(page.render(queries.read(lake), facts.Facts()))
+        _, text = read(page.render(figures(lake, START), facts.Facts()))
         assert "Marked in the charts" not in text
         monkeypatch.setattr(limits, "OUTAGES_MAX", 2)
-        known = queries.read(lake)
+        known = figures(lake, START)
         assert [one.lag_max_s for one in known.outages] == [90, 23]
         assert known.outages_total == 5
         assert {member.gateway[1]: member.outages for member in known.members} == {"gw1": 4, "gw2": 1}
@@ -467,7 +486,7 @@ class TestOutages:
 
     def test_those_of_a_lake_whose_job_has_not_run(self, lake: Path) -> None:
         shutil.rmtree(lake / "outages")
-        assert queries.read(lake).outages == []
+        assert figures(lake).outages == []
 
 
 class TestFleet:
@@ -478,7 +497,7 @@ class TestFleet:
         put(lake, "gateway_freshness", *rows, made_of=0)
         lost = address(gateway="lost", unexplained=9, missing=9)
         put(lake, "completeness", address(gateway="twice", duplicates=2), lost, address(gateway="fine"), made_of=0)
-        found = [(member.gateway[1], member.state, member.why) for member in queries.read(lake).members]
+        found = [(member.gateway[1], member.state, member.why) for member in figures(lake, late).members]
         silent = f"silent {formatting.duration(limits.SILENT_S + 1)}"
         assert found == [
             ("lost", "wrong", ["9 unexplained"]),
@@ -489,7 +508,7 @@ class TestFleet:
 
     def test_a_large_fleet_is_summed_and_its_worst_drawn(self, lake: Path) -> None:
         put(lake, "throughput", *(bucket(0, n, 0, gateway=f"gw{n}", tenant="t") for n in range(40)), made_of=0)
-        known = queries.read(lake)
+        known = figures(lake)
         assert [sum(flow.received) for flow in known.flows if flow.gateway is None] == [sum(range(40))]
         _, text = read(page.render(known, facts.Facts()))
         assert "all 40 gateways" in text
@@ -507,15 +526,15 @@ class TestFleet:
 
         rows = [row for number in range(20) for row in held(number)]
         put(lake, "throughput", *rows, made_of=0)
-        flows_of = [queries.read(lake).flows]
+        flows_of = [figures(lake).flows]
         monkeypatch.setattr(limits, "HELD_CELLS_MAX", 25)  # stretches of six buckets in place of single ones
-        flows_of.append(queries.read(lake).flows)
+        flows_of.append(figures(lake).flows)
         put(lake, "throughput", *rows[:31], made_of=0)
         told = deltalake.DeltaTable(lake / "throughput").history(1)[0]["userMetadata"]
         properties = deltalake.CommitProperties(custom_metadata={"userMetadata": told})
         further = gold.table("throughput", rows[31:])
         deltalake.write_deltalake(lake / "throughput", further, mode="append", commit_properties=properties)
-        flows_of.append(queries.read(lake).flows)
+        flows_of.append(figures(lake).flows)
         whole, *alone = flows_of[0]
         assert (whole.gateway, sum(whole.received), sum(whole.landed_backlog)) == (None, 440, 380)
         assert (whole.landed_live[0], whole.landed_backlog[6], whole.lag_max[6], whole.lag_max[5]) == (60, 380, 9, None)
@@ -543,7 +562,7 @@ class TestFleet:
 
     def test_one_gateway_has_a_page_of_its_own(self, lake: Path) -> None:
         put(lake, "gateway_freshness", fresh(None), fresh(None, gateway="gw2"), fresh(None, tenant="t"), made_of=0)
-        reader_of = queries.LakeReader(lake)
+        reader_of = reader(lake)
         assert reader_of.named("gw2") == ("default", "gw2")
         assert reader_of.named("t/gw1") == ("t", "gw1")
         with pytest.raises(names.NoGateway, match="choose one of default/gw1 and t/gw1"):
@@ -558,15 +577,15 @@ class TestFleet:
     def test_a_gateway_of_which_nothing_has_landed_has_a_page(self, lake: Path) -> None:
         lost = address(gateway="lost", rows=0, distinct_sequences=0, missing=9, unexplained=9)
         put(lake, "completeness", address(), lost, made_of=0)
-        reader_of = queries.LakeReader(lake)
+        reader_of = reader(lake)
         assert ("default", "lost") in [member.gateway for member in reader_of.fleet().members]
         assert reader_of.named("lost") == ("default", "lost")
 
     def test_a_folder_links_its_pages(self, lake: Path, tmp_path: Path) -> None:
-        known, pages = page.write_folder(queries.LakeReader(lake), tmp_path / "site")
+        known, pages = page.write_folder(reader(lake), tmp_path / "site")
         assert (len(known.members), pages) == (1, 2)
-        reader, _ = read((tmp_path / "site" / "index.html").read_bytes())
-        links = {each.removeprefix("a ") for each in reader.addresses if not each.startswith("a #")}
+        parsed, _ = read((tmp_path / "site" / "index.html").read_bytes())
+        links = {each.removeprefix("a ") for each in parsed.addresses if not each.startswith("a #")}
         (link,) = links
         of_gateway, text = read((tmp_path / "site" / link).read_bytes())
         assert "Gateway gw1" in text
@@ -582,7 +601,7 @@ class TestFleet:
     def test_ten_thousand_gateways(self, tmp_path: Path) -> None:
         gold.fleet(tmp_path, 10_000)
         begun = time.process_time()
-        known = queries.read(tmp_path)
+        known = figures(tmp_path)
         content = page.render(known, facts.Facts())
         assert time.process_time() - begun < 20
         assert len(content) < 3_000_000
@@ -591,7 +610,7 @@ class TestFleet:
         assert known.metrics_total == gold.SERIES
         _, text = read(content)
         assert "all 10,000 gateways" in text
-        alone = page.render(queries.LakeReader(tmp_path).gateway(("default", "gw00003")), facts.Facts())
+        alone = page.render(reader(tmp_path).gateway(("default", "gw00003")), facts.Facts())
         assert len(alone) < 300_000
         assert len(drawn(alone, "throughput")) == 1
         assert [band["label"] for band in drawn(alone, "throughput")[0]["bands"]] == ["outage"]
@@ -599,20 +618,20 @@ class TestFleet:
     def test_more_gateways_than_a_table_holds(self, lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(limits, "GATEWAYS_MAX", 3)
         put(lake, "gateway_freshness", *(fresh(None, gateway=f"gw{n}") for n in range(5)), made_of=0)
-        assert "2 more, none of them worse" in read(page.render(queries.read(lake), facts.Facts()))[1]
+        assert "2 more, none of them worse" in read(page.render(figures(lake), facts.Facts()))[1]
 
     def test_more_windows_than_are_looked_at(self, lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(limits, "WINDOWS_MAX", 1)
-        assert queries.read(lake).tracks == []
+        assert figures(lake).tracks == []
         put(lake, "anomalies", anomaly(0, 9.0))
         put(lake, "rollup_1m", window(0, 1.0, 3.0), window(0, 1.0, 3.0, device="dev2"), made_of=0)
-        assert [track.device for track in queries.read(lake).tracks] == ["dev1"]
-        alone = queries.LakeReader(lake).gateway(("default", "gw1"))
+        assert [track.device for track in figures(lake).tracks] == ["dev1"]
+        alone = reader(lake).gateway(("default", "gw1"))
         assert [track.device for track in alone.tracks] == ["dev1", "dev2"]
 
     def test_json_is_what_the_page_says(self, lake: Path) -> None:
         put(lake, "anomalies", anomaly(0, 9.0))
-        known = queries.read(lake)
+        known = figures(lake)
         said = json.loads(queries.encoded(known))
         assert said["accounts"]["balance"]["landed"] == known.accounts.balance.landed == 4
         assert said["accounts"]["by_gateway"]["default/gw1"]["rows"] == 4
@@ -635,18 +654,18 @@ class TestOneState:
         lakes.write(lake, "telemetry", [message(n) for n in range(4, 7)])
         put(lake, "gateway_freshness", fresh(None, rows=7), fresh("dev1", rows=7), made_of=1)
         put(lake, "gaps", made_of=1)
-        known = queries.read(lake)
+        known = figures(lake)
         assert self.totals(known) == {4}
         assert (known.landed_since, known.mixed) == (3, False)
         _, text = read(page.render(known, facts.Facts()))
         assert "As of telemetry version 0, landed by 2026-03-14 09:26:00" in text
         assert "3 messages landed since" in text
         put(lake, "completeness", address(rows=7, distinct_sequences=7), made_of=1)
-        assert self.totals(queries.read(lake)) == {4}
+        assert self.totals(figures(lake)) == {4}
         put(lake, "throughput", bucket(0, 7, 7), made_of=1)
         put(lake, "outages", made_of=1)
         put(lake, "rollup_1m", window(0, 1.0, 3.0), made_of=1)
-        known = queries.read(lake)
+        known = figures(lake)
         assert self.totals(known) == {7}
         assert notices.notices(known) == []
 
@@ -656,7 +675,7 @@ class TestOneState:
         rows = deltalake.DeltaTable(lake / "completeness").to_pyarrow_table()
         properties = deltalake.CommitProperties(custom_metadata={"userMetadata": told})
         deltalake.write_deltalake(lake / "completeness", rows, mode="overwrite", commit_properties=properties)
-        assert queries.read(lake).versions["completeness"] == 0
+        assert figures(lake).versions["completeness"] == 0
 
     @pytest.mark.parametrize("before", range(12))
     def test_data_lands_and_jobs_run_between_the_reads(
@@ -676,7 +695,7 @@ class TestOneState:
 
         opens.is_deltatable = opening.is_deltatable  # type: ignore[attr-defined]
         monkeypatch.setattr(deltalake, "DeltaTable", opens)
-        known = queries.read(lake)
+        known = figures(lake)
         (total,) = self.totals(known)
         assert known.readings + queries.rejected(known) == total
         assert known.tracks[0].last == {4: 0.0, 7: 1.0}[total]
@@ -685,7 +704,7 @@ class TestOneState:
     def test_what_is_behind_says_as_of_when(self, lake: Path) -> None:
         following(lake, 0, readings=3, rejects=1)
         whole_pass(lake, 1, 7, following_too=False)
-        known = queries.read(lake)
+        known = figures(lake)
         assert (self.totals(known), known.readings) == ({7}, 3)
         (notice,) = notices.notices(known, "RUN")
         said = "Readings, rejected values and plots of devices are as of 2026-03-14 09:26:00: later messages are not"
@@ -695,20 +714,20 @@ class TestOneState:
         assert "readings as of 2026-03-14 09:26:00" in text
         assert "The number is the last value, as of 2026-03-14 09:26:00." in text
         put(lake, "readings", *values(6), made_of=1, beside="reject")
-        (notice,) = notices.notices(queries.read(lake))
+        (notice,) = notices.notices(figures(lake))
         assert notice.startswith("Plots of devices are as of 2026-03-14 09:26:00")
 
     def test_what_is_only_ahead_says_so(self, lake: Path) -> None:
         put(lake, "reject")
         put(lake, "readings", *values(9), made_of=2, beside="reject")
         put(lake, "rollup_1m", window(0, 1.0, 3.0), made_of=0)
-        (notice,) = notices.notices(queries.read(lake))
+        (notice,) = notices.notices(figures(lake))
         assert notice.startswith("Readings, rejected values and plots of devices are as of 2026-03-14 09:28:00, later")
 
     def test_tables_of_a_waypost_before_this_are_drawn_and_said_to_be(self, lake: Path) -> None:
         put(lake, "reject")
         put(lake, "readings", *values(3))
-        known = queries.read(lake)
+        known = figures(lake)
         assert known.readings == 3
         (notice,) = notices.notices(known)
         assert "Which messages are in the readings, rejected values and plots of devices is not known" in notice
@@ -719,21 +738,21 @@ class TestOneState:
             kept = deltalake.DeltaTable(lake / name)
             kept.optimize.compact()
             kept.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
-        known = queries.read(lake)
+        known = figures(lake)
         assert notices.notices(known) == []
         # Older versions are gone: nothing is left of them to draw.
         whole_pass(lake, 1, 7)
         put(lake, "completeness", address(), made_of=0)
         for name in ("readings", "rollup_1m", "reject"):
             deltalake.DeltaTable(lake / name).vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
-        known = queries.read(lake)
+        known = figures(lake)
         assert (known.readings, known.tracks[0].last) == (6, 1.0)
 
     @pytest.mark.parametrize("made_of", [1, None])
     def test_without_a_common_state_it_says_so(self, lake: Path, made_of: int | None) -> None:
         shutil.rmtree(lake / "gateway_freshness")
         put(lake, "gateway_freshness", fresh(None, rows=7), made_of=made_of)
-        known = queries.read(lake)
+        known = figures(lake)
         assert self.totals(known) == {4, 7}
         assert known.mixed
         _, text = read(page.render(known, facts.Facts()))
@@ -749,7 +768,7 @@ class TestOneState:
             return found(taken, tables)
 
         monkeypatch.setattr(storage, "read", lands_meanwhile)
-        assert queries.read(lake).tracks[0].last == 2.0
+        assert figures(lake).tracks[0].last == 2.0
 
     def test_of_what_a_gateway_reported_each_bucket_has_the_last(self, lake: Path) -> None:
         """All of it was drawn: a month of a report each five seconds is half a million points a page."""
@@ -760,7 +779,7 @@ class TestOneState:
                 lake, "gateway_status", [row | {"reported_at": at, "ingested_at": at, "backlog_messages": second}]
             )
         lakes.write(lake, "gateway_status", [row | {"reported_at": START, "ingested_at": START}])
-        reported = queries.read(lake).flows[0].reported
+        reported = figures(lake).flows[0].reported
         assert reported == [(START.timestamp() + second, float(second)) for second in (9, 12)]
 
     def test_what_a_gateway_reported_later_is_not_drawn(self, lake: Path) -> None:
@@ -768,7 +787,7 @@ class TestOneState:
         times = [START + timedelta(seconds=second) for second in (-1, 0, 50, 51)]
         reports = [row | {"reported_at": at, "ingested_at": at, "backlog_messages": 1} for at in times]
         lakes.write(lake, "gateway_status", reports)
-        seconds = [at - START.timestamp() for at, _ in queries.read(lake).flows[0].reported]
+        seconds = [at - START.timestamp() for at, _ in figures(lake).flows[0].reported]
         assert seconds == [0, 50]
 
 
@@ -777,11 +796,11 @@ def test_of_an_old_lake_a_chart_begins_with_the_windows_it_draws(lake: Path, mon
     put(lake, "rollup_1m", *(window(minute, 1.0, 3.0) for minute in range(5)), made_of=0)
     for most, begins in ((5, 0), (4, 60), (3, 120)):
         monkeypatch.setattr(limits, "WINDOWS_DRAWN", most)
-        (chart,) = drawn(page.render(queries.read(lake), facts.Facts()), "metrics")
+        (chart,) = drawn(page.render(figures(lake), facts.Facts()), "metrics")
         assert chart["from"] - START.timestamp() == begins
     monkeypatch.setattr(limits, "WINDOWS_DRAWN", 6)
     put(lake, "rollup_1m", *(window(minute, 1.0, 3.0) for minute in range(2, 5)), made_of=0)
-    (chart,) = drawn(page.render(queries.read(lake), facts.Facts()), "metrics")
+    (chart,) = drawn(page.render(figures(lake), facts.Facts()), "metrics")
     assert chart["from"] == START.timestamp(), "of the lake, where all are drawn"
 
 
@@ -791,7 +810,7 @@ class TestUnits:
     @staticmethod
     def chart(lake: Path) -> tuple[str, str, dict[str, Any]]:
         """The caption, what is said, and the data of the only metric's chart."""
-        content = page.render(queries.read(lake), facts.Facts())
+        content = page.render(figures(lake), facts.Facts())
         (section,) = re.findall(r'<section id="metrics".*?</section>', content.decode(), re.DOTALL)
         caption = re.search(r'<span class="note">(.*?)</span>', section)
         label = re.search(r'aria-label="(.*?)"', section.partition('class="canvas"')[2])
@@ -806,7 +825,7 @@ class TestUnits:
         assert caption == f"2{formatting.THIN_SPACE}Cel"
         assert label.endswith(f"last 2{formatting.THIN_SPACE}Cel")
         assert (data["unit"], data["measured"]) == ("", f"{formatting.THIN_SPACE}Cel")
-        assert json.loads(queries.encoded(queries.read(lake)))["tracks"][0]["unit"] == "Cel"
+        assert json.loads(queries.encoded(figures(lake)))["tracks"][0]["unit"] == "Cel"
 
     @pytest.mark.parametrize(
         ("units", "shown"),
@@ -837,7 +856,7 @@ class TestUnits:
 
 class TestTable:
     def test_each_value_carries_its_head_for_where_rows_fold(self, lake: Path) -> None:
-        content = page.render(queries.read(lake), facts.Facts()).decode()
+        content = page.render(figures(lake), facts.Facts()).decode()
         (section,) = re.findall(r'<section id="freshness".*?</section>', content, re.DOTALL)
         assert re.findall(r'<td role="cell" class="(\w+)" data-head="(\w+)', section)[:2] == [
             ("name", "gateway"),
@@ -896,7 +915,7 @@ class TestQueries:
         put(lake, "rollup_1h")
         rows = [window(0, 1.0, 2.0, suspect=2, device="dev9"), window(0, 1.0, 2.0, suspect=1, device="dev8")]
         put(lake, "rollup_1m", window(0, 1.0, 3.0), *rows, made_of=0)
-        assert [track.device for track in queries.read(lake).tracks] == ["dev1", "dev8"]
+        assert [track.device for track in figures(lake).tracks] == ["dev1", "dev8"]
 
     def test_a_synthetic_outage_is_seen(self, tmp_path: Path) -> None:
         plan = lakes.Plan(gateways=1, devices=2, seconds=40, outages={"gw1": (10.0, 20.0)})

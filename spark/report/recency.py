@@ -1,0 +1,86 @@
+"""How old the lake is: the clock of the page against the newest data, for the lake and for each gateway.
+
+Every age of the page is counted from `now`, not from the newest row: a hub that died two months ago has an old newest
+row, and all its gateways were equally fresh when it died.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark import remedy
+from spark.report.snapshot import Snapshot
+from spark.report.tables import Gateway, Tables, unix_seconds
+
+_TELEMETRY, _FRESHNESS = "telemetry", "gateway_freshness"
+
+
+class Recency(msgspec.Struct):
+    """Seconds since 1970: `now` by the clock of the page, `landed_at` of the newest row of the lake, `tables_at` of the
+    newest row that the drawn tables know; None: there is none."""
+
+    now: float
+    landed_at: float | None = None
+    tables_at: float | None = None
+
+    @property
+    def silent_s(self) -> float | None:
+        """Age of the newest row; None without rows."""
+        return None if self.landed_at is None else max(0.0, self.now - self.landed_at)
+
+    @property
+    def ahead_s(self) -> float:
+        """How far the newest row lies in the future of the page's clock."""
+        return 0.0 if self.landed_at is None else max(0.0, self.landed_at - self.now)
+
+    @property
+    def behind_s(self) -> float:
+        """Age of the drawn tables where rows have landed after them."""
+        if self.landed_at is None or self.tables_at is None or self.landed_at <= self.tables_at:
+            return 0.0
+        return max(0.0, self.now - self.tables_at)
+
+    def silence(self, last_at: float) -> float:
+        """How long a gateway has been silent, by the time its last known row landed.
+
+        Rows that landed after the tables may be of any gateway: then only the silence until the tables, or that of the
+        whole lake, is certain.
+        """
+        if not self.behind_s:
+            return max(0.0, self.now - last_at)
+        return max(0.0, (self.tables_at or 0.0) - last_at, self.silent_s or 0.0)
+
+
+def read(taken: Snapshot, now: float) -> Recency:
+    """Return the recency of the whole lake, whichever gateway the page is of."""
+    last = Tables(taken).read(_FRESHNESS, ("last_ingested_at",))["last_ingested_at"]
+    tables_at = float(unix_seconds(last).max()) if len(last) else None
+    times = [at for at in (tables_at, _newest_landed(taken)) if at is not None]
+    return Recency(now, max(times, default=None), tables_at)
+
+
+def silences(tables: Tables, recency: Recency) -> dict[Gateway, float]:
+    """Return the silence of each gateway in seconds."""
+    columns = ("tenant", "gateway", "device", "last_ingested_at")
+    rows = tables.read(_FRESHNESS, columns)
+    rows = rows.filter(pc.is_null(rows["device"])) if rows.num_rows else rows
+    names = zip(rows["tenant"].to_pylist(), rows["gateway"].to_pylist(), strict=True)
+    at = unix_seconds(rows["last_ingested_at"]) if rows.num_rows else []
+    return {name: recency.silence(float(each)) for name, each in zip(names, at, strict=True)}
+
+
+def _newest_landed(taken: Snapshot) -> float | None:
+    """When the newest row of `telemetry` landed, by the statistics in its log; None where they do not say."""
+    table = taken.tables.get(_TELEMETRY)
+    if table is None:
+        return None
+    with remedy.named(_TELEMETRY):
+        actions = pa.table(table.get_add_actions(flatten=True))
+    if "max.ingested_at" not in actions.column_names:
+        return None
+    newest: Any = pc.max(actions["max.ingested_at"])
+    return float(unix_seconds(pa.chunked_array([[newest.as_py()]]))[0]) if newest.is_valid else None

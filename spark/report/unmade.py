@@ -1,0 +1,43 @@
+"""Tables that were never made: their figures are unknown, which is not zero."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from spark.report.snapshot import Snapshot
+
+_BALANCE: Final = "completeness"
+MADE_BY: Final[Mapping[str, str]] = {
+    _BALANCE: "gaps",
+    "gateway_freshness": "freshness",
+    "device_health": "health",
+    "delivery_slo": "slo",
+    "throughput": "throughput",
+    "outages": "outages",
+    "anomalies": "anomalies",
+    "readings": "readings",
+    "rollup_1m": "rollups",
+    "rollup_1h": "hours",
+}
+"""Tables of the page, and the job that makes each."""
+KNOWN_FROM: Final[Mapping[str, str]] = {
+    _BALANCE: "duplicates and gaps",
+    "gateway_freshness": "the last data of each gateway",
+    "device_health": "the health of devices",
+    "delivery_slo": "delivery times",
+    "throughput": "messages over time",
+    "outages": "outages",
+    "anomalies": "anomalies",
+    "readings": "readings and rejected values",
+    "rollup_1m": "values by minute",
+    "rollup_1h": "values by hour",
+}
+"""What the page knows from each of them."""
+
+
+def never_made(taken: Snapshot) -> dict[str, str]:
+    """Return the tables that are not there with the job that makes each; tables that cannot be read are not among
+    them. `completeness` exists empty from the start of its first pass."""
+    made = {name for name, table in taken.tables.items() if name != _BALANCE or table.count()}
+    return {name: job for name, job in MADE_BY.items() if name not in made and name not in taken.unreadable}
