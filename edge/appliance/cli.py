@@ -187,9 +187,11 @@ def _serve(options: RunOptions, configuration: BrokerConfiguration, applied: App
     from edge.broker.store.lock import is_held
     from edge.broker.store.sqlite import check_directory
     from edge.health.data_owner import forbid_core_dumps
+    from edge.health.priority import raise_priority
 
     try:
         forbid_core_dumps()
+        raise_priority()
         check_directory(options.data)
         for listener in configuration.listeners:
             if not is_held(options.data):  # else the other gateway there is what is wrong

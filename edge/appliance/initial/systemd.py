@@ -39,6 +39,9 @@ RestartSec=2
 TimeoutStartSec=900
 WatchdogSec=60
 TimeoutStopSec=60
+# Devices and monitors are answered while other programs are busy: CPUWeight= against other units, Nice= within one.
+CPUWeight=1000
+Nice=-10
 LimitNOFILE={files}
 LimitCORE=0
 UMask=0077
