@@ -35,8 +35,9 @@ from spark.report.tables import Gateway
 
 _HERE = Path(__file__).parent
 _DEFAULT_TITLE = "Fleet report"
-_STYLES = ("uplot/uPlot.min.css", "page.css")
-_SCRIPTS = ("uplot/uPlot.iife.min.js", "words.js", "tables.js", "charts.js")
+STYLES = ("uplot/uPlot.min.css", "page.css")
+SCRIPTS = ("uplot/uPlot.iife.min.js", "words.js", "folds.js", "tables.js", "charts.js")
+"""Scripts of the page, in the order in which they run."""
 
 
 def write(known: LakeFigures, out: Path, facts: Facts | None = None) -> int:
@@ -114,8 +115,8 @@ class _Assets(msgspec.Struct):
 @cache
 def _assets() -> _Assets:
     """Read once. Nothing else runs, and nothing is loaded from anywhere."""
-    styles = [(_HERE / "assets" / name).read_text(encoding="utf-8") for name in _STYLES]
-    scripts = [(_HERE / "assets" / name).read_text(encoding="utf-8") for name in _SCRIPTS]
+    styles = [(_HERE / "assets" / name).read_text(encoding="utf-8") for name in STYLES]
+    scripts = [(_HERE / "assets" / name).read_text(encoding="utf-8") for name in SCRIPTS]
     policy = f"default-src 'none'; style-src {_hashes(styles)}; script-src {_hashes(scripts)}"
     return _Assets([Markup(text) for text in styles], [Markup(text) for text in scripts], policy)  # noqa: S704 - files of ours
 
@@ -137,6 +138,7 @@ def _environment() -> jinja2.Environment:
         "moment": formatting.moment,
         "clock": formatting.clock,
         "duration": formatting.duration,
+        "ago": formatting.ago,
         "count": amounts.count,
         "at": lambda second: datetime.fromtimestamp(second, UTC),
         "data": _data,

@@ -62,6 +62,8 @@ class LakeFigures(msgspec.Struct):
     `recency`       the clock of the page, when the newest data of the lake landed, and the newest that the tables know.
     `newest_at`     when the newest data of the lake landed, seconds since 1970.
     `never_made`    tables that no job has made yet, and the job that makes each: what they have is unknown.
+    `as_of`         when the newest data landed that each table knows, seconds since 1970, where its commits say so.
+    `tracks_of`     the table of rollups that the metrics are drawn from.
     `findings`      what needs a look, the worst first.
     `outages`       those with the longest delay, the longest first; `outages_total` how many there were.
     `changes`       of the last day; None where the lake is younger.
@@ -98,6 +100,8 @@ class LakeFigures(msgspec.Struct):
     unreadable: dict[str, str] = {}
     never_made: dict[str, str] = {}
     findings: list[Finding] = []
+    as_of: dict[str, float] = {}
+    tracks_of: str = ""
 
     @property
     def span(self) -> tuple[float, float] | None:
@@ -117,6 +121,7 @@ class LakeReader:
         self._taken = snapshot.taken(lake, without)
         self._now = now or datetime.now(UTC)
         self._recency: Recency | None = None
+        self._as_of: dict[str, float] | None = None
 
     def fleet(self) -> LakeFigures:
         """All gateways."""
@@ -173,12 +178,19 @@ class LakeReader:
             readings_at=taken.apart.get("readings"),
             unreadable=dict(taken.unreadable),
             never_made=unmade.never_made(taken),
+            as_of=self._ages(),
         )
         self._add_tracks(figures, tables)
         if landed:
             of = (members, account.balance, parts.health, figures.storage)
             figures.findings = findings.find(*of, alone=only is not None)
         return figures
+
+    def _ages(self) -> dict[str, float]:
+        """Of the tables, the same on every page."""
+        if self._as_of is None:
+            self._as_of = recency.as_of(self._taken)
+        return self._as_of
 
     def _recency_of_lake(self) -> Recency:
         """Of the whole lake, whichever page asks."""
@@ -193,7 +205,7 @@ class LakeReader:
             name, _ = tracks.rollup(figures.span)
             drawn = tracks.read(tables, figures.span, figures.anomalies.newest)
             figures.tracks, figures.metrics_total, figures.tracks_since = drawn
-            figures.tracks_at = self._taken.apart.get(name)
+            figures.tracks_of, figures.tracks_at = name, self._taken.apart.get(name)
 
 
 def readable(lake: Somewhere, draw: Callable[[LakeReader], Drawn], now: datetime | None = None) -> Drawn:

@@ -12,9 +12,10 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark import remedy
+from spark import provenance, remedy
 from spark.report.snapshot import Snapshot
 from spark.report.tables import Gateway, Tables, unix_seconds
+from spark.report.unmade import MADE_BY
 
 _TELEMETRY, _FRESHNESS = "telemetry", "gateway_freshness"
 
@@ -71,6 +72,19 @@ def silences(tables: Tables, recency: Recency) -> dict[Gateway, float]:
     names = zip(rows["tenant"].to_pylist(), rows["gateway"].to_pylist(), strict=True)
     at = unix_seconds(rows["last_ingested_at"]) if rows.num_rows else []
     return {name: recency.silence(float(each)) for name, each in zip(names, at, strict=True)}
+
+
+def as_of(taken: Snapshot) -> dict[str, float]:
+    """Return for each derived table when the newest data landed that it knows, where its commits say so."""
+    found = {}
+    for name in sorted(MADE_BY.keys() & taken.tables.keys()):
+        with remedy.named(name):
+            entry = provenance.last_change(taken.tables[name])
+        made_of = provenance.provenance_of(entry) if entry is not None else None
+        state = made_of.telemetry if made_of is not None else None
+        if state is not None and state.committed_at is not None:
+            found[name] = state.committed_at.timestamp()
+    return found
 
 
 def _newest_landed(taken: Snapshot) -> float | None:

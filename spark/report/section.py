@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from spark.report import charts, names
+from spark.report import charts, limits, names
 from spark.report.charts import Band, Chart
 from spark.report.queries import LakeFigures
 from spark.report.table import Column, Table
@@ -33,7 +33,8 @@ UNKNOWN: Final = "\u2013"
 
 
 class Section(msgspec.Struct):
-    """In this order: `about`, `tiles`, `charts`, `tables`, `notes`."""
+    """In this order: `about`, `tiles`, `charts`, `tables`, `notes`. `at`: when the data landed that its table knows,
+    seconds since 1970; `age`: seconds since then."""
 
     id: str
     title: str
@@ -42,6 +43,13 @@ class Section(msgspec.Struct):
     charts: list[Chart] = []
     tables: list[Table] = []
     notes: list[str] = []
+    at: float | None = None
+    age: float = 0.0
+
+    @property
+    def old(self) -> bool:
+        """Whether the age needs a look."""
+        return self.age > limits.BEHIND_S
 
 
 class Subject(msgspec.Struct):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 from spark.report.charts import Band
 from spark.report.fleet_sections import FleetSections
@@ -10,6 +11,20 @@ from spark.report.lake_section import LakeSection
 from spark.report.message_sections import MessageSections
 from spark.report.queries import LakeFigures
 from spark.report.section import Links, Section, Subject
+
+_TABLES: Final[Mapping[str, str]] = {
+    "fleet": "gateway_freshness",
+    "changes": "gateway_freshness",
+    "delivery": "delivery_slo",
+    "completeness": "completeness",
+    "throughput": "throughput",
+    "backlog": "throughput",
+    "freshness": "throughput",
+    "outages": "outages",
+    "devices": "device_health",
+    "anomalies": "anomalies",
+}
+"""The table that the age of a section is that of. Files of the lake are looked at now, metrics are of one of two."""
 
 
 def sections(known: LakeFigures, bands: Sequence[Band], links: Links | None = None) -> list[Section]:
@@ -30,4 +45,13 @@ def sections(known: LakeFigures, bands: Sequence[Band], links: Links | None = No
         fleet.metrics,
         lake.lake,
     )
-    return [section for section in (make() for make in makers) if section is not None]
+    return [_dated(section, known) for section in (make() for make in makers) if section is not None]
+
+
+def _dated(section: Section, known: LakeFigures) -> Section:
+    """Set the age of a section."""
+    table = _TABLES.get(section.id)
+    at = known.recency.now if section.id == "lake" else known.as_of.get(table or known.tracks_of)
+    if at is not None:
+        section.at, section.age = at, known.recency.now - at
+    return section

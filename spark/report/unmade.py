@@ -29,7 +29,7 @@ KNOWN_FROM: Final[Mapping[str, str]] = {
     "throughput": "messages over time",
     "outages": "outages",
     "anomalies": "anomalies",
-    "readings": "readings and rejected values",
+    "readings": "readings",
     "rollup_1m": "values by minute",
     "rollup_1h": "values by hour",
 }

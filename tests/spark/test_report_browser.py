@@ -314,3 +314,64 @@ def _luminance(colour: str) -> float:
     parts = [int(digits[place : place + 2], 16) / 255 for place in (0, 2, 4)]
     linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def _open(reading: Reading) -> dict[str, bool]:
+    """Sections of the page, and whether each is open."""
+    script = "all => Object.fromEntries(all.map(each => [each.parentElement.id, each.open]))"
+    found: dict[str, bool] = reading.page.locator("details.fold").evaluate_all(script)
+    return found
+
+
+def test_sections_fold_by_keys_and_stay_as_they_were_left(browser: Browser, report: Path) -> None:
+    reading = opened(browser, report)
+    assert set(_open(reading).values()) == {True}
+    reading.page.locator("#completeness summary").first.focus()
+    reading.page.keyboard.press("Enter")
+    reading.page.locator("#completeness tbody").first.wait_for(state="hidden")
+    assert [name for name, is_open in _open(reading).items() if not is_open] == ["completeness"]
+    reading.page.reload()
+    assert [name for name, is_open in _open(reading).items() if not is_open] == ["completeness"]
+    reading.page.get_by_role("button", name="Fold all").click()
+    reading.page.get_by_role("button", name="Open all").wait_for()
+    assert set(_open(reading).values()) == {False}
+    reading.page.get_by_role("button", name="Open all").click()
+    assert set(_open(reading).values()) == {True}
+    assert reading.wrong == []
+
+
+def test_tiles_and_findings_lead_to_what_they_count(browser: Browser, report: Path) -> None:
+    reading = opened(browser, report)
+    reading.page.get_by_role("button", name="Fold all").click()
+    for link, section in (
+        (reading.page.locator("a.tile", has_text="devices that need a look").first, "devices"),
+        (reading.page.locator("ol.first a", has_text="missing without an explanation"), "completeness"),
+    ):
+        link.focus()
+        reading.page.keyboard.press("Enter")
+        reading.page.locator(f"#{section} tbody").first.wait_for()
+        assert reading.page.locator(f"#{section}").evaluate("each => each.getBoundingClientRect().top < innerHeight")
+    assert {name for name, is_open in _open(reading).items() if is_open} == {"devices", "completeness"}
+    targets = reading.page.locator("a.tile").evaluate_all("all => all.map(each => each.getAttribute('href').slice(1))")
+    assert set(targets) <= set(_open(reading))
+    assert len(targets) > 5
+    assert reading.wrong == []
+
+
+def test_print_opens_what_is_folded_and_folds_it_again(browser: Browser, report: Path) -> None:
+    reading = opened(browser, report)
+    reading.page.get_by_role("button", name="Fold all").click()
+    reading.page.evaluate("""addEventListener("beforeprint", () => {
+        window.printed = [...document.querySelectorAll("details.fold")].map(each => each.open);
+    })""")
+    assert reading.page.pdf(format="A4").startswith(b"%PDF")
+    printed = reading.page.evaluate("window.printed")
+    assert printed == [True] * len(_open(reading))
+    assert set(_open(reading).values()) == {False}
+    reading.page.get_by_role("button", name="Open all").click()
+    figure = reading.page.locator("#throughput figure").first
+    figure.scroll_into_view_if_needed()
+    reading.page.wait_for_function(
+        "document.querySelector('#throughput figure canvas').clientWidth > 200", timeout=WITHIN_MS
+    )
+    assert reading.wrong == []

@@ -285,3 +285,29 @@ def test_the_fleet_of_the_pages_figures_needs_a_look(tmp_path: Path) -> None:
     gold.fleet(tmp_path, 20)
     colour, text = headline(queries.read(tmp_path, START + timedelta(hours=24, minutes=1)))
     assert (colour, text.split(" and ")[0]) == ("failed", "7 messages are missing without an explanation")
+
+
+class TestSections:
+    @staticmethod
+    def ages(known: queries.LakeFigures) -> dict[str, str]:
+        content = page.render(known, facts.Facts()).decode()
+        found = re.findall(r'<section id="(\w+)".*?</summary>', content, re.DOTALL)
+        summaries = re.findall(r"<summary><h2.*?</summary>", content, re.DOTALL)
+        return {
+            section: re.sub(r"<[^>]*>", "", age.partition("</h2>")[2])
+            for section, age in zip(found, summaries, strict=True)
+        }
+
+    def test_each_says_as_of_when_it_is_and_how_old(self, lake: Path) -> None:
+        put(lake, "throughput", bucket(0, 1, 1), made_of=0)
+        put(lake, "outages", made_of=1)
+        put(lake, "anomalies", anomaly(0, 9.0), made_of=1)
+        ages = self.ages(at(lake, DEAD))
+        assert ages["fleet"] == "as of 2026-03-14 09:26:00, 58 days ago"
+        assert ages["anomalies"] == "as of 2026-03-14 09:27:00, 58 days ago"
+        assert ages["lake"].endswith("0 seconds ago"), "files are looked at now"
+        assert self.ages(at(lake))["fleet"] == "as of 2026-03-14 09:26:00, 2 minutes ago"
+
+    def test_one_whose_table_does_not_say_has_none(self, lake: Path) -> None:
+        put(lake, "delivery_slo", slo(86_400))
+        assert self.ages(at(lake))["delivery"] == ""

@@ -1,0 +1,66 @@
+"use strict";
+// Sections fold. Which are closed is kept for this page; a link to a section opens it, and print opens all.
+(() => {
+  const folds = [...document.querySelectorAll("details.fold")];
+  const place = `waypost.folded ${location.pathname}`;
+  const button = document.querySelector("button.fold-all");
+
+  // A browser may refuse to keep anything for a file: then nothing is kept.
+  function stored() {
+    try {
+      return new Set(JSON.parse(localStorage.getItem(place)) ?? []);
+    } catch {
+      return new Set();
+    }
+  }
+
+  function keep() {
+    try {
+      localStorage.setItem(place, JSON.stringify(folds.filter((fold) => !fold.open).map((fold) => fold.parentElement.id)));
+    } catch {
+      // nothing is kept
+    }
+    label();
+  }
+
+  function label() {
+    if (button) button.textContent = folds.some((fold) => fold.open) ? "Fold all" : "Open all";
+  }
+
+  function reveal(hash) {
+    const fold = hash.length > 1 ? document.getElementById(decodeURIComponent(hash.slice(1)))?.querySelector("details.fold") : null;
+    if (!fold || fold.open) return;
+    fold.open = true;
+    fold.scrollIntoView();
+  }
+
+  const closed = stored();
+  for (const fold of folds) {
+    if (closed.has(fold.parentElement.id)) fold.open = false;
+    fold.addEventListener("toggle", keep);
+  }
+  if (button && folds.length) {
+    button.hidden = false;
+    button.addEventListener("click", () => {
+      const open = !folds.some((fold) => fold.open);
+      for (const fold of folds) fold.open = open;
+    });
+  }
+  label();
+  document.addEventListener("click", (event) => {
+    const link = event.target.closest("a[href^='#']");
+    if (link) reveal(link.getAttribute("href"));
+  });
+  addEventListener("hashchange", () => reveal(location.hash));
+  reveal(location.hash);
+
+  let shut = [];
+  addEventListener("beforeprint", () => {
+    shut = folds.filter((fold) => !fold.open);
+    for (const fold of shut) fold.open = true;
+  });
+  addEventListener("afterprint", () => {
+    for (const fold of shut) fold.open = false;
+    shut = [];
+  });
+})();
