@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from bridge.publisher import client_of
+from bridge.publisher import is_client
 
 QOS_MASK = 0b0000_0011
 """Bits 0-1: the MQTT quality of service the message was sent with (0, 1, 2); AMQP: 0 pre-settled, 1 unsettled."""
@@ -34,7 +34,8 @@ class Run(msgspec.Struct, gc=False):
     """Messages that arrived together and differ in their body only.
 
     ``address``      the MQTT topic name or AMQP address, e.g. ``plant/7/temp``.
-    ``device``       name of the publisher (`bridge.publisher`): its device, and its client where that has another name.
+    ``device``       name of the publisher (`bridge.publisher`): its device, its client where that has another name, and
+                     a mark where the origin that its messages name is believed.
     ``flags``        bit field of the constants above.
     ``properties``   in the encoding the message came in: MQTT 5 publish properties (section 3.3.2.3, without
                      their length prefix, without topic alias and subscription identifiers), or the encoded
@@ -79,7 +80,7 @@ class Run(msgspec.Struct, gc=False):
 
 def is_from(run: Run, client: str | None) -> bool:
     """Return True when this client published the run; never for None."""
-    return client is not None and client_of(run.device) == client
+    return client is not None and is_client(run.device, client)
 
 
 class Stored(NamedTuple):

@@ -8,7 +8,7 @@ one that came in as MQTT becomes properties, application properties and a data s
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
@@ -38,6 +38,8 @@ PARTITION_KEY_LENGTH_MAX: Final = 128
 """What Azure takes of it."""
 HOPS_PROPERTY: Final = "x-opt-waypost-hops"
 """User property of a message in MQTT encoding that has them, joined by spaces."""
+_NAMES: Final = frozenset((GATEWAY, EPOCH, ADDRESS, SEQUENCE, DEVICE, CLIENT, RECEIVED_AT, HOPS_PROPERTY))
+"""User properties that name a message and its way."""
 
 _MAP8, _MAP32, _BINARY8 = 0xC1, 0xD1, 0xA0
 _ANNOTATIONS_BEGIN: Final = b"\x00\x53\x72"
@@ -331,8 +333,13 @@ def _translated(run: Run, mqtt: PublishProperties, heading: Heading) -> tuple[by
     return header, properties, application
 
 
+def without_names(users: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return user properties without hops and names of a gateway before: ours take their place."""
+    return [pair for pair in users if pair[0] not in _NAMES]
+
+
 def _users_of(mqtt: PublishProperties) -> list[tuple[str, str]]:
-    return [pair for pair in mqtt.users if pair[0] != HOPS_PROPERTY]
+    return without_names(mqtt.users)
 
 
 def _mqtt_hops(mqtt: PublishProperties) -> list[str]:

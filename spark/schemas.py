@@ -96,6 +96,12 @@ TELEMETRY = _table(
     body          binary
     ingest_date   date
     client_id     string?
+    origin_gateway     string?
+    origin_epoch       string?
+    origin_address     string?
+    origin_sequence    bigint?
+    origin_received_at timestamp?
+    relayed_by         string?
     """,
 )
 LEDGER = _table(

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from bridge.forwarders.outbox import Outgoing
 from bridge.hidden import hides
 from bridge.message import AMQP, RETAIN, Run
-from bridge.plain import HOPS_PROPERTY, Hop, hops_of
+from bridge.plain import Hop, hops_of, without_names
 from bridge.publish_properties import PublishProperties, read
 from bridge.publisher import client_of, device_of
 
@@ -60,8 +60,7 @@ def messages(outgoing: Outgoing, translate: Translate) -> Iterator[Message]:
     for part in translate(run) if run.flags & AMQP else (run,):
         properties = read(part.properties)
         if properties.users:  # hops have a place of their own
-            users = tuple(pair for pair in properties.users if pair[0] != HOPS_PROPERTY)
-            properties = properties._replace(users=users)
+            properties = properties._replace(users=tuple(without_names(properties.users)))
         for payload in part.bodies:
             name = Name(outgoing.hop, run.address, outgoing.stored.sequence + place)
             yield Message(

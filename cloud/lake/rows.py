@@ -18,7 +18,8 @@ import pyarrow as pa
 from bridge.batch import Batch
 from bridge.lane import Lane
 from bridge.message import AMQP, CLOCK_GOOD
-from bridge.publisher import SEPARATOR, client_of, device_of
+from bridge.message_origin import MessageOrigin, find_origin
+from bridge.publisher import client_of, device_of, is_relay
 from cloud.lake.contract import contract
 from cloud.lake.faults import ContentError
 from cloud.lake.properties import NOTHING, Described, describe_amqp, describe_mqtt, malformed
@@ -30,6 +31,8 @@ Ints = npt.NDArray[np.int64]
 
 US_PER_DAY = 86_400_000_000
 LANES: Mapping[Lane, str] = {lane: lane.name.lower() for lane in Lane}
+ORIGIN_TIME_FROM_US = 1_577_836_800_000_000
+"""2020-01-01, as for readers (`spark.transforms.times`): a clock before that was never set."""
 MEMO_MAX = 4_096
 """Different property byte strings remembered while one table is built: runs of a device share theirs."""
 
@@ -95,16 +98,18 @@ def _telemetry(slices: Sequence[BatchSlice], ingested_at_us: int) -> pa.Table:
     batches = _Batches(slices, ranges.counts)
     runs, bodies, total = batches.runs, batches.bodies, len(batches.bodies)
     received_at = runs.received_at // 1_000
+    origins = _Origins(runs, bodies)
+    accepted_at = origins.accepted_at(received_at)
     described, event_ms = _describe(runs, bodies)
-    event_time = np.where(event_ms > 0, event_ms * 1_000, received_at) if event_ms is not None else received_at
+    event_time = np.where(event_ms > 0, event_ms * 1_000, accepted_at) if event_ms is not None else accepted_at
     values: Mapping[str, Any] = {
         "tenant": batches.each(lambda one: one.tenant),
         "gateway": batches.each(lambda one: one.gateway),
         "epoch": batches.each(lambda one: one.batch.epoch),
         "address": _repeat(ranges.addresses, ranges.counts),
         "sequence": pa.array(_dense(ranges.firsts, ranges.counts)),
-        "device": runs.device,
-        "client_id": runs.client,
+        "device": origins.replaced(runs.device, lambda one, device: one.device or device),
+        "client_id": origins.replaced(runs.client, lambda one, client: one.client if one.device else client),
         "event_time": _timestamps(event_time),
         "received_at": _timestamps(received_at),
         "ingested_at": _timestamps(np.full(total, ingested_at_us, dtype=np.int64)),
@@ -114,6 +119,12 @@ def _telemetry(slices: Sequence[BatchSlice], ingested_at_us: int) -> pa.Table:
         "properties": _texts(described, lambda one: one.properties, total),
         "body": pa.array(bodies, pa.binary()),
         "ingest_date": _dates(total, ingested_at_us),
+        "origin_gateway": origins.column(lambda one: one.gateway, pa.string()),
+        "origin_epoch": origins.column(lambda one: one.epoch, pa.string()),
+        "origin_address": origins.column(lambda one: one.address, pa.string()),
+        "origin_sequence": origins.column(lambda one: one.sequence, pa.int64()),
+        "origin_received_at": origins.column(_received_at_us, pa.int64()).cast(pa.timestamp("us", tz="UTC")),
+        "relayed_by": origins.relays(runs.device),
     }
     return _table("telemetry", values)
 
@@ -191,19 +202,85 @@ class _Runs:
         self.run_flags = list(chain.from_iterable([batch.flags for batch in batches]))
         devices = list(chain.from_iterable([batch.devices for batch in batches]))
         received_at = list(chain.from_iterable([batch.received_at for batch in batches]))
-        self.device, self.client = _publishers(devices, self.index)
+        self.device, self.client, self.relayed = _publishers(devices, self.index)
+        """`relayed`: positions of messages whose publisher is a relay."""
         self.received_at: Ints = np.array(received_at, dtype=np.int64)[self.index]
         self.flags: Ints = np.array(self.run_flags, dtype=np.int64)[self.index]
 
 
-def _publishers(publishers: Sequence[str], index: Ints) -> tuple[pa.Array, pa.Array]:
-    """Return (device, client) of each message: `index` has the place of its publisher. Few publishers repeat often, so
-    each is taken apart once; the client is null where it has the device's name."""
+def _publishers(publishers: Sequence[str], index: Ints) -> tuple[pa.Array, pa.Array, Ints]:
+    """Return device and client of each message, and the positions of those whose publisher is a relay.
+
+    `index` has the place of each message's publisher. Few publishers repeat often, so each is taken apart once; the
+    client is null where it has the device's name.
+    """
     places = {publisher: place for place, publisher in enumerate(dict.fromkeys(publishers))}
     devices = [device_of(publisher) for publisher in places]
-    clients = [None if SEPARATOR not in publisher else client_of(publisher) for publisher in places]
-    each = pa.array(np.fromiter(map(places.__getitem__, publishers), dtype=np.int64, count=len(publishers))[index])
-    return pa.array(devices, pa.string()).take(each), pa.array(clients, pa.string()).take(each)
+    clients = [client if (client := client_of(publisher)) != device_of(publisher) else None for publisher in places]
+    relays = np.array([is_relay(publisher) for publisher in places], dtype=np.bool_)
+    each = np.fromiter(map(places.__getitem__, publishers), dtype=np.int64, count=len(publishers))[index]
+    relayed = np.flatnonzero(relays[each]) if relays.any() else np.empty(0, dtype=np.int64)
+    taken = pa.array(each)
+    return pa.array(devices, pa.string()).take(taken), pa.array(clients, pa.string()).take(taken), relayed
+
+
+class _Origins:
+    """The origins that messages of relays name, by position; most tables have none."""
+
+    def __init__(self, runs: _Runs, bodies: Sequence[bytes]) -> None:
+        """`bodies`: as they came, with their annotations."""
+        self._total = len(bodies)
+        self._found: dict[int, MessageOrigin] = {}
+        for row in runs.relayed.tolist():
+            run = int(runs.index[row])
+            origin = find_origin(runs.run_flags[run], runs.properties[run], bodies[row])
+            if origin is not None:
+                self._found[row] = origin
+
+    def column(self, value: Callable[[MessageOrigin], str | int | None], kind: pa.DataType) -> pa.Array:
+        """Return a column that is null where a message has no origin."""
+        if not self._found:
+            return pa.nulls(self._total, kind)
+        values: list[str | int | None] = [None] * self._total
+        for row, origin in self._found.items():
+            values[row] = value(origin)
+        return pa.array(values, kind)
+
+    def replaced(self, column: pa.Array, value: Callable[[MessageOrigin, str | None], str | None]) -> pa.Array:
+        """Return a column of texts with other values where a message has an origin."""
+        if not self._found:
+            return column
+        values: list[str | None] = column.to_pylist()
+        for row, origin in self._found.items():
+            values[row] = value(origin, values[row])
+        return pa.array(values, pa.string())
+
+    def relays(self, device: pa.Array) -> pa.Array:
+        """Return the user that sent each message of an origin: null where a connector fetched it."""
+        users = device.to_pylist() if self._found else []
+        values: list[str | None] = [None] * self._total
+        for row, origin in self._found.items():
+            values[row] = users[row] if users[row] != origin.device else None
+        return pa.array(values, pa.string())
+
+    def accepted_at(self, received_at: Ints) -> Ints:
+        """Return when each message was accepted first, in microseconds.
+
+        The clock of an origin is not vouched for, so its time counts only between `ORIGIN_TIME_FROM_US` and the
+        reception here.
+        """
+        if not self._found:
+            return received_at
+        first = received_at.copy()
+        for row, origin in self._found.items():
+            at = _received_at_us(origin)
+            if at is not None and ORIGIN_TIME_FROM_US <= at <= first[row]:
+                first[row] = at
+        return first
+
+
+def _received_at_us(origin: MessageOrigin) -> int | None:
+    return None if origin.received_at is None else origin.received_at // 1_000
 
 
 def _describe(runs: _Runs, bodies: list[bytes]) -> tuple[list[Described] | None, Ints | None]:

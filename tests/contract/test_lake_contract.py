@@ -13,6 +13,7 @@ from cloud.lake.contract import ContractError, contract, parse
 TELEMETRY = [
     *("tenant", "gateway", "epoch", "address", "sequence", "device", "event_time", "received_at", "ingested_at"),
     *("clock_quality", "lane", "content_type", "properties", "body", "ingest_date", "client_id"),
+    *("origin_gateway", "origin_epoch", "origin_address", "origin_sequence", "origin_received_at", "relayed_by"),
 ]
 TABLES = {"telemetry", "ledger", "manifests", "clock_offsets", "gateway_status", "quarantine"}
 

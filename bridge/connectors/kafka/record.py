@@ -13,12 +13,14 @@ from bridge.connectors.settings import PartitionKey
 from bridge.forwarders.inbox import Incoming
 from bridge.hidden import hides
 from bridge.message import Run
-from bridge.plain import HOPS_PROPERTY
+from bridge.plain import HOPS_PROPERTY, PREFIX, RECEIVED_AT
 from bridge.publish_properties import PublishProperties, write
 
 TOPIC_CHARACTERS_MAX: Final = 249
 _ILLEGAL: Final = re.compile(r"[^A-Za-z0-9._-]")
 _HEADER: Final = "waypost-"
+_ORIGIN: Final = ("gateway", "epoch", "address", "sequence", "device", "client")
+"""Headers that stay with a message as the name of its origin."""
 _CONTENT_TYPE: Final = "content-type"
 _UNFIT: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 """What MQTT does not want in its strings (section 1.5.4)."""
@@ -112,12 +114,15 @@ def arrival(token: int, fetched: Fetched) -> Incoming:
         else:
             users.append((name, text))
     hops = tuple(said.get("hops", "").split())
+    address, epoch, sequence = said.get("address"), said.get("epoch"), said.get("sequence", "")
+    ours = address is not None and epoch is not None and sequence.isdecimal()
+    if ours:
+        users += [(PREFIX + name, said[name]) for name in _ORIGIN if name in said]
+        users.append((RECEIVED_AT, str(max(0, fetched.timestamp) * 1_000_000)))
     if hops:
         users.append((HOPS_PROPERTY, " ".join(hops)))
     properties = write(PublishProperties(content_type=said.get(_CONTENT_TYPE), users=tuple(users)))
-    address, epoch, sequence = said.get("address"), said.get("epoch"), said.get("sequence", "")
     body = fetched.value or b""
-    ours = address is not None and epoch is not None and sequence.isdecimal()
     named = f"{epoch}/{int(sequence)}/{address}".encode() if ours else _place(fetched, body)
     addresses = tuple(each for each in (address, fetched.topic, fetched.topic.replace(".", "/")) if each)
     received_at = fetched.timestamp * 1_000_000 if ours and fetched.timestamp >= 0 else 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from bridge.connectors.mqtt.packets import LargePublication, Publication
 from bridge.forwarders.inbox import Incoming
 from bridge.message import RETAIN, Run
@@ -10,6 +12,7 @@ from bridge.plain import (
     CLIENT,
     DEVICE,
     EPOCH,
+    GATEWAY,
     HOPS_MAX,
     HOPS_PROPERTY,
     PREFIX,
@@ -19,6 +22,8 @@ from bridge.plain import (
 from bridge.publish_properties import read, write
 from bridge.publisher import publisher_name
 
+_ORIGIN: Final = frozenset((GATEWAY, EPOCH, ADDRESS, SEQUENCE, DEVICE, CLIENT, RECEIVED_AT))
+"""User properties that stay with a message as the name of its origin."""
 TOPIC_SHOWN_MAX = 200
 """Characters of a topic name in a line of the log."""
 
@@ -33,10 +38,12 @@ def arrival(token: int | None, publication: Publication, *, repeats: bool) -> In
     said = {name: value for name, value in properties.users if name.startswith(PREFIX)}
     hops = tuple(said.get(HOPS_PROPERTY, "").split()[-HOPS_MAX:])
     users = [pair for pair in properties.users if not pair[0].startswith(PREFIX)]
-    if hops:
-        users.append((HOPS_PROPERTY, " ".join(hops)))
     epoch, address, sequence = said.get(EPOCH), said.get(ADDRESS), said.get(SEQUENCE, "")
     ours = epoch is not None and address is not None and _is_number(sequence)
+    if ours:
+        users += [pair for pair in said.items() if pair[0] in _ORIGIN]
+    if hops:
+        users.append((HOPS_PROPERTY, " ".join(hops)))
     name = f"{epoch}/{int(sequence)}/{address}".encode() if ours else b""
     device, at = said.get(DEVICE, ""), said.get(RECEIVED_AT, "")
     run = Run(

@@ -11,7 +11,7 @@ import msgspec
 from bridge.amqp_values import DecodeError
 from bridge.hidden import hides
 from bridge.message import AMQP, CLOCK_GOOD, DURABLE, QOS_MASK, RETAIN, Run, Stored
-from bridge.publisher import client_of, device_of, publisher_name
+from bridge.publisher import client_of, device_of, is_relay, publisher_name
 from edge.broker.message.mqtt_errors import MqttError
 from edge.broker.message.mqtt_properties import decode_run
 from edge.broker.message.translation import payload_of
@@ -41,6 +41,8 @@ class Record(msgspec.Struct, omit_defaults=True):
     device: str = ""
     client: str = ""
     """Client of the publisher, where it has another name than the device."""
+    relay: bool = False
+    """The origin that the message names is believed."""
     flags: int | None = None
     """`bridge.message.Run.flags`; always there in an export."""
     content_type: str | None = None
@@ -54,7 +56,7 @@ class Record(msgspec.Struct, omit_defaults=True):
     @property
     def publisher(self) -> str:
         """`bridge.message.Run.device`."""
-        return publisher_name(self.device, self.client or self.device)
+        return publisher_name(self.device, self.client or self.device, relay=self.relay)
 
     @property
     def raw_properties(self) -> bytes:
@@ -99,7 +101,7 @@ class Recorder:
             content_type, payload = self._payload(run, body)
             record = Record(
                 epoch, run.address, stored.sequence + i, log, stored.position + i, at, run.received_at, device,
-                client if client != device else "", run.flags, content_type, properties,
+                client if client != device else "", is_relay(run.device), run.flags, content_type, properties,
             )  # fmt: skip
             _set_body(record, payload)
             if run.flags & AMQP:

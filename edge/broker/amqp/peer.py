@@ -32,8 +32,9 @@ class Peer:
 
     @property
     def publisher(self) -> str:
-        """Name of the messages that it sends."""
-        return publisher_name(self.name, self.container_id or self.name)
+        """Publisher of the messages that it sends. Without authentication no peer is a relay: nobody is known."""
+        relay = self.grant is not None and self.grant.may_relay
+        return publisher_name(self.name, self.container_id or self.name, relay=relay)
 
     @property
     def subscriber(self) -> str:

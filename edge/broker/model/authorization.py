@@ -38,6 +38,8 @@ class Operation(enum.Enum):
     RECV = "recv"
     VIEW = "view"
     MANAGE = "manage"
+    RELAY = "relay"
+    """Send messages of other gateways: the gateway and the device that they name are believed."""
 
 
 class Rule(msgspec.Struct, frozen=True):
@@ -170,6 +172,12 @@ class Grant:
         """True when status, history and metrics may be seen: by a rule about the space as a whole. Who may change it
         may see it."""
         return self._may_all(Operation.VIEW) or self.may_manage
+
+    @property
+    def may_relay(self) -> bool:
+        """True when messages may name another gateway and its device as their origin: by a rule about the space as a
+        whole."""
+        return self._may_all(Operation.RELAY)
 
     def _may_all(self, operation: Operation) -> bool:
         return any(pattern in (EVERYTHING, MANAGEMENT) for pattern in self._filters[operation])

@@ -342,8 +342,10 @@ class ConnectionHandler(Origin):
         self._common.sessions.save(session, will, self, partial(self._accept, session, accept))
 
     def _publisher(self, assigned: str | None) -> str:
-        """Return the name of the client's messages. `assigned`: the identifier that the gateway chose for it."""
-        return publisher_name(self.user or (ANONYMOUS if assigned else self.name), self.name)
+        """Return the publisher of the client's messages. `assigned`: the identifier that the gateway chose for it.
+        Without authentication no client is a relay: nobody is known."""
+        relay = self._grant is not None and self._grant.may_relay
+        return publisher_name(self.user or (ANONYMOUS if assigned else self.name), self.name, relay=relay)
 
     def _accept(self, session: Session, accept: Callable[..., Sequence[Any]], why: Refusal | None) -> None:
         """It is on disk that the session is the client's, or `why` it could not be written."""

@@ -24,6 +24,7 @@ from bridge.forwarders.outcome import Outcome
 from bridge.limits import INBOX_BYTES_MAX, INBOX_WINDOW, MESSAGE_OVERHEAD_BYTES
 from bridge.message import AMQP, DURABLE, GROUPED, Run
 from bridge.plain import HOPS_MAX
+from bridge.publisher import client_of, device_of, publisher_name
 from edge.broker.configuration import Forwarder
 from edge.broker.message.translation import flags_of, group_of
 from edge.broker.model.interfaces import Origin, Refusal
@@ -236,7 +237,10 @@ class Inbound(Origin):
             return None
         run = message.run
         run.address = address
-        run.device = run.device or self.name
+        device = run.device or self.name
+        if message.hops:  # a gateway sent it, and the operator chose this peer: the origin that it names is believed
+            device = publisher_name(device_of(device), client_of(device), relay=True)
+        run.device = device
         if run.flags & AMQP:
             try:
                 flags = AMQP | (run.flags & DURABLE) | flags_of(run.bodies[0], settled=message.token is None)

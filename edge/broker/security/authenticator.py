@@ -329,12 +329,18 @@ class Gate:
         return grant
 
     def renew(self, grant: Grant, proven: Proven) -> bool:
-        """The client of a grant has proven again who it is; False when it is somebody else now."""
+        """Renew the grant of a client that has authenticated again; return False when it is another user now.
+
+        Its publisher's name says whether it is a relay, so a user who has gained or lost that right counts as another.
+        """
         known = proven.user in self._users or proven.expires_at_s is not None
         if not known or grant.user not in ("", proven.user):
             return False
+        rules = self._rules(proven)
+        if grant.user and Grant(proven.user, grant.client, rules).may_relay != grant.may_relay:
+            return False
         self.release(grant)
-        grant.replace(proven.user, self._rules(proven))
+        grant.replace(proven.user, rules)
         self._hold(grant, proven.expires_at_s)
         return True
 

@@ -15,7 +15,9 @@ from bridge.connectors.mqtt.client import MqttClient
 from bridge.connectors.mqtt.dialects import DIALECTS
 from bridge.connectors.settings import MqttSettings
 from bridge.message import Run
+from bridge.message_origin import find_origin
 from bridge.publish_properties import PublishProperties, read, write
+from bridge.publisher import device_of, is_relay
 from edge.broker.configuration import Connector, ConnectorType, EndpointHost
 from tests.integration.forwarders.gateways import Receiver, Sender, eventually, gateways
 from tests.integration.forwarders.test_amqp import into, out, scenario
@@ -198,9 +200,14 @@ def test_what_comes_again_is_found_by_its_name(mosquitto: Mosquitto) -> None:
     with mosquitto.running():
         runs = asyncio.run(run())
     assert [body for run in runs for body in run.bodies] == [*(b"%d" % n for n in range(MESSAGES)), b"once"]
-    assert {run.device for run in runs[:-1]} == {"pump"}
+    assert {device_of(run.device) for run in runs[:-1]} == {"pump"}
     properties = read(runs[0].properties)
-    assert dict(properties.users) == {"a": "b", "x-opt-waypost-hops": "gw1"}
+    users = dict(properties.users)
+    assert (users["a"], users["x-opt-waypost-hops"]) == ("b", "gw1")
+    origin = find_origin(runs[0].flags, runs[0].properties, runs[0].bodies[0])
+    assert origin is not None
+    assert is_relay(runs[0].device)
+    assert origin[:1] + origin[2:5] == ("gw1", "plant/7", 0, "pump")
     assert properties.expiry_s is not None
     assert 0 < properties.expiry_s <= 600
 

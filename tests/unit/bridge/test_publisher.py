@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.publisher import SEPARATOR, client_of, device_of, publisher_name
+from bridge.publisher import SEPARATOR, client_of, device_of, is_client, is_relay, publisher_name
 
 
 @pytest.mark.parametrize(
@@ -21,8 +21,14 @@ def test_a_name_has_the_client_where_it_differs_from_the_device(device: str, cli
 @given(st.text(min_size=1), st.text(min_size=1))
 def test_every_client_is_found_again_whatever_characters_it_has(device: str, client: str) -> None:
     name = publisher_name(device, client)
-    assert SEPARATOR not in device_of(name)
-    if SEPARATOR not in device:
-        assert device_of(name) == device
-    if SEPARATOR not in client or device != client:
-        assert client_of(name) == client
+    assert (device_of(name), client_of(name)) == tuple(part.replace(SEPARATOR, "_") for part in (device, client))
+    assert is_client(name, client)
+    relay = publisher_name(device, client, relay=True)
+    assert (device_of(relay), client_of(relay)) == (device_of(name), client_of(name))
+    assert (is_relay(name), is_relay(relay)) == (False, True)
+
+
+@pytest.mark.parametrize("client", [f"c{SEPARATOR}relay", f"{SEPARATOR}relay", f"c{SEPARATOR}d{SEPARATOR}relay", "relay"])
+def test_a_client_cannot_mark_itself_as_a_relay(client: str) -> None:
+    assert not is_relay(publisher_name("pump7", client))
+    assert not is_relay(publisher_name(client, client))

@@ -53,6 +53,12 @@ def test_a_run_becomes_rows() -> None:
         "body": b"20.5",
         "ingest_date": at(NOW_US).date(),
         "client_id": None,
+        "origin_gateway": None,
+        "origin_epoch": None,
+        "origin_address": None,
+        "origin_sequence": None,
+        "origin_received_at": None,
+        "relayed_by": None,
     }
     assert second == {**first, "sequence": 8, "body": b""}
 

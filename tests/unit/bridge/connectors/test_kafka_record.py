@@ -10,6 +10,7 @@ from bridge.connectors.kafka.record import TOPIC_CHARACTERS_MAX, arrival, record
 from bridge.connectors.limits import KAFKA_HEADER_BYTES_MAX
 from bridge.connectors.messages import Message, Name
 from bridge.connectors.settings import PartitionKey
+from bridge.message_origin import MessageOrigin, find_origin
 from bridge.plain import HOPS_PROPERTY, Hop
 from bridge.publish_properties import PublishProperties, read
 
@@ -76,7 +77,11 @@ def test_a_record_of_a_gateway_is_the_message_it_was() -> None:
     assert (came.run.device, came.run.bodies, came.run.received_at) == ("dev", [b"hi"], 1_790_000_000_123_000_000)
     properties = read(came.run.properties)
     assert properties.content_type == "text/plain"
-    assert properties.users == (("k", "v"), ("k", "w"), (HOPS_PROPERTY, "far gw"))
+    assert properties.users[:2] == (("k", "v"), ("k", "w"))
+    assert properties.users[-1] == (HOPS_PROPERTY, "far gw")
+    assert find_origin(came.run.flags, came.run.properties, b"hi") == MessageOrigin(
+        "gw", "e1", "plant/7", 42, "dev", None, 1_790_000_000_123_000_000
+    )
 
 
 def test_a_record_of_somebody_else_is_named_by_its_place_and_content() -> None:

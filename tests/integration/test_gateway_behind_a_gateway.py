@@ -1,0 +1,88 @@
+"""A gateway that forwards to another gateway: the lake names the lower gateway and its device, for users with `relay`."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.test_gateway_clients import Client
+from tests.support.lake import rows
+from tests.support.processes import Waypost, free_port, hub, wait_until
+
+UPPER = """
+{{apiVersion: waypost/v1, kind: Gateway, metadata: {{name: upper}},
+  spec: {{listeners: {{mqtt: "127.0.0.1:0", amqp: "127.0.0.1:0"}}, hub: {{url: "amqp://127.0.0.1:{hub}"}}}}}}
+---
+{{apiVersion: waypost/v1, kind: AddressSpace, metadata: {{name: default}},
+  spec: {{authenticationService: {{name: standard}}}}}}
+---
+{{apiVersion: waypost/v1, kind: Address, metadata: {{name: default.plant}},
+  spec: {{address: plant/#, type: topic, forwarders: [{{name: up, remoteAddress: hub}}]}}}}
+---
+{{apiVersion: waypost/v1, kind: MessagingUser, metadata: {{name: default.hall-3}},
+  spec: {{username: hall-3, authentication: {{type: password, password: {password}}},
+         authorization: [{{addresses: ["plant/#"], operations: [send]}}{relay}]}}}}
+"""
+LOWER = """
+{{apiVersion: waypost/v1, kind: Gateway, metadata: {{name: lower}}, spec: {{listeners: {{mqtt: "127.0.0.1:0"}}}}}}
+---
+{{apiVersion: waypost/v1, kind: AddressSpace, metadata: {{name: default}},
+  spec: {{authenticationService: {{name: none}},
+         connectors: [{{name: hall, type: {kind}, endpointHosts: [{{host: 127.0.0.1, port: {port}}}],
+                       credentials: {{username: hall-3, password: secret}}}}]}}}}
+---
+{{apiVersion: waypost/v1, kind: Address, metadata: {{name: default.line}},
+  spec: {{address: line/#, type: topic, forwarders: [{{name: out, remoteAddress: hall/plant/line/#}}]}}}}
+"""
+RELAY = ', {operations: [relay]}'
+SENT = 20
+
+
+def landed_rows(folder: Path, kind: str, *, relay: str = RELAY) -> list[dict[str, Any]]:
+    """Send over two gateways; return the rows of the lake by sequence."""
+    lake, port = folder / "hub" / "lake", free_port()
+    password = base64.b64encode(b"secret").decode()
+    (folder / "upper.yaml").write_text(UPPER.format(hub=port, password=password, relay=relay))
+    with hub(folder, f"--amqp=127.0.0.1:{port}"), gateway(folder, "upper") as upper:
+        (folder / "lower.yaml").write_text(LOWER.format(kind=kind, port=upper.port(kind)))
+        with gateway(folder, "lower") as lower:
+            with Client(lower, "press-1") as client:
+                for number in range(SENT):
+                    client.publish("line/7", b"%d" % number, 1)
+            wait_until(lambda: len(rows(lake, "telemetry")) >= SENT, timeout_s=60, what="everything has landed")
+            assert lower.stop() == 0
+        assert upper.stop() == 0
+    return sorted(rows(lake, "telemetry"), key=lambda row: int(row["body"]))
+
+
+def gateway(folder: Path, name: str) -> Waypost:
+    arguments = ("edge", "run", "--data", str(folder / name), "--config", str(folder / f"{name}.yaml"))
+    return Waypost(folder / f"{name}.log", *arguments)
+
+
+@pytest.mark.parametrize("kind", ["amqp", "mqtt"])
+def test_the_lake_names_the_lower_gateway_and_its_device(kind: str, tmp_path: Path) -> None:
+    found = landed_rows(tmp_path, kind)
+    assert [row["body"] for row in found] == [b"%d" % number for number in range(SENT)]
+    assert {(row["gateway"], row["address"]) for row in found} == {("upper", "plant/line/7")}
+    assert {(row["origin_gateway"], row["origin_address"], row["device"]) for row in found} == {
+        ("lower", "line/7", "press-1")
+    }
+    assert [row["origin_sequence"] for row in found] == list(range(SENT))
+    assert {row["relayed_by"] for row in found} == {"hall-3"}
+    assert len({row["origin_epoch"] for row in found} | {row["epoch"] for row in found}) == 2
+    assert all(row["origin_received_at"] <= row["received_at"] for row in found)
+    assert all(row["event_time"] == row["origin_received_at"] for row in found)
+
+
+@pytest.mark.parametrize("kind", ["amqp", "mqtt"])
+def test_a_user_without_relay_is_not_believed(kind: str, tmp_path: Path) -> None:
+    found = landed_rows(tmp_path, kind, relay="")
+    assert {row["device"] for row in found} == {"hall-3"}
+    names = [name for name in found[0] if name.startswith("origin_") or name == "relayed_by"]
+    assert len(names) == 6
+    assert all(row[name] is None for row in found for name in names)
+    assert all("x-opt-waypost-gateway" in row["properties"] for row in found), "what it claims is kept as it came"
