@@ -38,6 +38,10 @@ class Incoming(NamedTuple):
     """No other message will ever have its name; else it is believed only after a break."""
     fault: str = ""
     """Why the connector could not read the message, which is never to be taken then; its `run` has no body."""
+    code: str = "unreadable"
+    """The fault as a word for the loss ledger."""
+    bytes: int = 0
+    """Size of a message that was read past; 0: that of `run`."""
     again: bool = False
     """The far side retains the message and sent it because of our subscription: it may have come before."""
 

@@ -1,4 +1,4 @@
-"""A gateway that forwards to another gateway: the lake names the lower gateway and its device, for users with `relay`."""
+"""A gateway that forwards to another gateway: the lake names the lower one and its device, if the user may relay."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ LOWER = """
 {{apiVersion: waypost/v1, kind: Address, metadata: {{name: default.line}},
   spec: {{address: line/#, type: topic, forwarders: [{{name: out, remoteAddress: hall/plant/line/#}}]}}}}
 """
-RELAY = ', {operations: [relay]}'
+RELAY = ", {operations: [relay]}"
 SENT = 20
 
 

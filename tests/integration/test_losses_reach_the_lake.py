@@ -5,8 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import paho.mqtt.client as paho
+
 from tests.integration.test_gateway_clients import Client
 from tests.support.lake import rows
+from tests.support.mosquitto import Mosquitto, installed
+from tests.support.paho_loop import stop_loop
 from tests.support.processes import Waypost, free_port, hub, wait_until
 
 RESOURCES = """
@@ -55,3 +59,58 @@ def test_every_sequence_is_there_or_explained(tmp_path: Path) -> None:
         ("gw1", "plant/7", "evicted")
     }
     assert sum(entry["bytes"] for entry in ledger) == 100 * len(given_up(ledger))
+
+
+CONNECTED = """
+{{apiVersion: waypost/v1, kind: Gateway, metadata: {{name: gw1}},
+  spec: {{listeners: {{mqtt: "127.0.0.1:0"}}, hub: {{url: "amqp://127.0.0.1:{port}"}}}}}}
+---
+{{apiVersion: waypost/v1, kind: AddressSpace, metadata: {{name: default}},
+  spec: {{authenticationService: {{name: none}},
+         connectors: [{{name: hall, type: mqtt, endpointHosts: [{{host: 127.0.0.1, port: {broker}}}]}}]}}}}
+---
+{{apiVersion: waypost/v1, kind: Address, metadata: {{name: default.plant}},
+  spec: {{address: plant/#, type: topic,
+         forwarders: [{{name: up, remoteAddress: hub}},
+                      {{name: from-hall, remoteAddress: hall/far/#, direction: in}}]}}}}
+"""
+
+
+def publish(broker: Mosquitto, topic: str, payload: bytes) -> None:
+    client = paho.Client(paho.CallbackAPIVersion.VERSION2, "publisher")
+    client.connect("127.0.0.1", broker.port)
+    client.loop_start()
+    client.publish(topic, payload, 1).wait_for_publish(30)
+    client.disconnect()
+    stop_loop(client)
+
+
+def _reaches_the_lake(broker: Mosquitto, lake: Path) -> bool:
+    """Send something small until the connector's subscription is there."""
+    publish(broker, "far/small", b"before")
+    return bool(rows(lake, "telemetry"))
+
+
+@installed
+def test_a_message_too_large_for_a_connector_is_in_the_ledger(tmp_path: Path) -> None:
+    """Mosquitto takes it, is acknowledged it, and forgets it."""
+    lake, port = tmp_path / "hub" / "lake", free_port()
+    broker = Mosquitto(tmp_path / "mosquitto")
+    (tmp_path / "gateway.yaml").write_text(CONNECTED.format(port=port, broker=broker.port))
+    arguments = ("edge", "run", "--data", str(tmp_path / "gw"), "--config", str(tmp_path / "gateway.yaml"))
+    with broker.running(), hub(tmp_path, f"--amqp=127.0.0.1:{port}"), Waypost(tmp_path / "gateway.log", *arguments):
+        wait_until(
+            lambda: _reaches_the_lake(broker, lake), timeout_s=60, every_s=0.5, what="the connector has subscribed"
+        )
+        publish(broker, "far/big", bytes(17_000_000))
+        publish(broker, "far/small", b"after")
+        wait_until(lambda: len(rows(lake, "ledger")) == 1, timeout_s=60, what="the loss is in the lake")
+        wait_until(
+            lambda: b"after" in {row["body"] for row in rows(lake, "telemetry")},
+            timeout_s=60,
+            what="the next message landed",
+        )
+    (entry,) = rows(lake, "ledger")
+    assert (entry["gateway"], entry["address"]) == ("gw1", "$inbound/hall/default.plant/from-hall")
+    assert entry["reason"] == "inbound-too-large"
+    assert (entry["first_sequence"], entry["last_sequence"], entry["bytes"]) == (0, 0, 17_000_017)

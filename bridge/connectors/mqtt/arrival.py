@@ -24,6 +24,7 @@ from bridge.publisher import publisher_name
 
 _ORIGIN: Final = frozenset((GATEWAY, EPOCH, ADDRESS, SEQUENCE, DEVICE, CLIENT, RECEIVED_AT))
 """User properties that stay with a message as the name of its origin."""
+TOO_LARGE: Final = "too-large"
 TOPIC_SHOWN_MAX = 200
 """Characters of a topic name in a line of the log."""
 
@@ -62,7 +63,14 @@ def too_large(token: int | None, publication: LargePublication, bytes_max: int) 
     topic = publication.topic
     size = f"the message to {topic[:TOPIC_SHOWN_MAX]} has {publication.packet_bytes} bytes"
     return Incoming(
-        token, (topic,), b"", (), Run(topic, "", 0, b"", []), fault=f"{size}; at most {bytes_max} are taken"
+        token,
+        (topic,),
+        b"",
+        (),
+        Run(topic, "", 0, b"", []),
+        fault=f"{size}; at most {bytes_max} are taken",
+        code=TOO_LARGE,
+        bytes=publication.packet_bytes,
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from functools import partial
+from itertools import chain
 from typing import Any, Final
 
 from bridge.reports import Reports
@@ -21,6 +22,8 @@ log = logging.getLogger(__name__)
 KIND: Final = "ledger"
 """Kind of the store's small state that holds, by connector, the last entry its peer confirmed (8 bytes, big-endian)."""
 
+INBOUND_PREFIX: Final = "inbound/"
+"""Begins the names of incoming forwarders in the ledger: what they rejected is told to every peer with a ledger."""
 LEDGER_RANGES: Final = 500
 """Ranges of one ledger document: some 50 KiB of JSON."""
 
@@ -32,7 +35,7 @@ class LossReports:
         self._store = store
         self._reports = reports
         self._connector = connector
-        self._subscriptions = f"forwarder/{connector}/"
+        self._subscriptions = (f"forwarder/{connector}/", INBOUND_PREFIX)
         self._under_way = False
         self._unread = False
         """The store could not say what is new."""
@@ -42,7 +45,7 @@ class LossReports:
         """Send what is new, unless something is under way: its end comes back here."""
         while not self._under_way and self._reports.ledger_credit > 0:
             try:
-                entries = self._store.losses(self._confirmed, LEDGER_RANGES, self._subscriptions)
+                entries = self._newest()
             except StoreError as error:
                 log.warning("the ledger cannot be read, and is sent later: %s", error)
                 self._unread = True
@@ -52,6 +55,12 @@ class LossReports:
                 return
             self._under_way = True
             self._reports.ledger(self._document(entries), partial(self._told, entries[-1].entry))
+
+    def _newest(self) -> Sequence[LedgerEntry]:
+        """Return the oldest entries that the peer has not confirmed, in the order of their numbers. Raises
+        StoreError."""
+        found = [self._store.losses(self._confirmed, LEDGER_RANGES, each) for each in self._subscriptions]
+        return sorted(chain.from_iterable(found))[:LEDGER_RANGES]
 
     def look(self) -> None:
         """Called every few seconds: what could not be read may be readable by now."""

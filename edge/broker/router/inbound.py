@@ -12,6 +12,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from typing import Final
 
@@ -29,6 +30,7 @@ from edge.broker.configuration import Forwarder
 from edge.broker.message.translation import flags_of, group_of
 from edge.broker.model.interfaces import Origin, Refusal
 from edge.broker.model.topics import is_filter, matches
+from edge.broker.router.inbound_losses import InboundLosses
 from edge.broker.router.known_names import KnownNames, digest
 from edge.broker.router.retained_repeats import RetainedRepeats
 from edge.broker.router.router import Router
@@ -99,8 +101,10 @@ class Inbound(Origin):
         names: KnownNames,
         gateway: str,
         wanted: Callable[[Run], Sequence[bool] | None] = lambda _run: None,
+        losses: InboundLosses | None = None,
     ) -> None:
-        """`gateway`: who we are in lists of hops. `wanted`: the forwarder's filter, as `outbox.Rule` has it."""
+        """`gateway`: who we are in lists of hops. `wanted`: the forwarder's filter, as `outbox.Rule` has it. `losses`:
+        takes what is rejected, where the peer is acknowledged it; None where the peer is told that it is rejected."""
         self.name = f"forwarder {forwarder.name}"
         self.remote = forwarder.remote_address
         self.qos = 1 if forwarder.qos is None else forwarder.qos
@@ -111,6 +115,10 @@ class Inbound(Origin):
         self._retained = RetainedRepeats(self._retained_here)
         self._gateway = gateway
         self._wanted = wanted
+        self._losses = losses
+        self._losing: dict[int, int] = {}
+        """Tokens of rejected messages that are not in the ledger yet, by number; empty of those of a former
+        connection."""
         self._waiting: deque[_Entry] = deque()
         self._published: dict[int, _Entry] = {}
         self._numbers = count()
@@ -151,6 +159,7 @@ class Inbound(Origin):
         self._waiting = deque(kept)
         for entry in self._published.values():
             entry.token = None
+        self._losing.clear()
         ended, self._ended = self._ended, _ignore
         ended()
 
@@ -158,7 +167,7 @@ class Inbound(Origin):
     def credit(self) -> int:
         if self._leaving or self._blocked or self._held_bytes >= INBOX_BYTES_MAX:
             return 0
-        return max(0, INBOX_WINDOW - len(self._waiting) - len(self._published))
+        return max(0, INBOX_WINDOW - len(self._waiting) - len(self._published) - len(self._losing))
 
     def receive(self, messages: Sequence[Incoming]) -> None:
         self.figures.received += len(messages)
@@ -193,7 +202,7 @@ class Inbound(Origin):
         entries = self._answered(tokens)
         self._names.withdraw(entry.name for entry in entries if entry.name)
         if why in FINAL:
-            self._reject(entries, why.value)
+            self._reject(entries, why)
         else:
             self._wait_again(entries)
             self._given_back = why in GIVEN_BACK
@@ -228,12 +237,12 @@ class Inbound(Origin):
         far = len(message.hops) >= HOPS_MAX
         fault = message.fault or (f"it has passed {len(message.hops)} gateways" if far else "")
         if fault:
-            self._reject_one(message.token, fault)
+            self._reject_one(message, message.code if message.fault else "too-many-hops", fault)
             return None
         address = self._address(message.addresses)
         if address is None:
             said = ", ".join(message.addresses) or "none"
-            self._reject_one(message.token, f"no address that {self.forwarder.filter} matches (it says {said})")
+            self._reject_one(message, "no-address", f"no address that {self.forwarder.filter} matches (it says {said})")
             return None
         run = message.run
         run.address = address
@@ -246,8 +255,13 @@ class Inbound(Origin):
                 flags = AMQP | (run.flags & DURABLE) | flags_of(run.bodies[0], settled=message.token is None)
                 run.flags = flags | (GROUPED if group_of(run.bodies[0]) is not None else 0)
             except DecodeError as error:
-                self._reject_one(message.token, str(error))
+                self._reject_one(message, "unreadable", str(error))
                 return None
+        return self._wanted_entry(message)
+
+    def _wanted_entry(self, message: Incoming) -> _Entry | None:
+        """Return the entry of a message that can be read; None when the forwarder's filter leaves it out."""
+        run = message.run
         wanted = self._wanted(run)
         if wanted is not None and not all(wanted):
             self.figures.filtered += 1
@@ -288,7 +302,7 @@ class Inbound(Origin):
 
     def _look_whether_left(self) -> None:
         """Say so once nothing waits for an answer that will come."""
-        if self._left is _ignore or self._published or (self._waiting and not self._blocked):
+        if self._left is _ignore or self._published or self._losing or (self._waiting and not self._blocked):
             return
         theirs = [entry for entry in self._waiting if not entry.ours]
         self._waiting = deque(entry for entry in self._waiting if entry.ours)
@@ -362,16 +376,39 @@ class Inbound(Origin):
         if token is not None and self._settle is not None:
             self._settle((token,), outcome, why)
 
-    def _reject(self, entries: Sequence[_Entry], why: str) -> None:
-        self.figures.rejected += len(entries)
-        log.error("%s: %d messages cannot be taken: %s", self.name, len(entries), why)
+    def _reject(self, entries: Sequence[_Entry], why: Refusal) -> None:
+        """Reject messages that the router refused for good."""
+        log.error("%s: %d messages cannot be taken: %s", self.name, len(entries), why.value)
         self._held_bytes -= sum(entry.size for entry in entries)
-        self._answer(entries, Outcome.REJECTED, why)
+        size = sum(sum(map(len, entry.run.bodies)) for entry in entries)
+        tokens = [entry.token for entry in entries if entry.token is not None]
+        self._reject_tokens(tokens, len(entries), size, why.name.lower().replace("_", "-"), why.value)
 
-    def _reject_one(self, token: int | None, why: str) -> None:
-        self.figures.rejected += 1
+    def _reject_one(self, message: Incoming, code: str, why: str) -> None:
+        """Reject a message that cannot be given to the router. `code`: reason in the loss ledger."""
         log.error("%s: a message cannot be taken: %s", self.name, why)
-        self._settle_one(token, Outcome.REJECTED, why)
+        size = message.bytes or sum(map(len, message.run.bodies))
+        self._reject_tokens(() if message.token is None else (message.token,), 1, size, code, why)
+
+    def _reject_tokens(self, tokens: Sequence[int], messages: int, size: int, code: str, why: str) -> None:
+        """Answer rejected messages: after the commit of their ledger entry, where the peer will forget them."""
+        self.figures.rejected += messages
+        if self._losses is None:
+            if tokens and self._settle is not None:
+                self._settle(tokens, Outcome.REJECTED, why)
+            return
+        losing = {next(self._numbers): token for token in tokens}
+        self._losing.update(losing)
+        forwarder = f"{self.forwarder.connector}/{self.forwarder.name}"
+        self._losses.record(forwarder, code, messages, size, partial(self._lost, list(losing), why))
+
+    def _lost(self, numbers: Sequence[int], why: str) -> None:
+        """Answer rejected messages that are in the ledger now; of a former connection there is nobody to answer."""
+        tokens = [token for number in numbers if (token := self._losing.pop(number, None)) is not None]
+        if tokens and self._settle is not None:
+            self._settle(tokens, Outcome.REJECTED, why)
+        self._credit_changed()
+        self._look_whether_left()
 
 
 def _runs(entries: Sequence[_Entry]) -> list[tuple[Run, list[int]]]:

@@ -10,7 +10,7 @@ import logging
 import random
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -19,13 +19,14 @@ from bridge.dialer import Attempt, Dialer
 from bridge.dialer import Endpoint as PeerEndpoint
 from bridge.forwarders.mapping import Mapping
 from bridge.forwarders.outbox import Outbox, Outlet, Rule, Sending, Words
-from edge.broker.configuration import Connector, Direction, Forwarder
+from edge.broker.configuration import Connector, ConnectorType, Direction, Forwarder
 from edge.broker.delivery import LogSubscription
 from edge.broker.delivery.durable import FORWARDER_PREFIX
 from edge.broker.model.interfaces import Outcome
 from edge.broker.router.forwarder_filter import wanted_by
 from edge.broker.router.forwarding import Forwarding
 from edge.broker.router.inbound import Inbound
+from edge.broker.router.inbound_losses import InboundLosses
 from edge.broker.router.known_names import NamesByForwarder
 from edge.broker.router.router import Router
 from edge.broker.security.peer_tls import peer_stamps
@@ -35,6 +36,9 @@ log = logging.getLogger(__name__)
 
 BACKOFF = BackoffPolicy(first_s=0.5, limit_s=15.0, stable_s=30.0)
 """As towards a hub."""
+
+ACKNOWLEDGES_REJECTED: Final = frozenset((ConnectorType.MQTT, ConnectorType.KAFKA))
+"""Types whose peers know no refusal: they forget a rejected message, so the loss ledger has it first."""
 
 AttemptAt = Callable[[Dialer, PeerEndpoint], Attempt]
 """What makes the attempts of one connector, each at an endpoint."""
@@ -68,6 +72,7 @@ class PeerConnector:
         connector: Connector,
         make: MakeAttempts,
         names: NamesByForwarder,
+        losses: InboundLosses,
         *,
         gateway: str,
         router: Router,
@@ -85,6 +90,7 @@ class PeerConnector:
         self._router, self.now_ns = router, router.now_ns
         self._store = store
         self._names = names
+        self._losses = losses
         self.gateway = gateway
         self._outgoing: dict[str, _Outgoing] = {}
         self.forwarders: dict[str, Forwarder] = {}
@@ -208,7 +214,8 @@ class PeerConnector:
 
     def _begin(self, forwarder: Forwarder) -> Inbound:
         names = self._names.of(f"{self.connector.name}/{forwarder.name}")
-        inbound = Inbound(self._router, forwarder, names, self.gateway, wanted_by(forwarder.only))
+        losses = self._losses if self.connector.type in ACKNOWLEDGES_REJECTED else None
+        inbound = Inbound(self._router, forwarder, names, self.gateway, wanted_by(forwarder.only), losses)
         self.inboxes.append(inbound)
         return inbound
 

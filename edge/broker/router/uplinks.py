@@ -17,6 +17,7 @@ from edge.broker.delivery.durable import FORWARDER_PREFIX
 from edge.broker.model.clock import WallClock
 from edge.broker.router.commands.addresses import PLAIN, CommandAddresses, command_forwarders
 from edge.broker.router.commands.receipts import CommandReceipts
+from edge.broker.router.inbound_losses import InboundLosses
 from edge.broker.router.known_names import NamesByForwarder
 from edge.broker.router.router import Router
 from edge.broker.store.contract import Store
@@ -74,6 +75,8 @@ class Uplinks:
         self._dialling = False
         self._names = NamesByForwarder(store)
         router.participate(self._names)
+        self._losses = InboundLosses(store, router)
+        router.participate(self._losses)
 
     def __iter__(self) -> Iterator[AnyConnector]:
         return iter(list(self._by_name.values()))
@@ -142,7 +145,9 @@ class Uplinks:
             from edge.broker.router.peer_connector import PeerConnector  # noqa: PLC0415
 
             make = ATTEMPTS[connector.type]
-            return PeerConnector(connector, make, self._names, gateway=gateway, router=self._router, store=self._store)
+            return PeerConnector(
+                connector, make, self._names, self._losses, gateway=gateway, router=self._router, store=self._store
+            )
         from bridge.plain import Hop  # noqa: PLC0415
         from edge.broker.router.commands.inbox import CommandInbox  # noqa: PLC0415
         from edge.broker.router.connector_uplink import ConnectorUplink  # noqa: PLC0415

@@ -273,6 +273,11 @@ class Retention(Protocol):
         """
         ...
 
+    def record_losses(self, losses: Sequence[Loss]) -> Ticket:
+        """Enter losses of messages that never were in the store: they are in the ledger with the open group, or with
+        the next one that succeeds. What is put together with them is in the same commit."""
+        ...
+
     def losses(self, after: int, entries_max: int, subscriptions: str = "") -> Sequence[LedgerEntry]:
         """Committed ledger entries numbered above `after`, of subscriptions whose name begins with `subscriptions`,
         oldest first; what was read here does not change any more.

@@ -163,6 +163,12 @@ class StoreEngine(Generic[M]):
     def give_up(self, cursor: int, first: int, last: int, losses: Sequence[Loss], *, if_kept: bool = False) -> Ticket:
         return self._cursors.give_up(cursor, first, last, losses, if_kept=if_kept)
 
+    def record_losses(self, losses: Sequence[Loss]) -> Ticket:
+        group = self._gatherer.open
+        group.losses += losses
+        group.urgent = True
+        return group.ticket
+
     # --- messages and state -----------------------------------------------------------------------------------
 
     def append(self, log: int, run: Run) -> Ticket | Stored:

@@ -123,7 +123,7 @@ class Gatherer:
         """There is something to write, however little it hurries; messages have a time of their own."""
         group = self.open
         names = group.opened or group.dropped or group.new_logs or group.freed
-        return bool(self.moved or group.state or names or group.given_up)
+        return bool(self.moved or group.state or names or group.given_up or group.losses)
 
     @property
     def pending_bytes(self) -> int:

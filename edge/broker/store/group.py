@@ -143,4 +143,4 @@ class Group:
     @property
     def answers_wait(self) -> bool:
         """Somebody who joined has its ticket."""
-        return bool(self.runs or self.state or self.given_up or self.confirming)
+        return bool(self.runs or self.state or self.given_up or self.confirming or self.losses)

@@ -28,7 +28,9 @@ def test_every_client_is_found_again_whatever_characters_it_has(device: str, cli
     assert (is_relay(name), is_relay(relay)) == (False, True)
 
 
-@pytest.mark.parametrize("client", [f"c{SEPARATOR}relay", f"{SEPARATOR}relay", f"c{SEPARATOR}d{SEPARATOR}relay", "relay"])
+@pytest.mark.parametrize(
+    "client", [f"c{SEPARATOR}relay", f"{SEPARATOR}relay", f"c{SEPARATOR}d{SEPARATOR}relay", "relay"]
+)
 def test_a_client_cannot_mark_itself_as_a_relay(client: str) -> None:
     assert not is_relay(publisher_name("pump7", client))
     assert not is_relay(publisher_name(client, client))
