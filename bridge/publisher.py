@@ -26,7 +26,7 @@ _RELAY: Final = "relay"
 
 
 def publisher_name(device: str, client: str, *, relay: bool = False) -> str:
-    """Return the name of a publisher; it is the device alone where the client has the same name and is no `relay`.
+    """Return the name of a publisher: the device alone where the client has the same name and is not a `relay`.
 
     A separator in either name becomes an underscore, so no client can mark itself as a relay.
     """

@@ -203,13 +203,13 @@ class _Runs:
         devices = list(chain.from_iterable([batch.devices for batch in batches]))
         received_at = list(chain.from_iterable([batch.received_at for batch in batches]))
         self.device, self.client, self.relayed = _publishers(devices, self.index)
-        """`relayed`: positions of messages whose publisher is a relay."""
+        """`relayed`: positions of messages of relays."""
         self.received_at: Ints = np.array(received_at, dtype=np.int64)[self.index]
         self.flags: Ints = np.array(self.run_flags, dtype=np.int64)[self.index]
 
 
 def _publishers(publishers: Sequence[str], index: Ints) -> tuple[pa.Array, pa.Array, Ints]:
-    """Return device and client of each message, and the positions of those whose publisher is a relay.
+    """Return device and client of each message, and the positions of messages of relays.
 
     `index` has the place of each message's publisher. Few publishers repeat often, so each is taken apart once; the
     client is null where it has the device's name.

@@ -32,7 +32,7 @@ class Peer:
 
     @property
     def publisher(self) -> str:
-        """Publisher of the messages that it sends. Without authentication no peer is a relay: nobody is known."""
+        """Publisher of the messages that it sends. Without authentication no peer is a relay."""
         relay = self.grant is not None and self.grant.may_relay
         return publisher_name(self.name, self.container_id or self.name, relay=relay)
 

@@ -343,7 +343,7 @@ class ConnectionHandler(Origin):
 
     def _publisher(self, assigned: str | None) -> str:
         """Return the publisher of the client's messages. `assigned`: the identifier that the gateway chose for it.
-        Without authentication no client is a relay: nobody is known."""
+        Without authentication no client is a relay."""
         relay = self._grant is not None and self._grant.may_relay
         return publisher_name(self.user or (ANONYMOUS if assigned else self.name), self.name, relay=relay)
 

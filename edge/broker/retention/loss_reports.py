@@ -23,7 +23,7 @@ KIND: Final = "ledger"
 """Kind of the store's small state that holds, by connector, the last entry its peer confirmed (8 bytes, big-endian)."""
 
 INBOUND_PREFIX: Final = "inbound/"
-"""Begins the names of incoming forwarders in the ledger: what they rejected is told to every peer with a ledger."""
+"""Begins the names of incoming forwarders in the ledger. Every peer with a ledger gets their entries."""
 LEDGER_RANGES: Final = 500
 """Ranges of one ledger document: some 50 KiB of JSON."""
 

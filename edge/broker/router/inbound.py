@@ -104,7 +104,7 @@ class Inbound(Origin):
         losses: InboundLosses | None = None,
     ) -> None:
         """`gateway`: who we are in lists of hops. `wanted`: the forwarder's filter, as `outbox.Rule` has it. `losses`:
-        takes what is rejected, where the peer is acknowledged it; None where the peer is told that it is rejected."""
+        ledger of rejected messages, for a peer that knows no refusal; None for a peer that gets `rejected`."""
         self.name = f"forwarder {forwarder.name}"
         self.remote = forwarder.remote_address
         self.qos = 1 if forwarder.qos is None else forwarder.qos
@@ -403,7 +403,7 @@ class Inbound(Origin):
         self._losses.record(forwarder, code, messages, size, partial(self._lost, list(losing), why))
 
     def _lost(self, numbers: Sequence[int], why: str) -> None:
-        """Answer rejected messages that are in the ledger now; of a former connection there is nobody to answer."""
+        """Answer rejected messages that are in the ledger now; those of a former connection get no answer."""
         tokens = [token for number in numbers if (token := self._losing.pop(number, None)) is not None]
         if tokens and self._settle is not None:
             self._settle(tokens, Outcome.REJECTED, why)

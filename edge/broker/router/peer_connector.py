@@ -38,7 +38,7 @@ BACKOFF = BackoffPolicy(first_s=0.5, limit_s=15.0, stable_s=30.0)
 """As towards a hub."""
 
 ACKNOWLEDGES_REJECTED: Final = frozenset((ConnectorType.MQTT, ConnectorType.KAFKA))
-"""Types whose peers know no refusal: they forget a rejected message, so the loss ledger has it first."""
+"""Peers of these types know no refusal: they forget a rejected message, so the loss ledger has it first."""
 
 AttemptAt = Callable[[Dialer, PeerEndpoint], Attempt]
 """What makes the attempts of one connector, each at an endpoint."""

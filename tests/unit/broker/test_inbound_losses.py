@@ -26,7 +26,7 @@ FORWARDER = Forwarder(name="f", filter="a/#", connector="c", remote_address="a/#
 
 
 class Rig:
-    """A router on a store in memory, with one incoming forwarder whose peer knows no refusal."""
+    """A router on a store in memory, with one incoming forwarder from a peer that knows no refusal."""
 
     def __init__(self) -> None:
         self.posted: list[Callable[[], None]] = []

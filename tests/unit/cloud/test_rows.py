@@ -10,6 +10,7 @@ from bridge.batch import decode
 from bridge.batch import encode as encode_batch
 from bridge.lane import Lane
 from bridge.message import AMQP, CLOCK_GOOD, Run, Stored
+from bridge.publisher import publisher_name
 from cloud.lake.landing import Known, plan
 from cloud.lake.properties import MALFORMED
 from cloud.lake.rows import ReceivedBatch, telemetry
@@ -139,3 +140,70 @@ def test_an_amqp_message_that_is_none_lands_raw() -> None:
     assert row["body"] == b"\x00\x53\xff garbage"
     assert row["content_type"] is None
     assert MALFORMED in json.loads(str(row["properties"]))
+
+
+ORIGIN = {
+    Symbol("x-opt-waypost-gateway"): "lower",
+    Symbol("x-opt-waypost-epoch"): "f" * 32,
+    Symbol("x-opt-waypost-address"): "line/7",
+    Symbol("x-opt-waypost-sequence"): 41,
+    Symbol("x-opt-waypost-device"): "press-1",
+    Symbol("x-opt-waypost-received-at"): RECEIVED_NS - 5_000_000_000,
+}
+RELAY = publisher_name("hall-3", "lower-hall", relay=True)
+
+
+def relayed(publisher: str, **changed: object) -> dict[str, object]:
+    names = ORIGIN | {Symbol(f"x-opt-waypost-{name.replace('_', '-')}"): value for name, value in changed.items()}
+    body = b"\x00\x53\x72" + encode(names) + b"\x00\x53\x75" + encode(b"x")
+    return rows(received(Stored(-1, 0, Run("plant/7", publisher, 1 | AMQP, b"", [body], RECEIVED_NS))))[0]
+
+
+def test_the_origin_of_a_relay_is_believed_and_that_of_others_is_not() -> None:
+    row = relayed(RELAY)
+    assert (row["gateway"], row["sequence"], row["relayed_by"]) == ("gw1", 0, "hall-3")
+    assert (row["origin_gateway"], row["origin_epoch"], row["origin_address"]) == ("lower", "f" * 32, "line/7")
+    assert (row["origin_sequence"], row["device"], row["client_id"]) == (41, "press-1", None)
+    assert row["event_time"] == row["origin_received_at"] == at(RECEIVED_NS // 1_000 - 5_000_000)
+    for publisher in ("hall-3", "hall-3\x1flower-hall"):
+        row = relayed(publisher)
+        assert (row["device"], row["origin_gateway"], row["origin_sequence"]) == ("hall-3", None, None)
+        assert row["event_time"] == row["received_at"]
+
+
+def test_an_origin_with_a_part_that_is_none_is_none() -> None:
+    for changed in (
+        {"sequence": -1},
+        {"sequence": True},
+        {"sequence": 2**63},
+        {"gateway": ""},
+        {"epoch": 7},
+        {"address": None},
+    ):
+        row = relayed(RELAY, **changed)
+        assert (row["device"], row["client_id"], row["origin_gateway"]) == ("hall-3", "lower-hall", None)
+    assert relayed(RELAY, device=None)["device"] == "hall-3"
+
+
+def test_the_clock_of_an_origin_is_believed_within_reason() -> None:
+    for at_ns in (0, 86_400_000_000_000, RECEIVED_NS + 1_000_000_000, "then", None):
+        row = relayed(RELAY, received_at=at_ns)
+        assert row["event_time"] == row["received_at"]
+
+
+def test_relayed_and_other_messages_of_one_batch_keep_their_own() -> None:
+    named = b"\x00\x53\x72" + encode(ORIGIN) + b"\x00\x53\x75" + encode(b"x")
+    user = b"".join(
+        b"\x26" + len(name).to_bytes(2) + name.encode() + len(value).to_bytes(2) + value.encode()
+        for name, value in {str(key): str(value) for key, value in ORIGIN.items()}.items()
+    )
+    found = rows(
+        received(
+            Stored(-1, 0, Run("a", "d", 1, b"", [b"0"], RECEIVED_NS)),
+            Stored(-1, 1, Run("a", RELAY, 1 | AMQP, b"", [named, b"\x00\x53\x75" + encode(b"y")], RECEIVED_NS)),
+            Stored(-1, 3, Run("a", RELAY, 1, user, [b"z"], RECEIVED_NS)),
+        )
+    )
+    assert [(row["body"], row["device"], row["origin_sequence"]) for row in found] == [
+        (b"0", "d", None), (b"x", "press-1", 41), (b"y", "hall-3", None), (b"z", "press-1", 41),
+    ]  # fmt: skip
