@@ -16,7 +16,7 @@ from edge.broker.http.limits import HTTP_BODY_BYTES_MAX
 from edge.broker.message.mqtt_reason_codes import ReasonCode
 from edge.broker.mqtt import packets
 from tests.support.hostile import Raw
-from tests.support.processes import Waypost, edge
+from tests.support.processes import Waypost, edge, hub
 
 RESOURCES = f"""
 apiVersion: waypost/v1
@@ -116,4 +116,30 @@ def test_open_requests_are_answered_when_the_gateway_stops_and_its_log_has_no_tr
         assert gateway.stop() == 0
         answers = [client.recv(4_096) for client in clients]
     assert all(answer.startswith((b"HTTP/1.1 503 ", b"HTTP/1.1 204 ")) for answer in answers), answers
-    assert "Exception" not in gateway.log.read_text()
+    _require_one_line(gateway, sum(answer.startswith(b"HTTP/1.1 503 ") for answer in answers))
+
+
+def test_open_requests_are_answered_when_the_hub_stops_and_one_line_counts_them(tmp_path: Path) -> None:
+    half = b"POST /api/v1/commands HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{"
+    with hub(tmp_path) as running, contextlib.ExitStack() as stack:
+        clients = []
+        for _ in range(20):
+            client = stack.enter_context(socket.create_connection(("127.0.0.1", running.port("http")), timeout=20))
+            client.sendall(half)
+            clients.append(client)
+        urllib.request.urlopen(f"http://127.0.0.1:{running.port('http')}/healthz", timeout=20).close()
+        assert running.stop() == 0
+        answers = [client.recv(4_096) for client in clients]
+    assert all(answer.startswith(b"HTTP/1.1 503 ") for answer in answers), answers
+    _require_one_line(running, len(answers))
+
+
+def _require_one_line(stopped: Waypost, broken_off: int) -> None:
+    """The log counts the requests that were broken off, once, and has no traceback."""
+    text = stopped.log.read_text()
+    assert "Traceback" not in text
+    assert "Exception" not in text
+    assert "uvicorn" not in text
+    lines = [line for line in text.splitlines() if "broken off" in line]
+    assert len(lines) == 1, text
+    assert lines[0].endswith(f": {broken_off}"), lines

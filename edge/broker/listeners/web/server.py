@@ -30,6 +30,8 @@ from edge.broker.listeners.web.places import Places
 from edge.broker.listeners.web.turns import Turns
 from edge.broker.listeners.wrong_port import WrongPortReporter
 
+log = logging.getLogger(__name__)
+
 STARTUP_S_MAX = 10.0
 SHUTDOWN_S_MAX = 2
 """Open requests get this long to end (uvicorn counts whole seconds)."""
@@ -37,6 +39,11 @@ SHUTDOWN_S_MAX = 2
 
 class ServeError(Exception):
     """The application did not start."""
+
+
+def _is_no_count(record: logging.LogRecord) -> bool:
+    """Return False for uvicorn's line about requests that it cancels: `WebServer.stop` counts them."""
+    return not str(record.msg).startswith("Cancel ")
 
 
 class _Server(uvicorn.Server):
@@ -68,8 +75,9 @@ class WebServer:
         plain, secure = (partial(self._wrong_port.report, name) for name in ("http", "https"))
         self._plain_connection = partial(HttpConnection, strangers, users, plain)
         self._secure_connection = partial(HttpConnection, secure_strangers, users, secure)
+        self._turns = Turns(app)
         self._config = uvicorn.Config(
-            Turns(app),
+            self._turns,
             http=HttpConnection,
             proxy_headers=False,  # who an address is does not follow from what a client says
             loop="none",
@@ -82,7 +90,9 @@ class WebServer:
         )
         self._server = _Server(self._config)
         # It warns of each request that is none, and of each upgrade: whoever sends them would fill the log.
-        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+        errors = logging.getLogger("uvicorn.error")
+        errors.setLevel(logging.ERROR)
+        errors.addFilter(_is_no_count)
         self._sockets = sockets
         self._identify = identify
         self._listening: list[Listening] = []
@@ -150,5 +160,7 @@ class WebServer:
         if serving is not None:
             self._server.should_exit = True
             await asyncio.gather(serving, return_exceptions=True)
+            if broken_off := self._turns.broken_off:
+                log.warning("http: requests broken off because the server stops, answered 503: %d", broken_off)
         for bound in self._sockets:
             bound.sock.close()

@@ -22,6 +22,8 @@ class Turns:
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
+        self.broken_off = 0
+        """Requests that ended without their own answer because the server stopped."""
         self._waiting: deque[asyncio.Future[None]] = deque()
         """Requests that have not begun; while there are any, `_next` comes in the next turn."""
 
@@ -40,6 +42,7 @@ class Turns:
             await self._turn(first=scope.get("path") in FIRST)
             await self._app(scope, receive, note_answer)
         except asyncio.CancelledError:  # the server stops, and has given the request its time
+            self.broken_off += 1
             if not answered:
                 await send({"type": "http.response.start", "status": 503, "headers": [(b"connection", b"close")]})
                 await send({"type": "http.response.body", "body": b""})
