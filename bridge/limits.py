@@ -192,5 +192,5 @@ LINGER_S: Final = 30.0
 needs them at 3 Mbit/s."""
 
 LINGERING_MAX: Final = 1_024
-"""Sockets that linger at a time, each a descriptor and some bytes; beyond it the oldest is closed at once, so that an
-attacker gains nothing by keeping them open."""
+"""Sockets that linger at a time, each a descriptor and some bytes; beyond it the oldest of the host with most is closed
+at once. They count among the connections that may be open, and give way to those: being refused wins no places."""

@@ -2,7 +2,8 @@
 
 A socket that is closed with unread bytes resets the connection (RFC 9293 section 3.6), and a reset overtakes what was
 written last: the peer would never read why. So our half is closed, and what still comes is discarded until the peer
-closes too (as nginx's `lingering_close` does). Nothing is known of the connection any more but its descriptor.
+closes too (as nginx's `lingering_close` does). Nothing is known of the connection any more but its descriptor
+and its peer's host. Sockets that linger give way to connections: both together are no more than may be open.
 """
 
 from __future__ import annotations
@@ -28,27 +29,31 @@ SWEEP_S: Final = 0.5
 
 
 class LingeringSocket(NamedTuple):
-    """Times of the loop's clock, seconds."""
+    """A socket that lingers; times are of the loop's clock, in seconds."""
 
+    host: str
+    """Of the peer."""
     silent_at: float
     """The socket is closed when nothing has come by then."""
     ends_at: float
 
 
 class Lingering:
-    """The sockets of one loop, the oldest first."""
+    """The sockets of one loop. Where there are too many, the oldest of the host with most is closed."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._sockets: dict[int, LingeringSocket] = {}
+        self._by_host: dict[str, dict[int, None]] = {}
+        """Descriptors of each host, the oldest first."""
         self._buffer = bytearray(DISCARDED_BYTES)
         self._sweeping = False
 
     def __len__(self) -> int:
         return len(self._sockets)
 
-    def add(self, descriptor: int) -> None:
-        """Take ownership of a connected socket that does not block; everything has been written to it."""
+    def add(self, descriptor: int, host: str) -> None:
+        """Take ownership of a socket connected with `host` that does not block; everything was written to it."""
         try:
             with socket_of(descriptor) as connection:
                 connection.shutdown(socket.SHUT_WR)
@@ -58,12 +63,18 @@ class Lingering:
         if not self._discard(descriptor):
             os.close(descriptor)
             return
-        if len(self._sockets) >= LINGERING_MAX:
-            self._close(next(iter(self._sockets)))
+        self.keep_at_most(LINGERING_MAX - 1)
         now = self._loop.time()
-        self._sockets[descriptor] = LingeringSocket(now + LINGER_SILENCE_S, now + LINGER_S)
+        self._sockets[descriptor] = LingeringSocket(host, now + LINGER_SILENCE_S, now + LINGER_S)
+        self._by_host.setdefault(host, {})[descriptor] = None
         self._loop.add_reader(descriptor, self._ready, descriptor)
         self._sweep_later()
+
+    def keep_at_most(self, count: int) -> None:
+        """Close what is more than `count`: connections need the place."""
+        while len(self._sockets) > max(count, 0):
+            most = max(self._by_host.values(), key=len)
+            self._close(next(iter(most)))
 
     def _ready(self, descriptor: int) -> None:
         if self._discard(descriptor):
@@ -85,7 +96,11 @@ class Lingering:
         return True
 
     def _close(self, descriptor: int) -> None:
-        del self._sockets[descriptor]
+        host = self._sockets.pop(descriptor).host
+        same_host = self._by_host[host]
+        del same_host[descriptor]
+        if not same_host:
+            del self._by_host[host]
         self._loop.remove_reader(descriptor)
         with contextlib.suppress(OSError):
             os.close(descriptor)

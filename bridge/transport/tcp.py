@@ -279,7 +279,7 @@ class TcpTransport(ServedTransport):
         finally:
             descriptor, self._descriptor = self._descriptor, -1
             if self._lingers:
-                lingering_of(self._loop).add(descriptor)
+                lingering_of(self._loop).add(descriptor, self._host)
             else:
                 os.close(descriptor)
 

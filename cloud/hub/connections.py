@@ -139,8 +139,7 @@ class Connections:
     ) -> Driver | None:
         if not self.accepting:
             return None
-        has_room = self.admission.lets_in and len(self.listener.drivers) < self._limits.connections_max
-        if not has_room and not self.admission.make_room():
+        if not self.admission.has_place(len(self.listener.drivers)) and not self.admission.make_room():
             return None
         acceptor, visitor = self._acceptor, self._acceptor.visitor()
         engine = Engine(

@@ -16,6 +16,7 @@ from typing import Final
 import msgspec
 
 from bridge.transport.driver import Driver
+from bridge.transport.lingering import lingering_of
 from edge.broker.limits import (
     FEW_CONNECTIONS_SHARE,
     LINKS_HELD_BYTES_MAX,
@@ -61,6 +62,8 @@ class Admission:
         self.figures = AdmissionFigures()
         self._loop = asyncio.get_running_loop()
         self._connection_bytes_max = max(PACKETS_HELD_MAX * limits.packet_bytes_max, LINKS_HELD_BYTES_MAX)
+        self._connections_max = limits.connections_max
+        self._lingering = lingering_of(self._loop)
         self._places = limits.connections_max - limits.connections_max // PLACES_KEPT_SHARE
         self._few = max(limits.connections_max // FEW_CONNECTIONS_SHARE, 1)
         self._relief: asyncio.TimerHandle | None = None
@@ -84,8 +87,14 @@ class Admission:
 
     @property
     def lets_in(self) -> bool:
-        """Somebody new may come without another's going; not while the process takes more than it may."""
+        """True while a new connection needs no other one to go: not while the process takes more than it may."""
         return not self.resident.exceeded
+
+    def has_place(self, connections: int) -> bool:
+        """Return whether there is a place for another connection beside so many. Sockets that linger give theirs up."""
+        free = self._connections_max - connections
+        self._lingering.keep_at_most(free - 1)
+        return free > 0 and self.lets_in
 
     def make_room(self) -> bool:
         """End the oldest connection of the address with most that have not said who they are, where it has more than

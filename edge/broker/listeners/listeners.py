@@ -158,8 +158,7 @@ class Listeners:
         self, drivers: Drivers, around: Frames | Bare, meter: Meter, gone: Gone, identity: str | None
     ) -> Driver | None:
         admission = self._admission
-        has_room = admission.lets_in and self.connections < self._configuration.limits.connections_max
-        if not has_room and not admission.make_room():
+        if not admission.has_place(self.connections) and not admission.make_room():
             return None
         return drivers.serve(gone, identity, partial(around.around, identity=identity), meter)
 

@@ -122,13 +122,30 @@ async def test_the_oldest_gives_way_at_the_limit() -> None:
         ours, peer = socket.socketpair()
         ours.setblocking(False)
         kept.append(peer)
-        waiting.add(ours.detach())
+        waiting.add(ours.detach(), "192.0.2.1")
     assert len(waiting) == LINGERING_MAX
     assert _broken(kept[0])
     assert not _broken(kept[1])
     for peer in kept:
         peer.close()
     await until(lambda: not len(waiting))
+
+
+@running
+async def test_a_flood_of_one_host_closes_no_socket_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lingering, "LINGERING_MAX", 4)
+    waiting = lingering_of(asyncio.get_running_loop())
+    peers = []
+    for host in ("192.0.2.1", *["192.0.2.66"] * 20, "192.0.2.2"):
+        ours, peer = socket.socketpair()
+        ours.setblocking(False)
+        peers.append(peer)
+        waiting.add(ours.detach(), host)
+    assert [number for number, peer in enumerate(peers) if not _broken(peer)] == [0, 19, 20, 21]
+    waiting.keep_at_most(0)
+    assert len(waiting) == 0
+    for peer in peers:
+        peer.close()
 
 
 def _broken(peer: socket.socket) -> bool:

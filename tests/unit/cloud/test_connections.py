@@ -10,6 +10,7 @@ from typing import Any
 from bridge.engine import Engine
 from bridge.sasl import ANONYMOUS, SaslServer
 from bridge.transport.driver import Driver
+from bridge.transport.lingering import lingering_of
 from cloud.hub.connections import LIMITS, Connections
 from cloud.hub.limits import CONNECTIONS_MAX, HELD_HALF_SENT_BYTES_MAX, MEMORY_BYTES_MAX, MESSAGE_BYTES_MAX
 from edge.broker.limits import AMQP_CONNECTION_BYTES, Limits
@@ -110,6 +111,27 @@ def test_nobody_is_let_in_beyond_what_the_process_may_take() -> None:
             taken = 0
             await hub.until(lambda: hub.connections.admission.lets_in)
             await hub.connect()
+
+    asyncio.run(scenario())
+
+
+def test_sockets_that_linger_count_among_the_connections_that_may_be_open() -> None:
+    most = 8
+
+    async def scenario() -> None:
+        async with rig(Limits(connections_max=most)) as hub:
+            waiting = lingering_of(asyncio.get_running_loop())
+            for _ in range(3 * most):
+                _, writer = await asyncio.open_connection("127.0.0.1", hub.port)
+                writer.write(b"no AMQP header")  # refused, and the client keeps its end open
+                hub.sockets.append(writer)
+                await hub.until(lambda: not hub.connections.listener.drivers)
+                assert len(waiting) <= most
+            assert len(waiting) == most
+            for connected in range(1, most + 1):
+                await hub.connect()
+                assert len(waiting) == most - connected, "they give way"
+            waiting.keep_at_most(0)
 
     asyncio.run(scenario())
 
