@@ -16,6 +16,7 @@ from cloud.place.option import PlaceOption
 from edge.output.amounts import counted
 
 if TYPE_CHECKING:
+    from bridge.store_account import StoreAccount
     from cloud.place.place import Place
     from cloud.proof.judgement import HourLine
     from cloud.proof.proof import Proof, Total
@@ -39,6 +40,12 @@ class Problem(click.ClickException):
 @click.command()
 @click.option("--lake", type=PlaceOption(), metavar="PLACE", required=True, help="The lake: DATA/lake of a hub.")
 @click.option("--gateway", metavar="NAME", help="This gateway only.")
+@click.option(
+    "--account",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    metavar="FILE",
+    help="Prove a gateway behind another one, by a file of `waypost store account`.",
+)
 @click.option("--since", metavar="WHEN", help="What was stated from that day on: 2026-11-22, 36h or 7d.")
 @click.option("--hours", is_flag=True, help="A line for each hour, not for each address.")
 @click.option("--json", "as_json", is_flag=True, help="All of it as JSON.")
@@ -46,7 +53,13 @@ class Problem(click.ClickException):
     "--metrics", type=click.Path(path_type=Path, dir_okay=False), help="Write the sums for Prometheus (textfile) here."
 )
 def prove(
-    lake: Place, gateway: str | None, since: str | None, hours: bool, as_json: bool, metrics: Path | None
+    lake: Place,
+    gateway: str | None,
+    account: Path | None,
+    since: str | None,
+    hours: bool,
+    as_json: bool,
+    metrics: Path | None,
 ) -> None:
     """Prove that a lake has what its gateways accepted, or name what it lacks.
 
@@ -65,15 +78,29 @@ def prove(
       statements overlap  two statements are of the same messages
 
     \b
+    A gateway behind another one states nothing to a hub. --account compares the account of its store with the rows
+    that name it as their origin:
+      waypost store account --data DIR --out lower.json      # at that gateway
+      waypost bridge prove --lake ./data/hub/lake --account lower.json
+
+    \b
     It reads the lake and changes nothing; a hub may land meanwhile.
       waypost bridge prove --lake ./data/hub/lake
       waypost bridge prove --lake ./data/hub/lake --gateway gw1 --since 7d --hours
     """
     from cloud.lake.faults import LakeError
+    from cloud.proof.account import prove_account
     from cloud.proof.proof import prove as judge
 
+    if account is not None and (gateway, since, hours) != (None, None, False):
+        raise click.UsageError(
+            "--account is of one gateway and all its messages: leave --gateway, --since, --hours out"
+        )
     try:
-        proof = judge(lake, gateway=gateway, since=_day(since), every_hour=hours)
+        if account is not None:
+            proof = prove_account(lake, _account(account))
+        else:
+            proof = judge(lake, gateway=gateway, since=_day(since), every_hour=hours)
     except LakeError as error:
         raise Problem(str(error), "--lake is the directory `lake` in a hub's data directory") from None
     if metrics is not None:
@@ -85,6 +112,18 @@ def prove(
     sys.stdout.flush()
     if not proof.complete:
         click.get_current_context().exit(UNEXPLAINED)
+
+
+def _account(path: Path) -> StoreAccount:
+    """Read the account of a store. Raises `Problem`."""
+    import msgspec
+
+    from bridge.store_account import read_account
+
+    try:
+        return read_account(path.read_bytes())
+    except (OSError, msgspec.MsgspecError) as error:
+        raise Problem(f"{path}: {error}", "make it with `waypost store account --data DIR --out FILE`") from None
 
 
 def _day(since: str | None) -> datetime.date | None:
@@ -241,6 +280,7 @@ def _summary(proof: Proof) -> str:
     if unstated:
         told += f"; {unstated:,} of them are not stated yet"
     if proof.complete:
-        return f"{told}; 0 unexplained, by {counted(proof.statements, 'statement')}"
+        by = counted(proof.accounts, "account") if proof.accounts else counted(proof.statements, "statement")
+        return f"{told}; 0 unexplained, by {by}"
     count = len(proof.findings) + proof.findings_left_out
     return f"{told}; {total('unexplained'):,} unexplained, {total('twice'):,} twice; {counted(count, 'finding')}"

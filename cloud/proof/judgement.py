@@ -11,11 +11,17 @@ import datetime
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from bridge.manifest import Statement
+from bridge.store_account import AddressAccount
 from cloud.lake.sequences import SequenceSet, Span, Stream
 from cloud.proof.landed import Landed
 from cloud.proof.limits import STATUS_UNDER_WAY
 from cloud.proof.statements import Finding, Kind
+
+_WAITING = "\0waiting"
+"""Used as a reason while an account is judged; no ledger has it."""
 
 
 class GivenUp(NamedTuple):
@@ -63,6 +69,27 @@ class Circumstances(NamedTuple):
     backlog: Backlog | None
     lanes: bool
     """It sends its backlog beside what is live."""
+
+
+def judge_account(
+    stream: Stream, account: AddressAccount, landed: Landed, taken_at: datetime.datetime, circumstances: Circumstances
+) -> Judged:
+    """Compare the rows that name a lower gateway as their origin with the account of its store.
+
+    What the lower gateway has handed on may be at the gateway above it (`circumstances`), as with statements.
+    """
+    reasons = _by_reason(GivenUp(*msgspec.structs.astuple(loss)) for loss in account.given_up)
+    left = SequenceSet()
+    for waits in account.waiting:
+        left.add(waits.first, waits.last)
+    top = max(landed.there.mark, max((gone.spans[-1][1] for gone in reasons.values()), default=-1))
+    span, above = (account.first, account.last), _may_wait(circumstances, taken_at)
+    line, lost = _line(stream, None, span, landed, reasons | {_WAITING: left}, top, above, circumstances.lanes)
+    given_up = dict(line.given_up)
+    line = line._replace(waiting=line.waiting + given_up.pop(_WAITING, 0), given_up=given_up)
+    findings = [Finding(Kind.HOLE, *stream, *hole, "accepted, and nothing says where it is") for hole in lost]
+    findings += [Finding(Kind.TWICE, *stream, *twice, "in the lake more than once") for twice in landed.twice]
+    return Judged([line], findings)
 
 
 def judge(

@@ -70,6 +70,8 @@ class Proof:
     findings_left_out: int = 0
     statements: int = 0
     """Believed."""
+    accounts: int = 0
+    """Accounts of stores that were judged instead of statements."""
     keys: dict[tuple[str, str, str], str] = field(default_factory=dict)
     """Public key by tenant, gateway and epoch of its store."""
     notes: list[str] = field(default_factory=list)
@@ -123,6 +125,22 @@ def prove(
     return proof
 
 
+def read_backlogs(reader: LakeReader, window: Window) -> dict[Gateway, Backlog]:
+    """Return the newest status of each gateway that says how much waits. Raises `LakeError`."""
+    newest: dict[Gateway, Backlog] = {}
+    for batch in reader.batches("gateway_status", _STATUS, window):
+        said = pa.table(batch).filter(batch.column("backlog_messages").is_valid()).sort_by("ingested_at")
+        last = said.group_by(["tenant", "gateway"], use_threads=False).aggregate(
+            [("backlog_messages", "last"), ("ingested_at", "last")]
+        )
+        for row in last.to_pylist():
+            key = (row["tenant"], row["gateway"])
+            backlog = Backlog(row["backlog_messages_last"], row["ingested_at_last"])
+            if key not in newest or newest[key].said_at < backlog.said_at:
+                newest[key] = backlog
+    return newest
+
+
 class _Part:
     """Some of the gateways."""
 
@@ -147,7 +165,7 @@ class _Part:
         data = self._window
         if data.since is not None:
             data = Window(data.gateway, data.since - datetime.timedelta(EARLIER_DAYS), data.part, data.parts)
-        self._backlogs = self._statuses(data)  # first: what they say has landed is read after them
+        self._backlogs = read_backlogs(self._reader, data)  # first: what they say has landed is read after them
         statements = self._statements()
         self._held = sum(map(len, statements.values()))
         found = self._landed(data)
@@ -218,23 +236,6 @@ class _Part:
             self._hold(count)
         self._held += count
         return ranges
-
-    def _statuses(self, window: Window) -> dict[Gateway, Backlog]:
-        """The newest of each gateway that says how much waits."""
-        newest: dict[Gateway, Backlog] = {}
-        for batch in self._reader.batches("gateway_status", _STATUS, window):
-            said = pa.table(batch).filter(batch.column("backlog_messages").is_valid()).sort_by("ingested_at")
-            last = said.group_by(["tenant", "gateway"], use_threads=False).aggregate(
-                [("backlog_messages", "last"), ("ingested_at", "last")]
-            )
-            for row in last.to_pylist():
-                key, backlog = (
-                    (row["tenant"], row["gateway"]),
-                    Backlog(row["backlog_messages_last"], row["ingested_at_last"]),
-                )
-                if key not in newest or newest[key].said_at < backlog.said_at:
-                    newest[key] = backlog
-        return newest
 
     def _statements(self) -> dict[Stream, list[Signed]]:
         """Those that are believed; what is wrong with others, and with their chains, is found."""

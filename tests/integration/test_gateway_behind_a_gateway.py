@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import base64
+import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import pyarrow.compute as pc
 import pytest
+from deltalake import DeltaTable, write_deltalake
 
 from tests.integration.test_gateway_clients import Client
 from tests.support.lake import rows
@@ -58,6 +63,36 @@ def landed_rows(folder: Path, kind: str, *, relay: str = RELAY) -> list[dict[str
     return sorted(rows(lake, "telemetry"), key=lambda row: int(row["body"]))
 
 
+def assert_proved(folder: Path) -> None:
+    """Compare the lake with the lower gateway's store, whole and with a row taken away and one put there twice."""
+    file, lake = folder / "lower.json", folder / "hub" / "lake"
+    assert run("store", "account", "--data", str(folder / "lower"), "--out", str(file)).returncode == 0
+    assert [(one["address"], one["first"], one["last"]) for one in json.loads(file.read_text())["addresses"]] == [
+        ("line/7", 0, SENT - 1)
+    ]
+    proved = proof(lake, file)
+    assert (proved["complete"], proved["streams"][0]["landed"]) == (True, SENT)
+    assert proved["streams"][0]["gateway"] == "lower"
+    telemetry = DeltaTable(lake / "telemetry")
+    twice = telemetry.to_pyarrow_table().filter(pc.field("origin_sequence") == 11)
+    write_deltalake(telemetry, twice, mode="append")
+    DeltaTable(lake / "telemetry").delete("origin_sequence = 7")
+    findings = [(one["kind"], one["first"], one["last"]) for one in proof(lake, file)["findings"]]
+    assert findings == [("hole", 7, 7), ("twice", 11, 11)]
+
+
+def proof(lake: Path, file: Path) -> dict[str, Any]:
+    found = run("bridge", "prove", "--lake", str(lake), "--account", str(file), "--json")
+    document: dict[str, Any] = json.loads(found.stdout)
+    assert found.returncode == (0 if document["complete"] else 4)
+    return document
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "edge.appliance.main", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+
 def gateway(folder: Path, name: str) -> Waypost:
     arguments = ("edge", "run", "--data", str(folder / name), "--config", str(folder / f"{name}.yaml"))
     return Waypost(folder / f"{name}.log", *arguments)
@@ -76,6 +111,7 @@ def test_the_lake_names_the_lower_gateway_and_its_device(kind: str, tmp_path: Pa
     assert len({row["origin_epoch"] for row in found} | {row["epoch"] for row in found}) == 2
     assert all(row["origin_received_at"] <= row["received_at"] for row in found)
     assert all(row["event_time"] == row["origin_received_at"] for row in found)
+    assert_proved(tmp_path)
 
 
 @pytest.mark.parametrize("kind", ["amqp", "mqtt"])
@@ -86,3 +122,21 @@ def test_a_user_without_relay_is_not_believed(kind: str, tmp_path: Path) -> None
     assert len(names) == 6
     assert all(row[name] is None for row in found for name in names)
     assert all("x-opt-waypost-gateway" in row["properties"] for row in found), "what it claims is kept as it came"
+
+
+def test_an_account_says_what_waits_and_asks_which_forwarder(tmp_path: Path) -> None:
+    """Beside the running gateway, whose upper one is away."""
+    more = "remoteAddress: hall/plant/line/#}}, {{name: more, remoteAddress: hall/b/#}}"
+    two = LOWER.replace("remoteAddress: hall/plant/line/#}}", more)
+    (tmp_path / "lower.yaml").write_text(two.format(kind="amqp", port=free_port()))
+    with gateway(tmp_path, "lower") as lower:
+        with Client(lower, "press-1") as client:
+            for number in range(SENT):
+                client.publish("line/7", b"%d" % number, 1)
+        arguments = ("store", "account", "--data", str(tmp_path / "lower"))
+        unnamed = run(*arguments)
+        assert (unnamed.returncode, unnamed.stdout) == (1, "")
+        assert "hall/default.line/more, hall/default.line/out" in unnamed.stderr
+        assert run(*arguments, "--forwarder", "hall/other").returncode == 1
+        (one,) = json.loads(run(*arguments, "--forwarder", "hall/default.line/more").stdout)["addresses"]
+        assert (one["last"], one["waiting"], one["given_up"]) == (SENT - 1, [{"first": 0, "last": SENT - 1}], [])

@@ -218,6 +218,30 @@ def _print_report(report: Report, seconds: float) -> None:
 
 @store.command()
 @data_option
+@click.option("--forwarder", metavar="CONNECTOR/NAME", help="Of this forwarder; needed where there are several.")
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="File to write; the default: stdout.")
+def account(data: Path, forwarder: str | None, out: Path | None) -> None:
+    """Write what was accepted for a forwarder, given up and still waits, as JSON. May run beside the gateway.
+
+    It counts from the first message of each address: make the forwarder before its devices send.
+
+    \b
+    Compare a lake with it, where this gateway forwards to another one:
+      waypost store account --data DIR --out lower.json
+      waypost bridge prove --lake PLACE --account lower.json
+    """
+    from edge.appliance.store.account import account_of
+
+    with explained():
+        text = msgspec.json.format(msgspec.json.encode(account_of(store_path(data), forwarder))) + b"\n"
+        if out is None:
+            sys.stdout.buffer.write(text)
+        else:
+            out.write_bytes(text)
+
+
+@store.command()
+@data_option
 @click.option(
     "--out", type=click.Path(dir_okay=False, path_type=Path), help="File to write; - and the default: stdout."
 )
