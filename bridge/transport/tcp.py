@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from typing import Any, Final, cast
 
 from bridge.transport.borrowed import socket_of
+from bridge.transport.carried import carried_of
 from bridge.transport.deadlines import Slot, deadlines_of
 from bridge.transport.ends import ends_of
 from bridge.transport.lingering import lingering_of
@@ -64,6 +65,7 @@ class TcpTransport(ServedTransport):
         """`connection` does not block, and its descriptor is taken out of it: thousands have one that do nothing, and
         an object of Python for each takes as much as what is known of it here. `peer` is its address."""
         self._descriptor = connection.detach()
+        carried_of(loop).opened(self._descriptor)
         self._host, self._port = _host_and_port(peer)
         self._protocol = protocol
         self._kind: Ready = kinds_of(loop).unknown
@@ -278,6 +280,7 @@ class TcpTransport(ServedTransport):
             self._report(raised)
         finally:
             descriptor, self._descriptor = self._descriptor, -1
+            carried_of(self._loop).ended(descriptor)
             if self._lingers:
                 lingering_of(self._loop).add(descriptor, self._host)
             else:

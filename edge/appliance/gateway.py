@@ -301,6 +301,7 @@ class Gateway:
             },
             "messages": {
                 "received": router.figures.received,
+                "delivered": router.figures.sent,
                 "stored": router.figures.stored,
                 "unrouted": router.figures.unrouted,
                 "acknowledged": router.figures.acknowledged,

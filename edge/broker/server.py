@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
+from bridge.transport.carried import carried_of
 from bridge.transport.driver import Driver
 from edge.broker.amqp.administration import Administration
 from edge.broker.configuration import BrokerConfiguration, DeviceApi, Protocol
@@ -28,6 +29,7 @@ from edge.broker.model.housekeeping import Housekeeping
 from edge.broker.mqtt import arrivals
 from edge.broker.mqtt import interception as mqtt_interception
 from edge.broker.mqtt.arrivals import Arrivals
+from edge.broker.mqtt.figures import NetworkFigures
 from edge.broker.mqtt.overlap import merge_live
 from edge.broker.mqtt.session_registry import SessionRegistry
 from edge.broker.router.router import Router
@@ -79,7 +81,9 @@ class Broker:
             store,
             MqttTranslator(),
             legacy_dollar_topics=configuration.legacy_dollar_topics,
+            network=self._network,
         )
+        self._carried = carried_of(self._loop)
         self._threads = VerificationThreads()
         self.gate = Gate(configuration.authentication, worker=self._threads, clock=self._loop.time)
         self.site = _site(configuration)
@@ -95,6 +99,7 @@ class Broker:
                 ("router", self.router.tick),
                 ("admission of connections", lambda: self.admission.tick(self.listeners.drivers)),
                 ("credentials that expire", self.gate.expire),
+                ("bytes of connections", self._carried.ask_some),
                 ("certificates", lambda: self.listeners.check_certificates(self._loop.time())),
             )
         )
@@ -144,6 +149,9 @@ class Broker:
 
     def _drivers(self) -> Iterator[Driver]:
         return self.listeners.drivers()
+
+    def _network(self) -> NetworkFigures:
+        return NetworkFigures(self.admission.identified, *self._carried.total)
 
     def _tick(self) -> None:
         self._ticker = self._loop.call_later(TICK_S, self._tick)

@@ -21,6 +21,7 @@ class Clients(TypedDict, total=False):
 class Messages(TypedDict, total=False):
     """Counters of messages since the process started.
 
+    `delivered`     handed to clients, one for each client that gets it
     `stored`        put on disk by a commit
     `unrouted`      to topics without a subscriber: neither stored nor delivered
     `acknowledged`  answered with success; MQTT with QoS 0 and AMQP settled by its sender get no answer

@@ -127,6 +127,7 @@ class OutgoingLink(Consumer):
             positions += range(stored.position, stored.position + len(stored.run.bodies))
         first = self._tag
         self._tag += len(messages)
+        self._router.figures.sent += len(messages)
         self._engine.send_all(link, first, messages)
         self._outstanding.update(enumerate(zip(repeat(subscription), positions), first))
         self._driver.flush_soon()
@@ -143,6 +144,7 @@ class OutgoingLink(Consumer):
             return False
         count, first = len(messages), self._tag
         self._tag += count
+        self._router.figures.sent += count
         self._engine.send_all(link, first, messages)
         positions = range(position, position + count)
         self._outstanding.update(enumerate(zip(repeat(subscription), positions), first))
@@ -341,6 +343,7 @@ class OutgoingLink(Consumer):
     def _send(self, subscription: Subscription, position: int, messages: list[bytes], *, settled: bool) -> None:
         first = self._tag
         self._tag += len(messages)
+        self._router.figures.sent += len(messages)
         self._engine.send_all(self._link, first, messages, settled=settled)
         if settled:
             if position >= 0:  # at most once: what has been handed to the transport is done with

@@ -272,6 +272,7 @@ class HonoApi(DeviceApi):
         except DeviceError:
             settle(Outcome.REJECTED)
             return None
+        self._service.router.figures.sent += 1
         return Handover(command.payload, self._headers(command, sender.principal), settle)
 
     def _headers(self, command: Command, principal: Principal | None) -> dict[str, str]:

@@ -273,6 +273,7 @@ class DeviceApi:
             fetch.settle(Outcome.UNANSWERED)
             return Response(status_code=204)
         message = fetch.receiver.take()
+        self._router.figures.sent += 1
         run = _readable(message)
         headers = _headers_of(run) | {"Waypost-Delivery-Count": str(message.attempts)}
         if options.settles:

@@ -66,6 +66,8 @@ class Admission:
         self._lingering = lingering_of(self._loop)
         self._places = limits.connections_max - limits.connections_max // PLACES_KEPT_SHARE
         self._few = max(limits.connections_max // FEW_CONNECTIONS_SHARE, 1)
+        self.identified = 0
+        """Connections that have authenticated, or need not, since the start."""
         self._relief: asyncio.TimerHandle | None = None
         self._strained_since: float | None = None
         self._paused: set[Driver] = set()
@@ -129,6 +131,7 @@ class Admission:
         driver.account = account
         account.join()
         self.hold(driver, driver.held_bytes)
+        self.identified += 1
         return driver.account is not None  # it may have been the greediest
 
     def hold(self, driver: Driver, held_bytes: int) -> None:

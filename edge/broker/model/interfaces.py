@@ -283,6 +283,8 @@ class Figures(msgspec.Struct):
     """Messages since start."""
 
     received: int = 0
+    sent: int = 0
+    """Messages handed to clients, one for each client that gets it; what is sent again counts once."""
     acknowledged: int = 0
     refused: int = 0
     stored: int = 0

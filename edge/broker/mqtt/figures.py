@@ -14,6 +14,7 @@ from bridge.message import RETAIN, Run
 from bridge.version import VERSION
 from edge.broker.model.topics import matches
 from edge.broker.mqtt.expiry import Lifetime
+from edge.broker.mqtt.load import LoadAverages
 from edge.broker.router.router import Router
 from edge.broker.store.records import StoreTotals
 
@@ -33,11 +34,28 @@ class ClientFigures(NamedTuple):
     lifetime: Lifetime
 
 
-class BrokerFigures:
-    """What ``$SYS/broker/#`` says."""
+class NetworkFigures(NamedTuple):
+    """Counters of connections since the start."""
 
-    def __init__(self, router: Router, clients: Callable[[], ClientFigures], store: Callable[[], StoreTotals]) -> None:
+    connections: int = 0
+    """Connections of MQTT and AMQP that have authenticated, or need not."""
+    received_bytes: int = 0
+    sent_bytes: int = 0
+
+
+class BrokerFigures:
+    """Values of ``$SYS/broker/#``."""
+
+    def __init__(
+        self,
+        router: Router,
+        clients: Callable[[], ClientFigures],
+        store: Callable[[], StoreTotals],
+        network: Callable[[], NetworkFigures],
+    ) -> None:
         self._router = router
+        self._network = network
+        self._loads = LoadAverages()
         self._clients = clients
         self._store = store
         self._values: dict[str, object] = {}
@@ -70,6 +88,18 @@ class BrokerFigures:
         if now < self._due:
             return
         self._due = now + PERIOD_S
+        network, figures = self._network(), self._router.figures
+        counts = {
+            "messages/received": figures.received,
+            "messages/sent": figures.sent,
+            "publish/received": figures.received,
+            "publish/sent": figures.sent,
+            "publish/dropped": self._router.pool.dropped,
+            "bytes/received": network.received_bytes,
+            "bytes/sent": network.sent_bytes,
+            "connections": network.connections,
+        }
+        self._loads.update(counts, now)
         if self._router.subscriptions.live.any_below(PREFIX):
             for run in self._counted(PREFIX + "#"):
                 self._router.publish_live(run)
@@ -83,14 +113,21 @@ class BrokerFigures:
     def _count(self) -> dict[str, object]:
         connected, total, subscriptions, lifetime = self._clients()
         router, store = self._router, self._store()
-        figures = router.figures
+        figures, network = router.figures, self._network()
+        loads = {f"$SYS/broker/load/{name}": value for name, value in self._loads}
         return {
+            **loads,
             "$SYS/broker/version": f"waypost {VERSION}",
             "$SYS/broker/uptime": f"{int(self._now - (self._started_at or self._now))} seconds",
             "$SYS/broker/clients/connected": connected,
             "$SYS/broker/clients/disconnected": total - connected,
             "$SYS/broker/clients/total": total,
             "$SYS/broker/messages/received": figures.received,
+            "$SYS/broker/messages/sent": figures.sent,
+            "$SYS/broker/publish/messages/received": figures.received,
+            "$SYS/broker/publish/messages/sent": figures.sent,
+            "$SYS/broker/bytes/received": network.received_bytes,
+            "$SYS/broker/bytes/sent": network.sent_bytes,
             "$SYS/broker/messages/stored": figures.stored,
             "$SYS/broker/messages/unrouted": figures.unrouted,
             "$SYS/broker/messages/acknowledged": figures.acknowledged,

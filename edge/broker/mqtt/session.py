@@ -20,7 +20,7 @@ from edge.broker.delivery.durable import DurableSubscription
 from edge.broker.delivery.pattern import Joinable
 from edge.broker.message.mqtt_translator import MqttTranslator
 from edge.broker.model.addresses import AddressType
-from edge.broker.model.interfaces import Consumer, Outcome, Subscription
+from edge.broker.model.interfaces import Consumer, Figures, Outcome, Subscription
 from edge.broker.mqtt.connection import Connection
 from edge.broker.mqtt.events import Delivery, SubscriptionRequest, Will
 from edge.broker.mqtt.expiry import EXPIRY_IDENTIFIER, Lifetime
@@ -144,6 +144,7 @@ class Subscriber(Consumer):
         token = Token(subscription, SETTLED, self)
         if not connection.deliver_all(runs, Delivery(runs[0], min(qos_max, 1), False, token, self.identifiers), ids):
             return False
+        session.figures.sent += sum(len(run.bodies) for run in runs)
         attachment.flush_soon()
         return True
 
@@ -226,6 +227,7 @@ class Subscriber(Consumer):
         for run, qos_most in parts:
             last = position + len(run.bodies) - 1
             left = session.lifetime.left(run) if EXPIRY_IDENTIFIER in run.properties else run
+            had: Sequence[int] = ()
             if left is None:
                 if position >= 0:
                     subscription.settle(self, position, last, Outcome.ACCEPTED)
@@ -240,6 +242,7 @@ class Subscriber(Consumer):
                     subscription.settle(self, position + i, position + i, Outcome.ACCEPTED)
             else:
                 too_large = attachment.connection.deliver(Delivery(left, qos, retain, token, identifiers))
+            session.figures.sent += len(left.bodies) - len(too_large) - len(had)
             if position < 0:
                 continue
             for i in too_large:  # not sent [MQTT-3.1.2-24]: for others who take it, where there may be any
@@ -274,6 +277,8 @@ class Common(NamedTuple):
 
     translator: MqttTranslator
     lifetime: Lifetime
+    figures: Figures
+    """Count what is sent."""
     journal_changed: Callable[[Session], None]
     """What the journal of a session holds has to reach the disk."""
 
@@ -315,6 +320,11 @@ class Session:
         self._retained: RetainedDelivery | None = None
         self._journal: Qos2Journal | None = None
         self._overlaps: Overlaps | None = None
+
+    @property
+    def figures(self) -> Figures:
+        """Count what is sent."""
+        return self._common.figures
 
     @property
     def lifetime(self) -> Lifetime:

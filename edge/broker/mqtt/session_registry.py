@@ -26,7 +26,7 @@ from edge.broker.mqtt.command_topics import subscriber_of
 from edge.broker.mqtt.due_sessions import DueSessions
 from edge.broker.mqtt.events import SubscriptionRequest, Will
 from edge.broker.mqtt.expiry import Lifetime
-from edge.broker.mqtt.figures import PREFIX, BrokerFigures, ClientFigures
+from edge.broker.mqtt.figures import PREFIX, BrokerFigures, ClientFigures, NetworkFigures
 from edge.broker.mqtt.session import Attachment, Common, Session, Subscriber
 from edge.broker.mqtt.session_store import SessionStore
 from edge.broker.mqtt.session_table import NEVER_EXPIRES, SessionTable, restored
@@ -53,13 +53,14 @@ class SessionRegistry:
         translator: MqttTranslator,
         *,
         legacy_dollar_topics: bool = False,
+        network: Callable[[], NetworkFigures] = NetworkFigures,
     ) -> None:
-        """`translator` makes MQTT runs of AMQP messages.
+        """`translator` makes MQTT runs of AMQP messages; `network` gives what `$SYS` shows of it.
 
         `legacy_dollar_topics`: a wildcard of an MQTT 3.1 client matches names that begin with ``$`` too.
         """
         self.legacy_dollar_topics = legacy_dollar_topics
-        self.figures = BrokerFigures(router, self._figures, store.totals)
+        self.figures = BrokerFigures(router, self._figures, store.totals, network)
         self.lifetime = Lifetime(router.clock)
         self.wills = Wills(router, store)
         self.now = 0.0
@@ -75,7 +76,7 @@ class SessionRegistry:
         self._groups: dict[str, int] = {}
         """Members of each shared subscription, connected or not, by the name of what they hold together."""
         self._on_disk = SessionStore(store, router.flush_soon)
-        self._common = Common(translator, self.lifetime, self._on_disk.journal_changed)
+        self._common = Common(translator, self.lifetime, router.figures, self._on_disk.journal_changed)
         self._table = SessionTable(router.names, self._new, self._on_disk.let_go)
         self._restore_all()
         router.participate(self._on_disk)

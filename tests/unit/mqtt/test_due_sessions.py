@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from edge.broker.message.mqtt_translator import MqttTranslator
 from edge.broker.model.clock import Clock
+from edge.broker.model.interfaces import Figures
 from edge.broker.mqtt.due_sessions import DueSessions
 from edge.broker.mqtt.expiry import Lifetime
 from edge.broker.mqtt.session import Common, Session
@@ -12,7 +13,7 @@ LIFETIME = Lifetime(Clock(lambda: 0, lambda: True, lambda: 0.0))
 
 
 def session(name: str, expires_at: float | None) -> Session:
-    made = Session(name, Common(MqttTranslator(), LIFETIME, lambda _: None))
+    made = Session(name, Common(MqttTranslator(), LIFETIME, Figures(), lambda _: None))
     made.expires_at = expires_at
     return made
 

@@ -1,0 +1,38 @@
+"""Moving averages of counters, for `$SYS/broker/load`: exponentially decayed, over 1, 5 and 15 minutes, per minute."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+WINDOWS_MIN: Final = (1, 5, 15)
+
+
+class LoadAverages:
+    """Averages of named counters, updated once a period (as Mosquitto does: mosquitto(8), "Broker Status")."""
+
+    def __init__(self) -> None:
+        self._updated_at: float | None = None
+        self._counts: Mapping[str, int] = {}
+        self._averages: dict[tuple[str, int], float] = {}
+
+    def update(self, counts: Mapping[str, int], now: float) -> None:
+        """Take the counters as they are at `now`, in seconds; they began at 0 with the first call or later."""
+        before, self._updated_at = self._updated_at, now
+        counted, self._counts = self._counts, dict(counts)
+        if before is None or now <= before:
+            return
+        passed_min = (now - before) / 60
+        for name, count in counts.items():
+            per_minute = (count - counted.get(name, 0)) / passed_min
+            for window in WINDOWS_MIN:
+                key, decay = (name, window), math.exp(-passed_min / window)
+                average = self._averages.get(key, 0.0)
+                self._averages[key] = per_minute + decay * (average - per_minute)
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        """Yield name and value of each average, as ``messages/sent/1min`` and ``12.50``."""
+        for name in self._counts:
+            for window in WINDOWS_MIN:
+                yield f"{name}/{window}min", f"{self._averages.get((name, window), 0.0):.2f}"
