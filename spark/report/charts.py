@@ -34,7 +34,7 @@ class Line(msgspec.Struct, omit_defaults=True):
     """Values over time, named by a colour of the page. `y2`: the upper end, of a range; `notes`: a text a value."""
 
     label: str
-    kind: Literal["area", "steps", "line", "dots", "marks", "range"]
+    kind: Literal["area", "steps", "line", "dots", "marks", "range", "ticks"]
     style: str
     x: list[float]
     y: list[float | None]
@@ -240,6 +240,10 @@ def track(one: Track, span: tuple[float, float], bands: Sequence[Band]) -> Chart
         ordered = sorted(one.anomalies, key=lambda anomaly: anomaly.at)
         at = [each.at for each in ordered]
         notes = [said(each) for each in ordered]
+        expected = [each.expected for each in ordered]
+        if any(each is not None for each in expected):
+            # Their range is part of the scale, so that no line from what was expected leaves the drawing.
+            lines.append(Line("expected", "ticks", "good", at, expected))
         lines.append(Line("anomalies", "marks", "bad", at, [each.value for each in ordered], notes=notes))
     unit = f"{formatting.THIN_SPACE}{_short(one.unit)}" if one.unit is not None else ""
     last = formatting.number(one.last) + unit

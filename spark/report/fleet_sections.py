@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
 from spark import amounts
-from spark.report import charts, formatting, limits, names
+from spark.report import charts, drawings, formatting, limits, names
 from spark.report.charts import Chart
 from spark.report.notices import as_of
-from spark.report.section import GATEWAY, Section, Subject, Tile
+from spark.report.section import GATEWAY, UNKNOWN, Section, Subject, Tile
 from spark.report.table import Column, Table
 from spark.report.tracks import Track
 
@@ -29,6 +29,7 @@ class FleetSections:
             GATEWAY,
             Column("state", "state"),
             Column("messages", "count"),
+            Column(f"last {limits.SPARK_HOURS} h", "spark"),
             Column("last landed", "time"),
             Column("lag p95", "seconds"),
             Column("in time", "share"),
@@ -39,12 +40,15 @@ class FleetSections:
             Column("devices", "count"),
             Column("anomalies", "count"),
         ]
+        strips = known.strips.by_gateway
+        sparks = {name: drawings.levels(strip.messages[-limits.SPARK_HOURS :]) for name, strip in strips.items()}
         rank = {"ok": 0, "look": 1, "wrong": 2}
         rows = [
             [
                 self._subject.gateway(one.gateway),
                 (rank[one.state], ", ".join(one.why) or "ok"),
                 one.rows,
+                sparks.get(one.gateway),
                 one.last_at,
                 one.lag_p95_s,
                 one.within_share,
@@ -74,19 +78,50 @@ class FleetSections:
             ("ill devices that started again", found.restarts, "devices"),
         )
         tiles = [Tile(name, count(number), section=section) for name, number, section in told]
-        tiles += self._change_of_messages()
+        tiles += self._of_weeks()
         since = formatting.moment(datetime.fromtimestamp(found.since, UTC))
-        return Section("changes", "What changed", f"Since {since}, the last 24 hours.", tiles)
+        about = f"Since {since}, the last 24 hours."
+        if self._subject.known.weeks is not None:
+            until = formatting.moment(datetime.fromtimestamp(self._subject.known.weeks.until, UTC))[:10]
+            about += f" The week: seven whole days before {until} against the seven before them."
+        return Section("changes", "What changed", about, tiles)
 
-    def _change_of_messages(self) -> list[Tile]:
-        """The last whole day against the one before it."""
-        days = self._subject.known.delivery.days
-        if len(days) < 3:
+    def _of_weeks(self) -> list[Tile]:
+        """Last week against the week before it."""
+        found = self._subject.known.weeks
+        if found is None:
             return []
-        before, last = days[-3], days[-2]
-        share = (last.messages - before.messages) / before.messages if before.messages else 0.0
-        sign = "+" if share > 0 else ""
-        return [Tile("messages, last whole day against the day before", f"{sign}{formatting.percent(share)}")]
+        last, before = found.last, found.before
+        return [
+            _change("messages", last.messages, before.messages),
+            _change_of_share("in the lake within 60 s", last.within, before.within),
+            _change_of_share("landed, of what gateways stated", last.landed, before.landed),
+            _change("anomalies", last.anomalies, before.anomalies, more_is_worse=True),
+        ]
+
+    def hours(self) -> Section | None:
+        """A strip of each gateway, an hour a cell."""
+        known, strips = self._subject.known, self._subject.known.strips
+        gateways = [one.gateway for one in known.members if one.gateway in strips.by_gateway][: limits.STRIPS_MAX]
+        if not gateways:
+            return None
+        lost = strips.unexplained(known.accounts.hours)
+        rows = [
+            [self._subject.gateway(gateway), strips.by_gateway[gateway].cells(lost.get(gateway, ()))]
+            for gateway in gateways
+        ]
+        columns = [GATEWAY, Column("hours", "heat", start=strips.start)]
+        first, last = (
+            formatting.moment(datetime.fromtimestamp(second, UTC))[:16]
+            for second in (strips.start, strips.start + 3_600 * strips.hours)
+        )
+        about = (
+            f"A cell is an hour of reception, from {first} to {last} UTC, with a line at each midnight. The darker, "
+            "the more messages against the gateway\u2019s busiest hour. Orange: less than 99 % in time. Red: some "
+            "unexplained. Grey: no messages."
+        )
+        table = Table("Hours of gateways", columns, rows, len(known.members))
+        return Section("hours", "Hours", about, tables=[table])
 
     def devices(self) -> Section | None:
         """Health of devices."""
@@ -195,6 +230,8 @@ class FleetSections:
         about = f"Each metric of each device: the mean of each {window}, the range it moved in{raw}."
         at = as_of(known.tracks_at)
         about += " The number is the last value" + (f", as of {at}." if at is not None else ".")
+        if any(track.anomalies for track in known.tracks):
+            about += " A ring is an anomaly, with the band to the value that was expected."
         notes = []
         left = known.metrics_total - len(known.tracks)
         if known.metrics_total == 0:
@@ -214,3 +251,26 @@ class FleetSections:
         if self._subject.known.gateway is None and self._subject.known.flows_total > 1:
             chart.place = f"{names.name_of(track.gateway)}: {chart.place}"
         return chart
+
+
+def _change(name: str, last: int, before: int, more_is_worse: bool = False) -> Tile:
+    """A number of last week, with its direction."""
+    share = (last - before) / before if before else None
+    told = f" {_sign(last - before)}{formatting.percent(abs(share))}" if share is not None and last != before else ""
+    mark: Literal["", "look"] = "look" if more_is_worse and last > before else ""
+    return Tile(f"{name} last week; {amounts.count(before)} the week before", f"{amounts.count(last)}{told}", mark)
+
+
+def _change_of_share(name: str, last: float | None, before: float | None) -> Tile:
+    """A share of last week, with its change in points of a per cent."""
+    if last is None or before is None:
+        return Tile(f"{name}, last week", UNKNOWN)
+    points = round(100 * (last - before), 1)
+    told = f" {_sign(points)}{abs(points):g} points" if points else ""
+    mark: Literal["", "look"] = "look" if points < 0 else ""
+    value = f"{formatting.percent(last)}{told}"
+    return Tile(f"{name}, last week; {formatting.percent(before)} the week before", value, mark)
+
+
+def _sign(change: float) -> str:
+    return "\u25b2 +" if change > 0 else "\u25bc \u2212"

@@ -37,6 +37,18 @@ UNIT_CHARACTERS_MAX: Final = 16
 """Characters of a unit that a chart shows: more have no room beside a number, and are none of SenML's."""
 RAW_POINTS: Final = 150
 """Points a small chart shows; more readings are averaged into so many."""
+STRIP_HOURS: Final = 168
+"""Hours of a gateway's strip: a week, of which each cell is two pixels at least where the page is wide."""
+STRIP_HOURS_MIN: Final = 24
+"""Hours of the strip of a lake that is younger: one cell as wide as the page says nothing."""
+STRIPS_MAX: Final = 40
+"""Gateways with a strip, the worst: two screens, 7 KB."""
+SPARK_HOURS: Final = 48
+"""Hours of a spark, the last of the strip: today next to yesterday."""
+SPARKS_MAX: Final = 200
+"""Gateways with a spark in the table of the fleet, the worst: 200 strips are 34 000 rows to read, 14 KB of page."""
+WEEK_ROWS_MAX: Final = 4_000_000
+"""Rows of `completeness_hourly` up to which two weeks of it are compared: a second or two to read."""
 PAGES_MAX: Final = 100
 """Pages of single gateways in a folder, the worst; others are made by name. A page is some 150 KB."""
 

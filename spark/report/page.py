@@ -22,7 +22,7 @@ import msgspec
 from markupsafe import Markup
 
 from spark import amounts
-from spark.report import formatting, limits, names, queries, table
+from spark.report import drawings, formatting, glossary, limits, names, queries, table
 from spark.report.charts import Band
 from spark.report.facts import Facts
 from spark.report.findings import RANK, Finding
@@ -36,7 +36,16 @@ from spark.report.tables import Gateway
 _HERE = Path(__file__).parent
 _DEFAULT_TITLE = "Fleet report"
 STYLES = ("uplot/uPlot.min.css", "page.css")
-SCRIPTS = ("uplot/uPlot.iife.min.js", "words.js", "folds.js", "tables.js", "charts.js")
+SCRIPTS = (
+    "uplot/uPlot.iife.min.js",
+    "words.js",
+    "local.js",
+    "folds.js",
+    "csv.js",
+    "drawings.js",
+    "tables.js",
+    "charts.js",
+)
 """Scripts of the page, in the order in which they run."""
 
 
@@ -144,7 +153,13 @@ def _environment() -> jinja2.Environment:
         "data": _data,
         "breakable": table.breakable,
     }
-    made.globals |= {"cell": table.cell, "mark": table.mark, "as_of": as_of}
+    made.globals |= {
+        "cell": table.cell,
+        "mark": table.mark,
+        "spark": drawings.spark,
+        "glossary": glossary.WORDS,
+        "as_of": as_of,
+    }
     return made
 
 

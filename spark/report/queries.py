@@ -24,13 +24,16 @@ from spark.report import (
     findings,
     fleet,
     flows,
+    limits,
     names,
     outages,
     recency,
     snapshot,
     storage,
+    strips,
     tracks,
     unmade,
+    weeks,
 )
 from spark.report.accounts import Accounts
 from spark.report.changes import Changes
@@ -42,8 +45,10 @@ from spark.report.flows import Flow
 from spark.report.outages import Outage
 from spark.report.recency import Recency
 from spark.report.storage import Storage
+from spark.report.strips import Strips
 from spark.report.tables import Gateway, Tables
 from spark.report.tracks import Anomalies, Track
+from spark.report.weeks import Weeks
 
 Drawn = TypeVar("Drawn")
 
@@ -64,6 +69,8 @@ class LakeFigures(msgspec.Struct):
     `never_made`    tables that no job has made yet, and the job that makes each: what they have is unknown.
     `as_of`         when the newest data landed that each table knows, seconds since 1970, where its commits say so.
     `tracks_of`     the table of rollups that the metrics are drawn from.
+    `strips`        the last hours of the gateways that need a look most.
+    `weeks`         last week and the one before it; None where the lake has not both.
     `findings`      what needs a look, the worst first.
     `outages`       those with the longest delay, the longest first; `outages_total` how many there were.
     `changes`       of the last day; None where the lake is younger.
@@ -102,6 +109,8 @@ class LakeFigures(msgspec.Struct):
     findings: list[Finding] = []
     as_of: dict[str, float] = {}
     tracks_of: str = ""
+    strips: Strips = msgspec.field(default_factory=Strips)
+    weeks: Weeks | None = None
 
     @property
     def span(self) -> tuple[float, float] | None:
@@ -179,6 +188,8 @@ class LakeReader:
             unreadable=dict(taken.unreadable),
             never_made=unmade.never_made(taken),
             as_of=self._ages(),
+            strips=strips.read(tables, [member.gateway for member in members[: limits.SPARKS_MAX]], of_lake),
+            weeks=weeks.read(tables, of_lake.now, parts.delivery, parts.anomalies),
         )
         self._add_tracks(figures, tables)
         if landed:

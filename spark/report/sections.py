@@ -15,6 +15,7 @@ from spark.report.section import Links, Section, Subject
 _TABLES: Final[Mapping[str, str]] = {
     "fleet": "gateway_freshness",
     "changes": "gateway_freshness",
+    "hours": "delivery_slo",
     "delivery": "delivery_slo",
     "completeness": "completeness",
     "throughput": "throughput",
@@ -33,6 +34,7 @@ def sections(known: LakeFigures, bands: Sequence[Band], links: Links | None = No
     fleet, messages, lake = FleetSections(subject), MessageSections(subject), LakeSection(subject)
     makers = (
         fleet.fleet,
+        fleet.hours,
         fleet.changes,
         messages.delivery,
         messages.completeness,
@@ -53,5 +55,7 @@ def _dated(section: Section, known: LakeFigures) -> Section:
     table = _TABLES.get(section.id)
     at = known.recency.now if section.id == "lake" else known.as_of.get(table or known.tracks_of)
     if at is not None:
-        section.at, section.age = at, known.recency.now - at
+        # A commit is a little later than its newest row, and one without rows much later.
+        section.at = min(at, known.recency.landed_at or at) if section.id != "lake" else at
+        section.age = known.recency.now - section.at
     return section

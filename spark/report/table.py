@@ -11,19 +11,22 @@ import msgspec
 from spark import amounts
 from spark.report import formatting, limits
 
-Kind = Literal["name", "text", "count", "seconds", "share", "number", "bytes", "time", "state", "gateway"]
+Kind = Literal[
+    "name", "text", "count", "seconds", "share", "number", "bytes", "time", "state", "gateway", "spark", "heat"
+]
 """What a column's values are. `time`: seconds since 1970; `state`: (rank, words), where 2 is wrong and 1 needs a
 look; `gateway`: (name,
-address of its page or nothing)."""
+address of its page or nothing); `spark`: `drawings.levels` of it; `heat`: a letter an hour, from the column's start."""
 NUMERIC = frozenset({"count", "seconds", "share", "number", "bytes", "time"})
 
 
 class Column(msgspec.Struct):
-    """`alarm`: values above zero are bad ones."""
+    """`alarm`: values above zero are bad ones. `start`: seconds since 1970, of the first hour of a `heat`."""
 
     head: str
     kind: Kind = "text"
     alarm: bool = False
+    start: float | None = None
 
 
 class Table(msgspec.Struct):
@@ -64,7 +67,7 @@ _WORDS: Mapping[str, Callable[[Any], str]] = {
 
 def cell(kind: Kind, value: Any) -> str:
     """A value in words; `assets/words.js` says the same."""
-    if value is None:
+    if value is None or kind in ("spark", "heat"):
         return ""
     if kind in _WORDS:
         return _WORDS[kind](value)
@@ -78,6 +81,10 @@ def mark(column: Column, value: Any) -> str:
     names = ["n"] if column.kind in NUMERIC else ["name"] if column.kind in ("name", "gateway") else []
     if column.kind == "time":
         names.append("wide")
+    if column.kind == "spark":
+        names.append("spark")
+    if column.kind == "heat":
+        names += ["heat", "wide"]
     if column.alarm and value is not None:
         names.append("bad" if value > 0 else "good")
     return " ".join(names)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, get_args
 
@@ -16,6 +19,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from spark.report import facts, page, queries, table
 from tests.spark import gold
 from tests.spark.gold import address, anomaly, device, fresh, put, window
+from tests.spark.lakes import START
 
 CHROMIUM = shutil.which("chromium")
 PHONE = {"width": 400, "height": 800}
@@ -50,7 +54,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page of a fleet of 120."""
     folder = tmp_path_factory.mktemp("report")
     gold.fleet(folder / "lake", 120)
-    page.write(queries.read(folder / "lake"), folder / "report.html")
+    page.write(queries.read(folder / "lake", START + timedelta(days=1, minutes=1)), folder / "report.html")
     return folder / "report.html"
 
 
@@ -231,7 +235,7 @@ def test_names_of_devices_do_nothing(browser: Browser, tmp_path: Path) -> None:
     put(tmp_path, "anomalies", anomaly(0, 9.0, rule=evil, **series))
     put(tmp_path, "device_health", device(evil, missed=99, **mine))
     put(tmp_path, "throughput", gold.bucket(0, 4, 4, **mine))
-    told = facts.Facts(title=evil, events=(facts.Event(gold.START, evil),))
+    told = facts.Facts(title=evil, events=(facts.Event(START, evil),))
     page.write(queries.read(tmp_path), tmp_path / "r.html", told)
     reading = opened(browser, tmp_path / "r.html")
     reading.page.locator("#fleet").get_by_role("columnheader", name="gateway").get_by_role("button").click()
@@ -274,7 +278,7 @@ VALUES = (
 def test_the_script_has_the_words_of_the_page(browser: Browser, report: Path) -> None:
     reading = opened(browser, report)
     for kind in get_args(table.Kind):
-        if kind in ("name", "text"):
+        if kind in ("name", "text", "spark", "heat"):
             values: list[Any] = ["a/b", ""]
         elif kind in ("state", "gateway"):
             values = [(1, "look"), (0, "")]
@@ -374,4 +378,106 @@ def test_print_opens_what_is_folded_and_folds_it_again(browser: Browser, report:
     reading.page.wait_for_function(
         "document.querySelector('#throughput figure canvas').clientWidth > 200", timeout=WITHIN_MS
     )
+    assert reading.wrong == []
+
+
+def _downloaded(reading: Reading, name: str) -> tuple[str, bytes]:
+    """Name and content of the file that the CSV button of a table gives."""
+    with reading.page.expect_download(timeout=WITHIN_MS) as expected:
+        reading.page.get_by_role("button", name=f"Download {name} as CSV").click()
+    return expected.value.suggested_filename, expected.value.path().read_bytes()
+
+
+def test_a_table_is_downloaded_as_it_is_shown(browser: Browser, report: Path) -> None:
+    reading = opened(browser, report)
+    name, content = _downloaded(reading, "Gateways")
+    rows = list(csv.reader(io.StringIO(content.decode(), newline="")))
+    assert name == "fleet-report-waypost-gateways.csv"
+    assert content.endswith(b"\r\n")
+    assert content.count(b"\n") == content.count(b"\r\n") == 121, "all rows, not those of the leaf"
+    assert rows[0][:4] == ["gateway", "state", "messages", "last landed (UTC)"]
+    assert {len(row) for row in rows} == {len(rows[0])}
+    assert rows[1][0] == "gw00001"
+    assert rows[1][2:4] == ["1000", "2026-03-15T09:26:00Z"], "numbers and times as programs read them"
+    fleet = reading.page.locator("#fleet")
+    fleet.get_by_role("columnheader", name="gateway").get_by_role("button").click()
+    fleet.get_by_role("searchbox").fill("gw0011")
+    _, content = _downloaded(reading, "Gateways")
+    assert [row.split(b",")[0] for row in content.splitlines()[1:]] == [b"gw00%d" % n for n in range(110, 120)]
+    assert reading.wrong == []
+
+
+def test_no_cell_of_a_download_is_a_formula(browser: Browser, tmp_path: Path) -> None:
+    names = [
+        "=1+1",
+        "+1",
+        "-2+3",
+        "@SUM(1)",
+        "\t=1",
+        "\r=1",
+        " =1",
+        "\uff1d1",
+        'a"b',
+        "a,b",
+        "a\r\nb",
+        "plain",
+        "a=b",
+        "",
+    ]
+    put(tmp_path, "gateway_freshness", *(fresh(None, gateway=name, tenant="default") for name in names))
+    put(tmp_path, "completeness", address())
+    put(tmp_path, "throughput", gold.bucket(0, 4, 4))
+    put(tmp_path, "anomalies", anomaly(0, -9.5, expected=-2.0, device="=cmd()"))
+    page.write(queries.read(tmp_path), tmp_path / "r.html")
+    reading = opened(browser, tmp_path / "r.html")
+    _, content = _downloaded(reading, "Gateways")
+    found = {row[0] for row in csv.reader(io.StringIO(content.decode(), newline=""))}
+    safe = {name if name[:1] not in set("=+-@\t\r \uff1d") else f"'{name}" for name in names}
+    assert found == {"gateway", "gw1", *safe}
+    _, content = _downloaded(reading, "Anomalies")
+    (_, row) = csv.reader(io.StringIO(content.decode(), newline=""))
+    assert row[1] == "'=cmd()"
+    assert row[4:7] == ["-9.5", "-2", "-7.5"], "numbers stay numbers"
+    assert reading.wrong == []
+
+
+def test_the_readers_time_stands_beside_utc(browser: Browser, report: Path) -> None:
+    reading = opened(browser, report, timezone_id="Asia/Kolkata")
+    assert "2026-03-15 09:27:00 (14:57:00)" in reading.page.locator("main > p.soft").first.inner_text()
+    assert "Asia/Calcutta" in reading.page.locator(".zone").inner_text().replace("Kolkata", "Calcutta")
+    fleet = reading.page.locator("#fleet")
+    assert "2026-03-15 09:26:00 (14:56:00)" in " ".join(fleet.locator("tbody tr").nth(2).inner_text().split())
+    fleet.get_by_role("button", name="Next").click()
+    assert "2026-03-15 09:26:00 (14:56:00)" in " ".join(fleet.locator("tbody tr").nth(2).inner_text().split())
+    other_day = opened(browser, report, timezone_id="Pacific/Auckland")
+    assert "(22:26:00)" in other_day.page.locator("#fleet").inner_text()
+    assert other_day.page.evaluate("words.local(Date.UTC(2026, 2, 15, 20) / 1e3)") == "03-16 09:00:00"
+    assert opened(browser, report, timezone_id="UTC").page.locator(".local").count() == 0
+    assert (reading.wrong, other_day.wrong) == ([], [])
+
+
+def test_strips_and_sparks_are_drawn(browser: Browser, report: Path) -> None:
+    reading = opened(browser, report)
+    strips = reading.page.locator("#hours svg.heat")
+    assert strips.count() == 40
+    label = strips.first.get_attribute("aria-label")
+    assert label is not None
+    assert label.startswith("25 hours")
+    cut = reading.page.locator("#hours tr", has_text="gw00003").locator("svg")
+    assert "3 late" in (cut.get_attribute("aria-label") or "")
+    cut.hover(position={"x": 4, "y": 4})
+    assert cut.locator("title").text_content() == "2026-03-14 09:00:00 UTC: in time"
+    _, content = _downloaded(reading, "Hours of gateways")
+    head, *rows = csv.reader(io.StringIO(content.decode(), newline=""))
+    assert head[:2] == ["gateway", "2026-03-14T09:00:00Z"]
+    (told,) = (row for row in rows if row[0] == "gw00003")
+    assert (len(told), told.count("late"), told[-1]) == (len(head), 3, "no messages")
+    fleet = reading.page.locator("#fleet")
+    drawn = "all => all.map(each => each.outerHTML)"
+    before = fleet.locator("svg.spark").evaluate_all(drawn)
+    assert len(before) == 50
+    state = fleet.get_by_role("columnheader", name="state").get_by_role("button")
+    state.click()
+    again = fleet.locator("svg.spark path").evaluate_all("all => all.map(each => each.getAttribute('d'))")
+    assert again == [re.findall(r' d="([^"]*)"', each)[0] for each in before], "as the template drew them"
     assert reading.wrong == []

@@ -28,6 +28,8 @@
         return { ...made, paths: stepped };
       case "line":
         return { ...made, width: 1, spanGaps: true };
+      case "ticks": // drawn by hand, between what was expected and what came
+        return { ...made, paths: () => null, width: 0 };
       case "low":
       case "high":
         return { ...made, paths: stepped, width: 0 };
@@ -78,6 +80,26 @@
     };
   }
 
+  // From the expected value of each anomaly to the one that came: the band it left, and a tick where it was expected.
+  function deviations(lines, data) {
+    const [expected, came] = ["ticks", "marks"].map((kind) => lines.findIndex((line) => line.kind === kind) + 1);
+    return (plot) => {
+      if (!expected) return;
+      const { ctx } = plot, half = 4 * devicePixelRatio;
+      ctx.save();
+      data[0].forEach((second, index) => {
+        const [low, high] = [data[expected][index], data[came][index]];
+        if (low === null || low === undefined || high === null || high === undefined) return;
+        const at = plot.valToPos(second, "x", true), [from, to] = [low, high].map((value) => plot.valToPos(value, "y", true));
+        ctx.fillStyle = wash("bad", 22);
+        ctx.fillRect(at - half, Math.min(from, to), 2 * half, Math.abs(to - from));
+        ctx.fillStyle = colour("good");
+        ctx.fillRect(at - half, from - devicePixelRatio, 2 * half, 2 * devicePixelRatio);
+      });
+      ctx.restore();
+    };
+  }
+
   class Drawing {
     constructor(figure) {
       this.figure = figure;
@@ -109,11 +131,11 @@
           { ...axis, size: 28, space: chart.small ? 62 : 70, values: clock },
           { ...axis, ...(incrs(chart) ? { incrs: incrs(chart) } : {}), size: chart.small ? 46 : 62, space: chart.small ? 28 : 36, values: (_, values) => values.map((value) => said({ unit: chart.unit === "/s" ? "" : chart.unit }, value)) },
         ],
-        series: [{ label: "at", value: (_, second) => (second === null ? "\u2013" : words.moment(second)) }, ...this.lines.map((line) => series(line, chart))],
+        series: [{ label: "at", value: (_, second) => (second === null ? "\u2013" : words.moment(second) + (words.local(second) && ` (${words.local(second)})`)) }, ...this.lines.map((line) => series(line, chart))],
         bands: at ? [{ series: [at + 1, at], fill: wash("reading", 25) }] : [],
         legend: { show: !chart.small, markers: { width: 0, fill: (_, index) => colour(this.lines[index - 1].style) } },
         cursor: { y: false, drag: { x: false, y: false }, points: { size: 6 } },
-        hooks: { drawClear: [bands(chart)], setCursor: [(plot) => this.#read(plot)] },
+        hooks: { drawClear: [bands(chart)], draw: [deviations(this.lines, this.data)], setCursor: [(plot) => this.#read(plot)] },
       };
     }
 

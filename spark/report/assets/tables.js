@@ -16,6 +16,8 @@
     if (column.kind === "state") return `${["good", "look", "bad"][value[0]]} wide`;
     const names = numeric.has(column.kind) ? ["n"] : ["name", "gateway"].includes(column.kind) ? ["name"] : [];
     if (column.kind === "time") names.push("wide");
+    if (column.kind === "spark") names.push("spark");
+    if (column.kind === "heat") names.push("heat", "wide");
     if (column.alarm && value !== null) names.push(value > 0 ? "bad" : "good");
     return names.join(" ");
   }
@@ -29,6 +31,12 @@
     if (column.head) made.dataset.head = column.head;
     if (column.kind === "gateway" && value[1]) made.append(element("a", { href: value[1] }, ...breakable(text)));
     else if (["name", "gateway"].includes(column.kind)) made.append(...breakable(text));
+    else if (column.kind === "spark") made.append(...drawings.spark(value));
+    else if (column.kind === "heat") made.append(...drawings.heat(value, column.start));
+    else if (column.kind === "time" && value !== null) {
+      const local = words.local(value);
+      made.append(element("time", { datetime: new Date(value * 1e3).toISOString() }, text, ...(local ? [element("small", { class: "local" }, ` (${local})`)] : [])));
+    }
     else made.append(text);
     return made;
   }
@@ -47,16 +55,20 @@
       this.heads = [...root.querySelectorAll("th")];
       this.heads.forEach((head, index) => this.#sortable(head, index));
       this.tools = root.querySelector(".tools");
-      this.tools.hidden = rows.length <= few;
+      this.tools.hidden = !rows.length;
+      this.tools.classList.toggle("few", rows.length <= few);
+      const label = root.querySelector("table").getAttribute("aria-label");
+      this.tools.querySelector(".csv").addEventListener("click", () => csv.download(label, this.columns, this.order));
       this.tools.querySelector("input").addEventListener("input", (event) => this.search(event.target.value));
       this.tools.querySelector(".before").addEventListener("click", () => this.turn(-this.leaf));
       this.tools.querySelector(".after").addEventListener("click", () => this.turn(this.leaf));
-      if (narrow) this.draw();
+      // Strips are drawn here only: as markup they would weigh more than the rest of their page.
+      if (narrow || columns.some((column) => column.kind === "heat")) this.draw();
       else this.#say();
     }
 
     #sortable(head, index) {
-      if (!this.columns[index].head || this.rows.length < 2) return;
+      if (!this.columns[index].head || this.rows.length < 2 || ["spark", "heat"].includes(this.columns[index].kind)) return;
       const button = element("button", { type: "button" }, this.columns[index].head);
       button.addEventListener("click", () => this.sort(index));
       head.replaceChildren(button);

@@ -51,12 +51,20 @@ const words = (() => {
 
   const moment = (second) => new Date(second * 1e3).toISOString().slice(0, 19).replace("T", " ");
 
+  // The time where the reader is, with its date where that is another; nothing where it is UTC's.
+  function local(second) {
+    const at = new Date(second * 1e3);
+    if (!at.getTimezoneOffset()) return "";
+    const [day, clock] = moment(second - at.getTimezoneOffset() * 60).split(" ");
+    return day === moment(second).slice(0, 10) ? clock : `${day.slice(5)} ${clock}`;
+  }
+
   function cell(kind, value) {
-    if (value === null) return "";
+    if (value === null || kind === "spark" || kind === "heat") return "";
     const kinds = { count, seconds: duration, share: percent, number, bytes: size, time: moment };
     if (kinds[kind]) return kinds[kind](value);
     return String(kind === "state" ? value[1] : kind === "gateway" ? value[0] : value);
   }
 
-  return { count, number, percent, duration, moment, cell };
+  return { count, number, percent, duration, moment, local, cell };
 })();
