@@ -10,13 +10,20 @@ from typing import Any
 import msgspec
 import pytest
 from click.testing import CliRunner
+from deltalake import DeltaTable, write_deltalake
 
 from bridge.store_account import AccountLoss, AccountRange, AddressAccount, StoreAccount
+from cloud.lake.contract import contract
+from cloud.lake.rows import records
 from cloud.proof.account import prove_account
 from cloud.proof.cli import prove as command
 from cloud.proof.proof import Proof
 from tests.support.stated_lake import START_US, StatedLake
 
+OLD_ROW = {
+    "tenant": "default", "gateway": "gw1", "epoch": "e1", "address": "a", "sequence": 3, "device": "d", "lane": "live",
+    "event_time": START_US, "received_at": START_US, "clock_quality": "good", "body": b"x",
+}  # fmt: skip
 LATER_US, EARLIER_US = START_US + 120_000_000, START_US
 
 
@@ -128,3 +135,18 @@ def test_the_command_says_so_and_ends_with_4(lake: StatedLake, tmp_path: Path) -
     assert ran("--gateway", "lower").exit_code == 2
     file.write_text("{}")
     assert ran().exit_code == 1
+
+
+def test_a_lake_made_before_there_were_origins_goes_on(tmp_path: Path) -> None:
+    """Its rows have none, new ones do, and both are read."""
+    schema = contract().tables["telemetry"].arrow_schema
+    origins = [name for name in schema.names if name.startswith("origin_") or name == "relayed_by"]
+    old = records("telemetry", [OLD_ROW], START_US).drop_columns(origins)
+    write_deltalake(tmp_path / "lake" / "telemetry", old, partition_by=["ingest_date"])
+    lake = StatedLake(tmp_path / "lake")
+    relay(lake, range(10))
+    report(lake, 0)
+    proof = prove_account(lake.path, account())
+    found = DeltaTable(lake.path / "telemetry").to_pyarrow_table().to_pylist()
+    assert (proof.complete, proof.totals[0].landed, len(found)) == (True, 10, 11)
+    assert [row["sequence"] for row in found if row["origin_gateway"] is None] == [3]
