@@ -117,8 +117,8 @@ class FleetSections:
         )
         about = (
             f"A cell is an hour of reception, from {first} to {last} UTC, with a line at each midnight. The darker, "
-            "the more messages against the gateway\u2019s busiest hour. Orange: less than 99 % in time. Red: some "
-            "unexplained. Grey: no messages."
+            "the more messages against the gateway\u2019s busiest hour. Orange and low: less than 99 % in time. Red "
+            "and framed: some unexplained. A grey line: no messages."
         )
         table = Table("Hours of gateways", columns, rows, len(known.members))
         return Section("hours", "Hours", about, tables=[table])

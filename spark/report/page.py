@@ -245,15 +245,20 @@ def _counted(name: str, number: int, section: str, mark: Literal["look", "bad"])
 
 
 def _freshness_tiles(known: LakeFigures) -> Iterator[Tile]:
-    """The age of the newest data."""
+    """The age of the newest data of the lake, and of the gateway on its page."""
     recency = known.recency
+    for one in known.members if known.gateway is not None else ():
+        if one.silent_s is not None:
+            silent = one.silent_s > limits.SILENT_S
+            yield Tile("last data of this gateway", formatting.ago(one.silent_s), "look" if silent else "good")
     if recency.silent_s is not None:
         bad = recency.silent_s > limits.LAKE_DEAD_S or recency.ahead_s > limits.FUTURE_S
         mark: Literal["bad", "look", "good"] = (
             "bad" if bad else "look" if recency.silent_s > limits.SILENT_S else "good"
         )
         age = -recency.ahead_s if recency.ahead_s > limits.FUTURE_S else recency.silent_s
-        yield Tile("last data", formatting.ago(age), mark, "fleet" if known.members and known.gateway is None else "")
+        name = "last data" if known.gateway is None else "last data of the lake"
+        yield Tile(name, formatting.ago(age), mark, "fleet" if known.members and known.gateway is None else "")
 
 
 def _fleet_tiles(known: LakeFigures) -> Iterator[Tile | None]:

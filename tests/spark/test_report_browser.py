@@ -306,6 +306,7 @@ def test_colours_can_be_told_apart() -> None:
                 assert _contrast(colours[name], colours[ground]) >= 3, (name, ground)
         assert _contrast(colours["good"], colours["good-wash"]) >= 4.5
         assert _contrast(colours["bad"], colours["bad-wash"]) >= 4.5
+        assert _contrast(colours["look"], colours["look-wash"]) >= 4.5
 
 
 def _contrast(one: str, other: str) -> float:

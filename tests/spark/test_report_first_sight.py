@@ -174,6 +174,9 @@ class TestAges:
         known = at(lake)
         assert headline(known) == ("look", "1 of 2 gateways is silent: its last data landed 3 hours ago and 1 more")
         assert known.members[0].silent_s == 3 * 3600 + 120
+        alone = tiles(queries.LakeReader(lake, NOW).gateway(("default", "gw1")))
+        assert alone["last data of this gateway"] == ("3 hours ago", "look")
+        assert alone["last data of the lake"] == ("2 minutes ago", "good")
         assert known.health.signs["silent"] == 2, "both devices of it"
 
     def test_a_device_is_silent_by_its_own_interval(self, lake: Path) -> None:
