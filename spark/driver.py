@@ -1,7 +1,6 @@
-"""Spark of this process: started when somebody asks for it, once, and stopped with all that runs in it.
+"""Spark of this process: started when a job asks for it, once, and stopped with all that runs in it.
 
-On one machine most passes never ask: what they have to do is done in this process (`spark.here`). A JVM takes seconds
-to start, the better part of a gigabyte, and longer for its first plans than small tables take to read.
+A pass that finds no new version in any log never asks.
 """
 
 from __future__ import annotations
@@ -22,14 +21,10 @@ def _stopped() -> SparkSession:
 
 
 class Driver:
-    """Spark's driver, running or not.
+    """Spark's driver, running or not."""
 
-    `here`: it has no other machine than this one.
-    """
-
-    def __init__(self, start: Callable[[], SparkSession], *, here: bool) -> None:
+    def __init__(self, start: Callable[[], SparkSession]) -> None:
         """`start`: starts it; called once at most, whether it can or raises."""
-        self.here = here
         self._start = start
         self._starting = threading.Lock()
         self._keeping = threading.Lock()
@@ -39,7 +34,7 @@ class Driver:
     @classmethod
     def running(cls, started: SparkSession) -> Driver:
         """One that is running."""
-        driver = cls(lambda: started, here=session.is_local(started))
+        driver = cls(lambda: started)
         driver._session = started
         return driver
 
@@ -50,7 +45,7 @@ class Driver:
         def start() -> SparkSession:
             raise RuntimeError("this lake was opened without Spark")
 
-        return cls(start, here=False)
+        return cls(start)
 
     @property
     def error(self) -> Exception | None:

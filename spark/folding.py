@@ -8,28 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-import msgspec
+import deltalake
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark text uses
-from pyspark.sql.types import DataType, DateType, IntegerType, LongType, TimestampType
 
-from spark import log_segment, schemas
+from spark import schemas
 from spark.delta_log import File
-from spark.log_segment import LogSegment, Opened
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 _SHORTENED = timedelta(milliseconds=1)
 """Logs say times in milliseconds, and may leave out what is beyond them."""
-_KINDS: Mapping[type[DataType], type] = {DateType: date, IntegerType: int, LongType: int, TimestampType: datetime}
-"""What a log says as text, or as JSON has it, as Python has it; anything else stays what it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +64,7 @@ def extents(rows: DataFrame, table: schemas.Table) -> list[Extent]:
     ]
 
 
-def can_hold(opened: Opened, table: schemas.Table, extents: Iterable[Extent]) -> list[Held]:
+def can_hold(opened: deltalake.DeltaTable, table: schemas.Table, extents: Iterable[Extent]) -> list[Held]:
     """The files of a table that can hold a key of new rows, as the log has it."""
     by_partition = {extent.partition: extent for extent in extents}
     if not by_partition:
@@ -82,11 +78,10 @@ def can_hold(opened: Opened, table: schemas.Table, extents: Iterable[Extent]) ->
     return held
 
 
-def _files(opened: Opened, table: schemas.Table, partitions: Iterable[tuple[Any, ...]]) -> Iterable[Mapping[str, Any]]:
+def _files(
+    opened: deltalake.DeltaTable, table: schemas.Table, partitions: Iterable[tuple[Any, ...]]
+) -> Iterable[Mapping[str, Any]]:
     """Files of these partitions, and perhaps others, with what the log says of the ends of each key."""
-    if isinstance(opened, LogSegment):
-        types = {column: table.arrow.field(column).type for column in table.partition_by}
-        return [_row(file, table) for file in opened.files(list(partitions), types)]
     actions = pa.table(opened.get_add_actions(flatten=True))
     ends = [f"{end}.{key}" for end in ("min", "max") for key in ordered(table)]
     names = [f"partition.{column}" for column in table.partition_by]
@@ -97,32 +92,6 @@ def _files(opened: Opened, table: schemas.Table, partitions: Iterable[tuple[Any,
         actions = actions.filter(pc.is_in(actions[name], pa.array(values).cast(actions[name].type)))
     rows: list[Mapping[str, Any]] = actions.to_pylist()
     return rows
-
-
-def _row(file: log_segment.File, table: schemas.Table) -> dict[str, Any]:
-    """A file as delta-rs has it in a row of its own."""
-    try:
-        told = msgspec.json.decode(file.stats or "{}")
-    except msgspec.DecodeError:
-        told = {}
-    row = {"path": file.path, "size_bytes": file.size, "num_records": told.get("numRecords")}
-    for column in table.partition_by:
-        row[f"partition.{column}"] = _typed(file.partition_values.get(column), table.columns[column].dataType)
-    for end in ("min", "max"):
-        values = told.get(f"{end}Values", {})
-        row |= {f"{end}.{key}": _typed(values.get(key), table.columns[key].dataType) for key in ordered(table)}
-    return row
-
-
-def _typed(value: object, kind: DataType) -> object:
-    """What a log says; None where it is no such value: that says nothing."""
-    if value is None or type(kind) not in _KINDS:
-        return value
-    try:
-        found: object = msgspec.convert(value, _KINDS[type(kind)], strict=False)
-    except msgspec.ValidationError:
-        return None
-    return found.replace(tzinfo=UTC) if isinstance(found, datetime) and found.tzinfo is None else found
 
 
 def _meet(file: Mapping[str, Any], extent: Extent) -> bool:

@@ -7,7 +7,6 @@ not at all.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +22,6 @@ from cloud.place.place import Place
 from spark import folding
 from spark.age import Begun
 from spark.folding import Held
-from spark.log_segment import LogSegment, Opened
 from spark.provenance import Provenance
 from spark.transaction import ROWS, There, Transaction
 
@@ -64,7 +62,7 @@ def gathered(rows: DataFrame, row_bytes: int) -> pa.Table | None:
     return found if found.num_rows <= rows_max else None
 
 
-def there(table: Opened, application: str) -> There:
+def there(table: deltalake.DeltaTable, application: str) -> There:
     """A table as it was opened, and what it had taken of `application`."""
     return There(str(table.metadata().id), table.version(), table.transaction_version(application))
 
@@ -81,7 +79,7 @@ def write(place: Place, rows: pa.Table, commit: Commit) -> bool:
 
 
 def write_parts(
-    table: Opened,
+    table: deltalake.DeltaTable,
     place: Place,
     parts: Iterable[tuple[Mapping[str, object], pa.Table]],
     commit: Commit,
@@ -99,63 +97,12 @@ def write_parts(
     return True
 
 
-class Writer:
-    """Rows written to the files of a table part by part, of which no more than `PART_BYTES` wait here, and committed
-    together. Files that are not committed are deleted by upkeep."""
-
-    def __init__(self, place: Place) -> None:
-        self._place = place
-        self._begun = Begun()
-        self._waiting: list[pa.Table] = []
-        self._waiting_bytes = 0
-        self._files: list[AddAction] = []
-
-    @property
-    def is_empty(self) -> bool:
-        """Nothing was added."""
-        return not self._waiting and not self._files
-
-    def add(self, rows: pa.Table) -> None:
-        """Add rows, which have the columns of the table. Raises `OSError`."""
-        if rows.num_rows:
-            self._waiting.append(rows)
-            self._waiting_bytes += rows.nbytes
-        if self._waiting_bytes > PART_BYTES:
-            self._flush(self._place.delta())
-
-    def commit(self, commit: Commit) -> bool:
-        """Commit what was added, if only nothing; see `write`."""
-        table, transaction = self._place.delta(), commit.transaction
-        if not transaction.is_due(self._place.name, there(table, transaction.application)):
-            return False
-        self._flush(table)
-        _commit(table, self._place, self._files, commit, self._begun)
-        return True
-
-    def _flush(self, table: deltalake.DeltaTable) -> None:
-        if self._waiting:
-            rows = _fitting(pa.concat_tables(self._waiting), pa.schema(table.schema().to_arrow()))
-            parts = by_partition(rows, table.metadata().partition_columns)
-            self._files += [_written(self._place, partition, part) for partition, part in parts]
-        self._waiting, self._waiting_bytes = [], 0
-
-
-def _fitting(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Rows with these columns. Texts that stand in a dictionary stay there: they are written as they are."""
-    columns = [
-        column.unify_dictionaries() if pa.types.is_dictionary(column.type) else column.cast(field.type)
-        for field, column in zip(schema, rows.select(schema.names).columns, strict=True)
-    ]
-    fields = [field.with_type(column.type) for field, column in zip(schema, columns, strict=True)]
-    return pa.table(columns, schema=pa.schema(fields))
-
-
 def _written(place: Place, partition: Mapping[str, object], rows: pa.Table) -> AddAction:
     return written(place, [rows], {name: str(folding.said(value)) for name, value in partition.items()})
 
 
 def _commit(
-    table: Opened,
+    table: deltalake.DeltaTable,
     place: Place,
     files: Sequence[AddAction],
     commit: Commit,
@@ -167,12 +114,6 @@ def _commit(
     removed = [RemoveAction(each.name, True, now_ms, each.file.size, dict(each.partition)) for each in held]
     begun.require_recent(place.name)
     said = dict(commit.said) | ({} if commit.changed is None else {ROWS: str(commit.changed)})
-    if isinstance(table, LogSegment):
-        marker = (transaction.application, transaction.version)
-        if commit.instead_of is None and table.enter(_info(table, said, now_ms), marker, files, removed):
-            return
-        # Somebody has committed meanwhile, and delta-rs finds out whether that is a conflict; or a checkpoint is due.
-        table = place.delta(table.version())
     table.create_write_transaction(
         [*files, *removed],
         mode="append" if commit.instead_of is None else "overwrite",
@@ -186,12 +127,6 @@ def _commit(
             max_commit_retries=None if transaction.over is None else 0,
         ),
     )
-
-
-def _info(table: LogSegment, said: Mapping[str, str], now_ms: int) -> dict[str, object]:
-    """What a commit says of itself, as delta-rs has it of one that adds files."""
-    how = {"mode": "Append", "partitionBy": json.dumps(table.metadata().partition_columns)}
-    return {"timestamp": now_ms, "operation": "WRITE", "operationParameters": how, **said}
 
 
 def _filter(column: str, value: str) -> tuple[str, str, str]:

@@ -44,14 +44,11 @@ def apart(work: Callable[[], None]) -> None:
 
 def leave(code: int) -> NoReturn:
     """End this process whatever its threads are at, for which Python would wait. What they say of that is not told."""
-    from spark.here import workers  # noqa: PLC0415 - `--help` needs none
-
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for number in (1, 2):
         os.dup2(nowhere, number)
-    workers.end()
     os._exit(code)
 
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
+import deltalake
 import msgspec
 
 from cloud.place.place import place_of
 from spark import delta_log
-from spark.log_segment import Opened
 
 TELEMETRY = "telemetry"
 COMMITS_MAX = 100
@@ -62,13 +62,13 @@ def parsed(text: object) -> Provenance | None:
         return None
 
 
-def state_of(table: Opened) -> State:
+def state_of(table: deltalake.DeltaTable) -> State:
     """A table as it was opened."""
     ((_, committed_at),) = committed(table, 1) or ((0, None),)
     return State(str(table.metadata().id), table.version(), committed_at)
 
 
-def committed(table: Opened, count: int = COMMITS_MAX) -> list[tuple[int, datetime | None]]:
+def committed(table: deltalake.DeltaTable, count: int = COMMITS_MAX) -> list[tuple[int, datetime | None]]:
     """The newest versions of a table, the newest first, and when each was committed, where its log says so."""
     return [(version, committed_at(entry)) for version, entry in _entries(table, count)]
 
@@ -79,7 +79,7 @@ def committed_at(entry: delta_log.Entry) -> datetime | None:
     return datetime.fromtimestamp(stamp / 1e3, UTC) if isinstance(stamp, int) else None
 
 
-def last_change(table: Opened) -> delta_log.Entry | None:
+def last_change(table: deltalake.DeltaTable) -> delta_log.Entry | None:
     """The newest commit of a table as it was opened that is no maintenance: the one its rows are of. None where the
     log lacks it."""
     entries = (entry for _, entry in _entries(table, COMMITS_MAX))
@@ -91,7 +91,7 @@ def provenance_of(entry: delta_log.Entry) -> Provenance | None:
     return parsed(entry.info.get("userMetadata"))
 
 
-def versions(table: Opened) -> list[tuple[int, Provenance | None]]:
+def versions(table: deltalake.DeltaTable) -> list[tuple[int, Provenance | None]]:
     """The newest versions of a table, the newest first, and what each was made of."""
     found: list[tuple[int, Provenance | None]] = []
     made_of: Provenance | None = None
@@ -102,7 +102,7 @@ def versions(table: Opened) -> list[tuple[int, Provenance | None]]:
     return found[::-1]
 
 
-def rows_changed(table: Opened, after: int, upto: int | None = None) -> bool:
+def rows_changed(table: deltalake.DeltaTable, after: int, upto: int | None = None) -> bool:
     """Whether commits after version `after`, up to `upto` or the one opened, changed rows.
 
     True where there are too many to look at.
@@ -114,7 +114,7 @@ def rows_changed(table: Opened, after: int, upto: int | None = None) -> bool:
     return any(entry.changes_rows for version, entry in entries if upto is None or version <= upto)
 
 
-def _entries(table: Opened, count: int) -> Iterator[tuple[int, delta_log.Entry]]:
+def _entries(table: deltalake.DeltaTable, count: int) -> Iterator[tuple[int, delta_log.Entry]]:
     """At most `count` versions up to the one opened that are in the log, the newest first, and what each did.
 
     Read from the log: `DeltaTable.history` numbers the newest commits of the moment, not those of the version opened.

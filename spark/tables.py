@@ -5,8 +5,8 @@ tables are made when first written. Every write is idempotent: an append carries
 Delta's transaction markers, a replacement is a pure function of its inputs and atomic.
 
 The small questions about a table (which version, which id, was this transaction applied) are answered by its log
-(`spark.log_segment`) or by delta-rs, which makes tables too: in milliseconds, without a job in the JVM. Rows are read
-and written by Spark's connector, or in this process where they are few, or Spark has no other machine.
+or by delta-rs, which makes tables too: in milliseconds, without a job in the JVM. Rows are read and written by Spark's
+connector, or written from this process where they are few.
 """
 
 from __future__ import annotations
@@ -26,12 +26,10 @@ from pyspark.sql import functions as F  # noqa: N812 - the name every Spark text
 from pyspark.sql.types import StructType
 
 from cloud.place.place import Place, Somewhere, place_of
-from spark import columns, delta_log, fold_here, folding, gathered, remedy, schemas, session, soundness
+from spark import delta_log, folding, gathered, remedy, schemas, session, soundness
 from spark.driver import Driver
-from spark.fold_here import Combined
-from spark.gathered import InsteadOf, Writer
+from spark.gathered import InsteadOf
 from spark.handles import Handles
-from spark.log_segment import Opened
 from spark.provenance import Provenance, State, last_change, provenance_of, state_of
 from spark.remedy import TableUnreadable
 from spark.replacement import Replacement
@@ -65,7 +63,6 @@ class Lake:
     """The tables of one lake, through one session of Spark, if it is asked for.
 
     `few`: what there is are few rows, which are read file by file and written from this process (`spark.gathered`).
-    `here`: Spark has no other machine than this one, so what is done without it is done where it would be.
     `notes`: what its user has to be told beside what is returned; a job's own.
     """
 
@@ -76,7 +73,6 @@ class Lake:
         pinned: Mapping[str, State | None] | None = None,
         *,
         few: bool = False,
-        here: bool | None = None,
         pool: str | None = None,
     ) -> None:
         """`pool`: where what Spark does for a job waits its turn; a lake with one has a session of its own."""
@@ -84,7 +80,6 @@ class Lake:
         self.place = place_of(lake)
         self._pinned = pinned or {}
         self.few = few
-        self.here = here if here is not None else self.driver.here
         self.notes: list[str] = []
         self._pool = pool
         self._handles = Handles(self.place, kept=pool is not None)
@@ -123,12 +118,12 @@ class Lake:
         for name in schemas.LANDED:
             with suppress(TableUnreadable, delta_log.LogDamaged):
                 pinned[name] = self._latest(name)
-        return Lake(self.driver, self.place, pinned, few=self.few, here=self.here)
+        return Lake(self.driver, self.place, pinned, few=self.few)
 
     def for_job(self, pool: str = _POOL) -> Lake:
         """The same lake through a session whose settings are its own: jobs run side by side and set some. It is for
         one thread, whose tasks wait their turn in this pool."""
-        return Lake(self.driver, self.place, self._pinned, few=self.few, here=self.here, pool=pool)
+        return Lake(self.driver, self.place, self._pinned, few=self.few, pool=pool)
 
     def path(self, name: str) -> str:
         """Where table `name` is, there or not, as Spark names it."""
@@ -148,7 +143,7 @@ class Lake:
 
     def state_at(self, name: str, version: int) -> State:
         """A table as it was at a version. Raises what delta-rs raises when the log does not have it any more."""
-        return state_of(self._handles.told(name, version))
+        return state_of(self._handles.open(name, version))
 
     def provenance(self, name: str, version: int | None = None) -> Provenance | None:
         """What a table was made of as it is, or was at `version`; None when that is not known."""
@@ -158,7 +153,7 @@ class Lake:
     def last_change(self, name: str, version: int | None = None) -> delta_log.Entry | None:
         """The commit that the rows of a table are of as it is, or was at `version`; None when the log lacks it."""
         try:
-            table = self._handles.told(name, version)
+            table = self._handles.open(name, version)
         except TableNotFoundError:
             return None
         return last_change(table)
@@ -192,7 +187,7 @@ class Lake:
 
     def there(self, name: str, application: str) -> There:
         """A table that is there as it is, whether it is pinned or not, and what it has taken of `application`."""
-        return gathered.there(self._handles.to_commit(name), application)
+        return gathered.there(self.at(name).delta(), application)
 
     def read(self, name: str, version: int | None = None) -> DataFrame:
         """The rows of a table, with exactly the columns of its schema; none when it is not there.
@@ -214,7 +209,7 @@ class Lake:
 
     def opened(self, name: str, version: int) -> deltalake.DeltaTable:
         """A table at a version, as its log has it. Raises what delta-rs raises when the log lacks it."""
-        return self._handles.at(name, version)
+        return self._handles.open(name, version)
 
     def commit(self, name: str, version: int) -> delta_log.Entry | None:
         """What one commit did; None when the log does not have it any more. Raises `delta_log.LogDamaged`."""
@@ -232,25 +227,6 @@ class Lake:
         # Names are names: no pattern is looked for in them.
         reader = self.session.read.schema(fields).option("basePath", self.path(name)).option("__globPaths__", "false")
         return reader.parquet(*paths).select(*fields.names)
-
-    def columns_of(self, name: str, files: Sequence[delta_log.File], names: Sequence[str]) -> Iterator[pa.Table]:
-        """Columns of the rows of some files of a table, in this process, part by part; see `rows_of`."""
-        arrow = _schema(name).arrow
-        return columns.read(self.at(name), files, pa.schema([arrow.field(column) for column in names]))
-
-    def read_here(self, name: str, names: Sequence[str], version: int | None = None) -> Iterator[pa.Table]:
-        """Columns of the rows of a table in this process, part by part, if only none; see `read`."""
-        found = self.state(name)
-        if found is None:
-            return self.columns_of(name, (), names)
-        at = version if version is not None else found.version
-        self.check_readable(name, at)
-        return self.columns_of(name, delta_log.files(self.opened(name, at)), names)
-
-    def frame(self, name: str, rows: pa.Table) -> DataFrame:
-        """Rows of this process, with the columns of a table among theirs, as Spark has them."""
-        table = _schema(name)
-        return self.session.createDataFrame(rows.select(table.columns.names).cast(table.arrow), table.columns)
 
     def statistics(self, name: str, paths: Collection[str]) -> dict[str, dict[str, Any]]:
         """What the log says of the values in these files of a table (`min.sequence`, ...); nothing of others."""
@@ -283,9 +259,9 @@ class Lake:
 
     def check_readable(self, name: str, version: int) -> None:
         """Raise `SchemaMismatch` or `FormatUnknown` unless the files of a table are its rows, column by column."""
-        self._require_readable(name, self._handles.told(name, version))
+        self._require_readable(name, self._handles.open(name, version))
 
-    def _require_readable(self, name: str, table: Opened) -> None:
+    def _require_readable(self, name: str, table: deltalake.DeltaTable) -> None:
         protocol = table.protocol()
         unknown = set(protocol.reader_features or ()) - _READER_FEATURES
         if unknown or protocol.min_reader_version == _COLUMN_MAPPING_READER_VERSION:
@@ -298,13 +274,11 @@ class Lake:
     def append(
         self,
         name: str,
-        rows: DataFrame | pa.Table | Writer,
+        rows: DataFrame | pa.Table,
         transaction: Transaction,
         made_of: Provenance | None = None,
     ) -> bool:
         """Append `rows`; False where `transaction` was applied already. Raises `Overtaken`, as all that writes."""
-        if isinstance(rows, Writer):
-            return rows.commit(gathered.commit(transaction, made_of))
         return self._written(name, rows, transaction, made_of)
 
     def overwrite(
@@ -352,22 +326,6 @@ class Lake:
                 written = self._by_partition(folding.folded(old, partials, table, how) if held else partials, table)
                 replacement.commit(written, held, sum(extent.rows for extent in extents))
         return partials
-
-    def fold_here(
-        self,
-        name: str,
-        rows: pa.Table,
-        how: Combined,
-        transaction: Transaction,
-        made_of: Provenance | None = None,
-    ) -> bool:
-        """The same of partial aggregates that are in this process. False, and nothing is done, where what is there of
-        their keys is too much for it."""
-        opened = self._handles.to_commit(name)
-        if not transaction.is_due(name, gathered.there(opened, transaction.application)):
-            return True
-        self._require_readable(name, opened)
-        return fold_here.fold(opened, self.at(name), _schema(name), rows, how, gathered.commit(transaction, made_of))
 
     def _held(self, name: str, version: int, rows: DataFrame, extents: Sequence[folding.Extent]) -> list[folding.Held]:
         """The files of a table that are to be folded with these rows: all that have a row of the same key, and those
@@ -441,12 +399,12 @@ class Lake:
         finally:
             self.session.conf.unset(_USER_METADATA)
 
-    def _told(self, name: str) -> Opened | None:
+    def _told(self, name: str) -> deltalake.DeltaTable | None:
         """A table for who asks for none of its files, as it is or is pinned; None where there is none."""
         pinned = self._pinned.get(name)
         try:
             with remedy.named(name):
-                return self._handles.told(name, pinned.version if pinned is not None else None)
+                return self._handles.open(name, pinned.version if pinned is not None else None)
         except TableNotFoundError:
             return None
 
@@ -454,7 +412,7 @@ class Lake:
         pinned = self._pinned.get(name)
         try:
             with remedy.named(name):
-                return self._handles.newest(name) if pinned is None else self._handles.at(name, pinned.version)
+                return self._handles.open(name, pinned.version if pinned is not None else None)
         except TableNotFoundError:
             return None
 

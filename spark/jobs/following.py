@@ -16,12 +16,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-
 from spark import conflict, session
 from spark.delta_log import File
-from spark.fold_here import Combined
-from spark.gathered import Writer
 from spark.jobs.damage import Damage
 from spark.jobs.outcome import Outcome
 from spark.jobs.progress import Position, Span, spans
@@ -55,10 +51,6 @@ class Batch:
         """What the commits added."""
         return self.lake.rows_of(self.source, self.files)
 
-    def here(self, names: Sequence[str]) -> Iterator[pa.Table] | None:
-        """These columns of it in this process, part by part; None where Spark has a cluster for it."""
-        return self.lake.columns_of(self.source, self.files, names) if self.lake.here else None
-
     def aside(self, rows: DataFrame) -> DataFrame:
         """`rows`, made in so few tasks at once that a job people wait for always finds a place for its own."""
         at_once = session.aside(self.lake.session)
@@ -70,7 +62,7 @@ class Batch:
         marker = self.markers[output]
         return not marker.is_due(output, self.lake.there(output, marker.application))
 
-    def append(self, output: str, rows: DataFrame | pa.Table | Writer, made_of: Provenance | None = None) -> None:
+    def append(self, output: str, rows: DataFrame, made_of: Provenance | None = None) -> None:
         """Append `rows` to a table, once. `made_of`: what the commit says instead of this batch's."""
         with self._once(output):
             self.lake.append(output, rows, self.markers[output], made_of if made_of is not None else self.made_of)
@@ -82,15 +74,7 @@ class Batch:
             partials.append(self.lake.fold(output, rows, how, self.markers[output], self.made_of))
         return partials[-1]
 
-    def fold_here(self, output: str, rows: pa.Table, combined: Combined, how: Mapping[str, str]) -> None:
-        """Fold partial aggregates that are in this process into a table, once. `combined`: makes rows of one key one,
-        as `how` does where that is too much for this process."""
-        with self._once(output):
-            marker = self.markers[output]
-            if not self.lake.fold_here(output, rows, combined, marker, self.made_of):
-                self.lake.fold(output, self.lake.frame(output, rows), how, marker, self.made_of)
-
-    def overwrite(self, output: str, rows: DataFrame | pa.Table) -> None:
+    def overwrite(self, output: str, rows: DataFrame) -> None:
         """Put `rows` in place of all of a table, once."""
         with self._once(output):
             self.lake.overwrite(output, rows, self.markers[output], self.made_of)

@@ -12,30 +12,22 @@ A message moves from `reject` to `readings` once, wherever it is stopped:
 A run that was stopped between 2 and 4 is finished by the next one first, from what 2 wrote: nothing is decoded for it.
 Of one that was stopped before 2, what 1 wrote is taken back, once its readings cannot come any more. Of two at once one
 goes on: a marker that another one has moved since the rejects were read refuses what goes on from there.
-
-On one machine all of it is done in this process (`spark.here`); on a cluster, and where there is a lot, by Spark.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark import delta_log, gathered, registry, remove_here, schemas, session
+from spark import delta_log, registry, schemas, session
 from spark.conflict import Overtaken
 from spark.decoding import reasons
-from spark.delta_log import File
-from spark.gathered import Writer
-from spark.here import births as births_here
-from spark.here import readings as readings_here
-from spark.here import rejects as here
-from spark.here import workers
 from spark.jobs import last_births, stamps
 from spark.jobs.damage import Damage
 from spark.jobs.outcome import Outcome, merged
@@ -48,8 +40,6 @@ from spark.transforms import births, clocks, readings
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-REJECTS_MAX: Final = 1_000_000
-"""Rows of table `reject` that are looked at in this process when some are removed: what names them takes 200 MB."""
 _LOOKED_BACK = 20
 """Commits: a pass writes one or two of `readings`, and a replay one that says nothing."""
 MESSAGE = ("tenant", "gateway", "epoch", "address", "sequence")
@@ -70,10 +60,6 @@ class Chosen:
         if self.address is not None:
             condition &= F.col("address").rlike(_expression(self.address))
         return condition
-
-    def here(self, rejects: pa.Table) -> pa.Table:
-        """The same rows, of these (`spark.here.rejects.REJECT`)."""
-        return here.whole(rejects, self.reason, re.compile(_expression(self.address)) if self.address else None)
 
 
 def _expression(pattern: str) -> str:
@@ -148,7 +134,7 @@ def replay(lake: Lake, chosen: Chosen) -> Outcome:
     applied = _applied(lake, rejects, there)
     rejects = lake.state("reject") or rejects  # those that left it just now are no candidates
     damage = Damage(lake, "telemetry", "replay")
-    again = _again_here(lake, chosen, rejects.version, damage) or _again_by_spark(lake, chosen, rejects.version, damage)
+    again = _again(lake, chosen, rejects.version, damage)
     if not again.messages:
         return Outcome(0, 0)
     _append(lake, "reject", again.rejects, applied.values.next(rejects.version))
@@ -161,11 +147,11 @@ class _Again(NamedTuple):
     """How many messages were read again; of those that are readable now the values that are not, and the others."""
 
     messages: int
-    rejects: DataFrame | pa.Table | Writer
-    readings: DataFrame | pa.Table | Writer
+    rejects: DataFrame
+    readings: DataFrame
 
 
-def _again_by_spark(lake: Lake, chosen: Chosen, version: int, damage: Damage) -> _Again:
+def _again(lake: Lake, chosen: Chosen, version: int, damage: Damage) -> _Again:
     """Of rejects at this version."""
     candidates = lake.read("reject", version).where(chosen.condition())
     keys = session.kept(candidates.select(*MESSAGE, "ingest_date").distinct())
@@ -179,49 +165,7 @@ def _again_by_spark(lake: Lake, chosen: Chosen, version: int, damage: Damage) ->
     return _Again(keys.count(), readings.rejects(of_values), readings.readings(good))
 
 
-def _again_here(lake: Lake, chosen: Chosen, version: int, damage: Damage) -> _Again | None:
-    """The same in this process; None where Spark is to do it: on a cluster, and where there is a lot to read."""
-    if not lake.here:
-        return None
-    keys = here.messages(map(chosen.here, lake.read_here("reject", here.REJECT, version)), here.MESSAGES_MAX)
-    if keys is None:
-        return None
-    if not len(keys):
-        return _Again(0, schemas.REJECT.arrow.empty_table(), schemas.READINGS.arrow.empty_table())
-    again: _Again | None = None
-    for files in damage.attempts(_landed_on(lake, here.days(keys))):
-        with damage.noticed(files):
-            again = _decoded_here(lake, files, keys, version)
-    return again
-
-
-def _decoded_here(lake: Lake, files: Sequence[File], keys: pa.Table, version: int) -> _Again | None:
-    """What these messages say, which are in these files."""
-
-    def read(names: Sequence[str]) -> Iterator[pa.Table]:
-        columns = tuple(dict.fromkeys((*names, *here.MESSAGE)))
-        parts = lake.columns_of("telemetry", files, columns)
-        return (part.filter(pa.array(here.are_of(part, keys))) for part in parts)
-
-    waiting = births_here.since(read(births_here.DATA))
-    known = last_births.known(lake, waiting) if waiting is not None else None
-    messages = stamps.judged_here(lake, read, readings_here.MESSAGE)
-    if known is None or messages is None:
-        return None
-    registered = registry.registered(lake.at("payload_schemas"))
-    processes = workers.processes(len(keys), readings_here.MESSAGES_A_PROCESS)
-    rejects, found = (Writer(lake.at(name)) for name in ("reject", "readings"))
-    good = [keys.slice(0, 0)]
-    for rows in readings_here.all_decoded(messages, registered, processes, known):
-        found.add(here.replayed(rows.readings, version))
-        good.append(here.each_once(rows.readings))  # before the rejects of the same messages
-        of_values = rows.rejects.filter(pa.array(~here.is_whole(rows.rejects)))
-        if len(of_values):
-            rejects.add(of_values.filter(pa.array(here.are_of(of_values, pa.concat_tables(good)))))
-    return _Again(len(keys), rejects, found)
-
-
-def _append(lake: Lake, name: str, rows: DataFrame | pa.Table | Writer, mark: Transaction) -> None:
+def _append(lake: Lake, name: str, rows: DataFrame | pa.Table, mark: Transaction) -> None:
     if not lake.append(name, rows, mark):
         raise Overtaken(name)
 
@@ -273,7 +217,7 @@ def _landed_on(lake: Lake, dates: Sequence[date]) -> Span:
 def decoded(lake: Lake, telemetry: DataFrame) -> DataFrame:
     """`readings.decoded` by what is registered in `lake`, named by the births that have landed."""
     rows = readings.decoded(stamps.judged(lake, telemetry), registry.registered(lake.at("payload_schemas")))
-    return births.named(rows, last_births.known_to_spark(lake, telemetry))
+    return births.named(rows, last_births.known(lake, telemetry))
 
 
 def finish(lake: Lake, rejects: State) -> None:
@@ -288,58 +232,12 @@ def finish(lake: Lake, rejects: State) -> None:
         _append(lake, "readings", schemas.READINGS.arrow.empty_table(), applied.readings.next(version))
     if applied.done.version >= version:
         return
-    if not (lake.here and _removed_here(lake, rejects, applied.readings.next(version))):
-        _removed_by_spark(lake, version)
+    _remove_moved(lake, version)
     nothing = schemas.READINGS.arrow.empty_table()
     lake.append("readings", nothing, applied.done.next(version), _made_of(lake, there.version))
 
 
-def _removed_here(lake: Lake, rejects: State, moving: Transaction) -> bool:
-    """Take what has moved from the rejects, and values that did not come back; see `_removed_by_spark`. False where
-    Spark is to do it: where there is a lot, and where the log does not tell any more what has moved.
-
-    `moving`: the transaction under which it was written to the readings.
-    """
-    moved = _moved(lake, moving) if lake.rows("reject") <= REJECTS_MAX else None
-    if moved is None:
-        return False
-    first, second = (
-        Transaction(f"{moving.application}/{step}", moving.version, table=rejects.id)
-        for step in ("moved", "taken-back")
-    )
-    _remove_here(lake, moved, here.is_whole, first)
-    whole = here.messages(map(here.whole, lake.read_here("reject", here.REJECT)), REJECTS_MAX)
-    if whole is None:
-        return False
-    _remove_here(lake, whole, lambda rows: ~here.is_whole(rows), second)
-    return True
-
-
-def _moved(lake: Lake, moving: Transaction) -> pa.Table | None:
-    """The messages whose readings a transaction has written; None where they are many, or it is too long ago."""
-    newest = lake.state("readings")
-    for version in range(newest.version if newest is not None else -1, -1, -1)[:_LOOKED_BACK]:
-        entry = lake.commit("readings", version)
-        if entry is not None and entry.transactions.get(moving.application) == moving.version:
-            if any(file.missing(lake.at("readings")) for file in entry.added):
-                return None
-            return here.messages(lake.columns_of("readings", entry.added, here.MESSAGE), here.MESSAGES_MAX)
-    return None
-
-
-def _remove_here(lake: Lake, messages: pa.Table, which: here.Which, mark: Transaction) -> None:
-    """Remove those rejects of these messages."""
-    remove_here.remove(
-        lake.at("reject"),
-        schemas.REJECT,
-        [(day,) for day in here.days(messages)],
-        lambda rows: which(rows) & here.are_of(rows, messages),
-        here.REJECT,
-        gathered.commit(mark, None),
-    )
-
-
-def _removed_by_spark(lake: Lake, version: int) -> None:
+def _remove_moved(lake: Lake, version: int) -> None:
     """Take the messages from the rejects whose readings a replay of this version has written, and values that a replay
     had rejected whose readings did not come."""
     moved = lake.read("readings").where(F.col("replay") == version)

@@ -88,7 +88,7 @@ def opened(lake: Somewhere, options: session.Options, watch: Watch = Watch()) ->
         watch.started(time.monotonic() - begun)
         return started
 
-    driver = Driver(start, here=True) if session.may_wait(options) else Driver.running(start())
+    driver = Driver(start) if session.may_wait(options) else Driver.running(start())
     try:
         yield Lake(driver, place, few=options.few)
     finally:

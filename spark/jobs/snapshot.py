@@ -3,9 +3,6 @@
 For inputs of a size that does not grow with what has landed. A description is marked with what it describes, the
 versions of its inputs: run again with nothing new, the step does nothing, and one that died between two outputs writes
 only the second. The commit names the versions read, and what those were made of.
-
-Where inputs do grow with what has landed, a step may go on from what its output is: the commit of that says which
-versions of the inputs it was made of.
 """
 
 from __future__ import annotations
@@ -15,12 +12,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-
-from spark import delta_log, remedy, schemas, session
+from spark import session
 from spark.jobs.outcome import Outcome
 from spark.provenance import Provenance, State, provenance_of
-from spark.tables import Lake, SchemaMismatch
+from spark.tables import Lake
 from spark.transaction import Transaction
 
 if TYPE_CHECKING:
@@ -34,21 +29,18 @@ class Snapshot:
     `inputs`    tables it reads; the first is the one whose rows are counted as read.
     `outputs`   tables it alone writes.
     `revision`  counts changes of the transform that change results.
-    `frames`    the outputs' rows, by table: of this process, or of Spark's and not yet computed.
+    `frames`    the outputs' rows, by table, not yet computed.
     `replaces`  which partition of an output they take the place of, as column and value; all of it unless named.
     `prepare`   what is done to the inputs before, where there is something new.
-    `update`    the same rows as `frames`, made of what the one output is at this state, and of what its inputs have
-                got since they were what it was made of; None where that is not told, and `frames` is asked.
     """
 
     name: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     revision: int
-    frames: Callable[[Lake], Mapping[str, DataFrame] | Mapping[str, pa.Table]]
+    frames: Callable[[Lake], Mapping[str, DataFrame]]
     replaces: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     prepare: Callable[[Lake], None] = lambda _: None
-    update: Callable[[Lake, State, Provenance], Mapping[str, pa.Table] | None] | None = None
 
     def run(self, lake: Lake) -> Outcome:
         """Bring the outputs up to date with the inputs."""
@@ -63,7 +55,7 @@ class Snapshot:
         # adds is taken (again) by the next pass then, and never taken to be there.
         states = self._states(lake)
         mark, provenance = self._mark(states), _made_of(lake, states)
-        frames = self._updated(lake, before) or self.frames(lake)
+        frames = self.frames(lake)
         for name in stale:
             lake.overwrite(name, frames[name], mark, provenance, partition=self.replaces.get(name))
         written = sum(lake.rows_written(name, before[name].version) for name in stale)
@@ -79,14 +71,6 @@ class Snapshot:
         mark = self._mark({name: made_of.sources.get(name) for name in self.inputs})
         return made_of if entry.transactions.get(mark.application) == mark.version else None
 
-    def _updated(self, lake: Lake, outputs: Mapping[str, State]) -> Mapping[str, pa.Table] | None:
-        """What `update` makes of the output; None where there is nothing it could go on from."""
-        if self.update is None:
-            return None
-        ((output, there),) = outputs.items()
-        made_of = self.made_of(lake, output, there)
-        return self.update(lake, there, made_of) if made_of is not None else None
-
     def _states(self, lake: Lake) -> dict[str, State | None]:
         return {name: lake.state(name) for name in self.inputs}
 
@@ -97,19 +81,6 @@ class Snapshot:
         digest = hashlib.sha256(ids.encode()).hexdigest()[:16]
         version = sum(state.version + 1 for state in states if state is not None)
         return Transaction(f"{self.name}@{self.revision}-{digest}", version)
-
-
-def held(lake: Lake, name: str, there: State, rows_max: int) -> pa.Table | None:
-    """An output as it is at this state, for a step that goes on from it. None where it has more rows than that, or
-    cannot be read: what it was made of is asked then."""
-    try:
-        lake.check_readable(name, there.version)
-        files = delta_log.files(lake.opened(name, there.version))
-        if sum(file.rows or 0 for file in files) > rows_max:
-            return None
-        return pa.concat_tables(lake.columns_of(name, files, schemas.DERIVED[name].columns.names))
-    except (SchemaMismatch, *remedy.FAILURES):
-        return None
 
 
 def _made_of(lake: Lake, inputs: Mapping[str, State | None]) -> Provenance:

@@ -104,22 +104,7 @@ def _steady(spark: SparkSession, meter: Meter, lake: Path, rounds: int) -> Itera
 
 
 def _computed(spark: SparkSession, lake: Path) -> int:
-    """As the job makes them on one machine."""
-    import pyarrow as pa  # noqa: PLC0415
-
-    from spark import delta_log  # noqa: PLC0415
-    from spark.here.times import MINUTE_US  # noqa: PLC0415
-    from spark.here.windows import READING, combined, of_readings  # noqa: PLC0415
-    from spark.tables import Lake  # noqa: PLC0415
-
-    tables = Lake(spark, lake)
-    files = delta_log.files(tables.at("readings").delta())
-    made = [of_readings(part, MINUTE_US) for part in tables.columns_of("readings", files, READING)]
-    return int(combined(pa.concat_tables(made), MINUTE_US).num_rows)
-
-
-def _of_spark(spark: SparkSession, lake: Path) -> int:
-    """As the job has Spark make them on a cluster."""
+    """As the job makes them."""
     from pyspark.sql import Observation  # noqa: PLC0415
     from pyspark.sql import functions as F  # noqa: N812, PLC0415
 
@@ -136,7 +121,6 @@ def _batch(spark: SparkSession, meter: Meter, lake: Path, rounds: int) -> dict[s
     files = _files(lake)
     ask: dict[str, Callable[[], int]] = {
         "waypost": partial(_computed, spark, lake),
-        "spark": partial(_of_spark, spark, lake),
         "duckdb": partial(analytics.of_duckdb, files, WINDOWS),
         "polars": partial(analytics.of_polars, files, WINDOWS),
     }
@@ -193,7 +177,7 @@ def _result(name: str, about: str, goal: float, found: Sequence[Taken]) -> Resul
 def _beside_peers(found: dict[str, list[Taken]]) -> Iterator[Result]:
     result = _result("batch", f"{WINDOWS.about}, computed of {ROWS:,} readings", BATCH_ROWS_PER_S, found["waypost"])
     goal: Goal | None = result.goal
-    for peer in ("duckdb", "polars", "spark"):
+    for peer in ("duckdb", "polars"):
         ratio = statistics.median(a.rate / b.rate for a, b in zip(found["waypost"], found[peer], strict=True))
         theirs = statistics.median(each.rate for each in found[peer])
         yield result._replace(goal=goal, peer=peer, peer_value=theirs, ratio=ratio)

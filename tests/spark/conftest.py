@@ -55,7 +55,7 @@ def lake(spark: SparkSession, tmp_path: Path) -> Lake:
 @pytest.fixture
 def larger(spark: SparkSession, tmp_path: Path) -> Lake:
     """An empty lake whose rows Spark's connector reads and writes, as it does where they are many, and on a cluster."""
-    return Lake(spark, tmp_path / "larger", here=False)
+    return Lake(spark, tmp_path / "larger")
 
 
 @pytest.fixture(scope="module")

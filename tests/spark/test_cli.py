@@ -18,10 +18,9 @@ from spark import archive, cli, session
 from spark.cli import analytics
 from spark.jobs import catalog, runner, turn
 from spark.jobs.runner import Step
+from spark.tables import Lake
 from tests.spark import gold, lakes
-from tests.spark.decoding.test_sparkplug import metric
 from tests.spark.lakes import START, message
-from tests.spark.test_replay import born, sparkplug
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,9 +33,9 @@ def invoke(*arguments: object) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
-def needing_spark(root: Path) -> Path:
-    """A lake with a message of Sparkplug's data that is there twice: it is read by Spark."""
-    lakes.write(root, "telemetry", [sparkplug(0, "NDATA", 5, metric(None, (13, 1.0), alias=1))] * 2)
+def landed(root: Path) -> Path:
+    """Make a lake with one message, which the next pass takes."""
+    lakes.write(root, "telemetry", [message(0)])
     return root
 
 
@@ -102,12 +101,16 @@ class TestUsage:
     def test_a_stale_class_archive_is_said_once(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(archive, "notice", lambda home: f"made before {home.major}, make it anew")
         monkeypatch.setattr(session, "start", starts_not)
-        _, output = invoke("run", "--lake", needing_spark(tmp_path))
+        _, output = invoke("run", "--lake", landed(tmp_path))
         assert output.count("note: made before ") == 1
 
-    def test_a_start_that_fails_is_said_once_and_jobs_that_need_none_are_done(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    @pytest.mark.spark
+    @pytest.mark.timeout(300)
+    def test_spark_starts_for_a_job_that_finds_something_new_only_and_a_failed_start_is_reported_once(
+        self, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        lakes.write(tmp_path, "telemetry", [message(0)])
+        runner.one_pass(Lake(spark, tmp_path, few=True), catalog.JOBS, lambda _: None)
         starts: list[int] = []
 
         def start(*_: object) -> SparkSession:
@@ -115,10 +118,14 @@ class TestUsage:
             return starts_not()
 
         monkeypatch.setattr(session, "start", start)
-        code, output = invoke("run", "--lake", needing_spark(tmp_path))
+        code, output = invoke("run", "--lake", tmp_path)
+        assert (code, len(starts), output.count(" done ")) == (0, 0, len(catalog.JOBS)), output
+        lakes.write(tmp_path, "ledger", [lakes.ledger(1, 1)])
+        lakes.write(tmp_path, "gateway_status", [lakes.status(START, 0)])
+        code, output = invoke("run", "--lake", tmp_path)
         assert (code, len(starts), output.count("error: Spark did not start: no memory")) == (1, 1, 1)
-        assert "readings    failed" in output
-        assert "outages     done" in output
+        assert "gaps        failed" in output
+        assert output.count(" done ") == len(catalog.JOBS) - 1
 
     def test_bad_facts(self, lake: Path, tmp_path: Path) -> None:
         (tmp_path / "facts.json").write_text("[]")
@@ -351,34 +358,11 @@ class TestUsage:
         assert "Traceback" not in done.stderr
 
     def test_set_up_that_was_never_run(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        lake = needing_spark(tmp_path / "lake")
+        lake = landed(tmp_path / "lake")
         monkeypatch.setattr(sys, "prefix", str(tmp_path))
         code, output = invoke("run", "--lake", lake)
         assert code == 2
         assert "-m spark.setup install" in output
-
-    def test_usual_telemetry_needs_no_spark(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        lake = tmp_path / "lake"
-        messages = lakes.fleet(lake, lakes.Plan(seconds=40, outages={"gw1": (10, 25)}))
-        lakes.write(lake, "ledger", [lakes.ledger(90, 91, gateway="gw2", epoch="gw2-e1")])
-        lakes.write(lake, "manifests", [lakes.manifest(0, 79, gateway="gw1", epoch="gw1-e1")])
-        monkeypatch.setattr(session, "start", starts_not)
-        for passes in range(2):
-            code, output = invoke("run", "--lake", lake)
-            assert code == 0, output
-            assert output.count(" done ") == len(catalog.JOBS)
-            more = [message(n, gateway="gw3", address="load/new", body=b"NaN" if n else b"1.5") for n in range(3)]
-            more += [
-                sparkplug(0, "NBIRTH", 50, born("speed", 1)),
-                sparkplug(0, "NDATA", 51, metric(None, (10, 7), alias=1)),
-            ]
-            lakes.write(lake, "telemetry", more if not passes else [])
-        tables = ("readings", "reject", "settled_ranges", "sparkplug_births")
-        found = {name: deltalake.DeltaTable(lake / name).count() for name in tables}
-        assert found["readings"] > messages
-        assert found["reject"] == 2
-        assert found["settled_ranges"] == 1
-        assert found["sparkplug_births"] == 2
 
     @pytest.mark.parametrize("command", [[], ["run"], ["report"]])
     def test_help(self, command: list[str]) -> None:
@@ -428,7 +412,7 @@ def test_a_pass_and_its_report_without_a_network(tmp_path: Path) -> None:
     ],
 )
 def test_a_session_that_does_not_start_says_why(tmp_path: Path, arguments: list[str], says: str) -> None:
-    lake = needing_spark(tmp_path / "lake")
+    lake = landed(tmp_path / "lake")
     for verb in ("run", "replay") if "nonsense" in arguments else ("run",):
         command = [sys.executable, "-P", "-m", "spark.cli", verb, "--lake", str(lake), *arguments]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 import pytest
 
-from spark import schemas
 from spark.decoding import reasons
-from spark.here import clocks as here
 from spark.tables import Lake
 from spark.transforms import clocks
 from tests.spark import lakes
@@ -20,8 +16,6 @@ from tests.spark.lakes import START, clock_offset, message
 from tests.spark.test_jobs import land, run, table
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from tests.spark.conftest import Make
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -40,23 +34,7 @@ def stamped(sequence: int, at: datetime, body: object = None, **override: Any) -
     return row | {"ingested_at": START + timedelta(minutes=5), "ingest_date": START.date()} | override
 
 
-@pytest.fixture(params=[pytest.param(False, marks=pytest.mark.slow), True], ids=["spark", "here"])
-def in_process(request: pytest.FixtureRequest) -> bool:
-    """Whether stamps are put right in this process, or by Spark."""
-    return bool(request.param)
-
-
-@pytest.fixture
-def lake(spark: SparkSession, tmp_path: Path, in_process: bool) -> Lake:
-    return Lake(spark, tmp_path / "lake", few=True, here=in_process)
-
-
-def arrow(table: str, rows: list[dict[str, Any]]) -> pa.Table:
-    schema = schemas.LANDED[table].arrow
-    return pa.Table.from_pylist([{name: row.get(name) for name in schema.names} for row in rows], schema)
-
-
-def test_what_becomes_of_a_stamp(frame: Make, in_process: bool) -> None:
+def test_what_becomes_of_a_stamp(frame: Make) -> None:
     at = START - timedelta(hours=1)
     never = {"known": "never", "stretch": 9}
     minute = 60_000_000
@@ -93,10 +71,7 @@ def test_what_becomes_of_a_stamp(frame: Make, in_process: bool) -> None:
         stamped(0, at, address="spBv1.0/plant/NDATA/press"),
     ]
     now = START + timedelta(minutes=1)
-    if in_process:
-        judged = here.judged(arrow("telemetry", rows), here.told(arrow("clock_offsets", told)), now).to_pylist()
-    else:
-        judged = clocks.judged(frame("telemetry", *rows), frame("clock_offsets", *told), now).collect()
+    judged = clocks.judged(frame("telemetry", *rows), frame("clock_offsets", *told), now).collect()
     assert len(judged) == len(rows)
     raw = {(row["gateway"], row["address"], row["sequence"]): row["received_at"] for row in rows}
     found = {
@@ -228,7 +203,7 @@ def utc(time: datetime | None) -> datetime | None:
     return time.astimezone(UTC) if time is not None else None
 
 
-def test_how_long_messages_took_is_told_of_right_stamps_only(frame: Make, in_process: bool) -> None:
+def test_how_long_messages_took_is_told_of_right_stamps_only(frame: Make) -> None:
     at = START - timedelta(hours=1)
     told = [
         clock_offset(**ANNOUNCED),
@@ -246,10 +221,7 @@ def test_how_long_messages_took_is_told_of_right_stamps_only(frame: Make, in_pro
         stamped(31, at, event_time=own),
         stamped(32, at, gateway="silent"),
     ]
-    if in_process:
-        found = here.delivered(arrow("telemetry", rows), here.told(arrow("clock_offsets", told))).to_pylist()
-    else:
-        found = clocks.delivered(frame("telemetry", *rows), frame("clock_offsets", *told)).collect()
+    found = clocks.delivered(frame("telemetry", *rows), frame("clock_offsets", *told)).collect()
     times = {row["sequence"]: [utc(row["received_at"]), utc(row["event_time"])] for row in found}
     stamp = at - BEHIND
     assert times == {

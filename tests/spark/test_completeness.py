@@ -88,12 +88,8 @@ def opened(lake: Lake) -> list[tuple[int, int]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("here", [True, False])
-def test_statements_are_judged_until_all_of_them_has_landed(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch, here: bool
-) -> None:
+def test_statements_are_judged_until_all_of_them_has_landed(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever comes first, comes twice, or dies on the way, the accounts are those of all statements at once."""
-    lake = Lake(lake.session, lake.place, few=True, here=here)
     landed, stated = [message(n) for n in range(15)], [manifest(0, 9), manifest(10, 19, hour=START + HOUR)]
     lakes.write(lake.place.path, "telemetry", landed)
     lakes.write(lake.place.path, "manifests", stated)
@@ -130,12 +126,10 @@ def test_statements_are_judged_until_all_of_them_has_landed(
     assert {name: lake.state(name) for name in versions} != versions
 
 
-@pytest.mark.parametrize("here", [True, False])
 def test_a_statement_that_comes_while_others_are_settled_is_not_lost(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch, here: bool
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another pass appends it when this one has read the open ones, and is about to write those that stay open."""
-    lake = Lake(lake.session, lake.place, few=True, here=here)
     lakes.write(lake.place.path, "telemetry", [message(n) for n in range(10)])
     lakes.write(lake.place.path, "manifests", [manifest(0, 9), manifest(10, 19, hour=START + HOUR)])
     overwrite = Lake.overwrite

@@ -169,7 +169,6 @@ def test_rows_that_are_not_few_are_left_to_the_connector(lake: Lake, monkeypatch
 @pytest.mark.timeout(600)
 def test_long_texts_are_left_to_the_connector_however_few_they_are(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same text again and again takes next to nothing in the lake, and all of it here."""
-    lake = Lake(lake.session, lake.place, few=True, here=False)
     monkeypatch.setattr(gathered, "BYTES_MAX", 20 * schemas.READINGS.row_bytes)
     body = json.dumps({"said": "x" * 2_000}).encode()
     for first, last in ((0, 5), (5, 6)):

@@ -158,18 +158,16 @@ def test_a_crash_between_two_outputs_and_a_replayed_batch(lake: Lake, monkeypatc
     assert table(lake, "reject", "sequence", "reason") == [(1, "neither JSON nor a number")]
 
 
-@pytest.mark.parametrize("here", [True, False])
 def test_a_batch_that_reached_one_table_only_is_finished_with_the_rows_it_had(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch, here: bool
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever has landed meanwhile: folding a row twice, or never, would be wrong for ever."""
-    lake = Lake(lake.session, lake.place, few=True, here=here)
     rows = [reading(n, n + 0.5, START + timedelta(seconds=20 * n)) for n in range(30)]
     land(lake, *rows[:10])
     run(lake, "readings")
     land(lake, *rows[10:20])
     run(lake, "readings")
-    fold = Lake.fold_here if here else Lake.fold
+    fold = Lake.fold
 
     def dies_before_the_days(self: Lake, name: str, *rest: Any) -> Any:
         if name == "rollup_1d":
@@ -275,7 +273,7 @@ def test_what_lands_during_a_pass_is_for_the_next_and_a_wrong_clock_counts(
         return writes
 
     with monkeypatch.context() as patch:
-        for name in ("append", "fold", "fold_here", "overwrite"):
+        for name in ("append", "fold", "overwrite"):
             patch.setattr(Lake, name, lands_meanwhile(name))
         run(lake, *drawn_of)
     assert (drawn(lake), sources(lake)) == ({6}, {0})

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import deltalake
 import pytest
 
-from spark import registry, remove_here, schemas
+from spark import registry, schemas
 from spark.conflict import Overtaken
 from spark.decoding import reasons
 from spark.decoding.schema import BadSchema, PayloadSchema
@@ -28,18 +28,10 @@ from tests.spark.lakes import START, message
 from tests.spark.test_jobs import land, run, table
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from tests.spark.conftest import Make
 
 NODE = "spBv1.0/plant/{}/press"
 NOW = datetime(2026, 3, 14, tzinfo=UTC)
-
-
-@pytest.fixture(params=["here", pytest.param("by Spark", marks=pytest.mark.slow)])
-def lake(spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest) -> Lake:
-    """An empty lake, whose rejects are read again in this process, or by Spark."""
-    return Lake(spark, tmp_path / "lake", few=True, here=request.param == "here")
 
 
 def sparkplug(sequence: int, kind: str, second: int, *metrics: bytes, **override: Any) -> dict[str, Any]:
@@ -287,12 +279,7 @@ def _power_cut(patch: pytest.MonkeyPatch, name: str) -> None:
             raise RuntimeError("power cut")
         return whole(self, table_name, *rest)
 
-    def dies_here(*_: Any) -> bool:
-        raise RuntimeError("power cut")
-
     patch.setattr(Lake, name, dies)
-    if name == "remove":
-        patch.setattr(remove_here, "remove", dies_here)
 
 
 class TestRegistry:

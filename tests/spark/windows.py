@@ -7,25 +7,16 @@ from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
-from spark import schemas
-from spark.here.windows import READING, SERIES
-
 Row = dict[str, Any]
+SERIES = ("tenant", "gateway", "device", "address", "metric")
 
 
 def reading(sequence: int, at: datetime, value: float | None, **override: Any) -> Row:
     row: Row = {"tenant": "t", "gateway": "g", "epoch": "e", "device": "d", "address": "a", "metric": "m"}
     row |= {"sequence": sequence, "value": value, "event_time": at, "ingested_at": at, "suspect": False}
     return row | override
-
-
-def arrow(rows: Sequence[Row]) -> pa.Table:
-    kept = [{name: row[name] for name in READING} for row in rows]
-    fields = [schemas.READINGS.arrow.field(name) for name in READING]
-    return pa.Table.from_pylist(kept, pa.schema(fields))
 
 
 def plain(rows: Sequence[Row], width: timedelta) -> dict[tuple[Any, ...], Row]:
