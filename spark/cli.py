@@ -18,6 +18,7 @@ import click
 from cloud.place.place import Place
 from spark import amounts, commands, interruption
 from spark.detector.cli import detect
+from spark.query.cli import query
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -444,6 +445,7 @@ def _say_notices(known: LakeFigures, lake: Place) -> None:
         click.echo(f"note: {text.replace(formatting.THIN_SPACE, ' ')}", err=True)
 
 
+analytics.add_command(query)
 analytics.add_command(commands.schema)
 analytics.add_command(commands.replay)
 

@@ -42,6 +42,7 @@ RUNTIME_ONLY = {
     "obstore": "lakes on object stores, through `cloud.place`",
     "numpy": "asked for by pyspark.sql",
     "pandas": "asked for by pyspark.sql",
+    "pytz": "times with a zone, as DuckDB hands them over",
     "uvicorn": "its standard loop",
 }
 """Declared without an import of ours: distribution, and who needs it."""

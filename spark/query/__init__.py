@@ -1,0 +1,1 @@
+"""`waypost analytics query`: SQL over the tables of a lake, read only, without a JVM."""

@@ -1,0 +1,261 @@
+"""DuckDB in memory, locked: a query reads the tables of one lake and nothing else, and writes nothing.
+
+Three locks, each of which is enough for most of what a query must not do:
+- only one statement, and only of the kinds that read;
+- no access to files, network or extensions, with a configuration that can no longer be changed;
+- a transaction that is read only.
+A table is opened when DuckDB does not find its name, so a query opens the tables that it names. Each stays at the
+version it was opened at.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+import deltalake
+import duckdb
+import msgspec
+
+from cloud.place.place import Place
+from spark import remedy
+from spark.query.descriptions import DESCRIPTIONS, how_made
+from spark.query.limits import FETCH_ROWS, MEMORY_SHARE, SQL_BYTES_MAX, THREADS_MAX
+from spark.query.scan import DeltaScan
+
+READING: Final = "SELECT, WITH, FROM, VALUES, DESCRIBE, SUMMARIZE or EXPLAIN"
+_TIME: Final = "TIMESTAMP WITH TIME ZONE"
+_EXPLAIN: Final = re.compile(r"\s*EXPLAIN\b(\s+ANALYZE\b)?(\s*\(\s*(ANALYZE|FORMAT)\b[^)]*\))?", re.IGNORECASE)
+_OF_THE_QUERY: Final = (
+    duckdb.ParserException,
+    duckdb.BinderException,
+    duckdb.CatalogException,
+    duckdb.PermissionException,
+    duckdb.SyntaxException,
+    duckdb.TransactionException,
+)
+"""Errors of the query itself, found before a row is read. Others come from values, or from memory."""
+_HINTS: Final = {
+    duckdb.PermissionException: "a query reads the tables of the lake and nothing else",
+    duckdb.OutOfMemoryException: (
+        f"the query needs more than {MEMORY_SHARE:.0%} of this machine's memory (MEMORY_SHARE): narrow it with WHERE, "
+        "name fewer columns, or sum up instead of sorting all rows"
+    ),
+}
+
+
+class BadQuery(ValueError):
+    """The query cannot be run as it is; the message says where, on one line."""
+
+
+class QueryFailed(RuntimeError):
+    """The query ended while it ran: a value, or memory."""
+
+
+class TableNotMade(RuntimeError):
+    """A table that Waypost knows is not in this lake; the message names the command that makes it."""
+
+
+class _Told(msgspec.Struct):
+    """An error as DuckDB describes it under `errors_as_json`. `position`: bytes of the query before it."""
+
+    exception_message: str = ""
+    position: str | None = None
+    type: str | None = None
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ResultColumn:
+    """A column of a result or a table, with its type in SQL."""
+
+    name: str
+    type: str
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A running query: `parts` fetches rows as they are consumed. `explains`: it is a plan, as text."""
+
+    columns: Sequence[ResultColumn]
+    parts: Iterator[list[tuple[Any, ...]]]
+    explains: bool
+
+
+class QueryDatabase:
+    """Runs queries over one lake, one at a time."""
+
+    def __init__(self, lake: Place) -> None:
+        self._lake = lake
+        self._scans: dict[str, DeltaScan] = {}
+        self._connection = duckdb.connect(
+            ":memory:",
+            config={
+                "memory_limit": f"{MEMORY_SHARE:.0%}",
+                "threads": min(len(os.sched_getaffinity(0)), THREADS_MAX),
+                "temp_directory": "",  # a query that does not fit into memory fails instead of filling a disk
+                "python_enable_replacements": "false",  # no variable of this program is a table
+                "autoload_known_extensions": "false",
+                "autoinstall_known_extensions": "false",
+                "errors_as_json": "true",
+            },
+        )
+        for setting in (
+            "TimeZone = 'UTC'",
+            "enable_progress_bar = false",  # DuckDB draws it on standard output, among the rows
+            "enable_external_access = false",
+            "lock_configuration = true",
+        ):
+            self._connection.execute(f"SET {setting}")
+
+    def close(self) -> None:
+        """Give back what the database holds."""
+        self._connection.close()
+
+    def run(self, sql: str) -> Result:
+        """Start a query. Raises `BadQuery`, `TableNotMade` and `TableUnreadable`; reading `parts` raises `QueryFailed`
+        and `TableUnreadable`."""
+        kind = self._checked(sql)
+        self._begin(sql)
+        columns = [ResultColumn(name, str(type_)) for name, type_, *_ in self._connection.description]
+        return Result(_distinct(columns), self._parts(sql), kind == duckdb.StatementType.EXPLAIN)
+
+    def columns(self, table: str) -> Sequence[ResultColumn]:
+        """Return the columns of a table as SQL sees them. Raises `TableUnreadable`."""
+        quoted = table.replace('"', '""')
+        rows = [row for part in self.run(f'DESCRIBE "{quoted}"').parts for row in part]
+        return [ResultColumn(name, type_.replace(_TIME, "TIMESTAMPTZ")) for name, type_, *_ in rows]
+
+    def _checked(self, sql: str) -> duckdb.StatementType:
+        if len(sql.encode()) > SQL_BYTES_MAX:
+            raise BadQuery(f"the query is longer than {SQL_BYTES_MAX // 1024} KiB (SQL_BYTES_MAX)")
+        try:
+            statements = self._connection.extract_statements(sql)
+        except duckdb.Error as error:
+            raise _explained(error, sql) from None
+        if not statements:
+            raise BadQuery(f"the query is empty: begin with {READING}")
+        if len(statements) > 1:
+            raise BadQuery("there is more than one statement: give one query")
+        if statements[0].type == duckdb.StatementType.MULTI:
+            raise BadQuery("PIVOT needs its values: PIVOT … ON column IN ('a', 'b') USING …")
+        if sql.split(maxsplit=1)[0].lower() == "show":
+            raise BadQuery("SHOW is not allowed: `waypost analytics query --tables` lists tables and columns")
+        kind = statements[0].type
+        explained = _EXPLAIN.sub("", sql, count=1)
+        if kind == duckdb.StatementType.EXPLAIN and explained != sql:
+            self._checked(explained)
+        elif kind != duckdb.StatementType.SELECT:
+            raise BadQuery(f"{kind.name} is not allowed: a query begins with {READING}")
+        return kind
+
+    def _begin(self, sql: str) -> None:
+        """Execute a query; open each table that it turns out to name."""
+        while True:
+            self._connection.execute("BEGIN TRANSACTION READ ONLY")
+            try:
+                self._connection.execute(sql)
+            except duckdb.Error as error:
+                self._connection.execute("ROLLBACK")
+                missing = _missing_table(error)
+                if missing is None or not self._find(missing):
+                    raise self._reason(error, sql) from None
+            else:
+                return
+
+    @cached_property
+    def tables(self) -> Sequence[str]:
+        """Names of the tables of the lake."""
+        return self._lake.tables()
+
+    def open(self, name: str) -> deltalake.DeltaTable:
+        """Make a table known to DuckDB, at the version that it has now, and return it. Raises `TableUnreadable`."""
+        with remedy.named(name):
+            table = self._lake.at(name).delta()
+            scan = DeltaScan(name, table)
+        self._scans[name] = scan
+        self._connection.register(name, scan)
+        return table
+
+    def _find(self, name: str) -> bool:
+        """Open the table of this name; False where the lake has no such table. Raises `TableNotMade`."""
+        found = next((table for table in self.tables if table.lower() == name.lower()), None)
+        if found is not None and found not in self._scans:
+            self.open(found)
+            return True
+        if found is None and name.lower() in DESCRIPTIONS:
+            made = how_made(name.lower(), self._lake.uri)
+            raise TableNotMade(f"table {name.lower()} is not in this lake: {made}")
+        return False
+
+    def _parts(self, sql: str) -> Iterator[list[tuple[Any, ...]]]:
+        try:
+            while rows := self._connection.fetchmany(FETCH_ROWS):
+                yield rows
+            self._connection.execute("ROLLBACK")
+        except duckdb.Error as error:
+            raise self._reason(error, sql) from None
+
+    def _reason(self, error: duckdb.Error, sql: str) -> Exception:
+        """Return what ended a query: a damaged table, or what DuckDB says."""
+        failure = next((scan.failure for scan in self._scans.values() if scan.failure is not None), None)
+        if failure is not None:
+            return failure
+        missing = _missing_table(error)
+        if missing is None:
+            return _explained(error, sql)
+        alike = difflib.get_close_matches(missing.lower(), self.tables, 1)
+        hint = f"did you mean {alike[0]}?" if alike else "`waypost analytics query --tables` lists the tables"
+        return BadQuery(f"{_place(_told(error), sql)}table {missing} is not known: {hint}")
+
+
+def _told(error: duckdb.Error) -> _Told:
+    text = str(error)
+    begin = text.find("{")
+    try:
+        return msgspec.json.decode(text[begin:], type=_Told) if begin >= 0 else _Told(text)
+    except msgspec.DecodeError:
+        return _Told(text)
+
+
+def _missing_table(error: duckdb.Error) -> str | None:
+    """Return the name of the table that DuckDB does not know; None for another error."""
+    told = _told(error)
+    return told.name if isinstance(error, duckdb.CatalogException) and told.type == "Table" else None
+
+
+def _explained(error: duckdb.Error, sql: str) -> BadQuery | QueryFailed:
+    told = _told(error)
+    hint = next((f" ({hint})" for kind, hint in _HINTS.items() if isinstance(error, kind)), "")
+    # DuckDB's advice about memory is on settings that are locked here.
+    out_of_memory = isinstance(error, duckdb.OutOfMemoryException)
+    text = "no memory is left" if out_of_memory else " ".join(told.exception_message.split())
+    text = f"{_place(told, sql)}{text}{hint}"
+    return BadQuery(text) if isinstance(error, _OF_THE_QUERY) else QueryFailed(text)
+
+
+def _place(told: _Told, sql: str) -> str:
+    """Return `line 2, column 8: `; empty where DuckDB does not say where."""
+    if told.position is None or not told.position.isdigit():
+        return ""
+    before = sql.encode()[: int(told.position)].decode(errors="ignore")
+    return f"line {before.count(chr(10)) + 1}, column {len(before) - (before.rfind(chr(10)) + 1) + 1}: "
+
+
+def _distinct(columns: Sequence[ResultColumn]) -> list[ResultColumn]:
+    """Return the columns under distinct names, as the keys of a JSON object have to be."""
+    taken: set[str] = set()
+    found = []
+    for column in columns:
+        name, number = column.name, 1
+        while name in taken:
+            number += 1
+            name = f"{column.name}_{number}"
+        taken.add(name)
+        found.append(ResultColumn(name, column.type))
+    return found

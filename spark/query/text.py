@@ -1,0 +1,81 @@
+"""Values of a result as text. A peer chose the names and bodies among them, so nothing in them steers a terminal.
+
+The rules are those of `edge.output`, which this package does not import; a test holds them equal.
+"""
+
+from __future__ import annotations
+
+import base64
+import csv
+import io
+import re
+from collections.abc import Iterable, Sequence
+from datetime import date, datetime, time, timedelta
+from typing import Any, Final
+
+import msgspec
+
+_UNSAFE_IN_JSON: Final = re.compile("[\x00-\x1f\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
+"""Characters that JSON allows raw and that a terminal or an editor obeys."""
+_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "\n")
+"""First characters that make a spreadsheet calculate."""
+_NUMBER: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_ENCODER: Final = msgspec.json.Encoder(decimal_format="number", enc_hook=str)
+"""Decimals keep their digits; NaN and infinite numbers are null; bytes are base64; times are ISO 8601."""
+
+
+def spell_line(text: str) -> str:
+    """Return a text within one line, as Python spells what cannot be printed."""
+    return text if text.isprintable() else "".join(map(_spelled, text))
+
+
+def _spelled(character: str) -> str:
+    return character if character.isprintable() else character.encode("unicode_escape").decode()
+
+
+def guard_cell(text: str) -> str:
+    """Return a text that no spreadsheet takes for a formula: behind a `'`, as spreadsheets spell text."""
+    return f"'{text}" if text.startswith(_FORMULA) and not _NUMBER.fullmatch(text) else text
+
+
+def json_text(value: Any) -> str:
+    """Return a value as JSON on one line; characters that steer a terminal are escaped."""
+    return _UNSAFE_IN_JSON.sub(_escaped, _ENCODER.encode(_with_text_keys(value)).decode())
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return f"\\u{ord(found[0]):04x}"
+
+
+def _with_text_keys(value: Any) -> Any:
+    """Return a value with texts as the keys of its maps, as JSON requires."""
+    if isinstance(value, dict):
+        return {plain_text(key): _with_text_keys(each) for key, each in value.items()}
+    return [_with_text_keys(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def plain_text(value: Any) -> str:
+    """Return a value as the text of a cell: empty for NULL, times in ISO 8601, bytes in base64, lists in JSON."""
+    if value is None:
+        return ""
+    if type(value) in {str, int, float}:
+        return str(value)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, datetime | date | time | timedelta):
+        return str(msgspec.to_builtins(value))
+    return json_text(value) if isinstance(value, list | tuple | dict) else str(value)
+
+
+def csv_lines(rows: Iterable[Sequence[Any]], *, terminal: bool) -> str:
+    """Return rows as RFC 4180 has them. `terminal`: a person looks at them, so nothing in them acts."""
+    out = io.StringIO(newline="")
+    last = spell_line if terminal else str
+    csv.writer(out).writerows([last(_csv_cell(value)) for value in row] for row in rows)
+    return out.getvalue()
+
+
+def _csv_cell(value: Any) -> str:
+    return guard_cell(value) if isinstance(value, str) else plain_text(value)
