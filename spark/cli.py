@@ -38,7 +38,7 @@ _SECRET = re.compile(r"(\.secret|\.secret\.key|\.session\.token|[pP]assword)$")
 
 @click.group()
 def analytics() -> None:
-    """Fleet analytics on a lake: run the jobs, draw the report; find anomalies in a file."""
+    """Fleet analytics on a lake: run the jobs, draw the report, answer SQL; find anomalies in a file."""
 
 
 analytics.add_command(detect)

@@ -67,7 +67,7 @@ def _first(parts: Iterator[list[tuple[Any, ...]]]) -> tuple[list[tuple[Any, ...]
 
 
 def _cell(value: Any) -> str:
-    text = "NULL" if value is None else spell_line(plain_text(value))
+    text = "NULL" if value is None else spell_line(plain_text(value)[: CELL_CHARACTERS_MAX + 1])
     return text if len(text) <= CELL_CHARACTERS_MAX else f"{text[: CELL_CHARACTERS_MAX - 1]}…"
 
 
