@@ -25,12 +25,12 @@ class Jar:
         return f"{self.artifact}-{self.version}.jar"
 
 
-_DELTA_VERSION: Final = "4.4.0"
+DELTA_VERSION: Final = "4.4.0"
 HADOOP_VERSION: Final = "3.5.0"
 _SDK_VERSION: Final = "2.35.4"
 
 DELTA: Final = tuple(
-    Jar("io.delta", artifact, _DELTA_VERSION, sha256)
+    Jar("io.delta", artifact, DELTA_VERSION, sha256)
     for artifact, sha256 in (
         ("delta-spark_4.2_2.13", "27d4fd8b1f879535c573ed1c718177d6a27f24d3e626ba02e216369725721ead"),
         ("delta-storage", "c46735481fa8e326b0957be02b4420cbcab4b325bb08009b7f2045a95133f1cc"),

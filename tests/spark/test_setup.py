@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from spark.connector import pins, repository
 from spark.connector.jar_set import DELTA, S3, SETS, JarSet
 from spark.connector.pins import Jar
 from spark.connector.repository import ConnectorMissing
+from tests.conftest import ROOT
 
 CONTENT = b"not really a jar"
 THING = JarSet("thing", "the thing", (Jar("org.example", "thing", "1", hashlib.sha256(CONTENT).hexdigest()),))
@@ -84,6 +86,10 @@ class TestInstall:
 
 
 class TestSets:
+    def test_the_jars_are_of_the_version_of_the_wheel(self) -> None:
+        extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+        assert f"delta-spark=={pins.DELTA_VERSION}" in extras["spark"]
+
     def test_pins_are_whole(self) -> None:
         for jars in SETS.values():
             assert all(len(jar.sha256) == 64 and jar.version for jar in jars.jars)
