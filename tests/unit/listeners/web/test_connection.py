@@ -16,13 +16,14 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from edge.broker.configuration import TlsListener
-from edge.broker.http.limits import HTTP_HEAD_BYTES_MAX
+from edge.broker.http.limits import HTTP_BODY_S_MAX, HTTP_HEAD_BYTES_MAX
 from edge.broker.http.peer import peer_of
 from edge.broker.listeners.tls import Certificates
 from edge.broker.listeners.web import connection as module
 from edge.broker.listeners.web import server as server_module
 from edge.broker.listeners.web.bound_socket import BoundSocket
 from edge.broker.listeners.web.server import WebServer
+from edge.broker.security.limits import VERIFICATION_WAIT_S_MAX
 from tests.support.certificates import Authority
 from tests.unit.listeners.web.test_server import bound
 
@@ -111,6 +112,11 @@ def test_a_body_nobody_reads_and_nobody_ends(monkeypatch: pytest.MonkeyPatch) ->
         assert answer.startswith(b"HTTP/1.1 200")  # and it was closed
 
     serving(play)
+
+
+def test_a_body_whose_login_waited_is_answered_before_its_connection_ends() -> None:
+    """The reader of the body answers 408, at its own deadline after the longest wait of a login."""
+    assert module._BODY_S > VERIFICATION_WAIT_S_MAX + HTTP_BODY_S_MAX
 
 
 def test_large_heads() -> None:
