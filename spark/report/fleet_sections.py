@@ -218,7 +218,9 @@ class FleetSections:
             "Values that are unusual for their series, with the rule that said so and what it expected; marked "
             "in the charts below."
         )
-        return Section("anomalies", "Anomalies", about, tiles, tables=[Table("Anomalies", columns, rows, found.count)])
+        return Section(
+            "anomalies", "Anomalies", about, tiles, tables=[Table("Unusual values", columns, rows, found.count)]
+        )
 
     def metrics(self) -> Section | None:
         """Charts of the metrics of devices."""

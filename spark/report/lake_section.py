@@ -30,7 +30,7 @@ class LakeSection:
                 Column("size", "bytes"),
                 Column("a file", "bytes"),
                 Column("version", "count"),
-                Column("", "state"),
+                Column("state", "state"),
             ]
             rows = [
                 [

@@ -95,7 +95,7 @@ class MessageSections:
                 Column("address", "name"),
                 Column("sequences"),
                 Column("missing", "count"),
-                Column("", "state"),
+                Column("state", "state"),
             ]
             rows = [
                 [
@@ -215,7 +215,7 @@ class MessageSections:
         )
         held = amounts.count(len(found))
         notes = [f"Marked in the charts: those with the {held} longest delays."] if total > len(found) else []
-        table = Table("Outages and drains", columns, rows, total)
+        table = Table("Outages", columns, rows, total)
         return Section("outages", "Outages and drains", about, tables=[table], notes=notes)
 
 

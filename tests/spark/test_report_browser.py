@@ -435,7 +435,7 @@ def test_no_cell_of_a_download_is_a_formula(browser: Browser, tmp_path: Path) ->
     found = {row[0] for row in csv.reader(io.StringIO(content.decode(), newline=""))}
     safe = {name if name[:1] not in set("=+-@\t\r \uff1d") else f"'{name}" for name in names}
     assert found == {"gateway", "gw1", *safe}
-    _, content = _downloaded(reading, "Anomalies")
+    _, content = _downloaded(reading, "Unusual values")
     (_, row) = csv.reader(io.StringIO(content.decode(), newline=""))
     assert row[1] == "'=cmd()"
     assert row[4:7] == ["-9.5", "-2", "-7.5"], "numbers stay numbers"

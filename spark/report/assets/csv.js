@@ -21,7 +21,7 @@ const csv = (() => {
     const kept = columns.map((column, index) => [column, index]).filter(([column]) => column.kind !== "spark");
     const head = kept.flatMap(([column, index]) => column.kind === "heat"
       ? hours(rows[0]?.[index]).map((_, at) => field("time", column.start + at * 3600))
-      : [quoted(plain((column.head || "state") + (units[column.kind] ?? "")))]);
+      : [quoted(plain(column.head + (units[column.kind] ?? "")))]);
     const lines = rows.map((row) => kept.flatMap(([column, index]) => column.kind === "heat"
       ? hours(row[index]).map(drawings.told)
       : [field(column.kind, row[index])]));
