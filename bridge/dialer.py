@@ -175,10 +175,11 @@ class Dialer:
             self._attempt.end("paused")
 
     def resume(self) -> None:
-        """Try again, now."""
+        """End a pause, and try again now unless the uplink is connected."""
         self._update(paused=False)
         self._wanted.set()
-        self._try_again()
+        if not self._state.connected:
+            self._try_again()
 
     def look(self) -> None:
         """Try again, now, if files that an attempt reads were replaced: what failed with the old ones may succeed.

@@ -246,3 +246,50 @@ def test_who_asked_for_an_attempt_during_one_that_came_up_gets_no_second() -> No
         await dialer.close()
 
     asyncio.run(dial())
+
+
+class _Linked:
+    """An attempt whose link stands until it is dropped."""
+
+    up = True
+
+    def __init__(self, dialer: Dialer, dropped: asyncio.Event) -> None:
+        self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._dialer, self._dropped = dialer, dropped
+
+    async def run(self) -> None:
+        self._dialer.up("peer")
+        await self._dropped.wait()
+        self._dialer.down("cut")
+
+    def end(self, reason: str) -> None: ...
+
+    def abort(self) -> None: ...
+
+
+def test_resume_of_a_connected_uplink_leaves_the_wait_after_its_loss(caplog: pytest.LogCaptureFixture) -> None:
+    async def dial() -> int:
+        dropped, dials = asyncio.Event(), 0
+
+        def attempt(dialer: Dialer, _endpoint: Endpoint) -> _Linked:
+            nonlocal dials
+            dials += 1
+            return _Linked(dialer, dropped)
+
+        backoff = Backoff(BackoffPolicy(first_s=60.0, limit_s=60.0), lambda: 0.5)
+        dialer = Dialer([Endpoint("h", 1)], attempt, backoff=backoff)
+        dialer.start()
+        async with asyncio.timeout(10):
+            while not dialer.state.connected:
+                await asyncio.sleep(0)
+            dialer.resume()
+            dropped.set()
+            while "next attempt" not in caplog.text:
+                await asyncio.sleep(0)
+            for _ in range(20):  # turns of the loop in which a nudge would end the wait
+                await asyncio.sleep(0)
+        await dialer.close()
+        return dials
+
+    with caplog.at_level("INFO", "bridge.dialer"):
+        assert asyncio.run(dial()) == 1
