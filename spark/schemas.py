@@ -358,6 +358,7 @@ def _rollup(name: str, *partition_by: str) -> Table:
         last          double
         last_at       timestamp
         last_sequence bigint
+        unit          string?
         p50           double
         p95           double
         suspect       bigint
@@ -372,7 +373,8 @@ def _rollup(name: str, *partition_by: str) -> Table:
 
 
 ROLLUP_1M = _rollup("rollup_1m", "event_date", "event_hour")
-"""By hour, too: what is folded in rewrites the files of its hours, not of its days."""
+"""By hour, too: what is folded in rewrites the files of its hours, not of its days. `unit`: that of `last`, where the
+reading has one."""
 ROLLUP_1H = _rollup("rollup_1h", "event_date")
 ROLLUP_1D = _rollup("rollup_1d", "event_date")
 """`sketch`: a KLL sketch of the values, from which `p50` and `p95` are; two of them add up to that of both."""

@@ -27,12 +27,12 @@ def _take_hours(batch: Batch) -> None:
     batch.fold("rollup_1d", rollups.by_day(found), rollups.FOLD)
 
 
-_MINUTES = Following("rollups", "readings", ("rollup_1m",), revision=3, take=_take_minutes, batch_rows=BATCH_ROWS_MAX)
+_MINUTES = Following("rollups", "readings", ("rollup_1m",), revision=4, take=_take_minutes, batch_rows=BATCH_ROWS_MAX)
 _HOURS = Following(
     "hours",
     "readings",
     ("rollup_1h", "rollup_1d"),
-    revision=1,
+    revision=2,
     take=_take_hours,
     batch_rows=BATCH_ROWS_MAX,
 )

@@ -13,7 +13,7 @@ _HUB: Final = "a hub makes it when it starts"
 
 DESCRIPTIONS: Final[dict[str, str]] = {
     "readings": "one row per value of a message: number or text, with unit and times",
-    "rollup_1m": "per metric and minute: count, min, max, sum, mean, last, p50, p95",
+    "rollup_1m": "per metric and minute: count, min, max, sum, mean, last with its unit, p50, p95",
     "rollup_1h": "the same per hour",
     "rollup_1d": "the same per day",
     "anomalies": "one row per value that is unusual for its series, with score, rule and expected value",

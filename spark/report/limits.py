@@ -31,8 +31,6 @@ RAW_SPAN_S_MAX: Final = 45 * 60
 """Seconds of a lake up to which single readings are drawn behind the rollups, which would be a handful of points."""
 RAW_ROWS_MAX: Final = 400_000
 """Readings looked at for that."""
-UNITS_ROWS_MAX: Final = 400_000
-"""Rows of the newest files of readings in which the units of drawn metrics are looked for: a fifth of a second."""
 UNIT_CHARACTERS_MAX: Final = 16
 """Characters of a unit that a chart shows: more have no room beside a number, and are none of SenML's."""
 RAW_POINTS: Final = 150

@@ -94,6 +94,12 @@ class Tables:
             raise remedy.unreadable(name, ValueError(f"it has no column {min(lacks)}"), "columns")
         return table
 
+    def known(self, name: str, *columns: str) -> list[str]:
+        """Return those of these columns that a table has: one that an older Waypost made lacks newer ones."""
+        table = self._taken.tables.get(name)
+        there = {field.name for field in table.schema().fields} if table is not None else set(columns)
+        return [column for column in columns if column in there]
+
     def _mine(self, table: deltalake.DeltaTable) -> list[Filter]:
         if self.only is None or "gateway" not in table.schema().to_arrow().names:
             return []

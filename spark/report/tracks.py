@@ -56,7 +56,7 @@ class Anomalies(msgspec.Struct):
 
 class Track(msgspec.Struct):
     """One metric of one device; a window is start, min, max, mean, and `last` the last value. `unit`: that of its
-    newest readings, where they have one, and only one."""
+    windows, where they have one, and only one."""
 
     gateway: Gateway
     device: str
@@ -129,7 +129,8 @@ def read(tables: Tables, span: tuple[float, float], found: Sequence[Anomaly]) ->
             ("gateway", "in", sorted({each[1] for each in chosen})),
             ("device", "in", sorted({each[2] for each in chosen})),
         ]
-    columns = (*_SERIES, "window_start", "min", "max", "mean", "last", "count", "suspect")
+    figures = ("window_start", "min", "max", "mean", "last", "count", "suspect")
+    columns = (*_SERIES, *figures, *tables.known(name, "unit"))
     table = tables.read(name, columns, *where) if small or where else _newest(tables, name, columns)
     left_out = not small and not where and len(table) >= limits.WINDOWS_MAX
     since = seconds(pc.min(table["window_start"]).as_py()) if left_out else None
@@ -137,7 +138,6 @@ def read(tables: Tables, span: tuple[float, float], found: Sequence[Anomaly]) ->
     drawn = [tracks[key] for key in _order(tracks, found)[: limits.TRACKS_MAX]]
     if span[1] - span[0] <= limits.RAW_SPAN_S_MAX and tables.rows_in_all("readings") <= limits.RAW_ROWS_MAX:
         _add_readings(tables, drawn, span)
-    _add_units(tables, drawn)
     _mark(drawn, found)
     return Drawn(drawn, len(tracks) if not where else 0, since)
 
@@ -165,6 +165,8 @@ def _windows(table: pa.Table, width: float, found: Sequence[Anomaly]) -> dict[Se
         return {}
     # A window that only a wrong clock filled would stretch the axis to 1970.
     table = table.filter(pc.not_equal(table["suspect"], table["count"]))
+    if "unit" not in table.column_names:
+        table = table.append_column("unit", pa.nulls(len(table), pa.string()))
     found_names = table.group_by(list(_SERIES)).aggregate([])
     names: list[Series] = list(zip(*(found_names[name].to_pylist() for name in _SERIES), strict=True))
     marked = {anomaly.series for anomaly in found}
@@ -172,7 +174,8 @@ def _windows(table: pa.Table, width: float, found: Sequence[Anomaly]) -> dict[Se
     worth = [series for series in names if series in marked or not numbering.by_name(series[4])]
     tracks = {series: _track(series, width) for series in worth}
     drawn = set(_order(worth, found))
-    columns = ("window_start", "min", "max", "mean", "last")
+    columns = ("window_start", "min", "max", "mean", "last", "unit")
+    units: dict[Series, set[str]] = {series: set() for series in drawn}
     if len(worth) > len(drawn):
         devices = pa.array(sorted({series[2] for series in drawn}))
         table = table.filter(pc.is_in(table["device"], devices))
@@ -182,8 +185,10 @@ def _windows(table: pa.Table, width: float, found: Sequence[Anomaly]) -> dict[Se
             track = tracks[row[:5]]
             track.windows.append((row[5].timestamp(), row[6], row[7], row[8]))
             track.last = row[9]
+            units[row[:5]].update(filter(None, (row[10],)))
     for series in drawn:
         tracks[series].windows = tracks[series].windows[-limits.WINDOWS_DRAWN :]
+        tracks[series].unit = units[series].pop() if len(units[series]) == 1 else None
     return tracks
 
 
@@ -210,28 +215,6 @@ def _add_readings(tables: Tables, drawn: Sequence[Track], span: tuple[float, flo
         track = by_name.get(tuple(row[name] for name in _SERIES))
         if track is not None:
             track.readings.append((row["second_mean"], row["value_mean"]))
-
-
-def _add_units(tables: Tables, drawn: Sequence[Track]) -> None:
-    """Units are of readings, not of rollups."""
-    if not drawn:
-        return
-    found: dict[Series, set[str]] = {track.series: set() for track in drawn}
-    where = [
-        ("gateway", "in", sorted({track.gateway[1] for track in drawn})),
-        ("device", "in", sorted({track.device for track in drawn})),
-        ("unit", "!=", ""),
-    ]
-    for part in tables.newest("readings", (*_SERIES, "unit"), limits.UNITS_ROWS_MAX, *where):
-        if not part.num_rows:
-            continue
-        for row in part.group_by([*_SERIES, "unit"]).aggregate([]).to_pylist():
-            series = tuple(row[name] for name in _SERIES)
-            if series in found:
-                found[series].add(row["unit"])
-    for track in drawn:
-        units = found[track.series]
-        track.unit = units.pop() if len(units) == 1 else None
 
 
 def _mark(drawn: Sequence[Track], found: Sequence[Anomaly]) -> None:

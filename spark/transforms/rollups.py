@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 _SERIES = ("tenant", "gateway", "device", "address", "metric")
+_NEWEST = {"at": "last_at", "sequence": "last_sequence", "value": "last", "unit": "unit"}
+"""Fields of the newest reading of a window, by their columns."""
 _NEWER = "struct(new.last_at, new.last_sequence) >= struct(old.last_at, old.last_sequence)"
 _SKETCH = "kll_sketch_merge_double(old.sketch, new.sketch)"
 FOLD = {
@@ -28,6 +30,7 @@ FOLD = {
     "last": f"if({_NEWER}, new.last, old.last)",
     "last_at": "greatest(old.last_at, new.last_at)",
     "last_sequence": f"if({_NEWER}, new.last_sequence, old.last_sequence)",
+    "unit": f"if({_NEWER}, new.unit, old.unit)",
     "p50": f"kll_sketch_get_quantile_double({_SKETCH}, 0.5D)",
     "p95": f"kll_sketch_get_quantile_double({_SKETCH}, 0.95D)",
     "suspect": "old.suspect + new.suspect",
@@ -65,7 +68,7 @@ def _windows(readings: DataFrame, unit: str) -> DataFrame:
             F.min("value").alias("min"),
             F.max("value").alias("max"),
             F.sum("value").alias("sum"),
-            _newest("event_time", "sequence", "value"),
+            _newest("event_time", "sequence", "value", "unit"),
             F.count_if("suspect").alias("suspect"),
             F.max("ingested_at").alias("revised_at"),
             F.kll_sketch_agg_double("value").alias("sketch"),
@@ -83,7 +86,7 @@ def _wider(windows: DataFrame, unit: str) -> DataFrame:
             F.min("min").alias("min"),
             F.max("max").alias("max"),
             F.sum("sum").alias("sum"),
-            _newest("last_at", "last_sequence", "last"),
+            _newest("last_at", "last_sequence", "last", "unit"),
             F.sum("suspect").alias("suspect"),
             F.max("revised_at").alias("revised_at"),
             F.kll_merge_agg_double("sketch").alias("sketch"),
@@ -92,17 +95,15 @@ def _wider(windows: DataFrame, unit: str) -> DataFrame:
     return _with_last(found)
 
 
-def _newest(at: str, sequence: str, value: str) -> Column:
-    """The highest of time, sequence and value together. It hashes because there is a sketch beside it: without one
-    Spark would sort for a maximum of several columns."""
-    return F.max(F.struct(F.col(at).alias("at"), F.col(sequence).alias("sequence"), F.col(value).alias("value"))).alias(
-        "newest"
-    )
+def _newest(*columns: str) -> Column:
+    """Return the highest of time, sequence, value and unit together. It hashes because there is a sketch in the same
+    row: without one Spark would sort for a maximum of several columns."""
+    named = (F.col(column).alias(name) for column, name in zip(columns, _NEWEST, strict=True))
+    return F.max(F.struct(*named)).alias("newest")
 
 
 def _with_last(rolled: DataFrame) -> DataFrame:
-    newest = {"last": "newest.value", "last_at": "newest.at", "last_sequence": "newest.sequence"}
-    return rolled.withColumns({name: F.col(field) for name, field in newest.items()})
+    return rolled.withColumns({column: F.col(f"newest.{name}") for name, column in _NEWEST.items()})
 
 
 def _finished(rolled: DataFrame, table: schemas.Table) -> DataFrame:

@@ -816,8 +816,7 @@ class TestUnits:
         return caption[1], label[1], drawn(content, "metrics")[0]
 
     def test_one_unit_stands_beside_the_number(self, lake: Path) -> None:
-        put(lake, "reject")
-        put(lake, "readings", *(row | {"unit": "Cel"} for row in values(3)), values(1)[0], made_of=0, beside="reject")
+        put(lake, "rollup_1m", window(0, 1.0, 3.0, unit="Cel"), window(1, 2.0, 2.0), made_of=0)
         caption, label, data = self.chart(lake)
         assert caption == f"2{formatting.THIN_SPACE}Cel"
         assert label.endswith(f"last 2{formatting.THIN_SPACE}Cel")
@@ -836,19 +835,18 @@ class TestUnits:
         ],
     )
     def test_what_is_shown_of_others(self, lake: Path, units: tuple[str | None, ...], shown: str | None) -> None:
-        put(lake, "reject")
-        put(lake, "readings", *(values(1)[0] | {"unit": unit} for unit in units), made_of=0, beside="reject")
+        put(lake, "rollup_1m", *(window(n, 2.0, 2.0, unit=unit) for n, unit in enumerate(units)), made_of=0)
         caption, _, _ = self.chart(lake)
         assert caption == ("2" if shown is None else f"2{formatting.THIN_SPACE}{shown}")
 
-    def test_units_are_looked_for_in_the_newest_files_only(self, lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        put(lake, "reject")
-        days = [START.date() - timedelta(days=back) for back in (2, 0, 1)]
-        rows = [values(1)[0] | {"event_date": day, "unit": f"u{day.day}"} for day in days]
-        put(lake, "readings", *rows, made_of=0, beside="reject")
-        assert self.chart(lake)[0] == "2", "each day has another one"
-        monkeypatch.setattr(limits, "UNITS_ROWS_MAX", 1)
-        assert self.chart(lake)[0] == f"2{formatting.THIN_SPACE}u{START.day}"
+    def test_windows_of_an_older_version_have_none(self, lake: Path) -> None:
+        there = deltalake.DeltaTable(lake / "rollup_1m").to_pyarrow_table()
+        shutil.rmtree(lake / "rollup_1m")
+        deltalake.write_deltalake(
+            lake / "rollup_1m", there.drop_columns("unit"), partition_by=["event_date", "event_hour"]
+        )
+        (track,) = figures(lake).tracks
+        assert (track.unit, len(track.windows)) == (None, 2)
 
 
 class TestTable:

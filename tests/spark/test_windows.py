@@ -61,6 +61,7 @@ def mixed(randoms: random.Random, count: int, repeated: Sequence[int] = ()) -> l
             suspect=randoms.random() < 0.5,
             device=randoms.choice(("d", "e", "Gerät", "")),
             metric=randoms.choice(("m", "n")),
+            unit=randoms.choice((None, "Cel", "K")),
         )
         for number in range(count)
     ]

@@ -15,7 +15,7 @@ SERIES = ("tenant", "gateway", "device", "address", "metric")
 
 def reading(sequence: int, at: datetime, value: float | None, **override: Any) -> Row:
     row: Row = {"tenant": "t", "gateway": "g", "epoch": "e", "device": "d", "address": "a", "metric": "m"}
-    row |= {"sequence": sequence, "value": value, "event_time": at, "ingested_at": at, "suspect": False}
+    row |= {"sequence": sequence, "value": value, "event_time": at, "ingested_at": at, "suspect": False, "unit": None}
     return row | override
 
 
@@ -31,7 +31,7 @@ def plain(rows: Sequence[Row], width: timedelta) -> dict[tuple[Any, ...], Row]:
 
 def _plain(key: tuple[Any, ...], rows: list[Row]) -> Row:
     values, start = sorted(row["value"] for row in rows), key[-1]
-    last = max(rows, key=lambda row: (row["event_time"], row["sequence"], row["value"]))
+    last = max(rows, key=lambda row: (row["event_time"], row["sequence"], row["value"], row["unit"] or ""))
     believed = start >= datetime(2020, 1, 1, tzinfo=UTC)
     return {
         **dict(zip((*SERIES, "window_start"), key, strict=True)),
@@ -43,6 +43,7 @@ def _plain(key: tuple[Any, ...], rows: list[Row]) -> Row:
         "last": last["value"],
         "last_at": last["event_time"],
         "last_sequence": last["sequence"],
+        "unit": last["unit"],
         "p50": values[math.ceil(0.5 * len(values)) - 1],
         "p95": values[math.ceil(0.95 * len(values)) - 1],
         "suspect": sum(row["suspect"] for row in rows),
