@@ -93,7 +93,7 @@ class DecimalBits(bytes):
 
 
 _DECIMALS: Mapping[int, tuple[int, int, int]] = {4: (8, 101, 7), 8: (10, 398, 16), 16: (14, 6176, 34)}
-"""By size: bits and bias of the exponent, digits of the coefficient (IEEE 754, table 3.6)."""
+"""Bits and bias of the exponent, and digits of the coefficient, by size (IEEE 754, table 3.6)."""
 
 
 @hides("value")

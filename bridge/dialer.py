@@ -219,7 +219,7 @@ class Dialer:
     def up(self, peer: str, *, batching: bool = False) -> None:
         """The peer takes messages."""
         self._backoff.connected(asyncio.get_running_loop().time())
-        self._nudge.clear()  # this attempt serves who requested one meanwhile
+        self._nudge.clear()  # this attempt also serves the requests made while it ran
         log.info("connected to %s at %s, %s", peer, self._state.endpoint, "batches" if batching else "plain")
         self._update(connected=True, peer=peer, batching=batching, last_error=None, attempts=0, refused=False)
 

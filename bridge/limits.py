@@ -177,15 +177,14 @@ first, an attempt takes 10 s, so that reconnects lose 1 % of the time to it at m
 first used again at the next reconnect after a quarter of an hour."""
 
 INSTANCE_CHARACTERS_MAX: Final = 64
-"""Of the name of a gateway's run that a hub keeps; ours have 16."""
+"""Characters that a hub keeps of the name of a gateway's run; our names have 16."""
 
 LOGIN_WAIT_S_MAX: Final = 30.0
 """Seconds that a login may wait for us, in addition to the time its client has: longer than a password waits to be
 verified, and than a token issuer takes to send its keys (20 s each), so that the client gets an answer first."""
 
 LINGER_SILENCE_S: Final = 5.0
-"""Seconds without a byte after which a socket is closed whose connection has ended on our side: a slow link sends again
-within it."""
+"""Seconds without a byte before a lingering socket is closed: a slow link sends again within this time."""
 
 LINGER_S: Final = 30.0
 """Seconds in all that a peer has to read our last words and close: a client that sends 12 MB before it reads an answer

@@ -1,4 +1,4 @@
-"""Account of a gateway's store: messages accepted for one forwarder, those given up, and those that wait.
+"""Account of a gateway's store: messages accepted for one forwarder, dropped with a ledger entry, and waiting.
 
 `waypost store account` writes it at a gateway, `waypost bridge prove --account` compares it with a lake.
 """

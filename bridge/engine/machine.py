@@ -73,7 +73,7 @@ class Engine:
             raise TypeError("a server takes SaslServer, a client SaslClient")
         self.container_id = container_id
         self.mechanism = ""
-        """Of SASL, that a client of ours has chosen; empty before, and where there is no SASL."""
+        """SASL mechanism that our client has chosen; empty before that, and without SASL."""
         self._frame_bytes_max = max_frame_size
         self._sasl = SaslServer(anonymous=ANONYMOUS) if server and sasl is None else sasl
         self._output: list[bytes] = []

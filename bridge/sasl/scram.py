@@ -188,7 +188,7 @@ class ScramClient:
             bounds = (
                 f"this side takes {ITERATIONS_MIN} to {ITERATIONS_MAX}: set the user's password at the server again"
             )
-            raise ScramError(f"the server asks for {count} iterations of SCRAM-SHA-256, {bounds}")
+            raise ScramError(f"the server requests {count} iterations of SCRAM-SHA-256, {bounds}")
         salt_bytes = _decoded(salt)
         if not salt_bytes:
             raise ScramError("the server sends an empty salt")

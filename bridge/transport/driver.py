@@ -29,8 +29,8 @@ from bridge.transport.turn import Turn, turn_of
 log = logging.getLogger(__name__)
 
 SHED_S: Final = 0.2
-"""Seconds in which a peer may read why its connection is closed to make room: until then what it said when it connected
-is in memory."""
+"""Seconds in which a peer may read why its connection is closed to make room. The bytes it sent when it
+connected stay in memory until then."""
 
 LARGE_READ_BYTES = 128 * 1024
 """A read of half of the loop's buffer or more: libuv would go on with up to 31 of them, 8 MiB, before anybody else has

@@ -1,9 +1,9 @@
-"""Sockets whose connection has ended on our side, until the peer has read our last words.
+"""Sockets that linger: our side has ended the connection, and the peer may still read our last words.
 
 A socket that is closed with unread bytes resets the connection (RFC 9293 section 3.6), and a reset overtakes what was
-written last: the peer would never read why. So our half is closed, and what still comes is discarded until the peer
-closes too (as nginx's `lingering_close` does). Nothing is known of the connection any more but its descriptor
-and its peer's host. Sockets that linger give way to connections: both together are no more than may be open.
+written last: the peer would never read why. So our half is closed, and incoming bytes are discarded until the peer
+closes too (as nginx's `lingering_close` does). All that remains of the connection is its descriptor and its peer's
+host. Lingering sockets give way to connections: both together stay within the connection limit.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ DISCARDS_MAX: Final = 4
 """Calls in one turn of the loop for one socket: others have their turn."""
 
 SWEEP_S: Final = 0.5
-"""Seconds between two looks for sockets whose time has passed."""
+"""Seconds between two sweeps for sockets that have expired."""
 
 
 class LingeringSocket(NamedTuple):
     """A socket that lingers; times are of the loop's clock, in seconds."""
 
     host: str
-    """Of the peer."""
+    """Address of the peer's host."""
     silent_at: float
     """The socket is closed when nothing has come by then."""
     ends_at: float

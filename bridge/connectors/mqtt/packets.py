@@ -136,7 +136,7 @@ def publish(topic: str, payload: bytes, packet_id: int, *, again: bool, retain: 
     """PUBLISH with QoS 1. Raises `ValueError` when no packet can say it."""
     size = len(topic.encode())
     if not 0 < size <= TOPIC_BYTES_MAX or "\0" in topic:
-        raise ValueError("the address is no MQTT topic name")
+        raise ValueError("the address is not an MQTT topic name")
     if size + len(payload) + 4 > REMAINING_LENGTH_MAX:
         raise ValueError(f"{len(payload)} bytes are more than a packet holds")
     try:
@@ -245,7 +245,7 @@ class Packets:
         try:
             return LargePublication(packet_id, topic.decode(), size)
         except UnicodeDecodeError:
-            raise MalformedPacket("a topic name that is no UTF-8") from None
+            raise MalformedPacket("a topic name that is not UTF-8") from None
 
 
 class _Bytes:
@@ -296,7 +296,7 @@ def decode(frame: bytes) -> Packet:
 def _publication(packet: Any) -> Publication:
     topic, qos = packet.topic_name, packet.qos
     if qos > 1:
-        raise MalformedPacket(f"a PUBLISH with QoS {qos}, and 1 was asked for")
+        raise MalformedPacket(f"a PUBLISH with QoS {qos}, more than the QoS 1 of the subscription")
     if qos == 1 and not packet.packet_id:
         raise MalformedPacket("a PUBLISH with packet identifier 0")
     size = packet.fixed_header.remaining_length - len(packet.data) - (2 if qos else 0) - 2

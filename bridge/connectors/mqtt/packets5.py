@@ -89,7 +89,7 @@ def publish(
 ) -> bytes:
     """Encode PUBLISH with QoS 1. Raises `ValueError` when no packet can say it."""
     if not 0 < len(topic.encode()) <= TOPIC_BYTES_MAX or "\0" in topic or "+" in topic or "#" in topic:
-        raise ValueError("the address is no MQTT topic name")
+        raise ValueError("the address is not an MQTT topic name")
     body = _text(topic) + packet_id.to_bytes(2) + _counted(properties) + payload
     if len(body) > REMAINING_LENGTH_MAX:
         raise ValueError(f"{len(payload)} bytes are more than a packet holds")
@@ -150,7 +150,7 @@ def _connection_answer(cursor: _Cursor) -> ConnectionAnswer:
 def _publication(first: int, cursor: _Cursor) -> Publication:
     qos = first >> 1 & 3
     if qos > 1:
-        raise MalformedPacket(f"a PUBLISH with QoS {qos}, and 1 was asked for")
+        raise MalformedPacket(f"a PUBLISH with QoS {qos}, more than the QoS 1 of the subscription")
     try:
         topic = cursor.take(cursor.number(2)).decode()
     except UnicodeDecodeError:
@@ -184,7 +184,7 @@ def _properties(block: bytes) -> Iterator[tuple[int, int | bytes]]:
 
 
 def _said(block: bytes) -> str:
-    """Return the Reason String among properties; empty where there is none."""
+    """Return the Reason String among properties, or an empty text."""
     texts = (value for kind, value in _properties(block) if kind == _REASON_STRING and isinstance(value, bytes))
     return next(texts, b"").decode("utf-8", "replace")
 

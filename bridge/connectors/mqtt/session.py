@@ -82,8 +82,8 @@ class PublishesUnderWay:
         return b"".join(written)
 
     def acknowledged(self, packet_id: int, why: str = "") -> None:
-        """A PUBACK came, with the broker's reason `why` it does not take the message; `flush` tells the forwarder. One
-        for nothing that is under way is of no interest."""
+        """Process a PUBACK; `why` is the broker's reason for a rejection. `flush` passes the answer to the forwarder.
+        Ignores a PUBACK for an unknown packet identifier."""
         found = self._sent.pop(packet_id, None)
         if found is not None:
             self._answer(found[0], found[1], Answer(Outcome.REJECTED, why) if why else ACCEPTED)
