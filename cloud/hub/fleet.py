@@ -123,8 +123,8 @@ class Fleet:
         return self.tenants.get(name) or TenantFigures()
 
     def load(self, records: Sequence[GatewayRecord], forgotten: Mapping[Key, int] | None = None) -> None:
-        """Start from what the registry has; of more than `GATEWAYS_MAX`, those heard of last. `forgotten`: messages in
-        the lake of gateways that were forgotten."""
+        """Load the registry's gateways, at most the `GATEWAYS_MAX` seen last. `forgotten`: messages in the lake of
+        gateways that were forgotten."""
         self._landed_of_forgotten = dict(forgotten or {})
         newest = sorted(records, key=lambda record: record.last_seen, reverse=True)[:GATEWAYS_MAX]
         for record in newest:

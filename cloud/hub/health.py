@@ -231,7 +231,7 @@ class HubHealth:
             yield Found(f"tenant {tenant}", what, step, Severity.WARNING)
 
     def registry(self) -> Iterator[Found]:
-        """The registry was restored from a backup, and somebody has to look at what is missing in it."""
+        """Report a registry that was restored from a backup: the operator has to look for what it lacks."""
         signs = self._older_copy.signs()
         if signs:
             what = f"the registry is an older copy: {'; '.join(each.value for each in signs)}"

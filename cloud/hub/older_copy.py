@@ -20,7 +20,7 @@ FILE: Final = "registry.older"
 
 
 class OlderCopySign(enum.Enum):
-    """What shows that the registry is an older copy."""
+    """Evidence that the registry is an older copy."""
 
     LAKE = "the lake has commits that the registry does not know"
     CERTIFICATES = "gateways connect with certificates of this hub's authority that the registry does not know"

@@ -157,7 +157,7 @@ class HubService:
         """Count a takeover; return condition and description that the displaced connection ends with."""
         addresses = self._fleet.takeovers.add(key, displaced, arrived)
         if addresses is None:
-            return "amqp:connection:forced", "the gateway has connected anew"
+            return "amqp:connection:forced", "the gateway has connected again"
         return IDENTITY_SHARED, f"two machines use gateway {key[1]} (addresses {addresses})"
 
     def gateway_disconnected(self, gateway: str, intake: Intake) -> None:
@@ -391,7 +391,7 @@ class _Both:
 
 
 def _machine(intake: Intake, session: Session) -> Machine:
-    """An older gateway names no run of it: then its address stands for the machine."""
+    """Return the machine of a session. An older gateway does not name its run: its address identifies it."""
     address = session.remote.rpartition(":")[0] or session.remote
     return Machine(intake.instance or address, address)
 

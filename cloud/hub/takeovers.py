@@ -1,7 +1,7 @@
 """Takeovers: connections of a gateway that take the place of one of the same gateway. Pure.
 
-A gateway whose connection broke unnoticed takes its own place. Two machines with one identity (a copied card) displace
-each other in turns: a machine comes back that was displaced before. The third takeover of that kind within
+A gateway takes its own place after its connection broke unnoticed. Two machines with one identity (a copied card)
+displace each other in turns: a machine comes back that was displaced before. The third takeover of that kind within
 `TAKEOVERS_WITHIN_S` is the sign.
 """
 
@@ -65,7 +65,7 @@ class Takeovers:
         return ", ".join(sorted({each.arrived.address for each in takeovers}))
 
     def _forget(self) -> None:
-        """Forget gateways whose last takeover is too long ago."""
+        """Forget gateways without a takeover within `TAKEOVERS_WITHIN_S`."""
         oldest = self._clock() - TAKEOVERS_WITHIN_S
         for key in [key for key, takeovers in self._lately.items() if takeovers[-1].at_s < oldest]:
             del self._lately[key]

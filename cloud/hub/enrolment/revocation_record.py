@@ -1,4 +1,4 @@
-"""The revocations that a hub knows of, kept beside its authority: a registry from a backup lacks the last ones."""
+"""Revocations of one hub, in a file next to its authority: a registry from a backup lacks the latest ones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ REVOKED: Final = "revoked.json"
 
 
 class RevokedEntry(msgspec.Struct, frozen=True, array_like=True):
-    """One certificate that counts no more. Times are UTC microseconds since 1970."""
+    """One revoked certificate. Times are UTC microseconds since 1970."""
 
     serial: str
     tenant: str
@@ -30,7 +30,7 @@ class RevocationRecord:
     """The file of one hub. Every method blocks and raises OSError."""
 
     def __init__(self, folder: Path) -> None:
-        """`folder`: that of the authority, which is made where there is none."""
+        """`folder`: the authority's, created if missing."""
         self._folder = folder
         self._file = folder / REVOKED
 
@@ -41,7 +41,7 @@ class RevocationRecord:
         except FileNotFoundError:
             return []
         except msgspec.DecodeError as error:
-            raise ValueError(f"{self._file} is no list of revoked certificates: {error}") from error
+            raise ValueError(f"{self._file} is not a list of revoked certificates: {error}") from error
         return [
             CertificateRecord(each.serial, each.tenant, each.gateway, b"", each.begins_at, each.ends_at, None, "")
             for each in entries

@@ -405,7 +405,7 @@ class Enrolment:
                 self._executor, self._record.write, list(self._revoked.values()), self._now_us()
             )
         except OSError as error:
-            log.warning("revocations cannot be kept beside the authority: %s", error)
+            log.warning("revocations cannot be written next to the authority: %s", error)
 
     def _sort_out(self) -> None:
         """Forget certificates that have ended: no handshake takes them, and a fleet has new ones every some weeks."""
@@ -429,7 +429,7 @@ def _somebody_elses(tenant: str, gateway: str) -> CertificateRecord:
 
 
 def _seen(serial: str, shown: Certified) -> CertificateRecord:
-    """What is known of a certificate that was only seen in a handshake: neither its key nor its text."""
+    """Return the record of a certificate that was only seen in a handshake: it lacks the key and the text."""
     begins_at, ends_at = int(shown.begins_at * 1_000_000), int(shown.ends_at * 1_000_000)
     return CertificateRecord(serial, shown.peer.tenant, shown.peer.name, b"", begins_at, ends_at, None, "")
 

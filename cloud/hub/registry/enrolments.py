@@ -280,7 +280,7 @@ class Enrolments:
 
 
 _SERIALS_AT_ONCE = PARAMETERS_MAX - 10
-"""In one statement, beside the query's own parameters."""
+"""Serial numbers in one statement, in addition to the query's own parameters."""
 _TOKEN = [tokens.c[name] for name in TokenRecord._fields]
 _CERTIFICATE = [certificates.c[name] for name in CertificateRecord._fields]
 

@@ -185,7 +185,7 @@ def test_a_line_ends_with_its_connection() -> None:
     pair = Pair()
     (line,) = pair.source.lines
     line.send(1, data_section(b"one"))
-    pair.intake.close("amqp:connection:forced", "the gateway has connected anew")
+    pair.intake.close("amqp:connection:forced", "the gateway has connected again")
     assert pair.source.over == [line]
     assert not line.open
     assert line.credit == 0
