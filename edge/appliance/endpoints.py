@@ -1,6 +1,6 @@
-"""Where a running gateway listens: a file in its data directory, for the commands that ask it.
+"""Endpoints of a running gateway: a file in its data directory, read by the commands that query the gateway.
 
-Its ports may be chosen by the system, or given as options of the command line, so no configuration has them.
+The system may choose the ports, or options of the command line set them, so the configuration does not have them.
 """
 
 from __future__ import annotations

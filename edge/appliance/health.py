@@ -53,7 +53,7 @@ SUBSCRIPTIONS_LOOKED_AT: Final = 500
 HUB: Final = "the hub"
 
 SHARED_LATELY_S: Final = 60.0
-"""How long the hub's word that another machine uses this identity counts: it displaces one of them every 15 s or so."""
+"""Seconds for which the hub's report of a shared identity counts: it displaces one of the machines every 15 s or so."""
 
 UNAUTHORIZED: Final = "amqp:unauthorized-access: "
 """Before a peer's reason, in the last error of an uplink."""
@@ -187,7 +187,7 @@ class GatewayHealth:
         for name, waiting in self._uplinks.left.items():
             if waiting:
                 stored = f"up to {counted(waiting, 'message')} {verb(waiting, 'waits', 'wait')} for it"
-                what = f"it is configured no more; {stored}, and what comes is kept too"
+                what = f"it is no longer configured; {stored}, and new messages are kept too"
                 purge = f"waypost store purge --cursor {word(FORWARDER_PREFIX + name)}"
                 step = f"apply it again; or stop the gateway and {purge}"
                 yield Found(f"forwarder {name}", what, step, Severity.WARNING)
@@ -325,7 +325,7 @@ class GatewayHealth:
 
 
 def shared_identity(name: str, state: LinkState, utc_s: float) -> Found | None:
-    """Return the problem of a gateway whose hub says that another machine uses its identity too."""
+    """Return the problem when the hub reports that another machine uses this gateway's identity too."""
     _, shared, why = (state.ended or "").partition(f"{IDENTITY_SHARED}: ")
     if not shared or not 0 <= utc_s - state.ended_at < SHARED_LATELY_S:
         return None

@@ -437,7 +437,7 @@ SERVICE_CREDIT: Final = 50
 
 MANAGEMENT_RESULTS_MAX: Final = 500
 """Entities in one answer of $management: 100 KiB of links, which have the most attributes, and some 20 ms of work. A
-client asks for more with an offset; qdstat asks for 500 at a time, and takes fewer as the last ones."""
+client requests more with an offset; qdstat requests 500 at a time, and takes fewer as the last ones."""
 
 WILL_BYTES_MAX: Final = 65_535
 """Payload of an AMQP client's last will, held while it is connected; as much as MQTT 3.1.1 allows a will."""
@@ -449,19 +449,19 @@ ANYCAST_TOGETHER_MAX: Final = 32
 """Messages such a consumer gets at once though others have none."""
 
 DELIVERY_TIME_AHEAD_MS_MAX: Final = 1_000
-"""Milliseconds by which the delivery time that an AMQP sender asks for may be ahead of our clock, and still means now:
+"""Milliseconds by which the delivery time that an AMQP sender requests may be ahead of our clock, and still means now:
 two clocks that are set by NTP differ by less."""
 
 ANYCAST_HELD_MAX: Final = 100
-"""Messages of one MQTT connection before version 5 that wait for the consumer of an anycast address, as nothing tells
-the client that there is none. Beyond it, or after `ANYCAST_ANSWER_S_MAX`, the connection ends and the client sends
+"""Messages of one MQTT connection before version 5 that wait for the consumer of an anycast address: the protocol
+cannot report its absence. Beyond it, or after `ANYCAST_ANSWER_S_MAX`, the connection ends and the client sends
 again. Most clients have 20 messages under way at most."""
 
 ANYCAST_HELD_BYTES_MAX: Final = 16 * MIB
 """Bytes of such messages of all connections, with `ANYCAST_HELD_MESSAGE_BYTES` for each."""
 
 ANYCAST_HELD_MESSAGE_BYTES: Final = 512
-"""Bytes that one of them takes beside its body: run, positions, and the reply that waits."""
+"""Bytes that one of them takes in addition to its body: run, positions, and the reply that waits."""
 
 ANYCAST_GIVEN_BACK_MAX: Final = 1_000
 """Messages of an anycast address that consumers gave back and that wait for another consumer (bytes:

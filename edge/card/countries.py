@@ -1,4 +1,4 @@
-"""Countries whose rules for wireless networks the kernel knows (wireless-regdb), by their codes of ISO 3166-1.
+"""Countries in the kernel's rules for wireless networks (wireless-regdb), by their codes of ISO 3166-1.
 
 For any other code the kernel keeps to what is allowed everywhere: channels 12, 13 and most of 5 GHz stay closed, and it
 says nothing. So such a code is refused where settings are written.
@@ -17,9 +17,9 @@ KNOWN: Final = frozenset(
     SK SM SN SR SV SX SY TC TD TG TH TN TR TT TW TZ UA UG US UY UZ VA VC VE VI VN VU WF WS YE YT ZA ZW
     """.split()  # noqa: SIM905 - a list of strings would be 180 lines
 )
-"""Of Debian's wireless-regdb 2026.05.30. A test compares them with the database that an image holds."""
+"""Codes of Debian's wireless-regdb 2026.05.30. A test compares them with the database that an image holds."""
 MEANT: Final = {"UK": "GB", "EN": "GB", "EL": "GR", "JA": "JP", "KO": "KR", "SP": "ES"}
-"""What people write, and what they mean: short names, codes of languages, and codes of the European Union."""
+"""Codes by the wrong ones that people write: short names, codes of languages, and codes of the European Union."""
 
 
 def country_fault(code: str) -> str:

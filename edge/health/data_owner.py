@@ -1,4 +1,4 @@
-"""Whether a data directory is its user's own, and no core dump holds what the process knows: keys and passwords."""
+"""Checks that a data directory is its user's own, and that no core dump holds keys and passwords."""
 
 from __future__ import annotations
 

@@ -202,7 +202,7 @@ class Status(TypedDict, total=False):
     addresses_left_out: int
     """Addresses that are not among them, because there are more than a status names."""
     logins_refused: Mapping[str, int]
-    """By reason: wrong credentials, or too many attempts at once."""
+    """Count by reason: wrong credentials, or too many attempts at once."""
     store: StoreStatus
     memory: Memory
     uplink: Uplink

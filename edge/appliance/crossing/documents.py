@@ -12,7 +12,7 @@ PROBE_S: Final = 20.0
 
 
 AUTONOMY_SHOWN_HOURS_MAX: Final = 10 * 365 * 24
-"""Hours of room that are shown as a number: more says no more than that nothing is stored now."""
+"""Hours of room that are shown as a number. A larger figure only means that nothing is being stored now."""
 
 
 def autonomy(hours: float) -> str:

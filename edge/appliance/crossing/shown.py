@@ -33,7 +33,7 @@ def _whole(bridge: BridgeStatus) -> Iterator[tuple[str, str]]:
         yield "bridge", "no connector: `waypost apply` one, or give --hub"
     for name, waiting in bridge.left.items():
         stored = f"up to {counted(waiting, 'message')} {verb(waiting, 'waits', 'wait')}"
-        yield "left", f"{stored} for {name}, which is configured no more, and what comes too"
+        yield "left", f"{stored} for {name}, which is no longer configured; new messages are kept too"
 
 
 def _connector(one: ConnectorStatus, now_s: float) -> Iterator[tuple[str, str]]:

@@ -35,7 +35,7 @@ HUB_HELP = (
 PROXY_VARIABLE = "WAYPOST_PROXY"
 ENROL_VARIABLE = "WAYPOST_TOKEN"
 ENROL_HELP = (
-    "From the hub: waypost fleet token create. Better in the environment, WAYPOST_TOKEN, or in --token-file: "
+    "Token from the hub (waypost fleet token create). Prefer --token-file or the environment variable WAYPOST_TOKEN: "
     "`ps` shows command lines to every user."
 )
 ENROL_FILE_HELP = "File with the token; - is standard input, with a prompt on a terminal."

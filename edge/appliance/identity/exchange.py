@@ -144,7 +144,7 @@ class Exchange:
 
     @contextlib.contextmanager
     def _connected(self, context: ssl.SSLContext, *, web: bool = True) -> Any:
-        """`web`: HTTP is asked for in the handshake; else nothing is, which a hub takes for AMQP."""
+        """`web`: request HTTP in the handshake (ALPN). Without ALPN the hub speaks AMQP."""
         if web:
             context.set_alpn_protocols([ALPN])
         host, port = self.endpoint.host, self.endpoint.port
@@ -213,7 +213,7 @@ class Exchange:
 
 
 def _received(opened: socket.socket, count: int) -> bytes:
-    """Return so many bytes, or fewer where the peer ends before. Raises OSError."""
+    """Return `count` bytes, or fewer where the peer closes earlier. Raises OSError."""
     data = b""
     while len(data) < count and (more := opened.recv(count - len(data))):
         data += more

@@ -219,7 +219,7 @@ def _url(settings: Settings) -> str:
 
 
 _NOT_MQTT: Final = (AMQTTError, CodecError, MQTTError, NoDataError)
-"""What amqtt raises for bytes that are no packet it waits for."""
+"""Errors that amqtt raises for bytes other than the packet it expects."""
 
 
 def _cause(error: BaseException) -> str:

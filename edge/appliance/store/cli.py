@@ -218,10 +218,10 @@ def _print_report(report: Report, seconds: float) -> None:
 
 @store.command()
 @data_option
-@click.option("--forwarder", metavar="CONNECTOR/NAME", help="Of this forwarder; needed where there are several.")
+@click.option("--forwarder", metavar="CONNECTOR/NAME", help="Forwarder of the account; needed with several forwarders.")
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="File to write; the default: stdout.")
 def account(data: Path, forwarder: str | None, out: Path | None) -> None:
-    """Write what was accepted for a forwarder, given up and still waits, as JSON. May run beside the gateway.
+    """Write what a forwarder accepted, dropped and still keeps, as JSON. May run while the gateway runs.
 
     It counts from the first message of each address: make the forwarder before its devices send.
 

@@ -109,14 +109,14 @@ def purge(
         for name, count in wanted.groups.items():
             say(f"  {count:,} for {name}")
     if wanted.messages and not yes:
-        confirm("Give them up?")
+        confirm("Drop them?")
     with explained(), progress("purging", quiet=as_json) as on_progress:
         goes = wanted.messages or end
         done = purge_store(data, chosen, lambda gone: on_progress(gone, wanted.bytes), end=end) if goes else wanted
     if as_json:
         say_json(done, indent=0)
     else:
-        say(f"{counted(done.messages, 'message')} given up and in the ledger")
+        say(f"{counted(done.messages, 'message')} dropped, with an entry in the ledger")
 
 
 @click.command()

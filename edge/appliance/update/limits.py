@@ -20,7 +20,7 @@ FILE_BYTES_MAX: Final = 64 << 10
 
 INSTALLED_MAX: Final = 3
 """Starts of one update that the power, RAUC or an outage of the hub cut off. A card that cannot be written is
-not worn out by it, and a system that breaks the uplink itself is given up after three trials."""
+not worn out by it, and an update that breaks the uplink itself is abandoned after three trials."""
 
 FOLLOWED_S: Final = 2.0
 """Seconds between looks at what is wanted and how far it is: some stat(2) and small files."""

@@ -35,7 +35,7 @@ TEMPORARY_QUEUE: Final = "temporary-queue"
 
 TOKENS: Final = "$cbs"
 LAST_WILL: Final = "$lwt"
-"""Where clients of EnMasse leave a last will; here it would be a topic that nobody reads."""
+"""Address of last wills in EnMasse; here it would be a topic without readers."""
 SERVICES: Final = (MANAGEMENT, TOKENS)
 """Names behind which no messages are kept: the broker itself answers."""
 _SELECTOR: Final = ("apache.org:selector-filter:string", 0x0000468C00000004)

@@ -50,7 +50,7 @@ _MODIFIED = {
     Refusal.DELIVERY_FAILED: State.MODIFIED_FAILED,
     Refusal.UNDELIVERABLE: State.MODIFIED_UNDELIVERABLE,
 }
-"""Refusals that a consumer may have said with annotations."""
+"""Refusals that a consumer may send with annotations."""
 
 
 @hides("header", "body")
@@ -349,9 +349,7 @@ class IncomingLink(Origin):
         asked = delivery_delay_of(body, self._router.now_ns() // _NS_IN_MS)
         if asked is not None:
             name, ahead_ms = asked
-            text = (
-                f"{name} asks for delivery in {ahead_ms} ms, and there is no scheduled delivery: send it when it is due"
-            )
+            text = f"{name} requests delivery in {ahead_ms} ms; scheduled delivery is unsupported: send it when due"
             raise Unacceptable("amqp:not-implemented", text)
 
     def _header(self, header: bytes, expiry_ms: int | None) -> bytes:

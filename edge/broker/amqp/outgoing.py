@@ -264,9 +264,9 @@ class OutgoingLink(Consumer):
             current.settle(self, first, last, outcome)
 
     def ended(self, *, closed: bool, lost: bool = False) -> None:
-        """The link is over. What was not settled goes back; a durable subscription goes when it was `closed`, and the
-        peer hears that it has when that is on disk. `lost`: the link or the connection broke, or the peer ended it with
-        an error, so what was not settled counts as an attempt."""
+        """Give back what the ended link has not settled. `closed` ends a durable subscription; the peer is notified
+        when that is on disk. `lost`: the link or the connection broke, or the peer ended it with an error, so each
+        unsettled delivery counts as an attempt."""
         self._retained = None
         self._ending = True
         if lost:

@@ -136,7 +136,7 @@ class AnycastGroup:
         self._excluded: dict[int, dict[Consumer, Refusal]] = {}
         """Consumers that gave a message back, and why, by its position: they do not get it again."""
         self._given_back: dict[int, Stored] = {}
-        """Messages of which `_excluded` tells that wait for another consumer. They hold nothing up."""
+        """Messages of `_excluded` that wait for another consumer. They hold nothing up."""
         self._given_back_bytes = 0
         self._without_credit: set[Consumer] = set()
         """Consumers that had no credit when these were offered last."""
@@ -156,8 +156,8 @@ class AnycastGroup:
         return bool(self.group or self._waiting)
 
     def offer(self, origin: Origin, run: Run, tokens: Sequence[int], *, hold: bool = False) -> Refusal | None:
-        """Hand a run on; returns why not when there is no consumer or too much is waiting already. `hold`: it may wait
-        for the first consumer."""
+        """Hand a run to a consumer. Returns a refusal without a consumer, or when too much is waiting already. `hold`:
+        the run may wait for the first consumer."""
         if not self.group and not (hold and self._held.admits(run)):
             return Refusal.NO_CONSUMER
         size = run.size
@@ -319,7 +319,7 @@ class AnycastGroup:
 
     def settle(self, consumer: Consumer, first: int, last: int, outcome: Outcome) -> None:
         """Pass the consumer's answer on to the origins. What it gives back goes to the other consumers; once all have
-        given a message back, its origin hears so."""
+        given a message back, its origin gets the refusal."""
         held = self._outstanding.get(consumer, {})
         pace = self._paces.get(consumer)
         if pace is not None:
@@ -457,7 +457,7 @@ class AnycastGroup:
         self._offer_anew = True
 
     def _refuse_given_back(self, position: int) -> None:
-        """Tell the origin of a message what its consumers said of it."""
+        """Refuse a message towards its origin, with the reasons of its consumers."""
         reasons, said = self._excluded.pop(position).values(), self._explained.pop(position, None)
         origin, token = self._origins.pop(position, _NOBODY)
         if origin is not None:

@@ -33,8 +33,8 @@ class Slices:
     __slots__ = ("_now_s", "_soon")
 
     def __init__(self, soon: Callable[[Callable[[], None]], object] | None, now_s: Callable[[], float]) -> None:
-        """`soon` has a function called in the next turn; None: there are no turns, all is done at once. `now_s` is
-        monotonic seconds."""
+        """`soon` schedules a function for the next turn; None: run everything at once. `now_s` is monotonic
+        seconds."""
         self._soon = soon
         self._now_s = now_s
 

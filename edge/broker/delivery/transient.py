@@ -69,7 +69,7 @@ class TransientSubscription:
     def __init__(
         self, pattern: str, pool: WaitingPool, *, qos0_only: bool = False, not_from: str | None = None
     ) -> None:
-        """`qos0_only`: leave the rest to a durable twin; `not_from`: a client whose messages are not wanted."""
+        """`qos0_only`: leave the rest to a durable twin; `not_from`: skip the messages of this client."""
         self.pattern = pattern
         self.group = ConsumerGroup()
         self.share_name: str | None = None

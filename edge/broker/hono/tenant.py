@@ -87,7 +87,7 @@ class Tenant:
             device = principal.device
         check_identifier(device, "device")
         if principal is not None and not principal.may_act_for(device):
-            # Unknown, disabled or another's: one answer, so that nobody learns which names there are.
+            # Unknown, disabled or another's: one answer, so that a client cannot find out which names exist.
             raise DeviceError(403, f"{principal.device} does not act for {device}")
         self._check_enabled(device)
         return device

@@ -98,9 +98,9 @@ _OUTCOMES: Final = {
     "modified": Outcome.MODIFIED_FAILED,
     "rejected": Outcome.REJECTED,
 }
-"""How a client may end a lock without accepting the message (AMQP 1.0 section 3.4)."""
+"""Outcomes by which a client ends a lock without accepting the message (AMQP 1.0 section 3.4)."""
 DEVICE: Final = "http"
-"""Name of a device that gives none where nobody has to."""
+"""Device of messages without one, where clients need no credentials."""
 DEVICE_CHARACTERS_MAX: Final = 255
 
 
@@ -338,7 +338,7 @@ class DeviceApi:
 
 
 class FetchOptions(NamedTuple):
-    """What a request for a message asks for."""
+    """Options of a request for a message."""
 
     wait_s: float
     lock_s: int

@@ -16,7 +16,7 @@ Settle = Callable[[Outcome], None]
 
 
 class LockedAnswer(Response):
-    """Carries a message that the client settles itself; the message goes back at once when nobody is there to read."""
+    """Carries a message that the client settles itself. The message goes back at once if the client has gone."""
 
     def __init__(self, body: bytes, headers: Mapping[str, str], give_back: Settle) -> None:
         super().__init__(body, headers=headers)

@@ -93,7 +93,7 @@ class Admission:
         return not self.resident.exceeded
 
     def has_place(self, connections: int) -> bool:
-        """Return whether there is a place for another connection beside so many. Sockets that linger give theirs up."""
+        """Return whether another connection fits beyond `connections`. Lingering sockets are closed to make room."""
         free = self._connections_max - connections
         self._lingering.keep_at_most(free - 1)
         return free > 0 and self.lets_in

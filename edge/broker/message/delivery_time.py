@@ -1,6 +1,6 @@
 """The time at which an AMQP sender wants a message delivered: annotations of ActiveMQ, Qpid JMS and Azure.
 
-Scheduled delivery does not exist here, so a message that asks for it is refused: a command that is ten minutes early
+Scheduled delivery does not exist here, so a message that requests it is refused: a command that is ten minutes early
 does more harm than one that is refused.
 """
 
@@ -19,8 +19,9 @@ _NAMES: Final = tuple(name.encode() for name in (_DELAY, *_TIMES))
 
 
 def delivery_delay_of(body: bytes, now_ms: int) -> tuple[str, int] | None:
-    """Return the annotation of a message without header that asks for a later delivery, and by how many milliseconds;
-    None when none does. A time that has come asks for nothing. Raises `DecodeError` for a value that is no number."""
+    """Return the annotation of a message without header that requests a later delivery, and by how many milliseconds;
+    None without such an annotation, or when its time has passed. Raises `DecodeError` for a value that is not a
+    number."""
     section = section_at(body, 0)
     if section.code != MESSAGE_ANNOTATIONS:
         return None
@@ -35,7 +36,7 @@ def delivery_delay_of(body: bytes, now_ms: int) -> tuple[str, int] | None:
         if value is None:
             continue
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise DecodeError(f"{name} is no number of milliseconds")
+            raise DecodeError(f"{name} is not a number of milliseconds")
         ahead_ms = int(value) if name == _DELAY else int(value) - now_ms
         if ahead_ms > (0 if name == _DELAY else DELIVERY_TIME_AHEAD_MS_MAX):
             return name, ahead_ms

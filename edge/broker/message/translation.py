@@ -556,7 +556,7 @@ def _json(value: Any) -> bytes:
 
 
 _encoder: Final = msgspec.json.Encoder(decimal_format="number")
-"""Of decimals it writes every digit."""
+"""Encoder that writes every digit of a decimal."""
 
 
 def plain_value(value: Any) -> Any:

@@ -64,11 +64,11 @@ class SubscribeOptions(msgspec.Struct, frozen=True, kw_only=True):
     `shared`        several consumers may hold the durable subscription at once.
     `all_qos`       a durable subscription keeps QoS 0 messages as well.
     `qos0_only`     a live subscription for the QoS 0 messages that its durable twin does not keep.
-    `client`        with `no_local`: the client whose messages are not wanted (empty: the consumer's name).
+    `client`        with `no_local`: skip the messages of this client (empty: the consumer's name).
     `owned`         the address is of a dynamic node, and the consumer is of its owner's connection.
     `selector`      what its consumers select by, as they wrote it ("": everything). With it, a durable subscription
                     that exists with another one, or another filter, is replaced. None: there are no selectors here.
-    `timeout_s`     how long a durable subscription is kept while nobody holds it, if not ended before; 0: for ever.
+    `timeout_s`     how long a durable subscription is kept without a consumer, if not ended before; 0: for ever.
     """
 
     qos: int = 1
@@ -93,7 +93,7 @@ class Outcome(enum.Enum):
     RELEASED = "released"
     MODIFIED_FAILED = "modified, delivery failed"
     UNANSWERED = "the consumer has left, or was not sent it"
-    """It has said nothing, so the message goes at once to whichever consumer is next."""
+    """No answer of the consumer: the message goes at once to the next consumer."""
     LOST = "the link or connection ended before an answer"
     """Not by the consumer's own goodbye: it may have died of the message (`Redelivery.counts_link_loss`)."""
     MODIFIED_UNDELIVERABLE = "modified, undeliverable here"
@@ -153,8 +153,8 @@ class Origin(Protocol):
         return
 
     def waits_for_consumer(self) -> bool:
-        """Return True when it cannot be told that no consumer takes a message (MQTT before version 5): the message
-        waits for one."""
+        """Return True when the protocol cannot report a missing consumer (MQTT before version 5): the message waits
+        for one."""
         return False
 
     def credit_changed(self, address: str) -> None:

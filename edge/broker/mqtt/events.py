@@ -43,7 +43,7 @@ class Connect(msgspec.Struct, frozen=True, gc=False):
     authentication_method: str | None = None
     authentication_data: bytes = b""
     bridge: bool = False
-    """The client is the bridge of another broker: its subscriptions are no-local and retain as published."""
+    """Set for the bridge of another broker: its subscriptions use No Local and Retain As Published."""
 
     def accepted(self) -> Connect:
         """What of it counts from CONNACK on: who the client is has been proven, and is not kept for the life of a

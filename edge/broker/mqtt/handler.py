@@ -442,7 +442,7 @@ class ConnectionHandler(Origin):
             self._common.sessions.on_disk.save(self._attached)
 
     def _subscribing(self, *, last: bool) -> Subscribing:
-        """Of the packet that is taken in parts, or of a new one; `last`: no other part follows."""
+        """Return the SUBSCRIBE that is processed in parts, or a new one. `last`: this is the last part."""
         found, terms = self._in_parts, self._connect
         if terms is None:
             raise LookupError("nothing is subscribed to before CONNECT was accepted")

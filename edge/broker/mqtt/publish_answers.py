@@ -96,7 +96,7 @@ class PublishAnswers:
         return self._session.attachment is self._attachment
 
     def _reader(self, qos: int) -> Attachment | None:
-        """Return the connection over which the client reads an answer; None when there is none."""
+        """Return the connection over which the client reads an answer, or None."""
         return self._session.attachment if qos == 2 or self._joined else None
 
     def _flush(self) -> None:

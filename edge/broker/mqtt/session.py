@@ -434,8 +434,8 @@ class Session:
         """Give up in-flight messages that others of a group may have instead, before the subscriptions are left.
 
         QoS 2 messages stay with this client while its session lives [MQTT-4.8.2-4], and those of a shared subscription
-        go to nobody else when it ends [MQTT-4.8.2-5]; the receiver may have delivered them already. `lost`: the client
-        may have died of what it had not answered, so that counts as an attempt.
+        go to no other client when it ends [MQTT-4.8.2-5]; the receiver may have delivered them already. `lost`: the
+        client may have died of what it had not answered, so that counts as an attempt.
         """
         given_back = Outcome.LOST if lost else Outcome.UNANSWERED
         state = self.state

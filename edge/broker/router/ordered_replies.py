@@ -122,7 +122,7 @@ class OrderedReplies:
         return reply, range(len(tokens))
 
     def may_hold(self, origin: Origin, count: int) -> bool:
-        """Return True when so many messages more of an origin may wait for the first consumer of their address."""
+        """Return True when `count` more messages of an origin may wait for the first consumer of their address."""
         replies = self.waiting.get(origin, ())
         if len(replies) >= ANYCAST_HELD_MAX:
             return False

@@ -124,7 +124,7 @@ class Queues(Mapping[str, LogSubscription]):
         return self._logs.backlog(address)
 
     def received(self, address: str) -> int:
-        """Return how many messages were ever committed to it. Raises KeyError when there is no such queue."""
+        """Return the number of messages ever committed to a queue. Raises KeyError for an unknown queue."""
         log = self._known.log(address)
         if log is None:
             raise KeyError(address)

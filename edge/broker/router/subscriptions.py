@@ -95,8 +95,8 @@ class SubscriptionRegistry:
         return None
 
     def leave_for_now(self, consumer: Consumer, subscription: Joinable, now_ns: int) -> None:
-        """The consumer may come back, and what is outstanding to it is so until then. It subscribes anew to everything
-        but a durable subscription: nothing else of it must look like a consumer."""
+        """Detach a consumer that may come back. Its outstanding messages stay so until then. It subscribes again
+        to everything but a durable subscription, so all its other subscriptions end here."""
         if isinstance(subscription, DurableSubscription):
             subscription.leave(consumer, keep=True)
             self.durable.left(subscription, now_ns)

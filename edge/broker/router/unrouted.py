@@ -10,7 +10,7 @@ from edge.broker.model.interfaces import Figures
 
 
 class UnroutedAddress(NamedTuple):
-    """Topic whose latest messages reached no subscriber."""
+    """Topic that had no subscriber for its latest messages."""
 
     address: str
     messages: int
@@ -27,7 +27,7 @@ class UnroutedMessages:
         self._figures = figures
         self._now_s = now_s
         self._noted: dict[str, UnroutedAddress] = {}
-        """By address, the latest last."""
+        """Noted topics by address, the latest last."""
 
     def note(self, address: str, messages: int) -> None:
         """Count messages to an address without a subscriber."""

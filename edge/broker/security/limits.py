@@ -24,7 +24,7 @@ USERNAME_CHARACTERS_MAX: Final = 255
 
 VERIFICATIONS_MAX: Final = 64
 """Passwords waiting to be verified, at some 30 ms each: with one thread the last waits 2 s, well within
-`VERIFICATION_WAIT_S_MAX`. Beyond it clients are told that we are busy."""
+`VERIFICATION_WAIT_S_MAX`. Beyond it clients get the answer "busy"."""
 
 VERIFICATION_WAIT_S_MAX: Final = 20.0
 """Seconds that a password waits to be verified; then the answer is "busy". Clients wait 30 s as a rule."""

@@ -30,11 +30,11 @@ class Failures:
         self._counts: dict[_Key, tuple[float, float]] = {}
         """(count, when it was that), the one changed longest ago first."""
         self._succeeded: dict[_Key, float] = {}
-        """When each pair logged in last, the longest ago first."""
+        """Time of the last login of each pair, the oldest first."""
 
     def too_many(self, address: str, user: str, now: float) -> bool:
         """Return whether this address has failed too often of late: as this user, or at all unless this user has logged
-        in from it lately. An empty address is nobody's."""
+        in from it lately. An empty address never has."""
         if not address:
             return False
         keys = _keys(address, user)

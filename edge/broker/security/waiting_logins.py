@@ -1,4 +1,4 @@
-"""Logins whose passwords wait to be verified: how many there may be, and how long each may wait."""
+"""Logins that wait for the verification of their password: how many there may be, and how long each may wait."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class WaitingLogin:
         self.decided = decided
         self.asked_at = asked_at
         self.told = False
-        """The client has its verdict; read by the threads that verify, which skip what nobody waits for."""
+        """The client has its verdict. The verification threads read it, and skip the login then."""
 
     def tell(self, verdict: Verdict, proven: Proven | None) -> None:
         """Give the verdict, unless one was given already."""
@@ -26,14 +26,14 @@ class WaitingLogin:
 
 
 class WaitingLogins:
-    """Those of one gate, the one that waits longest first. A place is kept until the work has ended, told or not."""
+    """Logins of one gate, the oldest first. A login keeps its place until its verification has ended."""
 
     def __init__(self) -> None:
         self._all: dict[WaitingLogin, None] = {}
         self._by_bucket: dict[str | None, int] = {}
 
     def add(self, bucket: str | None, decided: Decided, now: float) -> WaitingLogin | None:
-        """Begin to wait; None where too many wait. `bucket`: the user; None for all names that are no user's."""
+        """Add a login; return None when too many wait. `bucket`: the user; None for every unknown name."""
         of_bucket = self._by_bucket.get(bucket, 0)
         if len(self._all) >= VERIFICATIONS_MAX or of_bucket >= VERIFICATIONS_PER_USER_MAX:
             return None
@@ -52,7 +52,7 @@ class WaitingLogins:
             del self._by_bucket[login.bucket]
 
     def waits_s(self, now: float) -> float:
-        """Return how long the oldest login waits whose client has no verdict; 0 where there is none."""
+        """Return the seconds that the oldest login without a verdict has waited; 0 without such a login."""
         return next((now - login.asked_at for login in self._all if not login.told), 0.0)
 
     def overdue(self, now: float) -> list[WaitingLogin]:

@@ -45,9 +45,9 @@ REPAIRED_NAME: Final = "store.sqlite.repaired"
 
 SALVAGE_NAME: Final = f"{FILE_NAME}.salvage"
 REPAIRING_NAME: Final = f"{FILE_NAME}.repairing"
-"""What a repair works on; both are copies that only that repair can use."""
+"""Work files of a repair; both are copies that only that repair can use."""
 UNFINISHED: Final = (f"{SALVAGE_NAME}*", f"{REPAIRING_NAME}*", f"{FILE_NAME}.schema-*.part*")
-"""Copies of a store that a killed repair or migration left; each is made anew by the next one."""
+"""Copies of a store that a killed repair or migration left; the next one makes each again."""
 KEPT: Final = (f"{FILE_NAME}.damaged-*", f"{FILE_NAME}.schema-*")
 """Whole copies that a repair or a migration kept on purpose, until the operator removes them."""
 

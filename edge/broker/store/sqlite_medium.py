@@ -62,9 +62,9 @@ class SqliteMedium:
         self.epochs = epochs
         self.openings = openings
         self.device = device
+        """Device that holds the store."""
         self._free_unknown = ""
-        """Why the free space was not known when it was last asked for."""
-        """What the store is on."""
+        """Reason why the last query of the free space failed; empty: it succeeded."""
         self._files = files
         self._problems = problems
         self.writer = writer

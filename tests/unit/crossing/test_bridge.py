@@ -83,7 +83,7 @@ def test_the_terminal_says_all_of_it(capsys: pytest.CaptureFixture[str], monkeyp
     ):
         assert words in said
     show(msgspec.structs.replace(BRIDGE, left={"hub/old": 7}), NOW_S)
-    assert "up to 7 messages wait for hub/old, which is configured no more" in capsys.readouterr().out
+    assert "up to 7 messages wait for hub/old, which is no longer configured" in capsys.readouterr().out
     show(with_connector(forwarders=[ForwarderStatus("up", "out", "jobs", "hub", 0, "'jobs' is full")]), NOW_S)
     assert "it takes nothing: 'jobs' is full" in capsys.readouterr().out
     show(with_connector(forwarders=[ForwarderStatus("down", "in", "jobs", "far/#", 0, rejected=3)]), NOW_S)

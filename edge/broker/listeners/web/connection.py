@@ -116,8 +116,8 @@ class HttpConnection(H11Protocol):
         self._look()
 
     def eof_received(self) -> bool:  # type: ignore[override]  # asyncio keeps the transport open for True
-        """The client sends no more. Keep its end open while a request of it is answered, but for those that wait for a
-        message: a client that waits and closes has gone."""
+        """Process the end of the client's stream. Keep our end open while a request is answered, except a request that
+        waits for a message: a client that waits and closes has gone."""
         self._had_all = not self.peer.unacknowledged()
         super().eof_received()
         answering = self.cycle is not None and not self.cycle.response_complete

@@ -65,8 +65,8 @@ class WebServer:
         upgrade: Upgrade | None = None,
         wrong_port: WrongPortReporter | None = None,
     ) -> None:
-        """Takes ownership of the sockets, which are bound; listening is started here. `identify`: which user the holder
-        of a client certificate is. `upgrade` gets connections that ask for WebSocket; None: nobody does.
+        """Take ownership of the bound sockets; listening is started here. `identify`: returns the user of a client
+        certificate. `upgrade` gets connections that request WebSocket; None: WebSocket is off.
         `wrong_port`: see `TcpListener`."""
         users = Places(HTTP_USERS_MAX, HTTP_USERS_OF_ONE_MAX)
         strangers = Places(HTTP_STRANGERS_MAX, HTTP_STRANGERS_OF_ONE_MAX)
