@@ -119,7 +119,7 @@ def build(
 ) -> None:
     """Make the image of a card, compressed and signed.
 
-    Beside it are its block map, checksums, signature and bill of materials, and the manifest that Raspberry Pi Imager
+    Next to it are its block map, checksums, signature and bill of materials, and the manifest that Raspberry Pi Imager
     opens.
 
     Needs root. It takes ten minutes the first time, with downloads; five when only the gateway has changed, one when

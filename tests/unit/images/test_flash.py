@@ -263,7 +263,7 @@ class TestWhichImagesAreWritten:
         head, line, rest = right.partition("\n")
         head = head.replace("?>", f'encoding="{encoding}"?>')
         (tmp_path / "map").write_bytes(f"{head}{line}{text}{line}{rest}".encode(encoding))
-        with pytest.raises(ImageError, match="is no block map"):
+        with pytest.raises(ImageError, match="is not a block map"):
             image.layout_of(tmp_path / "map")
 
     @pytest.mark.skipif(find("bmaptool") is None, reason="bmap-tools is not installed")
