@@ -69,7 +69,8 @@ def _left(left: Mapping[str, int]) -> str:
     if not left:
         return ""
     names = ", ".join(f"{name} ({count:,} at most)" for name, count in left.items())
-    return f"messages wait for forwarders that are no longer configured: {names}; apply them again, or purge the store"
+    step = "apply them again, or drop their messages with waypost store purge"
+    return f"messages wait for forwarders that are no longer configured: {names}; {step}"
 
 
 def _why(bridge: BridgeStatus, waiting: int, timeout_s: float) -> str:
