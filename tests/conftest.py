@@ -50,16 +50,16 @@ def postgres() -> Iterator[Postgres]:
 
 
 DEFAULT_MARKS = "not slow and not images"
-"""As `addopts` in pyproject.toml."""
+"""Marks that `addopts` in pyproject.toml selects."""
 DURATION = (
     "all tests take under 35 minutes with -n 2 on two idle cores; collecting takes 10 s, "
     "the first time half a minute of processor time, as tests are compiled then"
 )
-"""Shown before collecting, which stands for minutes without a word on a busy machine."""
+"""Shown before collecting, which takes minutes without output on a busy machine."""
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
-    """Say what runs and, for a run of all tests, how long it takes."""
+    """Show which tests run and, for a run of all tests, how long it takes."""
     native = found()
     here = "native" if os.environ.get(SETTING) == "native" else "Python"
     programs = f"{len(native.modules)} compiled by mypyc {native.mypyc}" if native.modules else f"Python ({native.why})"

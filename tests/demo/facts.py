@@ -13,7 +13,7 @@ from tests.demo.accounting import Account
 TITLE = "Waypost demo: acknowledged is in the lake, once"
 
 ANOMALIES = (
-    "The report shows anomalies: they are expected. The devices measure this machine, whose load jumps when the demo "
+    "The report shows anomalies: they are expected. The devices measure this machine, and its load jumps when the demo "
     "starts, cuts and kills."
 )
 
@@ -128,10 +128,10 @@ def _proved(proved: Proved | None) -> str:
 
 
 def notes_of(everything: Account, firmware: str) -> list[str]:
-    """What a reader should know beside the facts."""
+    """Return notes that a reader needs in addition to the facts."""
     notes = [_sent_again(everything), firmware, ANOMALIES]
     if everything.given_up:
-        notes.append(f"Given up by gateways and explained in the ledger: {counted(everything.given_up, 'sequence')}.")
+        notes.append(f"Dropped by gateways, with an entry in the ledger: {counted(everything.given_up, 'sequence')}.")
     if everything.missing:
         shown = ", ".join(f"{device} #{seq}" for device, seq in everything.missing[:10])
         notes.append(f"Acknowledged and not in the lake: {shown}{', ...' if len(everything.missing) > 10 else ''}.")

@@ -208,7 +208,7 @@ def gateway_with(folder: Path, *limits: str) -> Iterator[Waypost]:
 
 
 def is_ended(client: Raw) -> bool:
-    """Return whether the gateway has ended the connection; what it said before is passed over."""
+    """Return whether the gateway has ended the connection. Discards the bytes that it sent before."""
     client.socket.settimeout(0.0)
     try:
         while client.socket.recv(4_096):

@@ -205,7 +205,7 @@ def test_a_session_for_one_name_gets_what_came_while_its_client_was_away(fleet: 
     second, received = client()
     assert received.get(timeout=WAIT_S).payload == b"later"
     fleet.wait(later, "delivered")
-    assert fleet.state(stop) == "queued", "its name was not asked for"
+    assert fleet.state(stop) == "queued", "no client has subscribed to its name"
     second.subscribe("command/one/#", 1)
     assert received.get(timeout=WAIT_S).topic == "command/one/stop"
     fleet.wait(stop, "delivered")

@@ -1,4 +1,4 @@
-"""Commands find the gateway of a data directory where it listens, and say what is wrong when there is none."""
+"""Commands find the endpoints of a data directory's gateway, and report what is wrong without a running one."""
 
 from __future__ import annotations
 

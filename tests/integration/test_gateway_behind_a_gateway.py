@@ -125,7 +125,7 @@ def test_a_user_without_relay_is_not_believed(kind: str, tmp_path: Path) -> None
 
 
 def test_an_account_says_what_waits_and_asks_which_forwarder(tmp_path: Path) -> None:
-    """Beside the running gateway, whose upper one is away."""
+    """The gateway runs, and its upper gateway is away."""
     more = "remoteAddress: hall/plant/line/#}}, {{name: more, remoteAddress: hall/b/#}}"
     two = LOWER.replace("remoteAddress: hall/plant/line/#}}", more)
     (tmp_path / "lower.yaml").write_text(two.format(kind="amqp", port=free_port()))

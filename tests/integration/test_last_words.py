@@ -64,7 +64,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
 def test_urllib_reads_each_refusal(
     guarded: Waypost, path: str, body: bytes, headers: dict[str, str], status: int
 ) -> None:
-    """Python's urllib asks for `Connection: close`, and sends the whole body before it reads."""
+    """Python's urllib requests `Connection: close`, and sends the whole body before it reads."""
     for _ in range(3):
         request = urllib.request.Request(f"http://127.0.0.1:{guarded.port('http')}{path}", body, headers)
         with pytest.raises(urllib.error.HTTPError) as refused:
@@ -88,7 +88,7 @@ def test_a_client_that_closes_its_half_gets_its_answer(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("version", [4, 5])
 def test_a_client_that_sends_through_its_backlog_reads_what_it_was_answered(tmp_path: Path, version: int) -> None:
-    """It breaks the standard, goes on sending all it has, and reads only then, as Paho's test flow_control2."""
+    """The client breaks the standard, sends all it has, and reads only then, as Paho's test flow_control2."""
     backlog = b"".join(packets.Publish("queue/a", bytes(2_000), 0).encode(version) for _ in range(2_000))
     with edge(tmp_path, "gw") as gateway, Raw(gateway, version) as client:
         client.connect("eager")

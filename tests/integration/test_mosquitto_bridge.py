@@ -104,8 +104,8 @@ def both(gateway: Waypost, mosquitto: Mosquitto) -> Iterator[tuple[Watcher, Watc
 
 
 def exchange(there: Watcher, here: Watcher, mark: bytes) -> None:
-    """A message each way, and one that is retained: each comes with its flag, and never comes back. A retained one may
-    come twice where the bridge subscribes anew."""
+    """Publish a message each way, and a retained one: each arrives with its flag, and never comes back. A retained
+    message may arrive twice, when the bridge subscribes again."""
     for watcher, other, name in ((there, here, "there"), (here, there, "here")):
         wait_until(lambda w=watcher, o=other, n=name: reaches(w, o, f"br/first/{n}", mark), timeout_s=WAIT_S, what="up")
         watcher.publish(f"br/{name}", mark)

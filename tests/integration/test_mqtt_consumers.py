@@ -123,7 +123,7 @@ def test_an_anycast_message_waits_for_its_first_consumer(gateway: Waypost, versi
 
 
 def test_a_session_whose_client_is_away_is_no_consumer_of_a_multicast_address(gateway: Waypost) -> None:
-    """Nothing is kept for it there, so publishers over each protocol are told that nobody is there."""
+    """Nothing is stored for it there, so publishers over each protocol learn that no consumer is there."""
     address = "multicast/away"
     url = f"http://127.0.0.1:{gateway.port('http')}/t/{address}"
 

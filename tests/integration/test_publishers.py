@@ -1,4 +1,4 @@
-"""The device of a message is the user that sent it, over every protocol; its client stands beside it."""
+"""The device of a message is the user that sent it, over every protocol; the message keeps its client too."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class Cloud:
     unknown: list[Request] = field(default_factory=list)
     fails: dict[str, int] = field(default_factory=dict)
     """Status, for requests of a method and a path that begins so: `POST /device`; once."""
-    says: str = "so it was asked for"
+    says: str = "the test requested this fault"
     """Text of these answers."""
     breaks: set[str] = field(default_factory=set)
     """Requests of a method and a path that begins so get no answer: the connection ends; once."""

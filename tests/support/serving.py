@@ -82,7 +82,7 @@ async def serving(answer: Answer, *, port: int = 0, tls: ssl.SSLContext | None =
 
 
 async def close(server: asyncio.Server) -> None:
-    """Stop listening; every accepted connection has told its protocol so.
+    """Stop listening; every accepted connection has had its `connection_made`.
 
     Connections stay open. `Server.wait_closed` would wait for all of them from Python 3.12 on.
     """

@@ -331,7 +331,7 @@ class TestReceivingFromAQueue:
 
 
 class TestDeliveryTime:
-    """There is no scheduled delivery: what asks for it is refused, and nothing else."""
+    """Scheduled delivery is unsupported: only messages that request it are refused."""
 
     @staticmethod
     def annotated(annotations: dict[str, object], text: bytes = b"m") -> bytes:

@@ -217,7 +217,7 @@ class TestPayloadOf:
 
 
 class TestValuesAsJson:
-    """What a list or map of AMQP becomes in another protocol: valid JSON, whatever is in it."""
+    """Lists and maps of AMQP become valid JSON in another protocol, whatever is in them."""
 
     @pytest.mark.parametrize(
         ("raw", "text"),

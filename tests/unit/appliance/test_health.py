@@ -164,7 +164,7 @@ def test_a_hub_that_does_not_let_this_gateway_in(gateway: Gateway) -> None:
 
 
 def test_another_machine_with_the_same_identity(gateway: Gateway) -> None:
-    """It is said while the hub displaces one of the two again and again, also while this one is connected."""
+    """The problem is reported while the hub displaces one of the two repeatedly, also while this one is connected."""
     gateway.state.ended = f"{IDENTITY_SHARED}: two machines use gateway gw1 (addresses 10.0.0.1, 10.0.0.2)"
     gateway.state.ended_at = time.time() - SHARED_LATELY_S / 2
     problem = gateway.only()

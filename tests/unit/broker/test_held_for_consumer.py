@@ -1,4 +1,4 @@
-"""Messages to an anycast address whose sender cannot be told that there is no consumer (MQTT before version 5)."""
+"""Messages to an anycast address without a consumer, over MQTT before version 5, which cannot report that."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tests.unit.broker.test_ordered_replies import Consumer, Sender
 
 
 class Patient(Sender):
-    """Cannot be told so."""
+    """Sender over a protocol that cannot report a missing consumer."""
 
     def waits_for_consumer(self) -> bool:
         return True
 
 
 class Rig(test_ordered_replies.Rig):
-    """Nobody consumes from `any/2` at first."""
+    """Router without a consumer of `any/2` at first."""
 
     def __init__(self, *, in_order: bool = True) -> None:
         super().__init__()

@@ -480,10 +480,10 @@ class TestRanges:
 
 
 class Sliced(Site):
-    """A router with turns of the loop, and a clock of which each look takes a third of a slice."""
+    """A router with turns of the loop, and a clock that advances a third of a slice at each look."""
 
     def __init__(self, count: int) -> None:
-        """There are so many queues with a message each."""
+        """Start with `count` queues that have a message each."""
         self.turns: deque[Callable[[], None]] = deque()
         self.looks = 0
         super().__init__()

@@ -1,4 +1,4 @@
-"""What a peer retains and sends again at a new subscription."""
+"""Retained messages that a peer sends again at a new subscription."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_one_of_each_address_is_left_out_where_it_says_nothing_new() -> None:
     repeats = RetainedRepeats(here.get)
     assert repeats.is_repeat(message("a", b"1"))
     assert not repeats.is_repeat(message("a", b"1")), "a live one that says the same is a new reading"
-    assert not repeats.is_repeat(message("b", b"2")), "it changed meanwhile"
+    assert not repeats.is_repeat(message("b", b"2")), "its value has changed"
     here["b"] = message("b", b"2")
     assert repeats.is_repeat(message("b", b"2")), "it waited in the session, and is retained as well"
     assert not repeats.is_repeat(message("c", b"1"))

@@ -19,7 +19,7 @@ class Rig:
         self.takeovers = Takeovers(lambda: self.now)
 
     def connect(self, machines: list[Machine], every_s: float = 10.0) -> list[str | None]:
-        """What each takeover among these connections says."""
+        """Return the result of each takeover among these connections."""
         said = []
         for displaced, arrived in pairwise(machines):
             self.now += every_s

@@ -1,4 +1,4 @@
-"""A gateway keeps to the disk it started from, whatever other cards of gateways are in a reader beside it."""
+"""A gateway keeps to the disk it started from, whatever other cards of gateways are in a reader."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class TestIdOfACard:
         assert len(found) == 2
 
     def test_an_older_script_of_u_boot_goes_on_finding_its_root(self, card: Path) -> None:
-        """It is on the first partition, which no update writes, and looks for the image's id."""
+        """The script is on the first partition, which no update writes, and looks for the image's id."""
         before = card.read_bytes()
         self._start(card, f"root=PARTUUID={IMAGE_ID}-02 rootfstype=ext4")
         assert card.read_bytes() == before

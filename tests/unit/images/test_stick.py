@@ -65,7 +65,7 @@ class Gateway:
         (self.root / "status").write_text(self._capsys.readouterr().out)
 
     def put_in(self, bundles: Mapping[str, str]) -> list[str]:
-        """What it says and does, when a stick is read."""
+        """Read a stick with these bundles; return the lines printed before the unmount."""
         done = self.read("vfat", bundles)
         assert done.returncode == 0, done.stderr
         *said, last = done.stdout.splitlines()

@@ -1,4 +1,4 @@
-"""A session whose client is away is no consumer of an address that stores nothing: senders are told so."""
+"""A session without a connected client does not consume from an address that stores nothing: senders learn that."""
 
 from __future__ import annotations
 

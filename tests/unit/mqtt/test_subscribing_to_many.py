@@ -69,7 +69,7 @@ def site() -> Site:
 
 @pytest.fixture(params=[0, 100])
 def peer(request: pytest.FixtureRequest, site: Site) -> Peer:
-    """It has sent SUBSCRIBE, and its session is kept or not."""
+    """A client that has sent SUBSCRIBE, with a session that is kept or not."""
     client = Peer(site, "client", session_expiry_interval_s=request.param)
     client.send(p.Subscribe(1, (SubscriptionRequest("queue/#", 1),)))
     assert client.sent() == []

@@ -84,7 +84,7 @@ def test_what_no_server_sends(data: bytes, why: str) -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 50, 1_000])
 def test_a_publish_beyond_the_limit_is_read_past(size: int) -> None:
-    """What comes behind it is read as ever, in whatever pieces."""
+    """The packets behind it are read as usual, in pieces of any size."""
     stream = Packets(packet_bytes_max=100)
     limit = b"\x32\x62\x00\x03a/b\x00\x01" + bytes(91)
     above = b"\x32\x63\x00\x03a/b\x00\x02" + bytes(92)
@@ -93,7 +93,7 @@ def test_a_publish_beyond_the_limit_is_read_past(size: int) -> None:
     found = list[Packet]()
     for start in range(0, len(data), size):
         found += stream.feed(data[start : start + size])
-        assert len(stream._buffer) < 101 + size, "no more is held than a packet that is taken"
+        assert len(stream._buffer) < 101 + size, "the buffer holds at most one packet within the limit"
     taken = Publication(1, "a/b", bytes(91), 1, False, False)
     large = LargePublication(2, "a/b", 101)
     assert found == [taken, large, taken, LargePublication(None, "a/b/", 638), large, PingAnswer()]

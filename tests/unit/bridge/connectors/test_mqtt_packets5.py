@@ -1,4 +1,4 @@
-"""MQTT 5 packets of the connector: what is written, what is read, and what is no packet."""
+"""MQTT 5 packets of the connector: written, read, and malformed."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_what_no_server_sends(data: bytes, why: str) -> None:
 
 
 def test_written_as_the_gateway_reads_it() -> None:
-    """By the codec of the listener, which is another one."""
+    """The listener has a codec of its own, which encodes the same bytes."""
     connect = packets5.connect("me", clean_start=False, keep_alive_s=30, username="u", password="p")
     kept = Properties(session_expiry_interval_s=0xFFFF_FFFF)
     assert connect == ours.Connect("me", 5, False, 30, "u", b"p", properties=kept).encode()
