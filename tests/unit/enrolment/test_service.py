@@ -252,3 +252,25 @@ class TestOlderCopy:
             assert counts == [1, 0, 0]
 
         watched.run(work)
+
+    @pytest.mark.parametrize("step", ["serials", "take_up"])
+    def test_a_failure_to_list_it_holds_back_no_revocation(
+        self, watched: Watched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+    ) -> None:
+        signs: list[OlderCopySign] = []
+        watched.enrolment = enrolment = self.enrolment(watched, tmp_path, signs)
+
+        def fail(_registry: Enrolments, *_: object) -> None:
+            raise RegistryError("the registry cannot be used: away")
+
+        async def work() -> None:
+            monkeypatch.setattr(Enrolments, step, fail)
+            enrolment.admitted(certified(shown("AB12", "yard")))
+            await until(lambda: enrolment.trouble is not None)
+            await asyncio.to_thread(watched.hub.revoke, "hall")
+            await until(lambda: enrolment.refusal(HALL, watched.serial) is not None)
+            assert signs == [], "every look has failed so far"
+            monkeypatch.undo()
+            await until(lambda: signs == [OlderCopySign.CERTIFICATES])
+
+        watched.run(work)
