@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
-import json
 import sqlite3
 import subprocess
 import sys
@@ -18,6 +16,7 @@ from proton.utils import BlockingConnection
 
 from edge.broker.store.sqlite import FILE_NAME
 from tests.integration.test_store_pressure import Publisher
+from tests.support.http_client import ask
 from tests.support.paho_loop import stop_loop
 from tests.support.processes import Waypost, wait_until
 
@@ -50,10 +49,7 @@ def gateway(tmp_path: Path) -> Iterator[Waypost]:
 
 
 def rooms(gateway: Waypost) -> dict[str, dict[str, Any]]:
-    web = http.client.HTTPConnection("127.0.0.1", gateway.port("http"), timeout=WAIT_S)
-    web.request("GET", "/api/v1/status")
-    status = json.loads(web.getresponse().read())
-    web.close()
+    status = ask(gateway, "GET", "/api/v1/status").document
     assert status["store"]["quota"] == 200 * 1024
     return {room["address"]: room for room in status["store"]["room"]}
 

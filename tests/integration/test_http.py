@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import http.client
 import json
 import queue
 import shutil
@@ -13,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import paho.mqtt.client as paho
 import pytest
@@ -21,39 +19,16 @@ from paho.mqtt.enums import CallbackAPIVersion
 from proton import Message
 from proton.utils import BlockingConnection
 
+from tests.support.http_client import WAIT_S, Answer, ask
 from tests.support.http_fields import INERT
 from tests.support.paho_loop import stop_loop
 from tests.support.processes import Waypost, edge, wait_until
-
-WAIT_S = 20.0
 
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
     with edge(tmp_path_factory.mktemp("gateway"), "gw") as running:
         yield running
-
-
-class Answer(NamedTuple):
-    status: int
-    body: bytes
-    headers: dict[str, str]
-
-    @property
-    def document(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.body)
-        return found
-
-
-def ask(
-    gateway: Waypost, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None
-) -> Answer:
-    connection = http.client.HTTPConnection("127.0.0.1", gateway.port("http"), timeout=WAIT_S)
-    connection.request(method, path, body, headers or {})
-    answer = connection.getresponse()
-    found = Answer(answer.status, answer.read(), {name.lower(): value for name, value in answer.getheaders()})
-    connection.close()
-    return found
 
 
 class Subscriber:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import queue
 import re
@@ -11,13 +10,12 @@ import struct
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
+from tests.support.http_client import WAIT_S, Answer, ask
 from tests.support.processes import Waypost, edge, wait_until
 
-WAIT_S = 20.0
 LARGE = b"x" * 3_000_000
 
 
@@ -25,29 +23,6 @@ LARGE = b"x" * 3_000_000
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
     with edge(tmp_path_factory.mktemp("gateway"), "gw") as running:
         yield running
-
-
-class Answer(NamedTuple):
-    status: int
-    body: bytes
-    headers: dict[str, str]
-
-    @property
-    def lock(self) -> str:
-        return self.headers["waypost-lock"]
-
-    @property
-    def failed(self) -> int:
-        return int(self.headers["waypost-delivery-count"])
-
-
-def ask(gateway: Waypost, method: str, path: str, body: bytes | None = None) -> Answer:
-    connection = http.client.HTTPConnection("127.0.0.1", gateway.port("http"), timeout=WAIT_S)
-    connection.request(method, path, body)
-    answer = connection.getresponse()
-    found = Answer(answer.status, answer.read(), {name.lower(): value for name, value in answer.getheaders()})
-    connection.close()
-    return found
 
 
 def connect(gateway: Waypost) -> socket.socket:

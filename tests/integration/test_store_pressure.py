@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
-import json
 import queue
 import sqlite3
 import time
@@ -17,6 +15,7 @@ from proton import Message
 from proton.utils import BlockingConnection, SendException
 
 from edge.broker.store.sqlite import FILE_NAME
+from tests.support.http_client import ask
 from tests.support.paho_loop import stop_loop
 from tests.support.processes import Waypost, wait_until
 
@@ -86,10 +85,7 @@ def test_a_full_queue_refuses_in_every_protocol_and_takes_again(gateway: Waypost
         assert old.closed.get(timeout=WAIT_S), "before MQTT 5 nothing says no: the connection does"
         assert old.answers.empty(), "3.1.1 is never told success for what was not kept"
         old.client.disconnect()
-    web = http.client.HTTPConnection("127.0.0.1", gateway.port("http"), timeout=WAIT_S)
-    web.request("POST", "/t/small", b"x")
-    assert web.getresponse().status == 507
-    web.close()
+    assert ask(gateway, "POST", "/t/small", b"x").status == 507
     amqp = BlockingConnection(f"127.0.0.1:{gateway.port('amqp')}", timeout=WAIT_S)
     try:
         sender = amqp.create_sender("small")
@@ -148,10 +144,7 @@ def test_a_batched_acknowledgement_waits_for_its_commit(gateway: Waypost) -> Non
 
 def test_figures_are_on_the_status_page(gateway: Waypost) -> None:
     def stored() -> dict[str, int]:
-        web = http.client.HTTPConnection("127.0.0.1", gateway.port("http"), timeout=WAIT_S)
-        web.request("GET", "/api/v1/status")
-        status = json.loads(web.getresponse().read())
-        web.close()
+        status = ask(gateway, "GET", "/api/v1/status").document
         return {entry["address"]: entry["stored"] for entry in status["addresses"]}
 
     wait_until(lambda: stored().get("slow") == 5, timeout_s=WAIT_S, what="the status page shows what is stored")

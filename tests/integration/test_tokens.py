@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import queue
 import socket
@@ -26,6 +25,7 @@ from edge.broker.mqtt import packets as p
 from tests.conformance.mqtt.runner import Client
 from tests.conformance.mqtt.socket_target import SocketLink
 from tests.integration.test_auth import apply
+from tests.support.http_client import ask
 from tests.support.issuer import AUDIENCE, SigningKey, TestIssuer
 from tests.support.machines import take_all
 from tests.support.paho_loop import stop_loop
@@ -243,13 +243,9 @@ class TestAmqp:
 
 class TestHttp:
     def ask(self, site: Site, token: str | None) -> tuple[int, str | None]:
-        connection = http.client.HTTPConnection("127.0.0.1", site.gateway.port("http"), timeout=WAIT_S)
         headers = {"Authorization": f"Bearer {token}"} if token is not None else {}
-        connection.request("POST", "/t/up/http", b"x", headers)
-        answer = connection.getresponse()
-        answer.read()
-        connection.close()
-        return answer.status, answer.headers.get("WWW-Authenticate")
+        answer = ask(site.gateway, "POST", "/t/up/http", b"x", headers)
+        return answer.status, answer.headers.get("www-authenticate")
 
     def test_bearer(self, site: Site) -> None:
         assert self.ask(site, site.issuer.token("ann", SCOPE))[0] == 202

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import subprocess
 import sys
@@ -15,6 +14,7 @@ import pytest
 from edge.broker.message.mqtt_reason_codes import ReasonCode
 from edge.broker.mqtt import packets
 from tests.support.hostile import Raw
+from tests.support.http_client import ask
 from tests.support.processes import Waypost, edge, wait_until
 
 RESOURCES = """
@@ -38,15 +38,6 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
         yield running
 
 
-def ask(gateway: Waypost, method: str, path: str, body: bytes | None = None, **headers: str) -> tuple[int, Any, Any]:
-    connection = http.client.HTTPConnection("127.0.0.1", gateway.port("http"), timeout=20)
-    connection.request(method, path, body, headers)
-    answer = connection.getresponse()
-    read = answer.read()
-    connection.close()
-    return answer.status, answer.headers, json.loads(read) if read else None
-
-
 def publish(client: Raw, topic: str, qos: int) -> packets.Packet | None:
     properties = b"\0" if client.version == 5 else b""
     head = len(topic).to_bytes(2, "big") + topic.encode() + b"\0\x07" + properties
@@ -68,19 +59,19 @@ def test_mqtt_answers_with_the_reason_that_its_version_has(gateway: Waypost, ver
 
 
 def test_http_says_that_there_is_no_subscriber(gateway: Waypost) -> None:
-    status, headers, _ = ask(gateway, "POST", "/t/sensors/http", b"20")
-    assert (status, headers["waypost-subscribers"]) == (202, "0")
-    status, headers, _ = ask(gateway, "POST", "/t/queue/http", b"20")
-    assert (status, headers["waypost-subscribers"]) == (202, None)
+    answer = ask(gateway, "POST", "/t/sensors/http", b"20")
+    assert (answer.status, answer.headers["waypost-subscribers"]) == (202, "0")
+    answer = ask(gateway, "POST", "/t/queue/http", b"20")
+    assert (answer.status, answer.headers.get("waypost-subscribers")) == (202, None)
     messages = json.dumps([{"address": "queue/http", "body": 1}, {"address": "sensors/http", "body": 2}]).encode()
-    status, _, document = ask(gateway, "POST", "/t", messages, **{"content-type": "application/json"})
-    assert (status, document) == (202, {"accepted": 2, "unrouted": 1})
+    answer = ask(gateway, "POST", "/t", messages, {"content-type": "application/json"})
+    assert (answer.status, answer.document) == (202, {"accepted": 2, "unrouted": 1})
 
 
 def notice(gateway: Waypost) -> dict[str, Any] | None:
-    status, _, document = ask(gateway, "GET", "/healthz")
-    assert status == 200, document
-    found = [one for one in document["problems"] if one["name"] == "no subscriber"]
+    answer = ask(gateway, "GET", "/healthz")
+    assert answer.status == 200, answer.document
+    found = [one for one in answer.document["problems"] if one["name"] == "no subscriber"]
     return found[0] if found else None
 
 
@@ -89,7 +80,7 @@ def test_the_figures_keep_stored_and_unrouted_apart(tmp_path: Path) -> None:
         client.connect("c")
         publish(client, "sensors/temp", 1)
         publish(client, "queue/a", 1)
-        _, _, status = ask(gateway, "GET", "/api/v1/status")
+        status = ask(gateway, "GET", "/api/v1/status").document
         assert status["messages"] == {"received": 2, "stored": 1, "unrouted": 1, "acknowledged": 2, "refused": 0}
         found = notice(gateway)
         assert found is not None

@@ -5,27 +5,16 @@ from __future__ import annotations
 import base64
 import contextlib
 import http.client
-import json
 import socket
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final
 
+from tests.support.http_client import WAIT_S, Answer, read_answer
 from tests.support.processes import Waypost
 
-WAIT_S: Final = 20.0
 FOREIGN: Final = {"Host": "evil.example", "Origin": "http://evil.example"}
 """What a browser says when a name was made to mean this machine (DNS rebinding)."""
-
-
-class Answer(NamedTuple):
-    status: int
-    body: bytes
-    headers: Mapping[str, str]
-
-    @property
-    def document(self) -> Any:
-        return json.loads(self.body)
 
 
 def ask(
@@ -51,8 +40,7 @@ def ask(
             connection.putheader(name, value)
         connection.putheader("Content-Length", str(len(body)))
         connection.endheaders(body)
-        answer = connection.getresponse()
-        return Answer(answer.status, answer.read(), {name.lower(): value for name, value in answer.getheaders()})
+        return read_answer(connection)
 
 
 def told(port: int, *data: bytes, timeout_s: float = WAIT_S) -> bytes:

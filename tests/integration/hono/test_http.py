@@ -11,36 +11,28 @@ import subprocess
 import threading
 import time
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import pytest
 
 from edge.broker.hono.limits import TTD_S_MAX
+from tests.support import http_client
 from tests.support.hono import TENANT, WAIT_S, Application, Device, flush, site
+from tests.support.http_client import Answer
 from tests.support.http_fields import INERT
 from tests.support.processes import Waypost
 
 JSON = {"Content-Type": "application/json"}
 
 
-class Answer(NamedTuple):
-    status: int
-    body: bytes
-    headers: dict[str, str]
-
-
 def ask(
     gateway: Waypost, method: str, path: str, body: bytes, headers: dict[str, str], auth_id: str | None = "sensor1"
 ) -> Answer:
-    connection = http.client.HTTPConnection("127.0.0.1", gateway.port("http"), timeout=WAIT_S)
+    """Send a request as a device of the tenant, or without credentials."""
     if auth_id is not None:
         told = base64.b64encode(f"{auth_id}@{TENANT}:{auth_id}-secret".encode()).decode()
         headers = {"Authorization": f"Basic {told}", **headers}
-    connection.request(method, path, body, headers)
-    answer = connection.getresponse()
-    found = Answer(answer.status, answer.read(), {name.lower(): value for name, value in answer.getheaders()})
-    connection.close()
-    return found
+    return http_client.ask(gateway, method, path, body, headers)
 
 
 class TestPublish:
