@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import subprocess
 import sys
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,35 +15,16 @@ from proton.utils import BlockingConnection
 from edge.broker.message.mqtt_properties import Properties
 from edge.broker.mqtt import packets
 from edge.broker.mqtt.events import SubscriptionRequest
+from tests.support.configured_gateway import address, basic, gateway_with, resources, user
 from tests.support.hostile import Raw
+from tests.support.http_client import ask
 from tests.support.processes import Waypost, edge
 
-RESOURCES = f"""
-apiVersion: waypost/v1
-kind: Gateway
-metadata: {{name: hall}}
-spec:
-  listeners: {{mqtt: "127.0.0.1:0", amqp: "127.0.0.1:0", http: "127.0.0.1:0"}}
----
-apiVersion: enmasse.io/v1beta1
-kind: AddressSpace
-metadata: {{name: default}}
-spec: {{authenticationService: {{name: standard}}, defaultType: queue}}
----
-apiVersion: enmasse.io/v1beta1
-kind: Address
-metadata: {{name: default.topics}}
-spec: {{address: topic/#, type: topic}}
----
-apiVersion: user.enmasse.io/v1beta1
-kind: MessagingUser
-metadata: {{name: default.pump7}}
-spec:
-  username: pump7
-  authentication: {{type: password, password: {base64.b64encode(b"secret").decode()}}}
-  authorization:
-    - {{addresses: ["#"], operations: [send, recv]}}
-"""
+RESOURCES = resources(
+    address("topics", "topic/#", "topic"),
+    user("pump7", "send, recv", password="secret"),
+    space="authenticationService: {name: standard}, defaultType: queue",
+)
 
 
 @pytest.fixture(scope="module")
@@ -55,9 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def gateway(folder: Path) -> Iterator[Waypost]:
-    file = folder / "gateway.yaml"
-    file.write_text(RESOURCES)
-    with Waypost(folder / "log", "edge", "run", "--data", str(folder / "gw"), "--config", str(file)) as running:
+    with gateway_with(folder, RESOURCES) as running:
         yield running
 
 
@@ -105,10 +82,7 @@ def test_a_user_over_amqp_and_http_is_the_device_as_well(gateway: Waypost, folde
     connection.close()
     [(device, client)] = exported(folder / "gw", "amqp/in")
     assert (device, client != "pump7") == ("pump7", True)
-    request = urllib.request.Request(f"http://127.0.0.1:{gateway.port('http')}/t/http/in", b"20")
-    request.add_header("Authorization", "Basic " + base64.b64encode(b"pump7:secret").decode())
-    with urllib.request.urlopen(request, timeout=20):
-        pass
+    assert ask(gateway, "POST", "/t/http/in", b"20", basic("pump7", "secret")).status == 202
     assert exported(folder / "gw", "http/in") == [("pump7", "pump7")]
 
 

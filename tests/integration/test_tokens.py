@@ -24,7 +24,7 @@ from edge.broker.message.mqtt_reason_codes import ReasonCode as R
 from edge.broker.mqtt import packets as p
 from tests.conformance.mqtt.runner import Client
 from tests.conformance.mqtt.socket_target import SocketLink
-from tests.integration.test_auth import apply
+from tests.support.configured_gateway import address, gateway_with, resources
 from tests.support.http_client import ask
 from tests.support.issuer import AUDIENCE, SigningKey, TestIssuer
 from tests.support.machines import take_all
@@ -33,29 +33,6 @@ from tests.support.processes import Waypost, wait_until
 
 WAIT_S = 20.0
 SCOPE = "openid send:up/# recv:up/# send:jobs recv:jobs"
-
-
-def resources(issuer: str) -> str:
-    return f"""
-apiVersion: waypost/v1
-kind: Gateway
-metadata: {{name: gw1}}
-spec:
-  listeners: {{mqtt: "127.0.0.1:0", amqp: "127.0.0.1:0", http: "127.0.0.1:0"}}
----
-apiVersion: enmasse.io/v1beta1
-kind: AddressSpace
-metadata: {{name: default}}
-spec:
-  authenticationService:
-    name: external
-    oidc: {{issuer: "{issuer}", audience: {AUDIENCE}}}
----
-apiVersion: enmasse.io/v1beta1
-kind: Address
-metadata: {{name: default.jobs}}
-spec: {{address: jobs, type: queue}}
-"""
 
 
 class Site:
@@ -74,8 +51,9 @@ class Site:
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     folder = tmp_path_factory.mktemp("tokens")
     with TestIssuer(SigningKey("k1", "RS256")) as issuer:
-        apply(folder, resources(issuer.url))
-        with Waypost(folder / "gw.log", "edge", "run", "--data", str(folder / "gw")) as gateway:
+        oidc = f'{{issuer: "{issuer.url}", audience: {AUDIENCE}}}'
+        space = f"authenticationService: {{name: external, oidc: {oidc}}}"
+        with gateway_with(folder, resources(address("jobs", "jobs", "queue"), space=space)) as gateway:
             yield Site(issuer, gateway)
 
 
