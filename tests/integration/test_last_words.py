@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import socket
 import urllib.error
@@ -15,38 +14,18 @@ import pytest
 from edge.broker.http.limits import HTTP_BODY_BYTES_MAX
 from edge.broker.message.mqtt_reason_codes import ReasonCode
 from edge.broker.mqtt import packets
+from tests.support.configured_gateway import basic, gateway_with, resources, user
 from tests.support.hostile import Raw
 from tests.support.processes import Waypost, edge, hub
 
-RESOURCES = f"""
-apiVersion: waypost/v1
-kind: Gateway
-metadata: {{name: hall}}
-spec: {{listeners: {{http: "127.0.0.1:0", mqtt: "127.0.0.1:0"}}}}
----
-apiVersion: enmasse.io/v1beta1
-kind: AddressSpace
-metadata: {{name: default}}
-spec: {{authenticationService: {{name: standard}}}}
----
-apiVersion: user.enmasse.io/v1beta1
-kind: MessagingUser
-metadata: {{name: default.joe}}
-spec:
-  username: joe
-  authentication: {{type: password, password: {base64.b64encode(b"secret").decode()}}}
-  authorization: [{{addresses: ["plant/#"], operations: [send]}}]
-"""
+RESOURCES = resources(user("joe", "send", '"plant/#"', password="secret"), listeners=("http", "mqtt"))
 LARGE = bytes(12_000_000)
-JOE = {"Authorization": "Basic " + base64.b64encode(b"joe:secret").decode()}
+JOE = basic("joe", "secret")
 
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
-    folder: Path = tmp_path_factory.mktemp("guarded")
-    file = folder / "gateway.yaml"
-    file.write_text(RESOURCES)
-    with Waypost(folder / "log", "edge", "run", "--data", str(folder / "gw"), "--config", str(file)) as running:
+    with gateway_with(tmp_path_factory.mktemp("guarded"), RESOURCES) as running:
         yield running
 
 

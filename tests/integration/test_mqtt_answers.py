@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import base64
 import shutil
 import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -14,45 +12,21 @@ from edge.broker.message.mqtt_properties import Properties
 from edge.broker.message.mqtt_reason_codes import ReasonCode as R
 from edge.broker.mqtt import packets
 from edge.broker.mqtt.events import SubscriptionRequest
+from tests.support.configured_gateway import address, gateway_with, resources, user
 from tests.support.hostile import WAIT_S, Raw
 from tests.support.processes import Waypost
 
-RESOURCES = f"""
-apiVersion: waypost/v1
-kind: Gateway
-metadata: {{name: answers}}
-spec:
-  listeners: {{mqtt: "127.0.0.1:0", amqp: "127.0.0.1:0"}}
----
-apiVersion: enmasse.io/v1beta1
-kind: AddressSpace
-metadata: {{name: default}}
-spec: {{authenticationService: {{name: standard}}}}
----
-apiVersion: enmasse.io/v1beta1
-kind: Address
-metadata: {{name: default.job}}
-spec: {{address: plant/job, type: anycast}}
----
-apiVersion: user.enmasse.io/v1beta1
-kind: MessagingUser
-metadata: {{name: default.joe}}
-spec:
-  username: joe
-  authentication: {{type: password, password: {base64.b64encode(b"secret").decode()}}}
-  authorization:
-    - {{addresses: ["plant/#"], operations: [send, recv]}}
-"""
+RESOURCES = resources(
+    address("job", "plant/job", "anycast"),
+    user("joe", "send, recv", '"plant/#"', password="secret"),
+    listeners=("mqtt", "amqp"),
+)
 KEPT = Properties(session_expiry_interval_s=100)
 
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
-    folder: Path = tmp_path_factory.mktemp("answers")
-    file = folder / "gateway.yaml"
-    file.write_text(RESOURCES)
-    arguments = ("edge", "run", "--data", str(folder / "gw"), "--config", str(file))
-    with Waypost(folder / "gw.log", *arguments) as running:
+    with gateway_with(tmp_path_factory.mktemp("answers"), RESOURCES) as running:
         yield running
 
 
