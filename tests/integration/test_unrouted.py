@@ -81,7 +81,14 @@ def test_the_figures_keep_stored_and_unrouted_apart(tmp_path: Path) -> None:
         publish(client, "sensors/temp", 1)
         publish(client, "queue/a", 1)
         status = ask(gateway, "GET", "/api/v1/status").document
-        assert status["messages"] == {"received": 2, "stored": 1, "unrouted": 1, "acknowledged": 2, "refused": 0}
+        assert status["messages"] == {
+            "received": 2,
+            "stored": 1,
+            "unrouted": 1,
+            "acknowledged": 2,
+            "refused": 0,
+            "delivered": 0,
+        }
         found = notice(gateway)
         assert found is not None
         assert (found["severity"], "sensors/temp" in found["what"]) == ("notice", True)
