@@ -10,6 +10,7 @@ from proton.utils import BlockingConnection
 
 from edge.broker.delivery.attempts import unpack
 from edge.broker.store.sqlite import FILE_NAME
+from tests.support.configured_gateway import gateway_with
 from tests.support.processes import Waypost, wait_until
 
 WAIT_S = 30.0
@@ -60,9 +61,7 @@ def fail_once(gateway: Waypost) -> int:
 
 
 def test_attempts_are_counted_over_kills(tmp_path: Path) -> None:
-    (tmp_path / "gateway.yaml").write_text(RESOURCES)
-    arguments = ("edge", "run", "--data", str(tmp_path / "data"), "--config", str(tmp_path / "gateway.yaml"))
-    with Waypost(tmp_path / "gateway.log", *arguments) as gateway:
+    with gateway_with(tmp_path, RESOURCES) as gateway:
         sending = BlockingConnection(f"127.0.0.1:{gateway.port('amqp')}", timeout=WAIT_S)
         sending.create_sender("jobs").send(Message(body="poison", durable=True), timeout=WAIT_S)
         sending.close()

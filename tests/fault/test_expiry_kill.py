@@ -11,6 +11,7 @@ from pathlib import Path
 import paho.mqtt.client as paho
 
 from edge.broker.store.sqlite import FILE_NAME
+from tests.support.configured_gateway import gateway_with
 from tests.support.paho_loop import stop_loop
 from tests.support.processes import Waypost, wait_until
 
@@ -93,9 +94,7 @@ def ledger(gateway: Waypost) -> list[tuple[int, ...]]:
 
 def test_each_expires_once_whatever_is_killed(tmp_path: Path) -> None:
     dice = random.Random(5)
-    (tmp_path / "gateway.yaml").write_text(RESOURCES)
-    arguments = ("edge", "run", "--data", str(tmp_path / "data"), "--config", str(tmp_path / "gateway.yaml"))
-    with Waypost(tmp_path / "gateway.log", *arguments) as gateway:
+    with gateway_with(tmp_path, RESOURCES) as gateway:
         publish(gateway)
         left = [MESSAGES]
         while left[-1] > 0 and len(left) <= KILLS_MAX:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from edge.broker.mqtt import packets
-from tests.fault.hostile.web import gateway_of, user
+from tests.fault.hostile.web import gateway_of
+from tests.support.configured_gateway import user
 from tests.support.hostile import Raw
 from tests.support.processes import Waypost, wait_until
 from tests.support.publisher import Publisher

@@ -16,6 +16,7 @@ from proton.utils import BlockingConnection
 
 from edge.broker.store.sqlite import FILE_NAME
 from tests.integration.test_store_pressure import Publisher
+from tests.support.configured_gateway import gateway_with
 from tests.support.http_client import ask
 from tests.support.paho_loop import stop_loop
 from tests.support.processes import Waypost, wait_until
@@ -42,9 +43,7 @@ RESOURCES = """
 
 @pytest.fixture
 def gateway(tmp_path: Path) -> Iterator[Waypost]:
-    (tmp_path / "gateway.yaml").write_text(RESOURCES)
-    arguments = ("edge", "run", "--data", str(tmp_path / "data"), "--config", str(tmp_path / "gateway.yaml"))
-    with Waypost(tmp_path / "gateway.log", *arguments) as running:
+    with gateway_with(tmp_path, RESOURCES) as running:
         yield running
 
 
@@ -121,9 +120,7 @@ def test_events_are_taken_while_others_give_way(gateway: Waypost) -> None:
 
 def test_readings_of_amqp_senders_are_thinned(tmp_path: Path) -> None:
     resources = RESOURCES.replace('http: "127.0.0.1:0"', 'http: "127.0.0.1:0", amqp: "127.0.0.1:0"')
-    (tmp_path / "gateway.yaml").write_text(resources)
-    arguments = ("edge", "run", "--data", str(tmp_path / "data"), "--config", str(tmp_path / "gateway.yaml"))
-    with Waypost(tmp_path / "gateway.log", *arguments) as gateway:
+    with gateway_with(tmp_path, resources) as gateway:
         connection = BlockingConnection(f"127.0.0.1:{gateway.port('amqp')}", timeout=WAIT_S)
         try:
             sender = connection.create_sender("telemetry")

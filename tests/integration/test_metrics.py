@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import time
 import urllib.error
 import urllib.request
@@ -18,7 +17,9 @@ from proton.utils import BlockingConnection
 from edge.appliance.gateway import ADDRESSES_SHOWN_MAX
 from edge.broker.message.mqtt_properties import Properties
 from edge.broker.mqtt import packets
+from tests.support.configured_gateway import basic, gateway_with, resources, user
 from tests.support.hostile import Raw
+from tests.support.http_client import ask
 from tests.support.processes import Waypost, edge, wait_until
 
 KEPT = Properties(session_expiry_interval_s=600)
@@ -81,37 +82,15 @@ def test_more_addresses_than_have_metrics(gateway: Waypost) -> None:
     assert found["waypost_addresses_left_out", ()] == 3
 
 
-RESOURCES = f"""
-apiVersion: waypost/v1
-kind: Gateway
-metadata: {{name: hall}}
-spec: {{listeners: {{mqtt: "127.0.0.1:0", amqp: "127.0.0.1:0", http: "127.0.0.1:0"}}}}
----
-apiVersion: enmasse.io/v1beta1
-kind: AddressSpace
-metadata: {{name: default}}
-spec: {{authenticationService: {{name: standard}}}}
----
-apiVersion: user.enmasse.io/v1beta1
-kind: MessagingUser
-metadata: {{name: default.joe}}
-spec:
-  username: joe
-  authentication: {{type: password, password: {base64.b64encode(b"secret").decode()}}}
-  authorization: [{{addresses: ["#"], operations: [send, recv, view, manage]}}]
-"""
+RESOURCES = resources(user("joe", "send, recv, view, manage", password="secret"))
 
 
 def test_logins_refused_over_each_protocol_are_counted_by_reason(tmp_path: Path) -> None:
-    file = tmp_path / "gateway.yaml"
-    file.write_text(RESOURCES)
-    with Waypost(tmp_path / "log", "edge", "run", "--data", str(tmp_path / "gw"), "--config", str(file)) as guarded:
+    with gateway_with(tmp_path, RESOURCES) as guarded:
 
         def refused() -> dict[str, float]:
-            request = urllib.request.Request(f"http://127.0.0.1:{guarded.port('http')}/metrics")
-            request.add_header("Authorization", "Basic " + base64.b64encode(b"joe:secret").decode())
-            with urllib.request.urlopen(request, timeout=20) as answer:
-                families = list(text_string_to_metric_families(answer.read().decode()))
+            answer = ask(guarded, "GET", "/metrics", headers=basic("joe", "secret"))
+            families = list(text_string_to_metric_families(answer.body.decode()))
             samples = [each for family in families for each in family.samples]
             return {
                 each.labels["reason"]: each.value for each in samples if each.name == "waypost_logins_refused_total"
@@ -135,10 +114,5 @@ def test_logins_refused_over_each_protocol_are_counted_by_reason(tmp_path: Path)
                 allowed_mechs="PLAIN", allow_insecure_mechs=True,
             )  # fmt: skip
         expect(2)
-        request = urllib.request.Request(f"http://127.0.0.1:{guarded.port('http')}/c/queue/a")
-        request.add_header("Authorization", "Basic " + base64.b64encode(b"joe:wrong").decode())
-        with pytest.raises(urllib.error.HTTPError) as answered:
-            urllib.request.urlopen(request, timeout=20)
-        answered.value.close()
-        assert answered.value.code == 401
+        assert ask(guarded, "GET", "/c/queue/a", headers=basic("joe", "wrong")).status == 401
         expect(3)

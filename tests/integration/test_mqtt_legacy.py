@@ -10,6 +10,7 @@ import pytest
 
 from edge.broker.limits import TOPIC_LEVELS_MAX
 from edge.broker.mqtt import packets
+from tests.support.configured_gateway import gateway_with
 from tests.support.hostile import WAIT_S, Raw
 from tests.support.processes import Waypost, edge
 
@@ -37,11 +38,7 @@ spec:
 @pytest.fixture(scope="module")
 def wide(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
     """A gateway that takes wildcards of MQTT 3.1 as that version has them."""
-    folder = tmp_path_factory.mktemp("wide")
-    file = folder / "gateway.yaml"
-    file.write_text(WIDE)
-    arguments = ("edge", "run", "--data", str(folder / "gw"), "--config", str(file))
-    with Waypost(folder / "gw.log", *arguments) as running:
+    with gateway_with(tmp_path_factory.mktemp("wide"), WIDE) as running:
         yield running
 
 

@@ -15,6 +15,7 @@ from proton import Message
 from proton.utils import BlockingConnection, SendException
 
 from edge.broker.store.sqlite import FILE_NAME
+from tests.support.configured_gateway import gateway_with
 from tests.support.http_client import ask
 from tests.support.paho_loop import stop_loop
 from tests.support.processes import Waypost, wait_until
@@ -43,10 +44,7 @@ RESOURCES = """
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
-    folder = tmp_path_factory.mktemp("pressure")
-    (folder / "gateway.yaml").write_text(RESOURCES)
-    arguments = ("edge", "run", "--data", str(folder / "data"), "--config", str(folder / "gateway.yaml"))
-    with Waypost(folder / "gateway.log", *arguments) as running:
+    with gateway_with(tmp_path_factory.mktemp("pressure"), RESOURCES) as running:
         yield running
 
 

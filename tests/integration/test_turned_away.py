@@ -15,6 +15,7 @@ from edge.broker.limits import TURNED_AWAY_MAX, TURNED_AWAY_S
 from edge.broker.listeners.turned_away import NO_ROOM
 from edge.broker.message.mqtt_reason_codes import ReasonCode as R
 from edge.broker.mqtt import packets
+from tests.support.configured_gateway import gateway_with
 from tests.support.hostile import WAIT_S, Raw
 from tests.support.processes import Waypost, wait_until
 
@@ -43,9 +44,7 @@ spec:
 
 
 def small(folder: Path, authentication: str) -> Waypost:
-    file = folder / "gateway.yaml"
-    file.write_text(RESOURCES.replace("AUTHENTICATION", authentication))
-    return Waypost(folder / "gw.log", "edge", "run", "--data", str(folder / "gw"), "--config", str(file))
+    return gateway_with(folder, RESOURCES.replace("AUTHENTICATION", authentication))
 
 
 @pytest.fixture(scope="module", params=["none", "standard"])

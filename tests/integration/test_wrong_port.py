@@ -12,6 +12,7 @@ import pytest
 
 from edge.output.limits import REPETITION_OF_ONE_MAX, REPETITION_S
 from tests.support.certificates import Authority
+from tests.support.configured_gateway import gateway_with
 from tests.support.processes import Waypost, hub, wait_until
 
 WAIT_S = 20
@@ -43,9 +44,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
         pytest.skip("openssl is not installed")
     folder: Path = tmp_path_factory.mktemp("hall")
     server = Authority(folder).issue("localhost", file="server")
-    file = folder / "gateway.yaml"
-    file.write_text(RESOURCES.format(certificate=server.certificate, key=server.key))
-    with Waypost(folder / "log", "edge", "run", "--data", str(folder / "gw"), "--config", str(file)) as running:
+    with gateway_with(folder, RESOURCES.format(certificate=server.certificate, key=server.key)) as running:
         yield running
 
 

@@ -12,6 +12,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 from proton import Delivery, Message
 from proton.utils import BlockingConnection, BlockingReceiver, SendException
 
+from tests.support.configured_gateway import gateway_with
 from tests.support.paho_loop import stop_loop
 from tests.support.processes import Waypost
 
@@ -81,9 +82,7 @@ spec:
 
 def site(folder: Path, **options: str) -> Waypost:
     """The gateway, started by entering it."""
-    file = folder / "hono.yaml"
-    file.write_text(resources(**options))
-    return Waypost(folder / "gw.log", "edge", "run", "--data", str(folder / "gw"), "--config", str(file))
+    return gateway_with(folder, resources(**options))
 
 
 class Device:

@@ -16,8 +16,9 @@ from tests.fault.hostile.far_side import Attack, FarSide, keys_of
 from tests.fault.hostile.figures import Figures
 from tests.fault.hostile.test_slow_http import GROWTH_MIB_MAX
 from tests.fault.hostile.watch import watched
-from tests.fault.hostile.web import ask, gateway_with
+from tests.fault.hostile.web import ask
 from tests.support.certificates import Authority
+from tests.support.configured_gateway import gateway_with
 from tests.support.processes import Waypost, hub, wait_until
 from tests.support.tls_peer import TlsPeer
 

@@ -15,7 +15,8 @@ from edge.broker.message.mqtt_properties import Properties
 from edge.broker.message.mqtt_reason_codes import ReasonCode
 from edge.broker.mqtt import packets
 from edge.broker.mqtt.handshake import WillMessage
-from tests.fault.hostile.web import ask, gateway_of, gateway_with, user
+from tests.fault.hostile.web import ask, gateway_of
+from tests.support.configured_gateway import gateway_with, user
 from tests.support.hostile import Raw
 from tests.support.processes import Waypost
 

@@ -15,7 +15,8 @@ from edge.broker.http.limits import HTTP_POLLS_OF_ONE_MAX
 from tests.bench.idle import SPARE_FILES, raise_file_limit
 from tests.fault.hostile.figures import Figures
 from tests.fault.hostile.watch import watched
-from tests.fault.hostile.web import ask, encoded, gateway_of, gateway_with, user
+from tests.fault.hostile.web import ask, gateway_of
+from tests.support.configured_gateway import encoded, gateway_with, user
 from tests.support.processes import Waypost, resident_mib, wait_until
 
 BEYOND = 50

@@ -20,8 +20,9 @@ import pytest
 
 from edge.broker.mqtt import packets
 from edge.output.limits import REPETITION_OF_ALL_MAX, REPETITION_S
-from tests.fault.hostile.web import gateway_of, gateway_with, user
+from tests.fault.hostile.web import gateway_of
 from tests.support.certificates import Authority
+from tests.support.configured_gateway import gateway_with, user
 from tests.support.hostile import Raw
 from tests.support.processes import Waypost, edge, wait_until
 from tests.support.publisher import Publisher

@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.fault.hostile.web import FOREIGN, ask, gateway_of, gateway_with, statuses, told, user
+from tests.fault.hostile.web import FOREIGN, ask, gateway_of, statuses, told
+from tests.support.configured_gateway import gateway_with, user
 from tests.support.processes import Waypost, edge
 
 PAGES = ("/", "/api/v1/status", "/api/v1/history", "/metrics")

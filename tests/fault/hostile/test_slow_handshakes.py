@@ -17,8 +17,9 @@ from tests.fault.hostile.figures import Figures
 from tests.fault.hostile.neighbour import ADDRESS
 from tests.fault.hostile.neighbours import Neighbours
 from tests.fault.hostile.test_budgets import FLOOR_S, ROUNDS, Watch
-from tests.fault.hostile.web import gateway_of, gateway_with
+from tests.fault.hostile.web import gateway_of
 from tests.support.certificates import Authority
+from tests.support.configured_gateway import gateway_with
 from tests.support.processes import Waypost, resident_mib, wait_until
 
 HALF_A_HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(200)

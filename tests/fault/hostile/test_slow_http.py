@@ -17,7 +17,8 @@ import pytest
 from edge.broker.http.limits import HTTP_STRANGERS_OF_ONE_MAX
 from tests.fault.hostile.figures import Figures
 from tests.fault.hostile.watch import watched
-from tests.fault.hostile.web import ask, gateway_of, gateway_with, user
+from tests.fault.hostile.web import ask, gateway_of
+from tests.support.configured_gateway import gateway_with, user
 from tests.support.processes import Waypost, edge, hub, resident_mib, wait_until
 
 CROWD = 3_000

@@ -20,8 +20,9 @@ from tests.fault.hostile.figures import Figures
 from tests.fault.hostile.test_budgets import FULL_SIZE_FLOOR_S
 from tests.fault.hostile.test_slow_http import GIVEN_BACK_S, GROWTH_MIB_MAX, HEALTH_S_MAX, OPENINGS, sockets_of
 from tests.fault.hostile.watch import watched
-from tests.fault.hostile.web import gateway_of, gateway_with
+from tests.fault.hostile.web import gateway_of
 from tests.support.certificates import Authority
+from tests.support.configured_gateway import gateway_with
 from tests.support.processes import Waypost, wait_until
 from tests.support.tls_peer import TlsPeer, TrafficKeys
 

@@ -14,8 +14,9 @@ from typing import Final, NamedTuple
 import pytest
 
 from edge.broker.mqtt import packets
-from tests.fault.hostile.web import gateway_of, gateway_with
+from tests.fault.hostile.web import gateway_of
 from tests.support.certificates import Authority, Issued
+from tests.support.configured_gateway import gateway_with
 from tests.support.processes import Waypost, wait_until
 from tests.support.said import health
 

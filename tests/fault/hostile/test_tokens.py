@@ -21,7 +21,8 @@ from proton.utils import BlockingConnection, SyncRequestResponse
 from edge.broker.configuration import TokenIssuer
 from edge.broker.security.issuer import IssuerError, fetch_keys
 from edge.broker.security.limits import TOKEN_BYTES_MAX
-from tests.fault.hostile.web import ask, gateway_of, gateway_with
+from tests.fault.hostile.web import ask, gateway_of
+from tests.support.configured_gateway import gateway_with
 from tests.support.http_client import WAIT_S
 from tests.support.issuer import AUDIENCE, SigningKey, TestIssuer
 from tests.support.processes import Waypost

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import http.client
 import socket
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Final
 
+from tests.support.configured_gateway import encoded
 from tests.support.http_client import WAIT_S, Answer, read_answer
-from tests.support.processes import Waypost
 
 FOREIGN: Final = {"Host": "evil.example", "Origin": "http://evil.example"}
 """What a browser says when a name was made to mean this machine (DNS rebinding)."""
@@ -30,7 +28,7 @@ def ask(
     """One request; `user` is ``name:password``. Without a Host in `headers` it is the address asked."""
     said = dict(headers or {})
     if user:
-        said["Authorization"] = "Basic " + base64.b64encode(user.encode()).decode()
+        said["Authorization"] = f"Basic {encoded(user)}"
     if token:
         said["Authorization"] = f"Bearer {token}"
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=WAIT_S)
@@ -61,24 +59,6 @@ def statuses(answer: bytes) -> list[int]:
     return [int(line.partition(b"HTTP/1.1 ")[2][:3]) for line in lines]
 
 
-def encoded(text: str) -> str:
-    return base64.b64encode(text.encode()).decode()
-
-
-def user(name: str, operations: str, addresses: str = '"#"') -> str:
-    """A MessagingUser whose password is its name."""
-    return f"""
----
-apiVersion: user.enmasse.io/v1beta1
-kind: MessagingUser
-metadata: {{name: default.{name}}}
-spec:
-  username: {name}
-  authentication: {{type: password, password: {encoded(name)}}}
-  authorization: [{{addresses: [{addresses}], operations: [{operations}]}}]
-"""
-
-
 def gateway_of(*, authentication: str = "{name: standard}", listeners: str = "", extra: str = "") -> str:
     """Resources of a gateway that asks who its clients are."""
     return f"""
@@ -99,13 +79,3 @@ kind: Address
 metadata: {{name: default.jobs}}
 spec: {{address: jobs, type: queue}}
 {extra}"""
-
-
-@contextlib.contextmanager
-def gateway_with(folder: Path, resources: str) -> Iterator[Waypost]:
-    """A gateway of these resources; its data directory is ``folder/gw``."""
-    file = folder / "resources.yaml"
-    file.write_text(resources)
-    arguments = ("edge", "run", "--data", str(folder / "gw"), "--config", str(file))
-    with Waypost(folder / "gw.log", *arguments) as running:
-        yield running
