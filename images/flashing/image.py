@@ -110,7 +110,7 @@ def layout_of(mapping: Path) -> Layout:
         raise ImageError(f"{mapping} is not a block map", hint=AGAIN, code=INTEGRITY) from None
     in_order = all(one.end <= other.begin for one, other in pairwise(layout.ranges))
     if not layout.ranges or layout.ranges[0].begin != 0 or not in_order:
-        raise ImageError(f"{mapping} is no map of an image", hint=AGAIN, code=INTEGRITY)
+        raise ImageError(f"{mapping} is not a map of an image", hint=AGAIN, code=INTEGRITY)
     return layout
 
 

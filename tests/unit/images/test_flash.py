@@ -251,7 +251,7 @@ class TestWhichImagesAreWritten:
     ])  # fmt: skip
     def test_maps_that_are_none(self, tmp_path: Path, text: bytes) -> None:
         (tmp_path / "map").write_bytes(text)
-        with pytest.raises(ImageError, match=r"is no (block )?map"):
+        with pytest.raises(ImageError, match=r"is not a (block )?map"):
             image.layout_of(tmp_path / "map")
 
     @pytest.mark.parametrize("text", [
