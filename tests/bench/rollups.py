@@ -104,7 +104,7 @@ def _steady(spark: SparkSession, meter: Meter, lake: Path, rounds: int) -> Itera
 
 
 def _computed(spark: SparkSession, lake: Path) -> int:
-    """As the job makes them."""
+    """Compute the rows as the job does, and return their number."""
     from pyspark.sql import Observation  # noqa: PLC0415
     from pyspark.sql import functions as F  # noqa: N812, PLC0415
 

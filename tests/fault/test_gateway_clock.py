@@ -24,6 +24,7 @@ from tests.integration.test_gateway_clients import Client
 from tests.integration.test_uplink_tls import uplink_status, uplinked
 from tests.support.certificates import Authority
 from tests.support.clock import YEAR_S, Clock
+from tests.support.configured_gateway import gateway_with
 from tests.support.processes import Waypost, edge, hub, wait_until
 from tests.support.said import said
 
@@ -64,9 +65,7 @@ def clock(tmp_path: Path, jump: Jump) -> Iterator[Clock]:
 
 @pytest.fixture
 def gateway(tmp_path: Path, clock: Clock) -> Iterator[Waypost]:
-    (tmp_path / "gateway.yaml").write_text(RESOURCES)
-    arguments = ("edge", "run", "--data", str(tmp_path / "gw"), "--config", str(tmp_path / "gateway.yaml"))
-    gateway = Waypost(tmp_path / "gateway.log", *arguments)
+    gateway = gateway_with(tmp_path, RESOURCES)
     gateway.environment = clock.environment
     with gateway:
         yield gateway

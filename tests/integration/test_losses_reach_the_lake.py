@@ -8,10 +8,11 @@ from typing import Any
 import paho.mqtt.client as paho
 
 from tests.integration.test_gateway_clients import Client
+from tests.support.configured_gateway import gateway_with
 from tests.support.lake import rows
 from tests.support.mosquitto import Mosquitto, installed
 from tests.support.paho_loop import stop_loop
-from tests.support.processes import Waypost, free_port, hub, wait_until
+from tests.support.processes import free_port, hub, wait_until
 
 RESOURCES = """
 {{apiVersion: waypost/v1, kind: Gateway, metadata: {{name: gw1}},
@@ -36,10 +37,8 @@ def given_up(ledger: list[dict[str, Any]]) -> list[int]:
 
 def test_every_sequence_is_there_or_explained(tmp_path: Path) -> None:
     lake, port = tmp_path / "hub" / "lake", free_port()
-    (tmp_path / "gateway.yaml").write_text(RESOURCES.format(port=port))
-    arguments = ("edge", "run", "--data", str(tmp_path / "gw"), "--config", str(tmp_path / "gateway.yaml"))
     sent = 150
-    gateway = Waypost(tmp_path / "gateway.log", *arguments).start()
+    gateway = gateway_with(tmp_path, RESOURCES.format(port=port)).start()
     with Client(gateway, "d") as client:
         for number in range(sent):
             client.publish("plant/7", b"%0100d" % number, 1)
@@ -96,9 +95,8 @@ def test_a_message_too_large_for_a_connector_is_in_the_ledger(tmp_path: Path) ->
     """Mosquitto takes it, is acknowledged it, and forgets it."""
     lake, port = tmp_path / "hub" / "lake", free_port()
     broker = Mosquitto(tmp_path / "mosquitto")
-    (tmp_path / "gateway.yaml").write_text(CONNECTED.format(port=port, broker=broker.port))
-    arguments = ("edge", "run", "--data", str(tmp_path / "gw"), "--config", str(tmp_path / "gateway.yaml"))
-    with broker.running(), hub(tmp_path, f"--amqp=127.0.0.1:{port}"), Waypost(tmp_path / "gateway.log", *arguments):
+    gateway = gateway_with(tmp_path, CONNECTED.format(port=port, broker=broker.port))
+    with broker.running(), hub(tmp_path, f"--amqp=127.0.0.1:{port}"), gateway:
         wait_until(
             lambda: _reaches_the_lake(broker, lake), timeout_s=60, every_s=0.5, what="the connector has subscribed"
         )

@@ -14,6 +14,7 @@ import pytest
 from edge.appliance.store.recovery.verification import verify
 from edge.broker.store.sqlite import FILE_NAME
 from tests.integration.test_gateway_clients import Client
+from tests.support.configured_gateway import gateway_with
 from tests.support.lake import rows
 from tests.support.processes import Waypost, free_port, hub, wait_until
 
@@ -37,9 +38,7 @@ class Gateway:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.hub_port = folder, free_port()
-        (folder / "gateway.yaml").write_text(RESOURCES.format(port=self.hub_port))
-        arguments = ("edge", "run", "--data", str(folder / "gw"), "--config", str(folder / "gateway.yaml"))
-        self.process = Waypost(folder / "gateway.log", *arguments)
+        self.process = gateway_with(folder, RESOURCES.format(port=self.hub_port))
         self.file = folder / "gw" / FILE_NAME
 
     def hub(self) -> Waypost:

@@ -20,6 +20,7 @@ from proton.utils import BlockingConnection
 from wsproto import ConnectionType, WSConnection, events
 
 from tests.support.certificates import Authority, Issued
+from tests.support.configured_gateway import gateway_with
 from tests.support.paho_loop import stop_loop
 from tests.support.processes import Waypost, wait_until
 
@@ -59,10 +60,8 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 def gateway(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> Iterator[Waypost]:
     folder = tmp_path_factory.mktemp("gateway")
     server = authority.issue("localhost", file="server")
-    config = folder / "gateway.yaml"
-    config.write_text(RESOURCES.format(certificate=server.certificate, key=server.key, ca=authority.certificate))
-    arguments = ("edge", "run", "--data", str(folder / "data"), "--config", str(config))
-    with Waypost(folder / "gateway.log", *arguments) as running:
+    text = RESOURCES.format(certificate=server.certificate, key=server.key, ca=authority.certificate)
+    with gateway_with(folder, text) as running:
         yield running
 
 

@@ -249,7 +249,7 @@ def test_who_asked_for_an_attempt_during_one_that_came_up_gets_no_second() -> No
 
 
 class _Linked:
-    """An attempt whose link stands until it is dropped."""
+    """An attempt that keeps its link until it is dropped."""
 
     up = True
 
