@@ -18,11 +18,16 @@ class LoadAverages:
         self._averages: dict[tuple[str, int], float] = {}
 
     def update(self, counts: Mapping[str, int], now: float) -> None:
-        """Take the counters as they are at `now`, in seconds; they began at 0 with the first call or later."""
+        """Take the counters as they are at `now`, in seconds. They began at 0: the first call begins the first period,
+        and what they counted before it belongs to that."""
         before, self._updated_at = self._updated_at, now
-        counted, self._counts = self._counts, dict(counts)
-        if before is None or now <= before:
+        if before is None:
+            self._counts = dict.fromkeys(counts, 0)
             return
+        if now <= before:
+            self._updated_at = before
+            return
+        counted, self._counts = self._counts, dict(counts)
         passed_min = (now - before) / 60
         for name, count in counts.items():
             per_minute = (count - counted.get(name, 0)) / passed_min

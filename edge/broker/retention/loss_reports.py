@@ -10,12 +10,14 @@ import logging
 from collections.abc import Sequence
 from functools import partial
 from itertools import chain
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from bridge.reports import Reports
 from edge.broker.store.contract import Store
 from edge.broker.store.errors import StoreError
 from edge.broker.store.records import LedgerEntry
+
+if TYPE_CHECKING:
+    from bridge.reports import Reports  # with the AMQP engine, which a gateway without AMQP does not load
 
 log = logging.getLogger(__name__)
 
