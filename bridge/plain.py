@@ -38,7 +38,9 @@ PARTITION_KEY_LENGTH_MAX: Final = 128
 """What Azure takes of it."""
 HOPS_PROPERTY: Final = "x-opt-waypost-hops"
 """User property of a message in MQTT encoding that has them, joined by spaces."""
-_NAMES: Final = frozenset((GATEWAY, EPOCH, ADDRESS, SEQUENCE, DEVICE, CLIENT, RECEIVED_AT, HOPS_PROPERTY))
+ORIGIN_NAMES: Final = frozenset((GATEWAY, EPOCH, ADDRESS, SEQUENCE, DEVICE, CLIENT, RECEIVED_AT))
+"""Annotations, or user properties, that name the origin of a message."""
+_NAMES: Final = ORIGIN_NAMES | {HOPS_PROPERTY}
 """User properties that name a message and its way."""
 
 _MAP8, _MAP32, _BINARY8 = 0xC1, 0xD1, 0xA0

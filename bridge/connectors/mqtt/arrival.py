@@ -12,9 +12,9 @@ from bridge.plain import (
     CLIENT,
     DEVICE,
     EPOCH,
-    GATEWAY,
     HOPS_MAX,
     HOPS_PROPERTY,
+    ORIGIN_NAMES,
     PREFIX,
     RECEIVED_AT,
     SEQUENCE,
@@ -22,8 +22,6 @@ from bridge.plain import (
 from bridge.publish_properties import read, write
 from bridge.publisher import publisher_name
 
-_ORIGIN: Final = frozenset((GATEWAY, EPOCH, ADDRESS, SEQUENCE, DEVICE, CLIENT, RECEIVED_AT))
-"""User properties that stay with a message as the name of its origin."""
 TOO_LARGE: Final = "too-large"
 TOPIC_SHOWN_MAX = 200
 """Characters of a topic name in a line of the log."""
@@ -42,7 +40,7 @@ def arrival(token: int | None, publication: Publication, *, repeats: bool) -> In
     epoch, address, sequence = said.get(EPOCH), said.get(ADDRESS), said.get(SEQUENCE, "")
     ours = epoch is not None and address is not None and _is_number(sequence)
     if ours:
-        users += [pair for pair in said.items() if pair[0] in _ORIGIN]
+        users += [pair for pair in said.items() if pair[0] in ORIGIN_NAMES]
     if hops:
         users.append((HOPS_PROPERTY, " ".join(hops)))
     name = f"{epoch}/{int(sequence)}/{address}".encode() if ours else b""
