@@ -320,8 +320,9 @@ class TlsTransport(ServedTransport, asyncio.Protocol):
                 if not records or (begun and time.monotonic() > until):
                     return False
                 begun = True
-                at_header, piece = not records.within_record, records.next()
-                if at_header and self._protocol is None and secure.server_side:
+                begins = self._protocol is None and secure.server_side and not records.within_record
+                piece = records.next()
+                if begins:
                     _require_tls(piece)
                 incoming.write(piece)
             try:
