@@ -248,48 +248,20 @@ def test_who_asked_for_an_attempt_during_one_that_came_up_gets_no_second() -> No
     asyncio.run(dial())
 
 
-class _Linked:
-    """An attempt that keeps its link until it is dropped."""
-
-    up = True
-
-    def __init__(self, dialer: Dialer, dropped: asyncio.Event) -> None:
-        self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._dialer, self._dropped = dialer, dropped
-
-    async def run(self) -> None:
-        self._dialer.up("peer")
-        await self._dropped.wait()
-        self._dialer.down("cut")
-
-    def end(self, reason: str) -> None: ...
-
-    def abort(self) -> None: ...
-
-
-def test_resume_of_a_connected_uplink_leaves_the_wait_after_its_loss(caplog: pytest.LogCaptureFixture) -> None:
-    async def dial() -> int:
-        dropped, dials = asyncio.Event(), 0
-
-        def attempt(dialer: Dialer, _endpoint: Endpoint) -> _Linked:
-            nonlocal dials
-            dials += 1
-            return _Linked(dialer, dropped)
-
-        backoff = Backoff(BackoffPolicy(first_s=60.0, limit_s=60.0), lambda: 0.5)
-        dialer = Dialer([Endpoint("h", 1)], attempt, backoff=backoff)
+def test_resume_of_a_connected_uplink_leaves_the_wait_after_its_loss() -> None:
+    async def dial() -> None:
+        peer = _Peer()
+        peer.takes = True
+        dialer = _waits_long(peer, lambda: None)
         dialer.start()
-        async with asyncio.timeout(10):
-            while not dialer.state.connected:
-                await asyncio.sleep(0)
-            dialer.resume()
-            dropped.set()
-            while "next attempt" not in caplog.text:
-                await asyncio.sleep(0)
-            for _ in range(20):  # turns of the loop in which a nudge would end the wait
-                await asyncio.sleep(0)
+        await _until(lambda: dialer.state.connected)
+        dialer.resume()
+        assert peer.standing is not None
+        peer.standing.set_result(None)
+        await _until(lambda: not dialer.state.connected)
+        for _ in range(20):  # turns of the loop in which a nudge would end the wait
+            await asyncio.sleep(0)
+        assert peer.attempts == 1
         await dialer.close()
-        return dials
 
-    with caplog.at_level("INFO", "bridge.dialer"):
-        assert asyncio.run(dial()) == 1
+    asyncio.run(dial())
