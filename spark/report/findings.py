@@ -15,7 +15,7 @@ from spark.report.fleet import Member
 from spark.report.storage import Storage
 
 Severity = Literal["wrong", "look", "note"]
-RANK: Final = {"wrong": 2, "look": 1, "note": 0}
+_RANK: Final = {"wrong": 2, "look": 1, "note": 0}
 _SIGNS: Final = {
     "silent": ("is silent", "are silent", "check power, radio and battery there"),
     "battery": ("has a battery that ends within 30 days", "have a battery that ends within 30 days", "send somebody"),
@@ -43,7 +43,12 @@ def find(members: Sequence[Member], balance: Balance, health: Health, storage: S
     """Return what figures show, the worst first; not what `notices` says of how the page was made. `alone`: they are of
     one gateway."""
     found = [*_losses(balance), *_damages(storage), *_gateways(members, alone), *_devices(health)]
-    return sorted(found, key=lambda one: -RANK[one.severity])
+    return worst_first(found)
+
+
+def worst_first(found: Sequence[Finding]) -> list[Finding]:
+    """Return findings by severity; those of one severity stay in their order."""
+    return sorted(found, key=lambda one: -_RANK[one.severity])
 
 
 def _losses(balance: Balance) -> Iterator[Finding]:

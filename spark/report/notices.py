@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from spark import amounts
 from spark.report import formatting, limits
-from spark.report.findings import RANK, Finding, Severity
+from spark.report.findings import Finding, Severity, worst_first
 from spark.report.queries import LakeFigures
 from spark.report.snapshot import Doubt, Standing
 from spark.report.unmade import KNOWN_FROM
@@ -36,8 +36,8 @@ def remarks(known: LakeFigures, command: str = "waypost analytics run --lake DIR
         found.append(
             Finding("look", f"{landed} landed, but no job has run.", f"Run `{command}` and draw the report again.")
         )
-        return _worst_first(found)
-    return _worst_first([*found, *_of_tables(known, f"`{command}`")])
+        return worst_first(found)
+    return worst_first([*found, *_of_tables(known, f"`{command}`")])
 
 
 def _of_time(known: LakeFigures) -> Iterator[Finding]:
@@ -79,10 +79,6 @@ def _of_tables(known: LakeFigures, run: str) -> Iterator[Finding]:
     else:
         parts = [(_READINGS, known.readings_at), (_TRACKS, known.tracks_at)]
     yield from (Finding("note", _standing(names, at, run)) for names, at in parts if at is not None)
-
-
-def _worst_first(found: Sequence[Finding]) -> list[Finding]:
-    return sorted(found, key=lambda one: -RANK[one.severity])
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -25,7 +25,7 @@ from spark import amounts
 from spark.report import drawings, formatting, glossary, limits, names, queries, table
 from spark.report.charts import Band
 from spark.report.facts import Facts
-from spark.report.findings import RANK, Finding
+from spark.report.findings import Finding, worst_first
 from spark.report.notices import as_of, remarks
 from spark.report.queries import LakeFigures, LakeReader
 from spark.report.section import UNKNOWN, Links, Tile, unknown_tile
@@ -194,7 +194,7 @@ def list_first(known: LakeFigures, facts: Facts) -> list[Finding]:
     found = [one for one in (*remarks(known), *known.findings) if one.severity != "note"]
     if known.gateway is None and facts.verdict == "failed":
         found.insert(0, Finding("wrong", "The run that this page is of has failed.", "Its facts are below."))
-    return sorted(found, key=lambda one: -RANK[one.severity])
+    return worst_first(found)
 
 
 def _verdict(known: LakeFigures, first: Sequence[Finding]) -> Headline:
