@@ -7,23 +7,21 @@ not at all.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import deltalake
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake.transaction import AddAction, RemoveAction
+from deltalake.transaction import AddAction
 
 from cloud.place.data_file import written
 from cloud.place.place import Place
 from spark import folding
 from spark.age import Begun
-from spark.folding import Held
 from spark.provenance import Provenance
-from spark.transaction import ROWS, There, Transaction
+from spark.transaction import There, Transaction
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -32,21 +30,15 @@ InsteadOf = Literal["all"] | tuple[str, str] | None
 """What rows take the place of: all, those of a partition (column, value), or none."""
 BYTES_MAX = 100_000_000
 """What the rows of one write take here, about, and in the JVM on their way."""
-PART_BYTES = 64 * 1024 * 1024
-"""Of rows that wait to be written to a file: as files are large enough, and a process has room for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """What is committed: under which transaction, what is said of it, what it takes the place of.
-
-    `changed`: how many of the rows are new or others than before, where not all are.
-    """
+    """What is committed: under which transaction, what is said of it, what it takes the place of."""
 
     transaction: Transaction
     said: Mapping[str, str]
     instead_of: InsteadOf = None
-    changed: int | None = None
 
 
 def commit(transaction: Transaction, made_of: Provenance | None, instead_of: InsteadOf = None) -> Commit:
@@ -75,25 +67,12 @@ def write(place: Place, rows: pa.Table, commit: Commit) -> bool:
     """
     table = place.delta()
     fitting = rows.cast(pa.schema(table.schema().to_arrow()))
-    return write_parts(table, place, by_partition(fitting, table.metadata().partition_columns), commit)
-
-
-def write_parts(
-    table: deltalake.DeltaTable,
-    place: Place,
-    parts: Iterable[tuple[Mapping[str, object], pa.Table]],
-    commit: Commit,
-    held: Sequence[Held] = (),
-) -> bool:
-    """Write rows, a file a partition, into a table as it was opened, in place of the files that held them; see `write`.
-
-    `parts`: the columns of each partition, and its rows without these. They are not asked for where nothing is due.
-    """
     if not commit.transaction.is_due(place.name, there(table, commit.transaction.application)):
         return False
     begun = Begun()
+    parts = by_partition(fitting, table.metadata().partition_columns)
     files = [_written(place, partition, rows) for partition, rows in parts if rows.num_rows]
-    _commit(table, place, files, commit, begun, held)
+    _commit(table, place, files, commit, begun)
     return True
 
 
@@ -102,26 +81,19 @@ def _written(place: Place, partition: Mapping[str, object], rows: pa.Table) -> A
 
 
 def _commit(
-    table: deltalake.DeltaTable,
-    place: Place,
-    files: Sequence[AddAction],
-    commit: Commit,
-    begun: Begun,
-    held: Sequence[Held] = (),
+    table: deltalake.DeltaTable, place: Place, files: Sequence[AddAction], commit: Commit, begun: Begun
 ) -> None:
-    """Name `files`, the first of which was begun then, in the log of a table as it was opened, in place of `held`."""
-    transaction, now_ms = commit.transaction, time.time_ns() // 1_000_000
-    removed = [RemoveAction(each.name, True, now_ms, each.file.size, dict(each.partition)) for each in held]
+    """Name `files`, the first of which was begun then, in the log of a table as it was opened."""
+    transaction = commit.transaction
     begun.require_recent(place.name)
-    said = dict(commit.said) | ({} if commit.changed is None else {ROWS: str(commit.changed)})
     table.create_write_transaction(
-        [*files, *removed],
+        list(files),
         mode="append" if commit.instead_of is None else "overwrite",
         schema=table.schema(),
         partition_by=table.metadata().partition_columns,
         partition_filters=[_filter(*commit.instead_of)] if isinstance(commit.instead_of, tuple) else None,
         commit_properties=deltalake.CommitProperties(
-            custom_metadata=said,
+            custom_metadata=dict(commit.said),
             app_transactions=[deltalake.Transaction(transaction.application, transaction.version)],
             # What takes the place of what was read is committed behind that, or not at all.
             max_commit_retries=None if transaction.over is None else 0,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from spark import delta_log
 from spark.delta_log import File
@@ -15,16 +15,10 @@ COMMITS_MAX: Final = 100
 """Commits looked at, a small file each. A pass adds one or some; after more of them all rows are read as soon."""
 
 
-class Changes(NamedTuple):
-    """`files` of a table as it is; `changed`: those of them that can have rows that are new, or others than before."""
-
-    files: Sequence[File]
-    changed: Sequence[File]
-
-
-def since(lake: Lake, name: str, before: State) -> Changes | None:
-    """What has changed in table `name` since it was `before`. None where its log does not tell: the table was made
-    anew, an older copy was put back, commits are gone or too many, or one took rows away.
+def since(lake: Lake, name: str, before: State) -> Sequence[File] | None:
+    """Return the files of table `name` that can have rows which are new, or other ones, since it was `before`. None
+    where its log does not say: the table was created again, an older copy was restored, commits are gone or too many,
+    or one removed rows.
 
     Raises `LogDamaged`, `SchemaMismatch`, `FormatUnknown`, and what delta-rs raises.
     """
@@ -37,12 +31,12 @@ def since(lake: Lake, name: str, before: State) -> Changes | None:
     lake.check_readable(name, now.version)
     files = delta_log.files(lake.opened(name, now.version))
     # Put together with others since, or folded into one, and deleted perhaps: its rows are in that folder still.
-    moved = {folder(path) for path in added - {file.path for file in files}}
-    return Changes(files, [file for file in files if file.path in added or folder(file.path) in moved])
+    moved = {_folder(path) for path in added - {file.path for file in files}}
+    return [file for file in files if file.path in added or _folder(file.path) in moved]
 
 
-def folder(path: str) -> str:
-    """The partition that a file is of, as it stands in its path."""
+def _folder(path: str) -> str:
+    """Return the partition of a file, as its path has it."""
     return path.rpartition("/")[0]
 
 

@@ -44,11 +44,11 @@ class _Last(NamedTuple):
 
 
 def _last(lake: Lake) -> _Last | None:
-    """Return None where it is not known what the table was made of, or what has come since."""
+    """Return None where the sources of the table, or what has come since, are unknown."""
     there = lake.state(LAST_BIRTHS)
     made_of = STEP.made_of(lake, LAST_BIRTHS, there) if there is not None else None
     since = changes.since(lake, BIRTHS, made_of.sources[BIRTHS]) if made_of is not None else None
-    return _Last(there, since.changed) if there is not None and since is not None else None
+    return _Last(there, since) if there is not None and since is not None else None
 
 
 def _frames(lake: Lake) -> Mapping[str, DataFrame]:

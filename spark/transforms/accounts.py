@@ -1,6 +1,6 @@
 """The account of each address, in plain Python: its ranges and statements in, what `judgement.judge` says of them out.
 
-Both are rows of Arrow: Spark's workers run it, and the process of `waypost analytics` where that needs no Spark.
+Both are rows of Arrow, in Spark's workers.
 """
 
 from __future__ import annotations

@@ -90,12 +90,7 @@ def _no_collection() -> Iterator[None]:
 
 
 def _listed(column: pa.Array) -> list[Any]:
-    """As Python's objects; a text that many messages have is one of them, and numbers come at once."""
-    if isinstance(column, pa.ChunkedArray):
-        return list(chain.from_iterable(map(_listed, column.chunks)))
-    if pa.types.is_dictionary(column.type) and not column.null_count:
-        texts = column.dictionary.to_pylist()
-        return [texts[place] for place in column.indices.to_numpy().tolist()]
+    """Return a column as Python's objects; whole numbers come at once."""
     if pa.types.is_integer(column.type) and not column.null_count:
         return list(column.to_numpy().tolist())
     return list(column.to_pylist())
