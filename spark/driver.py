@@ -1,6 +1,6 @@
-"""Spark of this process: started when a job asks for it, once, and stopped with all that runs in it.
+"""Spark of this process: started once, by the first job that needs it, and stopped with all that runs in it.
 
-A pass that finds no new version in any log never asks.
+A pass that finds no new version in any log does not start it.
 """
 
 from __future__ import annotations

@@ -46,6 +46,6 @@ class Handles:
         return table
 
     def forget(self, name: str) -> None:
-        """Drop what was opened of a table that is made anew."""
+        """Drop the handles of a table that is created again."""
         self._newest.pop(name, None)
         self._older.pop(name, None)
