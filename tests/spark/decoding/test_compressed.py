@@ -36,7 +36,14 @@ def test_it_is_decompressed_within_the_bound() -> None:
     assert reason(gzip.compress(b"") * (GZIP_MEMBERS_MAX + 1)) == reasons.NOT_GZIP
 
 
-@pytest.mark.parametrize("body", [gzip.compress(b"1")[:-1], gzip.compress(b"1") + b"rest", b"\x1f\x8b\x08 and so on"])
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(gzip.compress(b"1")[:-1], id="cut short"),
+        pytest.param(gzip.compress(b"1") + b"rest", id="something after it"),
+        pytest.param(b"\x1f\x8b\x08 and so on", id="only its magic bytes"),
+    ],
+)
 def test_what_is_no_gzip(body: bytes) -> None:
     assert reason(body) == reasons.NOT_GZIP
 
