@@ -21,15 +21,19 @@ _CHECKPOINT: Final = ".checkpoint."
 _NEWEST: Final = "_last_checkpoint"
 
 
-def damage(table: Place) -> str | None:
-    """What is wrong with a table's log; None: nothing, or there is none. Raises `OSError` where its files cannot be
-    read now."""
+def damage(table: Place, only: range | None = None) -> str | None:
+    """Read a table's log and return what is wrong with it; None when it is sound or missing.
+
+    `only`: the versions that are looked at; without it all. Raises `OSError` where files cannot be read now.
+    """
     versions: list[int] = []
-    first = 0
+    first = 0 if only is None else only.start
     for name in sorted(table.names(LOG)):
         version = name.partition(".")[0]
         is_checkpoint = _CHECKPOINT in name and name.endswith(".parquet")
         if not is_checkpoint and name != _NEWEST and name != version + _ENTRY:
+            continue
+        if only is not None and name != _NEWEST and int(version) not in only:
             continue
         content = table.read(f"{LOG}/{name}")
         if content is None:  # it was cleaned away meanwhile

@@ -1,4 +1,4 @@
-"""Is what is read what was written: every data file of a lake against its table's log and its own checksums. No JVM."""
+"""Verification of a lake: every data file is compared with its table's log and with its own checksums. No JVM."""
 
 from __future__ import annotations
 
@@ -6,43 +6,71 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from cloud.place.place import Place, Somewhere, place_of
-from spark import delta_log, remedy
+from spark import remedy, soundness
+from spark.data_files import DataFile, data_files, find_damage
 
 LOG_ENTRIES_MAX = 1_000
 """Entries of a log that are read, the newest; what came before is in a checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
-class Verified:
-    """What was found of one table: files and bytes read, and what is wrong, a sentence each."""
+class DamagedFile:
+    """A data file that is not what was written, and why."""
+
+    file: DataFile
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedTable:
+    """Result of the check of one table: number and bytes of its files, and the damaged ones.
+
+    `failure`: a sentence that says why the table could not be checked, and what to do; then no file was.
+    """
 
     table: str
-    files: int
-    size: int
-    wrong: tuple[str, ...]
+    uri: str
+    files: int = 0
+    size: int = 0
+    damaged: tuple[DamagedFile, ...] = ()
+    failure: str | None = None
+
+    @property
+    def wrong(self) -> tuple[str, ...]:
+        """Everything that is wrong, a sentence each."""
+        if self.failure is not None:
+            return (self.failure,)
+        return tuple(f"{self.uri}/{each.file.path} is {each.reason}" for each in self.damaged)
 
 
-def verified(lake: Somewhere, names: Sequence[str]) -> Iterator[Verified]:
+def verified(lake: Somewhere, names: Sequence[str]) -> Iterator[VerifiedTable]:
     """Read every data file of these tables as they are now."""
     place = place_of(lake)
     for name in names:
         yield _verified(place.at(name))
 
 
-def _verified(place: Place) -> Verified:
+def _verified(place: Place) -> VerifiedTable:
     try:
-        table = place.delta()
-        files = delta_log.files(table)
-        _read_log(place, table.version())
+        files = _listed(place)
     except remedy.FAILURES as error:
-        return Verified(place.name, 0, 0, (str(remedy.unreadable(place.name, error)),))
-    found = ((file, file.damaged(place)) for file in files)
-    wrong = tuple(f"{place.uri}/{file.path} is {why}" for file, why in found if why is not None)
-    return Verified(place.name, len(files), sum(file.size for file in files), wrong)
+        return VerifiedTable(place.name, place.uri, failure=str(remedy.unreadable(place.name, error)))
+    try:
+        found = [DamagedFile(file, reason) for file in files if (reason := find_damage(file, place)) is not None]
+    except (*remedy.FAILURES, MemoryError) as error:
+        why = (
+            f"table {place.name} could not be checked: {remedy.told(error)}. Check it again when its files can be read"
+        )
+        return VerifiedTable(place.name, place.uri, failure=why)
+    return VerifiedTable(place.name, place.uri, len(files), sum(file.size for file in files), tuple(found))
 
 
-def _read_log(place: Place, newest: int) -> None:
-    """Raise `LogDamaged` when an entry cannot be read: delta-rs takes an empty one for an empty version."""
-    for version in range(newest, max(-1, newest - LOG_ENTRIES_MAX), -1):
-        if delta_log.entry(place, version) is None:
-            return
+def _listed(place: Place) -> list[DataFile]:
+    """Return the files of a table. Raises one of `remedy.FAILURES` when its log is damaged: delta-rs takes an empty
+    entry for an empty version."""
+    table = place.delta()
+    newest = table.version()
+    damage = soundness.damage(place, range(max(0, newest + 1 - LOG_ENTRIES_MAX), newest + 1))
+    if damage is not None:
+        raise ValueError(damage)
+    return data_files(table)
