@@ -11,9 +11,10 @@ from collections.abc import Container, Iterator
 from dataclasses import dataclass
 
 import deltalake
+import pyarrow as pa
 
 from cloud.place.place import Place, Somewhere, place_of
-from spark import delta_log, schemas
+from spark import schemas
 from spark.age import UNNAMED_KEPT_HOURS
 
 DUE_COMMITS = 100
@@ -44,12 +45,10 @@ class Maintained:
 
 def is_due(lake: Somewhere, name: str) -> bool:
     """A table was not looked after in its last `DUE_COMMITS` commits. Raises `remedy.FAILURES`."""
-    place = place_of(lake).at(name)
-    newest = place.delta().version()
-    if newest < DUE_COMMITS:
+    table = place_of(lake).at(name).delta()
+    if table.version() < DUE_COMMITS:
         return False
-    entries = (delta_log.entry(place, version) for version in range(newest, newest - DUE_COMMITS, -1))
-    return not any(entry is not None and entry.info.get("operation") in _UPKEEP for entry in entries)
+    return all(commit.get("operation") not in _UPKEEP for commit in table.history(DUE_COMMITS))
 
 
 def maintained(lake: Somewhere, names: list[str], followed: Container[str]) -> Iterator[Maintained]:
@@ -82,9 +81,8 @@ def _maintained(place: Place, kept_hours: int) -> Maintained:
         deleted += _deleted(table, UNNAMED_KEPT_HOURS, full=True)
     table.create_checkpoint()
     table.cleanup_metadata()
-    files = delta_log.files(table)
-    size, seconds = sum(file.size for file in files), time.monotonic() - begun
-    return Maintained(place.name, before, len(files), size, deleted, seconds)
+    sizes = pa.table(table.get_add_actions())["size_bytes"].to_pylist()
+    return Maintained(place.name, before, len(sizes), sum(sizes), deleted, time.monotonic() - begun)
 
 
 def _deleted(table: deltalake.DeltaTable, kept_hours: int, *, full: bool) -> int:

@@ -44,3 +44,16 @@ def _written(actions: Iterable[dict[str, Any]]) -> Written:
         elif "remove" in action:
             found = found.plus(Written(0, 1, 0))
     return found
+
+
+def data_changes(table: Path, version: int) -> list[dict[str, Any]]:
+    """Return the actions of a commit that add or take away rows, as readers that follow the table see them."""
+    lines = (table / "_delta_log" / f"{version:020}.json").read_text().splitlines()
+    actions = [json.loads(line) for line in lines]
+    assert actions, "an empty commit"
+    return [
+        action[kind]
+        for action in actions
+        for kind in ("add", "remove")
+        if kind in action and action[kind].get("dataChange", True)
+    ]
