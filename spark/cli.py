@@ -19,6 +19,7 @@ from cloud.place.place import Place
 from spark import amounts, commands, interruption
 from spark.detector.cli import detect
 from spark.query.cli import query
+from spark.verify_cli import verify
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -97,36 +98,6 @@ def rebuild(lake: Place, names: tuple[str, ...], master: str | None, settings: t
 
 @analytics.command()
 @commands.lake_option
-@click.argument("names", nargs=-1, metavar="[TABLE]...")
-@interruption.interruptible("not all was checked, and nothing was changed")
-def verify(lake: Place, names: tuple[str, ...]) -> None:
-    """Read and check every data file of every table, or of these, and name the damaged ones. Changes nothing."""
-    from spark import verification
-
-    known = lake.tables()
-    unknown = [name for name in names if name not in known]
-    if unknown:
-        raise click.UsageError(f"no table named {unknown[0]!r} in {lake.uri}; tables: {', '.join(known)}")
-    wrong = files = 0
-    for table in verification.verified(lake, names or known):
-        wrong += len(table.wrong)
-        files += len(table.wrong) if table.files else 0
-        there = amounts.counted(table.files, "file")
-        click.echo(f"{table.table:<20} {there:>13} {table.size / 1e6:>10,.1f} MB  {len(table.wrong)} damaged")
-        for text in table.wrong:
-            click.echo(f"error: {text}", err=True)
-    if files:
-        click.echo(
-            "Put back copies of files of landed tables, then run `waypost analytics rebuild`; it alone makes derived "
-            "tables anew.",
-            err=True,
-        )
-    if wrong:
-        sys.exit(INTEGRITY)
-
-
-@analytics.command()
-@commands.lake_option
 @interruption.interruptible(interruption.CONTINUES)
 def maintain(lake: Place) -> None:
     """Compact small files, delete unused files and shorten logs. Needs no JVM.
@@ -184,7 +155,7 @@ class _Passes:
 def _pass(lake: Place, jobs: list[Job], how: _Passes) -> None:
     commands.require_writable(lake)
     closed = commands.as_private_as(lake)
-    from spark import java, session
+    from spark import dropping, java, session
     from spark.connector.repository import ConnectorMissing
     from spark.jobs import rounds, runner, turn
 
@@ -210,6 +181,7 @@ def _pass(lake: Place, jobs: list[Job], how: _Passes) -> None:
         with display, turn.taken(lake), runner.opened(lake, options, watch) as opened:
             if how.rebuilds:
                 interruption.apart(partial(runner.forget, opened, jobs))
+                interruption.apart(partial(dropping.forget_restored, lake))
             if how.follow:
                 steps = rounds.follow(opened, jobs, rounds.Following(FOLLOW_SECONDS, display.show, passed))
             else:
@@ -446,6 +418,7 @@ def _say_notices(known: LakeFigures, lake: Place) -> None:
 
 
 analytics.add_command(query)
+analytics.add_command(verify)
 analytics.add_command(commands.schema)
 analytics.add_command(commands.replay)
 

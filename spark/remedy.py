@@ -70,7 +70,8 @@ def _way_back(table: str, text: str, of: Of) -> str:
     if table in schemas.LANDED:
         return {
             "log": "Start the hub, which takes a torn end of its log away, or put back a copy of the table",
-            "rows": f"`waypost analytics verify` names the damaged files of {table}: put back copies of them",
+            "rows": f"`waypost analytics verify` names the damaged files of {table}: put back copies of them, or take "
+            "them out of the table by `verify --drop`",
             "columns": "The hub did not write it so: put back a copy of the table",
         }[of]
     if table == schemas.PAYLOAD_SCHEMAS.name:

@@ -27,7 +27,7 @@ DESCRIPTIONS: Final[dict[str, str]] = {
     "device_health": "per device: battery, silence, boots, clock and radio of its last 30 days",
     "device_days": "per device and day: the sums that device_health is derived from",
     "reject": "values and messages that could not be read, with the reason",
-    "set_aside": "damaged data files that a job did not read, with their gateways and sequences",
+    "set_aside": "damaged data files that were not read or were taken out, with their gateways and sequences",
     "sparkplug_births": "per Sparkplug birth and metric: name, alias, type, unit",
     "sparkplug_last_births": "the same of the last birth of each node and device",
     "landed_ranges": "ranges of sequences that landed, per address",

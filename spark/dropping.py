@@ -1,0 +1,164 @@
+"""Damaged files of landed tables are taken out of their tables, so that everything else can be read again. No JVM.
+
+Three steps: the loss is recorded in table `set_aside`; files that are there are moved to `_damaged`, beside the tables;
+delta-rs takes files that are missing out of the table's log. A process that is killed between two steps has lost
+nothing, and the next run does the rest: a file that was moved is found missing, and its row is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from itertools import chain, count
+from typing import Any, Final
+
+import deltalake
+import pyarrow as pa
+from deltalake.exceptions import TableNotFoundError
+
+from cloud.place.data_file import written
+from cloud.place.place import LOG, Place
+from spark import remedy, schemas
+from spark.data_files import data_files
+from spark.verification import DamagedFile
+
+DAMAGED: Final = "_damaged"
+"""Folder of the lake that keeps what was in the place of damaged files: a folder a table."""
+JOB: Final = "verify"
+"""Reader of the files, as table `set_aside` names it."""
+_SET_ASIDE: Final = schemas.SET_ASIDE
+_MISSING: Final = "missing"
+
+
+def drop(lake: Place, table: str, damaged: Iterable[DamagedFile]) -> list[DamagedFile]:
+    """Take damaged files out of a landed table; return those that were, with the reasons that table `set_aside` has.
+
+    Files that are missing without having been named go, too: delta-rs takes all of them. Raises `TableUnreadable`
+    where `set_aside` cannot be read, and one of `remedy.FAILURES`; then the next run does the rest.
+    """
+    place = lake.at(table)
+    opened = place.delta()
+    files = {file.path: file for file in data_files(opened)}
+    found = {each.file.path: each for each in damaged if each.file.path in files}  # others were replaced meanwhile
+    for path in opened.repair(dry_run=True)["files_removed"]:
+        found.setdefault(path, DamagedFile(files[path], _MISSING))
+    reasons = record_losses(lake, table, list(found.values()))
+    for path in found:
+        move_away(lake, table, path)
+    removed = remove_missing(place)
+    unnamed = [DamagedFile(files[path], _MISSING) for path in removed if path in files and path not in found]
+    reasons |= record_losses(lake, table, unnamed)
+    dropped = (each for each in chain(found.values(), unnamed) if each.file.path in removed)
+    return [replace(each, reason=reasons[each.file.path]) for each in dropped]
+
+
+def record_losses(lake: Place, table: str, damaged: Sequence[DamagedFile]) -> dict[str, str]:
+    """Add a row to table `set_aside` for each file that has none yet, on the medium on return.
+
+    Returns the reasons of the files of this table, by path.
+    """
+    place = lake.at(_SET_ASIDE.name)
+    with remedy.named(_SET_ASIDE.name):
+        noted = _open_or_create(place)
+        reasons = {row["path"]: row["reason"] for row in _rows_of_verify(noted) if row["source"] == table}
+        fresh = [each for each in damaged if each.file.path not in reasons]
+        if fresh:
+            _append(place, noted, [_row(table, each) for each in fresh])
+    return reasons | {each.file.path: each.reason for each in fresh}
+
+
+def move_away(lake: Place, table: str, path: str) -> None:
+    """Move a file of a table, if it is there, to the same path below `_damaged`. Another one there stays."""
+    place, (folder, _, name) = lake.at(table), path.rpartition("/")
+    content = place.read(path)
+    if content is None:
+        return
+    kept = lake.at("/".join(filter(None, (DAMAGED, table, folder))))
+    kept.make()
+    names = chain([name], (f"{name}.{number}" for number in count(2)))
+    next(name for name in names if kept.put_new(name, content) or kept.read(name) == content)
+    kept.sync("", ())
+    place.delete(path)
+    place.sync(folder, ())
+
+
+def remove_missing(place: Place) -> list[str]:
+    """Take the files that are missing out of a table's log, on the medium on return; return their paths."""
+    table = place.delta()
+    before = table.version()
+    removed: list[str] = table.repair(dry_run=False)["files_removed"]
+    _sync_log(place, table, before)
+    return removed
+
+
+def forget_restored(lake: Place) -> None:
+    """Delete the rows of table `set_aside` whose files are in their tables again. Raises `TableUnreadable`."""
+    try:
+        with remedy.named(_SET_ASIDE.name):
+            noted = lake.at(_SET_ASIDE.name).delta()
+            rows = list(_rows_of_verify(noted))
+    except TableNotFoundError:
+        return
+    for source in sorted({row["source"] for row in rows}):
+        there = _paths(lake.at(source))
+        back = [row["path"] for row in rows if row["source"] == source and row["path"] in there]
+        if back:
+            paths = ", ".join(map(_quoted, back))
+            with remedy.named(_SET_ASIDE.name):
+                noted.delete(f"job = {_quoted(JOB)} AND source = {_quoted(source)} AND path IN ({paths})")
+                noted.update_incremental()
+
+
+def _paths(place: Place) -> set[str]:
+    """Return the paths of a table's files; none when it cannot be read, which its readers report."""
+    with suppress(*remedy.FAILURES):
+        return {file.path for file in data_files(place.delta())}
+    return set()
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _row(table: str, damaged: DamagedFile) -> dict[str, Any]:
+    file = damaged.file
+    row = {"source": table, "path": file.path, "job": JOB, "rows": file.rows, "reason": damaged.reason}
+    for column, ends in (("gateway", file.gateways), ("sequence", file.sequences)):
+        row[f"{column}_first"], row[f"{column}_last"] = ends or (None, None)
+    return row | {"found_at": datetime.now(UTC)}
+
+
+def _rows_of_verify(noted: deltalake.DeltaTable) -> Iterator[dict[str, Any]]:
+    rows = noted.to_pyarrow_table(columns=["source", "path", "job", "reason"]).to_pylist()
+    return (row for row in rows if row["job"] == JOB)
+
+
+def _open_or_create(place: Place) -> deltalake.DeltaTable:
+    try:
+        return place.delta()
+    except TableNotFoundError:
+        place.make()
+        form = deltalake.Schema.from_json(_SET_ASIDE.columns.json())
+        told = {"delta.dataSkippingStatsColumns": ",".join(_SET_ASIDE.keys)}
+        made = deltalake.DeltaTable.create(place.uri, form, storage_options=place.storage_options, configuration=told)
+        _sync_log(place, made, -1)
+        place.sync("", (LOG,))
+        return made
+
+
+def _append(place: Place, table: deltalake.DeltaTable, rows: Sequence[dict[str, Any]]) -> None:
+    """Append rows in one commit, on the medium on return."""
+    before = table.version()
+    data = pa.Table.from_pylist(list(rows), schema=pa.schema(table.schema().to_arrow()))
+    action = written(place, [data], {})
+    table.create_write_transaction([action], mode="append", schema=table.schema(), partition_by=[])
+    _sync_log(place, table, before)
+
+
+def _sync_log(place: Place, table: deltalake.DeltaTable, before: int) -> None:
+    """Put on the medium what commits after version `before` left in a table's log: delta-rs syncs nothing."""
+    table.update_incremental()
+    for version in range(before + 1, table.version() + 1):
+        place.sync(LOG, (f"{version:020}.json", f"{version:020}.checkpoint.parquet", "_last_checkpoint"))

@@ -1,0 +1,166 @@
+"""`waypost analytics verify`: check the data files of a lake, and take damaged ones out of landed tables.
+
+Imports are lazy so that `--help` is instant.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from cloud.place.place import Place
+from spark import amounts, commands, interruption
+from spark.commands import FAILED, INTEGRITY
+from spark.query.text import spell_line
+
+if TYPE_CHECKING:
+    from spark.verification import DamagedFile, VerifiedTable
+
+
+@click.command()
+@commands.lake_option
+@click.argument("names", nargs=-1, metavar="[TABLE]...")
+@click.option("--drop", is_flag=True, help="Take damaged files out of landed tables, so that passes can go on.")
+def verify(lake: Place, names: tuple[str, ...], drop: bool) -> None:
+    """Read and check every data file of every table, or of these, and name the damaged ones.
+
+    Changes nothing without --drop. Exit code 4: something is damaged.
+
+    A pass that meets a damaged file fails and names it. There are two ways on:
+
+    \b
+      1. You have a copy of the file: put it back. Nothing is lost.
+      2. You have none: `verify --drop`. The file's messages are lost to the lake.
+
+    --drop records each file in table set_aside, with its gateways and sequences, and moves what is there of it to
+    the folder _damaged of the lake. It does so for landed tables (telemetry and the others that the hub writes);
+    `waypost analytics rebuild` makes a damaged derived table anew. No pass may run meanwhile; the hub may. After an
+    interruption run it again. Exit code 0: all that was damaged has been taken out.
+    """
+    known = lake.tables()
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise click.UsageError(f"no table named {unknown[0]!r} in {lake.uri}; tables: {', '.join(known)}")
+    (_drop if drop else _check)(lake, names or known, bool(names))
+
+
+@interruption.interruptible("not all was checked, and nothing was changed")
+def _check(lake: Place, names: Sequence[str], _chosen: bool) -> None:
+    from spark import verification
+
+    wrong = files = 0
+    for table in verification.verified(lake, names):
+        wrong += len(table.wrong)
+        files += len(table.damaged)
+        _show(table)
+        _show_wrong(table)
+    if files:
+        click.echo(
+            "Put back copies of files of landed tables; those of which there is no copy are taken out by `waypost "
+            "analytics verify --drop`. Then run `waypost analytics rebuild`; it alone makes derived tables anew.",
+            err=True,
+        )
+    if wrong:
+        sys.exit(INTEGRITY)
+
+
+@interruption.interruptible("run it again to finish; what was taken out is in table set_aside")
+def _drop(lake: Place, names: Sequence[str], chosen: bool) -> None:
+    from spark import verification
+    from spark.jobs import turn
+
+    if chosen:
+        _require_landed(names)
+    commands.require_writable(lake)
+    commands.as_private_as(lake)
+    found = []
+    try:
+        with turn.taken(lake):
+            for table in verification.verified(lake, names):
+                _show(table)
+                found.append(_drop_from(lake, table))
+    except turn.PassRunning as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(FAILED)
+    if any(dropped for dropped, _ in found):
+        _explain(lake)
+    if not all(sound for _, sound in found):
+        sys.exit(INTEGRITY)
+
+
+def _require_landed(names: Sequence[str]) -> None:
+    from spark import schemas
+
+    for name in names:
+        if name in schemas.DERIVED:
+            raise click.UsageError(f"--drop {name}: it is derived, and `waypost analytics rebuild` makes it anew")
+        if name not in schemas.LANDED:
+            raise click.UsageError(f"--drop {name}: only of landed tables: {', '.join(schemas.LANDED)}")
+
+
+def _drop_from(lake: Place, table: VerifiedTable) -> tuple[int, bool]:
+    """Take the damaged files out of a table; return how many were, and whether nothing damaged is left."""
+    from spark import conflict, dropping, remedy, schemas
+
+    if not table.wrong:
+        return 0, True
+    if table.table not in schemas.LANDED or table.failure is not None:
+        _show_wrong(table)
+        click.echo(f"note: nothing was taken out of {table.table}{_way_on(table)}", err=True)
+        return 0, False
+    try:
+        dropped = dropping.drop(lake, table.table, table.damaged)
+    except (*remedy.FAILURES, remedy.TableUnreadable) as error:
+        _show_wrong(table)
+        why = "another program wrote it at the same moment" if conflict.is_conflict(error) else remedy.told(error)
+        click.echo(
+            f"error: not all was taken out of {table.table}: {why}. Run it again: it goes on from there", err=True
+        )
+        return 0, False
+    for each in dropped:
+        click.echo(spell_line(f"dropped {table.uri}/{each.file.path} ({each.reason}): {_loss(each)}"))
+    return len(dropped), True
+
+
+def _way_on(table: VerifiedTable) -> str:
+    from spark import schemas
+
+    if table.table in schemas.DERIVED:
+        return ": `waypost analytics rebuild` makes it anew"
+    return "" if table.failure is not None else ": put back copies of its files"
+
+
+def _loss(damaged: DamagedFile) -> str:
+    file = damaged.file
+    parts = ["an unknown number of rows" if file.rows is None else amounts.counted(file.rows, "row")]
+    if file.gateways is not None:
+        first, last = file.gateways
+        parts.append(f"of gateway {first}" if first == last else f"of gateways {first} to {last}")
+    if file.sequences is not None:
+        parts.append("sequences {} to {}".format(*file.sequences))
+    return ", ".join(parts)
+
+
+def _explain(lake: Place) -> None:
+    from spark import dropping
+
+    click.echo(
+        "The rows of these files are lost to the lake, but for what passes have made of them already. Table set_aside "
+        f"has a row for each file, and {lake.uri}/{dropping.DAMAGED} what was there of it. After the next pass the "
+        "missing sequences are in table gaps. The way back: put back a copy of the files and of the table, then run "
+        "`waypost analytics rebuild`.",
+        err=True,
+    )
+
+
+def _show(table: VerifiedTable) -> None:
+    files = amounts.counted(table.files, "file")
+    click.echo(f"{table.table:<20} {files:>13} {table.size / 1e6:>10,.1f} MB  {len(table.wrong)} damaged")
+
+
+def _show_wrong(table: VerifiedTable) -> None:
+    for text in table.wrong:
+        click.echo(f"error: {text}", err=True)
