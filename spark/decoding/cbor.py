@@ -26,6 +26,7 @@ _LEVELS: Final = DEPTH_MAX + 2
 
 def parsed(body: bytes) -> object:
     """The document. Raises `Unreadable`."""
+    body = body.removeprefix(SELF_DESCRIBED)
     stream = io.BytesIO(body)
     decoder = cbor2.CBORDecoder(stream, max_depth=_LEVELS, semantic_decoders=_TAGS, tag_hook=_as_held)
     try:
@@ -39,12 +40,15 @@ def parsed(body: bytes) -> object:
     return said
 
 
-def _held(said: Any, _in_key: bool) -> Any:
-    return said
+def _held(said: Any, in_key: bool) -> Any:
+    """Return the content of a tag; the library builds objects and arrays in it that cannot change, of other types."""
+    if isinstance(said, Mapping):
+        return {name: _held(value, in_key) for name, value in said.items()}
+    return [_held(value, in_key) for value in said] if isinstance(said, tuple) else said
 
 
-def _as_held(tag: cbor2.CBORTag, _in_key: bool) -> Any:
-    return tag.value
+def _as_held(tag: cbor2.CBORTag, in_key: bool) -> Any:
+    return _held(tag.value, in_key)
 
 
 def _refuse(said: Any, _in_key: bool) -> NoReturn:

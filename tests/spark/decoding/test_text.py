@@ -181,6 +181,18 @@ def test_a_fraction_in_cbor_is_the_nearest_double_or_a_reject_of_its_own(
     assert found == [Value("t", expected, reason=wrong), Value("u", 1.0)]
 
 
+SELF_DESCRIBED = 55_799
+
+
+@pytest.mark.parametrize("content_type", [None, "application/cbor"])
+def test_objects_and_arrays_within_a_tag_are_read_as_those_without(content_type: str | None) -> None:
+    """RFC 8949 section 3.4.6: a document that says that it is CBOR."""
+    document = {"t": 1.5, "xs": [1, {"y": 2**70}], "place": cbor2.CBORTag(103, {"lat": [52.5]})}
+    body = cbor2.dumps(cbor2.CBORTag(SELF_DESCRIBED, document))
+    read = [Value("t", 1.5), Value("xs.0", 1.0), Value("xs.1.y", 2.0**70), Value("place.lat.0", 52.5)]
+    assert values(body, content_type) == read
+
+
 HOSTILE = {
     "nested arrays": (b"\x81" * BODY_BYTES_MAX, "application/cbor"),
     "an array said to be endless": (b"\x9b" + b"\xff" * 8, "application/cbor"),
