@@ -1,27 +1,35 @@
 """Damaged files of landed tables are taken out of their tables, so that everything else can be read again. No JVM.
 
-Three steps: the loss is recorded in table `set_aside`; files that are there are moved to `_damaged`, beside the tables;
-delta-rs takes files that are missing out of the table's log. A process that is killed between two steps has lost
-nothing, and the next run does the rest: a file that was moved is found missing, and its row is there.
+Four steps: the loss is recorded in table `set_aside`; files that are there are moved to `_damaged`, next to the tables;
+delta-rs takes files that are missing out of the table's log; a file without rows is put in the place of each. A process
+that is killed between two steps has lost nothing, and the next run does the rest: a file that was moved is found
+missing, and its row is there.
+
+The files without rows are for streams with a checkpoint: they read the files of each commit, also those that a later
+one has taken out, and would fail as before. Vacuum deletes them after a week, when such a stream has to restart from
+scratch.
 """
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import chain, count
 from typing import Any, Final
 
 import deltalake
 import pyarrow as pa
+import pyarrow.parquet as pq
 from deltalake.exceptions import TableNotFoundError
 
 from cloud.place.data_file import written
 from cloud.place.place import LOG, Place
 from spark import remedy, schemas
 from spark.data_files import data_files
+from spark.maintenance import FOLLOWED_KEPT_HOURS
 from spark.verification import DamagedFile
 
 DAMAGED: Final = "_damaged"
@@ -50,6 +58,7 @@ def drop(lake: Place, table: str, damaged: Iterable[DamagedFile]) -> list[Damage
     removed = remove_missing(place)
     unnamed = [DamagedFile(files[path], _MISSING) for path in removed if path in files and path not in found]
     reasons |= record_losses(lake, table, unnamed)
+    fill_places(lake, table)
     dropped = (each for each in chain(found.values(), unnamed) if each.file.path in removed)
     return [replace(each, reason=reasons[each.file.path]) for each in dropped]
 
@@ -59,6 +68,8 @@ def record_losses(lake: Place, table: str, damaged: Sequence[DamagedFile]) -> di
 
     Returns the reasons of the files of this table, by path.
     """
+    if not damaged:
+        return {}
     place = lake.at(_SET_ASIDE.name)
     with remedy.named(_SET_ASIDE.name):
         noted = _open_or_create(place)
@@ -91,6 +102,34 @@ def remove_missing(place: Place) -> list[str]:
     removed: list[str] = table.repair(dry_run=False)["files_removed"]
     _sync_log(place, table, before)
     return removed
+
+
+def fill_places(lake: Place, table: str) -> None:
+    """Put a file without rows where a dropped one was, if none is there; of those that streams may still read."""
+    place = lake.at(table)
+    since = datetime.now(UTC) - timedelta(hours=FOLLOWED_KEPT_HOURS)
+    try:
+        rows = list(_rows_of_verify(lake.at(_SET_ASIDE.name).delta()))
+    except TableNotFoundError:
+        return
+    paths = {row["path"] for row in rows if row["source"] == table and row["found_at"] > since}
+    opened = place.delta()
+    for path in sorted(paths - {file.path for file in data_files(opened)}):
+        if place.size(path) is None:
+            folder, _, name = path.rpartition("/")
+            there = lake.at(f"{table}/{folder}".rstrip("/"))
+            there.make()
+            there.put_new(name, _without_rows(opened))
+            there.sync("", ())
+
+
+def _without_rows(table: deltalake.DeltaTable) -> bytes:
+    """Return a data file of a table that has no rows."""
+    columns = pa.schema(table.schema().to_arrow())
+    partitions = set(table.metadata().partition_columns)
+    content = io.BytesIO()
+    pq.write_table(pa.schema([field for field in columns if field.name not in partitions]).empty_table(), content)
+    return content.getvalue()
 
 
 def forget_restored(lake: Place) -> None:
@@ -131,7 +170,7 @@ def _row(table: str, damaged: DamagedFile) -> dict[str, Any]:
 
 
 def _rows_of_verify(noted: deltalake.DeltaTable) -> Iterator[dict[str, Any]]:
-    rows = noted.to_pyarrow_table(columns=["source", "path", "job", "reason"]).to_pylist()
+    rows = noted.to_pyarrow_table(columns=["source", "path", "job", "reason", "found_at"]).to_pylist()
     return (row for row in rows if row["job"] == JOB)
 
 

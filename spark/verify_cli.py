@@ -105,12 +105,13 @@ def _drop_from(lake: Place, table: VerifiedTable) -> tuple[int, bool]:
     """Take the damaged files out of a table; return how many were, and whether nothing damaged is left."""
     from spark import conflict, dropping, remedy, schemas
 
-    if not table.wrong:
-        return 0, True
-    if table.table not in schemas.LANDED or table.failure is not None:
+    is_landed = table.table in schemas.LANDED
+    if table.wrong and (table.failure is not None or not is_landed):
         _show_wrong(table)
         click.echo(f"note: nothing was taken out of {table.table}{_way_on(table)}", err=True)
         return 0, False
+    if not is_landed:
+        return 0, True
     try:
         dropped = dropping.drop(lake, table.table, table.damaged)
     except (*remedy.FAILURES, remedy.TableUnreadable) as error:

@@ -10,6 +10,7 @@ from typing import Any
 
 import deltalake
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 
@@ -140,7 +141,7 @@ class TestDamages:
             "sequence_first": 0,
             "sequence_last": ROWS - 1,
         }
-        assert not path.exists()
+        assert pq.read_table(path, partitioning=None).num_rows == 0
         kept = lake / "_damaged" / "telemetry" / path.relative_to(lake / "telemetry")
         assert (kept.read_bytes() if kept.exists() else None) == content
         assert invoke("verify", "--lake", lake).exit_code == 0
@@ -215,7 +216,7 @@ class TestDamages:
 class TestInterrupted:
     """Killed between any two steps, and run again."""
 
-    STEPS = ("record_losses", "move_away", "remove_missing")
+    STEPS = ("record_losses", "move_away", "remove_missing", "fill_places")
 
     @pytest.fixture
     def damaged(self, lake: Path) -> Path:
@@ -227,6 +228,8 @@ class TestInterrupted:
     def finished(self, lake: Path) -> None:
         done = drop(lake)
         assert done.exit_code == 0, done.output
+        for row in noted(lake):
+            assert pq.read_table(lake / "telemetry" / row["path"], partitioning=None).num_rows == 0
         assert counted(lake) == {"gw3": ROWS, "gw4": ROWS}
         assert [(row["gateway_first"], row["reason"].split()[0]) for row in noted(lake)] == [
             ("gw0", "missing"),
@@ -476,8 +479,14 @@ class TestBeside:
         monkeypatch.setattr(maintenance, "FOLLOWED_KEPT_HOURS", 0)
         monkeypatch.setattr(maintenance, "KEPT_HOURS", 0)
         monkeypatch.setattr(maintenance, "UNNAMED_KEPT_HOURS", 0)
+        (row,) = noted(lake)
+        assert (lake / "telemetry" / row["path"]).exists()
         done = invoke("maintain", "--lake", lake)
         assert (done.exit_code, "_damaged" in done.output, kept.exists()) == (0, False, True)
+        assert not (lake / "telemetry" / row["path"]).exists(), "no stream that old goes on"
+        monkeypatch.setattr(dropping, "FOLLOWED_KEPT_HOURS", 0)
+        assert drop(lake).exit_code == 0
+        assert not (lake / "telemetry" / row["path"]).exists()
         listed = invoke("query", "--lake", lake, "--json", "tables")
         assert (listed.exit_code, "set_aside" in listed.stdout, "_damaged" in listed.stdout) == (0, True, False)
         assert invoke("query", "--lake", lake, "SELECT * FROM _damaged").exit_code != 0

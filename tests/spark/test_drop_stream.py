@@ -1,0 +1,75 @@
+"""A stream with a checkpoint continues after `verify --drop`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cloud.place.bucket import Bucket
+from cloud.place.folder import Folder
+from cloud.place.options import from_environment
+from cloud.place.place import Place
+from spark import dropping, object_store, verification
+from spark.data_files import data_files
+from tests.spark import lakes
+from tests.spark.lakes import message
+from tests.support.s3 import BUCKET, ObjectStore
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(params=["folder", "bucket"])
+def lake(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -> Place:
+    """An empty lake that the session reaches."""
+    if request.param == "folder":
+        return Folder(tmp_path / "lake")
+    store: ObjectStore = request.getfixturevalue("store")
+    bucket = Bucket(BUCKET, "stream/lake", from_environment(store.environment()))
+    object_store.reach(spark, bucket)
+    return bucket
+
+
+def land(lake: Place, *gateways: str) -> None:
+    """Write a commit of each gateway. Its file is larger than one without rows."""
+    for gateway in gateways:
+        rows = [message(number, gateway=gateway, body=b"%d" % number * 99) for number in range(300)]
+        lakes.write(lake, "telemetry", rows)
+
+
+def streamed(spark: SparkSession, lake: Place, checkpoint: Path) -> dict[str, int]:
+    """Rows of each gateway that a stream takes which goes on from a checkpoint."""
+    found: dict[str, int] = {}
+
+    def take(rows: DataFrame, _: int) -> None:
+        found.update({row.gateway: row["count"] for row in rows.groupBy("gateway").count().collect()})
+
+    source = spark.readStream.format("delta").option("skipChangeCommits", "true")
+    sink = source.load(lake.at("telemetry").spark_uri).writeStream.foreachBatch(take)
+    sink.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start().awaitTermination()
+    return found
+
+
+def test_it_goes_on(spark: SparkSession, lake: Place, tmp_path: Path) -> None:
+    checkpoint = tmp_path / "checkpoint"
+    land(lake, "gw0", "gw1")
+    assert streamed(spark, lake, checkpoint) == {"gw0": 300, "gw1": 300}
+    land(lake, "gw2", "gw3", "gw4", "gw5")
+    missing, truncated = data_files(lake.at("telemetry").delta())[2:4]
+    table = lake.at("telemetry")
+    content = table.read(truncated.path)
+    assert content is not None
+    for file in (missing, truncated):
+        table.delete(file.path)
+    table.put_new(truncated.path, content[:-20])
+    with pytest.raises(Exception, match="FAILED_READ_FILE"):
+        streamed(spark, lake, checkpoint)
+    (found,) = verification.verified(lake, ["telemetry"])
+    assert len(dropping.drop(lake, "telemetry", found.damaged)) == 2
+    assert streamed(spark, lake, checkpoint) == {"gw4": 300, "gw5": 300}
+    land(lake, "gw6")
+    assert streamed(spark, lake, checkpoint) == {"gw6": 300}
