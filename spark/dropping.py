@@ -170,7 +170,9 @@ def _row(table: str, damaged: DamagedFile) -> dict[str, Any]:
 
 
 def _rows_of_verify(noted: deltalake.DeltaTable) -> Iterator[dict[str, Any]]:
-    rows = noted.to_pyarrow_table(columns=["source", "path", "job", "reason", "found_at"]).to_pylist()
+    columns = ["source", "path", "job", "reason", "found_at"]
+    # Arrow's threads may still run when this process ends, and abort it.
+    rows = noted.to_pyarrow_dataset().to_table(columns=columns, use_threads=False).to_pylist()
     return (row for row in rows if row["job"] == JOB)
 
 
