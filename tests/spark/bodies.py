@@ -29,7 +29,10 @@ BERLIN_CHANGES: Final = datetime(2026, 3, 29, 1, 0, tzinfo=UTC)
 
 
 class Known(NamedTuple):
-    """One value of a body, or one `reason` why a value could not be read; `metric` "": of the whole message."""
+    """One value of a body, or one `reason` why a value could not be read; `metric` "": of the whole message.
+
+    `device`: named by the message, where that is not its sender. `alias`, `datatype`: of a Sparkplug birth.
+    """
 
     metric: str
     value: float | None = None
@@ -37,6 +40,9 @@ class Known(NamedTuple):
     reason: str | None = None
     told: datetime | None = None
     unit: str | None = None
+    device: str | None = None
+    alias: int | None = None
+    datatype: int | None = None
 
 
 class Body(NamedTuple):

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from tests.spark import bodies, lakes
 from tests.spark.bodies import EPOCH, IN_2038, Body, Form, Sent
+from tests.spark.sparkplug_node import Node
 
 BEGIN: Final = datetime(2026, 3, 28, 22, 20, tzinfo=UTC)
 END: Final = datetime(2026, 3, 29, 2, 40, tzinfo=UTC)
@@ -122,7 +123,8 @@ class _Device:
 def landings(seed: int, count: int, scale: float = 1.0) -> Sequence[Landing]:
     """Return all that the fleet lands, in `count` parts; `scale` times as many messages."""
     randoms = random.Random(seed)
-    sent = _numbered([*_connected(randoms, scale), *_offline(randoms, scale), *_wrong_clocks(randoms, scale)])
+    of_devices = [*_connected(randoms, scale), *_offline(randoms, scale), *_wrong_clocks(randoms, scale)]
+    sent = _numbered([*of_devices, *_sparkplug(randoms, scale)])
     lost = _lost(randoms, sent)
     landed = [message for message in sent if (*_address(message), message.sequence) not in lost]
     landed += _copies(randoms, landed)
@@ -217,6 +219,37 @@ def _offline(randoms: random.Random, scale: float) -> Iterator[Message]:
         yield from _sent(randoms, replace(device, end=BEGIN - HOUR), land)
 
 
+def _sparkplug(randoms: random.Random, scale: float) -> Iterator[Message]:
+    """Nodes and a device: one with births now and then, one whose birth lands late, one that has none."""
+    for name, kind, late in (
+        ("press", "N", False),
+        ("press/motor", "D", False),
+        ("late", "N", True),
+        ("lost", "N", False),
+    ):
+        node, at, number = Node(f"plant/{name}", is_born=name != "lost"), BEGIN + SECOND, 0
+        while at < END:
+            measured, lag = at - SECOND / 2, timedelta(seconds=randoms.uniform(0.2, 3))
+            what = "DATA" if name == "lost" or number % 12 else "BIRTH"
+            if what == "BIRTH" and number and late:
+                what = "DATA"
+            if number % 12 == 11 and kind == "N" and not late:
+                what = "DEATH"
+            body = (
+                node.birth(randoms, measured)
+                if what == "BIRTH"
+                else node.will(measured)
+                if what == "DEATH"
+                else node.data(randoms, measured)
+            )
+            address = f"spBv1.0/plant/{kind}{what}/{name}"
+            ingested = at + (2 * HOUR if what == "BIRTH" and late else lag)
+            stamp = Stamp(at, at, at)
+            yield Message("globex", "gw1", "e1", address, "scada", stamp, None, ingested, "live", body)
+            at += 200 * SECOND / scale * randoms.uniform(0.8, 1.2)
+            number += 1
+
+
 def _wrong_clocks(randoms: random.Random, scale: float) -> Iterator[Message]:
     """Gateways whose clocks stood at 1970 or 2038: measured, within bounds, never told, and nobody said anything."""
 
@@ -286,7 +319,7 @@ def _lost(randoms: random.Random, sent: Sequence[Message]) -> dict[tuple[str, st
     for message in sent:
         if message.address == "plant/flat" and 20 <= message.sequence < 28:
             lost[(*_address(message), message.sequence)] = "expired" if message.sequence < 25 else None
-        elif randoms.random() < 0.015:
+        elif randoms.random() < 0.015 and "BIRTH" not in message.address:
             lost[(*_address(message), message.sequence)] = randoms.choice((None, "evicted", "expired"))
     return lost
 
@@ -294,6 +327,8 @@ def _lost(randoms: random.Random, sent: Sequence[Message]) -> dict[tuple[str, st
 def _copies(randoms: random.Random, landed: Sequence[Message]) -> Iterator[Message]:
     """Messages that the hub lands again after a crash: at once, or long after."""
     for message in landed:
+        if "NDATA/lost" in message.address:
+            continue  # how many rejects of a message without a birth there are depends on the batches of its copies
         if randoms.random() < 0.02:
             yield message
         elif randoms.random() < 0.01:

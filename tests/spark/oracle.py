@@ -70,13 +70,14 @@ CREATE MACRO seconds(earlier, later) AS greatest(epoch_us(later) - epoch_us(earl
 CREATE TABLE placed AS
 WITH known_times AS (
     SELECT *, believable(told, ingested_at) AS of_device, believable(event_time, ingested_at) AS of_message
-    FROM message JOIN known USING (n)
+    FROM (SELECT * RENAME (device AS sender) FROM message) JOIN known USING (n)
 ), sources AS (
     SELECT *,
         CASE WHEN of_device THEN 'device' WHEN event_time = received_at THEN 'gateway' ELSE 'message' END AS time_source
     FROM known_times
 )
-SELECT * REPLACE (CASE WHEN of_device THEN told ELSE least(event_time, latest(ingested_at)) END AS event_time),
+SELECT * REPLACE (CASE WHEN of_device THEN told ELSE least(event_time, latest(ingested_at)) END AS event_time,
+        coalesce(device, sender) AS device),
     CASE WHEN told IS NULL THEN NOT of_message ELSE NOT of_device END
         OR (clock_quality = 'bounded' AND time_source = 'gateway') AS suspect
 FROM sources;
@@ -293,7 +294,9 @@ SELECT *, CAST(received_at AS DATE) AS day, date_trunc('day', received_at) AS be
     CASE WHEN regexp_matches(metric, '{_RSSI}') THEN value END AS rssi,
     CASE WHEN time_source <> 'gateway' THEN (epoch_us(event_time) - epoch_us(received_at)) / 1e6 END AS ahead_s,
     CASE WHEN regexp_matches(metric, '{_UPTIME_MS}') AND value >= 0
-        THEN epoch_us(event_time) // 1000000 - round(value / 1e3)::BIGINT END AS boot,
+            THEN epoch_us(event_time) // 1000000 - round(value / 1e3)::BIGINT
+        WHEN metric = 'online' AND value = 1 AND address LIKE 'spBv1.0/%BIRTH/%'
+            THEN epoch_us(event_time) // 1000000 END AS boot,
     CASE WHEN abs(epoch_us(event_time) - epoch_us(date_trunc('day', received_at))) <= 30 * 86400e6
         THEN event_time ELSE received_at END AS battery_time
 FROM trusted;
@@ -350,13 +353,27 @@ TABLES: Final[Sequence[Table]] = (
     Table(
         "readings",
         (*_ADDRESS, "sequence", "metric", "event_time", "ingested_at"),
-        f"SELECT {_READINGS}, NULL AS replay FROM reading",
+        f"SELECT {_READINGS} FROM reading",
+        unseen=frozenset(("replay",)),  # whether a birth landed before the pass that read its data is not known here
     ),
     Table(
         "reject",
         (*_ADDRESS, "sequence", "metric", "ingested_at"),
         f"""SELECT {_KEY}, sequence, device, metric, event_time, ingested_at, reason, content_type,
             body[1:4096] AS body, ingest_date FROM placed WHERE reason IS NOT NULL""",
+    ),
+    Table(
+        "sparkplug_births",
+        (*_ADDRESS, "sequence", "metric", "ingested_at"),
+        f"""SELECT {_KEY}, sequence, device, metric, alias, datatype, unit, received_at, ingested_at
+            FROM reading WHERE address LIKE 'spBv1.0/%BIRTH/%'""",
+    ),
+    Table(
+        "sparkplug_last_births",
+        ("tenant", "gateway", "device", "metric", "ingested_at"),
+        """SELECT DISTINCT tenant, gateway, device, metric, alias, datatype, unit, received_at, ingested_at
+            FROM reading WHERE address LIKE 'spBv1.0/%BIRTH/%'
+            QUALIFY received_at = max(received_at) OVER (PARTITION BY tenant, gateway, device)""",
     ),
     _rollup("rollup_1m", "minute", "hour_of(date_trunc('minute', event_time)) AS event_hour"),
     _rollup("rollup_1h", "hour"),
@@ -433,7 +450,8 @@ def _facts(landed: Sequence[Landing]) -> Mapping[str, pa.Table]:
     time = pa.timestamp("us", tz="UTC")
     known = [{"n": number, **one._asdict()} for number, message in enumerate(messages) for one in message.body.known]
     columns = [("n", pa.int64()), ("metric", pa.string()), ("value", pa.float64()), ("text", pa.string())]
-    columns += [("reason", pa.string()), ("told", time), ("unit", pa.string())]
+    columns += [("reason", pa.string()), ("told", time), ("unit", pa.string()), ("device", pa.string())]
+    columns += [("alias", pa.int64()), ("datatype", pa.int32())]
     more = [("n", pa.int64()), ("delivered_at", time), ("delivered_event", time)]
     of_message = pa.schema([*schemas.TELEMETRY.arrow, *(pa.field(*column) for column in more)])
     facts = {
