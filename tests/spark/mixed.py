@@ -157,7 +157,7 @@ def _connected(randoms: random.Random, scale: float) -> Iterator[Message]:
                 device = replace(device, begin=half, epoch="e2")
             yield from _sent(randoms, device)
         # More than two hundred values an hour, and an address whose last level has no name.
-        fast = _Device(tenant, "gw1", "bare-2", "plant/fast/", bodies.bare, 9 * SECOND / scale)
+        fast = _Device(tenant, "gw1", "bare-2", "plant/fast/", bodies.bare, 9 * SECOND)
         yield from _sent(randoms, replace(fast, end=BEGIN + 90 * MINUTE))
     large = _Device("acme", "gw1", "large", "plant/large", lambda *_: bodies.TOO_LARGE, END - BEGIN)
     yield from _sent(randoms, large)

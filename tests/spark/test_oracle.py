@@ -26,7 +26,7 @@ import pytest
 from spark import java
 from spark.connector.jar_set import DELTA
 from spark.connector.repository import ConnectorMissing
-from tests.spark import mixed, oracle
+from tests.spark import comparison, mixed, oracle
 from tests.support.processes import wait_until
 from tests.support.seeds import chosen_seed
 
@@ -118,7 +118,7 @@ def run(lake: Path, log: Path) -> float:
 @pytest.mark.spark
 @pytest.mark.timeout(900)
 def test_every_value_is_that_of_the_oracle(tmp_path: Path) -> None:
-    lake, landings = tmp_path / "lake", mixed.landings(chosen_seed(SEED), 2)
+    lake, landings = tmp_path / "lake", mixed.landings(chosen_seed(SEED), 2, scale=0.6)
     for landing in landings:
         for part in landing.parts():
             part.write(lake)
@@ -179,10 +179,10 @@ def _ends_within(one: Pass, seconds: float) -> bool:
     return False
 
 
-class TestOracle:
+class TestComparison:
     """It sees what it is there to see."""
 
-    TABLE: Final = oracle.Table("made", ("k",), "", frozenset(("sum",)), frozenset(("sketch",)))
+    TABLE: Final = comparison.Table("made", ("k",), "", frozenset(("sum",)), frozenset(("sketch",)))
     EXPECTED: Final[Sequence[Mapping[str, object]]] = (
         {"k": 1, "n": 2**53 + 1, "sum": 0.1 + 0.2, "p_low": 1.0, "p_high": 3.0, "unit": None},
         {"k": 2, "n": 5, "sum": None, "p_low": None, "p_high": None, "unit": "K"},
@@ -196,7 +196,7 @@ class TestOracle:
 
     def told(self, *found: Mapping[str, object]) -> list[str]:
         expected, there = (pa.Table.from_pylist([dict(row) for row in rows]) for rows in (self.EXPECTED, found))
-        return list(oracle.compared(self.TABLE, expected, there))
+        return list(comparison.compared(self.TABLE, expected, there))
 
     def test_rows_that_are_right(self) -> None:
         assert self.told(*self.FOUND) == []
