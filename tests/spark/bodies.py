@@ -22,6 +22,7 @@ IN_2038: Final = datetime(2038, 1, 19, 3, 14, 7, tzinfo=UTC)
 """The last second of 32 bits."""
 FIRST_BELIEVED: Final = datetime(2020, 1, 1, tzinfo=UTC)
 MICROSECOND: Final = timedelta(microseconds=1)
+HOUR: Final = timedelta(hours=1)
 NOT_FINITE: Final = "not a finite number"
 ZONES: Final = tuple(timezone(timedelta(minutes=minutes)) for minutes in (60, 120, -240, 330, 0))
 """Berlin before and after the change of its clocks, New York, Kolkata, UTC."""
@@ -164,6 +165,8 @@ def zoned(randoms: random.Random, sent: Sent) -> Body:
 def wrong_clock(randoms: random.Random, sent: Sent) -> Body:
     """A device with a clock that nobody can believe, or just can."""
     value, ahead = _number(randoms), sent.ingested + AHEAD_MAX
+    # Of one epoch only: which of two values with one time and sequence is the last one is left open.
+    early = FIRST_BELIEVED if sent.at < BERLIN_CHANGES - HOUR else FIRST_BELIEVED + (sent.at - EPOCH) % (24 * HOUR)
     choices: Sequence[tuple[object, datetime]] = (
         (5_000, EPOCH + timedelta(seconds=5_000)),
         (0, EPOCH),
@@ -171,7 +174,7 @@ def wrong_clock(randoms: random.Random, sent: Sent) -> Body:
         ("9999-12-31T23:59:59Z", datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)),
         (ahead.isoformat(), ahead),
         ((ahead + MICROSECOND).isoformat(), ahead + MICROSECOND),
-        (FIRST_BELIEVED.isoformat(), FIRST_BELIEVED),
+        (early.isoformat(), early),
         ("2019-12-31T23:59:59.999999Z", FIRST_BELIEVED - MICROSECOND),
         ("1969-12-31T23:59:59Z", EPOCH - timedelta(seconds=1)),
     )
