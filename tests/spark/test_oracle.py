@@ -34,6 +34,8 @@ ROOT: Final = Path(__file__).parents[2]
 SEED: Final = 20_261_128
 PASS_S_MAX: Final = 600.0
 """Seconds of one pass on a busy machine."""
+ORPHAN_S_MAX: Final = 60.0
+"""Seconds that JVM and workers may live on without the command, on a busy machine."""
 MARKER: Final = "WAYPOST_TEST_PASS"
 """Names the pass in the environment of each of its processes, wherever they end up."""
 VICTIMS: Final = ("driver", "jvm", "worker")
@@ -56,9 +58,7 @@ class Pass:
         environment = os.environ | {"PYTHONPATH": str(ROOT), "TZ": "Europe/Berlin", MARKER: self._name}
         command = [sys.executable, "-P", "-m", "edge.appliance.main", "analytics", "run", "--lake", str(lake)]
         with log.open("a") as said:
-            self.driver = subprocess.Popen(
-                command, cwd=ROOT, env=environment, stdout=said, stderr=said, start_new_session=True
-            )
+            self.driver = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=said, stderr=said)
 
     def processes(self) -> Iterator[psutil.Process]:
         """Yield each process of it that runs."""
@@ -83,20 +83,18 @@ class Pass:
         return "jvm" if process.name() == "java" else "worker" if "pyspark" in " ".join(process.cmdline()) else "other"
 
     def end(self) -> int:
-        """Wait until it has ended; return its exit code."""
-        return self.driver.wait(PASS_S_MAX)
+        """Wait until it has ended with all its processes; return the exit code of the command."""
+        code = self.driver.wait(PASS_S_MAX)
+        wait_until(lambda: not any(self.processes()), timeout_s=ORPHAN_S_MAX, what="the end of all its processes")
+        return code
 
-    def clear(self) -> int:
-        """Kill what is left of it; return how many processes that were."""
-        left = list(self.processes())
-        for process in left:
+    def clear(self) -> None:
+        """Kill what is left of it, where a test has failed."""
+        for process in self.processes():
             with contextlib.suppress(psutil.Error):
                 process.kill()
-        if self.driver.poll() is None:
-            self.driver.kill()
+        self.driver.kill()
         self.driver.wait()
-        wait_until(lambda: not any(self.processes()), timeout_s=30, what="the end of all processes of a pass")
-        return len(left)
 
 
 def run(lake: Path, log: Path) -> float:
