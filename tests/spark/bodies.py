@@ -39,7 +39,7 @@ class Known(NamedTuple):
     value: float | None = None
     text: str | None = None
     reason: str | None = None
-    told: datetime | None = None
+    measured_at: datetime | None = None
     unit: str | None = None
     device: str | None = None
     alias: int | None = None
@@ -55,7 +55,7 @@ class Body(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """When a message was measured, received by its gateway, and landed; `name`: the last level of its address."""
+    """Times of a message: measured, received by its gateway, landed. `name`: the last level of its address."""
 
     at: datetime
     received: datetime
@@ -91,7 +91,7 @@ def bare(randoms: random.Random, sent: Sent) -> Body:
 
 
 def flat(randoms: random.Random, _: Sent) -> Body:
-    """An object with numbers, words, true, false and null; names that are no ASCII, or are there twice."""
+    """An object with numbers, words, true, false and null; with names outside ASCII, and one that comes twice."""
     first, second, on = _number(randoms), _number(randoms), randoms.random() < 0.5
     document = {"t": first, "größe": second, "on": on, "state": "läuft", "spare": None, "n": 3}
     known = [
@@ -128,11 +128,13 @@ def nested(randoms: random.Random, _: Sent) -> Body:
 
 def timed(randoms: random.Random, sent: Sent) -> Body:
     """An object with its own time, in one of the ways devices write times."""
-    field, written, told = randoms.choice(_times(randoms, sent.at))
+    field, written, measured_at = randoms.choice(_times(randoms, sent.at))
     value = _number(randoms)
     inner = _number(randoms)
     document = {field: written, "t": value, "air": {"humidity": inner}}
-    return _json(document, Known("t", value, told=told), Known("air.humidity", inner, told=told))
+    return _json(
+        document, Known("t", value, measured_at=measured_at), Known("air.humidity", inner, measured_at=measured_at)
+    )
 
 
 def _times(randoms: random.Random, at: datetime) -> Sequence[tuple[str, object, datetime]]:
@@ -159,13 +161,13 @@ def zoned(randoms: random.Random, sent: Sent) -> Body:
     """A local time of Berlin with its offset, as it is before and after the change of clocks."""
     zone = ZONES[1] if sent.at >= BERLIN_CHANGES else ZONES[0]
     value = _number(randoms)
-    return _json({"ts": sent.at.astimezone(zone).isoformat(), "t": value}, Known("t", value, told=sent.at))
+    return _json({"ts": sent.at.astimezone(zone).isoformat(), "t": value}, Known("t", value, measured_at=sent.at))
 
 
 def wrong_clock(randoms: random.Random, sent: Sent) -> Body:
-    """A device with a clock that nobody can believe, or just can."""
+    """A device with a wrong clock, or one at the very edge of what is believed."""
     value, ahead = _number(randoms), sent.ingested + AHEAD_MAX
-    # Of one epoch only: which of two values with one time and sequence is the last one is left open.
+    # The boundary is sent in one epoch only: no rule orders two values with one time and one sequence.
     early = FIRST_BELIEVED if sent.at < BERLIN_CHANGES - HOUR else FIRST_BELIEVED + (sent.at - EPOCH) % (24 * HOUR)
     choices: Sequence[tuple[object, datetime]] = (
         (5_000, EPOCH + timedelta(seconds=5_000)),
@@ -178,8 +180,8 @@ def wrong_clock(randoms: random.Random, sent: Sent) -> Body:
         ("2019-12-31T23:59:59.999999Z", FIRST_BELIEVED - MICROSECOND),
         ("1969-12-31T23:59:59Z", EPOCH - timedelta(seconds=1)),
     )
-    written, told = randoms.choice(choices)
-    return _json({"ts": written, "t": value}, Known("t", value, told=told))
+    written, measured_at = randoms.choice(choices)
+    return _json({"ts": written, "t": value}, Known("t", value, measured_at=measured_at))
 
 
 def not_a_time(randoms: random.Random, _: Sent) -> Body:
@@ -191,17 +193,17 @@ def not_a_time(randoms: random.Random, _: Sent) -> Body:
 
 
 def records(randoms: random.Random, sent: Sent) -> Body:
-    """A list of records with a time each; or a list of which one has none, whose positions count."""
+    """A list of records with a time each. Where one has no time, the position in the list is part of the name."""
     times = [sent.at - timedelta(seconds=10 * back) for back in (2, 1, 0)]
     values = [_number(randoms) for _ in times]
     document: list[dict[str, Any]] = [
         {"ts": at.isoformat(), "t": value} for at, value in zip(times, values, strict=True)
     ]
     if randoms.random() < 0.7:
-        return _json(document, *(Known("t", value, told=at) for at, value in zip(times, values, strict=True)))
+        return _json(document, *(Known("t", value, measured_at=at) for at, value in zip(times, values, strict=True)))
     del document[1]["ts"]
-    told = (times[0], None, times[2])
-    return _json(document, *(Known(f"{n}.t", value, told=told[n]) for n, value in enumerate(values)))
+    measured_at = (times[0], None, times[2])
+    return _json(document, *(Known(f"{n}.t", value, measured_at=measured_at[n]) for n, value in enumerate(values)))
 
 
 def senml(randoms: random.Random, sent: Sent) -> Body:
@@ -219,12 +221,12 @@ def senml(randoms: random.Random, sent: Sent) -> Body:
         {"n": "blob", "vd": "AAAA"},
     ]
     known = [
-        Known("urn:dev:t", first, told=base, unit="Cel"),
-        Known("urn:dev:t", second, told=base - timedelta(seconds=7), unit="Cel"),
-        Known("urn:dev:rh", 50.0, told=base, unit="%RH"),
-        Known("urn:dev:open", 0.0, "false", told=base, unit="/"),
-        Known("urn:dev:label", text="käse", told=base, unit="Cel"),
-        Known("urn:dev:energy.sum", total, told=base, unit="Wh"),
+        Known("urn:dev:t", first, measured_at=base, unit="Cel"),
+        Known("urn:dev:t", second, measured_at=base - timedelta(seconds=7), unit="Cel"),
+        Known("urn:dev:rh", 50.0, measured_at=base, unit="%RH"),
+        Known("urn:dev:open", 0.0, "false", measured_at=base, unit="/"),
+        Known("urn:dev:label", text="käse", measured_at=base, unit="Cel"),
+        Known("urn:dev:energy.sum", total, measured_at=base, unit="Wh"),
         Known("urn:dev:blob", reason="bytes or a value of a kind that no column has"),
     ]
     if randoms.random() < 0.3:
@@ -235,11 +237,11 @@ def senml(randoms: random.Random, sent: Sent) -> Body:
 
 
 def senml_relative(randoms: random.Random, sent: Sent) -> Body:
-    """A pack whose times are relative to the gateway's reception."""
+    """A pack with times relative to the gateway's reception."""
     first, second = _number(randoms), _number(randoms)
     known = [
-        Known("a", first, told=sent.received - timedelta(seconds=90), unit="K"),
-        Known("b", second, told=sent.received, unit="V"),
+        Known("a", first, measured_at=sent.received - timedelta(seconds=90), unit="K"),
+        Known("b", second, measured_at=sent.received, unit="V"),
     ]
     return _json([{"n": "a", "u": "K", "t": -90, "v": first}, {"n": "b", "u": "V", "v": second}], *known)
 
@@ -250,19 +252,19 @@ def binary(randoms: random.Random, sent: Sent) -> Body:
     document = {"t": value, "half": 1.5, "n": -7, "big": 2**70, "raw": b"\0\1", "inner": {"on": True, "xs": [1, 2]}}
     document |= {"ts": cbor2.CBORTag(0, sent.at.isoformat()), "uri": cbor2.CBORTag(32, "a:b")}
     document["geo"] = cbor2.CBORTag(103, {"lat": [52.5, 1]})
-    told = sent.at
+    measured_at = sent.at
     known = [
-        Known("t", value, told=told),
-        Known("half", 1.5, told=told),
-        Known("n", -7.0, told=told),
-        Known("big", 2.0**70, told=told),
+        Known("t", value, measured_at=measured_at),
+        Known("half", 1.5, measured_at=measured_at),
+        Known("n", -7.0, measured_at=measured_at),
+        Known("big", 2.0**70, measured_at=measured_at),
         Known("raw", reason="bytes or a value of a kind that no column has"),
-        Known("inner.on", 1.0, "true", told=told),
-        Known("inner.xs.0", 1.0, told=told),
-        Known("inner.xs.1", 2.0, told=told),
-        Known("uri", text="a:b", told=told),
-        Known("geo.lat.0", 52.5, told=told),
-        Known("geo.lat.1", 1.0, told=told),
+        Known("inner.on", 1.0, "true", measured_at=measured_at),
+        Known("inner.xs.0", 1.0, measured_at=measured_at),
+        Known("inner.xs.1", 2.0, measured_at=measured_at),
+        Known("uri", text="a:b", measured_at=measured_at),
+        Known("geo.lat.0", 52.5, measured_at=measured_at),
+        Known("geo.lat.1", 1.0, measured_at=measured_at),
     ]
     content = cbor2.dumps(document)
     if randoms.random() < 0.3:
@@ -315,7 +317,7 @@ def not_finite(randoms: random.Random, sent: Sent) -> Body:
 
 
 def unreadable(randoms: random.Random, _: Sent) -> Body:
-    """What no reader can make anything of, with the reason."""
+    """A body that is rejected as a whole, with the reason."""
     content, content_type, reason = randoms.choice(_UNREADABLE)
     return Body(content, content_type, [Known("", reason=reason)])
 
@@ -351,14 +353,14 @@ TOO_LARGE: Final = Body(b"1" * 262_145, None, [Known("", reason="a body of more 
 
 
 def machine(randoms: random.Random, sent: Sent) -> Body:
-    """What device health is made of."""
+    """Battery, uptime and signal strength, from which device health follows."""
     up = (sent.at - datetime(2026, 3, 28, tzinfo=UTC)) // timedelta(seconds=1)
     if sent.at > BERLIN_CHANGES:  # it has started again
         up -= 25 * 3_600
     volts, rssi = round(3.9 - up / 1e6 + randoms.uniform(-0.01, 0.01), 4), -randoms.randrange(60, 90)
     document = {"ts": sent.at.isoformat(), "batt": volts, "uptime_ms": up * 1_000, "radio": {"rssi": rssi}}
     known = [Known("batt", volts), Known("uptime_ms", up * 1_000.0), Known("radio.rssi", float(rssi))]
-    return _json(document, *(one._replace(told=sent.at) for one in known))
+    return _json(document, *(one._replace(measured_at=sent.at) for one in known))
 
 
 FORMS: Final[Mapping[str, Form]] = {

@@ -14,9 +14,9 @@ Row = dict[str, Any]
 Key = tuple[Any, ...]
 
 SHOWN_MAX: Final = 8
-"""Differences of a table that are told; the others are counted."""
+"""Differences of a table that are listed; the others are counted."""
 _RELATIVE, _ABSOLUTE = 1e-9, 1e-6
-"""How far a sum of doubles may be off, as their order is free."""
+"""Tolerance of a sum of doubles, as their order is free."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Table:
 
 
 class _Column(NamedTuple):
-    """How a column is compared."""
+    """A column and the way to compare it."""
 
     name: str
     bounds: tuple[str, str] | None

@@ -27,9 +27,9 @@ HOUR: Final = timedelta(hours=1)
 SECOND: Final = timedelta(seconds=1)
 MINUTE: Final = timedelta(minutes=1)
 TOLD_AT: Final = BEGIN - timedelta(hours=3)
-"""When the gateway with wrong clocks said what it knew of them: before its messages landed."""
+"""Time of the report of wrong clocks: before the messages landed."""
 _OUTAGES: Final = ((BEGIN + 70 * MINUTE, BEGIN + 95 * MINUTE), (BEGIN + 97 * MINUTE, BEGIN + 99 * MINUTE))
-"""Of gateway `gw1` of tenant `acme`: the second begins before the first is drained and a minute has passed."""
+"""Outages of gateway `gw1` of tenant `acme`: the second begins before the first is drained and a minute has passed."""
 
 Row = dict[str, Any]
 Address = tuple[str, str, str, str]
@@ -40,7 +40,7 @@ class Stamp:
     """A gateway's stamp of a message, and what is known of it once its clock was judged.
 
     `received`: as it is written. `judged`, `quality`: reception and clock quality in `readings`. `delivered`: reception
-    where it is asked how long messages took; None where nobody knows.
+    in delivery times; None where it is unknown.
     """
 
     received: datetime
@@ -67,7 +67,7 @@ class Message:
     sequence: int = -1
 
     def row(self) -> Row:
-        """As it lands."""
+        """Return the row that lands."""
         return {
             "tenant": self.tenant,
             "gateway": self.gateway,
@@ -89,7 +89,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Landing:
-    """What lands between two passes."""
+    """Rows that land between two passes."""
 
     messages: Sequence[Message]
     others: Mapping[str, Sequence[Row]]
@@ -147,7 +147,7 @@ def landings(seed: int, count: int, scale: float = 1.0) -> Sequence[Landing]:
 
 
 def _connected(randoms: random.Random, scale: float) -> Iterator[Message]:
-    """Two gateways of one name and different tenants; the second was installed anew half way."""
+    """Two gateways of one name and different tenants; the second was reinstalled half way."""
     for tenant in ("acme", "globex"):
         half = BEGIN + (END - BEGIN) / 2
         for form in bodies.FORMS.values():
@@ -156,7 +156,7 @@ def _connected(randoms: random.Random, scale: float) -> Iterator[Message]:
                 yield from _sent(randoms, replace(device, end=half))
                 device = replace(device, begin=half, epoch="e2")
             yield from _sent(randoms, device)
-        # More than two hundred values an hour, and an address whose last level has no name.
+        # More than two hundred values an hour, and an address with an empty last level.
         fast = _Device(tenant, "gw1", "bare-2", "plant/fast/", bodies.bare, 9 * SECOND)
         yield from _sent(randoms, replace(fast, end=BEGIN + 90 * MINUTE))
     large = _Device("acme", "gw1", "large", "plant/large", lambda *_: bodies.TOO_LARGE, END - BEGIN)
@@ -220,7 +220,7 @@ def _offline(randoms: random.Random, scale: float) -> Iterator[Message]:
 
 
 def _sparkplug(randoms: random.Random, scale: float) -> Iterator[Message]:
-    """Nodes and a device: one with births now and then, one whose birth lands late, one that has none."""
+    """Nodes and a device: one with births now and then, one with a late birth, one without."""
     for name, kind, late in (
         ("press", "N", False),
         ("press/motor", "D", False),
@@ -251,7 +251,7 @@ def _sparkplug(randoms: random.Random, scale: float) -> Iterator[Message]:
 
 
 def _wrong_clocks(randoms: random.Random, scale: float) -> Iterator[Message]:
-    """Gateways whose clocks stood at 1970 or 2038: measured, within bounds, never told, and nobody said anything."""
+    """Gateways with clocks at 1970 or 2038. The offset is measured, within bounds, unknown, or was never reported."""
 
     def measured(at: datetime, _: datetime) -> Stamp:
         return Stamp(at - _MEASURED, at, at, "unknown", "measured")
@@ -283,7 +283,7 @@ def _wrong_clocks(randoms: random.Random, scale: float) -> Iterator[Message]:
 
 
 _MEASURED: Final = -(IN_2038 - BEGIN)
-"""What is to be added to the measured stamps."""
+"""Correction of the measured stamps."""
 _BOUNDS: Final = (3 * MINUTE, 5 * MINUTE)
 
 
@@ -349,7 +349,7 @@ def _ledger(lost: Mapping[tuple[str, str, str, str, int], str | None]) -> Sequen
 
 
 def _manifests(randoms: random.Random, sent: Sequence[Message]) -> Sequence[Row]:
-    """What gateways state of each hour: most of it, all of it, more than has landed, or it twice."""
+    """Return statements of gateways by hour: of all that landed, of more, missing, or repeated."""
     hours: dict[tuple[Address, datetime], list[int]] = defaultdict(list)
     for message in sent:
         if message.gateway not in ("clock", "silent") and message.address != "plant/senml":

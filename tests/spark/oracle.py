@@ -1,4 +1,4 @@
-"""What every derived table must be, of messages whose values are known: SQL of DuckDB, without code of `spark/`.
+"""The expected rows of every derived table, from messages with known values: SQL of DuckDB, without code of `spark/`.
 
 The rules are those of `spark/README.md` and of the columns' descriptions in `spark/schemas.py`. Nothing is computed in
 parts: each table follows from all that has landed, so it does not matter in how many passes a job took it.
@@ -48,22 +48,22 @@ CREATE MACRO seconds(earlier, later) AS greatest(epoch_us(later) - epoch_us(earl
 -- Every value, and every reason for one that could not be read, with its time.
 CREATE TABLE placed AS
 WITH known_times AS (
-    SELECT *, believable(told, ingested_at) AS of_device, believable(event_time, ingested_at) AS of_message
+    SELECT *, believable(measured_at, ingested_at) AS of_device, believable(event_time, ingested_at) AS of_message
     FROM (SELECT * RENAME (device AS sender) FROM message) JOIN known USING (n)
 ), sources AS (
     SELECT *,
         CASE WHEN of_device THEN 'device' WHEN event_time = received_at THEN 'gateway' ELSE 'message' END AS time_source
     FROM known_times
 )
-SELECT * REPLACE (CASE WHEN of_device THEN told ELSE least(event_time, latest(ingested_at)) END AS event_time,
+SELECT * REPLACE (CASE WHEN of_device THEN measured_at ELSE least(event_time, latest(ingested_at)) END AS event_time,
         coalesce(device, sender) AS device),
-    CASE WHEN told IS NULL THEN NOT of_message ELSE NOT of_device END
+    CASE WHEN measured_at IS NULL THEN NOT of_message ELSE NOT of_device END
         OR (clock_quality = 'bounded' AND time_source = 'gateway') AS suspect
 FROM sources;
 
 CREATE TABLE reading AS SELECT *, day_of(event_time) AS event_date FROM placed WHERE reason IS NULL;
 
--- Messages as delivery is measured: where nobody knows when one was received, it was when it landed.
+-- Messages as delivery is measured: where the time of reception is unknown, it is that of landing.
 CREATE TABLE delivered AS
 SELECT n, tenant, gateway, device, lane, ingested_at,
     believable(delivered_at, ingested_at) AS is_timed,
@@ -212,7 +212,7 @@ WITH sequences AS (
     LEFT JOIN landed USING ({_KEY}, sequence)
 )
 SELECT *, CASE
-    WHEN has_landed THEN 'landed' WHEN given_up IS NOT NULL THEN 'given up'
+    WHEN has_landed THEN 'landed' WHEN given_up IS NOT NULL THEN 'dropped'
     WHEN may_wait AND (may_wait_below OR sequence > coalesce(top, -1)) THEN 'waiting' ELSE 'unexplained' END AS became
 FROM judged;
 """
@@ -220,7 +220,7 @@ _COMPLETENESS: Final = f"""
     SELECT {_KEY}, first_sequence, last_sequence, coalesce(rows, 0) AS rows, coalesce(singles, 0) AS distinct_sequences,
         count(accepted.sequence) AS accepted, count(*) FILTER (accepted.sequence IS NOT NULL AND number IS NULL)
             AS unstated,
-        count(*) FILTER (became <> 'landed') AS missing, count(*) FILTER (became = 'given up') AS explained,
+        count(*) FILTER (became <> 'landed') AS missing, count(*) FILTER (became = 'dropped') AS explained,
         count(*) FILTER (became = 'waiting') AS waiting, count(*) FILTER (became = 'unexplained') AS unexplained,
         coalesce(rows, 0) - coalesce(singles, 0) AS duplicates
     FROM address LEFT JOIN accepted USING ({_KEY})
@@ -242,7 +242,7 @@ _HOURLY: Final = f"""
         SELECT {_KEY}, first_sequence, string_agg(format('"{{}}": {{}}', given_up, messages), ', ' ORDER BY given_up)
             AS given_up
         FROM (SELECT {_KEY}, first_sequence, given_up, count(*) AS messages FROM lines JOIN accepted USING ({_KEY})
-              WHERE became = 'given up' AND sequence BETWEEN first_sequence AND last_sequence GROUP BY ALL)
+              WHERE became = 'dropped' AND sequence BETWEEN first_sequence AND last_sequence GROUP BY ALL)
         GROUP BY ALL
     )
     SELECT {_KEY}, hour, first_sequence, last_sequence, accepted, landed,
@@ -254,7 +254,7 @@ _GAPS: Final = f"""
     SELECT {_KEY}, min(sequence) AS first_sequence, max(sequence) AS last_sequence, count(*) AS missing,
         given_up IS NOT NULL AS explained, given_up AS reason
     FROM (SELECT *, sequence - row_number() OVER (PARTITION BY {_KEY}, number, given_up ORDER BY sequence) AS island
-          FROM accepted WHERE became IN ('given up', 'unexplained'))
+          FROM accepted WHERE became IN ('dropped', 'unexplained'))
     GROUP BY {_KEY}, number, given_up, island
 """
 
@@ -408,7 +408,7 @@ def differences(
     `wrong`: columns of tables that are known to be wrong, and are not compared.
     """
     found = {table.name: DeltaTable(lake / table.name).to_pyarrow_table() for table in TABLES}
-    told: list[str] = []
+    found_wrong: list[str] = []
     with duckdb.connect() as connection:
         connection.sql("SET TimeZone = 'UTC'")
         connection.register("found_throughput", found["throughput"])
@@ -419,8 +419,8 @@ def differences(
         for table in TABLES:
             expected = connection.sql(table.sql).to_arrow_table()
             known = wrong.get(table.name, frozenset())
-            told += compared(replace(table, unseen=table.unseen | known), expected, found[table.name])
-    return told
+            found_wrong += compared(replace(table, unseen=table.unseen | known), expected, found[table.name])
+    return found_wrong
 
 
 def _facts(landed: Sequence[Landing]) -> Mapping[str, pa.Table]:
@@ -429,7 +429,7 @@ def _facts(landed: Sequence[Landing]) -> Mapping[str, pa.Table]:
     time = pa.timestamp("us", tz="UTC")
     known = [{"n": number, **one._asdict()} for number, message in enumerate(messages) for one in message.body.known]
     columns = [("n", pa.int64()), ("metric", pa.string()), ("value", pa.float64()), ("text", pa.string())]
-    columns += [("reason", pa.string()), ("told", time), ("unit", pa.string()), ("device", pa.string())]
+    columns += [("reason", pa.string()), ("measured_at", time), ("unit", pa.string()), ("device", pa.string())]
     columns += [("alias", pa.int64()), ("datatype", pa.int32())]
     more = [("n", pa.int64()), ("delivered_at", time), ("delivered_event", time)]
     of_message = pa.schema([*schemas.TELEMETRY.arrow, *(pa.field(*column) for column in more)])

@@ -55,8 +55,8 @@ class Node:
     def birth(self, randoms: random.Random, at: datetime) -> Body:
         """Give each metric another alias."""
         self._aliases = randoms.sample(_NAMES, len(_NAMES))
-        told = _milliseconds(at)
-        known = [Known("online", 1.0, "true", told=told, device=self._subject)]
+        measured_at = _milliseconds(at)
+        known = [Known("online", 1.0, "true", measured_at=measured_at, device=self._subject)]
         metrics = []
         for alias, name in enumerate(self._aliases):
             said, unit, datatype = _said(randoms, name), _UNITS.get(name), _TYPES[name]
@@ -65,23 +65,23 @@ class Node:
                 value = field(1, TEXT) + field(8, unit)
                 metric += field(9, field(1, "engUnit") + field(2, value))
             metrics.append(field(2, metric + field(*said.wire)))
-            known.append(Known(name, said.value, said.text, None, told, unit, self._subject, alias, datatype))
+            known.append(Known(name, said.value, said.text, None, measured_at, unit, self._subject, alias, datatype))
         return Body(_payload(at, metrics), None, known)
 
     def data(self, randoms: random.Random, at: datetime) -> Body:
         """Some metrics by alias, each with a time of its own."""
-        told, metrics, known = _milliseconds(at), [], []
+        measured_at, metrics, known = _milliseconds(at), [], []
         for alias in sorted(randoms.sample(range(len(_NAMES)), 3)):
             name = self._aliases[alias]
             said = _said(randoms, name)
-            metrics.append(field(2, field(2, alias) + field(3, _since_1970(told)) + field(*said.wire)))
-            known.append(Known(name, said.value, said.text, None, told, _UNITS.get(name), self._subject))
+            metrics.append(field(2, field(2, alias) + field(3, _since_1970(measured_at)) + field(*said.wire)))
+            known.append(Known(name, said.value, said.text, None, measured_at, _UNITS.get(name), self._subject))
         if not self._is_born:
-            known = [Known("", reason=NO_BIRTH, told=told, device=self._subject)]
+            known = [Known("", reason=NO_BIRTH, measured_at=measured_at, device=self._subject)]
         return Body(_payload(at + timedelta(seconds=1), metrics), None, known)
 
     def will(self, at: datetime) -> Body:
-        """Death, whose time is that of the birth and says nothing."""
+        """Return a death; its time is that of the birth and is ignored."""
         return Body(_payload(at, []), None, [Known("online", 0.0, "false", device=self._subject)])
 
 

@@ -54,7 +54,7 @@ class Pass:
 
     def __init__(self, lake: Path, log: Path) -> None:
         self._name = f"{uuid.uuid4()}"
-        # The zone of the machine is nobody's business.
+        # Tables do not depend on the zone of the machine.
         environment = os.environ | {"PYTHONPATH": str(ROOT), "TZ": "Europe/Berlin", MARKER: self._name}
         command = [sys.executable, "-P", "-m", "edge.appliance.main", "analytics", "run", "--lake", str(lake)]
         with log.open("a") as said:
@@ -69,7 +69,7 @@ class Pass:
                     yield process
 
     def find(self, victim: str) -> psutil.Process | None:
-        """Return a process of this kind, the newest; None while there is none."""
+        """Return the newest process of this kind; None before it starts."""
         found = []
         for process in self.processes():
             with contextlib.suppress(psutil.Error):
@@ -178,7 +178,7 @@ def _ends_within(one: Pass, seconds: float) -> bool:
 
 
 class TestComparison:
-    """It sees what it is there to see."""
+    """Each kind of difference is found."""
 
     TABLE: Final = comparison.Table("made", ("k",), "", frozenset(("sum",)), frozenset(("sketch",)))
     EXPECTED: Final[Sequence[Mapping[str, object]]] = (
