@@ -1,5 +1,8 @@
 """Every value of every table is that of an oracle which shares no code with the jobs, however the passes ended.
 
+Not compared are copies of Sparkplug data that waits for its birth. A copy within a batch gives one reject, in another
+batch a second one; where a copy lands after the birth, the replay of the first one reads both again.
+
 The seed is printed; ``WAYPOST_SEED=n`` replays the messages and the moments. The 100 kills of the promise:
 ``WAYPOST_KILLS=100 ./waypost test tests/spark/test_oracle.py -m slow -s`` (ten without; about half a minute each).
 """
