@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
 FAILED, USAGE, INTEGRITY = 1, 2, 4
 """Exit codes, beside 0: the thing asked for failed; wrong usage or configuration; the data breaks its contract."""
-FOLLOW_SECONDS = 5.0
-"""From the begin of a pass to that of the next when following."""
 _SECRET = re.compile(r"(\.secret|\.secret\.key|\.session\.token|[pP]assword)$")
 """Settings whose value is a secret itself, and not the name of one."""
 
@@ -58,7 +56,7 @@ def _session_options(command: Any) -> Any:
 @analytics.command()
 @commands.lake_option
 @click.option("--job", "names", multiple=True, metavar="NAME", help="Only this job and what it reads; may be repeated.")
-@click.option("--follow", is_flag=True, help=f"Repeat: another pass every {FOLLOW_SECONDS:.0f} s, until Ctrl-C.")
+@click.option("--follow", is_flag=True, help="Keep on, each job in its rhythm, until Ctrl-C.")
 @_session_options
 def run(
     lake: Place, names: tuple[str, ...], follow: bool, master: str | None, settings: tuple[str, ...], as_json: bool
@@ -66,17 +64,14 @@ def run(
     """Bring every derived table up to date with what has landed.
 
     \b
-    Jobs:
-      readings    one row per value of each message; unreadable ones to reject
-      rollups     count, min, max, sum, mean, last per metric and minute
-      hours       the same per hour and day
-      anomalies   values that are unusual for their series, with the rule that says so
-      freshness   last data and lag of each gateway and device
-      gaps        missing, explained and duplicate sequences of each address
-      throughput  rows received and landed over time
-      outages     when messages waited at their gateway, and how they came
-      health      battery, silence, reboots, clock and radio of each device
-      slo         delivery time and share within target, by hour and day
+    Job        with --follow  what it makes
+    readings   every 5 s      one row per value of each message; unreadable ones to reject
+    rollups    every 5 s      count, min, max, sum, mean, last per metric and minute
+    messages   every minute   last data, lag, delivery time, throughput, outages of each gateway
+    anomalies  every minute   values that are unusual for their series, with the rule that says so
+    gaps       every minute   missing, explained and duplicate sequences of each address
+    hours      every hour     the rollups per hour and day
+    health     every hour     battery, silence, reboots, clock and radio of each device
     """
     jobs = _jobs(names, "chosen")
     _pass(lake, jobs, _Passes(follow, master, _pairs(settings), as_json))
@@ -183,7 +178,7 @@ def _pass(lake: Place, jobs: list[Job], how: _Passes) -> None:
                 interruption.apart(partial(runner.forget, opened, jobs))
                 interruption.apart(partial(dropping.forget_restored, lake))
             if how.follow:
-                steps = rounds.follow(opened, jobs, rounds.Following(FOLLOW_SECONDS, display.show, passed))
+                steps = rounds.follow(opened, jobs, rounds.Following(display.show, passed))
             else:
                 begun = time.monotonic()
                 steps = runner.one_pass(opened, jobs, display.show)
@@ -203,21 +198,19 @@ def _pass(lake: Place, jobs: list[Job], how: _Passes) -> None:
 
 
 def _maintain_by_need(lake: Place, jobs: Sequence[Job], steps: Sequence[Step]) -> None:
-    """After a pass of these jobs, the tables of their rounds, which no job writes now; those that are nobody's go with
-    the values. A lake in which something is damaged is left as it is."""
+    """After a pass of these jobs, look after the tables of their rhythms, which no job writes now; tables of no job go
+    with the values. A lake in which something is damaged is left as it is."""
     from spark.jobs import catalog
 
-    round_of = {name: job.round for job in catalog.JOBS for name in job.outputs}
-    ended = {job.round for job in jobs}
+    rhythm_of = {name: job.rhythm for job in catalog.JOBS for name in job.outputs}
+    ended = {job.rhythm for job in jobs}
     if all(step.state == "done" for step in steps):
-        names = [name for name in lake.tables() if round_of.get(name, "values") in ended]
+        names = [name for name in lake.tables() if rhythm_of.get(name, "values") in ended]
         _maintained(lake, names, by_need=True)
 
 
 def _conclude(steps: Sequence[Step], log: Path) -> None:
     """Say what the last pass met, and leave with the exit code for it."""
-    for note in dict.fromkeys(note for step in steps for note in step.notes):
-        click.echo(f"warning: {note}", err=True)
     wrong: dict[str, list[str]] = {}  # one damaged table ends most jobs with the same words
     for step in steps:
         if step.error is not None:
@@ -225,7 +218,7 @@ def _conclude(steps: Sequence[Step], log: Path) -> None:
             wrong.setdefault(f"{step.error}{where}", []).append(step.job)
     for text, jobs in wrong.items():
         click.echo(f"error: {', '.join(jobs)}: {text}", err=True)
-    if any(step.integrity or step.notes for step in steps):
+    if any(step.integrity for step in steps):
         sys.exit(INTEGRITY)
     if any(step.error is not None for step in steps):
         sys.exit(FAILED)
@@ -302,7 +295,6 @@ class _Display:
                     "rows_out": step.rows_out,
                     "seconds": round(step.seconds, 3),
                     "error": step.error,
-                    "notes": list(step.notes),
                 }
                 for step in steps
             ]

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 PYTHON: Final = "spark.pyspark.python"
 _PACKAGE: Final = Path(__file__).parent
+_CLOUD: Final = _PACKAGE.parent / "cloud"
 _PROOF: Final = {"delta": "io/delta/sql/DeltaSparkSessionExtension.class", "s3": "waypost/ConditionalLogStore.class"}
 """What each set of jars alone has."""
 
@@ -37,13 +38,13 @@ def python(settings: Mapping[str, str]) -> str:
 
 
 def send_code(session: SparkSession) -> None:
-    """Send executors this package, as it is here."""
+    """Send executors this package, as it is here, and the one that writes data files."""
     from pyspark import SparkFiles  # noqa: PLC0415 - half a second that `--help` must not pay
 
     # In the folder of the session, which Spark deletes at its end.
     packed = Path(SparkFiles.getRootDirectory()).parent / "waypost.zip"
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as file:
-        for path in sorted(_PACKAGE.rglob("*.py")):
+        for path in sorted((*_PACKAGE.rglob("*.py"), _CLOUD / "__init__.py", *(_CLOUD / "place").rglob("*.py"))):
             file.write(path, path.relative_to(_PACKAGE.parent))
     session.sparkContext.addPyFile(str(packed))
 

@@ -249,7 +249,7 @@ def replay(lake: Place, reason: str | None, address: str | None, master: str | N
     require_writable(lake)
     from spark import java, session
     from spark.connector.repository import ConnectorMissing
-    from spark.jobs import runner
+    from spark.jobs import runner, turn
     from spark.jobs.outcome import Job
     from spark.jobs.replay import ByHand, Chosen
 
@@ -258,12 +258,13 @@ def replay(lake: Place, reason: str | None, address: str | None, master: str | N
     settings = {UMASK_SETTING: f"{as_private_as(lake):03o}"}
     options = session.Options(master=master, load=runner.load(lake), settings=settings, log=runner.log_of(lake))
     try:
-        with runner.opened(lake, options, runner.Watch(say_stale_archive)) as opened:
+        watch = runner.Watch(say_stale_archive)
+        with turn.taken(lake), runner.opened(lake, options, watch) as opened:
             (step,) = runner.one_pass(opened, [job], lambda _: None)
     except (ConnectorMissing, java.JavaMissing) as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(USAGE)
-    except session.NotStarted as error:
+    except (turn.PassRunning, session.NotStarted) as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(FAILED)
     if step.error is not None:

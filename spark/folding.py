@@ -1,7 +1,7 @@
-"""Rows folded into a table by key: which files of the table can hold such a row, and what becomes of the two.
+"""Rows folded into a table by key: which files of the table can hold such a row, and how two rows become one.
 
-What is asked of a table is answered by its log first. Windows of a new hour, or of later minutes than a file has, are
-in none of its files; then nothing of the table is read, and nothing of it is written anew.
+The log of the table is asked first. Windows of a new hour, or of later minutes than a file has, are in none of its
+files; then nothing of the table is read, and nothing of it is written again.
 """
 
 from __future__ import annotations
@@ -19,76 +19,89 @@ import pyarrow.compute as pc
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark text uses
 
 from spark import schemas
-from spark.delta_log import File
+from spark.file_writer import partition_text
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, Observation
 
 _SHORTENED = timedelta(milliseconds=1)
-"""Logs say times in milliseconds, and may leave out what is beyond them."""
+"""Logs have times in milliseconds, and may leave out the digits beyond."""
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """New rows of one partition: how many, and the lowest and highest of each key that is never null."""
+    """Position of new rows in a table: their number, partitions, and the lowest and highest of each key that is never
+    null."""
 
-    partition: tuple[Any, ...]
     rows: int
+    partitions: frozenset[tuple[Any, ...]]
     low: Mapping[str, Any]
     high: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """A data file of a table. `name`: its path as the log spells it."""
+class TableFile:
+    """A data file. `name`: its path as the log spells it; `rows`: None where the log does not say."""
 
     name: str
-    file: File
-    partition: Mapping[str, str | None]
+    size: int
+    rows: int | None
+    partition: Mapping[str, str]
+
+    @property
+    def path(self) -> str:
+        """Path below the table's folder."""
+        return unquote(self.name)
 
 
-def extents(rows: DataFrame, table: schemas.Table) -> list[Extent]:
-    """Where in `table` the keys of `rows` are."""
+def check(table: schemas.Table, how: Mapping[str, str]) -> None:
+    """Raise `ValueError` unless `how` says for every column besides the keys how two rows become one."""
+    if set(how) != set(table.columns.names) - set(table.keys) - set(table.partition_by):
+        raise ValueError(f"table {table.name}: every column besides the keys needs a way to be folded: {sorted(how)}")
+
+
+def observed(rows: DataFrame, table: schemas.Table, seen: Observation) -> DataFrame:
+    """Return the same rows; their extent is in `seen` once they were computed (`extent`)."""
+    ends = [end(key).alias(f"{end.__name__} {key}") for key in ordered(table) for end in (F.min, F.max)]
+    partitions = F.collect_set(F.struct(*(table.partition_by or (F.lit(0),)))).alias("partitions")
+    return rows.observe(seen, F.count(F.lit(1)).alias("rows"), partitions, *ends)
+
+
+def extent(seen: Observation, table: schemas.Table) -> Extent | None:
+    """Return the extent of rows that were `observed`; None where there was no row."""
+    found = seen.get
+    if not found.get("rows"):
+        return None
     keys = ordered(table)
-    ends = [end(key).alias(f"{end.__name__} {key}") for key in keys for end in (F.min, F.max)]
-    found = rows.groupBy(*table.partition_by).agg(F.count(F.lit(1)).alias("rows"), *ends).collect()
-    return [
-        Extent(
-            tuple(row[column] for column in table.partition_by),
-            row["rows"],
-            {key: _comparable(row[f"min {key}"]) for key in keys},
-            {key: _comparable(row[f"max {key}"]) for key in keys},
-        )
-        for row in found
-        if row["rows"]
-    ]
+    return Extent(
+        found["rows"],
+        frozenset(tuple(one) if table.partition_by else () for one in found["partitions"]),
+        {key: _comparable(found[f"min {key}"]) for key in keys},
+        {key: _comparable(found[f"max {key}"]) for key in keys},
+    )
 
 
-def can_hold(opened: deltalake.DeltaTable, table: schemas.Table, extents: Iterable[Extent]) -> list[Held]:
-    """The files of a table that can hold a key of new rows, as the log has it."""
-    by_partition = {extent.partition: extent for extent in extents}
-    if not by_partition:
-        return []
+def can_hold(opened: deltalake.DeltaTable, table: schemas.Table, found: Extent) -> list[TableFile]:
+    """Return the files of a table that can hold a key of new rows, as its log has them."""
     held = []
-    for row in _files(opened, table, by_partition):
-        extent = by_partition.get(tuple(row[f"partition.{column}"] for column in table.partition_by))
-        if extent is not None and _meet(row, extent):
-            file = File(unquote(row["path"]), row["size_bytes"], row["num_records"])
-            held.append(Held(row["path"], file, {name: said(row[f"partition.{name}"]) for name in table.partition_by}))
+    for row in _files(opened, table, found.partitions):
+        if tuple(row[f"partition.{column}"] for column in table.partition_by) in found.partitions and _meet(row, found):
+            partition = {name: partition_text(row[f"partition.{name}"]) for name in table.partition_by}
+            held.append(TableFile(row["path"], row["size_bytes"], row["num_records"], partition))
     return held
 
 
 def _files(
     opened: deltalake.DeltaTable, table: schemas.Table, partitions: Iterable[tuple[Any, ...]]
 ) -> Iterable[Mapping[str, Any]]:
-    """Files of these partitions, and perhaps others, with what the log says of the ends of each key."""
+    """Return files of these partitions, and perhaps others, with the ends of each key as the log has them."""
     actions = pa.table(opened.get_add_actions(flatten=True))
     ends = [f"{end}.{key}" for end in ("min", "max") for key in ordered(table)]
     names = [f"partition.{column}" for column in table.partition_by]
     told = ["path", "size_bytes", "num_records", *names, *ends]
     actions = actions.select([name for name in told if name in actions.column_names])
     for name, values in zip(names, zip(*partitions, strict=True), strict=False):
-        # Before they are objects: a year of hours is 9 000 files.
+        # Before they are Python objects: a year of hours is 9 000 files.
         actions = actions.filter(pc.is_in(actions[name], pa.array(values).cast(actions[name].type)))
     rows: list[Mapping[str, Any]] = actions.to_pylist()
     return rows
@@ -105,19 +118,19 @@ def _meet(file: Mapping[str, Any], extent: Extent) -> bool:
 
 
 def holding(old: DataFrame, new: DataFrame, table: schemas.Table) -> set[str]:
-    """Names, without their folders, of the files among those of `old` that do hold a key of `new`."""
+    """Return the names, without folders, of the files of `old` that hold a key of `new`."""
     named = old.withColumn("file", F.input_file_name()).alias("old")
     found = named.join(new.alias("new"), _same(table), "left_semi").select("file").distinct().collect()
     return {name_of(row["file"]) for row in found}
 
 
 def name_of(path: str) -> str:
-    """A file's name without its folders; it is not in the log twice."""
+    """Return a file's name without its folders; it is not in the log twice."""
     return path.rpartition("/")[2]
 
 
 def folded(old: DataFrame, new: DataFrame, table: schemas.Table, how: Mapping[str, str]) -> DataFrame:
-    """All rows of `old` and `new`; two with one key are one, which `how` makes, column by column: SQL of both."""
+    """Return all rows of `old` and `new`; two with one key become one by `how`, column by column: SQL of both."""
     there = next(key for key in table.keys if not table.columns[key].nullable)
     none_new, none_old = F.col(f"new.{there}").isNull(), F.col(f"old.{there}").isNull()
 
@@ -141,14 +154,9 @@ def _equal(table: schemas.Table) -> Iterator[Column]:
 
 
 def ordered(table: schemas.Table) -> Sequence[str]:
-    """Keys that files are told apart by: a null is in no order, and of a partition's column there is one value."""
+    """Return the keys that tell files apart: a null is in no order, and a partition's column has one value a file."""
     return [key for key in table.keys if not table.columns[key].nullable and key not in table.partition_by]
 
 
 def _comparable(value: object) -> object:
     return value.astimezone(UTC) if isinstance(value, datetime) else value
-
-
-def said(value: object) -> str | None:
-    """A partition's value as a log has it."""
-    return None if value is None else str(value).lower() if isinstance(value, bool) else str(value)

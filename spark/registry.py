@@ -22,11 +22,12 @@ class UnknownSchema(LookupError):
     """No schema is registered for this pattern."""
 
 
-def registered(table: Somewhere) -> list[PayloadSchema]:
-    """What holds, in the order it was registered; nothing where there is no such table. Raises `TableUnreadable`."""
+def registered(table: Somewhere, version: int | None = None) -> list[PayloadSchema]:
+    """Return the schemas that hold, now or at a version of the table, in the order they were registered; none where
+    there is no such table. Raises `TableUnreadable`."""
     try:
         with remedy.named(_TABLE.name):
-            rows = place_of(table).delta().to_pyarrow_dataset().to_table(use_threads=False).to_pylist()
+            rows = place_of(table).delta(version).to_pyarrow_dataset().to_table(use_threads=False).to_pylist()
     except TableNotFoundError:
         return []
     found: dict[tuple[str | None, str], PayloadSchema] = {}

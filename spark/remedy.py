@@ -11,9 +11,7 @@ from typing import Final, Literal
 import pyarrow as pa
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from spark.delta_log import LogDamaged
-
-FAILURES: Final = (DeltaError, LogDamaged, pa.ArrowException, OSError, ValueError)
+FAILURES: Final = (DeltaError, pa.ArrowException, OSError, ValueError)
 """What delta-rs and pyarrow raise where a log or a data file is not what it should be."""
 OTHER_COLUMNS: Final = (
     "No Waypost wrote it so: put back a copy of a landed table; `waypost analytics rebuild` makes a derived one anew"
@@ -50,8 +48,6 @@ def named(table: str, of: Of = "log") -> Iterator[None]:
 
 def unreadable(table: str, error: Exception, of: Of = "log") -> TableUnreadable:
     """What to raise, or to say, when a table cannot be opened or read."""
-    if isinstance(error, LogDamaged):  # which says both itself
-        return TableUnreadable(table, f"table {table}: {error}")
     text = told(error)
     return TableUnreadable(table, f"table {table} cannot be read: {text}. {_way_back(table, text, of)}")
 
@@ -60,6 +56,18 @@ def told(error: Exception) -> str:
     """What an error says in a line; delta-rs adds the frames of its stack where RUST_BACKTRACE is set."""
     lines = takewhile(lambda line: not _FRAME.match(line), str(error).splitlines())
     return " ".join(line.strip() for line in lines)[:_CHARACTERS_MAX].rstrip(" .")
+
+
+def of_files(table: str) -> str:
+    """Return what to do about damaged data files of a table."""
+    from spark import schemas  # noqa: PLC0415 - Spark's types are half a second that a report must not pay
+
+    if table not in schemas.LANDED:
+        return "`waypost analytics rebuild` makes derived tables anew from what has landed"
+    return (
+        "Put back a copy of it, or let `waypost analytics verify --drop` take damaged files out of the table: it "
+        "records what is lost"
+    )
 
 
 def _way_back(table: str, text: str, of: Of) -> str:

@@ -32,14 +32,14 @@ class Table:
     """A table of the lake: its columns in order and what its files are partitioned by.
 
     `keys`: its grain. No two rows have the same values in them; empty where nothing is promised.
-    `row_bytes`: what a row takes in memory, about.
+    `split_by`: a key that rises with time. Large files end between two values of it, so that later rows rewrite few.
     """
 
     name: str
     columns: StructType
     partition_by: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
-    row_bytes: int = 300
+    split_by: str | None = None
 
     @cached_property
     def arrow(self) -> pa.Schema:
@@ -48,10 +48,6 @@ class Table:
         return pa.schema(deltalake.Schema.from_json(self.columns.json()).to_arrow())
 
 
-_SKETCH_BYTES = 4_000
-_STATE_BYTES = 60_000
-_BODY_BYTES = 4_500
-"""Of rows with a KLL sketch, a detector's state, a body as far as it is kept."""
 _TYPES: dict[str, DataType] = {
     "string": StringType(),
     "bigint": LongType(),
@@ -66,14 +62,14 @@ _TYPES: dict[str, DataType] = {
 
 
 def _table(
-    name: str, partition_by: tuple[str, ...], columns: str, keys: tuple[str, ...] = (), row_bytes: int = 300
+    name: str, partition_by: tuple[str, ...], columns: str, keys: tuple[str, ...] = (), split_by: str | None = None
 ) -> Table:
     """`columns`: one `name type` a line; a type that ends in `?` may be null."""
     fields = []
     for line in filter(None, map(str.strip, columns.splitlines())):
         column, kind = line.split()
         fields.append(StructField(column, _TYPES[kind.rstrip("?")], nullable=kind.endswith("?")))
-    return Table(name, StructType(fields), partition_by, keys, row_bytes)
+    return Table(name, StructType(fields), partition_by, keys, split_by)
 
 
 TELEMETRY = _table(
@@ -254,7 +250,6 @@ REJECT = _table(
     body          binary
     ingest_date   date
     """,
-    row_bytes=_BODY_BYTES,
 )
 
 """`metric`: empty where the whole message could not be read; such rows leave when it can (job `readings`)."""
@@ -332,7 +327,6 @@ DETECTOR_STATES = _table(
     late    bigint
     """,
     keys=("tenant", "gateway", "device", "address", "metric"),
-    row_bytes=_STATE_BYTES,
 )
 """Where the detector of each series is: after the value of `last_at`. `judged` and `late` count values; those that came
 after a later one are not judged, as a detector goes forward only, nor are those that only number readings."""
@@ -368,7 +362,7 @@ def _rollup(name: str, *partition_by: str) -> Table:
         {finer}
         """,
         keys=("tenant", "gateway", "device", "address", "metric", "window_start"),
-        row_bytes=_SKETCH_BYTES,
+        split_by="window_start",
     )
 
 
@@ -398,7 +392,6 @@ GATEWAY_FRESHNESS = _table(
     lags             binary?
     """,
     keys=("tenant", "gateway", "device"),
-    row_bytes=_SKETCH_BYTES,
 )
 """`lags`: a KLL sketch of all lags, from which the percentiles are; two of them add up to that of both."""
 _ADDRESS = """
@@ -568,7 +561,6 @@ DELIVERY_SLO = _table(
     event_date   date
     """,
     keys=("tenant", "gateway", "width_s", "window_start"),
-    row_bytes=_SKETCH_BYTES,
 )
 """`width_s`: 3600 or 86400, of reception at the gateway; `timed`: messages whose delivery time is known, of which
 `within` kept the target; `times`: a KLL sketch of them, from which the percentiles are."""

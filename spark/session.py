@@ -59,12 +59,11 @@ _SETTINGS = {
     "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "30000",
 }
 """Wherever it runs."""
-Load = Literal["rounds", "large", "small", "few", "tiny"]
-"""How much a session has to do: rounds of jobs side by side, without end; minutes of work; seconds; so few rows that
-plans and commits are most of it; or so few that compiling a plan takes longer than interpreting it."""
+Load = Literal["rounds", "large", "small", "tiny"]
+"""How much a session has to do: passes without end; minutes of work; seconds; or so few rows that compiling a plan
+takes longer than interpreting it."""
 
-_FEW: tuple[Load, ...] = ("few", "tiny")
-_QUICK: tuple[Load, ...] = ("small", *_FEW)
+_QUICK: tuple[Load, ...] = ("small", "tiny")
 _QUICK_JVM = (
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",
@@ -75,31 +74,17 @@ _QUICK_JVM = (
 throughput once a run lasts minutes."""
 _LONG_JVM = ("-XX:+UseParallelGC",)
 """The default collector takes Spark's pages of some megabytes for huge ones, and begins a cycle for each of them."""
-_QUICK_SETTINGS = {"spark.sql.shuffle.partitions": "1", "spark.databricks.delta.snapshotPartitions": "1"}
-"""For small lakes: every stage less costs 20 ms or more of pure planning; a quarter less processor time was seen."""
-_FOLDER_SETTINGS = {"spark.sql.sources.parallelPartitionDiscovery.threshold": "1000"}
-"""So many files one thread looks at by itself: a task for each takes 7 ms, and a look next to nothing."""
-_FEW_SETTINGS = {
+_QUICK_SETTINGS = {
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.adaptive.enabled": "false",
-    "spark.databricks.delta.merge.repartitionBeforeWrite.enabled": "false",
+    "spark.databricks.delta.snapshotPartitions": "1",
 }
-"""For a batch of few rows, in a session for many, too: one task a stage, and a plan that is made once."""
-FEW_ROWS_MAX = 200_000
-"""Rows of a batch up to which one task a stage is done sooner than several are planned."""
-_SHORT_TASKS = {
-    "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
-    "spark.sql.adaptive.coalescePartitions.initialPartitionNum": "64",
-    "spark.sql.adaptive.advisoryPartitionSizeInBytes": "8m",
-}
-"""For rows that are large: as many tasks as their size asks for, and not as there are cores. A task keeps its core
-until it is over, whoever waits for one."""
-_ROUNDS = "spark.waypost.rounds"
-"""Says that rounds of jobs run side by side."""
-_TOLD = "spark.waypost.told"
-"""Names the settings somebody chose: these stay as they are."""
-_ONE_PLAN = {"spark.sql.adaptive.enabled": "false"}
-"""A plan is made once: to make it again after every stage takes longer than a stage of some thousand rows."""
+"""For small lakes: every stage less costs 20 ms or more of pure planning, and to plan again after each takes longer
+than a stage of some thousand rows. A quarter less processor time was seen."""
+_FOLDER_SETTINGS = {"spark.sql.sources.parallelPartitionDiscovery.threshold": "1000"}
+"""So many files one thread looks at by itself: a task for each takes 7 ms, and a look next to nothing."""
+_BATCH_SETTINGS = ("spark.sql.shuffle.partitions", "spark.sql.adaptive.enabled")
+"""Settings that a streaming query would take from its checkpoint, or change: a batch has those of the session."""
 _INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 """Nothing is compiled for a plan: that took half of the processor time of a pass of some thousand rows. One of
 57 600 messages takes a quarter more so."""
@@ -134,11 +119,6 @@ class Options:
     log: Path | None = None
     bucket: Bucket | None = None
 
-    @property
-    def few(self) -> bool:
-        """All there is are so few rows that they are sooner written from this process than planned to be written."""
-        return self.load in _FEW
-
 
 def start(name: str, options: Options = Options()) -> SparkSession:
     """A session named `name`.
@@ -152,16 +132,11 @@ def start(name: str, options: Options = Options()) -> SparkSession:
 
     if options.load in _QUICK:
         settings |= _QUICK_SETTINGS
-    if options.load == "rounds":
-        settings |= {_ROUNDS: "true"}
-    if options.few:
-        settings |= _ONE_PLAN
     if options.load == "tiny":
         settings |= _INTERPRETED
     if options.bucket is not None:
         settings |= object_store.COMMITS
-    told = {_TOLD: ",".join(options.settings)}
-    conf = SparkConf().setAppName(name).setAll(list({**settings, **options.settings, **told}.items()))
+    conf = SparkConf().setAppName(name).setAll(list({**settings, **options.settings}.items()))
     # What a job raises is reported by whoever runs the job; the bridge to the JVM would print it a second time.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     written = options.log.stat().st_size if options.log is not None and options.log.exists() else 0
@@ -222,8 +197,8 @@ def _master(options: Options) -> str:
 
 
 def _here(options: Options) -> str:
-    """This machine. For rounds twice as many tasks at once as it has cores: a task keeps its place until it is over,
-    and those that have one share the cores as the kernel sees fit."""
+    """Return this machine. For passes without end it has twice as many tasks at once as cores: a task keeps its place
+    until it is over, and those that have one share the cores as the kernel sees fit."""
     return f"local[{2 * (os.cpu_count() or 1)}]" if options.load == "rounds" else "local[*]"
 
 
@@ -234,41 +209,12 @@ def _submitted(options: Options) -> dict[str, str]:
     return {**master, **_SETTINGS}
 
 
-def fit(session: SparkSession, *, few: bool) -> None:
-    """Set up a session, which is one job's own, for a batch of few rows, or of more."""
-    for key, value in fitting(few, dict(session.sparkContext.getConf().getAll())).items():
-        if value is None:
-            session.conf.unset(key)
-        else:
-            session.conf.set(key, value)
-
-
-def shorten_tasks(session: SparkSession) -> None:
-    """Set up a session, which is one job's own, for rows that are large."""
-    told = _told(dict(session.sparkContext.getConf().getAll()))
-    for key in _SHORT_TASKS.keys() - told:
-        session.conf.set(key, _SHORT_TASKS[key])
-
-
-def aside(session: SparkSession) -> int | None:
-    """How many tasks at once a job may have that nobody waits for, so that the others always find a place for theirs;
-    None: as many as there are."""
-    context = session.sparkContext
-    return max(1, context.defaultParallelism // 4) if context.getConf().contains(_ROUNDS) else None
-
-
-def fitting(few: bool, chosen: Mapping[str, str]) -> dict[str, str | None]:
-    """The settings of a batch of few rows, or of more; None: what Spark takes unless told.
-
-    `chosen`: those the session was started with. Of what somebody has told it nothing is changed.
-    """
-    told = _told(chosen)
-    settings = {key: value if few else chosen.get(key) for key, value in _FEW_SETTINGS.items()}
-    return {key: value for key, value in settings.items() if key not in told}
-
-
-def _told(chosen: Mapping[str, str]) -> set[str]:
-    return set(chosen.get(_TOLD, "").split(","))
+def fit_batch(batch: SparkSession) -> None:
+    """Give the session of a streaming query the settings of the session it was started in."""
+    chosen = dict(batch.sparkContext.getConf().getAll())
+    for key in _BATCH_SETTINGS:
+        if key in chosen:
+            batch.conf.set(key, chosen[key])
 
 
 def kept(rows: DataFrame, *, at_once: bool = True) -> DataFrame:
@@ -370,4 +316,5 @@ def _local_settings() -> dict[str, str]:
         "spark.driver.memory": DRIVER_MEMORY,
         # Adaptive execution only ever merges partitions; 200 empty ones cost seconds on a small lake.
         "spark.sql.shuffle.partitions": str(partitions),
+        "spark.sql.adaptive.enabled": "true",
     }

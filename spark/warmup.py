@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from spark import schemas, session
 from spark.jobs.catalog import JOBS
-from spark.tables import Lake
+from spark.lake import Lake
 
 _BODIES = (b"21.5", b'{"load": 0.5}', b"\xff")
 
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str]) -> None:
     started = session.start("waypost-warmup", session.Options(load="small", jvm=tuple(arguments[1:])))
     lake = Lake(started, root)
     for job in JOBS:
-        job.run(lake.for_job())
+        job.run(lake)
     session.stop(started)
 
 

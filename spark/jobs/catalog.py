@@ -5,22 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from graphlib import TopologicalSorter
 
-from spark.jobs import anomalies, freshness, gaps, health, outages, readings, rollups, slo, throughput
-from spark.jobs.following import Following
+from spark.jobs import anomalies, gaps, health, messages, readings, rollups
 from spark.jobs.outcome import Job
+from spark.jobs.stream import Stream
 
 _ALL = (
     readings.JOB,
     rollups.MINUTES,
-    rollups.HOURS,
+    messages.JOB,
     anomalies.JOB,
-    freshness.JOB,
     gaps.JOB,
-    throughput.JOB,
-    outages.JOB,
+    rollups.HOURS,
     health.JOB,
-    slo.JOB,
 )
+ALIASES: Mapping[str, str] = dict.fromkeys(("freshness", "slo", "throughput", "outages"), messages.JOB.name)
+"""Names of jobs that are one now."""
 
 
 def graph(jobs: Iterable[Job]) -> dict[str, set[str]]:
@@ -54,7 +53,7 @@ def chosen(names: Iterable[str]) -> list[Job]:
     """Jobs by name, and those whose tables they read, in order; all when `names` is empty. Raises `KeyError`."""
     edges = graph(JOBS)
     wanted: set[str] = set()
-    waiting = list(names) or list(NAMES)
+    waiting = [ALIASES.get(name, name) for name in names] or list(NAMES)
     while waiting:
         name = waiting.pop()
         if name not in wanted:
@@ -66,7 +65,7 @@ def chosen(names: Iterable[str]) -> list[Job]:
 def made_of(names: Iterable[str]) -> list[Job]:
     """Jobs by name, and those that read their tables, directly or not, in order. Raises `KeyError`."""
     edges = graph(JOBS)
-    touched = {name for name in names if edges[name] is not None}
+    touched = {name for name in (ALIASES.get(name, name) for name in names) if edges[name] is not None}
     for job in JOBS:  # in order: what a job reads has been looked at
         if edges[job.name] & touched:
             touched.add(job.name)
@@ -75,4 +74,4 @@ def made_of(names: Iterable[str]) -> list[Job]:
 
 def followed() -> set[str]:
     """Tables whose commits a job takes one by one."""
-    return {step.source for job in JOBS for step in job.steps if isinstance(step, Following)}
+    return {step.source for job in JOBS for step in job.steps if isinstance(step, Stream)}

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from spark.jobs.following import Batch, Following
 from spark.jobs.outcome import Job
 from spark.jobs.snapshot import Snapshot
-from spark.tables import Lake
+from spark.jobs.stream import Batch, Stream
+from spark.lake import Lake
 from spark.transforms import health
 
 if TYPE_CHECKING:
@@ -16,18 +16,19 @@ if TYPE_CHECKING:
 
 
 def _take(batch: Batch) -> None:
-    batch.fold("device_days", health.days(batch.aside(batch.rows)), health.FOLD)
+    batch.fold("device_days", health.days(batch.rows), health.FOLD)
 
 
 def _frames(lake: Lake) -> Mapping[str, DataFrame]:
-    return {"device_health": health.health(lake.read("device_days")).coalesce(1)}
+    return {"device_health": health.health(lake.read("device_days"))}
 
 
 JOB = Job(
     "health",
     "battery, silence, reboots, clock and radio of each device",
     (
-        Following("device_days", "readings", ("device_days",), revision=3, take=_take),
+        Stream("device_days", "readings", ("device_days",), revision=3, take=_take),
         Snapshot("device_health", ("device_days",), ("device_health",), revision=1, frames=_frames),
     ),
+    rhythm="hourly",
 )

@@ -6,29 +6,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from spark.tables import Lake
+from spark.lake import Lake
 
-Round = Literal["values", "fleet", "series"]
-"""Jobs that are run one after the other when following, while those of other rounds go on: what each value comes to,
-which people wait for; how the fleet is; and what costs by the series, however few values each has."""
+Rhythm = Literal["values", "messages", "hourly"]
+"""Pace of a job when following: values every few seconds, as people wait for them; messages and anomalies every minute;
+every hour what hardly changes within one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One run of one job: rows it read that were new to it, rows it wrote. Both 0: there was nothing new.
-
-    `notes`: what somebody has to know of it, such as a damaged file that was set aside.
-    """
+    """One run of one job: rows it read that were new to it, rows it wrote. Both 0: there was nothing new."""
 
     rows_in: int
     rows_out: int
-    notes: tuple[str, ...] = ()
 
 
 def merged(outcomes: Sequence[Outcome]) -> Outcome:
-    """Several as one."""
-    rows_in, rows_out = sum(each.rows_in for each in outcomes), sum(each.rows_out for each in outcomes)
-    return Outcome(rows_in, rows_out, tuple(note for each in outcomes for note in each.notes))
+    """Return several as one."""
+    return Outcome(sum(each.rows_in for each in outcomes), sum(each.rows_out for each in outcomes))
 
 
 class Step(Protocol):
@@ -53,6 +48,10 @@ class Step(Protocol):
         """Bring the outputs up to date with the inputs, however often it was stopped on the way."""
         ...
 
+    def forget(self, lake: Lake) -> None:
+        """Empty the outputs; the next run rebuilds them from the start."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Job:
@@ -61,7 +60,7 @@ class Job:
     name: str
     about: str
     steps: tuple[Step, ...]
-    round: Round = "fleet"
+    rhythm: Rhythm = "messages"
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -77,5 +76,4 @@ class Job:
     def run(self, lake: Lake) -> Outcome:
         """Bring its tables up to date with its inputs, however often it was stopped."""
         outcomes = [step.run(lake) for step in self.steps]
-        notes = tuple(note for outcome in outcomes for note in outcome.notes)
-        return Outcome(outcomes[0].rows_in, sum(outcome.rows_out for outcome in outcomes), notes)
+        return Outcome(outcomes[0].rows_in, sum(outcome.rows_out for outcome in outcomes))

@@ -3,15 +3,14 @@ whose gateway has told how far its clock was off.
 
 A message moves from `reject` to `readings` once, wherever it is stopped:
 
-1. those of its values that cannot be read are appended to `reject`, under a transaction marker of the version of
-   `reject` it was found in;
-2. its readings are appended under the same version; they carry it (column `replay`);
-3. what `readings` has of that version leaves `reject`;
+1. those of its values that cannot be read are appended to `reject`;
+2. its readings are appended, only to the version of `readings` that was there at the begin; they carry the version of
+   `reject` they were found in (column `replay`);
+3. messages that have such readings leave `reject`, and so do values of messages that are still there as a whole;
 4. an empty commit to `readings` says that this is done, and which rejects belong to them from here on.
 
-A run that was stopped between 2 and 4 is finished by the next one first, from what 2 wrote: nothing is decoded for it.
-Of one that was stopped before 2, what 1 wrote is taken back, once its readings cannot come any more. Of two at once one
-goes on: a marker that another one has moved since the rejects were read refuses what goes on from there.
+A run that was stopped is finished by the next one with steps 3 and 4. Before, it commits to `readings`: then a run that
+is still alive elsewhere fails at step 2.
 """
 
 from __future__ import annotations
@@ -19,41 +18,36 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import date
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final
 
-import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark import delta_log, registry, schemas, session
+from spark import session
 from spark.conflict import Overtaken
 from spark.decoding import reasons
-from spark.jobs import last_births, stamps
-from spark.jobs.damage import Damage
+from spark.jobs import decoding, last_births
 from spark.jobs.outcome import Outcome, merged
-from spark.jobs.progress import Position, Span
-from spark.provenance import Provenance, State
-from spark.tables import Lake
-from spark.transaction import Transaction
+from spark.lake import Lake
+from spark.lineage import Lineage, State, versions
+from spark.sink import Sink, Transaction
 from spark.transforms import births, clocks, readings
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-_LOOKED_BACK = 20
-"""Commits: a pass writes one or two of `readings`, and a replay one that says nothing."""
-MESSAGE = ("tenant", "gateway", "epoch", "address", "sequence")
+MESSAGE: Final = ("tenant", "gateway", "epoch", "address", "sequence")
+_KEY: Final = (*MESSAGE, "ingest_date")
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """Which rejects are read again: with this reason, of addresses that match this pattern; None: any."""
+    """Rejects to be read again: with this reason, of addresses that match this pattern; None: any."""
 
     reason: str | None = None
     address: str | None = None
 
     def condition(self) -> Column:
-        """For rows of `reject`: messages that could not be read as a whole."""
+        """Return the condition for rows of `reject`: messages that could not be read as a whole."""
         condition = F.col("metric") == ""
         if self.reason is not None:
             condition &= F.col("reason") == self.reason
@@ -63,7 +57,7 @@ class Chosen:
 
 
 def _expression(pattern: str) -> str:
-    """An MQTT pattern as a regular expression of Java's, and of Python's."""
+    """Return an MQTT pattern as a regular expression of Java's, and of Python's."""
     *before, last = ("[^/]*" if level == "+" else re.escape(level) for level in pattern.split("/"))
     if last == re.escape("#"):
         return f"(?s)^{'/'.join(before)}(/.*)?(?!.)" if before else ""
@@ -79,17 +73,20 @@ class Replay:
     outputs = ("reject", "readings")
 
     def run(self, lake: Lake) -> Outcome:
-        """Whole messages once a schema was registered, nameless ones once a birth has landed, held ones once their
-        gateway has told something of its clock, and each hour, as some may have been held for long enough."""
+        """Read again: all whole messages once a schema was registered, nameless ones once a birth has landed, held
+        ones once their gateway has reported on its clock, and each hour, as some may have waited long enough."""
         rejects = lake.state("reject")
         if rejects is None or lake.state("readings") is None:
             return Outcome(0, 0)
-        finish(lake, rejects)
+        finish(lake)
         outcomes = []
         for chosen, mark in _due(lake, rejects):
             outcomes.append(replay(lake, chosen))
-            lake.append("reject", schemas.REJECT.arrow.empty_table(), mark)
+            Sink(lake, mark, None).note("reject")
         return merged(outcomes)
+
+    def forget(self, lake: Lake) -> None:
+        """Leave the tables to the step that follows the messages: they are its outputs, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,18 +102,21 @@ class ByHand:
         """See `replay`."""
         return replay(lake, self.chosen)
 
+    def forget(self, lake: Lake) -> None:
+        """Leave the tables as they are."""
+
 
 def _due(lake: Lake, rejects: State) -> Sequence[tuple[Chosen, Transaction]]:
     marks = []
     registered = lake.state("payload_schemas")
     if registered is not None:  # by version: of a schema that was removed and comes again are the messages between, too
         marks.append((Chosen(), Transaction(f"replay-schemas@{registered.id}/{rejects.id}", registered.version)))
-    born = lake.state("sparkplug_births")
+    born = lake.state(last_births.BIRTHS)
     if born is not None and born.version > 0:  # in most lakes no birth ever lands
         marks.append((Chosen(reasons.NO_BIRTH), Transaction(f"replay-births@{born.id}/{rejects.id}", born.version)))
     offsets = lake.state("clock_offsets")
     if offsets is not None and lake.rows("clock_offsets"):
-        hours = int(clocks.now().timestamp()) // 3600  # more by one where one has passed, or something was told
+        hours = int(clocks.now().timestamp()) // 3600  # rises by one with each hour and each report
         mark = Transaction(f"replay-clocks@{offsets.id}/{rejects.id}", offsets.version + hours)
         marks.append((Chosen(reasons.CLOCK), mark))
     applied = ((lake.transaction_version("reject", mark.application), chosen, mark) for chosen, mark in marks)
@@ -126,142 +126,80 @@ def _due(lake: Lake, rejects: State) -> Sequence[tuple[Chosen, Transaction]]:
 def replay(lake: Lake, chosen: Chosen) -> Outcome:
     """Read `chosen` rejects again; those that are readable now move to `readings`. Rows in: messages looked at.
 
-    Raises `Overtaken` where another pass has read some again meanwhile, whichever it chose."""
-    rejects, there = lake.state("reject"), lake.state("readings")
+    Raises `Overtaken` where another pass reads some again at the same time, whichever it chose.
+    """
+    finish(lake)
+    rejects, there = lake.find("reject"), lake.find("readings")
     if rejects is None or there is None:
         return Outcome(0, 0)
-    finish(lake, rejects)
-    applied = _applied(lake, rejects, there)
-    rejects = lake.state("reject") or rejects  # those that left it just now are no candidates
-    damage = Damage(lake, "telemetry", "replay")
-    again = _again(lake, chosen, rejects.version, damage)
-    if not again.messages:
+    version = rejects.version()
+    keys = session.kept(lake.read("reject", version).where(chosen.condition()).select(*_KEY).distinct())
+    dates = [row[0] for row in keys.select("ingest_date").distinct().collect()]
+    if not dates:
         return Outcome(0, 0)
-    _append(lake, "reject", again.rejects, applied.values.next(rejects.version))
-    _append(lake, "readings", again.readings, applied.readings.next(rejects.version))
-    finish(lake, rejects)
-    return Outcome(again.messages, lake.rows_written("readings", there.version), damage.notes)
-
-
-class _Again(NamedTuple):
-    """How many messages were read again; of those that are readable now the values that are not, and the others."""
-
-    messages: int
-    rejects: DataFrame
-    readings: DataFrame
-
-
-def _again(lake: Lake, chosen: Chosen, version: int, damage: Damage) -> _Again:
-    """Of rejects at this version."""
-    candidates = lake.read("reject", version).where(chosen.condition())
-    keys = session.kept(candidates.select(*MESSAGE, "ingest_date").distinct())
-    dates = [row["ingest_date"] for row in keys.select("ingest_date").distinct().collect()]
-    for files in damage.attempts(_landed_on(lake, dates)):
-        with damage.noticed(files):
-            messages = lake.rows_of("telemetry", files)
-            rows = session.kept(decoded(lake, messages.join(keys, [*MESSAGE, "ingest_date"], "left_semi")))
+    messages = lake.read("telemetry").where(F.col("ingest_date").isin(dates)).join(keys, list(_KEY), "left_semi")
+    rows = session.kept(decoded(lake, messages, version))
     good = rows.where(F.col("reason").isNull()).withColumn("replay", F.lit(version))
     of_values = rows.where(F.col("metric") != "").join(good.select(*MESSAGE).distinct(), list(MESSAGE), "left_semi")
-    return _Again(keys.count(), readings.rejects(of_values), readings.readings(good))
+    sink = Sink(lake, Transaction(_application(str(rejects.metadata().id)), version), None)
+    if not sink.append("reject", readings.rejects(of_values), read=rejects):
+        raise Overtaken("reject")
+    before = sink.rows_written
+    if not sink.append("readings", readings.readings(good), read=there):
+        raise Overtaken("readings")
+    written = sink.rows_written - before
+    _remove_moved(lake)
+    _note_done(lake, version)
+    return Outcome(keys.count(), written)
 
 
-def _append(lake: Lake, name: str, rows: DataFrame | pa.Table, mark: Transaction) -> None:
-    if not lake.append(name, rows, mark):
-        raise Overtaken(name)
+def decoded(lake: Lake, messages: DataFrame, version: int) -> DataFrame:
+    """Return `readings.decoded` rows by what is registered and known now, named by the births that have landed."""
+    pins = decoding.pin(lake, ("replay", version))
+    rows = decoding.decode(lake, messages, pins)
+    return births.named(rows, last_births.known(lake, rows, pins.births))
 
 
-class _Mark(NamedTuple):
-    """A step of replays: its application, the table it writes to, the last version of `reject` it was done for."""
-
-    application: str
-    table: str
-    version: int
-
-    def next(self, version: int) -> Transaction:
-        return Transaction(self.application, version, self.version, self.table)
-
-
-class _Applied(NamedTuple):
-    """Rejects of values; readings; the end."""
-
-    values: _Mark
-    readings: _Mark
-    done: _Mark
-
-
-def _applied(lake: Lake, rejects: State, there: State) -> _Applied:
-    def mark(step: str, name: str, table: State) -> _Mark:
-        application = f"{step}@{rejects.id}/{there.id}"
-        applied = lake.transaction_version(name, application)
-        return _Mark(application, table.id, -1 if applied is None else applied)
-
-    # In the order in which they are written: whoever is at it is seen behind the last of his.
-    return _Applied(
-        mark("replay-values", "reject", rejects),
-        mark("replay", "readings", there),
-        mark("replay-done", "readings", there),
-    )
-
-
-def _landed_on(lake: Lake, dates: Sequence[date]) -> Span:
-    """The messages of these days."""
-    telemetry = lake.state("telemetry")
-    if telemetry is None:
-        return Span((), Position(0), None)
-    lake.check_readable("telemetry", telemetry.version)
-    folders = tuple(f"ingest_date={each}/" for each in dates)
-    files = delta_log.files(lake.opened("telemetry", telemetry.version))
-    return Span([file for file in files if file.path.startswith(folders)], Position(telemetry.version), None)
-
-
-def decoded(lake: Lake, telemetry: DataFrame) -> DataFrame:
-    """`readings.decoded` by what is registered in `lake`, named by the births that have landed."""
-    rows = readings.decoded(stamps.judged(lake, telemetry), registry.registered(lake.at("payload_schemas")))
-    return births.named(rows, last_births.known(lake, telemetry))
-
-
-def finish(lake: Lake, rejects: State) -> None:
-    """Bring to its end a replay that was stopped on the way."""
-    there = lake.state("readings")
-    if there is None:
+def finish(lake: Lake) -> None:
+    """Bring to its end a replay that was stopped on the way, or is still alive elsewhere and must not go on."""
+    rejects, there = lake.state("reject"), lake.state("readings")
+    if rejects is None or there is None:
         return
-    applied = _applied(lake, rejects, there)
-    version = applied.readings.version
-    if applied.values.version > version:  # its readings did not come, and shall not now
-        version = applied.values.version
-        _append(lake, "readings", schemas.READINGS.arrow.empty_table(), applied.readings.next(version))
-    if applied.done.version >= version:
+    begun = lake.transaction_version("reject", _application(rejects.id))
+    done = lake.transaction_version("readings", _done(rejects.id))
+    if begun is None or (done is not None and done >= begun):
         return
-    _remove_moved(lake, version)
-    nothing = schemas.READINGS.arrow.empty_table()
-    lake.append("readings", nothing, applied.done.next(version), _made_of(lake, there.version))
+    Sink(lake, None, None).note("readings")  # the fence
+    _remove_moved(lake)
+    _note_done(lake, begun)
 
 
-def _remove_moved(lake: Lake, version: int) -> None:
-    """Take the messages from the rejects whose readings a replay of this version has written, and values that a replay
-    had rejected whose readings did not come."""
-    moved = lake.read("readings").where(F.col("replay") == version)
+def _application(rejects: str) -> str:
+    return f"replay/{rejects}"
+
+
+def _done(rejects: str) -> str:
+    return f"replay-done/{rejects}"
+
+
+def _note_done(lake: Lake, version: int) -> None:
+    rejects, there = lake.state("reject"), lake.open("readings")
+    if rejects is None:
+        return
+    known = (made_of for _, made_of in versions(there) if made_of is not None)
+    made_of = next(known, None)
+    found = Lineage(made_of.sources, {"reject": rejects}) if made_of is not None else None
+    Sink(lake, Transaction(_done(rejects.id), version), found).note("readings")
+
+
+def _remove_moved(lake: Lake) -> None:
+    """Take the messages that have readings of a replay from the rejects, and then the values of messages that are
+    rejected as a whole: their readings did not come."""
+    moved = lake.read("readings").where(F.col("replay") >= 0)
     keys = moved.select(*MESSAGE, F.to_date("ingested_at").alias("ingest_date")).distinct()
-    lake.remove("reject", keys, (*MESSAGE, "ingest_date"), "old.metric = ''")
-    _take_back_values(lake)
-
-
-def _take_back_values(lake: Lake) -> None:
-    """Of a message that is rejected as a whole no value is: those stand there of which the readings did not come."""
-    rejects, name = lake.read("reject"), [*MESSAGE, "ingest_date"]
-    whole = rejects.where("metric = ''").select(*name).distinct()
-    of_values = rejects.where("metric <> ''").join(whole, name, "left_semi").select(*name).distinct()
-    if not of_values.isEmpty():
-        lake.remove("reject", of_values, name, "old.metric <> ''")
-
-
-def _made_of(lake: Lake, version: int) -> Provenance | None:
-    """What `readings` was made of when that was said last, with the rejects of now."""
-    beside = lake.state("reject")
-    made_of = next(
-        filter(None, (lake.provenance("readings", at) for at in range(version, max(-1, version - _LOOKED_BACK), -1))),
-        None,
-    )
-    if made_of is None or beside is None:
-        return None
-    return Provenance(made_of.sources, {"reject": beside})
+    sink = Sink(lake, None, None)
+    sink.remove("reject", keys, _KEY, "old.metric = ''")
+    rejects = lake.read("reject")
+    whole = rejects.where("metric = ''").select(*_KEY).distinct()
+    of_values = rejects.where("metric <> ''").join(whole, list(_KEY), "left_semi").select(*_KEY).distinct()
+    sink.remove("reject", of_values, _KEY, "old.metric <> ''")

@@ -20,13 +20,12 @@ from deltalake.exceptions import TableNotFoundError
 from cloud.place.folder import Folder
 from cloud.place.place import Place, Somewhere, place_of
 from spark import conflict, remedy, schemas, session, verification
-from spark.delta_log import LogDamaged
 from spark.driver import Driver
-from spark.jobs import catalog, stamps
+from spark.jobs import catalog
+from spark.jobs.checkpoint import SourceLost
 from spark.jobs.outcome import Job
-from spark.jobs.progress import SourceLost
+from spark.lake import FormatUnknown, Lake, SchemaMismatch
 from spark.remedy import TableUnreadable
-from spark.tables import FormatUnknown, Lake, SchemaMismatch
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,17 +34,15 @@ if TYPE_CHECKING:
 
 SMALL_BYTES_MAX = 128 * 1024 * 1024
 """Up to this much telemetry a pass lasts seconds, and the JVM's second compiler costs more than it gives."""
-FEW_BYTES_MAX = 64 * 1024 * 1024
-"""Up to this much telemetry, some million messages, planning and committing takes longer than the rows do."""
 TINY_BYTES_MAX = 256 * 1024
 """Up to this much telemetry, some thousand messages, compiling a plan takes longer than interpreting it."""
-AT_ONCE, FEW_AT_ONCE = 2, 4
-"""Jobs of a pass that run side by side: of few rows most of each is one thread that plans."""
+AT_ONCE = 2
+"""Jobs of a pass that run side by side: most of each is one thread that plans."""
 LOG = Path("_logs") / "spark.log"
 """In a lake that is a folder."""
 
 State = Literal["running", "done", "failed", "skipped"]
-INTEGRITY_ERRORS = (SchemaMismatch, FormatUnknown, TableUnreadable, LogDamaged, SourceLost)
+INTEGRITY_ERRORS = (SchemaMismatch, FormatUnknown, TableUnreadable, SourceLost)
 """What breaks the contract of the data, and not of a program or a machine."""
 
 
@@ -60,7 +57,6 @@ class Step:
     seconds: float = 0.0
     error: str | None = None
     integrity: bool = False
-    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +86,7 @@ def opened(lake: Somewhere, options: session.Options, watch: Watch = Watch()) ->
 
     driver = Driver(start) if session.may_wait(options) else Driver.running(start())
     try:
-        yield Lake(driver, place, few=options.few)
+        yield Lake(driver, place)
     finally:
         driver.stop()
 
@@ -111,11 +107,7 @@ def load(lake: Somewhere) -> session.Load:
     except remedy.FAILURES:
         return "large"  # the jobs say what is wrong; what is to be done besides may be of any size
     total: int = sum(sizes.to_pylist())
-    bounds: tuple[tuple[int, session.Load], ...] = (
-        (TINY_BYTES_MAX, "tiny"),
-        (FEW_BYTES_MAX, "few"),
-        (SMALL_BYTES_MAX, "small"),
-    )
+    bounds: tuple[tuple[int, session.Load], ...] = ((TINY_BYTES_MAX, "tiny"), (SMALL_BYTES_MAX, "small"))
     return next((load for bound, load in bounds if total <= bound), "large")
 
 
@@ -129,10 +121,8 @@ def log_of(lake: Place) -> Path:
 def forget(lake: Lake, jobs: Sequence[Job]) -> None:
     """Empty the tables of `jobs`; the next pass makes them, and all that is made of them, anew from the start."""
     for job in jobs:
-        for name in job.outputs:
-            lake.recreate(name)
-    names = ", ".join(f"'{name}'" for name in (stamps.NAME, *(step.name for job in jobs for step in job.steps)))
-    lake.forget("set_aside", f"job IN ({names})")
+        for step in job.steps:
+            step.forget(lake)
 
 
 def one_pass(
@@ -140,22 +130,19 @@ def one_pass(
     jobs: Sequence[Job],
     report: Callable[[Step], None],
     *,
-    at_once: int | None = None,
-    before_each: Callable[[], None] = lambda: None,
+    at_once: int = AT_ONCE,
 ) -> list[Step]:
     """Run `jobs`, each after those whose tables it reads. Returns their steps, in the order of `jobs`.
 
-    `at_once`: jobs that run side by side, where not as many as there are rows for (`AT_ONCE`, `FEW_AT_ONCE`). All see
-    the landed tables as they are now. A job that fails ends what reads its tables, and nothing else. `report`, and
-    `before_each` when a job is about to begin, are called from other threads. Raises what starting Spark raised where a
-    job needed it, once the others have ended. Interrupted it returns at once, and jobs may be at work still.
+    `at_once`: jobs that run side by side. A job that fails ends what reads its tables, and nothing else. `report` is
+    called from other threads. Raises what starting Spark raised where a job needed it, once the others have ended.
+    Interrupted it returns at once, and jobs may be at work still.
     """
-    pinned, edges = lake.pin(), catalog.graph(jobs)
+    edges = catalog.graph(jobs)
     waiting = TopologicalSorter(edges)
     by_name = {job.name: job for job in jobs}
     steps: dict[str, Step] = {}
     waiting.prepare()
-    at_once = at_once or (FEW_AT_ONCE if lake.few else AT_ONCE)
     pool = ThreadPoolExecutor(max_workers=at_once, thread_name_prefix="job")
     ready: list[str] = []
     running: set[Future[Step]] = set()
@@ -166,7 +153,7 @@ def one_pass(
             while ready and len(running) < at_once:
                 name = ready.pop()
                 broken = [before for before in edges[name] if steps[before].state != "done"]
-                running.add(pool.submit(_run, pinned, by_name[name], broken, report, before_each))
+                running.add(pool.submit(_run, lake, by_name[name], broken, report))
             done, running = wait(running, return_when=FIRST_COMPLETED)
             for future in done:
                 step = future.result()
@@ -184,25 +171,17 @@ def one_pass(
     return [steps[job.name] for job in jobs]
 
 
-def _urgency(job: Job, edges: Mapping[str, set[str]]) -> tuple[int, bool]:
-    """How many jobs read what this one writes, directly or not; and whether it takes long, as what judges each series
-    does. A pass is over when its longest chain is."""
-    return len(catalog.readers(job.name, edges)), job.round == "series"
+def _urgency(job: Job, edges: Mapping[str, set[str]]) -> int:
+    """Return how many jobs read what this one writes, directly or not: a pass is over when its longest chain is."""
+    return len(catalog.readers(job.name, edges))
 
 
-def _run(
-    lake: Lake,
-    job: Job,
-    broken: Sequence[str],
-    report: Callable[[Step], None],
-    before: Callable[[], None],
-) -> Step:
+def _run(lake: Lake, job: Job, broken: Sequence[str], report: Callable[[Step], None]) -> Step:
     if broken:
         step = Step(job.name, "skipped", error=f"not run, as {', '.join(sorted(broken))} failed")
     else:
-        before()
         report(Step(job.name, "running"))
-        step = _done(lake.for_job(job.round), job)
+        step = _done(lake, job)
     report(step)
     return step
 
@@ -218,20 +197,12 @@ def _done(lake: Lake, job: Job) -> Step:
         seconds = time.monotonic() - started
         if error is lake.driver.error:
             return Step(job.name, "failed", seconds=seconds, error=str(error))
-        if isinstance(error, conflict.Overtaken) or conflict.is_conflict(error):
-            overtaken = error if isinstance(error, conflict.Overtaken) else conflict.Overtaken()
-            return Step(job.name, "failed", seconds=seconds, error=str(overtaken))
+        if isinstance(error, conflict.Overtaken):
+            return Step(job.name, "failed", seconds=seconds, error=str(error))
         wrong = _damaged(lake, job)
         return Step(job.name, "failed", seconds=seconds, error=wrong or _first_lines(error), integrity=bool(wrong))
     seconds = time.monotonic() - started
-    return Step(
-        job.name,
-        "done",
-        outcome.rows_in,
-        outcome.rows_out,
-        seconds,
-        notes=tuple(dict.fromkeys((*outcome.notes, *lake.notes))),
-    )
+    return Step(job.name, "done", outcome.rows_in, outcome.rows_out, seconds)
 
 
 def _damaged(lake: Lake, job: Job) -> str | None:

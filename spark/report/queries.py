@@ -13,7 +13,7 @@ from typing import TypeVar
 import msgspec
 
 from cloud.place.place import Somewhere
-from spark.provenance import State
+from spark.lineage import State
 from spark.remedy import TableUnreadable
 from spark.report import (
     accounts,

@@ -12,7 +12,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark import provenance, remedy
+from spark import lineage, remedy
 from spark.report.snapshot import Snapshot
 from spark.report.tables import Gateway, Tables, unix_seconds
 from spark.report.unmade import MADE_BY
@@ -79,8 +79,7 @@ def as_of(taken: Snapshot) -> dict[str, float]:
     found = {}
     for name in sorted(MADE_BY.keys() & taken.tables.keys()):
         with remedy.named(name):
-            entry = provenance.last_change(taken.tables[name])
-        made_of = provenance.provenance_of(entry) if entry is not None else None
+            made_of = lineage.lineage_of(taken.tables[name])
         state = made_of.telemetry if made_of is not None else None
         if state is not None and state.committed_at is not None:
             found[name] = state.committed_at.timestamp()

@@ -1,6 +1,6 @@
 """The lake as one page sees it: every table is opened once, at versions that belong together.
 
-Derived tables name in their commits what they were made of (`spark.provenance`). While a pass runs, or after a run of
+Derived tables name in their commits what they were made of (`spark.lineage`). While a pass runs, or after a run of
 single jobs, the newest of them are of different versions of `telemetry`. So the page takes the tables that describe the
 whole lake at the newest version that all of them have a description of, and of each other table the newest version
 that holds nothing that landed later; older versions of a Delta table stay readable.
@@ -16,8 +16,9 @@ import deltalake
 from deltalake.exceptions import TableNotFoundError
 
 from cloud.place.place import Place, Somewhere, of_table, place_of
-from spark import delta_log, provenance, remedy
-from spark.provenance import TELEMETRY, Provenance, State
+from spark import lineage, remedy
+from spark.data_files import data_files
+from spark.lineage import TELEMETRY, Lineage, State
 
 DESCRIPTIONS = ("gateway_freshness", "throughput", "outages", "gaps", "completeness")
 """Tables with totals of messages."""
@@ -27,7 +28,7 @@ READINGS, REJECTS = "readings", "reject"
 _FOLLOWING = {READINGS: TELEMETRY, "rollup_1m": READINGS, "rollup_1h": READINGS}
 """Tables that follow the messages, in order, and what each is made of."""
 
-_Made = list[tuple[int, Provenance]]
+_Made = list[tuple[int, Lineage]]
 """Versions of a table, newest first, and what each was made of."""
 
 
@@ -119,7 +120,7 @@ def _chosen(
         if table is not None:
             upto = page.version if source == TELEMETRY else None
             lacks = of.version < page.version and (
-                source not in tables or provenance.rows_changed(tables[source], basis.sources[source].version, upto)
+                source not in tables or lineage.rows_changed(tables[source], basis.sources[source].version, upto)
             )
             return table, Standing(Doubt.BEHIND, of) if lacks else None
     if of_page:
@@ -129,9 +130,9 @@ def _chosen(
 
 def _beside(rejects: deltalake.DeltaTable, readings: deltalake.DeltaTable) -> deltalake.DeltaTable:
     """The rejects that belong to `readings`, as its commit says; as they are where it does not."""
-    made_of = dict(provenance.versions(readings)).get(readings.version())
+    made_of = dict(lineage.versions(readings)).get(readings.version())
     state = made_of.beside.get(REJECTS) if made_of is not None else None
-    if state is None or not provenance.rows_changed(rejects, state.version):
+    if state is None or not lineage.rows_changed(rejects, state.version):
         return rejects
     return _readable(rejects, state.version) or rejects
 
@@ -151,13 +152,13 @@ def _at(table: deltalake.DeltaTable, version: int) -> deltalake.DeltaTable:
 def _readable(table: deltalake.DeltaTable, version: int) -> deltalake.DeltaTable | None:
     """A table at a version; None where a vacuum has removed files of it."""
     older = _at(table, version)
-    place, files = of_table(table), delta_log.files(older)
-    return older if older is table or all(place.size(file.path) is not None for file in files) else None
+    place = of_table(table)
+    return older if older is table or all(place.size(file.path) is not None for file in data_files(older)) else None
 
 
 def _made(table: deltalake.DeltaTable) -> _Made:
     with remedy.named(of_table(table).name):
-        found = provenance.versions(table)
+        found = lineage.versions(table)
     return [(at, basis) for at, basis in found if basis is not None and basis.telemetry is not None]
 
 

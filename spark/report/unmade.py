@@ -10,11 +10,11 @@ from spark.report.snapshot import Snapshot
 _BALANCE: Final = "completeness"
 MADE_BY: Final[Mapping[str, str]] = {
     _BALANCE: "gaps",
-    "gateway_freshness": "freshness",
+    "gateway_freshness": "messages",
     "device_health": "health",
-    "delivery_slo": "slo",
-    "throughput": "throughput",
-    "outages": "outages",
+    "delivery_slo": "messages",
+    "throughput": "messages",
+    "outages": "messages",
     "anomalies": "anomalies",
     "readings": "readings",
     "rollup_1m": "rollups",

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark import schemas
-from spark.transforms import accounts
-from spark.transforms.accounts import KEY
+from spark.kernels import accounts
+from spark.kernels.accounts import KEY
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import lru_cache
-from itertools import chain
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
@@ -16,10 +12,9 @@ from pyspark.sql.pandas.functions import arrow_udf
 
 from spark import schemas
 from spark.decoding import reasons
-from spark.decoding.decoder import Decoder
 from spark.decoding.limits import BODY_BYTES_MAX
 from spark.decoding.schema import PayloadSchema
-from spark.decoding.value import Message, Value
+from spark.kernels.decode import FIELDS, decode
 from spark.transforms import births, clocks
 from spark.transforms.times import believable, kept_under, with_measured_times
 
@@ -29,76 +24,9 @@ if TYPE_CHECKING:
 REJECT_BODY_BYTES_MAX = 4_096
 """Bytes of its body that a rejected value is shown with, of which a message may have `limits.VALUES_MAX`; the whole is
 in `telemetry` under the same name."""
-FIELDS: tuple[tuple[str, str, pa.DataType], ...] = (
-    ("metric", "string", pa.string()),
-    ("value", "double", pa.float64()),
-    ("text", "string", pa.string()),
-    ("reason", "string", pa.string()),
-    ("time_us", "bigint", pa.int64()),
-    ("unit", "string", pa.string()),
-    ("device", "string", pa.string()),
-    ("alias", "bigint", pa.int64()),
-    ("datatype", "int", pa.int32()),
-    ("signed", "double", pa.float64()),
-)
-"""Of `decoding.value.Value`, for Spark and for Arrow."""
 LAST_LEVEL = r"([^/]+)/*\z"
 """The last level of an address that has a name."""
 _VALUES_SQL = f"array<struct<{','.join(f'{name}:{kind}' for name, kind, _ in FIELDS)}>>"
-MESSAGE = ("body", "address", "content_type", "received_us", "tenant")
-"""What a decoder sees of a message; no body where that is too large."""
-
-
-@lru_cache(maxsize=1)
-def _decoder(registered: bytes) -> Decoder:
-    """One a worker: it remembers which address is read how."""
-    return Decoder(msgspec.json.decode(registered, type=list[PayloadSchema]))
-
-
-def decode(registered: bytes, messages: Sequence[pa.Array]) -> pa.Array:
-    """Columns of messages (`MESSAGE`) to one list of structs (`FIELDS`) a message. `registered`: schemas, as JSON."""
-    decoder = _decoder(registered)
-    offsets = [0]
-    found: list[Value] = []
-    with _no_collection():
-        given: Iterator[Any] = map(Message, *map(_listed, messages))
-        for message in given:
-            if message.body is None:
-                found.append(Value("", reason=reasons.TOO_LARGE))
-            else:
-                found += decoder.values(message)
-            offsets.append(len(found))
-    # Transposed by slices of one flat list: five times as fast as `zip(*found)`.
-    flat = list(chain.from_iterable(found))
-    columns = (flat[place :: len(FIELDS)] for place in range(len(FIELDS)))
-    arrays = [_array(column, kind) for column, (_, _, kind) in zip(columns, FIELDS, strict=True)]
-    structs = pa.StructArray.from_arrays(arrays, names=[name for name, _, _ in FIELDS])
-    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), structs)
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Python looks for garbage again and again while many objects are made, of which here none refers to another: that
-    is a fifth of the time."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
-def _listed(column: pa.Array) -> list[Any]:
-    """Return a column as Python's objects; whole numbers come at once."""
-    if pa.types.is_integer(column.type) and not column.null_count:
-        return list(column.to_numpy().tolist())
-    return list(column.to_pylist())
-
-
-def _array(column: list[Any], kind: pa.DataType) -> pa.Array:
-    """Most columns of most batches are empty, and counting that is faster than converting."""
-    return pa.nulls(len(column), kind) if column.count(None) == len(column) else pa.array(column, kind)
 
 
 def _decode_function(

@@ -7,7 +7,7 @@ counted once in each role, so both sums are the rows of `telemetry`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -40,16 +40,32 @@ def bucket_seconds(span_s: float) -> int:
     return BUCKET_SECONDS[-1]
 
 
-def reach(there: DataFrame) -> DataFrame:
-    """One row: `since`, the first bucket of the table in seconds since 1970, and `width_s`; null without rows."""
-    return there.agg(F.min(F.unix_seconds("bucket")).alias("since"), F.max("bucket_s").alias("width_s"))
+class Reach(NamedTuple):
+    """What the buckets of a table and of further messages have to cover.
+
+    `span_s`  seconds from the first bucket, or reception, to the last landing.
+    `width_s` seconds of a bucket of the table; None while it is empty.
+    `waited`  messages that came over the backlog lane.
+    """
+
+    span_s: float
+    width_s: int | None
+    waited: int
 
 
-def span(telemetry: DataFrame, since: int | None = None) -> DataFrame:
-    """One row: `span_s`, seconds from the first reception, or `since`, to the last ingestion; null without rows."""
-    rows = _trusted(telemetry)
-    first = F.least(F.min(F.unix_micros("received_at")), F.lit(since).cast("bigint") * 1_000_000)
-    return rows.agg(((F.max(F.unix_micros("ingested_at")) - first) / 1e6).alias("span_s"))
+def reach(telemetry: DataFrame, there: DataFrame) -> Reach:
+    """Return the reach of these messages and of table `throughput`, in one query."""
+    fresh = _trusted(telemetry).agg(
+        F.min(F.unix_micros("received_at")).alias("first"),
+        F.max(F.unix_micros("ingested_at")).alias("last"),
+        F.count_if(F.col("lane") == "backlog").alias("waited"),
+    )
+    known = there.agg(F.min(F.unix_micros("bucket")).alias("since"), F.max("bucket_s").alias("width_s"))
+    row = fresh.crossJoin(known).first()
+    if row is None or row["last"] is None:
+        return Reach(0.0, row["width_s"] if row is not None else None, 0)
+    first = min(at for at in (row["first"], row["since"]) if at is not None)
+    return Reach((row["last"] - first) / 1e6, row["width_s"], row["waited"])
 
 
 def widened(buckets: DataFrame, width_s: int) -> DataFrame:

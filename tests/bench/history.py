@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 from cloud.place.place import place_of
 from spark import schemas
 from spark.jobs import catalog
-from spark.jobs.following import Following
+from spark.jobs.stream import Stream
 from spark.jobs.progress import Position
-from spark.provenance import state_of
-from spark.tables import Lake
+from spark.lineage import state_of
+from spark.lake import Lake
 
 GATEWAYS, DEVICES = 42, 5
 SERIES: Final = GATEWAYS * DEVICES

@@ -76,7 +76,7 @@ class Subject:
     """A lake that is measured: how far the fleet has come, and what each job took in each round."""
 
     def __init__(self, driver: Driver, meter: Meter, root: Path, days: int) -> None:
-        from spark.tables import Lake  # noqa: PLC0415
+        from spark.lake import Lake  # noqa: PLC0415
 
         self.root = root
         self.days = days

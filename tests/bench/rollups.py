@@ -83,7 +83,7 @@ class Taken(NamedTuple):
 
 def _passes(spark: SparkSession, meter: Meter, lake: Path, rows: int) -> Taken:
     from spark.jobs import catalog, runner  # noqa: PLC0415
-    from spark.tables import Lake  # noqa: PLC0415
+    from spark.lake import Lake  # noqa: PLC0415
 
     (job,) = (job for job in catalog.JOBS if job.name == "rollups")
     cpu_s = meter.cpu_s()
@@ -108,7 +108,7 @@ def _computed(spark: SparkSession, lake: Path) -> int:
     from pyspark.sql import Observation  # noqa: PLC0415
     from pyspark.sql import functions as F  # noqa: N812, PLC0415
 
-    from spark.tables import Lake  # noqa: PLC0415
+    from spark.lake import Lake  # noqa: PLC0415
     from spark.transforms import rollups  # noqa: PLC0415
 
     seen = Observation()

@@ -13,7 +13,7 @@ from bridge.manifest import Statement
 from cloud.lake.sequences import Stream
 from cloud.proof import judgement as proof
 from cloud.proof.landed import Landed
-from spark.transforms import judgement
+from spark.kernels import judgement
 
 STREAM = Stream("t", "gw", "e", "a")
 START = datetime.datetime(2026, 3, 14, 9, tzinfo=datetime.UTC)

@@ -13,7 +13,7 @@ from cloud.place.options import Options as PlaceOptions
 from spark import java, schemas, session
 from spark.connector.jar_set import DELTA, S3
 from spark.connector.repository import ConnectorMissing
-from spark.tables import Lake
+from spark.lake import Lake
 from tests.support.s3 import ObjectStore
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def _bucket() -> Bucket | None:
 @pytest.fixture
 def lake(spark: SparkSession, tmp_path: Path) -> Lake:
     """An empty lake, of few rows."""
-    return Lake(spark, tmp_path / "lake", few=True)
+    return Lake(spark, tmp_path / "lake")
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 
 from spark.detector.detector import REPORTED, Detector
 from spark.jobs import catalog, runner
-from spark.tables import Lake
+from spark.lake import Lake
 from tests.spark import lakes
 from tests.spark.lakes import START, message
 

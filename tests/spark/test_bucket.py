@@ -15,7 +15,7 @@ from py4j.protocol import Py4JJavaError
 from cloud.place.bucket import Bucket
 from cloud.place.options import from_environment
 from spark import object_store, schemas
-from spark.tables import Lake
+from spark.lake import Lake
 from spark.transaction import Transaction
 from tests.spark.conftest import Make
 from tests.support.put_gate import PutGate

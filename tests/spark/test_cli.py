@@ -18,7 +18,7 @@ from spark import archive, cli, session
 from spark.cli import analytics
 from spark.jobs import catalog, runner, turn
 from spark.jobs.runner import Step
-from spark.tables import Lake
+from spark.lake import Lake
 from tests.spark import gold, lakes
 from tests.spark.lakes import START, message
 
@@ -110,7 +110,7 @@ class TestUsage:
         self, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         lakes.write(tmp_path, "telemetry", [message(0)])
-        runner.one_pass(Lake(spark, tmp_path, few=True), catalog.JOBS, lambda _: None)
+        runner.one_pass(Lake(spark, tmp_path), catalog.JOBS, lambda _: None)
         starts: list[int] = []
 
         def start(*_: object) -> SparkSession:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from spark.decoding import reasons
-from spark.tables import Lake
+from spark.lake import Lake
 from spark.transforms import clocks
 from tests.spark import lakes
 from tests.spark.lakes import START, clock_offset, message

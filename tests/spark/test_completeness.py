@@ -11,7 +11,7 @@ import pytest
 
 from spark import schemas
 from spark.jobs import gaps, runner
-from spark.tables import Lake
+from spark.lake import Lake
 from spark.transforms import completeness, outages, ranges
 from tests.contract.test_completeness import GOLDEN, HOUR, Case, of_spark
 from tests.contract.test_completeness import START as BEGIN
@@ -139,7 +139,7 @@ def test_a_statement_that_comes_while_others_are_settled_is_not_lost(
             monkeypatch.setattr(Lake, "overwrite", overwrite)
             lakes.write(lake.place.path, "manifests", [manifest(20, 29, hour=START + 2 * HOUR)])
             statements = next(step for step in gaps.JOB.steps if step.name == "open_statements")
-            statements.run(Lake(lake.session.newSession(), lake.place, few=True))
+            statements.run(Lake(lake.session.newSession(), lake.place))
         return overwrite(self, name, *rest, **named)
 
     monkeypatch.setattr(Lake, "overwrite", late)

@@ -17,7 +17,7 @@ from cloud.lake import tables as landed
 from cloud.lake.contract import contract
 from spark import delta_log, verification
 from spark.jobs import catalog, runner
-from spark.tables import Lake
+from spark.lake import Lake
 from tests.spark import lakes
 from tests.spark.lakes import START, message
 

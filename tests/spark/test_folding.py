@@ -15,9 +15,9 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from spark import folding, schemas
 from spark.conflict import Overtaken
 from spark.folding import Extent
-from spark.provenance import Provenance, State
+from spark.lineage import Lineage, State
 from spark.replacement import Replacement
-from spark.tables import FormatUnknown, Lake
+from spark.lake import FormatUnknown, Lake
 from spark.transaction import Transaction
 from tests.spark.gold import bucket
 from tests.spark.lakes import START
@@ -116,7 +116,7 @@ def fold(lake: Lake, frame: Make, version: int, *buckets: dict[str, Any]) -> del
     path = Path(lake.path(TABLE))
     before = delta_commits.version(path)
     one_file = frame(TABLE, *buckets).coalesce(1)
-    lake.fold(TABLE, one_file, HOW, Transaction("job", version), Provenance({"x": State("id", version)}))
+    lake.fold(TABLE, one_file, HOW, Transaction("job", version), Lineage({"x": State("id", version)}))
     return delta_commits.written(path, before)
 
 

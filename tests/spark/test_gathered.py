@@ -21,8 +21,8 @@ from spark.age import WrittenTooLongAgo
 from spark.conflict import Overtaken
 from spark.gathered import Commit
 from spark.jobs import catalog, runner
-from spark.provenance import Provenance, State
-from spark.tables import Lake
+from spark.lineage import Lineage, State
+from spark.lake import Lake
 from spark.transaction import Transaction
 from tests.spark import lakes
 from tests.spark.lakes import START, message
@@ -153,7 +153,7 @@ def test_rows_that_are_not_few_are_left_to_the_connector(lake: Lake, monkeypatch
         .select(F.lit("t").alias("tenant"), F.lit("g").alias("gateway"))
         .withColumns({"waiting": F.lit(1), "said_at": F.lit(START)})
     )
-    made_of = Provenance({"telemetry": State("id", 7)})
+    made_of = Lineage({"telemetry": State("id", 7)})
     lake.ensure("gateway_backlog")
     monkeypatch.setattr(gathered, "BYTES_MAX", 10 * schemas.GATEWAY_BACKLOG.row_bytes)
     lake.append("gateway_backlog", frame, Transaction("job", 1), made_of)

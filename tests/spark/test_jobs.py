@@ -17,9 +17,9 @@ from spark import warmup
 from spark.decoding import reasons
 from spark.decoding.limits import BODY_BYTES_MAX, VALUES_MAX
 from spark.jobs import catalog, runner
-from spark.jobs.following import Following
+from spark.jobs.stream import Stream
 from spark.report import queries
-from spark.tables import Lake
+from spark.lake import Lake
 from spark.transforms import readings, rollups
 from spark.transforms.times import PLAUSIBLE_FROM
 from tests.spark import lakes
@@ -196,7 +196,7 @@ def test_of_two_passes_at_once_none_takes_a_message_twice(
     land(own, reading(0, 1.0, START))
     run(own, "readings")
     land(own, reading(1, 2.0, START))
-    other, (job,) = Lake(own.session, own.place, few=True).pin(), catalog.chosen(["readings"])
+    other, (job,) = Lake(own.session, own.place).pin(), catalog.chosen(["readings"])
     land(own, reading(2, 3.0, START))
     positions = Following._positions
 

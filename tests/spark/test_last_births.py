@@ -12,10 +12,10 @@ import pytest
 
 from spark import schemas
 from spark.jobs import catalog, last_births
-from spark.jobs.following import Following
+from spark.jobs.stream import Stream
 from spark.jobs.last_births import BIRTHS, LAST_BIRTHS, STEP
 from spark.jobs.readings import JOB
-from spark.tables import Lake
+from spark.lake import Lake
 from spark.transforms import births
 from tests.spark import lakes
 from tests.spark.decoding.test_sparkplug import metric

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from spark.jobs import catalog, runner
-from spark.tables import Lake
+from spark.lake import Lake
 from tests.spark import lakes
 from tests.spark.lakes import START, message
 from tests.spark.truth import ROLLUPS, differences

@@ -10,7 +10,7 @@ import pytest
 
 from spark import schemas
 from spark.jobs import catalog, runner
-from spark.tables import Lake
+from spark.lake import Lake
 from spark.transforms.outages import PAUSE_SECONDS, outages
 from tests.spark.conftest import Make
 from tests.spark.lakes import START, message

@@ -14,8 +14,8 @@ from spark.jobs import catalog, progress
 from spark.jobs.following import Batch, Following
 from spark.jobs.outcome import Job
 from spark.jobs.progress import BATCH_ROWS_MAX, Position, SourceLost, spans
-from spark.provenance import State
-from spark.tables import Lake
+from spark.lineage import State
+from spark.lake import Lake
 from spark.transaction import Transaction
 from tests.spark import lakes
 from tests.spark.lakes import message

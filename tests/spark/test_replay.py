@@ -20,8 +20,8 @@ from spark.decoding.schema import BadSchema, PayloadSchema
 from spark.jobs import readings as readings_job
 from spark.jobs import replay
 from spark.jobs.replay import Chosen
-from spark.provenance import rows_changed
-from spark.tables import Lake
+from spark.lineage import rows_changed
+from spark.lake import Lake
 from spark.transforms import births, readings
 from tests.spark.decoding.test_sparkplug import field, metric
 from tests.spark.lakes import START, message

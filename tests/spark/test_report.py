@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark import provenance, schemas
+from spark import lineage, schemas
 from spark.report import facts, flows, formatting, limits, names, notices, page, queries, snapshot, storage, table
 from spark.report.tables import Tables
 from spark.transforms import times
@@ -237,7 +237,7 @@ class TestPage:
             shutil.rmtree(lake / name)
         known = figures(lake)
         (notice,) = notices.notices(known)
-        assert "the jobs gaps, throughput have not run" in notice
+        assert "the jobs gaps, messages have not run" in notice
         put(lake, "throughput", bucket(0, 4, 4), made_of=0)
         (notice,) = notices.notices(figures(lake))
         assert "Duplicates and gaps are unknown: the job gaps has not run" in notice
@@ -667,8 +667,8 @@ class TestOneState:
         assert notices.notices(known) == []
 
     def test_gaps_and_completeness_are_of_one_ledger(self, lake: Path) -> None:
-        state = provenance.State("t", 0, START)
-        told = provenance.Provenance({"telemetry": state, "ledger": provenance.State("l", 0)}).text()
+        state = lineage.State("t", 0, START)
+        told = lineage.Lineage({"telemetry": state, "ledger": lineage.State("l", 0)}).text()
         rows = deltalake.DeltaTable(lake / "completeness").to_pyarrow_table()
         properties = deltalake.CommitProperties(custom_metadata={"userMetadata": told})
         deltalake.write_deltalake(lake / "completeness", rows, mode="overwrite", commit_properties=properties)

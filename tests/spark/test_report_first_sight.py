@@ -236,11 +236,11 @@ class TestAges:
 HEAD = {
     "completeness": ("gaps", "unexplained gaps", "duplicates"),
     "device_health": ("health", "devices that need a look"),
-    "delivery_slo": ("slo", "in the lake within 60 s"),
-    "outages": ("outages", "outages"),
+    "delivery_slo": ("messages", "in the lake within 60 s"),
+    "outages": ("messages", "outages"),
     "anomalies": ("anomalies", "anomalies"),
     "readings": ("readings", "readings"),
-    "gateway_freshness": ("freshness", "gateways"),
+    "gateway_freshness": ("messages", "gateways"),
 }
 """Job and figures at the head of the page of each table."""
 

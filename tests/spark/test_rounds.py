@@ -1,39 +1,41 @@
-"""Passes without end: what takes long holds nobody up."""
+"""Passes without end: each rhythm at its own pace, and what takes long holds no other up. No JVM."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
 
 import pytest
 
-from spark.jobs import catalog
-from spark.jobs.outcome import Job, Outcome
-from spark.jobs.rounds import FAILURES_MAX, PATIENCE, RESTS, Following, Patience, follow, rounds
+from spark.jobs import catalog, rounds
+from spark.jobs.outcome import Job, Outcome, Rhythm
+from spark.jobs.rounds import FAILURES_MAX, Following, by_rhythm, follow
 from spark.jobs.runner import Step
-from spark.tables import Lake
-from tests.spark import lakes
-from tests.spark.lakes import message
+from spark.lake import Lake
 from tests.support.processes import wait_until
 
-WAIT_S = 120.0
+WAIT_S = 60.0
+AT_ONCE: Final[dict[Rhythm, float]] = {"values": 0.0, "messages": 0.0, "hourly": 0.0}
 
 
-def test_every_job_is_in_one_round_after_those_of_it_that_it_reads() -> None:
-    found = rounds(catalog.JOBS)
-    assert [{job.round for job in each} for each in found] == [{"values"}, {"fleet"}, {"series"}]
-    assert sorted(job.name for each in found for job in each) == sorted(catalog.NAMES)
+def test_each_job_has_one_rhythm_and_reads_from_faster_ones_by_commit_only() -> None:
+    found = by_rhythm(catalog.JOBS)
+    assert list(found) == ["values", "messages", "hourly"]
+    assert sorted(job.name for some in found.values() for job in some) == sorted(catalog.NAMES)
     writer = {name: job for job in catalog.JOBS for name in job.outputs}
     read_across = {
         (job.name, name)
         for job in catalog.JOBS
         for name in job.inputs
-        if name in writer and writer[name].round != job.round
+        if name in writer and writer[name].rhythm != job.rhythm
     }
-    # What is followed is there commit by commit, whoever writes it meanwhile.
     assert read_across == {("anomalies", "readings"), ("health", "readings"), ("hours", "readings")}
+    assert {name for _, name in read_across} <= catalog.followed()
 
 
 def test_a_pass_begins_with_what_most_is_made_of() -> None:
@@ -43,81 +45,74 @@ def test_a_pass_begins_with_what_most_is_made_of() -> None:
     assert catalog.readers("anomalies", edges) == set()
 
 
-class _Slow:
-    """A step that is not over until it is told, and fails then."""
+def test_former_names_of_jobs_choose_the_job_that_has_their_tables() -> None:
+    for name, tables in (
+        ("freshness", {"gateway_freshness"}),
+        ("slo", {"delivery_slo"}),
+        ("throughput", {"throughput"}),
+        ("outages", {"outages"}),
+    ):
+        (job,) = catalog.chosen([name])
+        assert (job.name, tables <= set(job.outputs)) == ("messages", True)
+        assert [job.name for job in catalog.made_of([name])] == ["messages", "gaps"]
+    with pytest.raises(KeyError):
+        catalog.made_of(["dreams"])
 
-    name = "slow"
-    inputs = ("telemetry",)
-    outputs = ()
 
-    def __init__(self) -> None:
-        self.begun = 0
-        self.told = threading.Event()
+@dataclass
+class _Work:
+    """A step without tables. `begun`: when it was run; it fails where `error` is set, once it `may_end`."""
+
+    name: str
+    error: str | None = None
+    may_end: threading.Event = field(default_factory=threading.Event)
+    begun: list[float] = field(default_factory=list)
+    seconds: float = 0.0
+    inputs: Sequence[str] = ()
+    outputs: Sequence[str] = ()
 
     def run(self, _lake: Lake) -> Outcome:
-        self.begun += 1
-        assert self.told.wait(WAIT_S)
-        raise OSError("the disk is broken")
+        """Wait, and fail where it is to."""
+        self.begun.append(time.monotonic())
+        assert self.may_end.wait(WAIT_S)
+        time.sleep(self.seconds)
+        if self.error is not None:
+            raise OSError(self.error)
+        return Outcome(0, 0)
+
+    def forget(self, _lake: Lake) -> None:
+        """Have no tables."""
 
 
-@pytest.mark.spark
-@pytest.mark.timeout(300)
-def test_a_job_that_takes_long_does_not_hold_up_another_round(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    # It is told to fail three times: on a slow machine a rest of three times the first pass was minutes.
-    monkeypatch.setattr("spark.jobs.rounds.RESTS", dict.fromkeys(RESTS, 0.0))
-    slow = _Slow()
-    jobs = (*catalog.chosen(["readings"]), Job("slow", "", (slow,), round="series"))
-    passes: list[tuple[str, ...]] = []
+def test_a_job_that_takes_long_does_not_hold_up_another_rhythm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # On a slow machine a rest as long as the first pass is minutes.
+    monkeypatch.setattr(rounds, "REST", AT_ONCE)
+    slow, quick = _Work("slow", "the disk is broken"), _Work("quick")
+    quick.may_end.set()
+    jobs = (Job("slow", "", (slow,), rhythm="hourly"), Job("quick", "", (quick,), rhythm="values"))
+    passes: list[str] = []
 
     def passed(jobs: Sequence[Job], _steps: Sequence[Step], _seconds: float) -> None:
-        passes.append(tuple(job.name for job in jobs))
+        passes.extend(job.name for job in jobs)
 
-    lakes.write(lake.place, "telemetry", [message(0)])
+    every = AT_ONCE | {"values": 0.01}
     with ThreadPoolExecutor(1) as pool:
-        following = pool.submit(follow, lake, jobs, Following(0.2, lambda _: None, passed))
-        wait_until(_has(lake, 1), timeout_s=WAIT_S, what="the first reading")
-        wait_until(lambda: slow.begun == 1, timeout_s=WAIT_S, what="the slow job")
-        lakes.write(lake.place, "telemetry", [message(1)])
-        wait_until(_has(lake, 2), timeout_s=WAIT_S, what="the second one, while the slow job goes on")
-        assert (slow.begun, ("slow",) in passes) == (1, False)
-        slow.told.set()
+        following = pool.submit(follow, Lake(None, tmp_path), jobs, Following(lambda _: None, passed, every))
+        wait_until(lambda: len(slow.begun) == 1, timeout_s=WAIT_S, what="the slow job")
+        before = passes.count("quick")
+        wait_until(lambda: passes.count("quick") > before + 3, timeout_s=WAIT_S, what="passes while it goes on")
+        assert (len(slow.begun), "slow" in passes) == (1, False)
+        slow.may_end.set()
         (step,) = following.result(WAIT_S)
-    assert (step.job, step.state, slow.begun) == ("slow", "failed", FAILURES_MAX)
+    assert (step.job, step.state, len(slow.begun)) == ("slow", "failed", FAILURES_MAX)
     assert "the disk is broken" in (step.error or "")
 
 
-@pytest.mark.spark
-@pytest.mark.timeout(300)
-def test_while_the_first_round_is_behind_no_other_begins(lake: Lake) -> None:
-    first, other = _Slow(), _Slow()
-    jobs = (Job("first", "", (first,), round="values"), Job("other", "", (other,)))
-    ended: list[str] = []
-
-    def passed(jobs: Sequence[Job], _steps: Sequence[Step], _seconds: float) -> None:
-        ended.append(jobs[0].name)
-        if ended[-1] == "other":
-            raise InterruptedError
-
-    other.told.set()
-    with ThreadPoolExecutor(1) as pool:
-        following = pool.submit(follow, lake, jobs, Following(WAIT_S / PATIENCE, lambda _: None, passed))
-        wait_until(lambda: first.begun == 1, timeout_s=WAIT_S, what="the first round")
-        assert other.begun == 0
-        first.told.set()
-        with pytest.raises(InterruptedError):
-            following.result(WAIT_S)
-    assert ended == ["first", "other"]
-
-
-def test_a_pass_waits_so_long_in_all_and_then_goes_on() -> None:
-    patience, so = Patience(0.2), threading.Event()
-    begun = time.monotonic()
-    for _ in range(20):
-        patience.wait(so)
-    assert 0.2 <= time.monotonic() - begun < 0.2 * 20
-    so.set()
-    patience.wait(so)
-
-
-def _has(lake: Lake, readings: int) -> Callable[[], bool]:
-    return lambda: lake.rows("readings") == readings
+def test_a_rhythm_rests_as_long_as_its_pass_took(tmp_path: Path) -> None:
+    work = _Work("slow", "the disk is broken", seconds=0.2)
+    work.may_end.set()
+    how = Following(lambda _: None, lambda *_: None, AT_ONCE)
+    follow(Lake(None, tmp_path), [Job("slow", "", (work,), rhythm="messages")], how)
+    pauses = [later - earlier for earlier, later in zip(work.begun, work.begun[1:], strict=False)]
+    assert len(pauses) == FAILURES_MAX - 1
+    assert min(pauses) >= 2 * work.seconds * rounds.REST["messages"]

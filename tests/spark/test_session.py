@@ -10,7 +10,7 @@ import pytest
 from pyspark import SparkContext
 
 from spark import session
-from spark.tables import Lake
+from spark.lake import Lake
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,11 +25,11 @@ TASK_BYTES: Final = "spark.sql.adaptive.advisoryPartitionSizeInBytes"
 def test_few_rows_are_one_task_a_stage_and_many_as_somebody_started(lake: Lake) -> None:
     job = lake.for_job().session
     usual = job.conf.get(REPLANS)
-    session.fit(job, few=True)
+    session.fit(job)
     assert (job.conf.get(TASKS), job.conf.get(REPLANS)) == ("1", "false")
     session.fit(job, few=False)
     assert job.conf.get(REPLANS) == usual
-    session.fit(job, few=True)
+    session.fit(job)
     assert lake.for_job().session.conf.get(REPLANS) == usual, "the next job's is as it was"
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
 
 import deltalake
 import pytest
@@ -13,29 +12,30 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from cloud.place.faults import StoreError
 from cloud.place.folder import Folder
 from spark import soundness
-from spark.remedy import TableUnreadable
-from spark.tables import Lake
+from spark.lake import Lake
+from tests.spark import gold
 from tests.spark.lakes import START
 
-TABLE = "set_aside"
-NOTE = {"source": "telemetry", "path": "x", "job": "readings", "rows": 1, "reason": "missing"}
+TABLE = "gateway_backlog"
 
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
     """A table of three commits and a checkpoint, and the entry before that is gone."""
-    lake = Lake(cast(Any, None), tmp_path)
-    note(lake, "a")
+    lake = Lake(None, tmp_path)
+    lake.ensure(TABLE)
+    commit(lake, "a")
     deltalake.DeltaTable(tmp_path / TABLE).create_checkpoint()
     entry(lake, 0).unlink()
-    note(lake, "b")
-    note(lake, "c")
+    commit(lake, "b")
+    commit(lake, "c")
     assert soundness.damage(lake.at(TABLE)) is None
     return lake
 
 
-def note(lake: Lake, path: str) -> None:
-    lake.note(TABLE, [NOTE | {"path": path, "found_at": START}])
+def commit(lake: Lake, gateway: str) -> None:
+    row = {"tenant": "t", "gateway": gateway, "waiting": 1, "said_at": START}
+    deltalake.write_deltalake(lake.path(TABLE), gold.table(TABLE, [row]), mode="append")
 
 
 def log(lake: Lake) -> Path:
@@ -103,16 +103,3 @@ def test_what_a_store_does_not_give_out_now_is_not_damaged(lake: Lake, monkeypat
     with pytest.raises(StoreError):
         lake.recreate(TABLE)
     assert entry(lake, 3).exists()
-
-
-def test_notes_that_cannot_be_reached_are_not_forgotten(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    def late(*_: object) -> None:
-        raise DeltaError("Generic S3 error: timeout")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(deltalake.DeltaTable, "delete", late)
-        with pytest.raises(TableUnreadable):
-            lake.forget(TABLE, "job = 'readings'")
-    assert lake.rows(TABLE) == 3
-    lake.forget(TABLE, "job = 'readings'")
-    assert lake.rows(TABLE) == 0

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from spark import schemas
-from spark.tables import Lake
+from spark.lake import Lake
 from spark.transaction import Transaction
 from spark.transforms import rollups
 from tests.spark.lakes import START

@@ -13,7 +13,7 @@ from spark.decoding import reasons, sparkplug
 from spark.decoding.decoder import Decoder
 from spark.decoding.limits import DEPTH_MAX, VALUES_MAX
 from spark.decoding.value import Message, Value
-from spark.transforms import readings
+from spark.kernels.decode import decode
 from tests.spark.decoding.test_text import check
 
 AT_MS = 1_486_144_502_122
@@ -58,7 +58,7 @@ def test_numbers_are_what_their_columns_hold() -> None:
     body = payload(metric("a", (4, (1 << 32) - 1), (13, 1.0), alias=(1 << 64) - 1), metric("b", (4, 34), (13, 2.0)))
     columns = [pa.array([each]) for each in (body, NODE.format("NBIRTH"), None, AT_US, "tenant")]
     columns[2] = columns[2].cast(pa.string())
-    (_, first, second) = readings.decode(b"[]", columns).to_pylist()[0]
+    (_, first, second) = decode(b"[]", columns).to_pylist()[0]
     assert (first["datatype"], first["alias"], first["value"]) == (0, -1, 1.0)
     assert (second["datatype"], second["value"]) == (34, 2.0)
 

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from spark.transforms.judgement import Circumstances, Line, Statement, judge
+from spark.kernels.judgement import Circumstances, Line, Statement, judge
 
 KEY: Final = ("tenant", "gateway", "epoch", "address")
 LANDED, GIVEN_UP, STATED, SETTLED = "landed", "given up", "stated", "settled"

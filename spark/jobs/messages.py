@@ -1,0 +1,64 @@
+"""`messages`: telemetry -> gateway_freshness, delivery_slo, throughput, outages, landed_ranges.
+
+One scan of the messages, without their bodies, for all that describes their delivery.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from spark.jobs import stamps
+from spark.jobs.outcome import Job
+from spark.jobs.stream import Batch, Stream
+from spark.transforms import freshness, outages, ranges, slo, throughput
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_COLUMNS: Final = (
+    *("tenant", "gateway", "epoch", "address", "sequence", "device"),
+    *("event_time", "received_at", "ingested_at", "clock_quality", "lane"),
+)
+
+
+def _take(batch: Batch) -> None:
+    messages = stamps.delivered(batch.lake, batch.rows.select(*_COLUMNS)).persist()
+    try:
+        batch.fold("gateway_freshness", freshness.freshness(messages), freshness.FOLD)
+        batch.fold("delivery_slo", slo.slo(messages), slo.FOLD)
+        reach = throughput.reach(messages, batch.lake.read("throughput"))
+        _count(batch, messages, reach)
+        if reach.waited:
+            fresh = outages.outages(messages)
+            batch.rewrite("outages", lambda there: outages.joined(there.unionByName(fresh)))
+        else:
+            batch.sink.note("outages")
+        landed = ranges.landed(messages)
+        batch.rewrite("landed_ranges", lambda there: ranges.joined(there.unionByName(landed)))
+    finally:
+        messages.unpersist()
+
+
+def _count(batch: Batch, messages: DataFrame, reach: throughput.Reach) -> None:
+    """Count messages by time bucket; buckets become wider as the lake outgrows them, ten times at most."""
+    wanted = max(throughput.bucket_seconds(reach.span_s), reach.width_s or 0)
+    rows = throughput.throughput(messages, wanted)
+    if reach.width_s is not None and wanted != reach.width_s:
+        batch.rewrite("throughput", lambda there: throughput.widened(there.unionByName(rows), wanted))
+    else:
+        batch.fold("throughput", rows, throughput.FOLD)
+
+
+STEP: Final = Stream(
+    "messages",
+    "telemetry",
+    ("gateway_freshness", "delivery_slo", "throughput", "outages", "landed_ranges"),
+    revision=1,
+    take=_take,
+)
+JOB = Job(
+    "messages",
+    "last data, lag, delivery time, throughput and outages of each gateway; which sequences have landed",
+    (STEP,),
+    rhythm="messages",
+)

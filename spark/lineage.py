@@ -1,0 +1,174 @@
+"""What a derived table was made of: kept as `userMetadata` in its Delta commits, and read without a JVM.
+
+A commit of maintenance (compaction, vacuum) leaves the rows as they were, so it has the lineage of the commit before
+it. Any other commit without a lineage comes from another program, from an older Waypost, or is one of several commits
+that belong together, of which the last one has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import deltalake
+import msgspec
+
+from cloud.place.place import of_table
+
+TELEMETRY: Final = "telemetry"
+COMMITS_MAX: Final = 100
+"""Commits of a table searched for its lineage; each is one small file."""
+CHANGES_MAX: Final = 1_000
+"""Commits searched for changes between two versions."""
+ROWS: Final = "waypost.rows"
+"""Key of a commit's metadata: the number of rows that it added or changed."""
+_MAINTENANCE: Final = frozenset({"OPTIMIZE", "VACUUM START", "VACUUM END", "SET TBLPROPERTIES"})
+
+
+class State(msgspec.Struct, frozen=True):
+    """A table at one moment: `id` changes when the table is created again, `version` with every commit."""
+
+    id: str
+    version: int
+    committed_at: datetime | None = None
+    """Time of the commit, where a lineage needs it and the log has it."""
+
+    def is_same(self, other: State | None) -> bool:
+        """True for the same version of the same table."""
+        return other is not None and (self.id, self.version) == (other.id, other.version)
+
+
+class Pins(msgspec.Struct, frozen=True):
+    """Versions that a batch of messages is decoded with, so that a retry decodes it alike.
+
+    `batch`    the transaction (application, version) of the batch.
+    `schemas`  version of `payload_schemas`, `births` of `sparkplug_births`, `offsets` of `clock_offsets`; None where
+               there is no such table.
+    `now`      the clock that waiting times are measured with.
+    """
+
+    batch: tuple[str, int]
+    schemas: int | None
+    births: int | None
+    offsets: int | None
+    now: datetime
+
+
+class Lineage(msgspec.Struct, frozen=True):
+    """`sources`: the tables that the rows were made of, at the versions that were read, and the sources of those.
+
+    `beside`  other tables of the same job, at the versions that belong to it.
+    `made_by` step and revision of the job.
+    `pins`    of a batch whose later outputs may have to be made again.
+    """
+
+    sources: dict[str, State]
+    beside: dict[str, State] = {}
+    made_by: str = ""
+    pins: Pins | None = None
+
+    @property
+    def telemetry(self) -> State | None:
+        """The state of `telemetry`, the origin of every derived table."""
+        return self.sources.get(TELEMETRY)
+
+    def text(self) -> str:
+        """Return the form kept in a commit."""
+        return msgspec.json.encode(self).decode()
+
+
+class Commit(msgspec.Struct, frozen=True):
+    """One commit of a table, as its log describes it."""
+
+    version: int
+    operation: str
+    committed_at: datetime | None
+    lineage: Lineage | None
+    rows: int | None
+    """Rows that it added or changed, where it says so."""
+
+    @property
+    def is_maintenance(self) -> bool:
+        """True where the rows stayed as they were, by the kind of operation."""
+        return self.operation in _MAINTENANCE
+
+    @property
+    def changes_rows(self) -> bool:
+        """False for maintenance, and for commits that only carry a lineage."""
+        return not self.is_maintenance and self.rows != 0
+
+
+def parsed(text: object) -> Lineage | None:
+    """Return the lineage in a commit's `userMetadata`; None for text of another program or an older Waypost."""
+    if not isinstance(text, str):
+        return None
+    try:
+        return msgspec.json.decode(text, type=Lineage)
+    except msgspec.DecodeError:
+        return None
+
+
+def commits(table: deltalake.DeltaTable, count: int = COMMITS_MAX) -> Iterator[Commit]:
+    """Yield the commits of a table up to the version that was opened, the newest first, at most `count`.
+
+    Commits that the log no longer has are left out. Raises what delta-rs raises for a damaged log.
+    """
+    place, opened = of_table(table), table.version()
+    while True:
+        # `history` numbers the newest commits of the moment: the numbers hold where no commit came in between.
+        newest = place.delta()
+        infos = newest.history(newest.version() - opened + count)
+        if place.delta().version() == newest.version():
+            break
+    for number, info in enumerate(infos):
+        if (version := newest.version() - number) <= opened:
+            yield _commit(version, info)
+
+
+def _commit(version: int, info: Mapping[str, Any]) -> Commit:
+    stamp, rows = info.get("timestamp"), info.get(ROWS)
+    at = datetime.fromtimestamp(stamp / 1e3, UTC) if isinstance(stamp, int) else None
+    operation = str(info.get("operation"))
+    return Commit(version, operation, at, parsed(info.get("userMetadata")), int(rows) if rows is not None else None)
+
+
+def last_change(table: deltalake.DeltaTable) -> Commit | None:
+    """Return the newest commit of a table as it was opened that is no maintenance; None where the log lacks it."""
+    return next((commit for commit in commits(table) if not commit.is_maintenance), None)
+
+
+def lineage_of(table: deltalake.DeltaTable) -> Lineage | None:
+    """Return the lineage of a table as it was opened; None where its newest change has none."""
+    commit = last_change(table)
+    return commit.lineage if commit is not None else None
+
+
+def dated(table: deltalake.DeltaTable) -> State:
+    """Return the state of a table as it was opened, with the time of its commit."""
+    newest = next(commits(table, 1), None)
+    return State(str(table.metadata().id), table.version(), newest.committed_at if newest is not None else None)
+
+
+def versions(table: deltalake.DeltaTable) -> list[tuple[int, Lineage | None]]:
+    """Return the newest versions of a table, the newest first, and the lineage of each."""
+    found: list[tuple[int, Lineage | None]] = []
+    lineage: Lineage | None = None
+    for commit in reversed(list(commits(table))):
+        if not commit.is_maintenance:
+            lineage = commit.lineage
+        found.append((commit.version, lineage))
+    return found[::-1]
+
+
+def rows_changed(table: deltalake.DeltaTable, after: int, upto: int | None = None) -> bool:
+    """Return whether commits after version `after`, up to `upto` or the version opened, changed rows.
+
+    True where there are more commits than `CHANGES_MAX`.
+    """
+    count = table.version() - after
+    if count <= 0:
+        return False
+    if count > CHANGES_MAX:
+        return upto is None or upto > after
+    return any(commit.changes_rows for commit in commits(table, count) if upto is None or commit.version <= upto)

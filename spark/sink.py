@@ -1,0 +1,212 @@
+"""Writing derived tables: append and fold, each one commit that a table takes once.
+
+Executors write the data files (`spark.file_writer`), and the driver names them in one commit of delta-rs under the
+transaction of the batch: (application, version) = (id of the streaming query, number of the micro-batch). A batch that
+is run again after a crash finds which tables have it.
+
+What replaces rows is committed only on the version of the table that it was made of: another writer's commit in
+between, of maintenance or of another pass, makes it fail, and the batch is run again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal
+
+import deltalake
+from deltalake.transaction import AddAction, RemoveAction
+from pyspark.sql import Observation
+
+from spark import conflict, file_writer, folding, session
+from spark.age import Begun
+from spark.file_writer import NewFiles
+from spark.folding import TableFile
+from spark.lake import Lake, fitted, schema
+from spark.lineage import ROWS, Lineage
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_SMALL_BYTES: Final = 1024 * 1024
+"""Size of files that are rewritten without a look whether they hold a key: a query takes as long."""
+Replaced = Literal["all"] | tuple[str, str]
+"""Rows that are replaced: all, or those of a partition (column, value)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """A table takes each (`application`, `version`) once, in rising order of version."""
+
+    application: str
+    version: int
+
+
+class Sink:
+    """Writes the outputs of one batch, each table once.
+
+    `transaction` the batch; None for rows that are the same however often they are written.
+    `lineage`     written into the commits.
+    """
+
+    def __init__(self, lake: Lake, transaction: Transaction | None, lineage: Lineage | None) -> None:
+        self._lake = lake
+        self._transaction = transaction
+        self._lineage = lineage
+        self.rows_written = 0
+        """Rows that this has added or changed."""
+
+    def has_taken(self, name: str) -> bool:
+        """Return whether a table has this batch already."""
+        return self._is_taken(self._lake.open(name))
+
+    def append(
+        self,
+        name: str,
+        rows: DataFrame,
+        lineage: Lineage | None = None,
+        read: deltalake.DeltaTable | None = None,
+    ) -> bool:
+        """Append `rows`; False where the table has this batch. `lineage`: in place of the batch's. `read`: the table
+        as it was when `rows` were made. Raises `Overtaken` where it has changed since then."""
+        table = read if read is not None else self._lake.open(name)
+        if self._is_taken(table):
+            return False
+        begun = Begun()
+        files = file_writer.write(fitted(rows, name), self._lake.at(name), schema(name))
+        begun.require_recent(name)
+        with conflict.named(name):
+            table.create_write_transaction(
+                list(files.adds),
+                mode="append",
+                schema=table.schema(),
+                partition_by=table.metadata().partition_columns,
+                commit_properties=self._properties(files.rows, lineage, None if read is None else 0),
+            )
+        self.rows_written += files.rows
+        return True
+
+    def note(self, name: str, lineage: Lineage | None = None) -> None:
+        """Commit the transaction and the lineage without rows."""
+        table = self._lake.open(name)
+        if not self._is_taken(table):
+            with conflict.named(name):
+                table.create_write_transaction(
+                    [],
+                    mode="append",
+                    schema=table.schema(),
+                    partition_by=table.metadata().partition_columns,
+                    commit_properties=self._properties(0, lineage),
+                )
+
+    def overwrite(
+        self, name: str, rows: DataFrame, replaced: Replaced = "all", read: deltalake.DeltaTable | None = None
+    ) -> bool:
+        """Put `rows` in place of all rows, or of those of a partition that they are of; False where the table has this
+        batch. `read`: the table as it was when `rows` were made of it. Raises `Overtaken` where it has changed."""
+        table = read if read is not None else self._lake.open(name)
+        if self._is_taken(table):
+            return False
+        begun = Begun()
+        files = file_writer.write(fitted(rows, name), self._lake.at(name), schema(name))
+        begun.require_recent(name)
+        with conflict.named(name):
+            table.create_write_transaction(
+                list(files.adds),
+                mode="overwrite",
+                schema=table.schema(),
+                partition_by=table.metadata().partition_columns,
+                partition_filters=None if replaced == "all" else [(replaced[0], "=", replaced[1])],
+                commit_properties=self._properties(files.rows, None, retries=0),
+            )
+        self.rows_written += files.rows
+        return True
+
+    def fold(self, name: str, rows: DataFrame, how: Mapping[str, str]) -> DataFrame:
+        """Fold partial aggregates into a table, in one commit, unless the table has this batch.
+
+        A row whose keys are there becomes, column by column, what `how` says in SQL of `old` and `new`; others are
+        added. Files without such a row stay. `rows` is computed once, and returned as it is kept. Raises `Overtaken`.
+        """
+        table = self._lake.open(name)
+        folding.check(schema(name), how)
+        if self._is_taken(table):
+            return fitted(rows, name)
+        seen = Observation()
+        partials = session.kept(folding.observed(fitted(rows, name), schema(name), seen))
+        found = folding.extent(seen, schema(name))
+        if found is None:
+            self.note(name)
+            return partials
+        self._lake.check_readable(name, table)
+        held = self._held(name, folding.can_hold(table, schema(name), found), partials, found.rows)
+        old = self._lake.rows_of(name, [file.path for file in held])
+        folded = folding.folded(old, partials, schema(name), how) if held else partials
+        begun = Begun()
+        files = file_writer.write(folded, self._lake.at(name), schema(name))
+        begun.require_recent(name)
+        self._replace(name, table, held, files, found.rows)
+        return partials
+
+    def remove(self, name: str, keys: DataFrame, on: Sequence[str], condition: str) -> None:
+        """Delete the rows of a table that equal a row of `keys` in the columns `on` and fulfil `condition`, SQL of
+        `old`. Only files that hold such a row are written again; done twice it changes nothing."""
+        from delta.tables import DeltaTable  # noqa: PLC0415 - half a second that `--help` must not pay
+
+        chosen = session.kept(keys.select(*on))
+        matched = [f"old.{column} <=> new.{column}" for column in on]
+        for column in (column for column in schema(name).partition_by if column in on):
+            # Spelt out, so that only files of these partitions are read.
+            found = ", ".join(f"'{row[0]}'" for row in chosen.select(column).distinct().collect())
+            if not found:
+                return
+            matched.append(f"old.{column} IN ({found})")
+        table = DeltaTable.forPath(self._lake.session, self._lake.path(name)).alias("old")
+        merge = table.merge(chosen.alias("new"), " AND ".join([*matched, condition]))
+        with conflict.named(name):
+            merge.whenMatchedDelete().execute()
+
+    def _held(self, name: str, candidates: list[TableFile], rows: DataFrame, changed: int) -> list[TableFile]:
+        """Return the files that have a row with a key of `rows`; all that can have one, where they are so small that
+        rewriting them is less work than looking."""
+        if (
+            sum(file.size for file in candidates) <= _SMALL_BYTES
+            or sum(file.rows or 0 for file in candidates) <= changed
+        ):
+            return candidates
+        old = self._lake.rows_of(name, [file.path for file in candidates])
+        holding = folding.holding(old, rows, schema(name))
+        return [file for file in candidates if folding.name_of(file.path) in holding]
+
+    def _replace(
+        self, name: str, table: deltalake.DeltaTable, held: Sequence[TableFile], files: NewFiles, changed: int
+    ) -> None:
+        now_ms = time.time_ns() // 1_000_000
+        removes = [RemoveAction(each.name, True, now_ms, each.size, dict(each.partition)) for each in held]
+        actions: list[AddAction | RemoveAction] = [*files.adds, *removes]
+        with conflict.named(name):
+            table.create_write_transaction(
+                actions,
+                mode="append",
+                schema=table.schema(),
+                partition_by=table.metadata().partition_columns,
+                commit_properties=self._properties(changed, None, retries=0),
+            )
+        self.rows_written += changed
+
+    def _is_taken(self, table: deltalake.DeltaTable) -> bool:
+        if self._transaction is None:
+            return False
+        applied = table.transaction_version(self._transaction.application)
+        return applied is not None and applied >= self._transaction.version
+
+    def _properties(self, rows: int, lineage: Lineage | None, retries: int | None = None) -> deltalake.CommitProperties:
+        said = {ROWS: str(rows)}
+        lineage = lineage if lineage is not None else self._lineage
+        if lineage is not None:
+            said["userMetadata"] = lineage.text()
+        marks = None
+        if self._transaction is not None:
+            marks = [deltalake.Transaction(self._transaction.application, self._transaction.version)]
+        return deltalake.CommitProperties(custom_metadata=said, app_transactions=marks, max_commit_retries=retries)
