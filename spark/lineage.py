@@ -164,11 +164,12 @@ def versions(table: deltalake.DeltaTable) -> list[tuple[int, Lineage | None]]:
 def rows_changed(table: deltalake.DeltaTable, after: int, upto: int | None = None) -> bool:
     """Return whether commits after version `after`, up to `upto` or the version opened, changed rows.
 
-    True where there are more commits than `CHANGES_MAX`.
+    True where there are more commits than `CHANGES_MAX`, and where the log no longer has all of them.
     """
     count = table.version() - after
     if count <= 0:
         return False
-    if count > CHANGES_MAX:
+    found = list(commits(table, count)) if count <= CHANGES_MAX else []
+    if len(found) < count:
         return upto is None or upto > after
-    return any(commit.changes_rows for commit in commits(table, count) if upto is None or commit.version <= upto)
+    return any(commit.changes_rows for commit in found if upto is None or commit.version <= upto)
