@@ -199,21 +199,24 @@ def _done(lake: Lake, job: Job) -> Step:
             return Step(job.name, "failed", seconds=seconds, error=str(error))
         if isinstance(error, conflict.Overtaken):
             return Step(job.name, "failed", seconds=seconds, error=str(error))
-        wrong = _damaged(lake, job)
+        wrong = _damaged(lake, job, error)
         return Step(job.name, "failed", seconds=seconds, error=wrong or _first_lines(error), integrity=bool(wrong))
     seconds = time.monotonic() - started
     return Step(job.name, "done", outcome.rows_in, outcome.rows_out, seconds)
 
 
-def _damaged(lake: Lake, job: Job) -> str | None:
-    """What is wrong with the derived tables that a job reads or writes, and what to do; None: nothing."""
-    names = [name for name in (*job.inputs, *job.outputs) if name in schemas.DERIVED]
-    there = [name for name in names if lake.at(name).is_table()]
-    wrong = [text for table in verification.verified(lake.place, there) for text in table.wrong]
-    if not wrong:
+def _damaged(lake: Lake, job: Job, error: Exception) -> str | None:
+    """Return what is wrong with derived tables of a job, or with tables that an error names files of, and what to do;
+    None: nothing."""
+    text = str(error)
+    names = [name for name in (*job.inputs, *job.outputs) if name in schemas.DERIVED and lake.at(name).is_table()]
+    names += [name for name in lake.place.tables() if name not in names and f"/{name}/" in text]
+    found = [(checked.table, wrong) for checked in verification.verified(lake.place, names) for wrong in checked.wrong]
+    if not found:
         return None
-    more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
-    return f"{wrong[0]}{more}. `waypost analytics rebuild` makes derived tables anew from what has landed"
+    table, wrong = found[0]
+    more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+    return f"{wrong}{more}. {remedy.of_files(table)}"
 
 
 def _first_lines(error: Exception) -> str:

@@ -102,6 +102,7 @@ class Stream:
             return Outcome(0, 0)
         checkpoint = self._checkpoint(lake, source)
         before = self._taken(lake, source, checkpoint)
+        lake.check_entries(self.source, before.version if before is not None else None)
         if before is not None and lake.is_unchanged(self.source, before):
             return Outcome(0, 0)
         run = _Run(self, lake, checkpoint)
@@ -169,9 +170,7 @@ class _Run:
         try:
             writer.foreachBatch(self._take).start().awaitTermination()
         except Exception as error:  # Spark's own and Java's have no class in common
-            if self._error is not None:
-                raise self._error from None
-            raise self._explained(error) from error
+            raise self._explained(self._error or error) from error
 
     def _take(self, rows: DataFrame, number: int) -> None:
         session.fit_batch(rows.sparkSession)
@@ -196,8 +195,10 @@ class _Run:
         return Lineage({self._step.source: source, **(before.sources if before is not None else {})})
 
     def _explained(self, error: Exception) -> Exception:
-        """Return what to raise for an error of Spark while it read the source."""
+        """Return what to raise for an error of Spark while it read the source, and any other as it is."""
         name, text = self._step.source, str(error)
+        if self._error is not None and f"/{name}/" not in text:
+            return error
         for checked in verification.verified(self._lake.place, [name]):
             if checked.failure is not None:
                 return TableUnreadable(name, checked.failure)

@@ -1,4 +1,4 @@
-"""Damage to a lake: each has a named outcome, costs no other gateway anything, and there is a way back that works."""
+"""Damage to a lake: a job that meets it fails and names it, what was made before stays, and there is a way back."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from typing import Any
 import deltalake
 import pyarrow as pa
 import pytest
+from pyspark.sql import functions as F  # noqa: N812
 
 from cloud.lake import tables as landed
 from cloud.lake.contract import contract
-from spark import delta_log, verification
 from spark.jobs import catalog, runner
+from spark.jobs.outcome import Job
+from spark.jobs.stream import Batch, Stream
 from spark.lake import Lake
 from tests.spark import lakes
 from tests.spark.lakes import START, message
@@ -24,139 +26,119 @@ from tests.spark.lakes import START, message
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 
+def _take(batch: Batch) -> None:
+    rows = batch.rows.groupBy("tenant", "gateway").agg(
+        F.count("sequence").alias("waiting"), F.max("ingested_at").alias("said_at")
+    )
+    how = {"waiting": "old.waiting + new.waiting", "said_at": "greatest(old.said_at, new.said_at)"}
+    batch.fold("gateway_backlog", rows, how)
+
+
+COUNTING = Stream("counting", "telemetry", ("gateway_backlog",), revision=1, take=_take)
+"""Counts messages of each gateway; as little work as a job can be."""
+
+
 def land(lake: Lake, *rows: dict[str, Any]) -> Path:
     """One commit as the hub writes it; returns its data file."""
-    lake.place.path.mkdir(exist_ok=True)
-    table = landed.Table.open(lake.place.path, "telemetry")
-    version = table.append(pa.Table.from_pylist(list(rows), schema=contract().tables["telemetry"].arrow_schema))
-    entry = lake.commit("telemetry", version)
-    assert entry is not None
-    return Path(lake.path("telemetry")) / entry.added[0].path
+    root = Path(lake.place.uri)
+    root.mkdir(exist_ok=True)
+    table = landed.Table.open(root, "telemetry")
+    before = set(lake.open("telemetry").file_uris())
+    table.append(pa.Table.from_pylist(list(rows), schema=contract().tables["telemetry"].arrow_schema))
+    (added,) = set(lake.open("telemetry").file_uris()) - before
+    return Path(added.removeprefix("file://"))
+
+
+def count(lake: Lake) -> runner.Step:
+    (step,) = runner.one_pass(lake, [Job("counting", "", (COUNTING,))], lambda _: None)
+    return step
+
+
+def counted(lake: Lake) -> dict[str, int]:
+    """Messages of each gateway that were counted."""
+    rows = deltalake.DeltaTable(lake.path("gateway_backlog")).to_pyarrow_table().to_pylist()
+    return {row["gateway"]: row["waiting"] for row in rows}
 
 
 def steps(lake: Lake, *names: str) -> dict[str, runner.Step]:
     return {step.job: step for step in runner.one_pass(lake, catalog.chosen(names), lambda _: None)}
 
 
-def counted(lake: Lake) -> dict[str, int]:
+def fresh(lake: Lake) -> dict[str, int]:
     """Rows of each gateway, as `gateway_freshness` has them."""
     rows = deltalake.DeltaTable(lake.path("gateway_freshness")).to_pyarrow_table().to_pylist()
     return {row["gateway"]: row["rows"] for row in rows if row["device"] is None}
 
 
-def flip(path: Path, count: int = 1) -> None:
-    """Other bits in the middle of a file."""
+def flip(path: Path, size: int) -> None:
+    """Flip bits of so many bytes in the middle of a file."""
     content = bytearray(path.read_bytes())
-    for at in range(len(content) // 3, len(content) // 3 + count):
+    for at in range(len(content) // 3, len(content) // 3 + size):
         content[at] ^= 0x10
     path.write_bytes(content)
 
 
-def test_damaged_files_are_set_aside_and_named_and_come_back(lake: Lake, tmp_path: Path) -> None:
-    """Of four gateways three have a file that is damaged, each in another way. The fourth does not notice."""
-    paths = [
-        land(lake, *(message(n, gateway=f"gw{number}", device=f"d{number}") for n in range(400))) for number in range(4)
-    ]
-    copies = shutil.copytree(lake.place.path, tmp_path / "copy")
-    paths[0].unlink()
-    paths[1].write_bytes(paths[1].read_bytes()[:-100])
-    flip(paths[2], paths[2].stat().st_size // 3)  # of whatever columns: a job notices those that it reads
-    step = steps(lake, "freshness")["freshness"]
-    assert (step.state, step.rows_in, step.rows_out, counted(lake)) == ("done", 400, 2, {"gw3": 400})
-    for path, gateway, why in zip(paths, ("gw0", "gw1", "gw2"), ("missing", "truncated", "damaged"), strict=False):
-        (note,) = (note for note in step.notes if str(path) in note)
-        assert f"{why}" in note
-        assert f"400 rows of gateway {gateway}, sequences 0 to 399" in note
-        assert "waypost analytics rebuild" in note
-    aside = deltalake.DeltaTable(lake.path("set_aside")).to_pyarrow_table().to_pylist()
-    assert {(row["job"], row["gateway_first"], row["rows"]) for row in aside} == {
-        ("freshness", f"gw{number}", 400) for number in range(3)
+def test_a_damaged_file_fails_the_job_which_goes_on_once_a_copy_is_back(lake: Lake, tmp_path: Path) -> None:
+    land(lake, *(message(number, gateway="gw0") for number in range(10)))
+    assert count(lake).state == "done"
+    path = land(lake, *(message(number) for number in range(400)))
+    land(lake, *(message(number, gateway="gw2") for number in range(10)))
+    copy = shutil.copy(path, tmp_path / "copy")
+    harms: dict[str, Callable[[], object]] = {
+        "missing": path.unlink,
+        "truncated": lambda: path.write_bytes(path.read_bytes()[:-100]),
+        "damaged": lambda: flip(path, path.stat().st_size // 3),
     }
-    (telemetry,) = verification.verified(lake.place.path, ["telemetry"])
-    assert len(telemetry.wrong) == 3
-
-    # Later data goes on as if nothing had been.
-    land(lake, message(400, gateway="gw1", device="d1"))
-    assert steps(lake, "freshness")["freshness"].notes == ()
-    assert counted(lake) == {"gw1": 1, "gw3": 400}
-
-    # The way back: copies of the files, and everything anew.
-    for path in paths[:3]:
-        shutil.copy(copies / path.relative_to(lake.place.path), path)
-    runner.forget(lake, catalog.made_of(["freshness"]))
-    assert steps(lake, "freshness")["freshness"].notes == ()
-    assert counted(lake) == {"gw0": 400, "gw1": 401, "gw2": 400, "gw3": 400}
-    assert deltalake.DeltaTable(lake.path("set_aside")).count() == 0
-    (telemetry,) = verification.verified(lake.place.path, ["telemetry"])
-    assert telemetry.wrong == ()
+    for why, harm in harms.items():
+        harm()
+        step = count(lake)
+        assert (step.state, step.integrity) == ("failed", True), step
+        assert f"{path} is {why}" in (step.error or "")
+        assert "Put back a copy of it, or let `waypost analytics verify --drop`" in (step.error or "")
+        assert counted(lake) == {"gw0": 10}, "what was made before is as it was"
+        shutil.copy(copy, path)
+    assert count(lake).state == "done"
+    assert counted(lake) == {"gw0": 10, "gw1": 400, "gw2": 10}
 
 
 def test_a_damaged_derived_table_is_named_and_made_anew(lake: Lake) -> None:
     land(lake, message(0))
-    steps(lake, "freshness")
+    steps(lake, "messages")
     (path,) = deltalake.DeltaTable(lake.path("gateway_freshness")).file_uris()
     Path(path.removeprefix("file://")).unlink()
     land(lake, message(1))
-    step = steps(lake, "freshness")["freshness"]
+    step = steps(lake, "messages")["messages"]
     assert (step.state, step.integrity) == ("failed", True)
     assert "gateway_freshness" in (step.error or "")
     assert "missing. `waypost analytics rebuild`" in (step.error or "")
-    runner.forget(lake, catalog.made_of(["freshness"]))
-    assert steps(lake, "freshness")["freshness"].state == "done"
-    assert counted(lake) == {"gw1": 2}
+    runner.forget(lake, catalog.chosen(["messages"]))
+    assert steps(lake, "messages")["messages"].state == "done"
+    assert fresh(lake) == {"gw1": 2}
     # Its log, too.
     log = Path(lake.path("gateway_freshness")) / "_delta_log"
     max(log.glob("*.json")).write_text('{"add":{"pa')
     land(lake, message(2))
-    step = steps(lake, "freshness")["freshness"]
+    step = steps(lake, "messages")["messages"]
     assert (step.state, step.integrity) == ("failed", True)
     assert "table gateway_freshness cannot be read" in (step.error or "")
-    runner.forget(lake, catalog.made_of(["freshness"]))
-    steps(lake, "freshness")
-    assert counted(lake) == {"gw1": 3}
+    runner.forget(lake, catalog.chosen(["messages"]))
+    steps(lake, "messages")
+    assert fresh(lake) == {"gw1": 3}
 
 
-def test_offsets_of_clocks_that_are_gone_are_set_aside_and_named(lake: Lake) -> None:
-    """Every job that reads stamps reads that table whole: messages of gateways whose clocks were right are taken."""
-    lakes.write(lake.place.path, "clock_offsets", [lakes.clock_offset(gateway="gw9")])
-    (gone,) = deltalake.DeltaTable(lake.path("clock_offsets")).file_uris()
-    lakes.write(lake.place.path, "clock_offsets", [lakes.clock_offset(gateway="gw8")])
-    Path(gone.removeprefix("file://")).unlink()
+def test_damaged_offsets_of_clocks_fail_the_jobs_that_read_stamps(lake: Lake, tmp_path: Path) -> None:
+    lakes.write(lake.place, "clock_offsets", [lakes.clock_offset(gateway="gw9")])
+    (uri,) = deltalake.DeltaTable(lake.path("clock_offsets")).file_uris()
+    path = Path(uri.removeprefix("file://"))
+    copy = shutil.copy(path, tmp_path / "copy")
+    flip(path, 40)
     land(lake, message(0))
-    step = steps(lake, "freshness")["freshness"]
-    assert (step.state, counted(lake)) == ("done", {"gw1": 1})
-    (note,) = step.notes
-    assert "clock_offsets" in note
-    assert "missing and set aside: 1 row of gateway gw9. Put back a copy of it" in note
-
-
-def test_offsets_of_clocks_with_other_bytes_are_set_aside_and_named_by_spark_too(larger: Lake) -> None:
-    """Each pass of each job that reads stamps failed, for ever."""
-    for gateway in ("gw8", "gw9"):
-        lakes.write(larger.place.path, "clock_offsets", [lakes.clock_offset(gateway=gateway)])
-    (damaged, _) = deltalake.DeltaTable(larger.path("clock_offsets")).file_uris()
-    flip(Path(damaged.removeprefix("file://")), 40)
-    land(larger, message(0))
-    found = steps(larger, "freshness", "readings")
-    assert {step.state for step in found.values()} == {"done"}, [step.error for step in found.values()]
-    assert (counted(larger), larger.rows("readings")) == ({"gw1": 1}, 1)
-    for step in found.values():
-        (note,) = step.notes
-        assert "clock_offsets" in note
-        assert "damaged and set aside: 1 row of gateway gw" in note
-        assert "Put back a copy of it" in note
-    assert deltalake.DeltaTable(larger.path("set_aside")).count() == 1
-
-
-def test_a_rebuild_needs_no_notes_that_can_be_read(lake: Lake) -> None:
-    paths = [land(lake, message(number)) for number in range(2)]
-    paths[0].unlink()
-    assert steps(lake, "freshness")["freshness"].notes
-    log = Path(lake.path("set_aside")) / "_delta_log"
-    max(log.glob("*.json")).write_text('{"add":{"pa')
-    runner.forget(lake, catalog.made_of(["freshness"]))
-    step = steps(lake, "freshness")["freshness"]
-    assert (step.state, len(step.notes), counted(lake)) == ("done", 1, {"gw1": 1})
+    for step in steps(lake, "messages", "readings").values():
+        assert (step.state, step.integrity) == ("failed", True), step
+        assert f"{path} is damaged. Put back a copy of it" in (step.error or "")
+    shutil.copy(copy, path)
+    assert {step.state for step in steps(lake, "messages", "readings").values()} == {"done"}
+    assert (fresh(lake), lake.rows("readings")) == ({"gw1": 1}, 1)
 
 
 def entry(lake: Lake, version: int) -> Path:
@@ -202,37 +184,31 @@ def other_type(lake: Lake) -> None:
 
 
 def cleaned(lake: Lake) -> None:
+    land(lake, message(2))
     deltalake.DeltaTable(lake.path("telemetry")).create_checkpoint()
     for version in range(3):
         entry(lake, version).unlink()
-
-
-def rows_deleted(lake: Lake) -> None:
-    deltalake.DeltaTable(lake.path("telemetry")).delete("sequence = 1")
 
 
 @pytest.mark.parametrize(
     ("harm", "words"),
     [
         (half, "Start the hub"),
-        (empty, "is damaged (empty)"),
+        (empty, "is empty. Start the hub"),
         (missing, "cannot be read"),
         (newer_protocol, "A newer program wrote it"),
         (newer_feature, "deletionVectors"),
         (other_type, "column sequence is string, the contract says bigint"),
         (cleaned, "log was cleaned"),
-        (rows_deleted, "removed or replaced rows"),
     ],
 )
 def test_a_log_that_is_not_what_it_should_be(lake: Lake, harm: Callable[[Lake], None], words: str) -> None:
     """Version 1 was taken, 2 has landed since."""
     land(lake, message(0))
-    (job,) = catalog.chosen(["freshness"])
-    step = runner.one_pass(lake, [job], lambda _: None)[0]
-    assert step.error is None
+    assert count(lake).error is None
     land(lake, message(1))
     harm(lake)
-    step = runner.one_pass(lake, [job], lambda _: None)[0]
+    step = count(lake)
     assert (step.state, step.integrity) == ("failed", True), step
     assert words in (step.error or "")
     assert counted(lake) == {"gw1": 1}, "what was made before is as it was"
@@ -240,34 +216,35 @@ def test_a_log_that_is_not_what_it_should_be(lake: Lake, harm: Callable[[Lake], 
 
 def test_after_its_log_was_cleaned_a_rebuild_takes_the_table_as_it_is(lake: Lake) -> None:
     land(lake, message(0))
-    steps(lake, "freshness")
+    count(lake)
     land(lake, message(1))
-    land(lake, message(2))
     cleaned(lake)
-    runner.forget(lake, catalog.made_of(["freshness"]))
-    assert steps(lake, "freshness")["freshness"].rows_in == 3
+    COUNTING.forget(lake)
+    assert count(lake).rows_in == 3
     assert counted(lake) == {"gw1": 3}
+
+
+def test_rows_that_somebody_deletes_are_taken_once_and_stay(lake: Lake) -> None:
+    """Derived rows of them leave with a rebuild, as those of dropped files do."""
+    land(lake, message(0), message(1))
+    count(lake)
+    deltalake.DeltaTable(lake.path("telemetry")).delete("sequence = 1")
+    land(lake, message(2))
+    assert count(lake).error is None
+    assert counted(lake) == {"gw1": 3}
+    COUNTING.forget(lake)
+    count(lake)
+    assert counted(lake) == {"gw1": 2}
 
 
 def test_clocks_of_1970_and_2038_are_counted_and_spoil_nothing(lake: Lake) -> None:
     far_off = [datetime(1970, 1, 1, 0, 0, 3, tzinfo=UTC), datetime(2038, 1, 19, 3, 14, 8, tzinfo=UTC)]
     wrong = [message(n, gateway="wrong", event_time=at, received_at=at) for n, at in enumerate(far_off)]
     land(lake, *wrong, message(0), message(1))
-    done = steps(lake)
+    done = steps(lake, "messages", "rollups", "health")
     assert {step.state for step in done.values()} == {"done"}
-    assert counted(lake) == {"gw1": 2, "wrong": 2}
+    assert fresh(lake) == {"gw1": 2, "wrong": 2}
     windows = deltalake.DeltaTable(lake.path("rollup_1m")).to_pyarrow_table().to_pylist()
     assert {row["gateway"]: row["suspect"] for row in windows if row["window_start"] < START} == {"wrong": 1}
     ahead = [row for row in windows if row["gateway"] == "wrong" and row["window_start"] > START]
     assert [row["window_start"] for row in ahead] == [START + timedelta(minutes=5)]
-
-
-def test_an_entry_of_a_log_is_read_or_named(tmp_path: Path) -> None:
-    lakes.write(tmp_path, "telemetry", [message(0), message(1)])
-    found = delta_log.entry(tmp_path / "telemetry", 0)
-    assert found is not None
-    assert [file.rows for file in found.added] == [2]
-    assert delta_log.entry(tmp_path / "telemetry", 1) is None
-    (tmp_path / "telemetry" / "_delta_log" / f"{1:020}.json").write_text("{")
-    with pytest.raises(delta_log.LogDamaged, match=r"0000001\.json is damaged"):
-        delta_log.entry(tmp_path / "telemetry", 1)
