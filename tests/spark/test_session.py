@@ -1,4 +1,4 @@
-"""A session is set up for the batch that comes next."""
+"""Settings of a streaming query's batches, and the end of a JVM that does not answer."""
 
 from __future__ import annotations
 
@@ -10,45 +10,34 @@ import pytest
 from pyspark import SparkContext
 
 from spark import session
+from spark.jobs.stream import Batch, Stream
 from spark.lake import Lake
+from tests.spark import lakes
+from tests.spark.lakes import message
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
-REPLANS: Final = "spark.sql.adaptive.enabled"
-TASKS: Final = "spark.sql.shuffle.partitions"
-TASK_BYTES: Final = "spark.sql.adaptive.advisoryPartitionSizeInBytes"
+SETTINGS: Final = ("spark.sql.shuffle.partitions", "spark.sql.adaptive.enabled")
 
 
-def test_few_rows_are_one_task_a_stage_and_many_as_somebody_started(lake: Lake) -> None:
-    job = lake.for_job().session
-    usual = job.conf.get(REPLANS)
-    session.fit(job)
-    assert (job.conf.get(TASKS), job.conf.get(REPLANS)) == ("1", "false")
-    session.fit(job, few=False)
-    assert job.conf.get(REPLANS) == usual
-    session.fit(job)
-    assert lake.for_job().session.conf.get(REPLANS) == usual, "the next job's is as it was"
+def test_batches_have_the_settings_of_the_session_whatever_the_checkpoint_says(lake: Lake) -> None:
+    """A lake that has grown is not taken by the one task that it began with."""
+    found: list[tuple[str | None, ...]] = []
 
+    def take(batch: Batch) -> None:
+        found.append(tuple(batch.rows.sparkSession.conf.get(name) for name in SETTINGS))
+        batch.sink.note("outages")
 
-def test_what_people_wait_for_gets_the_next_core_and_large_rows_give_theirs_back_soon(lake: Lake) -> None:
-    context = lake.session.sparkContext._jsc.sc()
-    assert context.getPoolForName("values").get().minShare() == 1
-    job = lake.for_job().session
-    session.shorten_tasks(job)
-    assert job.conf.get(TASK_BYTES) == "8m"
-    assert lake.for_job().session.conf.get(TASK_BYTES) != "8m"
-
-
-def test_what_somebody_has_told_stays() -> None:
-    told = {TASKS: "9", "spark.waypost.told": f"spark.driver.memory,{TASKS}"}
-    assert TASKS not in session.fitting(True, told)
-    assert session.fitting(True, told)[REPLANS] == "false"
-    many = session.fitting(False, {TASKS: "4"})
-    assert many[TASKS] == "4"
-    assert many[REPLANS] is None, "what Spark takes unless told"
+    step = Stream("settings", "telemetry", ("outages",), revision=1, take=take)
+    other = lake.session.newSession()
+    other.conf.set(SETTINGS[0], "7")
+    for number, one in enumerate((lake.using(other), lake)):
+        lakes.write(lake.place, "telemetry", [message(number)])
+        step.run(one)
+    assert found == [("1", "false")] * 2
 
 
 class _Gateway:
