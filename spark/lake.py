@@ -17,7 +17,7 @@ from deltalake.exceptions import TableNotFoundError
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark text uses
 from pyspark.sql.types import StructType
 
-from cloud.place.place import LOG, Place, Somewhere, place_of
+from cloud.place.place import Place, Somewhere, place_of
 from spark import lineage, remedy, schemas, soundness
 from spark.data_files import data_files
 from spark.driver import Driver
@@ -111,14 +111,14 @@ class Lake:
             return not lineage.rows_changed(table, before.version)
 
     def check_entries(self, name: str, after: int | None) -> None:
-        """Raise `TableUnreadable` where the log has an empty entry after a version: Spark and delta-rs take it for a
-        commit without rows. None: where it is one of the newest."""
-        place, newest = self.at(name), self.open(name).version()
+        """Raise `TableUnreadable` where an entry of the log after a version is damaged, or missing; Spark and delta-rs
+        take an empty one for a commit without rows. None: where one of the newest is."""
+        newest = self.open(name).version()
         first = max(newest - lineage.COMMITS_MAX, -1) if after is None else after
-        for version in range(first + 1, newest + 1):
-            entry = f"{LOG}/{version:020}.json"
-            if place.size(entry) == 0:
-                raise remedy.unreadable(name, ValueError(f"{place.uri}/{entry} is empty"))
+        with remedy.named(name):
+            damage = soundness.damage(self.at(name), range(first + 1, newest + 1))
+        if damage is not None:
+            raise remedy.unreadable(name, ValueError(damage))
 
     def rows(self, name: str) -> int:
         """Return the number of rows of a table, from the statistics in its log."""

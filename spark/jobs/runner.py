@@ -211,12 +211,14 @@ def _damaged(lake: Lake, job: Job, error: Exception) -> str | None:
     text = str(error)
     names = [name for name in (*job.inputs, *job.outputs) if name in schemas.DERIVED and lake.at(name).is_table()]
     names += [name for name in lake.place.tables() if name not in names and f"/{name}/" in text]
-    found = [(checked.table, wrong) for checked in verification.verified(lake.place, names) for wrong in checked.wrong]
+    found = [checked for checked in verification.verified(lake.place, names) if checked.wrong]
     if not found:
         return None
-    table, wrong = found[0]
-    more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-    return f"{wrong}{more}. {remedy.of_files(table)}"
+    first, count = found[0], sum(len(checked.wrong) for checked in found)
+    if first.failure is not None:
+        return first.failure
+    more = f" (and {count - 1} more)" if count > 1 else ""
+    return f"{first.wrong[0]}{more}. {remedy.of_files(first.table)}"
 
 
 def _first_lines(error: Exception) -> str:
