@@ -137,8 +137,9 @@ class Stream:
         if not checkpoint.is_started():
             return None
         last, output = checkpoint.last_batch(), self.outputs[-1]
-        applied = lake.transaction_version(output, checkpoint.query_id())
-        if (-1 if applied is None else applied) not in (last, last + 1):
+        found = lake.transaction_version(output, checkpoint.query_id())
+        applied = -1 if found is None else found
+        if applied not in (last, last + 1) or (applied > last and not checkpoint.has_begun(applied)):
             raise SourceLost(
                 f"table {output} has batch {applied} of its job, and the progress is {last}: one of the two is an "
                 "older copy. Rebuild the tables of the job: `waypost analytics rebuild`"

@@ -194,7 +194,7 @@ def cleaned(lake: Lake) -> None:
     ("harm", "words"),
     [
         (half, "Start the hub"),
-        (empty, "is empty. Start the hub"),
+        (empty, "is damaged. Start the hub"),
         (missing, "cannot be read"),
         (newer_protocol, "A newer program wrote it"),
         (newer_feature, "deletionVectors"),
@@ -221,6 +221,25 @@ def test_after_its_log_was_cleaned_a_rebuild_takes_the_table_as_it_is(lake: Lake
     cleaned(lake)
     COUNTING.forget(lake)
     assert count(lake).rows_in == 3
+    assert counted(lake) == {"gw1": 3}
+
+
+def test_progress_that_is_a_batch_older_than_the_table_is_refused(lake: Lake, tmp_path: Path) -> None:
+    """The next batch would be taken for the one that the table has, and its messages be skipped."""
+    land(lake, message(0))
+    count(lake)
+    progress = Path(lake.path("_checkpoints"))
+    shutil.copytree(progress, tmp_path / "copy")
+    land(lake, message(1))
+    count(lake)
+    shutil.rmtree(progress)
+    shutil.copytree(tmp_path / "copy", progress)
+    land(lake, message(2))
+    step = count(lake)
+    assert (step.state, step.integrity) == ("failed", True), step
+    assert "older copy" in (step.error or "")
+    COUNTING.forget(lake)
+    count(lake)
     assert counted(lake) == {"gw1": 3}
 
 
