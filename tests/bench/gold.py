@@ -32,7 +32,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 from numpy.typing import NDArray
 
-from spark import provenance
+from spark import lineage
 from spark.jobs import catalog
 from tests.bench import history
 from tests.bench.comparison import Benchmark, Settings
@@ -115,7 +115,7 @@ class Watch:
     def look(self) -> None:
         now = time.monotonic()
         while (self._table / "_delta_log" / f"{self._next:020}.json").exists():
-            made_of = dict(provenance.versions(DeltaTable(self._table, version=self._next)))[self._next]
+            made_of = dict(lineage.versions(DeltaTable(self._table, version=self._next)))[self._next]
             if made_of is not None and made_of.telemetry is not None:
                 self.seen.append(Seen(made_of.telemetry.version, now))
             self._next += 1

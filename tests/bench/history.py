@@ -8,10 +8,12 @@ days gone by.
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal
 
 import deltalake
 import numpy as np
@@ -23,10 +25,9 @@ from numpy.typing import NDArray
 from cloud.place.place import place_of
 from spark import schemas
 from spark.jobs import catalog
+from spark.jobs.checkpoint import FOLDER
 from spark.jobs.stream import Stream
-from spark.jobs.progress import Position
-from spark.lineage import state_of
-from spark.lake import Lake
+from spark.lineage import Lineage, State
 
 GATEWAYS, DEVICES = 42, 5
 SERIES: Final = GATEWAYS * DEVICES
@@ -107,12 +108,12 @@ def grow(lake: Path, days: int) -> None:
     """Make a lake of the first day, taken by the jobs, one of `days` days. What a job makes anew as a whole is left to
     the next pass."""
     steps = [step for job in catalog.JOBS for step in job.steps]
-    kept = {name for step in steps if isinstance(step, Following) for name in step.outputs}
+    kept = {name for step in steps if isinstance(step, Stream) for name in step.outputs}
     for name in place_of(lake).tables():
         if name in schemas.LANDED or name in kept:
             _grow_table(lake / name, days)
     for step in steps:
-        if isinstance(step, Following):
+        if isinstance(step, Stream):
             _mark(lake, step)
     for name in place_of(lake).tables():  # as upkeep does, so that logs are no longer than those of any lake
         deltalake.DeltaTable(lake / name).create_checkpoint()
@@ -156,20 +157,24 @@ def _moved(rows: pa.Table, days: int) -> pa.Table:
     return later
 
 
-def _mark(lake: Path, step: Following) -> None:
-    """Say in the outputs of a step that it has taken all of its source."""
-    tables = Lake(cast(Any, None), lake)  # nothing that is asked of it here needs a session
-    source = tables.state(step.source)
-    if source is None:
-        return
-    outputs = {name: deltalake.DeltaTable(lake / name) for name in step.outputs}
-    application = step.application(tables, source, {name: state_of(table) for name, table in outputs.items()})
-    for name, table in outputs.items():
-        taken = deltalake.Transaction(application, Position(source.version + 1).marker())
-        table.create_write_transaction(
-            [], "append", table.schema(), list(schemas.DERIVED[name].partition_by),
-            commit_properties=CommitProperties(app_transactions=[taken]),
-        )  # fmt: skip
+def _mark(lake: Path, step: Stream) -> None:
+    """Write into checkpoint and outputs of a step that one more batch has taken all of its source."""
+    (checkpoint,) = (lake / FOLDER / step.name).glob("*")
+    last = max(int(path.name) for path in (checkpoint / "commits").iterdir() if path.name.isdigit())
+    *head, offset = (checkpoint / "offsets" / str(last)).read_text().splitlines()
+    source = deltalake.DeltaTable(lake / step.source)
+    taken = json.loads(offset) | {"reservoirVersion": source.version() + 1, "index": -1, "isStartingVersion": False}
+    (checkpoint / "offsets" / str(last + 1)).write_text("\n".join([*head, json.dumps(taken)]))
+    shutil.copy(checkpoint / "commits" / str(last), checkpoint / "commits" / str(last + 1))
+    query = json.loads((checkpoint / "metadata").read_text())["id"]
+    made_of = Lineage({step.source: State(str(source.metadata().id), source.version())})
+    for name in step.outputs:
+        table = deltalake.DeltaTable(lake / name)
+        said = CommitProperties(
+            custom_metadata={"userMetadata": made_of.text()}, app_transactions=[deltalake.Transaction(query, last + 1)]
+        )
+        partitions = list(schemas.DERIVED[name].partition_by)
+        table.create_write_transaction([], "append", table.schema(), partitions, commit_properties=said)
 
 
 def append(lake: Path, name: str, count: int, columns: Mapping[str, Any]) -> None:

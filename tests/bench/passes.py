@@ -196,7 +196,7 @@ def _run(_load: LoadGenerators, settings: Settings) -> list[Result]:
 
     with tempfile.TemporaryDirectory(prefix="waypost-bench-", dir=Path.cwd() / "build") as folder:
         options = session.Options(log=Path(folder) / "spark.log")
-        driver = Driver(lambda: session.start("waypost-bench", options), here=True)
+        driver = Driver(lambda: session.start("waypost-bench", options))
         try:
             subjects = _subjects(driver, Path(folder), DAYS_FULL if settings.full else DAYS)
             for number in range(WARM_ROUNDS + settings.rounds):

@@ -48,14 +48,8 @@ def _bucket() -> Bucket | None:
 
 @pytest.fixture
 def lake(spark: SparkSession, tmp_path: Path) -> Lake:
-    """An empty lake, of few rows."""
+    """An empty lake."""
     return Lake(spark, tmp_path / "lake")
-
-
-@pytest.fixture
-def larger(spark: SparkSession, tmp_path: Path) -> Lake:
-    """An empty lake whose rows Spark's connector reads and writes, as it does where they are many, and on a cluster."""
-    return Lake(spark, tmp_path / "larger")
 
 
 @pytest.fixture(scope="module")

@@ -16,13 +16,13 @@ from cloud.place.bucket import Bucket
 from cloud.place.options import from_environment
 from spark import object_store, schemas
 from spark.lake import Lake
-from spark.transaction import Transaction
+from spark.sink import Sink, Transaction
 from tests.spark.conftest import Make
 from tests.support.put_gate import PutGate
 from tests.support.s3 import BUCKET, KEYS, ObjectStore
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
 
@@ -62,6 +62,10 @@ def by_delta_rs(lake: Lake, sequence: int) -> None:
     deltalake.write_deltalake(place.uri, rows, mode="append", storage_options=place.storage_options)
 
 
+def write_job(lake: Lake, rows: DataFrame, version: int) -> None:
+    Sink(lake, Transaction("job", version), None).append("reject", rows)
+
+
 def held(lake: Lake) -> list[int]:
     """What delta-rs and Spark find alike."""
     found = sorted(lake.at("reject").delta().to_pyarrow_table(columns=["sequence"])["sequence"].to_pylist())
@@ -73,28 +77,9 @@ class TestTwoWriters:
     def test_delta_rs_commits_first(self, lake: Lake, gate: PutGate, frame: Make) -> None:
         lake.ensure("reject")
         gate.before_put_of(entry(1), lambda: by_delta_rs(lake, 7))
-        lake.append("reject", frame("reject", row(1)), Transaction("job", 1))
+        write_job(lake, frame("reject", row(1)), 1)
         assert held(lake) == [1, 7]
         assert lake.at("reject").delta().version() == 2
-
-    @pytest.mark.slow
-    def test_another_spark_commits_first(self, lake: Lake, gate: PutGate, frame: Make) -> None:
-        lake.ensure("reject")
-        other = lake.for_job()
-        gate.before_put_of(
-            entry(1), lambda: other.append("reject", frame("reject", row(7)), Transaction("other job", 1))
-        )
-        lake.append("reject", frame("reject", row(1)), Transaction("job", 1))
-        assert held(lake) == [1, 7]
-
-    @pytest.mark.slow
-    def test_two_passes_with_the_same_batch_write_it_once(self, lake: Lake, gate: PutGate, frame: Make) -> None:
-        lake.ensure("reject")
-        same = Transaction("job", 1)
-        gate.before_put_of(entry(1), lambda: lake.for_job().append("reject", frame("reject", row(1)), same))
-        with pytest.raises(Exception, match=r"ConcurrentTransaction|CONCURRENT_TRANSACTION"):
-            lake.append("reject", frame("reject", row(1)), same)
-        assert held(lake) == [1]
 
     @pytest.mark.parametrize(("log_store", "wins"), [(CONDITIONAL, b"theirs\n"), (OF_DELTA, b"ours\n")])
     def test_which_entry_stays(
@@ -139,11 +124,11 @@ def test_what_is_read_and_folded_and_looked_after(lake: Lake, frame: Make) -> No
     """Appended, merged, put together, made anew: with both clients of the same tables by turns."""
     for version in range(1, 4):
         lake.ensure("reject")
-        lake.append("reject", frame("reject", row(version)), Transaction("job", version))
-    lake.append("reject", frame("reject", row(3)), Transaction("job", 3))
+        write_job(lake, frame("reject", row(version)), version)
+    write_job(lake, frame("reject", row(3)), 3)
     lake.at("reject").delta().optimize.compact()
     assert held(lake) == [1, 2, 3]
-    lake.remove("reject", frame("reject", row(2)), ("sequence", "ingest_date"), "old.metric = 'x'")
+    Sink(lake, None, None).remove("reject", frame("reject", row(2)), ("sequence", "ingest_date"), "old.metric = 'x'")
     assert held(lake) == [1, 3]
     files = lake.at("reject").delta().file_uris()
     assert len(files) == 1

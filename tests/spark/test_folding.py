@@ -11,14 +11,14 @@ import deltalake
 import pytest
 from deltalake.transaction import AddAction, RemoveAction
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from spark.replacement import Replacement
+from spark.transaction import Transaction
 
 from spark import folding, schemas
 from spark.conflict import Overtaken
 from spark.folding import Extent
-from spark.lineage import Lineage, State
-from spark.replacement import Replacement
 from spark.lake import FormatUnknown, Lake
-from spark.transaction import Transaction
+from spark.lineage import Lineage, State
 from tests.spark.gold import bucket
 from tests.spark.lakes import START
 from tests.support import delta_commits

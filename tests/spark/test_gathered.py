@@ -13,17 +13,17 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake.exceptions import CommitFailedError
 from pyspark.sql import functions as F  # noqa: N812
+from spark.gathered import Commit
+from spark.transaction import Transaction
 
 from cloud.place import data_file
 from cloud.place.folder import Folder
 from spark import age, gathered, schemas, verification
 from spark.age import WrittenTooLongAgo
 from spark.conflict import Overtaken
-from spark.gathered import Commit
 from spark.jobs import catalog, runner
-from spark.lineage import Lineage, State
 from spark.lake import Lake
-from spark.transaction import Transaction
+from spark.lineage import Lineage, State
 from tests.spark import lakes
 from tests.spark.lakes import START, message
 

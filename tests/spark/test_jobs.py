@@ -17,9 +17,9 @@ from spark import warmup
 from spark.decoding import reasons
 from spark.decoding.limits import BODY_BYTES_MAX, VALUES_MAX
 from spark.jobs import catalog, runner
-from spark.jobs.stream import Stream
-from spark.report import queries
 from spark.lake import Lake
+from spark.report import queries
+from spark.sink import Sink
 from spark.transforms import readings, rollups
 from spark.transforms.times import PLAUSIBLE_FROM
 from tests.spark import lakes
@@ -140,15 +140,15 @@ def test_late_data_corrects_history_and_leaves_other_hours_alone(lake: Lake) -> 
 def test_a_crash_between_two_outputs_and_a_replayed_batch(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     land(lake, reading(0, 1.0, START), message(1, body=b"not a number"))
     land(lake, reading(2, 3.0, START))
-    append = Lake.append
+    append = Sink.append
 
-    def dies_before_the_second(self: Lake, name: str, *rest: Any) -> None:
+    def dies_before_the_second(self: Sink, name: str, *rest: Any) -> bool:
         if name == "readings":
             raise RuntimeError("power cut")
-        append(self, name, *rest)
+        return append(self, name, *rest)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Lake, "append", dies_before_the_second)
+        patch.setattr(Sink, "append", dies_before_the_second)
         steps = runner.one_pass(lake, catalog.chosen(("readings", "rollups")), lambda _: None)
         assert [step.state for step in steps] == ["failed", "skipped"]
         assert "power cut" in (steps[0].error or "")
@@ -167,15 +167,15 @@ def test_a_batch_that_reached_one_table_only_is_finished_with_the_rows_it_had(
     run(lake, "readings")
     land(lake, *rows[10:20])
     run(lake, "readings")
-    fold = Lake.fold
+    fold = Sink.fold
 
-    def dies_before_the_days(self: Lake, name: str, *rest: Any) -> Any:
+    def dies_before_the_days(self: Sink, name: str, *rest: Any) -> Any:
         if name == "rollup_1d":
             raise RuntimeError("power cut")
         return fold(self, name, *rest)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Lake, fold.__name__, dies_before_the_days)
+        patch.setattr(Sink, "fold", dies_before_the_days)
         steps = runner.one_pass(lake, catalog.chosen(["hours"]), lambda _: None)
         assert [step.state for step in steps] == ["done", "failed"]
     assert len(table(lake, "rollup_1h")) > 0
@@ -185,36 +185,6 @@ def test_a_batch_that_reached_one_table_only_is_finished_with_the_rows_it_had(
     for name in ("rollup_1h", "rollup_1d"):
         found = table(lake, name, "count", "sum", "last", "p50")
         assert found == [(30, sum(n + 0.5 for n in range(30)), 29.5, 14.5)]
-
-
-@pytest.mark.parametrize("few", [True, False])
-def test_of_two_passes_at_once_none_takes_a_message_twice(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch, few: bool
-) -> None:
-    """The other one began at the same place with a message less, and ends while this one computes its batch."""
-    own = Lake(lake.session, lake.place, few=few)
-    land(own, reading(0, 1.0, START))
-    run(own, "readings")
-    land(own, reading(1, 2.0, START))
-    other, (job,) = Lake(own.session, own.place).pin(), catalog.chosen(["readings"])
-    land(own, reading(2, 3.0, START))
-    positions = Following._positions
-
-    def beside(self: Following, *arguments: Any) -> Any:
-        found = positions(self, *arguments)
-        if self.name == "readings" and len(reads) < 3:
-            reads.append(1)
-            if len(reads) == 2:  # this pass knows now where it begins
-                job.run(other.for_job())
-        return found
-
-    reads: list[int] = []
-    monkeypatch.setattr(Following, "_positions", beside)
-    (step,) = runner.one_pass(own, [job], lambda _: None)
-    assert (step.state, step.integrity, "the next pass goes on" in (step.error or "")) == ("failed", False, True)
-    assert table(own, "readings", "sequence") == [(0,), (1,)]
-    run(own, "readings")
-    assert table(own, "readings", "sequence") == [(0,), (1,), (2,)]
 
 
 def test_a_lost_table_rebuilds_everything_downstream(lake: Lake) -> None:
@@ -231,9 +201,9 @@ def test_a_lost_table_rebuilds_everything_downstream(lake: Lake) -> None:
 def test_snapshots_follow_the_lake_and_are_written_once(lake: Lake) -> None:
     land(lake, *(message(n) for n in range(10)), message(12))
     lakes.write(lake.place.path, "ledger", [lakes.ledger(10, 10)])
-    names = ("freshness", "gaps", "throughput")
+    names = ("messages", "gaps")
     first = run(lake, *names)
-    assert all(first[name].rows_in == 11 for name in names)
+    assert (first["messages"].rows_in, first["gaps"].rows_in) == (11, 1)  # messages, and a range of the ledger
     columns = ("first_sequence", "last_sequence", "explained")
     assert table(lake, "gaps", *columns) == [(10, 10, True)]  # 11 is not stated: it may be at the gateway
     versions = {name: lake.state(name) for name in ("gateway_freshness", "gaps", "completeness", "throughput")}
@@ -254,18 +224,15 @@ def test_snapshots_follow_the_lake_and_are_written_once(lake: Lake) -> None:
     ]
 
 
-def test_what_lands_during_a_pass_is_for_the_next_and_a_wrong_clock_counts(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Three totals of one gateway were seen on one page: each job read its own version of telemetry."""
+def test_the_page_has_one_total_whatever_lands_during_a_pass(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wrong clock, a message that is no reading, and maintenance count alike."""
     land(lake, *(message(n) for n in range(5)), message(5, received_at=datetime(1970, 1, 1, tzinfo=UTC)))
     landed = iter(range(6, 40))
-    drawn_of = ("freshness", "gaps", "throughput", "rollups")
 
-    def lands_meanwhile(name: str) -> Callable[..., Any]:
-        write = getattr(Lake, name)
+    def lands_after(name: str) -> Callable[..., Any]:
+        write = getattr(Sink, name)
 
-        def writes(self: Lake, *arguments: Any, **options: Any) -> Any:
+        def writes(self: Sink, *arguments: Any, **options: Any) -> Any:
             written = write(self, *arguments, **options)
             land(lake, message(next(landed)))
             return written
@@ -273,15 +240,16 @@ def test_what_lands_during_a_pass_is_for_the_next_and_a_wrong_clock_counts(
         return writes
 
     with monkeypatch.context() as patch:
-        for name in ("append", "fold", "overwrite"):
-            patch.setattr(Lake, name, lands_meanwhile(name))
-        run(lake, *drawn_of)
-    assert (drawn(lake), sources(lake)) == ({6}, {0})
+        for name in ("append", "fold"):
+            patch.setattr(Sink, name, lands_after(name))
+        run(lake, "messages", "gaps", "rollups")
+    known = queries.read(lake.place.path)
+    assert not known.mixed
+    assert {known.landed, *(member.rows for member in known.members)} == {6}
     there = deltalake.DeltaTable(lake.path("telemetry")).count()
-    assert there > 10
-    # A message that is no reading, and maintenance: the same rows in other files, the former ones gone.
+    assert there > 8
     land(lake, message(next(landed), body=b"out of order"))
-    run(lake, *drawn_of)
+    run(lake, "messages", "gaps", "rollups")
     assert (drawn(lake), sources(lake)) == ({there + 1}, {there - 5})
     for name in ("telemetry", "readings", "reject", "rollup_1m"):
         kept = deltalake.DeltaTable(lake.path(name))
@@ -307,7 +275,7 @@ def drawn(lake: Lake) -> set[int]:
 def sources(lake: Lake) -> set[int]:
     """The versions of telemetry that the newest tables were made of."""
     names = ("gateway_freshness", "gaps", "completeness", "throughput", "readings")
-    found = (lake.provenance(name) for name in names)
+    found = (lake.lineage(name) for name in names)
     return {made_of.telemetry.version for made_of in found if made_of is not None and made_of.telemetry is not None}
 
 

@@ -12,9 +12,9 @@ import pytest
 
 from spark import schemas
 from spark.jobs import catalog, last_births
-from spark.jobs.stream import Stream
 from spark.jobs.last_births import BIRTHS, LAST_BIRTHS, STEP
 from spark.jobs.readings import JOB
+from spark.jobs.stream import Stream
 from spark.lake import Lake
 from spark.transforms import births
 from tests.spark import lakes
@@ -38,7 +38,7 @@ def take(lake: Lake, *messages: Row) -> None:
     """Run the step that takes messages, without the one that reads rejects again."""
     lakes.write(lake.place, "telemetry", messages)
     step = catalog.chosen(["readings"])[0].steps[0]
-    assert isinstance(step, Following)
+    assert isinstance(step, Stream)
     step.run(lake)
 
 
@@ -93,7 +93,7 @@ def test_data_that_came_late_has_all_read(lake: Lake, frame: Make) -> None:
     STEP.run(lake)
     is_born(lake, 5)
     for second, count in ((6, 4), (2, 6)):  # of each birth the metric, and `online`
-        known = last_births.known(lake, frame("telemetry", sparkplug(0, "NDATA", second, DATA)))
+        known = last_births.known(lake, frame("telemetry", sparkplug(0, "NDATA", second, DATA)), lake.version(BIRTHS))
         assert known.count() == count
     take(lake, *(sparkplug(sequence, "NDATA", second, DATA) for sequence, second in enumerate((6, 2, 4))))
     assert named(lake) == {0: "m5", 1: "m1", 2: "m3"}
@@ -104,7 +104,7 @@ def test_a_clock_that_was_ahead_once_has_not_all_read_for_good(lake: Lake, frame
     take(lake, sparkplug(9, "NBIRTH", 12 * YEAR_S, born("far", 1), ingested_at=START))
     STEP.run(lake)
     for second, count in ((4, 4), (12 * YEAR_S + 1, 4), (2, 6)):
-        known = last_births.known(lake, frame("telemetry", sparkplug(0, "NDATA", second, DATA)))
+        known = last_births.known(lake, frame("telemetry", sparkplug(0, "NDATA", second, DATA)), lake.version(BIRTHS))
         assert known.count() == count
     take(lake, sparkplug(0, "NDATA", 4, DATA), sparkplug(1, "NDATA", 12 * YEAR_S + 1, DATA, ingested_at=START))
     assert named(lake) == {0: "m3", 1: "far"}
@@ -140,7 +140,7 @@ def test_where_last_births_are_no_help_all_are_read(lake: Lake, disturb: Callabl
 
 def test_a_pass_keeps_them_up_to_date(lake: Lake) -> None:
     lakes.write(lake.place, "telemetry", [sparkplug(0, "NBIRTH", 4, born("speed", 1), born("load", 2))])
-    JOB.run(lake.for_job())
+    JOB.run(lake)
     assert table(lake, LAST_BIRTHS, "metric", "alias", "unit") == [
         ("load", 2, "rpm"),
         ("online", None, None),

@@ -7,16 +7,16 @@ from typing import Any, cast
 
 import pyarrow as pa
 import pytest
+from spark.jobs.following import Batch, Following
+from spark.jobs.progress import BATCH_ROWS_MAX, Position, SourceLost, spans
+from spark.transaction import Transaction
 
 from spark import gathered
 from spark.conflict import Overtaken
 from spark.jobs import catalog, progress
-from spark.jobs.following import Batch, Following
 from spark.jobs.outcome import Job
-from spark.jobs.progress import BATCH_ROWS_MAX, Position, SourceLost, spans
-from spark.lineage import State
 from spark.lake import Lake
-from spark.transaction import Transaction
+from spark.lineage import State
 from tests.spark import lakes
 from tests.spark.lakes import message
 

@@ -175,9 +175,10 @@ class TestThroughput:
         telemetry = frame(
             "telemetry", landed(0, 0, 1), landed(1, 3, 9), landed(2, 12, 31, "backlog"), landed(3, 13, 14)
         )
-        span = throughput.span(telemetry).first()
-        assert span is not None
-        assert span["span_s"] == 31.0
+        assert throughput.reach(telemetry, frame("throughput")) == (31.0, None, 1)
+        there = frame("throughput", bucket(1, 1, 10, bucket=START - timedelta(seconds=9), bucket_s=2))
+        assert throughput.reach(telemetry, there) == (40.0, 2, 1)
+        assert throughput.reach(telemetry.limit(0), there) == (0.0, 2, 0)
         found = {
             (row["lane"], int((utc(row["bucket"]) - START).total_seconds())): (row["received"], row["ingested"])
             for row in rows(throughput.throughput(telemetry, 10))

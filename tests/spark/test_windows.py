@@ -9,10 +9,10 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from spark.transaction import Transaction
 
 from spark import schemas
 from spark.lake import Lake
-from spark.transaction import Transaction
 from spark.transforms import rollups
 from tests.spark.lakes import START
 from tests.spark.windows import BEFORE_1970, SERIES, Row, plain, reading
