@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from datetime import timedelta
 from typing import Any
@@ -12,9 +11,9 @@ import numpy as np
 import pytest
 
 from spark.detector.detector import REPORTED, Detector
-from spark.jobs import catalog, runner
+from spark.jobs.anomalies import JOB
 from spark.lake import Lake
-from tests.spark import lakes
+from tests.spark import gold
 from tests.spark.lakes import START, message
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -30,18 +29,15 @@ def value(i: int) -> float:
 
 
 def land(lake: Lake, begin: int, end: int, **override: Any) -> None:
-    """Land readings `begin` to `end`, ingested as they came."""
-    rows = [
-        message(i, at=START + i * STEP, body=json.dumps({"t": value(i), "seq": i % 256}).encode(), **override)
-        for i in range(begin, end)
-    ]
-    lakes.write(lake.place.path, "telemetry", rows)
-
-
-def run(lake: Lake) -> None:
-    """One pass of the job and of what it needs."""
-    steps = runner.one_pass(lake, catalog.chosen(["anomalies"]), lambda _: None)
-    assert [step.error for step in steps] == [None] * len(steps)
+    """Append readings `begin` to `end`, ingested as they came, as job `readings` does."""
+    found = []
+    for i in range(begin, end):
+        at = START + i * STEP
+        row = message(i, at=at) | {"time_source": "gateway", "suspect": False, "event_date": at.date()}
+        found += [row | {"metric": name, "value": number} for name, number in (("t", value(i)), ("seq", i % 256))]
+    lake.ensure("readings")
+    data = gold.table("readings", [row | override for row in found])
+    deltalake.write_deltalake(lake.path("readings"), data, mode="append", partition_by=["event_date"])
 
 
 def rows(lake: Lake, name: str) -> list[dict[str, Any]]:
@@ -50,13 +46,13 @@ def rows(lake: Lake, name: str) -> list[dict[str, Any]]:
     return found
 
 
-def test_passes_find_what_the_detector_finds_and_late_values_are_counted(lake: Lake) -> None:
-    land(lake, 0, 300)
-    run(lake)
-    land(lake, 300, COUNT)
-    run(lake)
-    land(lake, 100, 110, epoch="another")
-    run(lake)
+def test_passes_find_what_the_detector_finds_and_late_values_are_counted(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark.jobs.anomalies.SERIES_MAX", 2)
+    for begin, end, epoch in ((0, 300, "e1"), (300, COUNT, "e1"), (100, 110, "another")):
+        land(lake, begin, end, epoch=epoch)
+        JOB.run(lake)
 
     times_s = np.array([(START + i * STEP).timestamp() for i in range(COUNT)])
     findings = Detector().judge(times_s, np.array([value(i) for i in range(COUNT)]))

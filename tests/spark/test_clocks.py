@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from spark.decoding import reasons
+from spark.jobs import readings as readings_job
 from spark.lake import Lake
 from spark.transforms import clocks
 from tests.spark import lakes
@@ -24,8 +25,8 @@ DAY = timedelta(days=1)
 BEHIND = timedelta(days=10)
 """The clock of the gateway."""
 OFF_US = int(BEHIND.total_seconds()) * 1_000_000
-MEASURED = {"known": "measured", "offset_low_us": OFF_US, "offset_high_us": OFF_US}
-ANNOUNCED = {"told_at": START - BEHIND, "heard_at": START}
+MEASURED: dict[str, Any] = {"known": "measured", "offset_low_us": OFF_US, "offset_high_us": OFF_US}
+ANNOUNCED: dict[str, Any] = {"told_at": START - BEHIND, "heard_at": START}
 
 
 def stamped(sequence: int, at: datetime, body: object = None, **override: Any) -> dict[str, Any]:
@@ -36,7 +37,7 @@ def stamped(sequence: int, at: datetime, body: object = None, **override: Any) -
 
 def test_what_becomes_of_a_stamp(frame: Make) -> None:
     at = START - timedelta(hours=1)
-    never = {"known": "never", "stretch": 9}
+    never: dict[str, Any] = {"known": "never", "stretch": 9}
     minute = 60_000_000
     told = [
         clock_offset(**ANNOUNCED),
@@ -120,7 +121,7 @@ def later(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def offsets(lake: Lake, *rows: dict[str, Any]) -> None:
-    lakes.write(lake.place.path, "clock_offsets", rows)
+    lakes.write(lake.place, "clock_offsets", rows)
 
 
 def readings(lake: Lake) -> list[tuple[Any, ...]]:
@@ -128,41 +129,36 @@ def readings(lake: Lake) -> list[tuple[Any, ...]]:
     return [(*row[:3], row[3].astimezone(UTC), *row[4:]) for row in found]
 
 
+def take(lake: Lake) -> int:
+    """Take what has landed, and read again what is due; readings that were written."""
+    stream, again, *_ = readings_job.JOB.steps
+    return stream.run(lake).rows_out + again.run(lake).rows_out
+
+
 def test_messages_are_held_and_come_back_at_their_time(lake: Lake, later: Any) -> None:
     minutes = [START - timedelta(hours=3) + timedelta(minutes=number) for number in range(4)]
     wrong = [stamped(number, at) for number, at in enumerate(minutes)]
     timed = stamped(9, minutes[0], {"ts": minutes[0].timestamp(), "t": 9})
     relative = stamped(10, minutes[0], [{"n": "t", "v": 10, "t": -60}])
-    right = [message(number, at=at, gateway="gw2", body=b'{"t": 1}') for number, at in enumerate(minutes)]
     offsets(lake, clock_offset(**ANNOUNCED))
-    land(lake, *wrong[:2], timed, relative, *right)
-    run(lake, "readings", "rollups")
+    land(lake, *wrong[:2], timed, relative, message(0, at=minutes[0], gateway="gw2", body=b'{"t": 1}'))
+    take(lake)
     held = [(number, "", reasons.CLOCK) for number in (0, 1, 10)]
     assert table(lake, "reject", "sequence", "metric", "reason") == sorted(held, key=repr)
-    assert [row[:2] for row in readings(lake)] == [("gw1", 9), *(("gw2", number) for number in range(4))]
-    assert sum(count for (count,) in table(lake, "rollup_1m", "count")) == 5, "what is held is in no window"
+    assert [row[:2] for row in readings(lake)] == [("gw1", 9), ("gw2", 0)]
 
-    offsets(lake, clock_offset(**MEASURED), clock_offset(0, 99, **MEASURED), clock_offset(0, 99, **MEASURED))
-    run(lake, "readings", "rollups")
+    twice = clock_offset(0, 99, **MEASURED)
+    offsets(lake, clock_offset(**MEASURED), twice, twice, clock_offset(**MEASURED, whole=True))
     land(lake, *wrong[2:])  # by now the time is known when they land
-    offsets(lake, clock_offset(0, 99, **MEASURED), clock_offset(**MEASURED, whole=True))
-    run(lake, "readings", "rollups")
+    take(lake)
     assert table(lake, "reject", "sequence") == []
-    mine = [row for row in readings(lake) if row[0] == "gw1"]
     expected = [("gw1", number, "t", at, "measured", False) for number, at in enumerate(minutes)]
     expected.append(("gw1", 9, "t", minutes[0], "unknown", False))  # a device's own time: read when it landed
     expected.append(("gw1", 10, "t", minutes[0] - timedelta(seconds=60), "measured", False))
-    assert sorted(mine, key=repr) == sorted(expected, key=repr)
-    rolled = {row[:2]: row[2:] for row in table(lake, "rollup_1m", "gateway", "window_start", "count", "sum")}
-    for number, at in enumerate(minutes):
-        extra = (1, 9.0) if number == 0 else (0, 0.0)
-        assert rolled["gw1", at] == (1 + extra[0], number + extra[1])
-        assert rolled["gw2", at] == (1, 1.0)
-    assert sum(count for count, _ in rolled.values()) == 10
-
-    there = readings(lake)
-    assert run(lake, "readings", "rollups")["readings"].rows_out == 0
-    assert readings(lake) == there
+    expected.append(("gw2", 0, "t", minutes[0], "good", False))
+    assert readings(lake) == sorted(expected, key=repr)
+    assert take(lake) == 0
+    assert readings(lake) == sorted(expected, key=repr)
 
 
 @pytest.mark.slow
@@ -170,17 +166,17 @@ def test_who_never_learns_the_time_is_not_held_for_ever(lake: Lake, later: Any) 
     at = START - timedelta(hours=3)
     offsets(lake, clock_offset(**ANNOUNCED))
     land(lake, stamped(0, at))
-    run(lake, "readings")
+    take(lake)
     later(timedelta(hours=clocks.HELD_HOURS_MAX))
-    run(lake, "readings")
+    take(lake)
     assert not readings(lake)
     later(timedelta(hours=clocks.HELD_HOURS_MAX, minutes=65))
-    run(lake, "readings")
+    take(lake)
     assert readings(lake) == [("gw1", 0, "t", at - BEHIND, "unknown", False)]
     assert table(lake, "reject", "sequence") == []
     later(timedelta(hours=clocks.HELD_HOURS_MAX + 3))
     offsets(lake, clock_offset(0, 99, **MEASURED))
-    run(lake, "readings")
+    take(lake)
     assert len(readings(lake)) == 1
 
 
@@ -189,12 +185,12 @@ def test_a_time_within_bounds_is_suspect(lake: Lake, later: Any) -> None:
     later(timedelta(minutes=6))
     at = START - timedelta(hours=3)
     away = OFF_US - 60_000_000
-    never = {"known": "never", "reason": "why", "offset_low_us": away, "offset_high_us": OFF_US}
+    never: dict[str, Any] = {"known": "never", "reason": "why", "offset_low_us": away, "offset_high_us": OFF_US}
     offsets(lake, clock_offset(**ANNOUNCED))
     land(lake, stamped(0, at), stamped(1, at, {"ts": at.timestamp(), "t": 1}))
-    run(lake, "readings")
+    take(lake)
     offsets(lake, clock_offset(0, 9, **never), clock_offset(**never, whole=True))
-    run(lake, "readings")
+    take(lake)
     near = at - timedelta(seconds=60)
     assert readings(lake) == [("gw1", 0, "t", near, "bounded", True), ("gw1", 1, "t", at, "unknown", False)]
 
@@ -241,7 +237,7 @@ def test_a_wrong_clock_makes_no_outage_and_misses_no_target(lake: Lake) -> None:
     known = [stamped(number, landed - timedelta(seconds=10 * number)) for number in range(8)]
     unknown = [stamped(number, landed - timedelta(seconds=1), lane="backlog") for number in range(10, 13)]
     land(lake, *known, *unknown)
-    run(lake, "freshness", "throughput", "outages", "slo")
+    run(lake, "messages")
     of_all = table(lake, "gateway_freshness", "device", "rows", "late_rows", "suspect_rows", "lag_max_s")[-1]
     assert of_all == (None, 11, 4, 3, 70.0)
     hours = table(lake, "delivery_slo", "width_s", "window_start", "messages", "timed", "within", "max_s")
