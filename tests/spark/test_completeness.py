@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from spark import schemas
-from spark.jobs import gaps, runner
+from spark.jobs import gaps, messages, runner
 from spark.lake import Lake
+from spark.sink import Sink
 from spark.transforms import completeness, outages, ranges
 from tests.contract.test_completeness import GOLDEN, HOUR, Case, of_spark
 from tests.contract.test_completeness import START as BEGIN
@@ -72,8 +73,8 @@ def test_golden_cases(frame: Make) -> None:
 
 
 def run(lake: Lake) -> str | None:
-    """The job `gaps` alone; why it failed, if it did."""
-    (step,) = runner.one_pass(lake, [gaps.JOB], lambda _: None)
+    """Run the job `gaps` and that of the landed ranges; why it failed, if it did."""
+    _, step = runner.one_pass(lake, [messages.JOB, gaps.JOB], lambda _: None)
     return step.error
 
 
@@ -91,27 +92,27 @@ def opened(lake: Lake) -> list[tuple[int, int]]:
 def test_statements_are_judged_until_all_of_them_has_landed(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever comes first, comes twice, or dies on the way, the accounts are those of all statements at once."""
     landed, stated = [message(n) for n in range(15)], [manifest(0, 9), manifest(10, 19, hour=START + HOUR)]
-    lakes.write(lake.place.path, "telemetry", landed)
-    lakes.write(lake.place.path, "manifests", stated)
-    lakes.write(lake.place.path, "gateway_status", [lakes.status(START + 9 * HOUR, 0)])
+    lakes.write(lake.place, "telemetry", landed)
+    lakes.write(lake.place, "manifests", stated)
+    lakes.write(lake.place, "gateway_status", [lakes.status(START + 9 * HOUR, 0)])
     assert run(lake) is None
     assert lines(lake) == [(0, 9, 10, True), (10, 19, 5, False)]
     assert opened(lake) == [(10, 19)]
-    lakes.write(lake.place.path, "manifests", [manifest(0, 9), manifest(20, 29, hour=START + 2 * HOUR)])
+    lakes.write(lake.place, "manifests", [manifest(0, 9), manifest(20, 29, hour=START + 2 * HOUR)])
     landed += [message(n) for n in range(15, 22)]
-    lakes.write(lake.place.path, "telemetry", landed[15:])
-    overwrite = Lake.overwrite
+    lakes.write(lake.place, "telemetry", landed[15:])
+    overwrite = Sink.overwrite
 
-    def dies(self: Lake, name: str, *rest: Any, **named: Any) -> bool:
+    def dies(self: Sink, name: str, *rest: Any, **named: Any) -> bool:
         if name == "open_statements":
             raise RuntimeError("power cut")
         return overwrite(self, name, *rest, **named)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Lake, "overwrite", dies)
+        patch.setattr(Sink, "overwrite", dies)
         assert "power cut" in (run(lake) or "")
     landed.append(message(31))
-    lakes.write(lake.place.path, "telemetry", landed[-1:])
+    lakes.write(lake.place, "telemetry", landed[-1:])
     assert run(lake) is None
     assert lines(lake) == [(0, 9, 10, True), (10, 19, 10, True), (20, 29, 2, False), (30, 31, 1, False)]
     assert opened(lake) == [(20, 29)]
@@ -130,19 +131,19 @@ def test_a_statement_that_comes_while_others_are_settled_is_not_lost(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another pass appends it when this one has read the open ones, and is about to write those that stay open."""
-    lakes.write(lake.place.path, "telemetry", [message(n) for n in range(10)])
-    lakes.write(lake.place.path, "manifests", [manifest(0, 9), manifest(10, 19, hour=START + HOUR)])
-    overwrite = Lake.overwrite
+    lakes.write(lake.place, "telemetry", [message(n) for n in range(10)])
+    lakes.write(lake.place, "manifests", [manifest(0, 9), manifest(10, 19, hour=START + HOUR)])
+    overwrite = Sink.overwrite
 
-    def late(self: Lake, name: str, *rest: Any, **named: Any) -> bool:
+    def late(self: Sink, name: str, *rest: Any, **named: Any) -> bool:
         if name == "open_statements":
-            monkeypatch.setattr(Lake, "overwrite", overwrite)
-            lakes.write(lake.place.path, "manifests", [manifest(20, 29, hour=START + 2 * HOUR)])
+            monkeypatch.setattr(Sink, "overwrite", overwrite)
+            lakes.write(lake.place, "manifests", [manifest(20, 29, hour=START + 2 * HOUR)])
             statements = next(step for step in gaps.JOB.steps if step.name == "open_statements")
             statements.run(Lake(lake.session.newSession(), lake.place))
         return overwrite(self, name, *rest, **named)
 
-    monkeypatch.setattr(Lake, "overwrite", late)
+    monkeypatch.setattr(Sink, "overwrite", late)
     assert "another pass" in (run(lake) or "")
     assert opened(lake) == [(0, 9), (10, 19), (20, 29)]
     assert run(lake) is None

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from spark import schemas
-from spark.jobs import catalog, runner
+from spark.jobs import runner
+from spark.jobs.messages import JOB
 from spark.lake import Lake
+from spark.sink import Sink
 from spark.transforms.outages import PAUSE_SECONDS, outages
 from tests.spark.conftest import Make
 from tests.spark.lakes import START, message
@@ -44,14 +46,14 @@ def plain(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
 
 def test_an_outage_lasts_until_all_has_landed(frame: Make) -> None:
     landed = START + timedelta(seconds=40)
-    of = {
+    of: dict[str, list[tuple[float, float]]] = {
         "sends once in a while": [(0, 600), (300, 601), (599, 602)],
         "is cut off again while it drains": [(0, 10), (1, 30), (20, 40)],
         "comes back in time": [(0, 5), (5 + PAUSE_SECONDS, 70)],
         "comes back too late": [(0, 5), (5.5 + PAUSE_SECONDS, 70)],
         "has a clock ahead": [(10, 5), (12, 6)],
     }
-    rows = [waited(*pair, gateway=name) for name, pairs in of.items() for pair in pairs]
+    rows = [waited(*pair, name) for name, pairs in of.items() for pair in pairs]
     wrong = waited(0, 40, "has a clock at 1970", received_at=datetime(1970, 1, 1, tzinfo=UTC))
     found = outages(frame("telemetry", *rows, wrong, message(0, gateway="live")))
     assert found.schema.names == schemas.OUTAGES.columns.names
@@ -78,22 +80,24 @@ def test_several_passes_equal_one_whatever_dies_between(lake: Lake, monkeypatch:
     ]
     rows += [waited(10_000, 10_001), waited(10_300, 10_301)]
     land(lake, *rows[80:], message(0))
-    overwrite = Lake.overwrite
+    overwrite = Sink.overwrite
 
-    def dies_after(self: Lake, *arguments: Any) -> None:
-        overwrite(self, *arguments)
-        raise RuntimeError("power cut")
+    def dies_after(self: Sink, name: str, *rest: Any, **named: Any) -> bool:
+        done = overwrite(self, name, *rest, **named)
+        if name == "outages":
+            raise RuntimeError("power cut")
+        return done
 
     with monkeypatch.context() as patch:
-        patch.setattr(Lake, "overwrite", dies_after)
-        (step,) = runner.one_pass(lake, catalog.chosen(("outages",)), lambda _: None)
+        patch.setattr(Sink, "overwrite", dies_after)
+        (step,) = runner.one_pass(lake, [JOB], lambda _: None)
         assert "power cut" in (step.error or "")
     assert table(lake, "outages", *COLUMNS) == plain(rows[80:])
     rows.append(waited(10_000, 10_300))  # makes the last two of those one
     land(lake, *rows[:80], rows[-1])
-    assert run(lake, "outages")["outages"].rows_in == 81
+    assert run(lake, "messages")["messages"].rows_in == len(rows) + 1
     found = table(lake, "outages", *COLUMNS)
     assert found == plain(rows)
-    assert run(lake, "outages")["outages"].rows_out == 0
+    assert run(lake, "messages")["messages"].rows_out == 0
     of_all = [(row["gateway"], row["messages"]) for row in outages(lake.read("telemetry")).collect()]
     assert sorted(of_all) == sorted((row[0], row[5]) for row in found)
