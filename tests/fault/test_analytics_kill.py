@@ -1,10 +1,11 @@
 """SIGKILL of a pass, driver and JVM, amid what each job writes: no row is lost or there twice in any table.
 
 Each kill comes at a place: a job, one of its tables, and whether the table has a new data file or a new commit when the
-signal falls. All places there are come job by job, then again: what has landed is taken up to the place of the kill, so
-that a pass has little to do but what it is killed at. Messages land when a job has taken all there is, and now and then
-amid what was begun; some of them are late or unreadable. The kills are in parts, of a lake each, as a pass costs more
-the longer the logs are. `WAYPOST_SEED=n` chooses the same again.
+signal falls; or one of its queries, and whether its checkpoint says that a batch has begun, or is done. All places
+there are come job by job, then again: what has landed is taken up to the place of the kill, so that a pass has little
+to do but what it is killed at. Messages land when a job has taken all there is, and now and then amid what was begun;
+some of them are late or unreadable. The kills are in parts, of a lake each, as a pass costs more the longer the logs
+are. `WAYPOST_SEED=n` chooses the same again.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -30,6 +31,8 @@ import pytest
 from spark import java
 from spark.connector.jar_set import DELTA
 from spark.connector.repository import ConnectorMissing
+from spark.jobs import catalog
+from spark.jobs.stream import Stream
 from tests.spark import lakes
 from tests.spark.lakes import START, message
 from tests.spark.truth import ROLLUPS, Truth, differences
@@ -46,11 +49,10 @@ KILLS = 25
 WRITTEN: Final = {
     "readings": ("reject", "readings"),
     "rollups": ("rollup_1m",),
+    "messages": ("gateway_freshness", "delivery_slo", "throughput", "outages", "landed_ranges"),
     "hours": ("rollup_1h", "rollup_1d"),
     "anomalies": ("detector_states",),
-    "freshness": ("gateway_freshness",),
     "gaps": (
-        "landed_ranges",
         "given_up_ranges",
         "gateway_backlog",
         "completeness_hourly",
@@ -59,12 +61,11 @@ WRITTEN: Final = {
         "gaps",
         "completeness",
     ),
-    "throughput": ("throughput",),
-    "outages": ("outages",),
     "health": ("device_days", "device_health"),
-    "slo": ("delivery_slo",),
 }
 """Tables that each pass of a job writes."""
+QUERIES: Final = {job.name: [step.name for step in job.steps if isinstance(step, Stream)] for job in catalog.JOBS}
+"""Streaming queries of each job, which each pass takes a batch of."""
 JITTER_S = 0.05
 """Up to so much later than the moment."""
 PASS_S_MAX = 900.0
@@ -76,12 +77,16 @@ LANDS_AMID = 0.2
 Row = dict[str, Any]
 
 
+Moment = Literal["file", "commit", "offsets", "commits"]
+"""What is new: a data file of a table, a commit of it, the begin or the end of a batch in a query's checkpoint."""
+
+
 class Place(NamedTuple):
-    """Where a pass is killed."""
+    """Where a pass is killed. `written`: a table or a query of the job."""
 
     job: str
-    table: str
-    moment: Literal["file", "commit"]
+    written: str
+    moment: Moment
 
 
 @dataclass(slots=True)
@@ -100,13 +105,12 @@ class Campaign:
 
     def kill(self, place: Place) -> bool:
         """Begin a pass of one job, and kill it amid what it writes. False: it was over before."""
-        before, table = _files(self.lake / place.table), self.lake / place.table
-        at = version(table)
+        reached = _reached(self.lake, place)
         late_s = self.chance.random() * JITTER_S
         process = self._pass(("--job", place.job))
         deadline = time.monotonic() + PASS_S_MAX
         while process.poll() is None and time.monotonic() < deadline:
-            if (_files(table) - before) if place.moment == "file" else _committed(table, at + 1):
+            if reached():
                 time.sleep(late_s)
                 break
             time.sleep(0.005)
@@ -159,12 +163,21 @@ def _statement(rows: list[Row], now: Any) -> Row:
     return lakes.manifest(min(sequences), max(sequences), gateway="gw0", hour=now, until=now, ingested_at=now)
 
 
-def _files(table: Path) -> set[Path]:
-    return {path for path in table.rglob("*.parquet") if "_delta_log" not in path.parts}
+def _reached(lake: Path, place: Place) -> Callable[[], bool]:
+    """Return what tells whether the place has something new from now on."""
+    table = lake / place.written
+    if place.moment == "commit":
+        entry = table / "_delta_log" / f"{version(table) + 1:020}.json"
+        return entry.exists
+    before = _files(lake, place)
+    return lambda: bool(_files(lake, place) - before)
 
 
-def _committed(table: Path, number: int) -> bool:
-    return (table / "_delta_log" / f"{number:020}.json").exists()
+def _files(lake: Path, place: Place) -> set[Path]:
+    """Return the data files of the table, or the numbered files of the query's checkpoint."""
+    if place.moment == "file":
+        return {path for path in (lake / place.written).rglob("*.parquet") if "_delta_log" not in path.parts}
+    return set((lake / "_checkpoints" / place.written).glob(f"*/{place.moment}/[0-9]*"))
 
 
 # --- the truth --------------------------------------------------------------------------------------------------------
@@ -227,8 +240,13 @@ TRUTHS: Final = {
 
 def places() -> list[Place]:
     """All there are, each job's after those of the jobs it reads from: a job that is told to run lets these run."""
-    moments: tuple[Literal["file", "commit"], ...] = ("file", "commit")
-    return [Place(job, table, moment) for job, tables in WRITTEN.items() for table in tables for moment in moments]
+    found = []
+    for job, tables in WRITTEN.items():
+        moments: tuple[Moment, ...] = ("file", "commit")
+        found += [Place(job, table, moment) for table in tables for moment in moments]
+        moments = ("offsets", "commits")
+        found += [Place(job, query, moment) for query in QUERIES[job] for moment in moments]
+    return found
 
 
 def campaign(folder: Path, kills: Sequence[Place], seed: int) -> Campaign:
