@@ -49,7 +49,7 @@ def native(*_):
 
 if __name__ == "__main__":
     what = sys.argv.pop(1)
-    cli._jobs = lambda *_: [Job("step", "", (Step(),), round="values")]
+    cli._jobs = lambda *_: [Job("step", "", (Step(),), rhythm="values")]
     if what == "upkeep":
         cli._maintain_by_need = native
     if what == "command":

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -58,12 +59,12 @@ def late(backlog: Iterable[Row]) -> list[Row]:
 
 def run(lake: Lake) -> delta_commits.Written:
     """A pass; what it wrote of windows."""
-    before = {name: delta_commits.version(lake.place.path / name) for name in ROLLUPS}
+    before = {name: delta_commits.version(Path(lake.path(name))) for name in ROLLUPS}
     steps = runner.one_pass(lake, catalog.chosen(["rollups", "hours"]), lambda _: None)
     assert [step.error for step in steps] == [None] * len(steps)
     total = delta_commits.Written()
     for name, version in before.items():
-        wrote = delta_commits.written(lake.place.path / name, version)
+        wrote = delta_commits.written(Path(lake.path(name)), version)
         print(f"{name}: {wrote}")
         total = total.plus(wrote)
     return total
@@ -76,18 +77,18 @@ def test_their_week_is_in_the_windows_and_the_others_are_left_alone(lake: Lake, 
     for number in range(PASSES):
         begin, end = (BEGIN + timedelta(days=DAYS / PASSES * each) for each in (number, number + 1))
         of_the_offline = [row for row in rows(offline, begin, end) if not LOST <= row["received_at"] < FOUND]
-        lakes.write(lake.place.path, "telemetry", [*rows(online, begin, end), *of_the_offline])
+        lakes.write(lake.place, "telemetry", [*rows(online, begin, end), *of_the_offline])
         run(lake)
     backlog = late(rows(offline, LOST, FOUND))
-    lakes.write(lake_of_the_offline.place.path, "telemetry", backlog)
+    lakes.write(lake_of_the_offline.place, "telemetry", backlog)
     alone = run(lake_of_the_offline)
     wrote = delta_commits.Written()
     for part in range(DRAIN_PASSES):
         share = timedelta(days=7) / DRAIN_PASSES
         first, last = LOST + part * share, LOST + (part + 1) * share
-        lakes.write(lake.place.path, "telemetry", [row for row in backlog if first <= row["received_at"] < last])
+        lakes.write(lake.place, "telemetry", [row for row in backlog if first <= row["received_at"] < last])
         wrote = wrote.plus(run(lake))
-    assert differences(lake.place.path, ["telemetry"], VALUES, ROLLUPS) == {}
+    assert differences(Path(lake.place.uri), ["telemetry"], VALUES, ROLLUPS) == {}
     ratio = wrote.size / alone.size
     print(f"{len(backlog)} messages: {wrote} for {alone}: {ratio:.2f} times")
     assert ratio <= REWRITTEN_MAX
@@ -96,4 +97,4 @@ def test_their_week_is_in_the_windows_and_the_others_are_left_alone(lake: Lake, 
 @pytest.fixture
 def lake_of_the_offline(lake: Lake) -> Lake:
     """Where there is nothing but the backlog."""
-    return Lake(lake.session, lake.place.path.with_name("offline"))
+    return Lake(lake.session, Path(lake.place.uri).with_name("offline"))
