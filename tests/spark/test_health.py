@@ -145,10 +145,10 @@ def test_in_parts_as_at_once(lake: Any, frame: Make) -> None:
         rows.append(message(n, at=at, device=f"dev{n % 3}", body=json.dumps(body).encode(), ingested_at=at + late))
     source.shuffle(rows)
     land(lake, *rows[:50])
-    run(lake, "health", "slo")
+    run(lake, "health", "messages")
     land(lake, *rows[50:])
-    run(lake, "health", "slo")
-    assert {step.rows_out for step in run(lake, "health", "slo").values()} == {0}
+    run(lake, "health", "messages")
+    assert {step.rows_out for step in run(lake, "health", "messages").values()} == {0}
 
     def plain(name: str, rows: Any) -> list[tuple[Any, ...]]:
         columns = [c for c in rows.columns if c not in ("times", "p50_s", "p95_s", "p99_s")]
