@@ -51,7 +51,7 @@ class NewFiles:
 
 def write(rows: DataFrame, place: Place, table: schemas.Table) -> NewFiles:
     """Write rows with the columns of `table` as data files below `place`, in one query of Spark."""
-    writer = _Writer(place, table.arrow, table.partition_by, table.split_by)
+    writer = TaskWriter(place, table.arrow, table.partition_by, table.split_by)
     found = rows.mapInArrow(writer, _FILES_SQL).collect()
     adds = [
         AddAction(one["path"], one["size"], json.loads(one["partition"]), one["modified"], True, one["stats"])
@@ -61,8 +61,8 @@ def write(rows: DataFrame, place: Place, table: schemas.Table) -> NewFiles:
 
 
 @dataclass(frozen=True)
-class _Writer:
-    """The function of one task."""
+class TaskWriter:
+    """Writes the rows of one task; yields a row for each file."""
 
     place: Place
     columns: pa.Schema

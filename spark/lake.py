@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _READER_FEATURES = frozenset({"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"})
 """Features of Delta under which the rows of a table are still the rows of its data files."""
 _COLUMN_MAPPING_READER_VERSION = 2
-_BATCH_BYTES_MAX: Final = "256m"
+BATCH_BYTES_MAX: Final = "256m"
 """Size of the data files in a micro-batch, about: decoded and held they take some hundred megabytes."""
 
 
@@ -169,7 +169,7 @@ class Lake:
         """
         self.check_readable(name, self.open(name))
         reader = self.session.readStream.format("delta").option("skipChangeCommits", "true")
-        return conform(reader.option("maxBytesPerTrigger", _BATCH_BYTES_MAX).load(self.path(name)), name)
+        return conform(reader.option("maxBytesPerTrigger", BATCH_BYTES_MAX).load(self.path(name)), name)
 
     def rows_of(self, name: str, paths: Sequence[str]) -> DataFrame:
         """Return the rows of some files of a table; columns that a file lacks are null.

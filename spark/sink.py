@@ -29,7 +29,7 @@ from spark.lineage import ROWS, Lineage
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_SMALL_BYTES: Final = 1024 * 1024
+SMALL_BYTES: Final = 1024 * 1024
 """Size of files that are rewritten without a look whether they hold a key: a query takes as long."""
 Replaced = Literal["all"] | tuple[str, str]
 """Rows that are replaced: all, or those of a partition (column, value)."""
@@ -171,7 +171,7 @@ class Sink:
         """Return the files that have a row with a key of `rows`; all that can have one, where they are so small that
         rewriting them is less work than looking."""
         if (
-            sum(file.size for file in candidates) <= _SMALL_BYTES
+            sum(file.size for file in candidates) <= SMALL_BYTES
             or sum(file.rows or 0 for file in candidates) <= changed
         ):
             return candidates

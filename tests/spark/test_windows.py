@@ -9,10 +9,10 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from spark.transaction import Transaction
 
 from spark import schemas
 from spark.lake import Lake
+from spark.sink import Sink, Transaction
 from spark.transforms import rollups
 from tests.spark.lakes import START
 from tests.spark.windows import BEFORE_1970, SERIES, Row, plain, reading
@@ -89,8 +89,9 @@ def test_windows_folded_batch_by_batch_are_those_of_all_readings(lake: Lake, fra
     for number in range(3):
         batch = readings(frame, rows[number::3])
         days = rollups.by_day(rollups.by_hour(batch))
-        lake.fold("rollup_1m", rollups.by_minute(batch), rollups.FOLD, Transaction("windows", number))
-        lake.fold("rollup_1d", days, rollups.FOLD, Transaction("windows", number))
+        sink = Sink(lake, Transaction("windows", number), None)
+        sink.fold("rollup_1m", rollups.by_minute(batch), rollups.FOLD)
+        sink.fold("rollup_1d", days, rollups.FOLD)
     assert found(lake.read("rollup_1m")) == expected(rows, MINUTE)
     assert found(lake.read("rollup_1d")) == expected(rows, DAY)
 

@@ -1,0 +1,292 @@
+"""Steps that follow a table: each row once, whatever is interrupted, and a fresh start where tables do not belong
+together."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql import functions as F  # noqa: N812
+
+from spark.jobs import catalog
+from spark.jobs.checkpoint import SourceLost
+from spark.jobs.outcome import Job, Outcome
+from spark.jobs.stream import Batch, Stream
+from spark.lake import Lake
+from spark.lineage import Lineage, Pins
+from tests.spark import lakes
+from tests.spark.lakes import message
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+FIRST, LAST = "open_statements", "given_up_ranges"
+"""Two outputs: a row a message each."""
+NOW = datetime(2026, 3, 14, tzinfo=UTC)
+
+
+def stated(rows: DataFrame) -> DataFrame:
+    columns = ("tenant", "gateway", "epoch", "address")
+    at = F.col("sequence")
+    times = ("ingested_at", F.col("ingested_at").alias("hour"), F.lit(None).alias("until"))
+    return rows.select(*columns, at.alias("first_sequence"), at.alias("last_sequence"), *times)
+
+
+def given_up(rows: DataFrame) -> DataFrame:
+    return stated(rows).drop("ingested_at", "hour", "until").withColumn("reason", F.lit("-"))
+
+
+@dataclass
+class Follower:
+    """A step with two outputs; `before_last` is called between them. Counts its batches."""
+
+    before_last: Callable[[Batch], object] = lambda _: None
+    batches: list[int] = field(default_factory=list)
+
+    def take(self, batch: Batch) -> None:
+        self.batches.append(batch.transaction.version)
+        batch.append(FIRST, stated(batch.rows))
+        self.before_last(batch)
+        batch.append(LAST, given_up(batch.rows))
+
+    def step(self, revision: int = 1) -> Stream:
+        return Stream("follower", "telemetry", (FIRST, LAST), revision, self.take)
+
+
+def die(_: Batch) -> None:
+    raise RuntimeError("power cut")
+
+
+def land(lake: Lake, *sequences: int, **override: Any) -> None:
+    lakes.write(lake.place, "telemetry", [message(number, **override) for number in sequences])
+
+
+def held(lake: Lake) -> list[list[int]]:
+    """Sequences of both outputs."""
+    tables = (lake.at(name).delta().to_pyarrow_table() for name in (FIRST, LAST))
+    return [sorted(table["first_sequence"].to_pylist()) for table in tables]
+
+
+def ids(lake: Lake) -> set[str]:
+    return {str(lake.open(name).metadata().id) for name in (FIRST, LAST)}
+
+
+def versions(lake: Lake) -> list[int | None]:
+    return [lake.version(name) for name in (FIRST, LAST)]
+
+
+def test_each_row_is_taken_once(lake: Lake) -> None:
+    follower = Follower()
+    land(lake, 0, 1)
+    land(lake, 2)
+    assert follower.step().run(lake) == Outcome(3, 6)
+    land(lake, 3)
+    assert follower.step().run(lake) == Outcome(1, 2)
+    assert held(lake) == [[0, 1, 2, 3]] * 2
+    made_of = lake.lineage(LAST)
+    assert made_of is not None
+    assert made_of.sources["telemetry"].is_same(lake.state("telemetry"))
+    # Nothing new, and maintenance: no query is started, nothing is committed.
+    before = versions(lake)
+    assert follower.step().run(lake) == Outcome(0, 0)
+    lake.at("telemetry").delta().optimize.compact()
+    assert Follower().step().run(Lake(None, lake.place)) == Outcome(0, 0)
+    land(lake, 4)
+    follower.step().run(lake)
+    assert held(lake) == [[0, 1, 2, 3, 4]] * 2
+    assert [after - then for after, then in zip(versions(lake), before, strict=True) if after and then] == [1, 1]
+
+
+def test_a_batch_that_reached_one_output_is_finished_with_the_rows_it_had(lake: Lake) -> None:
+    land(lake, 0)
+    Follower().step().run(lake)
+    land(lake, 1)
+    dying = Follower(before_last=die)
+    with pytest.raises(RuntimeError, match="power cut"):
+        dying.step().run(lake)
+    assert held(lake) == [[0, 1], [0]]
+    land(lake, 2)
+    with pytest.raises(RuntimeError, match="power cut"):
+        dying.step().run(lake)
+    follower = Follower()
+    follower.step().run(lake)
+    assert (held(lake), dying.batches, follower.batches) == ([[0, 1, 2]] * 2, [1, 1], [1, 2])
+
+
+def test_a_first_batch_that_was_interrupted_is_run_again(lake: Lake) -> None:
+    land(lake, 0)
+    with pytest.raises(RuntimeError):
+        Follower(before_last=die).step().run(lake)
+    land(lake, 1)
+    Follower().step().run(lake)
+    assert held(lake) == [[0, 1]] * 2
+
+
+def test_a_batch_is_bounded(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(3):
+        land(lake, number)
+    monkeypatch.setattr("spark.lake.BATCH_BYTES_MAX", "1b")
+    seen: list[Lineage | None] = []
+    follower = Follower(before_last=lambda batch: seen.append(batch.lineage))
+    follower.step().run(lake)
+    assert (held(lake), follower.batches) == ([[0, 1, 2]] * 2, [0, 1, 2])
+    assert [made_of is not None for made_of in seen] == [
+        False,
+        False,
+        True,
+    ]  # within the first version, all but the last
+
+
+def recreate_first(lake: Lake) -> None:
+    lake.recreate(FIRST)
+
+
+def lose_last(lake: Lake) -> None:
+    shutil.rmtree(lake.path(LAST))
+
+
+def lose_checkpoints(lake: Lake) -> None:
+    shutil.rmtree(Path(lake.place.uri) / "_checkpoints")
+
+
+@pytest.mark.parametrize("disturb", [recreate_first, lose_last, lose_checkpoints])
+def test_outputs_that_do_not_belong_together_are_rebuilt(lake: Lake, disturb: Callable[[Lake], None]) -> None:
+    land(lake, 0)
+    Follower().step().run(lake)
+    before = ids(lake)
+    disturb(lake)
+    land(lake, 1)
+    follower = Follower()
+    follower.step().run(lake)
+    assert (held(lake), follower.batches) == ([[0, 1]] * 2, [0])
+    assert not ids(lake) & before
+
+
+def test_a_new_revision_and_a_new_source_rebuild_the_outputs(lake: Lake) -> None:
+    land(lake, 0)
+    Follower().step().run(lake)
+    Follower().step(revision=2).run(lake)
+    assert held(lake) == [[0]] * 2
+    shutil.rmtree(lake.path("telemetry"))
+    land(lake, 7)
+    Follower().step(revision=2).run(lake)
+    assert held(lake) == [[7]] * 2
+
+
+def test_forgotten_it_begins_anew(lake: Lake) -> None:
+    land(lake, 0)
+    follower = Follower()
+    follower.step().run(lake)
+    follower.step().forget(lake)
+    assert held(lake) == [[], []]
+    follower.step().run(lake)
+    assert (held(lake), follower.batches) == ([[0]] * 2, [0, 0])
+
+
+@pytest.mark.parametrize("name", [LAST, "telemetry", "_checkpoints"])
+def test_an_older_copy_is_named(lake: Lake, tmp_path: Path, name: str) -> None:
+    path = Path(lake.place.uri) / name
+    land(lake, 0)
+    Follower().step().run(lake)
+    shutil.copytree(path, tmp_path / "copy")
+    for number in (1, 2):
+        land(lake, number)
+        Follower().step().run(lake)
+    shutil.rmtree(path)
+    shutil.copytree(tmp_path / "copy", path)
+    with pytest.raises(SourceLost, match="older copy"):
+        Follower().step().run(lake)
+
+
+def test_commits_that_are_gone_are_named(lake: Lake) -> None:
+    land(lake, 0)
+    Follower().step().run(lake)
+    for number in range(1, 4):
+        land(lake, number)
+    table = lake.at("telemetry").delta()
+    table.create_checkpoint()
+    for version in (1, 2):
+        (Path(lake.path("telemetry")) / "_delta_log" / f"{version:020}.json").unlink()
+    with pytest.raises(SourceLost, match="rebuild"):
+        Follower().step().run(lake)
+
+
+def test_rows_that_leave_the_source_stay_in_the_outputs(lake: Lake) -> None:
+    land(lake, 0, 1)
+    Follower().step().run(lake)
+    lake.at("telemetry").delta().delete("sequence = 0")
+    land(lake, 2)
+    Follower().step().run(lake)
+    assert held(lake) == [[0, 1, 2]] * 2
+
+
+def test_a_retry_knows_the_pins_of_its_first_attempt(lake: Lake) -> None:
+    land(lake, 0)
+    found: list[Pins | None] = []
+
+    def take(batch: Batch) -> None:
+        found.append(batch.pinned(FIRST))
+        pins = Pins((batch.transaction.application, batch.transaction.version), len(found), None, None, NOW)
+        batch.append(FIRST, stated(batch.rows), Lineage({}, pins=found[-1] or pins))
+        if len(found) == 1:
+            die(batch)
+        batch.append(LAST, given_up(batch.rows))
+
+    step = replace(Follower().step(), take=take)
+    with pytest.raises(RuntimeError):
+        step.run(lake)
+    lake.at(FIRST).delta().optimize.compact()
+    step.run(lake)
+    assert found[0] is None
+    assert found[1] is not None
+    assert (found[1].schemas, found[1].now) == (1, NOW)
+
+
+def test_a_small_table_is_rewritten_once(lake: Lake) -> None:
+    land(lake, 0)
+    dies = [True]
+
+    def take(batch: Batch) -> None:
+        batch.rewrite(FIRST, lambda there: there.unionByName(stated(batch.rows)))
+        if dies.pop(0):
+            die(batch)
+        batch.append(LAST, given_up(batch.rows))
+
+    step = replace(Follower().step(), take=take)
+    with pytest.raises(RuntimeError):
+        step.run(lake)
+    dies += [False, False]
+    step.run(lake)
+    land(lake, 1)
+    step.run(lake)
+    assert held(lake) == [[0, 1]] * 2
+
+
+class TestOrder:
+    def test_each_job_comes_after_those_it_reads(self) -> None:
+        written: set[str] = set()
+        everything = {table for job in catalog.JOBS for table in job.outputs}
+        for job in catalog.JOBS:
+            assert not set(job.inputs) & (everything - written)
+            written |= set(job.outputs)
+
+    def test_a_job_is_chosen_with_those_it_reads_and_rebuilt_with_those_that_read_it(self) -> None:
+        assert [job.name for job in catalog.chosen(["rollups"])] == ["readings", "rollups"]
+        assert {"readings", "rollups"} <= {job.name for job in catalog.made_of(["readings"])}
+        assert [job.name for job in catalog.made_of(["rollups"])] == ["rollups"]
+        assert [job.name for job in catalog.chosen(["freshness", "slo"])] == ["messages"]
+        assert "gaps" in {job.name for job in catalog.made_of(["outages"])}
+        with pytest.raises(KeyError):
+            catalog.chosen(["dreams"])
+
+    def test_two_jobs_never_write_one_table(self) -> None:
+        (rollups,) = (job for job in catalog.JOBS if job.name == "rollups")
+        with pytest.raises(ValueError, match="is written by"):
+            catalog.graph([rollups, Job("another", "", rollups.steps)])
