@@ -80,9 +80,7 @@ def test_windows_are_what_plain_python_finds(frame: Make) -> None:
     assert found(rollups.by_day(hours)) == expected(rows, DAY)
 
 
-@pytest.mark.parametrize("few", [True, False])
-def test_windows_folded_batch_by_batch_are_those_of_all_readings(lake: Lake, frame: Make, few: bool) -> None:
-    lake = Lake(lake.session, lake.place, few=few)
+def test_windows_folded_batch_by_batch_are_those_of_all_readings(lake: Lake, frame: Make) -> None:
     rows = mixed(random.Random(chosen_seed(SEED) + 1), 300)
     for name in ("rollup_1m", "rollup_1d"):
         lake.ensure(name)
