@@ -21,7 +21,7 @@ from cloud.place.place import Place, Somewhere, place_of
 from spark import lineage, remedy, schemas, soundness
 from spark.data_files import data_files
 from spark.driver import Driver
-from spark.lineage import Lineage, State
+from spark.lineage import TableLineage, TableState
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -71,29 +71,29 @@ class Lake:
             return self.at(name).delta(version)
 
     def find(self, name: str) -> deltalake.DeltaTable | None:
-        """Open a table as it is; None where there is none. Raises `TableUnreadable`."""
+        """Open a table as it is; None where it does not exist. Raises `TableUnreadable`."""
         try:
             return self.open(name)
         except TableNotFoundError:
             return None
 
-    def state(self, name: str) -> State | None:
-        """Return id and version of a table; None where there is none."""
+    def state(self, name: str) -> TableState | None:
+        """Return id and version of a table; None where it does not exist."""
         table = self.find(name)
-        return State(str(table.metadata().id), table.version()) if table is not None else None
+        return TableState(str(table.metadata().id), table.version()) if table is not None else None
 
     def version(self, name: str) -> int | None:
-        """Return the version of a table; None where there is none."""
+        """Return the version of a table; None where it does not exist."""
         table = self.find(name)
         return table.version() if table is not None else None
 
-    def dated_state(self, name: str, version: int) -> State:
+    def dated_state(self, name: str, version: int) -> TableState:
         """Return a table's state at a version, with the time of its commit."""
         table = self.open(name, version)
         with remedy.named(name):
             return lineage.dated(table)
 
-    def lineage(self, name: str, version: int | None = None) -> Lineage | None:
+    def lineage(self, name: str, version: int | None = None) -> TableLineage | None:
         """Return the lineage of a table as it is, or was at `version`; None where it is not known."""
         try:
             table = self.open(name, version)
@@ -102,7 +102,7 @@ class Lake:
         with remedy.named(name):
             return lineage.lineage_of(table)
 
-    def is_unchanged(self, name: str, before: State) -> bool:
+    def is_unchanged(self, name: str, before: TableState) -> bool:
         """Return whether a table has the rows that it had at an earlier state: only maintenance has come since."""
         table = self.find(name)
         if table is None or str(table.metadata().id) != before.id or table.version() < before.version:
@@ -138,13 +138,13 @@ class Lake:
         table = self.find(name)
         return table.transaction_version(application) if table is not None else None
 
-    def ensure(self, name: str) -> State:
+    def ensure(self, name: str) -> TableState:
         """Create derived table `name` if it is not there."""
         state = self.state(name)
         return state if state is not None else self._create(name, "error")
 
-    def recreate(self, name: str) -> State:
-        """Create derived table `name` again, empty and under a new id. One whose log is damaged is deleted before."""
+    def recreate(self, name: str) -> TableState:
+        """Create derived table `name` again, empty and under a new id. A table with a damaged log is deleted before."""
         if soundness.damage(self.at(name)) is not None:
             self.at(name).clear()
         return self._create(name, "overwrite")
@@ -209,7 +209,7 @@ class Lake:
             )
         conform_schema(StructType.fromJson(json.loads(table.schema().to_json())), name)
 
-    def _create(self, name: str, mode: Literal["error", "overwrite"]) -> State:
+    def _create(self, name: str, mode: Literal["error", "overwrite"]) -> TableState:
         table = schemas.DERIVED[name]
         form = deltalake.Schema.from_json(table.columns.json())
         place, partitions = self.at(name), list(table.partition_by)

@@ -1,4 +1,4 @@
-"""What a derived table was made of: kept as `userMetadata` in its Delta commits, and read without a JVM.
+"""Sources of derived tables: kept as `userMetadata` in their Delta commits, and read without a JVM.
 
 A commit of maintenance (compaction, vacuum) leaves the rows as they were, so it has the lineage of the commit before
 it. Any other commit without a lineage comes from another program, from an older Waypost, or is one of several commits
@@ -26,7 +26,7 @@ ROWS: Final = "waypost.rows"
 _MAINTENANCE: Final = frozenset({"OPTIMIZE", "VACUUM START", "VACUUM END", "SET TBLPROPERTIES"})
 
 
-class State(msgspec.Struct, frozen=True):
+class TableState(msgspec.Struct, frozen=True):
     """A table at one moment: `id` changes when the table is created again, `version` with every commit."""
 
     id: str
@@ -34,7 +34,7 @@ class State(msgspec.Struct, frozen=True):
     committed_at: datetime | None = None
     """Time of the commit, where a lineage needs it and the log has it."""
 
-    def is_same(self, other: State | None) -> bool:
+    def is_same(self, other: TableState | None) -> bool:
         """True for the same version of the same table."""
         return other is not None and (self.id, self.version) == (other.id, other.version)
 
@@ -44,7 +44,7 @@ class Pins(msgspec.Struct, frozen=True):
 
     `batch`    the transaction (application, version) of the batch.
     `schemas`  version of `payload_schemas`, `births` of `sparkplug_births`, `offsets` of `clock_offsets`; None where
-               there is no such table.
+               the table does not exist.
     `now`      the clock that waiting times are measured with.
     """
 
@@ -55,21 +55,21 @@ class Pins(msgspec.Struct, frozen=True):
     now: datetime
 
 
-class Lineage(msgspec.Struct, frozen=True):
-    """`sources`: the tables that the rows were made of, at the versions that were read, and the sources of those.
+class TableLineage(msgspec.Struct, frozen=True):
+    """`sources`: the tables that the rows were derived from, at the versions that were read, and the sources of those.
 
-    `beside`  other tables of the same job, at the versions that belong to it.
+    `beside`  further tables of the same job, at the versions that belong to it.
     `made_by` step and revision of the job.
-    `pins`    of a batch whose later outputs may have to be made again.
+    `pins`    of a batch; a retry makes its later outputs by them.
     """
 
-    sources: dict[str, State]
-    beside: dict[str, State] = {}
+    sources: dict[str, TableState]
+    beside: dict[str, TableState] = {}
     made_by: str = ""
     pins: Pins | None = None
 
     @property
-    def telemetry(self) -> State | None:
+    def telemetry(self) -> TableState | None:
         """The state of `telemetry`, the origin of every derived table."""
         return self.sources.get(TELEMETRY)
 
@@ -78,13 +78,13 @@ class Lineage(msgspec.Struct, frozen=True):
         return msgspec.json.encode(self).decode()
 
 
-class Commit(msgspec.Struct, frozen=True):
+class TableCommit(msgspec.Struct, frozen=True):
     """One commit of a table, as its log describes it."""
 
     version: int
     operation: str
     committed_at: datetime | None
-    lineage: Lineage | None
+    lineage: TableLineage | None
     rows: int | None
     """Rows that it added or changed, where it says so."""
 
@@ -99,17 +99,17 @@ class Commit(msgspec.Struct, frozen=True):
         return not self.is_maintenance and self.rows != 0
 
 
-def parsed(text: object) -> Lineage | None:
+def parsed(text: object) -> TableLineage | None:
     """Return the lineage in a commit's `userMetadata`; None for text of another program or an older Waypost."""
     if not isinstance(text, str):
         return None
     try:
-        return msgspec.json.decode(text, type=Lineage)
+        return msgspec.json.decode(text, type=TableLineage)
     except msgspec.DecodeError:
         return None
 
 
-def commits(table: deltalake.DeltaTable, count: int = COMMITS_MAX) -> Iterator[Commit]:
+def commits(table: deltalake.DeltaTable, count: int = COMMITS_MAX) -> Iterator[TableCommit]:
     """Yield the commits of a table up to the version that was opened, the newest first, at most `count`.
 
     Commits that the log no longer has are left out. Raises what delta-rs raises for a damaged log.
@@ -126,34 +126,36 @@ def commits(table: deltalake.DeltaTable, count: int = COMMITS_MAX) -> Iterator[C
             yield _commit(version, info)
 
 
-def _commit(version: int, info: Mapping[str, Any]) -> Commit:
+def _commit(version: int, info: Mapping[str, Any]) -> TableCommit:
     stamp, rows = info.get("timestamp"), info.get(ROWS)
     at = datetime.fromtimestamp(stamp / 1e3, UTC) if isinstance(stamp, int) else None
     operation = str(info.get("operation"))
-    return Commit(version, operation, at, parsed(info.get("userMetadata")), int(rows) if rows is not None else None)
+    return TableCommit(
+        version, operation, at, parsed(info.get("userMetadata")), int(rows) if rows is not None else None
+    )
 
 
-def last_change(table: deltalake.DeltaTable) -> Commit | None:
-    """Return the newest commit of a table as it was opened that is no maintenance; None where the log lacks it."""
+def last_change(table: deltalake.DeltaTable) -> TableCommit | None:
+    """Return the newest commit of a table as it was opened, maintenance aside; None where the log lacks it."""
     return next((commit for commit in commits(table) if not commit.is_maintenance), None)
 
 
-def lineage_of(table: deltalake.DeltaTable) -> Lineage | None:
+def lineage_of(table: deltalake.DeltaTable) -> TableLineage | None:
     """Return the lineage of a table as it was opened; None where its newest change has none."""
     commit = last_change(table)
     return commit.lineage if commit is not None else None
 
 
-def dated(table: deltalake.DeltaTable) -> State:
+def dated(table: deltalake.DeltaTable) -> TableState:
     """Return the state of a table as it was opened, with the time of its commit."""
     newest = next(commits(table, 1), None)
-    return State(str(table.metadata().id), table.version(), newest.committed_at if newest is not None else None)
+    return TableState(str(table.metadata().id), table.version(), newest.committed_at if newest is not None else None)
 
 
-def versions(table: deltalake.DeltaTable) -> list[tuple[int, Lineage | None]]:
+def versions(table: deltalake.DeltaTable) -> list[tuple[int, TableLineage | None]]:
     """Return the newest versions of a table, the newest first, and the lineage of each."""
-    found: list[tuple[int, Lineage | None]] = []
-    lineage: Lineage | None = None
+    found: list[tuple[int, TableLineage | None]] = []
+    lineage: TableLineage | None = None
     for commit in reversed(list(commits(table))):
         if not commit.is_maintenance:
             lineage = commit.lineage

@@ -24,7 +24,7 @@ class UnknownSchema(LookupError):
 
 def registered(table: Somewhere, version: int | None = None) -> list[PayloadSchema]:
     """Return the schemas that hold, now or at a version of the table, in the order they were registered; none where
-    there is no such table. Raises `TableUnreadable`."""
+    the table does not exist. Raises `TableUnreadable`."""
     try:
         with remedy.named(_TABLE.name):
             rows = place_of(table).delta(version).to_pyarrow_dataset().to_table(use_threads=False).to_pylist()

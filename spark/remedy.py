@@ -63,7 +63,7 @@ def of_files(table: str) -> str:
     from spark import schemas  # noqa: PLC0415 - Spark's types are half a second that a report must not pay
 
     if table not in schemas.LANDED:
-        return "`waypost analytics rebuild` makes derived tables anew from what has landed"
+        return "`waypost analytics rebuild` rebuilds derived tables from what has landed"
     return (
         "Put back a copy of it, or let `waypost analytics verify --drop` take damaged files out of the table: it "
         "records what is lost"

@@ -60,8 +60,8 @@ _SETTINGS = {
 }
 """Wherever it runs."""
 Load = Literal["rounds", "large", "small", "tiny"]
-"""How much a session has to do: passes without end; minutes of work; seconds; or so few rows that compiling a plan
-takes longer than interpreting it."""
+"""Work of a session: passes without end; minutes; seconds; or a few rows, for which compiling a plan takes longer than
+interpreting it."""
 
 _QUICK: tuple[Load, ...] = ("small", "tiny")
 _QUICK_JVM = (
@@ -79,10 +79,10 @@ _QUICK_SETTINGS = {
     "spark.sql.adaptive.enabled": "false",
     "spark.databricks.delta.snapshotPartitions": "1",
 }
-"""For small lakes: every stage less costs 20 ms or more of pure planning, and to plan again after each takes longer
+"""Settings for small lakes: each stage costs 20 ms or more of planning, and planning again after each takes longer
 than a stage of some thousand rows. A quarter less processor time was seen."""
 _FOLDER_SETTINGS = {"spark.sql.sources.parallelPartitionDiscovery.threshold": "1000"}
-"""So many files one thread looks at by itself: a task for each takes 7 ms, and a look next to nothing."""
+"""Number of files up to which one thread looks at all: a task for each takes 7 ms, and a look next to nothing."""
 _BATCH_SETTINGS = ("spark.sql.shuffle.partitions", "spark.sql.adaptive.enabled")
 """Settings that a streaming query would take from its checkpoint, or change: a batch has those of the session."""
 _INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}

@@ -4,8 +4,8 @@ Executors write the data files (`spark.file_writer`), and the driver names them 
 transaction of the batch: (application, version) = (id of the streaming query, number of the micro-batch). A batch that
 is run again after a crash finds which tables have it.
 
-What replaces rows is committed only on the version of the table that it was made of: another writer's commit in
-between, of maintenance or of another pass, makes it fail, and the batch is run again.
+Rows that replace others are committed only on the version of the table that they were derived from. A commit of another
+writer in between, of maintenance or of another pass, makes it fail, and the batch is run again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from spark.age import Begun
 from spark.file_writer import NewFiles
 from spark.folding import TableFile
 from spark.lake import Lake, fitted, schema
-from spark.lineage import ROWS, Lineage
+from spark.lineage import ROWS, TableLineage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -50,7 +50,7 @@ class Sink:
     `lineage`     written into the commits.
     """
 
-    def __init__(self, lake: Lake, transaction: Transaction | None, lineage: Lineage | None) -> None:
+    def __init__(self, lake: Lake, transaction: Transaction | None, lineage: TableLineage | None) -> None:
         self._lake = lake
         self._transaction = transaction
         self._lineage = lineage
@@ -65,7 +65,7 @@ class Sink:
         self,
         name: str,
         rows: DataFrame,
-        lineage: Lineage | None = None,
+        lineage: TableLineage | None = None,
         read: deltalake.DeltaTable | None = None,
     ) -> bool:
         """Append `rows`; False where the table has this batch. `lineage`: in place of the batch's. `read`: the table
@@ -87,7 +87,7 @@ class Sink:
         self.rows_written += files.rows
         return True
 
-    def note(self, name: str, lineage: Lineage | None = None) -> None:
+    def note(self, name: str, lineage: TableLineage | None = None) -> None:
         """Commit the transaction and the lineage without rows."""
         table = self._lake.open(name)
         if not self._is_taken(table):
@@ -104,7 +104,7 @@ class Sink:
         self, name: str, rows: DataFrame, replaced: Replaced = "all", read: deltalake.DeltaTable | None = None
     ) -> bool:
         """Put `rows` in place of all rows, or of those of a partition that they are of; False where the table has this
-        batch. `read`: the table as it was when `rows` were made of it. Raises `Overtaken` where it has changed."""
+        batch. `read`: the table as it was when `rows` were derived from it. Raises `Overtaken` where it has changed."""
         table = read if read is not None else self._lake.open(name)
         if self._is_taken(table):
             return False
@@ -126,7 +126,7 @@ class Sink:
     def fold(self, name: str, rows: DataFrame, how: Mapping[str, str]) -> DataFrame:
         """Fold partial aggregates into a table, in one commit, unless the table has this batch.
 
-        A row whose keys are there becomes, column by column, what `how` says in SQL of `old` and `new`; others are
+        A row with keys that are there becomes, column by column, what `how` says in SQL of `old` and `new`; others are
         added. Files without such a row stay. `rows` is computed once, and returned as it is kept. Raises `Overtaken`.
         """
         table = self._lake.open(name)
@@ -201,7 +201,9 @@ class Sink:
         applied = table.transaction_version(self._transaction.application)
         return applied is not None and applied >= self._transaction.version
 
-    def _properties(self, rows: int, lineage: Lineage | None, retries: int | None = None) -> deltalake.CommitProperties:
+    def _properties(
+        self, rows: int, lineage: TableLineage | None, retries: int | None = None
+    ) -> deltalake.CommitProperties:
         said = {ROWS: str(rows)}
         lineage = lineage if lineage is not None else self._lineage
         if lineage is not None:

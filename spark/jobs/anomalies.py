@@ -12,7 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark import session
 from spark.jobs.outcome import Job
-from spark.jobs.stream import Batch, Stream
+from spark.jobs.stream import MicroBatch, StreamStep
 from spark.transforms import anomalies
 
 TASK_SERIES = 100
@@ -21,7 +21,7 @@ SERIES_MAX = 1_000
 """Series that are expected while no state says how many there are."""
 
 
-def _take(batch: Batch) -> None:
+def _take(batch: MicroBatch) -> None:
     # Judged once for both outputs. The states come last: before, a retry judges by the old ones, with the same result.
     series = batch.lake.rows("detector_states") or SERIES_MAX
     tasks = max(1, series // TASK_SERIES)
@@ -33,7 +33,7 @@ def _take(batch: Batch) -> None:
     batch.fold("detector_states", anomalies.states(judged), anomalies.FOLD)
 
 
-_STREAM = Stream("anomalies", "readings", ("anomalies", "detector_states"), revision=4, take=_take)
+_STREAM = StreamStep("anomalies", "readings", ("anomalies", "detector_states"), revision=4, take=_take)
 JOB = Job(
     "anomalies",
     "values that are unusual for their series, with the rule that says so",

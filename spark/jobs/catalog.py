@@ -7,7 +7,7 @@ from graphlib import TopologicalSorter
 
 from spark.jobs import anomalies, gaps, health, messages, readings, rollups
 from spark.jobs.outcome import Job
-from spark.jobs.stream import Stream
+from spark.jobs.stream import StreamStep
 
 _ALL = (
     readings.JOB,
@@ -74,4 +74,4 @@ def made_of(names: Iterable[str]) -> list[Job]:
 
 def followed() -> set[str]:
     """Tables whose commits a job takes one by one."""
-    return {step.source for job in JOBS for step in job.steps if isinstance(step, Stream)}
+    return {step.source for job in JOBS for step in job.steps if isinstance(step, StreamStep)}

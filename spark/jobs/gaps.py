@@ -15,8 +15,8 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark import schemas, session
 from spark.jobs.outcome import Job
-from spark.jobs.snapshot import Snapshot
-from spark.jobs.stream import Batch, Stream
+from spark.jobs.snapshot import SnapshotStep
+from spark.jobs.stream import MicroBatch, StreamStep
 from spark.lake import Lake
 from spark.sink import Sink
 from spark.transforms import completeness, ranges
@@ -28,16 +28,16 @@ _FACTS: Final = ("landed_ranges", "given_up_ranges", "open_statements", "settled
 _INPUTS: Final = (*_FACTS, "gateway_backlog", "outages")
 
 
-def _give_up(batch: Batch) -> None:
+def _give_up(batch: MicroBatch) -> None:
     fresh = batch.rows.select(*schemas.GIVEN_UP_RANGES.columns.names)
     batch.rewrite("given_up_ranges", lambda there: ranges.given_up(there.unionByName(fresh)))
 
 
-def _report(batch: Batch) -> None:
+def _report(batch: MicroBatch) -> None:
     batch.fold("gateway_backlog", completeness.backlog(batch.rows), completeness.BACKLOG_FOLD)
 
 
-def _state(batch: Batch) -> None:
+def _state(batch: MicroBatch) -> None:
     batch.append("open_statements", batch.rows.select(*schemas.OPEN_STATEMENTS.columns.names))
 
 
@@ -98,9 +98,9 @@ JOB = Job(
     "gaps",
     "missing, explained and duplicate sequences of each address; accepted = landed + given up + waiting, by hour",
     (
-        Stream("given_up_ranges", "ledger", ("given_up_ranges",), revision=1, take=_give_up),
-        Stream("gateway_backlog", "gateway_status", ("gateway_backlog",), revision=1, take=_report),
-        Stream(
+        StreamStep("given_up_ranges", "ledger", ("given_up_ranges",), revision=1, take=_give_up),
+        StreamStep("gateway_backlog", "gateway_status", ("gateway_backlog",), revision=1, take=_report),
+        StreamStep(
             "open_statements",
             "manifests",
             ("completeness_hourly", "settled_ranges", "open_statements"),
@@ -108,7 +108,7 @@ JOB = Job(
             take=_state,
             beside=("landed_ranges",),
         ),
-        Snapshot(
+        SnapshotStep(
             "gaps",
             _INPUTS,
             ("gaps", "completeness_hourly", "completeness"),

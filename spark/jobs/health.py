@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from spark.jobs.outcome import Job
-from spark.jobs.snapshot import Snapshot
-from spark.jobs.stream import Batch, Stream
+from spark.jobs.snapshot import SnapshotStep
+from spark.jobs.stream import MicroBatch, StreamStep
 from spark.lake import Lake
 from spark.transforms import health
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-def _take(batch: Batch) -> None:
+def _take(batch: MicroBatch) -> None:
     batch.fold("device_days", health.days(batch.rows), health.FOLD)
 
 
@@ -27,8 +27,8 @@ JOB = Job(
     "health",
     "battery, silence, reboots, clock and radio of each device",
     (
-        Stream("device_days", "readings", ("device_days",), revision=3, take=_take),
-        Snapshot("device_health", ("device_days",), ("device_health",), revision=1, frames=_frames),
+        StreamStep("device_days", "readings", ("device_days",), revision=3, take=_take),
+        SnapshotStep("device_health", ("device_days",), ("device_health",), revision=1, frames=_frames),
     ),
     rhythm="hourly",
 )

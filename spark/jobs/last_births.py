@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from spark import schemas
-from spark.jobs.snapshot import Snapshot
+from spark.jobs.snapshot import SnapshotStep
 from spark.lake import Lake
 from spark.transforms import births
 
@@ -41,4 +41,4 @@ def _frames(lake: Lake) -> Mapping[str, DataFrame]:
     return {LAST_BIRTHS: births.last(lake.read(BIRTHS))}
 
 
-STEP: Final = Snapshot(LAST_BIRTHS, (BIRTHS,), (LAST_BIRTHS,), revision=1, frames=_frames)
+STEP: Final = SnapshotStep(LAST_BIRTHS, (BIRTHS,), (LAST_BIRTHS,), revision=1, frames=_frames)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from spark.jobs import stamps
 from spark.jobs.outcome import Job
-from spark.jobs.stream import Batch, Stream
+from spark.jobs.stream import MicroBatch, StreamStep
 from spark.transforms import freshness, outages, ranges, slo, throughput
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ _COLUMNS: Final = (
 )
 
 
-def _take(batch: Batch) -> None:
+def _take(batch: MicroBatch) -> None:
     messages = stamps.delivered(batch.lake, batch.rows.select(*_COLUMNS)).persist()
     try:
         batch.fold("gateway_freshness", freshness.freshness(messages), freshness.FOLD)
@@ -39,7 +39,7 @@ def _take(batch: Batch) -> None:
         messages.unpersist()
 
 
-def _count(batch: Batch, messages: DataFrame, reach: throughput.Reach) -> None:
+def _count(batch: MicroBatch, messages: DataFrame, reach: throughput.Reach) -> None:
     """Count messages by time bucket; buckets become wider as the lake outgrows them, ten times at most."""
     wanted = max(throughput.bucket_seconds(reach.span_s), reach.width_s or 0)
     rows = throughput.throughput(messages, wanted)
@@ -49,7 +49,7 @@ def _count(batch: Batch, messages: DataFrame, reach: throughput.Reach) -> None:
         batch.fold("throughput", rows, throughput.FOLD)
 
 
-STEP: Final = Stream(
+STEP: Final = StreamStep(
     "messages",
     "telemetry",
     ("gateway_freshness", "delivery_slo", "throughput", "outages", "landed_ranges"),

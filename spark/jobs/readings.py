@@ -8,12 +8,12 @@ from pyspark.sql import functions as F  # noqa: N812
 from spark.jobs import decoding, last_births
 from spark.jobs.outcome import Job
 from spark.jobs.replay import Replay
-from spark.jobs.stream import Batch, Stream
-from spark.lineage import Lineage
+from spark.jobs.stream import MicroBatch, StreamStep
+from spark.lineage import TableLineage
 from spark.transforms import births, readings
 
 
-def _take(batch: Batch) -> None:
+def _take(batch: MicroBatch) -> None:
     # Rejects are the first that a batch writes by what is registered and known: a retry goes by the same.
     pins = batch.pinned("reject")
     retried = pins is not None
@@ -33,7 +33,7 @@ def _take(batch: Batch) -> None:
     try:
         rejects = readings.rejects(rows)
         if has_rejects or (has_data and not rejects.isEmpty()):
-            batch.append("reject", rejects, Lineage({}, pins=pins))
+            batch.append("reject", rejects, TableLineage({}, pins=pins))
         # Readings are last: their commit says which version of the rejects belongs to them.
         batch.append("readings", readings.readings(rows), _lineage(batch))
     finally:
@@ -41,13 +41,13 @@ def _take(batch: Batch) -> None:
         decoded.unpersist()
 
 
-def _lineage(batch: Batch) -> Lineage | None:
+def _lineage(batch: MicroBatch) -> TableLineage | None:
     """Return the batch's lineage with the version of the rejects that belongs to its readings."""
     beside, made_of = batch.lake.state("reject"), batch.lineage
-    return made_of if made_of is None or beside is None else Lineage(made_of.sources, {"reject": beside})
+    return made_of if made_of is None or beside is None else TableLineage(made_of.sources, {"reject": beside})
 
 
-_STREAM = Stream("readings", "telemetry", ("sparkplug_births", "reject", "readings"), revision=3, take=_take)
+_STREAM = StreamStep("readings", "telemetry", ("sparkplug_births", "reject", "readings"), revision=3, take=_take)
 JOB = Job(
     "readings",
     "one row per value of each message; unreadable ones to reject",

@@ -28,7 +28,7 @@ from spark.decoding import reasons
 from spark.jobs import decoding, last_births
 from spark.jobs.outcome import Outcome, merged
 from spark.lake import Lake
-from spark.lineage import Lineage, State, versions
+from spark.lineage import TableLineage, TableState, versions
 from spark.sink import Sink, Transaction
 from spark.transforms import births, clocks, readings
 
@@ -106,7 +106,7 @@ class ByHand:
         """Leave the tables as they are."""
 
 
-def _due(lake: Lake, rejects: State) -> Sequence[tuple[Chosen, Transaction]]:
+def _due(lake: Lake, rejects: TableState) -> Sequence[tuple[Chosen, Transaction]]:
     marks = []
     registered = lake.state("payload_schemas")
     if registered is not None:  # by version: of a schema that was removed and comes again are the messages between, too
@@ -188,7 +188,7 @@ def _note_done(lake: Lake, version: int) -> None:
         return
     known = (made_of for _, made_of in versions(there) if made_of is not None)
     made_of = next(known, None)
-    found = Lineage(made_of.sources, {"reject": rejects}) if made_of is not None else None
+    found = TableLineage(made_of.sources, {"reject": rejects}) if made_of is not None else None
     Sink(lake, Transaction(_done(rejects.id), version), found).note("readings")
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from spark.jobs.outcome import Outcome
 from spark.lake import Lake
-from spark.lineage import Lineage, State
+from spark.lineage import TableLineage, TableState
 from spark.sink import Sink
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class SnapshotStep:
     """A step over whole tables.
 
     `inputs`    tables it reads; the first is the one whose rows are counted as read.
@@ -62,7 +62,7 @@ class Snapshot:
         for name in self.outputs:
             lake.recreate(name)
 
-    def made_of(self, lake: Lake, output: str) -> Lineage | None:
+    def made_of(self, lake: Lake, output: str) -> TableLineage | None:
         """Return the lineage of an output; None where it is not of this step as it computes now."""
         made_of = lake.lineage(output)
         return made_of if made_of is not None and made_of.made_by == self._signature else None
@@ -78,14 +78,14 @@ class Snapshot:
             for name in self.inputs
         )
 
-    def _lineage(self, lake: Lake) -> Lineage:
+    def _lineage(self, lake: Lake) -> TableLineage:
         """Return the inputs as they are, and their sources."""
-        there: dict[str, State] = {}
-        sources: dict[str, State] = {}
+        there: dict[str, TableState] = {}
+        sources: dict[str, TableState] = {}
         for name in reversed(self.inputs):  # the first counts where two have other versions of one source
             state = lake.state(name)
             if state is not None:
                 there[name] = lake.dated_state(name, state.version)
                 before = lake.lineage(name, state.version)
                 sources |= before.sources if before is not None else {}
-        return Lineage(sources | there, made_by=self._signature)
+        return TableLineage(sources | there, made_by=self._signature)

@@ -17,7 +17,7 @@ from spark import lineage, remedy, session, verification
 from spark.jobs.checkpoint import Checkpoint, SourceLost
 from spark.jobs.outcome import Outcome
 from spark.lake import Lake
-from spark.lineage import Lineage, Pins, State
+from spark.lineage import Pins, TableLineage, TableState
 from spark.remedy import TableUnreadable
 from spark.sink import Sink, Transaction
 
@@ -34,7 +34,7 @@ _GONE: Final = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class MicroBatch:
     """A micro-batch: rows that came to the source, and the tables that it is written to.
 
     `lake`    the lake through the session of the query.
@@ -44,10 +44,10 @@ class Batch:
     lake: Lake
     rows: DataFrame
     transaction: Transaction
-    lineage: Lineage | None
+    lineage: TableLineage | None
     sink: Sink
 
-    def append(self, output: str, rows: DataFrame, lineage: Lineage | None = None) -> None:
+    def append(self, output: str, rows: DataFrame, lineage: TableLineage | None = None) -> None:
         """Append `rows` to a table, once."""
         self.sink.append(output, rows, lineage)
 
@@ -73,21 +73,21 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
-class Stream:
+class StreamStep:
     """A step that follows `source`.
 
     `outputs`   tables it alone writes. Each batch writes the last one, if only to say how far it is; of the others
                 those it has something for, and before that one.
     `revision`  counts changes of the transform that change results; a new one rebuilds the outputs.
     `take`      called with each batch.
-    `beside`    other tables that the outputs agree with: where one is created again, the outputs are rebuilt.
+    `beside`    further tables that the outputs agree with: where one is created again, the outputs are rebuilt.
     """
 
     name: str
     source: str
     outputs: tuple[str, ...]
     revision: int
-    take: Callable[[Batch], None]
+    take: Callable[[MicroBatch], None]
     beside: tuple[str, ...] = ()
 
     @property
@@ -116,7 +116,7 @@ class Stream:
         for name in self.outputs:
             lake.recreate(name)
 
-    def _checkpoint(self, lake: Lake, source: State) -> Checkpoint:
+    def _checkpoint(self, lake: Lake, source: TableState) -> Checkpoint:
         """Return the checkpoint between source and outputs; without one the outputs are emptied."""
         outputs = {name: lake.ensure(name) for name in self.outputs}
         checkpoint = self._of(lake, source, outputs)
@@ -126,12 +126,12 @@ class Stream:
         outputs = {name: state if state.version == 0 else lake.recreate(name) for name, state in outputs.items()}
         return self._of(lake, source, outputs)
 
-    def _of(self, lake: Lake, source: State, outputs: Mapping[str, State]) -> Checkpoint:
+    def _of(self, lake: Lake, source: TableState, outputs: Mapping[str, TableState]) -> Checkpoint:
         beside = (lake.state(name) for name in self.beside)
         ids = (source.id, *(state.id if state is not None else "-" for state in beside))
         return Checkpoint(lake.place, self.name, (str(self.revision), *ids, *(each.id for each in outputs.values())))
 
-    def _taken(self, lake: Lake, source: State, checkpoint: Checkpoint) -> State | None:
+    def _taken(self, lake: Lake, source: TableState, checkpoint: Checkpoint) -> TableState | None:
         """Return the state of the source that the outputs have whole; None where that is not known. Raises
         `SourceLost` where an output or the source is an older copy."""
         if not checkpoint.is_started():
@@ -157,7 +157,7 @@ class Stream:
 class _Run:
     """One start of a step's query, up to what is in the source now."""
 
-    def __init__(self, step: Stream, lake: Lake, checkpoint: Checkpoint) -> None:
+    def __init__(self, step: StreamStep, lake: Lake, checkpoint: Checkpoint) -> None:
         self._step = step
         self._lake = lake
         self._checkpoint = checkpoint
@@ -180,20 +180,20 @@ class _Run:
         made_of = self._lineage(lake, number)
         sink = Sink(lake, transaction, made_of)
         try:
-            self._step.take(Batch(lake, rows, transaction, made_of, sink))
+            self._step.take(MicroBatch(lake, rows, transaction, made_of, sink))
         except Exception as error:
             self._error = error
             raise
         self.rows_written += sink.rows_written
 
-    def _lineage(self, lake: Lake, number: int) -> Lineage | None:
+    def _lineage(self, lake: Lake, number: int) -> TableLineage | None:
         """Return the source as the batch leaves it, and the sources of that."""
         version = self._checkpoint.end(number)
         if version is None:
             return None
         source = lake.dated_state(self._step.source, version)
         before = lake.lineage(self._step.source, version)
-        return Lineage({self._step.source: source, **(before.sources if before is not None else {})})
+        return TableLineage({self._step.source: source, **(before.sources if before is not None else {})})
 
     def _explained(self, error: Exception) -> Exception:
         """Return what to raise for an error of Spark while it read the source, and any other as it is."""

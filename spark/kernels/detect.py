@@ -11,7 +11,7 @@ from spark.detector.series import Stopped, judge
 SERIES: Final = ("tenant", "gateway", "device", "address", "metric")
 """Key of a series."""
 VALUES: Final = ("event_time", "sequence", "value", "ingested_at")
-"""Columns of readings that are judged, beside those of the series."""
+"""Columns of readings that are judged, in addition to those of the series."""
 _TIME: Final = pa.timestamp("us", "UTC")
 _FIELDS: Final[tuple[tuple[str, str, pa.DataType], ...]] = (
     *((name, "string", pa.string()) for name in SERIES),
@@ -35,7 +35,7 @@ SQL: Final = ", ".join(f"{name} {kind}" for name, kind, _ in _FIELDS)
 def judge_series(series: tuple[pa.Scalar[Any], ...], readings: pa.Table, states_: pa.Table) -> pa.Table:
     """Return the anomalies among the readings of one series, and one more row with its state after them.
 
-    `states_`: its state before, or no row. No row comes of a series without readings.
+    `states_`: its state before, or no row. A series without readings gives no row.
     """
     if not readings.num_rows:
         return _SCHEMA.empty_table()

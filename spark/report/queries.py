@@ -13,7 +13,7 @@ from typing import TypeVar
 import msgspec
 
 from cloud.place.place import Somewhere
-from spark.lineage import State
+from spark.lineage import TableState
 from spark.remedy import TableUnreadable
 from spark.report import (
     accounts,
@@ -82,7 +82,7 @@ class LakeFigures(msgspec.Struct):
     made_at: datetime
     landed: int
     landed_since: int
-    telemetry: State | None
+    telemetry: TableState | None
     mixed: bool
     readings: int
     members: list[Member]

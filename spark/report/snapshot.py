@@ -1,6 +1,6 @@
 """The lake as one page sees it: every table is opened once, at versions that belong together.
 
-Derived tables name in their commits what they were made of (`spark.lineage`). While a pass runs, or after a run of
+Derived tables name their sources in their commits (`spark.lineage`). While a pass runs, or after a run of
 single jobs, the newest of them are of different versions of `telemetry`. So the page takes the tables that describe the
 whole lake at the newest version that all of them have a description of, and of each other table the newest version
 that holds nothing that landed later; older versions of a Delta table stay readable.
@@ -18,7 +18,7 @@ from deltalake.exceptions import TableNotFoundError
 from cloud.place.place import Place, Somewhere, of_table, place_of
 from spark import lineage, remedy
 from spark.data_files import data_files
-from spark.lineage import TELEMETRY, Lineage, State
+from spark.lineage import TELEMETRY, TableLineage, TableState
 
 DESCRIPTIONS = ("gateway_freshness", "throughput", "outages", "gaps", "completeness")
 """Tables with totals of messages."""
@@ -28,7 +28,7 @@ READINGS, REJECTS = "readings", "reject"
 _FOLLOWING = {READINGS: TELEMETRY, "rollup_1m": READINGS, "rollup_1h": READINGS}
 """Tables that follow the messages, in order, and what each is made of."""
 
-_Made = list[tuple[int, Lineage]]
+_Made = list[tuple[int, TableLineage]]
 """Versions of a table, newest first, and what each was made of."""
 
 
@@ -48,7 +48,7 @@ class Standing:
     """Where a table stands that is not of the page's version. `of`: the version it is of, unless `doubt` is UNKNOWN."""
 
     doubt: Doubt
-    of: State | None = None
+    of: TableState | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Snapshot:
     """
 
     tables: Mapping[str, deltalake.DeltaTable]
-    telemetry: State | None
+    telemetry: TableState | None
     mixed: bool
     apart: Mapping[str, Standing] = field(default_factory=dict)
     unreadable: Mapping[str, str] = field(default_factory=dict)
@@ -91,7 +91,7 @@ def _matched(tables: dict[str, deltalake.DeltaTable]) -> Snapshot:
     return Snapshot(tables, state, mixed=False, apart=_follow(tables, state))
 
 
-def _follow(tables: dict[str, deltalake.DeltaTable], page: State) -> dict[str, Standing]:
+def _follow(tables: dict[str, deltalake.DeltaTable], page: TableState) -> dict[str, Standing]:
     """Take the tables that follow the messages at versions for the page; returns those that are not of its version."""
     apart: dict[str, Standing] = {}
     for name, source in _FOLLOWING.items():
@@ -109,7 +109,7 @@ def _follow(tables: dict[str, deltalake.DeltaTable], page: State) -> dict[str, S
 
 
 def _chosen(
-    tables: Mapping[str, deltalake.DeltaTable], name: str, source: str, page: State
+    tables: Mapping[str, deltalake.DeltaTable], name: str, source: str, page: TableState
 ) -> tuple[deltalake.DeltaTable, Standing | None]:
     """Table `name`, made of `source`, as the page draws it, and where it stands if it is not of the page's version."""
     newest = tables[name]
@@ -162,7 +162,7 @@ def _made(table: deltalake.DeltaTable) -> _Made:
     return [(at, basis) for at, basis in found if basis is not None and basis.telemetry is not None]
 
 
-def _common(made: Mapping[str, _Made]) -> tuple[State | None, dict[str, int]]:
+def _common(made: Mapping[str, _Made]) -> tuple[TableState | None, dict[str, int]]:
     """The newest state of `telemetry` that all were made of, and each one's version of it."""
     for _, basis in next(iter(made.values())):
         state = basis.sources[TELEMETRY]
@@ -172,7 +172,7 @@ def _common(made: Mapping[str, _Made]) -> tuple[State | None, dict[str, int]]:
     return None, {}
 
 
-def _versions(made: Mapping[str, _Made], state: State) -> dict[str, int] | None:
+def _versions(made: Mapping[str, _Made], state: TableState) -> dict[str, int] | None:
     of_state = {name: [each for each in made[name] if each[1].telemetry == state] for name in made}
     if not all(of_state.values()):
         return None

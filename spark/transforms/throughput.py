@@ -41,7 +41,7 @@ def bucket_seconds(span_s: float) -> int:
 
 
 class Reach(NamedTuple):
-    """What the buckets of a table and of further messages have to cover.
+    """Time that the buckets of a table and of further messages have to cover.
 
     `span_s`  seconds from the first bucket, or reception, to the last landing.
     `width_s` seconds of a bucket of the table; None while it is empty.

@@ -26,8 +26,8 @@ from cloud.place.place import place_of
 from spark import schemas
 from spark.jobs import catalog
 from spark.jobs.checkpoint import FOLDER
-from spark.jobs.stream import Stream
-from spark.lineage import Lineage, State
+from spark.jobs.stream import StreamStep
+from spark.lineage import TableLineage, TableState
 
 GATEWAYS, DEVICES = 42, 5
 SERIES: Final = GATEWAYS * DEVICES
@@ -108,12 +108,12 @@ def grow(lake: Path, days: int) -> None:
     """Make a lake of the first day, taken by the jobs, one of `days` days. What a job makes anew as a whole is left to
     the next pass."""
     steps = [step for job in catalog.JOBS for step in job.steps]
-    kept = {name for step in steps if isinstance(step, Stream) for name in step.outputs}
+    kept = {name for step in steps if isinstance(step, StreamStep) for name in step.outputs}
     for name in place_of(lake).tables():
         if name in schemas.LANDED or name in kept:
             _grow_table(lake / name, days)
     for step in steps:
-        if isinstance(step, Stream):
+        if isinstance(step, StreamStep):
             _mark(lake, step)
     for name in place_of(lake).tables():  # as upkeep does, so that logs are no longer than those of any lake
         deltalake.DeltaTable(lake / name).create_checkpoint()
@@ -157,7 +157,7 @@ def _moved(rows: pa.Table, days: int) -> pa.Table:
     return later
 
 
-def _mark(lake: Path, step: Stream) -> None:
+def _mark(lake: Path, step: StreamStep) -> None:
     """Write into checkpoint and outputs of a step that one more batch has taken all of its source."""
     (checkpoint,) = (lake / FOLDER / step.name).glob("*")
     last = max(int(path.name) for path in (checkpoint / "commits").iterdir() if path.name.isdigit())
@@ -167,7 +167,7 @@ def _mark(lake: Path, step: Stream) -> None:
     (checkpoint / "offsets" / str(last + 1)).write_text("\n".join([*head, json.dumps(taken)]))
     shutil.copy(checkpoint / "commits" / str(last), checkpoint / "commits" / str(last + 1))
     query = json.loads((checkpoint / "metadata").read_text())["id"]
-    made_of = Lineage({step.source: State(str(source.metadata().id), source.version())})
+    made_of = TableLineage({step.source: TableState(str(source.metadata().id), source.version())})
     for name in step.outputs:
         table = deltalake.DeltaTable(lake / name)
         said = CommitProperties(

@@ -32,7 +32,7 @@ from spark import java
 from spark.connector.jar_set import DELTA
 from spark.connector.repository import ConnectorMissing
 from spark.jobs import catalog
-from spark.jobs.stream import Stream
+from spark.jobs.stream import StreamStep
 from tests.spark import lakes
 from tests.spark.lakes import START, message
 from tests.spark.truth import ROLLUPS, Truth, differences
@@ -64,7 +64,7 @@ WRITTEN: Final = {
     "health": ("device_days", "device_health"),
 }
 """Tables that each pass of a job writes."""
-QUERIES: Final = {job.name: [step.name for step in job.steps if isinstance(step, Stream)] for job in catalog.JOBS}
+QUERIES: Final = {job.name: [step.name for step in job.steps if isinstance(step, StreamStep)] for job in catalog.JOBS}
 """Streaming queries of each job, which each pass takes a batch of."""
 JITTER_S = 0.05
 """Up to so much later than the moment."""

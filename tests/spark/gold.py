@@ -47,12 +47,12 @@ def put(
     data = table(name, rows)
     sources, others = {}, {}
     if made_of is not None:
-        sources["telemetry"] = lineage.State("t", made_of, START + timedelta(minutes=made_of))
+        sources["telemetry"] = lineage.TableState("t", made_of, START + timedelta(minutes=made_of))
         if source is not None:
             sources[source] = lineage.dated(deltalake.DeltaTable(root / source))
         if beside is not None:
             others[beside] = lineage.dated(deltalake.DeltaTable(root / beside))
-    write(root, name, data, lineage.Lineage(sources, others) if sources else None)
+    write(root, name, data, lineage.TableLineage(sources, others) if sources else None)
 
 
 def table(name: str, rows: Iterable[Mapping[str, Any]]) -> pa.Table:
@@ -61,7 +61,7 @@ def table(name: str, rows: Iterable[Mapping[str, Any]]) -> pa.Table:
     return pa.Table.from_pylist([{name: row.get(name) for name in schema.names} for row in rows], schema=schema)
 
 
-def write(root: Path, name: str, data: pa.Table, made_of: lineage.Lineage | None) -> None:
+def write(root: Path, name: str, data: pa.Table, made_of: lineage.TableLineage | None) -> None:
     """The table is these rows, in one commit."""
     told = {"userMetadata": made_of.text()} if made_of is not None else {}
     deltalake.write_deltalake(
@@ -161,7 +161,7 @@ def _columns(name: str, size: int, **given: Any) -> pa.Table:
 def fleet(root: Path, gateways: int) -> None:
     """A day of a fleet: each tenth gateway was cut off, one lost messages, one is silent, some devices are not well."""
     names = [f"gw{number:05}" for number in range(gateways)]
-    made_of = lineage.Lineage({"telemetry": lineage.State("t", 0, START)})
+    made_of = lineage.TableLineage({"telemetry": lineage.TableState("t", 0, START)})
     lakes.write(root, "telemetry", [message(0)])
     for name, data in {**_of_gateways(names), **_over_time(names), **_of_devices(names)}.items():
         write(root, name, data, made_of)

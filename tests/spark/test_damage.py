@@ -18,7 +18,7 @@ from cloud.lake import tables as landed
 from cloud.lake.contract import contract
 from spark.jobs import catalog, runner
 from spark.jobs.outcome import Job
-from spark.jobs.stream import Batch, Stream
+from spark.jobs.stream import MicroBatch, StreamStep
 from spark.lake import Lake
 from tests.spark import lakes
 from tests.spark.lakes import START, message
@@ -26,7 +26,7 @@ from tests.spark.lakes import START, message
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 
-def _take(batch: Batch) -> None:
+def _take(batch: MicroBatch) -> None:
     rows = batch.rows.groupBy("tenant", "gateway").agg(
         F.count("sequence").alias("waiting"), F.max("ingested_at").alias("said_at")
     )
@@ -34,7 +34,7 @@ def _take(batch: Batch) -> None:
     batch.fold("gateway_backlog", rows, how)
 
 
-COUNTING = Stream("counting", "telemetry", ("gateway_backlog",), revision=1, take=_take)
+COUNTING = StreamStep("counting", "telemetry", ("gateway_backlog",), revision=1, take=_take)
 """Counts messages of each gateway; as little work as a job can be."""
 
 
@@ -71,7 +71,7 @@ def fresh(lake: Lake) -> dict[str, int]:
 
 
 def flip(path: Path, size: int) -> None:
-    """Flip bits of so many bytes in the middle of a file."""
+    """Flip bits of this many bytes in the middle of a file."""
     content = bytearray(path.read_bytes())
     for at in range(len(content) // 3, len(content) // 3 + size):
         content[at] ^= 0x10

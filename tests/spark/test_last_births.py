@@ -14,7 +14,7 @@ from spark import schemas
 from spark.jobs import catalog, last_births
 from spark.jobs.last_births import BIRTHS, LAST_BIRTHS, STEP
 from spark.jobs.readings import JOB
-from spark.jobs.stream import Stream
+from spark.jobs.stream import StreamStep
 from spark.lake import Lake
 from spark.transforms import births
 from tests.spark import lakes
@@ -38,7 +38,7 @@ def take(lake: Lake, *messages: Row) -> None:
     """Run the step that takes messages, without the one that reads rejects again."""
     lakes.write(lake.place, "telemetry", messages)
     step = catalog.chosen(["readings"])[0].steps[0]
-    assert isinstance(step, Stream)
+    assert isinstance(step, StreamStep)
     step.run(lake)
 
 

@@ -667,8 +667,8 @@ class TestOneState:
         assert notices.notices(known) == []
 
     def test_gaps_and_completeness_are_of_one_ledger(self, lake: Path) -> None:
-        state = lineage.State("t", 0, START)
-        told = lineage.Lineage({"telemetry": state, "ledger": lineage.State("l", 0)}).text()
+        state = lineage.TableState("t", 0, START)
+        told = lineage.TableLineage({"telemetry": state, "ledger": lineage.TableState("l", 0)}).text()
         rows = deltalake.DeltaTable(lake / "completeness").to_pyarrow_table()
         properties = deltalake.CommitProperties(custom_metadata={"userMetadata": told})
         deltalake.write_deltalake(lake / "completeness", rows, mode="overwrite", commit_properties=properties)

@@ -10,7 +10,7 @@ import pytest
 from pyspark import SparkContext
 
 from spark import session
-from spark.jobs.stream import Batch, Stream
+from spark.jobs.stream import MicroBatch, StreamStep
 from spark.lake import Lake
 from tests.spark import lakes
 from tests.spark.lakes import message
@@ -27,11 +27,11 @@ def test_batches_have_the_settings_of_the_session_whatever_the_checkpoint_says(l
     """A lake that has grown is not taken by the one task that it began with."""
     found: list[tuple[str | None, ...]] = []
 
-    def take(batch: Batch) -> None:
+    def take(batch: MicroBatch) -> None:
         found.append(tuple(batch.rows.sparkSession.conf.get(name) for name in SETTINGS))
         batch.sink.note("outages")
 
-    step = Stream("settings", "telemetry", ("outages",), revision=1, take=take)
+    step = StreamStep("settings", "telemetry", ("outages",), revision=1, take=take)
     other = lake.session.newSession()
     other.conf.set(SETTINGS[0], "7")
     for number, one in enumerate((lake.using(other), lake)):

@@ -20,7 +20,7 @@ from spark.conflict import Overtaken
 from spark.file_writer import TaskWriter
 from spark.folding import Extent
 from spark.lake import FormatUnknown, Lake
-from spark.lineage import Lineage, State, commits
+from spark.lineage import TableLineage, TableState, commits
 from spark.sink import Sink, Transaction
 from tests.spark.gold import bucket
 from tests.spark.lakes import START
@@ -167,7 +167,7 @@ def rows(seconds: range, gateway: str = "gw1", **override: Any) -> list[dict[str
 
 
 def sink(lake: Lake, version: int) -> Sink:
-    return Sink(lake, Transaction("job", version), Lineage({"x": State("id", version)}))
+    return Sink(lake, Transaction("job", version), TableLineage({"x": TableState("id", version)}))
 
 
 def fold(lake: Lake, frame: Make, version: int, *buckets: dict[str, Any]) -> delta_commits.Written:
@@ -211,7 +211,7 @@ def test_only_files_that_hold_such_a_row_are_rewritten(lake: Lake, frame: Make) 
     expected["gw1", START + timedelta(seconds=40)] = (11, 22)
     assert found(lake) == expected
     newest = next(commits(lake.open(TABLE)))
-    assert (newest.rows, newest.lineage) == (1, Lineage({"x": State("id", 4)}))
+    assert (newest.rows, newest.lineage) == (1, TableLineage({"x": TableState("id", 4)}))
 
 
 @pytest.mark.spark
@@ -288,7 +288,7 @@ def test_of_two_who_append_the_same_batch_one_does(lake: Lake, frame: Make, monk
         sink(lake, 1).append(TABLE, same)
     assert not sink(lake, 1).append(TABLE, same)
     assert len(found(lake)) == 2
-    # Other batches are no conflict.
+    # Different batches do not conflict.
     meanwhile(
         monkeypatch, lambda: Sink(lake, Transaction("other", 1), None).append(TABLE, frame(TABLE, bucket(90, 1, 1)))
     )

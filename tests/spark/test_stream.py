@@ -16,9 +16,9 @@ from pyspark.sql import functions as F  # noqa: N812
 from spark.jobs import catalog
 from spark.jobs.checkpoint import SourceLost
 from spark.jobs.outcome import Job, Outcome
-from spark.jobs.stream import Batch, Stream
+from spark.jobs.stream import MicroBatch, StreamStep
 from spark.lake import Lake
-from spark.lineage import Lineage, Pins
+from spark.lineage import Pins, TableLineage
 from tests.spark import lakes
 from tests.spark.lakes import message
 
@@ -47,20 +47,20 @@ def given_up(rows: DataFrame) -> DataFrame:
 class Follower:
     """A step with two outputs; `before_last` is called between them. Counts its batches."""
 
-    before_last: Callable[[Batch], object] = lambda _: None
+    before_last: Callable[[MicroBatch], object] = lambda _: None
     batches: list[int] = field(default_factory=list)
 
-    def take(self, batch: Batch) -> None:
+    def take(self, batch: MicroBatch) -> None:
         self.batches.append(batch.transaction.version)
         batch.append(FIRST, stated(batch.rows))
         self.before_last(batch)
         batch.append(LAST, given_up(batch.rows))
 
-    def step(self, revision: int = 1) -> Stream:
-        return Stream("follower", "telemetry", (FIRST, LAST), revision, self.take)
+    def step(self, revision: int = 1) -> StreamStep:
+        return StreamStep("follower", "telemetry", (FIRST, LAST), revision, self.take)
 
 
-def die(_: Batch) -> None:
+def die(_: MicroBatch) -> None:
     raise RuntimeError("power cut")
 
 
@@ -133,7 +133,7 @@ def test_a_batch_is_bounded(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None
     for number in range(3):
         land(lake, number)
     monkeypatch.setattr("spark.lake.BATCH_BYTES_MAX", "1b")
-    seen: list[Lineage | None] = []
+    seen: list[TableLineage | None] = []
     follower = Follower(before_last=lambda batch: seen.append(batch.lineage))
     follower.step().run(lake)
     assert (held(lake), follower.batches) == ([[0, 1, 2]] * 2, [0, 1, 2])
@@ -231,10 +231,10 @@ def test_a_retry_knows_the_pins_of_its_first_attempt(lake: Lake) -> None:
     land(lake, 0)
     found: list[Pins | None] = []
 
-    def take(batch: Batch) -> None:
+    def take(batch: MicroBatch) -> None:
         found.append(batch.pinned(FIRST))
         pins = Pins((batch.transaction.application, batch.transaction.version), len(found), None, None, NOW)
-        batch.append(FIRST, stated(batch.rows), Lineage({}, pins=found[-1] or pins))
+        batch.append(FIRST, stated(batch.rows), TableLineage({}, pins=found[-1] or pins))
         if len(found) == 1:
             die(batch)
         batch.append(LAST, given_up(batch.rows))
@@ -253,7 +253,7 @@ def test_a_small_table_is_rewritten_once(lake: Lake) -> None:
     land(lake, 0)
     dies = [True]
 
-    def take(batch: Batch) -> None:
+    def take(batch: MicroBatch) -> None:
         batch.rewrite(FIRST, lambda there: there.unionByName(stated(batch.rows)))
         if dies.pop(0):
             die(batch)
