@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from py4j.protocol import Py4JJavaError
 from cloud.place.bucket import Bucket
 from cloud.place.options import from_environment
 from spark import object_store, schemas
+from spark.conflict import Overtaken
 from spark.lake import Lake
 from spark.sink import Sink, Transaction
 from tests.spark.conftest import Make
@@ -74,12 +76,17 @@ def held(lake: Lake) -> list[int]:
 
 
 class TestTwoWriters:
-    def test_delta_rs_commits_first(self, lake: Lake, gate: PutGate, frame: Make) -> None:
+    def test_delta_rs_commits_before_spark(self, lake: Lake, gate: PutGate, frame: Make) -> None:
+        """Spark commits only what it deletes: of the rows that came in between none is lost."""
         lake.ensure("reject")
-        gate.before_put_of(entry(1), lambda: by_delta_rs(lake, 7))
-        write_job(lake, frame("reject", row(1)), 1)
-        assert held(lake) == [1, 7]
-        assert lake.at("reject").delta().version() == 2
+        write_job(lake, frame("reject", row(1), row(2)), 1)
+        gate.before_put_of(entry(2), lambda: by_delta_rs(lake, 7))
+        remove = partial(Sink(lake, None, None).remove, "reject", frame("reject", row(1)), ("sequence", "ingest_date"))
+        with pytest.raises(Overtaken, match="reject"):
+            remove("true")
+        assert held(lake) == [1, 2, 7]
+        remove("true")
+        assert held(lake) == [2, 7]
 
     @pytest.mark.parametrize(("log_store", "wins"), [(CONDITIONAL, b"theirs\n"), (OF_DELTA, b"ours\n")])
     def test_which_entry_stays(
