@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from spark import lineage, remedy, session, verification
 from spark.jobs.checkpoint import Checkpoint, SourceLost
 from spark.jobs.outcome import Outcome
-from spark.lake import Lake
+from spark.lake import FormatUnknown, Lake, SchemaMismatch
 from spark.lineage import Pins, TableLineage, TableState
 from spark.remedy import TableUnreadable
 from spark.sink import Sink, Transaction
@@ -166,10 +166,12 @@ class _Run:
 
     def wait(self) -> None:
         """Run the query to its end. Raises what a batch raised, and `SourceLost`, `TableUnreadable`."""
-        writer = self._lake.follow(self._step.source).writeStream.queryName(self._step.name)
-        writer = writer.option("checkpointLocation", self._checkpoint.uri).trigger(availableNow=True)
         try:
+            writer = self._lake.follow(self._step.source).writeStream.queryName(self._step.name)
+            writer = writer.option("checkpointLocation", self._checkpoint.uri).trigger(availableNow=True)
             writer.foreachBatch(self._take).start().awaitTermination()
+        except (FormatUnknown, SchemaMismatch):
+            raise
         except Exception as error:  # Spark's own and Java's have no class in common
             raise self._explained(self._error or error) from error
 

@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+import deltalake
+
+from spark import lineage
 from spark.report.snapshot import Snapshot
 
 _BALANCE: Final = "completeness"
+_CREATED: Final = "CREATE"
+"""Begin of the operation of a commit that created a table, or created it again."""
 MADE_BY: Final[Mapping[str, str]] = {
     _BALANCE: "gaps",
     "gateway_freshness": "messages",
@@ -37,7 +42,12 @@ KNOWN_FROM: Final[Mapping[str, str]] = {
 
 
 def never_made(taken: Snapshot) -> dict[str, str]:
-    """Return the tables that are not there with the job that makes each; tables that cannot be read are not among
-    them. `completeness` exists empty from the start of its first pass."""
-    made = {name for name, table in taken.tables.items() if name != _BALANCE or table.count()}
+    """Return the tables that no pass has written with the job that makes each; tables that cannot be read are not among
+    them. A job creates its tables before it computes their rows; `completeness` is written empty by a first pass."""
+    made = {name for name, table in taken.tables.items() if (table.count() if name == _BALANCE else _is_written(table))}
     return {name: job for name, job in MADE_BY.items() if name not in made and name not in taken.unreadable}
+
+
+def _is_written(table: deltalake.DeltaTable) -> bool:
+    newest = lineage.last_change(table)
+    return newest is None or not newest.operation.startswith(_CREATED)
