@@ -101,7 +101,12 @@ class Sink:
                 )
 
     def overwrite(
-        self, name: str, rows: DataFrame, replaced: Replaced = "all", read: deltalake.DeltaTable | None = None
+        self,
+        name: str,
+        rows: DataFrame,
+        replaced: Replaced = "all",
+        read: deltalake.DeltaTable | None = None,
+        lineage: TableLineage | None = None,
     ) -> bool:
         """Put `rows` in place of all rows, or of those of a partition that they are of; False where the table has this
         batch. `read`: the table as it was when `rows` were derived from it. Raises `Overtaken` where it has changed."""
@@ -118,12 +123,14 @@ class Sink:
                 schema=table.schema(),
                 partition_by=table.metadata().partition_columns,
                 partition_filters=None if replaced == "all" else [(replaced[0], "=", replaced[1])],
-                commit_properties=self._properties(files.rows, None, retries=0),
+                commit_properties=self._properties(files.rows, lineage, retries=0),
             )
         self.rows_written += files.rows
         return True
 
-    def fold(self, name: str, rows: DataFrame, how: Mapping[str, str]) -> DataFrame:
+    def fold(
+        self, name: str, rows: DataFrame, how: Mapping[str, str], lineage: TableLineage | None = None
+    ) -> DataFrame:
         """Fold partial aggregates into a table, in one commit, unless the table has this batch.
 
         A row with keys that are there becomes, column by column, what `how` says in SQL of `old` and `new`; others are
@@ -137,7 +144,7 @@ class Sink:
         partials = session.kept(folding.observed(fitted(rows, name), schema(name), seen))
         found = folding.extent(seen, schema(name))
         if found is None:
-            self.note(name)
+            self.note(name, lineage)
             return partials
         self._lake.check_readable(name, table)
         held = self._held(name, folding.can_hold(table, schema(name), found), partials, found.rows)
@@ -146,7 +153,9 @@ class Sink:
         begun = Begun()
         files = file_writer.write(folded, self._lake.at(name), schema(name))
         begun.require_recent(name)
-        self._replace(name, table, held, files, found.rows)
+        properties = self._properties(found.rows, lineage, retries=0)
+        self._replace(name, table, held, files, properties)
+        self.rows_written += found.rows
         return partials
 
     def remove(self, name: str, keys: DataFrame, on: Sequence[str], condition: str) -> None:
@@ -179,8 +188,13 @@ class Sink:
         holding = folding.holding(old, rows, schema(name))
         return [file for file in candidates if folding.name_of(file.path) in holding]
 
+    @staticmethod
     def _replace(
-        self, name: str, table: deltalake.DeltaTable, held: Sequence[TableFile], files: NewFiles, changed: int
+        name: str,
+        table: deltalake.DeltaTable,
+        held: Sequence[TableFile],
+        files: NewFiles,
+        properties: deltalake.CommitProperties,
     ) -> None:
         now_ms = time.time_ns() // 1_000_000
         removes = [RemoveAction(each.name, True, now_ms, each.size, dict(each.partition)) for each in held]
@@ -191,9 +205,8 @@ class Sink:
                 mode="append",
                 schema=table.schema(),
                 partition_by=table.metadata().partition_columns,
-                commit_properties=self._properties(changed, None, retries=0),
+                commit_properties=properties,
             )
-        self.rows_written += changed
 
     def _is_taken(self, table: deltalake.DeltaTable) -> bool:
         if self._transaction is None:

@@ -34,17 +34,11 @@ def _take(batch: MicroBatch) -> None:
         rejects = readings.rejects(rows)
         if has_rejects or (has_data and not rejects.isEmpty()):
             batch.append("reject", rejects, TableLineage({}, pins=pins))
-        # Readings are last: their commit says which version of the rejects belongs to them.
-        batch.append("readings", readings.readings(rows), _lineage(batch))
+        # Readings are last: their commit names the version of the rejects that belongs to them.
+        batch.append("readings", readings.readings(rows))
     finally:
         rows.unpersist()
         decoded.unpersist()
-
-
-def _lineage(batch: MicroBatch) -> TableLineage | None:
-    """Return the batch's lineage with the version of the rejects that belongs to its readings."""
-    beside, made_of = batch.lake.state("reject"), batch.lineage
-    return made_of if made_of is None or beside is None else TableLineage(made_of.sources, {"reject": beside})
 
 
 _STREAM = StreamStep("readings", "telemetry", ("sparkplug_births", "reject", "readings"), revision=3, take=_take)

@@ -38,6 +38,7 @@ class MicroBatch:
     """A micro-batch: rows that came to the source, and the tables that it is written to.
 
     `lake`    the lake through the session of the query.
+    `outputs` the tables, in the order in which they are written.
     `lineage` of the outputs once they have this batch; None where it ends within a version of the source.
     """
 
@@ -46,21 +47,30 @@ class MicroBatch:
     transaction: Transaction
     lineage: TableLineage | None
     sink: Sink
+    outputs: tuple[str, ...]
 
     def append(self, output: str, rows: DataFrame, lineage: TableLineage | None = None) -> None:
         """Append `rows` to a table, once."""
-        self.sink.append(output, rows, lineage)
+        self.sink.append(output, rows, lineage or self._lineage_of(output))
 
     def fold(self, output: str, rows: DataFrame, how: Mapping[str, str]) -> DataFrame:
         """Fold partial aggregates into a table, once; see `Sink.fold`."""
-        return self.sink.fold(output, rows, how)
+        return self.sink.fold(output, rows, how, self._lineage_of(output))
 
     def rewrite(self, output: str, make: Callable[[DataFrame], DataFrame]) -> None:
         """Put what `make` makes of all rows of a small table in their place, once."""
         if self.sink.has_taken(output):
             return
         there = self.lake.open(output)
-        self.sink.overwrite(output, make(self.lake.read(output, there.version())), read=there)
+        rows = make(self.lake.read(output, there.version()))
+        self.sink.overwrite(output, rows, read=there, lineage=self._lineage_of(output))
+
+    def _lineage_of(self, output: str) -> TableLineage | None:
+        """Return the lineage of an output; that of the last one has the versions of the others, too."""
+        if output != self.outputs[-1] or self.lineage is None:
+            return self.lineage
+        others = {name: state for name in self.outputs[:-1] if (state := self.lake.state(name)) is not None}
+        return TableLineage(self.lineage.sources, others)
 
     def pinned(self, output: str) -> Pins | None:
         """Return the pins of an earlier attempt at this batch, by which `output` was written; None where it has not
@@ -145,6 +155,12 @@ class StreamStep:
                 "older copy. Rebuild the tables of the job: `waypost analytics rebuild`"
             )
         made_of = lake.lineage(output)
+        for name, state in (made_of.beside if made_of is not None else {}).items():
+            if (lake.version(name) or 0) < state.version:
+                raise SourceLost(
+                    f"table {name} is an older copy than {output}, which was written after it. Rebuild the tables of the "
+                    "job: `waypost analytics rebuild`"
+                )
         before = made_of.sources.get(self.source) if made_of is not None else None
         if before is not None and before.version > source.version:
             raise SourceLost(
@@ -182,7 +198,7 @@ class _Run:
         made_of = self._lineage(lake, number)
         sink = Sink(lake, transaction, made_of)
         try:
-            self._step.take(MicroBatch(lake, rows, transaction, made_of, sink))
+            self._step.take(MicroBatch(lake, rows, transaction, made_of, sink, self._step.outputs))
         except Exception as error:
             self._error = error
             raise

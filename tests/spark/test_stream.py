@@ -190,7 +190,7 @@ def test_forgotten_it_begins_anew(lake: Lake) -> None:
     assert (held(lake), follower.batches) == ([[0]] * 2, [0, 0])
 
 
-@pytest.mark.parametrize("name", [LAST, "telemetry", "_checkpoints"])
+@pytest.mark.parametrize("name", [FIRST, LAST, "telemetry", "_checkpoints"])
 def test_an_older_copy_is_named(lake: Lake, tmp_path: Path, name: str) -> None:
     path = Path(lake.place.uri) / name
     land(lake, 0)
