@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake.transaction import AddAction, RemoveAction
+from pyspark.sql import functions as F  # noqa: N812
 
 from cloud.place.place import place_of
 from spark import age, file_writer, folding, schemas
@@ -136,9 +137,44 @@ def test_a_task_writes_a_file_for_each_partition(tmp_path: Path) -> None:
 def test_a_task_writes_early_what_it_cannot_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = schemas.THROUGHPUT
     batches = [batch_of(table, *(bucket(n, 1, 2) for n in range(100))) for _ in range(4)]
-    held = pa.table(batches[0]).drop_columns("event_date").nbytes
-    monkeypatch.setattr(file_writer, "FILE_BYTES_MAX", held * 3 // 2)
+    ((_, held),) = file_writer.by_partition(pa.table(batches[0]), table.partition_by)
+    monkeypatch.setattr(file_writer, "FILE_BYTES_MAX", held.nbytes * 2 - 1)
     assert written(tmp_path, table, batches) == [(f"event_date={DAY}", 200)] * 2
+
+
+def test_a_task_writes_early_only_the_largest_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table, tomorrow = schemas.THROUGHPUT, DAY + timedelta(days=1)
+    batches = [batch_of(table, bucket(0, 1, 2), bucket(1, 1, 2, event_date=tomorrow))]
+    batches += [batch_of(table, *(bucket(n, 1, 2) for n in range(100)))] * 2
+    ((_, held),) = file_writer.by_partition(pa.table(batches[1]), table.partition_by)
+    monkeypatch.setattr(file_writer, "FILE_BYTES_MAX", held.nbytes)
+    expected = [(f"event_date={DAY}", 100), (f"event_date={DAY}", 101), (f"event_date={tomorrow}", 1)]
+    assert written(tmp_path, table, batches) == expected
+
+
+def line(first: int, settled: bool) -> dict[str, Any]:
+    """A row of `completeness_hourly`."""
+    key = dict.fromkeys(("tenant", "gateway", "epoch", "address"), "x") | {"first_sequence": first}
+    counts = dict.fromkeys(("last_sequence", "accepted", "landed", "waiting", "unexplained"), 1)
+    return key | counts | {"given_up": "{}", "settled": settled, "hour": START}
+
+
+def test_a_partition_of_a_boolean_is_named_as_the_log_has_it(tmp_path: Path) -> None:
+    table = schemas.COMPLETENESS_HOURLY
+    batch = batch_of(table, line(1, True), line(2, False), line(3, True))
+    assert written(tmp_path, table, [batch]) == [("settled=false", 1), ("settled=true", 2)]
+
+
+def test_pages_of_a_file_carry_checksums(tmp_path: Path) -> None:
+    table = schemas.GATEWAY_BACKLOG
+    row = {"tenant": "t", "waiting": 1, "said_at": START}
+    written(tmp_path, table, [batch_of(table, *(row | {"gateway": f"gateway {n}"} for n in range(1000)))])
+    (path,) = tmp_path.glob("*.parquet")
+    content = bytearray(path.read_bytes())
+    content[len(content) // 3] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(OSError, match="CRC"):
+        pq.ParquetFile(path, page_checksum_verification=True).read()
 
 
 def window(minute: int) -> dict[str, Any]:
@@ -152,11 +188,12 @@ def window(minute: int) -> dict[str, Any]:
 
 def test_large_files_of_windows_end_between_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file_writer, "SPLIT_ROWS", 10)
-    found = written(tmp_path, schemas.ROLLUP_1M, [batch_of(schemas.ROLLUP_1M, *map(window, [5, 7, 6] * 12))])
-    assert [rows for _, rows in found] == [12, 12, 12]
-    paths = list(tmp_path.rglob("*.parquet"))
-    kept = [set(pq.ParquetFile(path).read()["window_start"].to_pylist()) for path in paths]
-    assert [len(each) for each in kept] == [1, 1, 1]
+    minutes = [8] * 12 + [5, 6] * 4 + [6] * 4 + [7] * 3
+    found = written(tmp_path, schemas.ROLLUP_1M, [batch_of(schemas.ROLLUP_1M, *map(window, minutes))])
+    assert [rows for _, rows in found] in ([12, 15], [15, 12])
+    files = [pq.ParquetFile(path).read()["window_start"].to_pylist() for path in tmp_path.rglob("*.parquet")]
+    kept = sorted(sorted({at.minute for at in file}) for file in files)
+    assert kept == [[5, 6], [7, 8]], "no file is smaller than a split, and no window is in two"
 
 
 # --- what a fold does -------------------------------------------------------------------------------------------------
@@ -249,6 +286,16 @@ def test_a_key_that_is_null_is_equal_to_itself(lake: Lake, frame: Make) -> None:
     assert sorted((row["device"] or "", row["rows"]) for row in kept) == [("", 2), ("d", 2)]
 
 
+def test_a_note_is_taken_once_and_is_no_change_of_rows(tmp_path: Path) -> None:
+    lake = Lake(None, tmp_path)
+    lake.ensure(TABLE)
+    for version in (2, 2, 1):
+        sink(lake, version).note(TABLE, TableLineage({"y": TableState("id", 7)}))
+    newest, created = commits(lake.open(TABLE))
+    assert (newest.rows, newest.lineage, newest.changes_rows) == (0, TableLineage({"y": TableState("id", 7)}), False)
+    assert (lake.transaction_version(TABLE, "job"), created.version) == (2, 0)
+
+
 def meanwhile(monkeypatch: pytest.MonkeyPatch, do: Callable[[], object]) -> None:
     """Do something after a write has looked at its table, and before it commits."""
     write = file_writer.write
@@ -288,12 +335,16 @@ def test_of_two_who_append_the_same_batch_one_does(lake: Lake, frame: Make, monk
         sink(lake, 1).append(TABLE, same)
     assert not sink(lake, 1).append(TABLE, same)
     assert len(found(lake)) == 2
-    # Different batches do not conflict.
+    # Batches of two jobs do not conflict.
     meanwhile(
         monkeypatch, lambda: Sink(lake, Transaction("other", 1), None).append(TABLE, frame(TABLE, bucket(90, 1, 1)))
     )
-    assert sink(lake, 2).append(TABLE, frame(TABLE, bucket(80, 1, 1)))
-    assert len(found(lake)) == 4
+    second = sink(lake, 2)
+    assert second.append(TABLE, frame(TABLE, bucket(80, 1, 1)))
+    assert not second.append(TABLE, same)
+    assert (len(found(lake)), second.rows_written) == (4, 1)
+    newest = next(commits(lake.open(TABLE)))
+    assert (newest.rows, newest.lineage) == (1, TableLineage({"x": TableState("id", 2)}))
 
 
 @pytest.mark.spark
@@ -311,6 +362,8 @@ def test_what_takes_the_place_of_rows_leaves_those_that_came_since(lake: Lake, f
     assert sink(lake, 3).overwrite(TABLE, made, read=lake.open(TABLE))
     assert not sink(lake, 3).overwrite(TABLE, frame(TABLE))
     assert found(lake) == {("gw1", START): (7, 7)}
+    newest = next(commits(lake.open(TABLE)))
+    assert (newest.rows, newest.lineage) == (1, TableLineage({"x": TableState("id", 3)}))
 
 
 @pytest.mark.spark
@@ -318,11 +371,6 @@ def test_what_takes_the_place_of_rows_leaves_those_that_came_since(lake: Lake, f
 def test_what_takes_the_place_of_a_partition_leaves_the_others(lake: Lake, frame: Make) -> None:
     name = "completeness_hourly"
     lake.ensure(name)
-
-    def line(first: int, settled: bool) -> dict[str, Any]:
-        key = dict.fromkeys(("tenant", "gateway", "epoch", "address"), "x") | {"first_sequence": first}
-        counts = dict.fromkeys(("last_sequence", "accepted", "landed", "waiting", "unexplained"), 1)
-        return key | counts | {"given_up": "{}", "settled": settled, "hour": START}
 
     def kept() -> list[int]:
         return sorted(lake.at(name).delta().to_pyarrow_table()["first_sequence"].to_pylist())
@@ -371,12 +419,12 @@ def test_files_that_were_begun_so_long_ago_that_they_may_be_deleted_are_not_comm
 
 @pytest.mark.spark
 @pytest.mark.timeout(600)
-def test_a_row_without_what_has_to_be_there_is_refused_and_leaves_nothing(lake: Lake) -> None:
+def test_a_row_without_what_has_to_be_there_is_refused_and_leaves_nothing(lake: Lake, frame: Make) -> None:
     lake.ensure(TABLE)
-    wrong = lake.session.range(1).selectExpr(*(f"null AS {name}" for name in schemas.DERIVED[TABLE].arrow.names))
-    with pytest.raises(Exception, match="non-nullable"):
+    wrong = frame(TABLE, bucket(0, 1, 2)).withColumn("gateway", F.expr("nullif(gateway, gateway)"))
+    with pytest.raises(Exception, match="gateway"):
         sink(lake, 1).append(TABLE, wrong)
-    assert lake.open(TABLE).version() == 0
+    assert (lake.open(TABLE).version(), list(Path(lake.path(TABLE)).rglob("*.parquet"))) == (0, [])
 
 
 @pytest.mark.spark
