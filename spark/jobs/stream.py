@@ -158,8 +158,8 @@ class StreamStep:
         for name, state in (made_of.beside if made_of is not None else {}).items():
             if (lake.version(name) or 0) < state.version:
                 raise SourceLost(
-                    f"table {name} is an older copy than {output}, which was written after it. Rebuild the tables of the "
-                    "job: `waypost analytics rebuild`"
+                    f"table {name} is an older copy: {output} was written after it. Rebuild the tables of the job: "
+                    "`waypost analytics rebuild`"
                 )
         before = made_of.sources.get(self.source) if made_of is not None else None
         if before is not None and before.version > source.version:

@@ -18,7 +18,8 @@ from spark.jobs.checkpoint import SourceLost
 from spark.jobs.outcome import Job, Outcome
 from spark.jobs.stream import MicroBatch, StreamStep
 from spark.lake import Lake
-from spark.lineage import Pins, TableLineage
+from spark.lineage import Pins, TableLineage, TableState
+from spark.sink import Sink, Transaction
 from tests.spark import lakes
 from tests.spark.lakes import message
 
@@ -29,6 +30,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 FIRST, LAST = "open_statements", "given_up_ranges"
 """Two outputs: a row a message each."""
+BESIDE = "landed_ranges"
 NOW = datetime(2026, 3, 14, tzinfo=UTC)
 
 
@@ -45,9 +47,10 @@ def given_up(rows: DataFrame) -> DataFrame:
 
 @dataclass
 class Follower:
-    """A step with two outputs; `before_last` is called between them. Counts its batches."""
+    """A step with two outputs; `before_last` is called between them, `at_end` after them. Counts its batches."""
 
     before_last: Callable[[MicroBatch], object] = lambda _: None
+    at_end: Callable[[MicroBatch], object] = lambda _: None
     batches: list[int] = field(default_factory=list)
 
     def take(self, batch: MicroBatch) -> None:
@@ -55,9 +58,10 @@ class Follower:
         batch.append(FIRST, stated(batch.rows))
         self.before_last(batch)
         batch.append(LAST, given_up(batch.rows))
+        self.at_end(batch)
 
     def step(self, revision: int = 1) -> StreamStep:
-        return StreamStep("follower", "telemetry", (FIRST, LAST), revision, self.take)
+        return StreamStep("follower", "telemetry", (FIRST, LAST), revision, self.take, beside=(BESIDE,))
 
 
 def die(_: MicroBatch) -> None:
@@ -93,6 +97,12 @@ def test_each_row_is_taken_once(lake: Lake) -> None:
     made_of = lake.lineage(LAST)
     assert made_of is not None
     assert made_of.sources["telemetry"].is_same(lake.state("telemetry"))
+    # One that follows an output knows where that comes from.
+    following = StreamStep("second", FIRST, ("gateway_backlog",), 1, lambda batch: batch.sink.note("gateway_backlog"))
+    following.run(lake)
+    second = lake.lineage("gateway_backlog")
+    assert second is not None
+    assert second.sources == {FIRST: lake.dated_state(FIRST, 2), "telemetry": lake.dated_state("telemetry", 2)}
     # Nothing new, and maintenance: no query is started, nothing is committed.
     before = versions(lake)
     assert follower.step().run(lake) == Outcome(0, 0)
@@ -121,27 +131,30 @@ def test_a_batch_that_reached_one_output_is_finished_with_the_rows_it_had(lake: 
 
 
 def test_a_first_batch_that_was_interrupted_is_run_again(lake: Lake) -> None:
+    """Before its last output has it, and before Spark has noted that it is done."""
     land(lake, 0)
-    with pytest.raises(RuntimeError):
-        Follower(before_last=die).step().run(lake)
+    for dying in (Follower(before_last=die), Follower(at_end=die)):
+        with pytest.raises(RuntimeError, match="power cut"):
+            dying.step().run(lake)
     land(lake, 1)
-    Follower().step().run(lake)
-    assert held(lake) == [[0, 1]] * 2
+    follower = Follower()
+    follower.step().run(lake)
+    assert (held(lake), follower.batches) == ([[0, 1]] * 2, [0, 1])
 
 
 def test_a_batch_is_bounded(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(3):
         land(lake, number)
     monkeypatch.setattr("spark.lake.BATCH_BYTES_MAX", "1b")
+    dying = Follower(at_end=lambda batch: die(batch) if batch.transaction.version == 1 else None)
+    with pytest.raises(RuntimeError, match="power cut"):
+        dying.step().run(lake)
     seen: list[TableLineage | None] = []
     follower = Follower(before_last=lambda batch: seen.append(batch.lineage))
     follower.step().run(lake)
-    assert (held(lake), follower.batches) == ([[0, 1, 2]] * 2, [0, 1, 2])
-    assert [made_of is not None for made_of in seen] == [
-        False,
-        False,
-        True,
-    ]  # within the first version, all but the last
+    assert (held(lake), dying.batches, follower.batches) == ([[0, 1, 2]] * 2, [0, 1], [1, 2])
+    # The first version of the source is taken whole by the last batch alone.
+    assert [made_of is not None for made_of in seen] == [False, True]
 
 
 def recreate_first(lake: Lake) -> None:
@@ -156,28 +169,53 @@ def lose_checkpoints(lake: Lake) -> None:
     shutil.rmtree(Path(lake.place.uri) / "_checkpoints")
 
 
-@pytest.mark.parametrize("disturb", [recreate_first, lose_last, lose_checkpoints])
-def test_outputs_that_do_not_belong_together_are_rebuilt(lake: Lake, disturb: Callable[[Lake], None]) -> None:
-    land(lake, 0)
-    Follower().step().run(lake)
-    before = ids(lake)
-    disturb(lake)
-    land(lake, 1)
-    follower = Follower()
-    follower.step().run(lake)
-    assert (held(lake), follower.batches) == ([[0, 1]] * 2, [0])
-    assert not ids(lake) & before
+def recreate_beside(lake: Lake) -> None:
+    lake.recreate(BESIDE)
 
 
-def test_a_new_revision_and_a_new_source_rebuild_the_outputs(lake: Lake) -> None:
+def replace_source(lake: Lake) -> None:
+    shutil.rmtree(lake.path("telemetry"))
     land(lake, 0)
+
+
+def test_outputs_that_do_not_belong_together_are_rebuilt(lake: Lake) -> None:
+    land(lake, 0)
+    lake.ensure(BESIDE)
     Follower().step().run(lake)
+    for disturb in (recreate_first, lose_last, lose_checkpoints, recreate_beside, replace_source):
+        before = ids(lake)
+        disturb(lake)
+        follower = Follower()
+        follower.step().run(lake)
+        assert (held(lake), follower.batches) == ([[0]] * 2, [0]), disturb
+        assert not ids(lake) & before, disturb
     Follower().step(revision=2).run(lake)
     assert held(lake) == [[0]] * 2
-    shutil.rmtree(lake.path("telemetry"))
-    land(lake, 7)
-    Follower().step(revision=2).run(lake)
-    assert held(lake) == [[7]] * 2
+
+
+def test_outputs_are_recreated_together_wherever_that_was_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The outputs have batches of a checkpoint that is gone. The session is not needed before they are recreated."""
+    lake, recreate = Lake(None, tmp_path), Lake.recreate
+    land(lake, 0)
+    for name in (FIRST, LAST):
+        lake.ensure(name)
+        Sink(lake, Transaction("earlier", 0), None).note(name)
+    before = ids(lake)
+
+    def recreated(lake: Lake, name: str) -> TableState:
+        if name == LAST:
+            raise RuntimeError("power cut")
+        return recreate(lake, name)
+
+    monkeypatch.setattr(Lake, "recreate", recreated)
+    with pytest.raises(RuntimeError, match="power cut"):
+        Follower().step().run(lake)
+    monkeypatch.undo()
+    with pytest.raises(RuntimeError, match="without Spark"):
+        Follower().step().run(lake)
+    assert not ids(lake) & before
 
 
 def test_forgotten_it_begins_anew(lake: Lake) -> None:
@@ -190,19 +228,25 @@ def test_forgotten_it_begins_anew(lake: Lake) -> None:
     assert (held(lake), follower.batches) == ([[0]] * 2, [0, 0])
 
 
-@pytest.mark.parametrize("name", [FIRST, LAST, "telemetry", "_checkpoints"])
-def test_an_older_copy_is_named(lake: Lake, tmp_path: Path, name: str) -> None:
-    path = Path(lake.place.uri) / name
+def test_an_older_copy_is_named(lake: Lake, tmp_path: Path) -> None:
+    root, older, newest = Path(lake.place.uri), tmp_path / "older", tmp_path / "newest"
     land(lake, 0)
     Follower().step().run(lake)
-    shutil.copytree(path, tmp_path / "copy")
+    shutil.copytree(root, older)
     for number in (1, 2):
         land(lake, number)
         Follower().step().run(lake)
-    shutil.rmtree(path)
-    shutil.copytree(tmp_path / "copy", path)
-    with pytest.raises(SourceLost, match="older copy"):
-        Follower().step().run(lake)
+    shutil.copytree(root, newest)
+    for name in (FIRST, LAST, "telemetry", "_checkpoints"):
+        for copy, error in ((older, "older copy"), (newest, None)):
+            shutil.rmtree(root / name)
+            shutil.copytree(copy / name, root / name)
+            if error is None:
+                assert Follower().step().run(lake) == Outcome(0, 0)
+            else:
+                with pytest.raises(SourceLost, match=error):
+                    Follower().step().run(lake)
+    assert held(lake) == [[0, 1, 2]] * 2
 
 
 def test_commits_that_are_gone_are_named(lake: Lake) -> None:
