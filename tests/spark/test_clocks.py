@@ -135,6 +135,7 @@ def take(lake: Lake) -> int:
     return stream.run(lake).rows_out + again.run(lake).rows_out
 
 
+@pytest.mark.slow
 def test_messages_are_held_and_come_back_at_their_time(lake: Lake, later: Any) -> None:
     minutes = [START - timedelta(hours=3) + timedelta(minutes=number) for number in range(4)]
     wrong = [stamped(number, at) for number, at in enumerate(minutes)]

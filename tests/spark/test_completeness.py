@@ -127,6 +127,7 @@ def test_statements_are_judged_until_all_of_them_has_landed(lake: Lake, monkeypa
     assert {name: lake.state(name) for name in versions} != versions
 
 
+@pytest.mark.slow
 def test_a_statement_that_comes_while_others_are_settled_is_not_lost(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:

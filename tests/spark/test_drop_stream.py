@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -23,13 +23,15 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 
-@pytest.fixture(params=["folder", "bucket"])
+@pytest.fixture(params=["folder", pytest.param("bucket", marks=pytest.mark.slow)])
 def lake(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -> Place:
     """An empty lake that the session reaches."""
     if request.param == "folder":
         return Folder(tmp_path / "lake")
     store: ObjectStore = request.getfixturevalue("store")
     bucket = Bucket(BUCKET, "stream/lake", from_environment(store.environment()))
+    java: Any = spark.sparkContext._jvm
+    java.org.apache.hadoop.fs.FileSystem.closeAll()  # of other tests: Hadoop keeps a client for each bucket's name
     object_store.reach(spark, bucket)
     return bucket
 

@@ -129,6 +129,7 @@ def test_delivery_times(frame: Make) -> None:
     assert rows[3_600, hour + timedelta(hours=1)]["p99_s"] == 7_200.0
 
 
+@pytest.mark.slow
 def test_in_parts_as_at_once(lake: Any, frame: Make) -> None:
     """Messages that land in two passes, in no order, with nothing new in a third."""
     source = random.Random(11)

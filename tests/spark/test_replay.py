@@ -169,6 +169,7 @@ def _values(lake: Lake) -> list[tuple[Any, ...]]:
     return [row for row in of(lake, "reject") if row[2]]
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_a_replay_that_dies_between_any_two_commits_moves_each_message_once(
@@ -229,7 +230,14 @@ def _more_rejects(lake: Lake) -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("table_name", "other"),
-    [("reject", _all_of_it), ("reject", _more_rejects), ("readings", _all_of_it), ("readings", _end_of_it)],
+    [
+        ("reject", _all_of_it),
+        *(
+            pytest.param(*meeting, marks=pytest.mark.slow)
+            for meeting in (("reject", _more_rejects), ("readings", _all_of_it))
+        ),
+        ("readings", _end_of_it),
+    ],
 )
 def test_of_two_replays_at_once_one_does_it(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, table_name: str, other: Callable[[Lake], None]
