@@ -13,7 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from spark import lineage, remedy, session, verification
+from spark import conflict, lineage, remedy, session, verification
+from spark.conflict import Overtaken
 from spark.jobs.checkpoint import Checkpoint, SourceLost
 from spark.jobs.outcome import Outcome
 from spark.lake import FormatUnknown, Lake, SchemaMismatch
@@ -216,6 +217,8 @@ class _Run:
     def _explained(self, error: Exception) -> Exception:
         """Return what to raise for an error of Spark while it read the source, and any other as it is."""
         name, text = self._step.source, str(error)
+        if conflict.is_conflict(error):  # of another query on the same checkpoint, too
+            return Overtaken(self._step.outputs[-1])
         if self._error is not None and f"/{name}/" not in text:
             return error
         for checked in verification.verified(self._lake.place, [name]):

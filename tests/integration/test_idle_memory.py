@@ -87,4 +87,5 @@ def test_what_closed_connections_leave_is_used_again(tmp_path: Path) -> None:
             with ExitStack() as stack:
                 connect(stack, gateway.port("mqtt"), COUNT)
                 rounds.append(resident_mib(gateway.pid))
-        assert rounds[-1] - rounds[0] < 2.5, rounds
+        # The second round warms up, too. Two more add 3 MiB for each KiB that a closed connection leaves unused.
+        assert rounds[-1] - rounds[1] < 1.5, rounds
