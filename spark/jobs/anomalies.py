@@ -30,6 +30,8 @@ def _take(batch: MicroBatch) -> None:
     judged = session.kept(judged.observe(seen, F.count("score").alias("anomalies")))
     if seen.get["anomalies"]:
         batch.append("anomalies", anomalies.anomalies(judged))
+    else:  # none is a result, too
+        batch.sink.note("anomalies")
     batch.fold("detector_states", anomalies.states(judged), anomalies.FOLD)
 
 
