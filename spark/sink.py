@@ -29,7 +29,7 @@ from spark.lineage import ROWS, TableLineage
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-SMALL_BYTES: Final = 1024 * 1024
+SMALL_BYTES: Final = 64 * 1024
 """Size of files that are rewritten without a look whether they hold a key: a query takes as long."""
 Replaced = Literal["all"] | tuple[str, str]
 """Rows that are replaced: all, or those of a partition (column, value)."""

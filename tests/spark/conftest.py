@@ -76,3 +76,9 @@ def frame(spark: SparkSession) -> Make:
         return spark.createDataFrame(tuples, columns)
 
     return make
+
+
+def forget_clients(spark: SparkSession) -> None:
+    """Close Hadoop's clients of stores that other tests started: it keeps one for each name of a bucket."""
+    java: Any = spark.sparkContext._jvm
+    java.org.apache.hadoop.fs.FileSystem.closeAll()

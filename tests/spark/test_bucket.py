@@ -19,7 +19,7 @@ from spark import object_store, schemas
 from spark.conflict import Overtaken
 from spark.lake import Lake
 from spark.sink import Sink, Transaction
-from tests.spark.conftest import Make
+from tests.spark.conftest import Make, forget_clients
 from tests.support.put_gate import PutGate
 from tests.support.s3 import BUCKET, KEYS, ObjectStore
 
@@ -37,6 +37,7 @@ OF_DELTA = "io.delta.storage.S3SingleDriverLogStore"
 def gate(spark: SparkSession, store: ObjectStore) -> Iterator[PutGate]:
     """What the session reaches the store through."""
     with PutGate(store.port) as gate:
+        forget_clients(spark)
         object_store.reach(spark, Bucket(BUCKET, "", from_environment(store.environment(gate.port))))
         yield gate
 

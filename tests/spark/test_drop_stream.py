@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,6 +14,7 @@ from cloud.place.place import Place
 from spark import dropping, object_store, verification
 from spark.data_files import data_files
 from tests.spark import lakes
+from tests.spark.conftest import forget_clients
 from tests.spark.lakes import message
 from tests.support.s3 import BUCKET, ObjectStore
 
@@ -30,8 +31,7 @@ def lake(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) ->
         return Folder(tmp_path / "lake")
     store: ObjectStore = request.getfixturevalue("store")
     bucket = Bucket(BUCKET, "stream/lake", from_environment(store.environment()))
-    java: Any = spark.sparkContext._jvm
-    java.org.apache.hadoop.fs.FileSystem.closeAll()  # of other tests: Hadoop keeps a client for each bucket's name
+    forget_clients(spark)
     object_store.reach(spark, bucket)
     return bucket
 
