@@ -73,17 +73,8 @@ class Sink:
         table = read if read is not None else self._lake.open(name)
         if self._is_taken(table):
             return False
-        begun = Begun()
-        files = file_writer.write(fitted(rows, name), self._lake.at(name), schema(name))
-        begun.require_recent(name)
-        with conflict.named(name):
-            table.create_write_transaction(
-                list(files.adds),
-                mode="append",
-                schema=table.schema(),
-                partition_by=table.metadata().partition_columns,
-                commit_properties=self._properties(files.rows, lineage, None if read is None else 0),
-            )
+        files = self._write(name, fitted(rows, name))
+        self._commit(name, table, files.adds, self._properties(files.rows, lineage, None if read is None else 0))
         self.rows_written += files.rows
         return True
 
@@ -91,14 +82,7 @@ class Sink:
         """Commit the transaction and the lineage without rows."""
         table = self._lake.open(name)
         if not self._is_taken(table):
-            with conflict.named(name):
-                table.create_write_transaction(
-                    [],
-                    mode="append",
-                    schema=table.schema(),
-                    partition_by=table.metadata().partition_columns,
-                    commit_properties=self._properties(0, lineage),
-                )
+            self._commit(name, table, [], self._properties(0, lineage))
 
     def overwrite(
         self,
@@ -113,18 +97,8 @@ class Sink:
         table = read if read is not None else self._lake.open(name)
         if self._is_taken(table):
             return False
-        begun = Begun()
-        files = file_writer.write(fitted(rows, name), self._lake.at(name), schema(name))
-        begun.require_recent(name)
-        with conflict.named(name):
-            table.create_write_transaction(
-                list(files.adds),
-                mode="overwrite",
-                schema=table.schema(),
-                partition_by=table.metadata().partition_columns,
-                partition_filters=None if replaced == "all" else [(replaced[0], "=", replaced[1])],
-                commit_properties=self._properties(files.rows, lineage, retries=0),
-            )
+        files = self._write(name, fitted(rows, name))
+        self._commit(name, table, files.adds, self._properties(files.rows, lineage, retries=0), replaced)
         self.rows_written += files.rows
         return True
 
@@ -150,11 +124,11 @@ class Sink:
         held = self._held(name, folding.can_hold(table, schema(name), found), partials, found.rows)
         old = self._lake.rows_of(name, [file.path for file in held])
         folded = folding.folded(old, partials, schema(name), how) if held else partials
-        begun = Begun()
-        files = file_writer.write(folded, self._lake.at(name), schema(name))
-        begun.require_recent(name)
+        files = self._write(name, folded)
+        now_ms = time.time_ns() // 1_000_000
+        removes = [RemoveAction(each.name, True, now_ms, each.size, dict(each.partition)) for each in held]
         properties = self._properties(found.rows, lineage, retries=0)
-        self._replace(name, table, held, files, properties)
+        self._commit(name, table, [*files.adds, *removes], properties)
         self.rows_written += found.rows
         return partials
 
@@ -188,23 +162,29 @@ class Sink:
         holding = folding.holding(old, rows, schema(name))
         return [file for file in candidates if folding.name_of(file.path) in holding]
 
+    def _write(self, name: str, rows: DataFrame) -> NewFiles:
+        """Write data files of a table. Raises `WrittenTooLongAgo` where that took so long that they may be deleted."""
+        begun = Begun()
+        files = file_writer.write(rows, self._lake.at(name), schema(name))
+        begun.require_recent(name)
+        return files
+
     @staticmethod
-    def _replace(
+    def _commit(
         name: str,
         table: deltalake.DeltaTable,
-        held: Sequence[TableFile],
-        files: NewFiles,
+        actions: Sequence[AddAction | RemoveAction],
         properties: deltalake.CommitProperties,
+        replaced: Replaced | None = None,
     ) -> None:
-        now_ms = time.time_ns() // 1_000_000
-        removes = [RemoveAction(each.name, True, now_ms, each.size, dict(each.partition)) for each in held]
-        actions: list[AddAction | RemoveAction] = [*files.adds, *removes]
+        """Commit to a table as it was opened; files that `actions` add take the place of `replaced` rows."""
         with conflict.named(name):
             table.create_write_transaction(
-                actions,
-                mode="append",
+                list(actions),
+                mode="append" if replaced is None else "overwrite",
                 schema=table.schema(),
                 partition_by=table.metadata().partition_columns,
+                partition_filters=[(replaced[0], "=", replaced[1])] if isinstance(replaced, tuple) else None,
                 commit_properties=properties,
             )
 
