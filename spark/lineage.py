@@ -19,6 +19,8 @@ from cloud.place.place import of_table
 TELEMETRY: Final = "telemetry"
 COMMITS_MAX: Final = 100
 """Commits of a table searched for its lineage; each is one small file."""
+_LOOKED_AT_FIRST: Final = 4
+"""Commits read first: mostly the newest one has the lineage, and maintenance leaves two or three in a row."""
 CHANGES_MAX: Final = 1_000
 """Commits searched for changes between two versions."""
 ROWS: Final = "waypost.rows"
@@ -137,7 +139,11 @@ def _commit(version: int, info: Mapping[str, Any]) -> TableCommit:
 
 def last_change(table: deltalake.DeltaTable) -> TableCommit | None:
     """Return the newest commit of a table as it was opened, maintenance aside; None where the log lacks it."""
-    return next((commit for commit in commits(table) if not commit.is_maintenance), None)
+    for count in (_LOOKED_AT_FIRST, COMMITS_MAX):
+        found = next((commit for commit in commits(table, count) if not commit.is_maintenance), None)
+        if found is not None:
+            return found
+    return None
 
 
 def lineage_of(table: deltalake.DeltaTable) -> TableLineage | None:
