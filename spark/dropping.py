@@ -49,7 +49,7 @@ def drop(lake: Place, table: str, damaged: Iterable[DamagedFile]) -> list[Damage
     place = lake.at(table)
     opened = place.delta()
     files = {file.path: file for file in data_files(opened)}
-    found = {each.file.path: each for each in damaged if each.file.path in files}  # others were replaced meanwhile
+    found = {each.file.path: each for each in damaged if each.file.path in files}  # the others were replaced since
     for path in opened.repair(dry_run=True)["files_removed"]:
         found.setdefault(path, DamagedFile(files[path], _MISSING))
     reasons = record_losses(lake, table, list(found.values()))

@@ -2,7 +2,7 @@
 
 Spark writes down where a micro-batch ends before it begins (the checkpoint's offsets), and that it is done (its
 commits). A batch that was interrupted is run again with the same rows. Each output takes it once: its commit carries
-the id of the query and the number of the batch as Delta's transaction. There is no watermark that would drop late data:
+the id of the query and the number of the batch as Delta's transaction. No watermark drops late data:
 the tables are the state.
 """
 
