@@ -77,6 +77,14 @@ VersionNumber = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
 """What a gateway says of one: the hub gives the next numbers, and a database keeps them in 63 bits."""
 
 
+class Verified(msgspec.Struct, frozen=True):
+    """A document with a good signature, for the gateway that reads it."""
+
+    desired: Desired
+    authority: str
+    """SHA-256 of the certificate that it was signed with, hexadecimal."""
+
+
 class Outcome(enum.Enum):
     """What became of a version that is not in force."""
 

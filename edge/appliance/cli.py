@@ -11,7 +11,7 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -20,33 +20,29 @@ import click
 import msgspec
 
 from bridge import native
-from bridge.limits import LINGERING_MAX
 from bridge.resources.endpoint import authority
 from edge.appliance.endpoints import remove_endpoints, write_endpoints
 from edge.appliance.errors import CommandError, Exit
 from edge.appliance.first_boot.cli import first_boot
 from edge.appliance.identity.commands import enrol
 from edge.appliance.initial.cli import init
+from edge.appliance.limits import FILES_BESIDE_CONNECTIONS
 from edge.appliance.program import log_to_stderr
 from edge.appliance.running import ask, console, data_option, http_option, token_of
 from edge.appliance.update.cli import update
-from edge.broker.http.limits import HTTP_POLLS_MAX, HTTP_STRANGERS_MAX, HTTP_USERS_MAX, HTTPS_STRANGERS_MAX
 from edge.output.amounts import counted
 from edge.output.terminal import say_json, styled
 
 if TYPE_CHECKING:
+    from bridge.desired import Signed, Verified
     from edge.appliance.configuration.management import AddressAdministration
+    from edge.appliance.desired.trials import Trials
     from edge.appliance.following import Applied, Following
     from edge.appliance.gateway import Gateway
     from edge.appliance.options import RunOptions
     from edge.broker.configuration import BrokerConfiguration
 
 log = logging.getLogger(__name__)
-
-FILES_BESIDE_CONNECTIONS = (
-    100 + HTTP_STRANGERS_MAX + HTTPS_STRANGERS_MAX + HTTP_USERS_MAX + HTTP_POLLS_MAX + LINGERING_MAX
-)
-"""Connections over HTTP, sockets that linger; store, logs, listeners, uplinks: a few dozen."""
 
 _COUNTED: Final = {"unrouted": "to no subscriber"}
 """Names of message counters for people, where they differ from the key of the status."""
@@ -220,10 +216,8 @@ def _allow_files(wanted: int) -> None:
 
 async def _run(configuration: BrokerConfiguration, options: RunOptions, applied: Applied) -> bool:
     """Serve until SIGTERM; False: to start again."""
-    from edge.appliance.desired.trials import Trials
     from edge.appliance.following import Following
     from edge.appliance.gateway import Gateway
-    from edge.appliance.update.following import SystemFollower
     from edge.broker.listeners.heap import collect_seldom
     from edge.broker.store.errors import StoreReplaced
     from edge.health.service_manager import ServiceManager
@@ -244,8 +238,8 @@ async def _run(configuration: BrokerConfiguration, options: RunOptions, applied:
     collect_seldom()
     gc.disable()  # until the store is read: a third of a start with 100 000 names
     following = Following(options, applied)
-    trials = Trials(options.data, following, restart=ended.set, system=SystemFollower(options.data, options.root))
-    administration = partial(_administration, options, following) if options.config is None else None
+    trials = _trials(options, following, restart=ended.set)
+    administration = partial(_administration, options, following, trials) if options.config is None else None
     gateway = Gateway(configuration, options.data, administration, development=options.dev, trials=trials)
     bound = await gateway.start()
     sys.path_importer_cache.clear()  # what folders of modules hold: half a MiB, looked up again by the next import
@@ -253,7 +247,7 @@ async def _run(configuration: BrokerConfiguration, options: RunOptions, applied:
     gc.enable()
     replaced = asyncio.create_task(gateway.replaced())
     replaced.add_done_callback(lambda _: ended.set())
-    watching = asyncio.create_task(following.watch(gateway))
+    watching = asyncio.create_task(following.watch(gateway, trials.tell))
     trials.start(gateway)
     first = [name for name in ("mqtt", "amqp", "http") if name in bound]
     names = [*first, *(name for name in bound if name not in first)]
@@ -286,12 +280,41 @@ def _note_endpoints(data: Path, bound: Mapping[str, tuple[str, int]]) -> None:
         log.warning("%s: %s; commands on this machine need --http", error.filename or data, error.strerror or error)
 
 
-def _administration(options: RunOptions, following: Following, gateway: Gateway) -> AddressAdministration:
-    """Changes of addresses over AMQP, where the resources are those applied and no file's."""
+def _trials(options: RunOptions, following: Following, restart: Callable[[], None]) -> Trials:
+    """Trials of configurations from the hub; `restart` starts the gateway again."""
+    from edge.appliance.desired.trials import Trials
+    from edge.appliance.identity.location import identity_file
+    from edge.appliance.update.following import SystemFollower
+
+    return Trials(
+        options.data,
+        following,
+        certificate=identity_file(options.data),
+        verify=partial(_verify, options.data),
+        system=SystemFollower(options.data, options.root),
+        restart=restart,
+    )
+
+
+def _verify(data: Path, signed: Signed) -> Verified:
+    """Verify a document from the hub. Raises `DesiredError`."""
+    from edge.appliance.identity.signature import verify
+
+    return verify(signed, data)
+
+
+def _administration(
+    options: RunOptions, following: Following, trials: Trials, gateway: Gateway
+) -> AddressAdministration:
+    """Return what changes addresses over AMQP, unless the resources are those of --config."""
     from edge.appliance.configuration.management import AddressAdministration
     from edge.appliance.configuration.repository import Repository
 
-    return AddressAdministration(Repository(options.data), partial(following.follow, gateway))
+    async def reload() -> None:
+        await following.follow(gateway)
+        trials.tell()
+
+    return AddressAdministration(Repository(options.data), reload)
 
 
 edge.add_command(init)

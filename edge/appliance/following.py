@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from bridge.resources.effects import in_force, restarts
 from bridge.resources.errors import ConfigurationRejected
 from bridge.resources.resource import Resource
 from edge.appliance.configuration.repository import Repository, RepositoryError
-from edge.appliance.gateway import Gateway
 from edge.appliance.options import OptionsRefused, RunOptions, configuration_of, resources_of
+from edge.broker.configuration import BrokerConfiguration
 from edge.configuration.kinds import KINDS
 
 log = logging.getLogger(__name__)
@@ -35,8 +35,14 @@ class Applied(NamedTuple):
         return cls(resources_of(options), mark)
 
 
+class Reconfigurable(Protocol):
+    """The gateway, as far as it follows its configuration."""
+
+    async def reconfigure(self, configuration: BrokerConfiguration) -> None: ...
+
+
 class Following:
-    """What a gateway was started with, and what it has heard of since."""
+    """Applies changed resources to a running gateway."""
 
     def __init__(self, options: RunOptions, started: Applied) -> None:
         """`started`: what the gateway was started with."""
@@ -45,8 +51,6 @@ class Following:
         self._one_at_a_time = asyncio.Lock()
         self._repository = Repository(options.data)
         self._mark = started.mark
-        self.followed: Callable[[], None] = _nobody
-        """Called when something that was applied has been taken over."""
 
     @property
     def fixed(self) -> bool:
@@ -68,8 +72,9 @@ class Following:
         Raises `ConfigurationRejected`, `RepositoryError`."""
         return bool(restarts(KINDS, self._heard, resources_of(self._options)))
 
-    async def watch(self, gateway: Gateway) -> None:
-        """Take over what is applied, for as long as the gateway runs. Resources of --config are what they were."""
+    async def watch(self, gateway: Reconfigurable, followed: Callable[[], None]) -> None:
+        """Take over what is applied, for as long as the gateway runs, and call `followed` each time. Resources of
+        --config stay as they were."""
         while not self.fixed:
             await asyncio.sleep(WATCH_S)
             try:
@@ -77,12 +82,13 @@ class Following:
                 if mark != self._mark:
                     self._mark = mark
                     await self.follow(gateway)
+                    followed()
             except (RepositoryError, ConfigurationRejected, OptionsRefused) as error:
                 log.warning("the configuration is unchanged: %s", error)
             except Exception:  # what is applied next may be followed, and somebody has to hear of this one
                 log.exception("the configuration may be in force in part: this is a fault of the program; restart it")
 
-    async def follow(self, gateway: Gateway) -> None:
+    async def follow(self, gateway: Reconfigurable) -> None:
         """Take over what is applied now.
 
         Raises OptionsRefused, `ConfigurationRejected`, `RepositoryError`; the gateway is then as it was.
@@ -90,9 +96,8 @@ class Following:
         async with self._one_at_a_time:  # or an older configuration could be the last to be taken over
             self._mark = self._repository.mark
             await self.take_over(gateway, resources_of(self._options))
-        self.followed()
 
-    async def take_over(self, gateway: Gateway, applied: Sequence[Resource]) -> None:
+    async def take_over(self, gateway: Reconfigurable, applied: Sequence[Resource]) -> None:
         """Take these over in place of what was applied before; what only a start takes up is said in the log.
 
         Raises OptionsRefused.
@@ -102,7 +107,3 @@ class Following:
             log.warning("%s", change)
         self._heard = applied
         await gateway.reconfigure(configuration)
-
-
-def _nobody() -> None:
-    """Nobody wants to know."""

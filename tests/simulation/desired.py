@@ -19,7 +19,7 @@ from unittest import mock
 import msgspec
 import sqlalchemy as sa
 
-from bridge.desired import DesiredError, DesiredReport, Signed, read
+from bridge.desired import DesiredError, DesiredReport, Signed, Verified, read
 from cloud.hub.desired import service
 from cloud.hub.desired.making import Tables
 from cloud.hub.desired.service import DesiredConfigurations, signing
@@ -34,8 +34,7 @@ from edge.appliance import following
 from edge.appliance.configuration import repository
 from edge.appliance.configuration.file import Mark, RepositoryError
 from edge.appliance.configuration.hub_versions import HubVersions, Version
-from edge.appliance.desired import signature, starts
-from edge.appliance.desired.signature import Verified
+from edge.appliance.desired import starts
 from tests.simulation.environment import wall_ns
 from tests.simulation.gateway import NAME, OWN, managed
 from tests.simulation.history import History
@@ -162,8 +161,8 @@ def desired_of_a_hub(scheduler: Scheduler) -> DesiredConfigurations:
     return DesiredConfigurations(AUTHORITY, sa.make_url("sqlite://"), now=lambda: wall_ns(scheduler) / 1e9)
 
 
-def verified(signed: Signed, _data: Path) -> Verified:
-    """As `signature.verify`."""
+def verified(signed: Signed) -> Verified:
+    """As `edge.appliance.identity.signature.verify`."""
     if signed.signature != signing(AUTHORITY)(signed.content):
         raise DesiredError("its signature is not of the authority this gateway has enrolled with")
     return Verified(read(signed.content), "authority")
@@ -285,7 +284,6 @@ def simulated_configurations(card: Card, database: VersionsDatabase, history: Hi
         for owner, attribute, replacement in (
             (service, "_open", opened),
             (service, "CONFIGURATIONS_LOOKED_AT_S", LOOKED_AT_S),
-            (signature, "verify", verified),
             (repository, "ConfigurationFile", partial(CardFile, card)),
             (repository.Repository, "_locked", lambda _self: nullcontext()),
             (starts, "is_held", lambda _data: False),

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import msgspec
 
+from bridge.desired import Signed, Verified
 from bridge.proxy import Way
 from bridge.resources.endpoint import Endpoint
 from bridge.resources.resource import Resource
@@ -17,10 +18,10 @@ from edge.appliance.configuration.repository import RepositoryError
 from edge.appliance.desired.starts import begin, give_up
 from edge.appliance.desired.trials import Trials
 from edge.appliance.following import Applied, Following
-from edge.appliance.gateway import Gateway as Appliance
 from edge.appliance.identity.location import identity_file
 from edge.appliance.identity.renewal import Renewal
 from edge.appliance.options import RunOptions
+from edge.appliance.update.following import SystemFollower
 from edge.broker.configuration import (
     AddressConfiguration,
     BrokerConfiguration,
@@ -164,8 +165,15 @@ class Gateway:
     """One data directory, and the process that serves it while there is one."""
 
     def __init__(
-        self, scheduler: Scheduler, network: Network, medium: Card, history: History, draw: Callable[[], float]
+        self,
+        scheduler: Scheduler,
+        network: Network,
+        medium: Card,
+        history: History,
+        draw: Callable[[], float],
+        verify: Callable[[Signed], Verified],
     ) -> None:
+        """`verify`: of documents from the hub."""
         self.configuration = configuration()
         """Its own."""
         self.medium = medium
@@ -180,6 +188,7 @@ class Gateway:
         self._network = network
         self._history = history
         self._draw = draw
+        self._verify = verify
         self._clock_offset_ns = 0
         self._managed = BrokerConfiguration()
         """What the hub decides, as it was taken over last."""
@@ -217,13 +226,20 @@ class Gateway:
         self.store = open_store(self.medium, self.process, loop.call_soon_threadsafe)
         self.broker = Broker(self._in_force, self.store, resident=lambda: 0)
         following = Following(OPTIONS, applied)
-        trials = Trials(OPTIONS.data, following, restart=partial(loop.call_soon, self._again))
+        trials = Trials(
+            OPTIONS.data,
+            following,
+            certificate=identity_file(OPTIONS.data),
+            verify=self._verify,
+            system=SystemFollower(OPTIONS.data),
+            restart=partial(loop.call_soon, self._again),
+        )
         self.uplinks = Uplinks(self.broker.router, self.store, NoKey(), made=trials.bind)
         self.uplinks.configure(self._in_force)
         loop.create_task(self.broker.start())
         self.uplinks.start()
-        appliance = cast(Appliance, _Followed(self))
-        loop.create_task(following.watch(appliance))
+        appliance = _Followed(self)
+        loop.create_task(following.watch(appliance, trials.tell))
         trials.start(appliance)
         self._look(loop)
         Renewal(

@@ -15,7 +15,7 @@ from edge.broker.router.commands.addresses import PLAIN
 from tests.simulation.clients import Fault as ClientFault
 from tests.simulation.clients import LiveConsumer, RouterConsumer, RouterOrigin
 from tests.simulation.commands import Application, CommandTable, simulated_commands
-from tests.simulation.desired import Operator, VersionsDatabase, simulated_configurations
+from tests.simulation.desired import Operator, VersionsDatabase, simulated_configurations, verified
 from tests.simulation.devices import Device
 from tests.simulation.enrolment import Admission, simulated_certificates
 from tests.simulation.environment import simulated
@@ -62,7 +62,7 @@ class World:
         self.network = Network(self.scheduler, self._random("network"))
         self.medium = Card(self.scheduler, self.history, self._random("medium"))
         draw = self._random("renewal").random
-        self.gateway = Gateway(self.scheduler, self.network, self.medium, self.history, draw)
+        self.gateway = Gateway(self.scheduler, self.network, self.medium, self.history, draw, verified)
         self.lake = SimulatedLake(self.history)
         self.database = Database(self._random("registry"))
         self.versions = VersionsDatabase(self.database)

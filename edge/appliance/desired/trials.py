@@ -16,20 +16,17 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
-from bridge.desired import DesiredError, DesiredReport, Failure, Outcome, Signed, digest_of
+from bridge.desired import DesiredError, DesiredReport, Failure, Outcome, Signed, SystemReport, Verified, digest_of
 from bridge.forwarders.outcome import Outcome as Settlement
 from bridge.resources.errors import ConfigurationRejected
 from edge.appliance.configuration.hub_versions import HubVersions, NotTaken, Version
 from edge.appliance.configuration.repository import Repository, RepositoryError
 from edge.appliance.desired.inbox import Answer, DesiredInbox
-from edge.appliance.identity.location import identity_file
+from edge.appliance.following import Following, Reconfigurable
 from edge.appliance.options import OptionsRefused
-from edge.appliance.update.following import SystemFollower
 
 if TYPE_CHECKING:
     from bridge.resources.resource import Resource
-    from edge.appliance.following import Following
-    from edge.appliance.gateway import Gateway
     from edge.broker.router.connector_uplink import ConnectorUplink
 
 log = logging.getLogger(__name__)
@@ -46,24 +43,41 @@ class Deadline(Protocol):
     def cancel(self) -> None: ...
 
 
+class SystemUpdates(Protocol):
+    """Follows the version of the system that a configuration asks for."""
+
+    def fault(self, applied: Sequence[Resource]) -> str | None:
+        """Say why these resources cannot be followed here."""
+
+    def report(self) -> SystemReport | None:
+        """Return how far it is; None: no version is asked for. Raises `RepositoryError`."""
+
+    async def watch(self, changed: Callable[[], None]) -> None:
+        """Follow for as long as the gateway runs; call `changed` when `report` is another one."""
+
+
 class Trials:
-    """Those of one gateway, while it runs. Made inside a running loop; `start`, later `stop`."""
+    """Runs the trials of one gateway. Made inside a running loop; `start`, later `stop`."""
 
     def __init__(
         self,
         data: Path,
         following: Following,
+        *,
+        certificate: Path,
+        verify: Callable[[Signed], Verified],
+        system: SystemUpdates,
         restart: Callable[[], None],
-        system: SystemFollower | None = None,
     ) -> None:
-        """`restart` has the gateway stop in good order and start again, in this process."""
-        self._data = data
-        self._system = system or SystemFollower(data)
-        self._system.changed = self.tell
+        """`certificate`: the file a connector shows to the hub this gateway has enrolled at. `verify` runs in a thread
+        and raises `DesiredError`. `restart` stops the gateway in good order and starts it again, in this process."""
+        self._certificate = str(certificate)
+        self._verify = verify
+        self._system = system
         self._repository = Repository(data)
         self._following = following
         self._restart = restart
-        self._gateway: Gateway | None = None
+        self._gateway: Reconfigurable | None = None
         self._uplink: ConnectorUplink | None = None
         """The one the gateway shows its certificate over."""
         self._unread: Failure | None = None
@@ -71,26 +85,25 @@ class Trials:
         self._one_at_a_time = asyncio.Lock()
         self._deadline: Deadline | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        following.followed = self.tell
 
     def bind(self, uplink: ConnectorUplink) -> None:
         """A connector to a hub is made: it is asked for documents where the gateway has enrolled there."""
         tls = uplink.connector.tls
-        if tls is None or tls.certificate != str(identity_file(self._data)):
+        if tls is None or tls.certificate != self._certificate:
             return
         self._uplink = uplink
         uplink.inboxes.append(DesiredInbox(uplink.connector.name, self._offered))
         uplink.reports.takes_configuration = self.tell
         uplink.reports.tells_configuration = True
 
-    def start(self, gateway: Gateway) -> None:
+    def start(self, gateway: Reconfigurable) -> None:
         """The gateway serves with what is in force: a trial that was under way goes on, with all its time."""
         self._gateway = gateway
         trial = self._versions().trial
         if trial is not None:
             log.warning("version %d of the hub's configuration is being tried", trial.number)
             self._await_confirmation(trial)
-        self._do(self._system.watch())
+        self._do(self._system.watch(self.tell))
         self.tell()
 
     async def stop(self) -> None:
@@ -155,13 +168,11 @@ class Trials:
 
     async def _decide(self, body: bytes) -> None:
         """Raises `DesiredError`, `NotTaken`, `RepositoryError`."""
-        from edge.appliance.desired.signature import verify  # noqa: PLC0415 - see there
-
         try:
             signed = msgspec.json.decode(body, type=Signed)
         except (msgspec.DecodeError, UnicodeError) as error:
             raise DesiredError(f"it cannot be read: {error}") from None
-        verified = await asyncio.to_thread(verify, signed, self._data)
+        verified = await asyncio.to_thread(self._verify, signed)
         if self._following.fixed:
             raise DesiredError(WITH_A_FILE)
         self._unread = None

@@ -36,6 +36,7 @@ from edge.appliance.identity.exchange import (
     trusting,
 )
 from edge.appliance.identity.files import Identity
+from edge.appliance.identity.location import hub_tls
 from edge.appliance.identity.request import NotWhatWasAskedFor, server_names
 from edge.appliance.initial.resources import addresses, hub_of
 from edge.configuration.kinds import KINDS
@@ -167,7 +168,7 @@ class FirstBoot:
         document: dict[str, Any] = dict(found.document)
         spec = dict(document.get("spec") or {})
         if wanted.urls:
-            spec["hub"] = {**hub_of(wanted.urls, self._identity.file, wanted.proxy), "gateway": wanted.name}
+            spec["hub"] = {**hub_of(wanted.urls, hub_tls(self._identity.file), wanted.proxy), "gateway": wanted.name}
             spec["listeners"] = self._listeners(spec.get("listeners") or {})
         if wanted.keep_free is not None:
             spec["limits"] = {**(spec.get("limits") or {}), "freeFloorBytes": wanted.keep_free}

@@ -180,12 +180,13 @@ def _say(enrolled: Enrolled, url: str) -> None:
 def _with_identity(found: Resource, urls: Sequence[str], identity: Path, proxy: Proxy | None) -> Resource:
     """The gateway with its hub and its identity there."""
     from bridge.resources.parse import parse, to_yaml
+    from edge.appliance.identity.location import hub_tls
     from edge.appliance.initial.resources import hub_of
     from edge.configuration.kinds import KINDS
 
     document: dict[str, Any] = dict(found.document)
     spec = dict(document.get("spec") or {})
-    spec["hub"] = {**(spec.get("hub") or {}), **hub_of(urls, identity, proxy)}
+    spec["hub"] = {**(spec.get("hub") or {}), **hub_of(urls, hub_tls(identity), proxy)}
     document["spec"] = spec
     (changed,) = parse(KINDS, to_yaml(document), "edge enrol")
     return changed

@@ -14,3 +14,9 @@ REVOKED: Final = "revoked.pem"
 def identity_file(data: Path) -> Path:
     """With key, certificate and the hub's authority."""
     return data.resolve() / FOLDER / FILE
+
+
+def hub_tls(identity: Path) -> dict[str, str]:
+    """Return ``spec.hub.tls`` of the gateway with this identity file."""
+    own, revoked = str(identity), str(identity.with_name(REVOKED))
+    return {"caCert": own, "clientCert": own, "clientKey": own, "crl": revoked}

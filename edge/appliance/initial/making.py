@@ -19,14 +19,15 @@ from bridge.resources.endpoint import Endpoint
 from bridge.resources.errors import ConfigurationRejected
 from bridge.resources.parse import parse
 from bridge.resources.resource import Resource
-from edge.appliance.cli import FILES_BESIDE_CONNECTIONS
 from edge.appliance.configuration.effective import effective, exposure, notices
 from edge.appliance.configuration.repository import Repository, RepositoryError
 from edge.appliance.errors import CommandError, Exit
 from edge.appliance.identity.commands import enrolled_at, proxy_of
+from edge.appliance.identity.location import hub_tls
 from edge.appliance.initial import systemd as units
 from edge.appliance.initial.defaults import AMQP, HTTP, MQTT, NONE
 from edge.appliance.initial.resources import FirstGateway, yaml_of
+from edge.appliance.limits import FILES_BESIDE_CONNECTIONS
 from edge.appliance.program import as_called, launcher
 from edge.broker.store.errors import StoreError
 from edge.broker.store.sqlite import make_directory, open_store
@@ -37,6 +38,10 @@ from edge.output.text import word
 
 FILE_NAME: Final = "gateway.yaml"
 FILE_MODE: Final = 0o600
+HEAD: Final = """\
+# Made by `waypost edge init`. Change it, then: waypost apply --data DIR -f FILE
+# Clients need credentials: waypost device add NAME --data DIR --profile sensor
+"""
 HUB_EXAMPLE: Final = "for example --hub amqps://hub.example:5671 --forward 'plant/#'"
 NOTHING_MADE: Final = "nothing was made; do it again when that is mended"
 
@@ -85,9 +90,8 @@ def make(data: Path, told: Told, *, systemd: bool) -> None:
                     raise CommandError("--token is for a hub", hint=f"name it, {HUB_EXAMPLE}", code=Exit.USAGE)
                 _check(wanted, file)
                 make_directory(data)
-                wanted = msgspec.structs.replace(
-                    wanted, identity=enrolled_at(wanted.hub, told.token, data, wanted.name, wanted.proxy)
-                )
+                identity = enrolled_at(wanted.hub, told.token, data, wanted.name, wanted.proxy)
+                wanted = msgspec.structs.replace(wanted, hub_tls=hub_tls(identity))
             made = _resources_made(repository, file, wanted, undo) if wanted is not None else []
             applied = repository.load().resources
             if systemd:
@@ -203,7 +207,7 @@ def _check(wanted: FirstGateway, file: Path) -> tuple[str, list[Resource]]:
             hint=HUB_EXAMPLE,
             code=Exit.USAGE,
         )
-    text = yaml_of(wanted)
+    text = as_called(HEAD) + yaml_of(wanted)
     resources = parse(KINDS, text, FILE_NAME)
     errors = KINDS.validate(resources)
     if errors:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Collection, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -13,18 +12,11 @@ import msgspec
 from bridge.proxy import Proxy
 from bridge.resources.parse import to_yaml
 from bridge.resources.resource import OWN_VERSION
-from edge.appliance.identity.location import REVOKED
-from edge.appliance.program import as_called
 from edge.broker.configuration import Authentication
 from edge.broker.model.addresses import AddressType
 from edge.configuration.forwarders import HUB_CONNECTOR
 
 SPACE: Final = "default"
-
-_HEAD: Final = """\
-# Made by `waypost edge init`. Change it, then: waypost apply --data DIR -f FILE
-# Clients need credentials: waypost device add NAME --data DIR --profile sensor
-"""
 
 
 class FirstGateway(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,24 +32,23 @@ class FirstGateway(msgspec.Struct, frozen=True, kw_only=True):
     """What it is reached through."""
     forward: Sequence[str] = ()
     """Filters of what goes to the hub."""
-    identity: Path | None = None
-    """File with key, certificate and the hub's authority; None: the hub is told no certificate."""
+    hub_tls: Mapping[str, str] | None = None
+    """``spec.hub.tls``: the identity that the hub is shown; None: the hub is told no certificate."""
 
 
 def yaml_of(wanted: FirstGateway) -> str:
-    """The resources, as YAML to be read, applied and kept."""
-    return as_called(_HEAD) + "---\n".join(to_yaml(document) for document in _documents(wanted))
+    """Return the resources as YAML, to be read, applied and kept."""
+    return "---\n".join(to_yaml(document) for document in _documents(wanted))
 
 
-def hub_of(urls: Sequence[str], identity: Path | None, proxy: Proxy | None = None) -> dict[str, Any]:
-    """``spec.hub`` of a gateway."""
+def hub_of(urls: Sequence[str], tls: Mapping[str, str] | None, proxy: Proxy | None = None) -> dict[str, Any]:
+    """Return ``spec.hub`` of a gateway."""
     url, *failover = urls
     hub: dict[str, Any] = {"url": url, "failover": failover}
     if proxy is not None:
         hub["proxy"] = msgspec.to_builtins(proxy)
-    if identity is not None:
-        own, revoked = str(identity), str(identity.with_name(REVOKED))
-        hub["tls"] = {"caCert": own, "clientCert": own, "clientKey": own, "crl": revoked}
+    if tls is not None:
+        hub["tls"] = dict(tls)
     return {name: value for name, value in hub.items() if value != []}
 
 
@@ -65,7 +56,7 @@ def _documents(wanted: FirstGateway) -> Iterator[dict[str, Any]]:
     places = {"mqtt": wanted.mqtt, "amqp": wanted.amqp, "http": wanted.http}
     gateway: dict[str, Any] = {"listeners": {name: place for name, place in places.items() if place is not None}}
     if wanted.hub:
-        gateway["hub"] = hub_of(wanted.hub, wanted.identity, wanted.proxy)
+        gateway["hub"] = hub_of(wanted.hub, wanted.hub_tls, wanted.proxy)
     yield _document("Gateway", wanted.name, gateway)
     yield _document("AddressSpace", SPACE, {"authenticationService": {"name": Authentication.STANDARD.value}})
     yield from addresses(wanted.forward)

@@ -33,8 +33,6 @@ class SystemFollower:
         self._mark: object = None
         self._wanted: Wanted | None = None
         self._told: SystemReport | None = None
-        self.changed: Callable[[], None] = _nobody
-        """Called when `report` is another one."""
 
     def fault(self, applied: Sequence[Resource]) -> str | None:
         """Why these resources cannot be followed here."""
@@ -56,16 +54,16 @@ class SystemFollower:
             return None
         return report(self._wanted, Machine.of(self._root), self._files.fetched())
 
-    async def watch(self) -> None:
-        """Hand on what is wanted, and say when it is otherwise."""
+    async def watch(self, changed: Callable[[], None]) -> None:
+        """Hand on what is wanted; call `changed` when `report` is another one."""
         while True:
             try:
-                await self._look()
+                await self._look(changed)
             except (RepositoryError, OSError) as error:
                 log.warning("the system that is wanted is not looked at: %s", error)
             await asyncio.sleep(FOLLOWED_S)
 
-    async def _look(self) -> None:
+    async def _look(self, changed: Callable[[], None]) -> None:
         """Raises `RepositoryError`, OSError."""
         now = self.report()
         await asyncio.to_thread(self._files.want, self._wanted if now is not None and now.under_way else None)
@@ -73,7 +71,7 @@ class SystemFollower:
             if now is not None:
                 log.info("system %s: %s%s", now.version, now.phase.value, f": {now.why}" if now.why else "")
             self._told = now
-            self.changed()
+            changed()
 
 
 def wanted_of(resources: Sequence[Resource]) -> Wanted | None:
@@ -95,7 +93,3 @@ def wanted_of(resources: Sequence[Resource]) -> Wanted | None:
         keep_free=gateway.limits.free_floor_bytes if gateway is not None else 0,
         proxy=gateway.hub.proxy if gateway is not None and gateway.hub is not None else None,
     )
-
-
-def _nobody() -> None:
-    """Nobody wants to know."""

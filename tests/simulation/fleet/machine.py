@@ -28,10 +28,11 @@ from edge.appliance.desired.inbox import DesiredInbox
 from edge.appliance.desired.starts import begin
 from edge.appliance.desired.trials import Trials
 from edge.appliance.following import Applied, Following
-from edge.appliance.gateway import Gateway as Appliance
 from edge.appliance.identity.location import identity_file
 from edge.appliance.options import OptionsRefused, RunOptions
+from edge.appliance.update.following import SystemFollower
 from edge.broker.router.connector_uplink import ConnectorUplink
+from tests.simulation.desired import verified
 from tests.simulation.environment import wall_ns
 from tests.simulation.gateway import OWN
 from tests.simulation.history import History
@@ -149,7 +150,14 @@ class Machine:
         self.in_force = self.judge(applied.resources)
         self._followed()
         following = Following(self.options, applied)
-        self._trials = Trials(self.options.data, following, restart=partial(loop.call_soon, self._again))
+        self._trials = Trials(
+            self.options.data,
+            following,
+            certificate=identity_file(self.options.data),
+            verify=verified,
+            system=SystemFollower(self.options.data),
+            restart=partial(loop.call_soon, self._again),
+        )
         self._reports = _Reports(self)
         uplink = SimpleNamespace(
             connector=SimpleNamespace(
@@ -161,7 +169,7 @@ class Machine:
         )
         self._trials.bind(cast(ConnectorUplink, uplink))
         [self._inbox] = uplink.inboxes
-        self._trials.start(cast(Appliance, _Followed(self)))
+        self._trials.start(_Followed(self))
         loop.call_soon(self._look, loop)
 
     def _again(self) -> None:

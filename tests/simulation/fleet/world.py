@@ -22,8 +22,8 @@ from cloud.hub.registry import enrolments
 from cloud.hub.registry.schema import open_schema
 from edge.appliance import following
 from edge.appliance.configuration import repository
-from edge.appliance.desired import signature, starts
-from tests.simulation.desired import CardFile, verified
+from edge.appliance.desired import starts
+from tests.simulation.desired import CardFile
 from tests.simulation.environment import simulated
 from tests.simulation.fleet import hub as hub_module
 from tests.simulation.fleet.checker import FINAL
@@ -371,7 +371,6 @@ def simulated_fleet(world: FleetWorld) -> Iterator[None]:
             (commands_service, "LOOKED_FOR_S", LOOKED_AT_S),
             (enrolments, "opened", opened(world)),
             (command_table, "opened", opened(world)),
-            (signature, "verify", verified),
             (repository, "ConfigurationFile", file),
             (repository.Repository, "_locked", lambda _self: nullcontext()),
             (starts, "is_held", lambda _data: False),

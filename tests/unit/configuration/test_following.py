@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import cast
 
 import pytest
 from click.testing import CliRunner
 
 from edge.appliance.configuration.commands import apply
 from edge.appliance.following import Applied, Following
-from edge.appliance.gateway import Gateway
 from edge.appliance.options import RunOptions, configuration_of
 from edge.broker.configuration import BrokerConfiguration
 
@@ -65,8 +63,7 @@ def test_what_is_applied_between_the_reading_and_the_watch_is_taken_over(tmp_pat
         applied(tmp_path, ADDRESS)
         gateway, taken_over = Reconfigured(), asyncio.Event()
         following = Following(options, started)
-        following.followed = taken_over.set
-        watching = asyncio.create_task(following.watch(cast(Gateway, gateway)))
+        watching = asyncio.create_task(following.watch(gateway, taken_over.set))
         async with asyncio.timeout(20):
             await taken_over.wait()
         watching.cancel()
@@ -86,8 +83,7 @@ def test_what_raises_is_said_and_what_is_applied_next_is_followed(
         applied(tmp_path, GATEWAY)
         gateway, taken_over = FirstRefused(), asyncio.Event()
         following = Following(options, Applied.read(options))
-        following.followed = taken_over.set
-        watching = asyncio.create_task(following.watch(cast(Gateway, gateway)))
+        watching = asyncio.create_task(following.watch(gateway, taken_over.set))
         applied(tmp_path, ADDRESS)
         async with asyncio.timeout(20):
             while not gateway.refused:

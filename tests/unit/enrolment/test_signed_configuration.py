@@ -15,9 +15,9 @@ from bridge.desired import Desired, DesiredError, Signed, signed_text, to_sign, 
 from bridge.limits import DESIRED_BYTES_MAX
 from cloud.hub.desired.service import signing
 from cloud.hub.enrolment.authority import OwnAuthority
-from edge.appliance.desired.signature import verify
 from edge.appliance.identity.files import Identity
 from edge.appliance.identity.request import new_key
+from edge.appliance.identity.signature import verify
 
 NOW = 1_800_000_000.0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -87,6 +88,7 @@ class Followed:
         self.repository = Repository(self.data)
         self.files = WantedFiles(self.data)
         self.follower = SystemFollower(self.data, self.root)
+        self.changed: Callable[[], None] = lambda: None
 
     def runs(self, build: str) -> None:
         (self.root / ROOT).write_text(build)
@@ -103,7 +105,7 @@ class Followed:
         assert callable(done)
 
         async def watch() -> None:
-            task = asyncio.create_task(self.follower.watch())
+            task = asyncio.create_task(self.follower.watch(self.changed))
             await asyncio.to_thread(wait_until, done, timeout_s=60, what="it is followed")
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -115,7 +117,7 @@ class Followed:
 def test_what_is_wanted_is_handed_on_until_it_runs(tmp_path: Path) -> None:
     followed = Followed(tmp_path)
     told: list[SystemPhase | None] = []
-    followed.follower.changed = lambda: told.append(followed.phase())
+    followed.changed = lambda: told.append(followed.phase())
     assert followed.phase() is None
     followed.apply(GATEWAY)
     followed.apply(SYSTEM)

@@ -1,4 +1,4 @@
-"""Whether a document is this gateway's hub's, and for this gateway: what it has enrolled with decides.
+"""Verify that a document is from this gateway's hub, and for this gateway. Its enrolment decides.
 
 Imported when it is needed: what verifies takes 10 MiB. Certificates' times are not looked at: who the authority is was
 decided at the enrolment, and a gateway's clock may be wrong.
@@ -7,7 +7,6 @@ decided at the enrolment, and a gateway's clock may be wrong.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from cryptography import x509
@@ -15,16 +14,8 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 
-from bridge.desired import Desired, DesiredError, Signed, read, to_sign
+from bridge.desired import DesiredError, Signed, Verified, read, to_sign
 from edge.appliance.identity.files import Identity
-
-
-class Verified(NamedTuple):
-    """A document that counts, as far as its number does."""
-
-    desired: Desired
-    authority: str
-    """SHA-256 of the certificate of who signed it, hexadecimal."""
 
 
 def verify(signed: Signed, data: Path) -> Verified:
