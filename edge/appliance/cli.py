@@ -35,12 +35,12 @@ from edge.output.terminal import say_json, styled
 
 if TYPE_CHECKING:
     from bridge.desired import Signed, Verified
-    from edge.appliance.configuration.management import AddressAdministration
-    from edge.appliance.desired.trials import Trials
-    from edge.appliance.following import Applied, Following
     from edge.appliance.gateway import Gateway
-    from edge.appliance.options import RunOptions
     from edge.broker.configuration import BrokerConfiguration
+    from edge.configuration.following import Applied, Following
+    from edge.configuration.management import AddressAdministration
+    from edge.configuration.options import RunOptions
+    from edge.configuration.trials import Trials
 
 log = logging.getLogger(__name__)
 
@@ -106,7 +106,7 @@ def run(
     A gateway for trying out, with an uplink to a hub on this machine:
       waypost edge run --data ./gw1 --dev --hub amqp://127.0.0.1:5673 --gateway gw1 --forward 'plant/#'
     """
-    from edge.appliance.options import RunOptions
+    from edge.configuration.options import RunOptions
 
     options = RunOptions(
         data=data,
@@ -136,10 +136,10 @@ def _prepared(options: RunOptions) -> tuple[BrokerConfiguration, Applied]:
     """What to serve. A version of the hub's configuration that is tried and cannot be served is rolled back. Raises
     CommandError."""
     from bridge.resources.errors import ConfigurationRejected
-    from edge.appliance.configuration.repository import RepositoryError
-    from edge.appliance.desired.starts import begin, give_up
-    from edge.appliance.following import Applied
-    from edge.appliance.options import OptionsRefused, configuration_of
+    from edge.configuration.following import Applied
+    from edge.configuration.options import OptionsRefused, configuration_of
+    from edge.configuration.repository import RepositoryError
+    from edge.configuration.starts import begin, give_up
 
     try:
         begin(options)
@@ -176,12 +176,12 @@ def _serve(options: RunOptions, configuration: BrokerConfiguration, applied: App
     """Serve until the end; False: to start again. Raises CommandError."""
     import uvloop
 
-    from edge.appliance.desired.starts import give_up
     from edge.broker.listeners.tcp import ListenError, require_free
     from edge.broker.security.credentials import CredentialsError
     from edge.broker.store.errors import StoreBusy, StoreError
     from edge.broker.store.lock import is_held
     from edge.broker.store.sqlite import check_directory
+    from edge.configuration.starts import give_up
     from edge.health.data_owner import forbid_core_dumps
     from edge.health.priority import raise_priority
 
@@ -216,10 +216,10 @@ def _allow_files(wanted: int) -> None:
 
 async def _run(configuration: BrokerConfiguration, options: RunOptions, applied: Applied) -> bool:
     """Serve until SIGTERM; False: to start again."""
-    from edge.appliance.following import Following
     from edge.appliance.gateway import Gateway
     from edge.broker.listeners.heap import collect_seldom
     from edge.broker.store.errors import StoreReplaced
+    from edge.configuration.following import Following
     from edge.health.service_manager import ServiceManager
     from edge.output.logs import unhandled
 
@@ -282,9 +282,9 @@ def _note_endpoints(data: Path, bound: Mapping[str, tuple[str, int]]) -> None:
 
 def _trials(options: RunOptions, following: Following, restart: Callable[[], None]) -> Trials:
     """Trials of configurations from the hub; `restart` starts the gateway again."""
-    from edge.appliance.desired.trials import Trials
     from edge.appliance.identity.location import identity_file
     from edge.appliance.update.following import SystemFollower
+    from edge.configuration.trials import Trials
 
     return Trials(
         options.data,
@@ -307,8 +307,8 @@ def _administration(
     options: RunOptions, following: Following, trials: Trials, gateway: Gateway
 ) -> AddressAdministration:
     """Return what changes addresses over AMQP, unless the resources are those of --config."""
-    from edge.appliance.configuration.management import AddressAdministration
-    from edge.appliance.configuration.repository import Repository
+    from edge.configuration.management import AddressAdministration
+    from edge.configuration.repository import Repository
 
     async def reload() -> None:
         await following.follow(gateway)

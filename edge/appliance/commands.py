@@ -17,13 +17,13 @@ COMMANDS: Final[dict[str, Command]] = {
     "edge": Command("edge.appliance.cli:edge", "Run a gateway.", "edge"),
     "hub": Command("cloud.hub.cli:hub", "Run the cloud side of gateways.", "cloud"),
     "fleet": Command("cloud.fleet.cli:fleet", "Let gateways in at a hub, and shut them out.", "cloud"),
-    "apply": Command("edge.appliance.configuration.commands:apply", "Apply resources from YAML to a gateway.", "edge"),
-    "get": Command("edge.appliance.configuration.commands:get", "List applied resources.", "edge"),
-    "describe": Command("edge.appliance.configuration.commands:describe", "Show one resource in full.", "edge"),
-    "diff": Command("edge.appliance.configuration.commands:diff", "Show what `apply` would change.", "edge"),
-    "delete": Command("edge.appliance.configuration.commands:delete", "Delete resources.", "edge"),
+    "apply": Command("edge.appliance.resource_commands:apply", "Apply resources from YAML to a gateway.", "edge"),
+    "get": Command("edge.appliance.resource_commands:get", "List applied resources.", "edge"),
+    "describe": Command("edge.appliance.resource_commands:describe", "Show one resource in full.", "edge"),
+    "diff": Command("edge.appliance.resource_commands:diff", "Show what `apply` would change.", "edge"),
+    "delete": Command("edge.appliance.resource_commands:delete", "Delete resources.", "edge"),
     "schema": Command(
-        "edge.appliance.configuration.commands:schema", "Print the resources' JSON schema, for editors.", "edge"
+        "edge.appliance.resource_commands:schema", "Print the resources' JSON schema, for editors.", "edge"
     ),
     "device": Command("edge.appliance.accounts.cli:device", "Who may connect to a gateway; devices to try.", "edge"),
     "store": Command("edge.appliance.store.cli:store", "Look into a gateway's store, verify, export, mend it.", "edge"),

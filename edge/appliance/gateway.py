@@ -56,10 +56,10 @@ from edge.output import logs
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-    from edge.appliance.desired.trials import Trials
     from edge.broker.http.api import DeviceApi
     from edge.broker.router.connector_uplink import ConnectorUplink
     from edge.broker.security.issuer import Issuer
+    from edge.configuration.trials import Trials
 
 log = logging.getLogger(__name__)
 

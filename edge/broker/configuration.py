@@ -1,6 +1,6 @@
 """What the broker is told to be: plain values, no YAML, no files, no defaults of a product.
 
-`edge.appliance.configuration.effective` makes one out of resources, a hub makes one out of its own settings, a test
+`edge.configuration.effective` makes one out of resources, a hub makes one out of its own settings, a test
 writes one down. Units are in the names: seconds, bytes. Everything here is immutable; a change of configuration is a
 new `BrokerConfiguration`, compared with the old one by ``==``, part by part.
 

@@ -1,7 +1,7 @@
 """Configuration from the hub: who wants versions of it, the registry that has them, and the files of the gateway.
 
 How a version is made, offered, tried, confirmed and rolled back is the product's: the tables of `cloud.hub.registry` in
-an SQLite database in memory, `cloud.hub.desired.service`, and `edge.appliance.desired.trials` with the real repository
+an SQLite database in memory, `cloud.hub.desired.service`, and `edge.configuration.trials` with the real repository
 over files on the simulated card. Each version has a *mark*, a number in its content, by which the history tells one
 from another, whatever the numbers of versions say.
 """
@@ -30,11 +30,9 @@ from cloud.hub.registry.rollouts import Rollouts
 from cloud.hub.registry.schema import gateways, open_schema
 from cloud.hub.registry.selectors import Selectors
 from cloud.lake.faults import RegistryError
-from edge.appliance import following
-from edge.appliance.configuration import repository
-from edge.appliance.configuration.file import Mark, RepositoryError
-from edge.appliance.configuration.hub_versions import HubVersions, Version
-from edge.appliance.desired import starts
+from edge.configuration import following, repository, starts
+from edge.configuration.file import Mark, RepositoryError
+from edge.configuration.hub_versions import HubVersions, Version
 from tests.simulation.environment import wall_ns
 from tests.simulation.gateway import NAME, OWN, managed
 from tests.simulation.history import History
@@ -47,8 +45,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from bridge.resources.resource import Resource
-    from edge.appliance.options import RunOptions
     from edge.broker.configuration import BrokerConfiguration
+    from edge.configuration.options import RunOptions
 
 TENANT: Final = "default"
 CONFIRM_S: Final = 2.0
@@ -231,7 +229,7 @@ class Operator:
 
 
 class CardFile:
-    """As `edge.appliance.configuration.file.ConfigurationFile`, on the card of one world."""
+    """As `edge.configuration.file.ConfigurationFile`, on the card of one world."""
 
     def __init__(self, card: Card, path: Path, content: type[Any], layout: int, *, damaged: str) -> None:
         self.path = path

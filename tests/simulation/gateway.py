@@ -13,14 +13,8 @@ from bridge.desired import Signed, Verified
 from bridge.proxy import Way
 from bridge.resources.endpoint import Endpoint
 from bridge.resources.resource import Resource
-from edge.appliance.configuration.effective import effective
-from edge.appliance.configuration.repository import RepositoryError
-from edge.appliance.desired.starts import begin, give_up
-from edge.appliance.desired.trials import Trials
-from edge.appliance.following import Applied, Following
 from edge.appliance.identity.location import identity_file
 from edge.appliance.identity.renewal import Renewal
-from edge.appliance.options import RunOptions
 from edge.appliance.update.following import SystemFollower
 from edge.broker.configuration import (
     AddressConfiguration,
@@ -43,6 +37,12 @@ from edge.broker.router.connector_uplink import ConnectorUplink
 from edge.broker.router.uplinks import AnyConnector, Uplinks
 from edge.broker.server import Broker
 from edge.broker.store.engine import StoreEngine
+from edge.configuration.effective import effective
+from edge.configuration.following import Applied, Following
+from edge.configuration.options import RunOptions
+from edge.configuration.repository import RepositoryError
+from edge.configuration.starts import begin, give_up
+from edge.configuration.trials import Trials
 from tests.simulation.environment import wall_ns
 from tests.simulation.history import History
 from tests.simulation.loop import SimulatedLoop
@@ -338,7 +338,7 @@ class Gateway:
 
 
 class _Followed:
-    """The gateway as `edge.appliance.following` has it."""
+    """The gateway as `edge.configuration.following` has it."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway

@@ -33,8 +33,6 @@ from cloud.hub.registry import configurations
 from cloud.hub.service import HubService
 from cloud.lake.landing import Landing
 from cloud.lake.sequences import SequenceSet, Span
-from edge.appliance.configuration.hub_versions import HubVersions, Version
-from edge.appliance.desired.trials import Trials
 from edge.broker.delivery.cursor_window import CursorWindow
 from edge.broker.delivery.feeds import LogFeeds
 from edge.broker.model.interfaces import Origin, Refusal
@@ -53,6 +51,8 @@ from edge.broker.store.log_reads import LogReads
 from edge.broker.store.medium import FAILED
 from edge.broker.store.records import Committed, Loss
 from edge.broker.store.ticket import Ticket
+from edge.configuration.hub_versions import HubVersions, Version
+from edge.configuration.trials import Trials
 from tests.simulation import registry
 from tests.simulation.checker import Violation
 from tests.simulation.mutation import Mutation, Simulation

@@ -207,7 +207,7 @@ def test_no_command_shows_help(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setitem(sys.modules, "yaml", None)
-    monkeypatch.delitem(sys.modules, "edge.appliance.configuration.commands", raising=False)
+    monkeypatch.delitem(sys.modules, "edge.appliance.resource_commands", raising=False)
     monkeypatch.delitem(sys.modules, "bridge.resources.parse", raising=False)
     monkeypatch.delattr("bridge.resources.parse", raising=False)
     assert run(["get"]) == Exit.USAGE

@@ -12,10 +12,10 @@ import click
 import msgspec
 
 from edge.appliance.commands import BRIDGE_PROVE
-from edge.appliance.configuration.commands import existing_data_option, files_option, json_option, print_changes
 from edge.appliance.crossing.documents import PROBE_S, BridgeStatus, ProbeResult
 from edge.appliance.errors import CommandError, Exit
 from edge.appliance.loading import load
+from edge.appliance.resource_commands import existing_data_option, files_option, json_option, print_changes
 from edge.appliance.running import ANSWER_S, ask, console, data_option, http_option, token_of
 from edge.output.terminal import say, say_json
 

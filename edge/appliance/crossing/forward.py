@@ -7,11 +7,11 @@ from pathlib import Path
 
 from bridge.resources.parse import parse, to_yaml
 from bridge.resources.plan import Change
-from edge.appliance.configuration.commands import explained
-from edge.appliance.configuration.repository import Repository
 from edge.appliance.errors import CommandError, Exit
-from edge.appliance.initial.resources import addresses
+from edge.appliance.resource_commands import explained
+from edge.configuration.first_gateway import addresses
 from edge.configuration.kinds import KINDS
+from edge.configuration.repository import Repository
 from edge.configuration.resources import AddressSpec, GatewaySpec
 from edge.output.text import word
 

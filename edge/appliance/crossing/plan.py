@@ -10,14 +10,14 @@ from pathlib import Path
 import msgspec
 
 from bridge.resources.parse import read
-from edge.appliance.configuration.commands import explained
-from edge.appliance.configuration.effective import effective
-from edge.appliance.configuration.repository import Repository
 from edge.appliance.errors import CommandError
+from edge.appliance.resource_commands import explained
 from edge.broker.configuration import BrokerConfiguration, Connector, Direction, Forwarder
 from edge.broker.delivery.durable import FORWARDER_PREFIX
 from edge.broker.store.sqlite import FILE_NAME
+from edge.configuration.effective import effective
 from edge.configuration.kinds import KINDS
+from edge.configuration.repository import Repository
 from edge.output.amounts import counted
 from edge.output.text import word
 

@@ -14,11 +14,11 @@ from bridge.resources.errors import ConfigurationRejected
 from bridge.resources.parse import read_whole
 from bridge.resources.resource import Resource
 from edge.appliance.clock import kernel_synchronized
-from edge.appliance.configuration.effective import effective, exposure, notices
-from edge.appliance.configuration.repository import Repository, RepositoryError
 from edge.appliance.program import as_called
 from edge.broker.configuration import BrokerConfiguration
+from edge.configuration.effective import effective, exposure, notices
 from edge.configuration.kinds import KINDS
+from edge.configuration.repository import Repository, RepositoryError
 
 
 class Level(enum.Enum):

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from edge.appliance.configuration.repository import FOLDER
 from edge.appliance.doctor.check import Result, Surroundings, fail, note, ok, warn
 from edge.appliance.store.figures import figures_of
 from edge.appliance.store.recovery.verification import Depth, Report, verify
@@ -17,6 +16,7 @@ from edge.appliance.store.shared import store_path
 from edge.appliance.wear import Outlook, advice, lasting_line, written_line
 from edge.broker.store.errors import StoreError
 from edge.broker.store.sqlite import FILE_NAME, kept_copies
+from edge.configuration.repository import FOLDER
 from edge.output.amounts import counted, number, size, span, verb
 from edge.output.text import word
 

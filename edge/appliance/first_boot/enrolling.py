@@ -23,7 +23,6 @@ from bridge.resources.parse import parse, to_yaml
 from bridge.resources.resource import Resource
 from bridge.resources.values import HubUrl
 from edge.appliance.clock import kernel_synchronized
-from edge.appliance.configuration.repository import Repository, RepositoryError
 from edge.appliance.first_boot.journal import Journal, Wanted
 from edge.appliance.identity.enrolling import at_first, enrol
 from edge.appliance.identity.exchange import (
@@ -38,8 +37,9 @@ from edge.appliance.identity.exchange import (
 from edge.appliance.identity.files import Identity
 from edge.appliance.identity.location import hub_tls
 from edge.appliance.identity.request import NotWhatWasAskedFor, server_names
-from edge.appliance.initial.resources import addresses, hub_of
+from edge.configuration.first_gateway import addresses, hub_of
 from edge.configuration.kinds import KINDS
+from edge.configuration.repository import Repository, RepositoryError
 from edge.configuration.resources import GatewaySpec
 from edge.output.times import moment
 

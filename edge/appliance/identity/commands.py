@@ -61,7 +61,7 @@ def enrol(
     stored messages stay, and the hub still knows which of them it has. The gateway may run meanwhile.
     """
     from bridge.resources.errors import ConfigurationRejected
-    from edge.appliance.configuration.repository import Repository, RepositoryError
+    from edge.configuration.repository import Repository, RepositoryError
     from edge.configuration.resources import GatewaySpec
 
     token = token_of(token, token_file)
@@ -181,7 +181,7 @@ def _with_identity(found: Resource, urls: Sequence[str], identity: Path, proxy: 
     """The gateway with its hub and its identity there."""
     from bridge.resources.parse import parse, to_yaml
     from edge.appliance.identity.location import hub_tls
-    from edge.appliance.initial.resources import hub_of
+    from edge.configuration.first_gateway import hub_of
     from edge.configuration.kinds import KINDS
 
     document: dict[str, Any] = dict(found.document)

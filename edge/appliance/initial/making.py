@@ -19,19 +19,19 @@ from bridge.resources.endpoint import Endpoint
 from bridge.resources.errors import ConfigurationRejected
 from bridge.resources.parse import parse
 from bridge.resources.resource import Resource
-from edge.appliance.configuration.effective import effective, exposure, notices
-from edge.appliance.configuration.repository import Repository, RepositoryError
 from edge.appliance.errors import CommandError, Exit
 from edge.appliance.identity.commands import enrolled_at, proxy_of
 from edge.appliance.identity.location import hub_tls
 from edge.appliance.initial import systemd as units
 from edge.appliance.initial.defaults import AMQP, HTTP, MQTT, NONE
-from edge.appliance.initial.resources import FirstGateway, yaml_of
 from edge.appliance.limits import FILES_BESIDE_CONNECTIONS
 from edge.appliance.program import as_called, launcher
 from edge.broker.store.errors import StoreError
 from edge.broker.store.sqlite import make_directory, open_store
+from edge.configuration.effective import effective, exposure, notices
+from edge.configuration.first_gateway import FirstGateway, yaml_of
 from edge.configuration.kinds import KINDS
+from edge.configuration.repository import Repository, RepositoryError
 from edge.output.amounts import counted
 from edge.output.terminal import say
 from edge.output.text import word

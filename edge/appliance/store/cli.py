@@ -77,9 +77,9 @@ def _configuration_of(data: Path, config: Path | None) -> BrokerConfiguration | 
     those cannot be read."""
     from bridge.resources.errors import ConfigurationRejected
     from bridge.resources.parse import read_whole
-    from edge.appliance.configuration.effective import effective
-    from edge.appliance.configuration.repository import Repository, RepositoryError
+    from edge.configuration.effective import effective
     from edge.configuration.kinds import KINDS
+    from edge.configuration.repository import Repository, RepositoryError
 
     try:
         return effective(Repository(data).load().resources if config is None else read_whole(KINDS, [str(config)]))

@@ -37,9 +37,9 @@ def import_(data: Path, source: Path, dev: bool, config: Path | None, again: boo
     stopped, and each message is stored once.
     """
     from bridge.resources.errors import ConfigurationRejected
-    from edge.appliance.configuration.repository import RepositoryError
-    from edge.appliance.options import OptionsRefused, RunOptions, configuration_of
     from edge.appliance.store.restore import import_messages
+    from edge.configuration.options import OptionsRefused, RunOptions, configuration_of
+    from edge.configuration.repository import RepositoryError
 
     options = RunOptions(data=data, config=config, dev=dev)
     try:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from edge.appliance.configuration.effective import effective
-from edge.appliance.configuration.repository import Repository, RepositoryError
 from edge.appliance.errors import CommandError
 from edge.broker.configuration import ConnectorType
 from edge.broker.delivery.durable import FORWARDER_PREFIX
 from edge.broker.router.commands.addresses import PLAIN, command_forwarders
+from edge.configuration.effective import effective
+from edge.configuration.repository import Repository, RepositoryError
 
 BY_OPTION: Final = "/forward:"
 """In the name of one that `edge run --forward` makes: whether it comes again nobody knows."""

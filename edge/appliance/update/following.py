@@ -11,9 +11,9 @@ from typing import Final
 from bridge.desired import SystemReport
 from bridge.resources.errors import ConfigurationRejected
 from bridge.resources.resource import Resource, of_kind
-from edge.appliance.configuration.repository import Repository, RepositoryError
 from edge.appliance.update.limits import FOLLOWED_S
 from edge.appliance.update.wanted import Machine, Wanted, WantedFiles, report
+from edge.configuration.repository import Repository, RepositoryError
 from edge.configuration.resources import GatewaySpec, SystemSpec
 
 log = logging.getLogger(__name__)

@@ -14,9 +14,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from bridge.desired import Desired, Outcome
 from bridge.resources.parse import parse
-from edge.appliance.configuration.hub_versions import STARTS_MAX, NotTaken
-from edge.appliance.configuration.repository import Repository
+from edge.configuration.hub_versions import STARTS_MAX, NotTaken
 from edge.configuration.kinds import KINDS
+from edge.configuration.repository import Repository
 from tests.support.medium import fast_folder
 
 AUTHORITY = "ab" * 32
@@ -87,7 +87,7 @@ class CommitConfirm(RuleBasedStateMachine):
             patch.setattr(os, "fsync", _killed) if at == "writing" else patch.setattr(Path, "replace", _killed)
             if at == "synced":
                 patch.undo()
-                patch.setattr("edge.appliance.configuration.file.ConfigurationFile._sync_folder", _killed)
+                patch.setattr("edge.configuration.file.ConfigurationFile._sync_folder", _killed)
             try:
                 step()
             except Killed:

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from bridge.resources import parse
 from bridge.resources.errors import ConfigurationRejected
-from edge.appliance.configuration.effective import effective
-from edge.appliance.configuration.repository import Repository
 from edge.broker.model.addresses import AddressType
+from edge.configuration.effective import effective
 from edge.configuration.kinds import KINDS
+from edge.configuration.repository import Repository
 from tests.support.medium import fast_folder
 
 names = st.from_regex(r"\A[a-z0-9]([a-z0-9._-]{0,8}[a-z0-9])?\Z")

@@ -1,4 +1,4 @@
-"""A gateway of the fleet: its disk, and the process that follows its hub (`edge.appliance.desired`) while there is one.
+"""A gateway of the fleet: its disk, and the process that follows its hub (`edge.configuration.trials`).
 
 What a version changes is whether it reaches its hub; the rest of a gateway is in `tests.simulation.gateway`.
 """
@@ -23,15 +23,15 @@ from bridge.message import Run
 from bridge.resources.resource import Resource
 from cloud.hub.peers import DEFAULT_TENANT
 from cloud.hub.registry.commands import CommandState, News
-from edge.appliance.configuration.effective import effective
-from edge.appliance.desired.inbox import DesiredInbox
-from edge.appliance.desired.starts import begin
-from edge.appliance.desired.trials import Trials
-from edge.appliance.following import Applied, Following
 from edge.appliance.identity.location import identity_file
-from edge.appliance.options import OptionsRefused, RunOptions
 from edge.appliance.update.following import SystemFollower
 from edge.broker.router.connector_uplink import ConnectorUplink
+from edge.configuration.desired_inbox import DesiredInbox
+from edge.configuration.effective import effective
+from edge.configuration.following import Applied, Following
+from edge.configuration.options import OptionsRefused, RunOptions
+from edge.configuration.starts import begin
+from edge.configuration.trials import Trials
 from tests.simulation.desired import verified
 from tests.simulation.environment import wall_ns
 from tests.simulation.gateway import OWN
@@ -292,7 +292,7 @@ class _Reports:
 
 
 class _Followed:
-    """The machine as `edge.appliance.following` has it."""
+    """The machine as `edge.configuration.following` has it."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine

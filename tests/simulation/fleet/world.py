@@ -20,9 +20,7 @@ from cloud.hub.enrolment import service as enrolment_service
 from cloud.hub.registry import commands as command_table
 from cloud.hub.registry import enrolments
 from cloud.hub.registry.schema import open_schema
-from edge.appliance import following
-from edge.appliance.configuration import repository
-from edge.appliance.desired import starts
+from edge.configuration import following, repository, starts
 from tests.simulation.desired import CardFile
 from tests.simulation.environment import simulated
 from tests.simulation.fleet import hub as hub_module

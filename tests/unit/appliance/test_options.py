@@ -8,10 +8,10 @@ import pytest
 
 from bridge.resources.endpoint import Endpoint
 from bridge.resources.parse import parse
-from edge.appliance.configuration.repository import Repository
-from edge.appliance.options import OptionsRefused, RunOptions, configuration_of
 from edge.broker.model.addresses import AddressTable, AddressType
 from edge.configuration.kinds import KINDS
+from edge.configuration.options import OptionsRefused, RunOptions, configuration_of
+from edge.configuration.repository import Repository
 
 GATEWAY = """\
 apiVersion: waypost/v1

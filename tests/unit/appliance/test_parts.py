@@ -43,7 +43,7 @@ def test_a_gateway_without_work_loads_none_of_them() -> None:
         from edge.appliance.commands import COMMANDS
         from edge.appliance.loading import TYPES_OF_NEWER_PYTHONS, load
         load("edge", COMMANDS["edge"])
-        importlib.import_module("edge.appliance.following")
+        importlib.import_module("edge.configuration.following")
         importlib.import_module("edge.appliance.gateway")
         late = {(*LATE, "zstandard")}
         print([name for name in (*late, TYPES_OF_NEWER_PYTHONS) if name in sys.modules])

@@ -19,7 +19,7 @@ from bridge.resources.parse import parse
 from bridge.resources.resource import Kinds
 from cloud.hub.cli import hub
 from cloud.hub.configuration import KINDS as HUB_KINDS
-from edge.appliance.configuration.commands import schema
+from edge.appliance.resource_commands import schema
 from edge.configuration.kinds import KINDS
 from tests.unit.configuration.test_every_field import EVERY, EXTERNAL, documents_of, edit_of, edited, external, whole
 

@@ -17,9 +17,9 @@ from bridge.connectors.settings import (
 from bridge.resources import parse
 from bridge.resources.endpoint import Endpoint
 from bridge.sasl import SaslServer
-from edge.appliance.configuration.effective import effective
 from edge.broker.configuration import Connector, ConnectorType
 from edge.broker.router.connector_types import credentials_of
+from edge.configuration.effective import effective
 from edge.configuration.kinds import KINDS
 from tests.unit.configuration.test_validate import address, errors_of, space
 

@@ -8,7 +8,6 @@ import pytest
 
 from bridge.resources import parse
 from bridge.resources.endpoint import Endpoint
-from edge.appliance.configuration.effective import development, effective, notices, with_hub
 from edge.broker.configuration import (
     Authentication,
     BrokerConfiguration,
@@ -24,6 +23,7 @@ from edge.broker.limits import Limits
 from edge.broker.model.address_policy import Redelivery
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.model.authorization import Operation, Rule
+from edge.configuration.effective import development, effective, notices, with_hub
 from edge.configuration.kinds import KINDS
 
 WHOLE = """\

@@ -34,11 +34,8 @@ from bridge.resources.resource import OWN_VERSION, Kinds, Metadata, Resource
 from bridge.resources.values import duration, size
 from bridge.sasl.scram import derive
 from cloud.hub.configuration import KINDS as HUB_KINDS
-from edge.appliance.configuration.commands import apply
-from edge.appliance.configuration.repository import Repository
-from edge.appliance.following import Applied, Following
 from edge.appliance.gateway import Gateway
-from edge.appliance.options import RunOptions, configuration_of, resources_of
+from edge.appliance.resource_commands import apply
 from edge.broker.hono.errors import DeviceError
 from edge.broker.model.address_policy import Durability
 from edge.broker.model.authorization import Operation
@@ -46,7 +43,10 @@ from edge.broker.retention.quotas import Room
 from edge.broker.router.uplinks import AnyConnector
 from edge.broker.security.issuer import Issuer
 from edge.broker.security.proof import Proven
+from edge.configuration.following import Applied, Following
 from edge.configuration.kinds import KINDS
+from edge.configuration.options import RunOptions, configuration_of, resources_of
+from edge.configuration.repository import Repository
 from tests.support.certificates import Authority
 
 Steps = tuple[str | int, ...]

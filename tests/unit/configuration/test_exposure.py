@@ -8,11 +8,11 @@ import pytest
 from click.testing import CliRunner
 
 from bridge.resources.parse import parse
-from edge.appliance.configuration.commands import apply
-from edge.appliance.configuration.effective import effective, exposure
-from edge.appliance.options import RunOptions, configuration_of
+from edge.appliance.resource_commands import apply
 from edge.broker.configuration import Authentication
+from edge.configuration.effective import effective, exposure
 from edge.configuration.kinds import KINDS
+from edge.configuration.options import RunOptions, configuration_of
 
 GATEWAY = """
 apiVersion: waypost/v1

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from edge.appliance.configuration.commands import apply
-from edge.appliance.following import Applied, Following
-from edge.appliance.options import RunOptions, configuration_of
+from edge.appliance.resource_commands import apply
 from edge.broker.configuration import BrokerConfiguration
+from edge.configuration.following import Applied, Following
+from edge.configuration.options import RunOptions, configuration_of
 
 GATEWAY = """
 apiVersion: waypost/v1

@@ -12,8 +12,8 @@ from bridge.desired import Desired
 from bridge.resources.errors import ConfigurationRejected
 from bridge.resources.parse import parse
 from cloud.hub.desired.making import checked
-from edge.appliance.configuration.repository import Repository, RepositoryError
 from edge.configuration.kinds import KINDS
+from edge.configuration.repository import Repository, RepositoryError
 
 OWN = """
 apiVersion: waypost/v1

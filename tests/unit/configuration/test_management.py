@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from edge.appliance.configuration.management import AddressAdministration
-from edge.appliance.configuration.repository import Repository, RepositoryError
 from edge.broker.amqp.administration import Answer
 from edge.broker.model.addresses import AddressType
+from edge.configuration.management import AddressAdministration
+from edge.configuration.repository import Repository, RepositoryError
 from edge.configuration.resources import AddressSpec
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from bridge.resources.parse import read
-from edge.appliance.configuration.effective import effective
 from edge.broker.configuration import Authentication, TokenIssuer
+from edge.configuration.effective import effective
 from edge.configuration.kinds import KINDS
 
 SPACE = """

@@ -13,9 +13,9 @@ import pytest
 from bridge.resources import parse
 from bridge.resources.errors import ConfigurationRejected
 from bridge.resources.resource import Resource
-from edge.appliance.configuration import repository
-from edge.appliance.configuration.repository import Repository, RepositoryError
+from edge.configuration import repository
 from edge.configuration.kinds import KINDS
+from edge.configuration.repository import Repository, RepositoryError
 
 
 def address(name: str, type_: str = "queue", more: str = "") -> list[Resource]:

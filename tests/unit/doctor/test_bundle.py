@@ -11,11 +11,11 @@ from urllib.parse import quote
 import pytest
 
 from bridge.resources.parse import parse
-from edge.appliance.configuration.repository import Repository
 from edge.appliance.doctor.bundle import LOG_BYTES_MAX, write_bundle
 from edge.appliance.doctor.check import Surroundings, fail, surroundings
 from edge.appliance.doctor.redaction import REDACTED, Redactor
 from edge.configuration.kinds import KINDS
+from edge.configuration.repository import Repository
 from tests.support.certificates import Authority, Issued
 from tests.support.stores import make
 

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from bridge.resources.parse import parse
-from edge.appliance.configuration.repository import Repository
 from edge.appliance.doctor import home
 from edge.appliance.doctor.check import Level, Result, Surroundings, examine, surroundings
 from edge.appliance.errors import Exit
@@ -20,6 +19,7 @@ from edge.broker.limits import Limits
 from edge.broker.model.address_policy import AddressPolicy
 from edge.broker.model.addresses import AddressRule, AddressType
 from edge.configuration.kinds import KINDS
+from edge.configuration.repository import Repository
 from tests.support.stores import Made, change, make
 from tests.unit.doctor.around import bad, found, levels, machine
 

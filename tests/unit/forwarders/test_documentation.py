@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from bridge.resources import parse
-from edge.appliance.configuration.effective import effective, notices
+from edge.configuration.effective import effective, notices
 from edge.configuration.kinds import KINDS
 
 README = Path(__file__).parents[3] / "bridge" / "README.md"

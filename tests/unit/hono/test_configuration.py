@@ -6,9 +6,9 @@ import pytest
 
 from bridge.resources import parse
 from bridge.resources.errors import ConfigurationRejected
-from edge.appliance.configuration.effective import development, effective, notices
 from edge.broker.configuration import DeviceApi, DeviceIdentity
 from edge.broker.hono.limits import ACTS_FOR_MAX
+from edge.configuration.effective import development, effective, notices
 from edge.configuration.kinds import KINDS
 
 

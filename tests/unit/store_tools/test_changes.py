@@ -15,7 +15,6 @@ import pytest
 import sqlite_utils
 
 from bridge.message import Run
-from edge.appliance.configuration.effective import development
 from edge.appliance.errors import Exit
 from edge.appliance.main import run
 from edge.appliance.store import restore
@@ -29,6 +28,7 @@ from edge.broker.store import schema
 from edge.broker.store.errors import StoreError, StoreFull
 from edge.broker.store.sqlite import FILE_NAME, SqliteStore, open_store
 from edge.broker.store.sqlite_medium import SqliteMedium
+from edge.configuration.effective import development
 from tests.contract.store.rig import sqlite_rig
 from tests.support.stores import AT, FORWARDER, Made, change, make
 from tests.support.writer_thread import execute_on

@@ -12,11 +12,11 @@ import pytest
 
 from bridge.desired import SystemPhase
 from bridge.resources.parse import parse
-from edge.appliance.configuration.repository import Repository
 from edge.appliance.update.following import SLOTS, SystemFollower
 from edge.appliance.update.record import Record, Update
 from edge.appliance.update.wanted import ROOT, Fetched, Machine, Wanted, WantedFiles, report
 from edge.configuration.kinds import KINDS
+from edge.configuration.repository import Repository
 from tests.support.processes import wait_until
 
 OLD, NEW = "a" * 64, "b" * 64

@@ -24,9 +24,9 @@ from bridge.resources import plan
 from bridge.resources.errors import ConfigurationRejected
 from bridge.resources.plan import Change, Documents
 from bridge.resources.resource import Kinds, Resource
-from edge.appliance.configuration.file import FILE_MODE, ConfigurationFile, Mark, RepositoryError
-from edge.appliance.configuration.hub_part import layer, layers, managed, name_of, not_ours
-from edge.appliance.configuration.hub_versions import HubVersions
+from edge.configuration.file import FILE_MODE, ConfigurationFile, Mark, RepositoryError
+from edge.configuration.hub_part import layer, layers, managed, name_of, not_ours
+from edge.configuration.hub_versions import HubVersions
 from edge.configuration.kinds import KINDS
 
 __all__ = ["Repository", "RepositoryError", "Snapshot"]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 
-from edge.appliance.configuration.repository import Repository
-from edge.appliance.options import RunOptions
 from edge.broker.store.lock import is_held
+from edge.configuration.options import RunOptions
+from edge.configuration.repository import Repository
 
 log = logging.getLogger(__name__)
 

@@ -15,9 +15,9 @@ from zlib import crc32
 from bridge.resources import schema
 from bridge.resources.errors import ConfigurationRejected, Origin
 from bridge.resources.resource import OWN_VERSION, Resource
-from edge.appliance.configuration.repository import Repository, RepositoryError
 from edge.broker.amqp.administration import Answer
 from edge.configuration.kinds import KINDS
+from edge.configuration.repository import Repository, RepositoryError
 from edge.configuration.resources import AddressSpec
 
 log = logging.getLogger(__name__)

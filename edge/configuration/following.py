@@ -10,10 +10,10 @@ from typing import Final, NamedTuple, Protocol
 from bridge.resources.effects import in_force, restarts
 from bridge.resources.errors import ConfigurationRejected
 from bridge.resources.resource import Resource
-from edge.appliance.configuration.repository import Repository, RepositoryError
-from edge.appliance.options import OptionsRefused, RunOptions, configuration_of, resources_of
 from edge.broker.configuration import BrokerConfiguration
 from edge.configuration.kinds import KINDS
+from edge.configuration.options import OptionsRefused, RunOptions, configuration_of, resources_of
+from edge.configuration.repository import Repository, RepositoryError
 
 log = logging.getLogger(__name__)
 

@@ -1,6 +1,6 @@
 """Following the hub: each version is put on trial, and stays when the hub confirms it over the link it has made.
 
-What is decided is in `edge.appliance.configuration.hub_versions`, and on disk before it counts; here is the rest: one
+What is decided is in `edge.configuration.hub_versions`, and on disk before it counts; here is the rest: one
 step at a time, the deadline, and the report to the hub. The report that a version is tried leaves after the gateway has
 taken it over, so it crosses a connection of the new configuration; the hub's answer to it is the confirmation.
 """
@@ -19,11 +19,11 @@ import msgspec
 from bridge.desired import DesiredError, DesiredReport, Failure, Outcome, Signed, SystemReport, Verified, digest_of
 from bridge.forwarders.outcome import Outcome as Settlement
 from bridge.resources.errors import ConfigurationRejected
-from edge.appliance.configuration.hub_versions import HubVersions, NotTaken, Version
-from edge.appliance.configuration.repository import Repository, RepositoryError
-from edge.appliance.desired.inbox import Answer, DesiredInbox
-from edge.appliance.following import Following, Reconfigurable
-from edge.appliance.options import OptionsRefused
+from edge.configuration.desired_inbox import Answer, DesiredInbox
+from edge.configuration.following import Following, Reconfigurable
+from edge.configuration.hub_versions import HubVersions, NotTaken, Version
+from edge.configuration.options import OptionsRefused
+from edge.configuration.repository import Repository, RepositoryError
 
 if TYPE_CHECKING:
     from bridge.resources.resource import Resource

@@ -22,12 +22,12 @@ from bridge.resources.parse import read, to_yaml
 from bridge.resources.plan import Change
 from bridge.resources.resource import Kind, Resource
 from bridge.resources.schema import suggestion
-from edge.appliance.configuration.effective import exposure, notices
-from edge.appliance.configuration.repository import Repository, RepositoryError
 from edge.appliance.errors import CommandError, Exit
 from edge.appliance.program import as_called
 from edge.broker.store.lock import is_held
+from edge.configuration.effective import exposure, notices
 from edge.configuration.kinds import KINDS
+from edge.configuration.repository import Repository, RepositoryError
 from edge.configuration.resources import (
     AddressSpaceSpec,
     AddressSpec,

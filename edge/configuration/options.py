@@ -9,11 +9,11 @@ import msgspec
 
 from bridge.resources.endpoint import Endpoint
 from bridge.resources.resource import Resource
-from edge.appliance.configuration.effective import development, effective, with_hub
-from edge.appliance.configuration.exposure import guarded
-from edge.appliance.configuration.repository import Repository
 from edge.broker.configuration import BrokerConfiguration, Listener
+from edge.configuration.effective import development, effective, with_hub
+from edge.configuration.exposure import guarded
 from edge.configuration.kinds import KINDS
+from edge.configuration.repository import Repository
 from edge.configuration.resources import SHORT_FORMS
 from edge.output.text import word
 

@@ -12,7 +12,6 @@ from bridge.resources import values
 from bridge.resources.endpoint import Endpoint
 from bridge.resources.resource import Resource, of_kind
 from bridge.topic_filter import filter_fault
-from edge.appliance.configuration.exposure import exposure_notices, guarded
 from edge.broker.configuration import (
     AddressConfiguration,
     Authentication,
@@ -33,6 +32,7 @@ from edge.broker.model.address_policy import AddressPolicy, DurabilityMode
 from edge.broker.model.addresses import AddressRule, AddressType
 from edge.broker.model.authorization import EVERYTHING, Rule
 from edge.broker.store.limits import Limits as StoreLimits
+from edge.configuration.exposure import exposure_notices, guarded
 from edge.configuration.forwarders import HUB_CONNECTOR, forwarder_notices
 from edge.configuration.loops import remote_of
 from edge.configuration.resources import (

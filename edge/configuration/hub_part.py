@@ -8,8 +8,8 @@ from bridge.resources import schema
 from bridge.resources.errors import ConfigurationError, ConfigurationRejected, Origin
 from bridge.resources.overlay import Key, Overlay, key_in
 from bridge.resources.resource import Resource, error_at
-from edge.appliance.configuration.hub_versions import HubVersions, Version
 from edge.configuration.from_hub import hub_faults
+from edge.configuration.hub_versions import HubVersions, Version
 from edge.configuration.kinds import KINDS
 
 
