@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -10,18 +10,11 @@ import msgspec
 from bridge.hidden import hides
 from bridge.resources import schema
 from bridge.resources.errors import ConfigurationError, ConfigurationRejected, Origin
+from bridge.resources.overlay import Overlay
 from bridge.resources.resource import Kinds, Resource
 
 Documents = list[dict[str, Any]]
 """Resources as they were written, in the order of their kinds and names."""
-
-Over = Callable[[Sequence[Resource]], tuple[list[Resource], list[ConfigurationError]]]
-"""What is in force of these resources where somebody else decides too (`bridge.resources.overlay`), and the errors."""
-
-
-def _alone(resources: Sequence[Resource]) -> tuple[list[Resource], list[ConfigurationError]]:
-    """Nobody else decides."""
-    return list(resources), []
 
 
 @hides("before", "after")
@@ -43,13 +36,14 @@ class Change(msgspec.Struct, frozen=True):
         return "unchanged" if self.before == self.after else "changed"
 
 
-def load(kinds: Kinds, documents: Iterable[dict[str, Any]], source: str, over: Over = _alone) -> list[Resource]:
-    """The resources in force where these documents are kept in `source`. Raises `ConfigurationRejected`."""
-    return _whole(kinds, documents, (), source, over)
+def load(kinds: Kinds, documents: Iterable[dict[str, Any]], source: str, overlay: Overlay) -> list[Resource]:
+    """Return the resources in force: the documents kept in `source`, and the overlay over them. Raises
+    `ConfigurationRejected`."""
+    return _whole(kinds, documents, (), source, overlay)
 
 
 def applied(
-    kinds: Kinds, documents: Documents, resources: Sequence[Resource], source: str, layers: Sequence[Over] = (_alone,)
+    kinds: Kinds, documents: Documents, resources: Sequence[Resource], source: str, layers: Sequence[Overlay]
 ) -> tuple[Documents, list[Change]]:
     """With these resources added, or in place of those of the same kind and name; one change a resource given.
 
@@ -57,8 +51,8 @@ def applied(
     """
     new = {resource.key: resource for resource in resources}
     old = {key_of(document): document for document in documents}
-    for over in layers:
-        _whole(kinds, [document for key, document in old.items() if key not in new], resources, source, over)
+    for overlay in layers:
+        _whole(kinds, [document for key, document in old.items() if key not in new], resources, source, overlay)
     changes = [Change(*key, old.get(key), resource.document) for key, resource in new.items()]
     merged = {**old, **{key: resource.document for key, resource in new.items()}}
     order = kinds.names
@@ -70,7 +64,7 @@ def deleted(
     documents: Documents,
     keys: Collection[tuple[str, str]],
     source: str,
-    layers: Sequence[Over] = (_alone,),
+    layers: Sequence[Overlay],
 ) -> tuple[Documents, list[Change]]:
     """Without the resources that have these (kind, name); what is not there is left out of the changes.
 
@@ -78,8 +72,8 @@ def deleted(
     """
     kept = [document for document in documents if key_of(document) not in keys]
     changes = [Change(*key_of(document), document, None) for document in documents if key_of(document) in keys]
-    for over in layers:
-        _whole(kinds, kept, (), source, over)
+    for overlay in layers:
+        _whole(kinds, kept, (), source, overlay)
     return kept, changes
 
 
@@ -91,7 +85,7 @@ def key_of(document: dict[str, Any]) -> tuple[str, str]:
 
 
 def _whole(
-    kinds: Kinds, documents: Iterable[dict[str, Any]], more: Sequence[Resource], source: str, over: Over
+    kinds: Kinds, documents: Iterable[dict[str, Any]], more: Sequence[Resource], source: str, overlay: Overlay
 ) -> list[Resource]:
     resources: list[Resource] = []
     errors: list[ConfigurationError] = []
@@ -101,7 +95,7 @@ def _whole(
             resources.append(built)
         else:
             errors += built
-    resources, merging = over([*resources, *more])
+    resources, merging = overlay.over([*resources, *more])
     errors += merging
     errors += kinds.validate(resources)
     if errors:

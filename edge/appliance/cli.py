@@ -139,16 +139,16 @@ def _prepared(options: RunOptions) -> tuple[BrokerConfiguration, Applied]:
     from edge.configuration.following import Applied
     from edge.configuration.options import OptionsRefused, configuration_of
     from edge.configuration.repository import RepositoryError
-    from edge.configuration.starts import begin, give_up
+    from edge.configuration.trials import count_start, roll_back_start
 
     try:
-        begin(options)
+        count_start(options)
         while True:
             try:
                 applied = Applied.read(options)
                 return configuration_of(options, applied.resources), applied
             except (OptionsRefused, ConfigurationRejected) as error:
-                if not give_up(options, str(error)):
+                if not roll_back_start(options, str(error)):
                     raise
     except OptionsRefused as refused:
         raise CommandError(str(refused), hint=refused.hint, code=Exit.USAGE) from None
@@ -181,7 +181,7 @@ def _serve(options: RunOptions, configuration: BrokerConfiguration, applied: App
     from edge.broker.store.errors import StoreBusy, StoreError
     from edge.broker.store.lock import is_held
     from edge.broker.store.sqlite import check_directory
-    from edge.configuration.starts import give_up
+    from edge.configuration.trials import roll_back_start
     from edge.health.data_owner import forbid_core_dumps
     from edge.health.priority import raise_priority
 
@@ -194,7 +194,7 @@ def _serve(options: RunOptions, configuration: BrokerConfiguration, applied: App
                 require_free(listener.name, listener.endpoint.host, listener.endpoint.port)
         return bool(uvloop.run(_run(configuration, options, applied)))
     except ListenError as error:
-        if give_up(options, str(error)):
+        if roll_back_start(options, str(error)):
             return False
         raise CommandError(str(error), code=Exit.USAGE) from None
     except StoreBusy as error:

@@ -1,4 +1,4 @@
-"""What a gateway can be told: its kinds of resources, and what must hold between them.
+"""A gateway's configuration: its kinds of resources, the files that keep them, following them, and trials.
 
-The gateway reads its own resources with it, and the hub checks with it what it is to send to gateways.
+The hub checks with the kinds what it sends to gateways; the rest is the gateway's own (README.md).
 """

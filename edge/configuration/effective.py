@@ -1,4 +1,8 @@
-"""From resources, or from a preset, to the one plain value a broker is started with."""
+"""Turn resources, or a preset, into the `BrokerConfiguration` that a broker is started with.
+
+Clients on other machines need credentials, unless the resources say `authenticationService: {name:
+none}`. `notices` and `exposure` say what a person should know of a configuration that is applied.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +36,6 @@ from edge.broker.model.address_policy import AddressPolicy, DurabilityMode
 from edge.broker.model.addresses import AddressRule, AddressType
 from edge.broker.model.authorization import EVERYTHING, Rule
 from edge.broker.store.limits import Limits as StoreLimits
-from edge.configuration.exposure import exposure_notices, guarded
 from edge.configuration.forwarders import HUB_CONNECTOR, forwarder_notices
 from edge.configuration.loops import remote_of
 from edge.configuration.resources import (
@@ -133,8 +136,8 @@ def notices(resources: Sequence[Resource]) -> list[str]:
 
 
 def exposure(resources: Sequence[Resource]) -> list[str]:
-    """Who may connect from where, as far as that should be known; of everything that is applied."""
-    return list(exposure_notices(effective(resources), resources))
+    """List what a person should know of who may connect from where; of everything that is applied."""
+    return list(_exposure(effective(resources), resources))
 
 
 def _not_in_force(resource: Resource, hono: bool) -> Iterator[str]:
@@ -227,3 +230,49 @@ def _forwarder(resource: str, spec: AddressSpec, part: ForwarderPart) -> Forward
     connector, remote = remote_of(part, spec.address)
     named = msgspec.structs.replace(part, name=f"{resource}/{part.name}", remote_address=remote)
     return Forwarder(**msgspec.structs.asdict(named), filter=spec.address, connector=connector)
+
+
+# --- who may connect ------------------------------------------------------------------------------------------------
+
+
+def _authentication_is_configured(resources: Sequence[Resource]) -> bool:
+    """Return True when the resources say how clients log in, or that they need not."""
+    return any(spec.authentication_service is not None for _, spec in of_kind(resources, AddressSpaceSpec))
+
+
+def guarded(configuration: BrokerConfiguration, resources: Sequence[Resource]) -> BrokerConfiguration:
+    """Return the configuration, asking for credentials where other machines reach it and the resources do not say.
+
+    Loopback needs no credentials unless the space says so: a client there is on this machine already.
+    """
+    if _authentication_is_configured(resources) or not _exposed(configuration):
+        return configuration
+    return msgspec.structs.replace(configuration, authentication=Authentication.STANDARD)
+
+
+def _exposure(configuration: BrokerConfiguration, resources: Sequence[Resource]) -> Iterator[str]:
+    """Yield what a person should know of who may connect; `configuration` is that of all these resources."""
+    exposed = _exposed(configuration)
+    if not exposed:
+        return
+    listeners = _named(exposed)
+    if configuration.authentication is Authentication.NONE:
+        yield f"anyone who reaches {listeners} may connect: authenticationService is none"
+        return
+    if not _authentication_is_configured(resources):
+        yield (
+            f"{listeners}: clients need credentials (waypost device add); to let anyone in, say so: "
+            "AddressSpace with authenticationService: {name: none}"
+        )
+    clear = [listener for listener in exposed if not listener.tls]
+    if clear:
+        yield f"passwords cross the network unencrypted on {_named(clear)}: use mqtts, amqps, https"
+
+
+def _exposed(configuration: BrokerConfiguration) -> list[Listener]:
+    """Return the listeners that other machines reach."""
+    return [listener for listener in configuration.listeners if not listener.endpoint.loopback]
+
+
+def _named(listeners: Sequence[Listener]) -> str:
+    return ", ".join(f"{listener.name} {listener.endpoint}" for listener in listeners)

@@ -33,7 +33,7 @@ class FirstGateway(msgspec.Struct, frozen=True, kw_only=True):
     forward: Sequence[str] = ()
     """Filters of what goes to the hub."""
     hub_tls: Mapping[str, str] | None = None
-    """``spec.hub.tls``: the identity that the hub is shown; None: the hub is told no certificate."""
+    """``spec.hub.tls``: the identity that the hub is shown; None: no certificate."""
 
 
 def yaml_of(wanted: FirstGateway) -> str:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from bridge.resources import schema
 from bridge.resources.errors import ConfigurationError, ConfigurationRejected, Origin
 from bridge.resources.overlay import Key, Overlay, key_in
 from bridge.resources.resource import Resource, error_at
-from edge.configuration.from_hub import hub_faults
 from edge.configuration.hub_versions import HubVersions, Version
 from edge.configuration.kinds import KINDS
+from edge.configuration.resources import GatewaySpec, MessagingUserSpec
 
 
 def resources_of(version: Version) -> list[Resource]:
@@ -28,6 +28,20 @@ def resources_of(version: Version) -> list[Resource]:
     if errors:
         raise ConfigurationRejected(errors)
     return resources
+
+
+def hub_faults(resources: Iterable[Resource]) -> Iterator[ConfigurationError]:
+    """Yield an error for each of these resources that a hub may not decide: a gateway's identity and its users."""
+    for resource in resources:
+        spec = resource.spec
+        if isinstance(spec, MessagingUserSpec):
+            words = "users and their secrets are the gateway's own: waypost apply there"
+            yield error_at(resource, (), words)
+        if isinstance(spec, GatewaySpec) and spec.hub is not None:
+            for field, value in (("gateway", spec.hub.gateway), ("tls", spec.hub.tls)):
+                if value is not None:
+                    words = "who the gateway is at its hub is for its enrolment to say: waypost edge enrol there"
+                    yield error_at(resource, ("spec", "hub", field), words)
 
 
 def layer(version: Version | None, kept: Sequence[str] = ()) -> Overlay:

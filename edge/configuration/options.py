@@ -1,4 +1,4 @@
-"""What `edge run` was told on the command line, put together with what was applied, into one broker configuration."""
+"""Combine the options of `edge run` with the applied resources into one `BrokerConfiguration`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import msgspec
 from bridge.resources.endpoint import Endpoint
 from bridge.resources.resource import Resource
 from edge.broker.configuration import BrokerConfiguration, Listener
-from edge.configuration.effective import development, effective, with_hub
-from edge.configuration.exposure import guarded
+from edge.configuration.effective import development, effective, guarded, with_hub
 from edge.configuration.kinds import KINDS
 from edge.configuration.repository import Repository
 from edge.configuration.resources import SHORT_FORMS

@@ -22,6 +22,7 @@ from bridge.desired import Desired
 from bridge.hidden import hides
 from bridge.resources import plan
 from bridge.resources.errors import ConfigurationRejected
+from bridge.resources.overlay import Overlay
 from bridge.resources.plan import Change, Documents
 from bridge.resources.resource import Kinds, Resource
 from edge.configuration.file import FILE_MODE, ConfigurationFile, Mark, RepositoryError
@@ -116,7 +117,7 @@ class Repository:
         """Everything in force. Raises `RepositoryError`, `ConfigurationRejected` when somebody edited nonsense in."""
         file, versions = self._read(), self.hub_versions()
         over = layer(versions.in_force, versions.in_force_kept)
-        resources = tuple(plan.load(KINDS, file.resources, str(self.path), over.over))
+        resources = tuple(plan.load(KINDS, file.resources, str(self.path), over))
         decided = tuple(name_of(each) for key, each in over.managed.items() if not over.keeps(key))
         return Snapshot(file.version, resources, decided)
 
@@ -124,11 +125,11 @@ class Repository:
         """What will be in force when nothing is on trial any more, should that not be confirmed: for what takes longer
         than a trial. Raises as `load` does."""
         file, versions = self._read(), self.hub_versions()
-        return plan.load(KINDS, file.resources, str(self.path), layer(versions.confirmed, versions.kept).over)
+        return plan.load(KINDS, file.resources, str(self.path), layer(versions.confirmed, versions.kept))
 
     def own(self) -> list[Resource]:
         """What the gateway has itself, which need not be valid without the hub's part. Raises as `load` does."""
-        return plan.load(UNCHECKED, self._read().resources, str(self.path))
+        return plan.load(UNCHECKED, self._read().resources, str(self.path), Overlay(UNCHECKED))
 
     def plan(self, resources: Sequence[Resource], *, keep: bool = False) -> list[Change]:
         """What `apply` would do, one change a resource given, nothing written. Raises as `apply` does."""
@@ -155,7 +156,7 @@ class Repository:
         All or nothing, raising as `apply` does (for one: a forwarder may need the connector).
         """
         with self._locked():
-            file, over = self._read(), [each.over for each in layers(self.hub_versions())]
+            file, over = self._read(), layers(self.hub_versions())
             kept, changes = plan.deleted(KINDS, file.resources, set(keys), str(self.path), over)
             return self._commit(file, kept, changes), changes
 
@@ -192,8 +193,7 @@ class Repository:
             known.require_new(desired.version)
             tried = known.tried(desired, digest)
             try:
-                over = layer(tried.trial)
-                why = fault(plan.load(KINDS, self._read().resources, str(self.path), over.over))
+                why = fault(plan.load(KINDS, self._read().resources, str(self.path), layer(tried.trial)))
             except ConfigurationRejected as rejected:
                 why = str(rejected)
             return tried if why is None else known.refused(desired.version, why)
@@ -213,8 +213,7 @@ class Repository:
         if others:
             versions = versions.keeping(tuple(name_of(each) for each in others))
         given = [each for each in resources if each not in same]
-        over = [each.over for each in layers(versions)]
-        documents, changes = plan.applied(KINDS, file.resources, given, str(self.path), over)
+        documents, changes = plan.applied(KINDS, file.resources, given, str(self.path), layers(versions))
         unchanged = [Change(*each.key, each.document, each.document) for each in same]
         return _Planned(documents, [*changes, *unchanged], versions)
 

@@ -19,10 +19,11 @@ import msgspec
 from bridge.desired import DesiredError, DesiredReport, Failure, Outcome, Signed, SystemReport, Verified, digest_of
 from bridge.forwarders.outcome import Outcome as Settlement
 from bridge.resources.errors import ConfigurationRejected
+from edge.broker.store.lock import is_held
 from edge.configuration.desired_inbox import Answer, DesiredInbox
 from edge.configuration.following import Following, Reconfigurable
 from edge.configuration.hub_versions import HubVersions, NotTaken, Version
-from edge.configuration.options import OptionsRefused
+from edge.configuration.options import OptionsRefused, RunOptions
 from edge.configuration.repository import Repository, RepositoryError
 
 if TYPE_CHECKING:
@@ -37,6 +38,25 @@ AGAIN_S: Final = 5.0
 WITH_A_FILE: Final = "this gateway runs with --config: its configuration is that file's"
 
 
+def count_start(options: RunOptions) -> None:
+    """Count a start of the gateway: after some of them a version that is still on trial is rolled back. Raises
+    `RepositoryError`."""
+    repository = Repository(options.data)
+    if options.config is None and repository.hub_versions().trial is not None and not is_held(options.data):
+        repository.step(lambda versions: versions.started())
+
+
+def roll_back_start(options: RunOptions, why: str) -> bool:
+    """Roll back the version on trial, as the gateway does not start with it. Return False when none is on trial. Raises
+    `RepositoryError`."""
+    repository = Repository(options.data)
+    if options.config is not None or repository.hub_versions().trial is None or is_held(options.data):
+        return False
+    log.error("the hub's configuration is rolled back: the gateway does not start with it: %s", why)
+    repository.step(lambda versions: versions.rolled_back(f"the gateway does not start with it: {why}"))
+    return True
+
+
 class Deadline(Protocol):
     """What `asyncio.AbstractEventLoop.call_later` gives."""
 
@@ -44,13 +64,13 @@ class Deadline(Protocol):
 
 
 class SystemUpdates(Protocol):
-    """Follows the version of the system that a configuration asks for."""
+    """Follows the version of the system that a configuration wants."""
 
     def fault(self, applied: Sequence[Resource]) -> str | None:
         """Say why these resources cannot be followed here."""
 
     def report(self) -> SystemReport | None:
-        """Return how far it is; None: no version is asked for. Raises `RepositoryError`."""
+        """Return how far it is; None: no version is wanted. Raises `RepositoryError`."""
 
     async def watch(self, changed: Callable[[], None]) -> None:
         """Follow for as long as the gateway runs; call `changed` when `report` is another one."""

@@ -30,7 +30,7 @@ from cloud.hub.registry.rollouts import Rollouts
 from cloud.hub.registry.schema import gateways, open_schema
 from cloud.hub.registry.selectors import Selectors
 from cloud.lake.faults import RegistryError
-from edge.configuration import following, repository, starts
+from edge.configuration import following, repository, trials
 from edge.configuration.file import Mark, RepositoryError
 from edge.configuration.hub_versions import HubVersions, Version
 from tests.simulation.environment import wall_ns
@@ -160,7 +160,7 @@ def desired_of_a_hub(scheduler: Scheduler) -> DesiredConfigurations:
 
 
 def verified(signed: Signed) -> Verified:
-    """As `edge.appliance.identity.signature.verify`."""
+    """Verify a document in place of `edge.appliance.identity.signature.verify`."""
     if signed.signature != signing(AUTHORITY)(signed.content):
         raise DesiredError("its signature is not of the authority this gateway has enrolled with")
     return Verified(read(signed.content), "authority")
@@ -229,7 +229,7 @@ class Operator:
 
 
 class CardFile:
-    """As `edge.configuration.file.ConfigurationFile`, on the card of one world."""
+    """`edge.configuration.file.ConfigurationFile` on the card of one world."""
 
     def __init__(self, card: Card, path: Path, content: type[Any], layout: int, *, damaged: str) -> None:
         self.path = path
@@ -284,7 +284,7 @@ def simulated_configurations(card: Card, database: VersionsDatabase, history: Hi
             (service, "CONFIGURATIONS_LOOKED_AT_S", LOOKED_AT_S),
             (repository, "ConfigurationFile", partial(CardFile, card)),
             (repository.Repository, "_locked", lambda _self: nullcontext()),
-            (starts, "is_held", lambda _data: False),
+            (trials, "is_held", lambda _data: False),
             (following, "configuration_of", configuration_of),
         ):
             patches.enter_context(mock.patch.object(owner, attribute, replacement))

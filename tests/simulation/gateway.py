@@ -41,8 +41,7 @@ from edge.configuration.effective import effective
 from edge.configuration.following import Applied, Following
 from edge.configuration.options import RunOptions
 from edge.configuration.repository import RepositoryError
-from edge.configuration.starts import begin, give_up
-from edge.configuration.trials import Trials
+from edge.configuration.trials import Trials, count_start, roll_back_start
 from tests.simulation.environment import wall_ns
 from tests.simulation.history import History
 from tests.simulation.loop import SimulatedLoop
@@ -211,11 +210,11 @@ class Gateway:
     def _serve(self, loop: SimulatedLoop) -> None:
         self._history.record("start", NAME)
         try:
-            begin(OPTIONS)
+            count_start(OPTIONS)
             applied = Applied.read(OPTIONS)
             resources = applied.resources
             self._managed = managed(resources)
-            if self._managed.endpoint("http") is not None and give_up(OPTIONS, "the port is in use"):
+            if self._managed.endpoint("http") is not None and roll_back_start(OPTIONS, "the port is in use"):
                 self._end_process()
                 return
         except RepositoryError as error:

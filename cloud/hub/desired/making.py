@@ -24,7 +24,7 @@ from cloud.hub.registry.database import Database
 from cloud.hub.registry.rollouts import RolloutError, RolloutRecord, Rollouts, new_id
 from cloud.hub.registry.selectors import Making, SelectorRecord, Selectors
 from cloud.hub.rollout import GOING, Pace, RolloutState, members, waves
-from edge.configuration.from_hub import hub_faults
+from edge.configuration.hub_part import hub_faults
 from edge.configuration.kinds import KINDS
 
 

@@ -30,8 +30,7 @@ from edge.configuration.desired_inbox import DesiredInbox
 from edge.configuration.effective import effective
 from edge.configuration.following import Applied, Following
 from edge.configuration.options import OptionsRefused, RunOptions
-from edge.configuration.starts import begin
-from edge.configuration.trials import Trials
+from edge.configuration.trials import Trials, count_start
 from tests.simulation.desired import verified
 from tests.simulation.environment import wall_ns
 from tests.simulation.gateway import OWN
@@ -145,7 +144,7 @@ class Machine:
     # --- inside -------------------------------------------------------------------------------------------------
 
     def _serve(self, loop: SimulatedLoop) -> None:
-        begin(self.options)
+        count_start(self.options)
         applied = Applied.read(self.options)
         self.in_force = self.judge(applied.resources)
         self._followed()

@@ -20,7 +20,7 @@ from cloud.hub.enrolment import service as enrolment_service
 from cloud.hub.registry import commands as command_table
 from cloud.hub.registry import enrolments
 from cloud.hub.registry.schema import open_schema
-from edge.configuration import following, repository, starts
+from edge.configuration import following, repository, trials
 from tests.simulation.desired import CardFile
 from tests.simulation.environment import simulated
 from tests.simulation.fleet import hub as hub_module
@@ -371,7 +371,7 @@ def simulated_fleet(world: FleetWorld) -> Iterator[None]:
             (command_table, "opened", opened(world)),
             (repository, "ConfigurationFile", file),
             (repository.Repository, "_locked", lambda _self: nullcontext()),
-            (starts, "is_held", lambda _data: False),
+            (trials, "is_held", lambda _data: False),
             (following, "configuration_of", judge),
         ):
             patches.enter_context(mock.patch.object(owner, attribute, replacement))
