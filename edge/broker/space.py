@@ -83,10 +83,10 @@ class Space:
 
     def _flush(self) -> None:
         try:
-            self.router.before_flush()  # what it publishes is in this flush, and asks for no other
+            self.router.publish_collected()  # before the flag is cleared, so that no second flush is scheduled
         finally:
             self._flush_scheduled = False
-        self.router.flush()
+        self.router.start_commit()
         self._arm_batch_timer()
         if not self._paused and self._store.pending_bytes > PENDING_BYTES_MAX:
             self._paused = True

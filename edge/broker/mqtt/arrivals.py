@@ -301,8 +301,7 @@ class Arrivals:
         """Those of them that follow the routes of now: many connections share one."""
         self._generation = 0
         """How often the routes were forgotten."""
-        router.before_flush = self.publish
-        router.routes_forgotten = self._forget
+        router.add_source(self)
 
     def teach(
         self, event: Published, lane: Lane | None, publisher: Publisher, driver: Driver, grant: Grant | None
@@ -419,7 +418,8 @@ class Arrivals:
             self._logs[sink.log] = self._calls.log(sink)
         return self._calls.column(None if sink is None else self._logs[sink.log], live or None)
 
-    def _forget(self) -> None:
+    def forget_routes(self) -> None:
+        """See `PublishSource`."""
         self._calls.forget(self._turn)
         self._clear()
         self._generation += 1

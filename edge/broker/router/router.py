@@ -66,8 +66,16 @@ PROBE: Final = ("probe", "commit", b"")
 """Small state written to find out whether the store can commit again: kind, key, value."""
 
 
-def _nothing() -> None:
-    pass
+class PublishSource(Protocol):
+    """Collects messages during a turn and publishes them together."""
+
+    def publish(self) -> None:
+        """Publish what came in this turn."""
+        ...
+
+    def forget_routes(self) -> None:
+        """Drop every answer of `Router.column` and `Router.prefix`."""
+        ...
 
 
 class CommitParticipant(Protocol):
@@ -84,11 +92,6 @@ class CommitParticipant(Protocol):
 
 class Router:
     """Routes runs from origins to consumers through the store (see the module's docstring)."""
-
-    before_flush: Callable[[], None] = staticmethod(_nothing)
-    """Called by `flush` first, so that what waits for the end of the turn is published."""
-    routes_forgotten: Callable[[], None] = staticmethod(_nothing)
-    """Called when what `column` said counts no more."""
 
     def __init__(
         self,
@@ -122,6 +125,7 @@ class Router:
         """Called at each tick, before the commit."""
         self._clock_good, self._store = clock_good, store
         self._participants: list[CommitParticipant] = []
+        self._sources: list[PublishSource] = []
         self._addresses = ConfiguredAddresses(table, policies or {})
         self.deadletters = DeadLetters(store, self.publish, self.clock, now_s)
         self.pool = WaitingPool(self._worthless, flush_soon)
@@ -199,8 +203,8 @@ class Router:
         return self.subscriptions.competing.gathered(addresses)
 
     def column(self, address: str, qos: int) -> Column | None:
-        """Where what is published to an address goes, as long as the routes are those of now (`routes_forgotten`); None
-        where `publish` has more to look at."""
+        """Return where messages to an address go, until `PublishSource.forget_routes` is called; None where `publish`
+        has more to look at."""
         route = self._made.get(address) or self._made.of_prefix(address)
         return route.column(qos) if route is not None else None
 
@@ -230,8 +234,17 @@ class Router:
         self._pressure.pressing = False
 
     def flush(self) -> None:
-        """Start a commit of what was gathered, unless one is running. Nothing is answered but what is decided."""
-        self.before_flush()
+        """Publish what sources collected, then start a commit."""
+        self.publish_collected()
+        self.start_commit()
+
+    def publish_collected(self) -> None:
+        """Have every source publish what it collected in this turn."""
+        for source in self._sources:
+            source.publish()
+
+    def start_commit(self) -> None:
+        """Start a commit of the open group, unless one is running. Release only answers that are decided."""
         self.answers.release()
         if self.feeds.taken:
             self.feeds.committed(())
@@ -257,6 +270,10 @@ class Router:
             self.loss_listeners.tell()  # before anybody is given what comes after the gap
         self.feeds.committed(commit.appended)
         self.flush()
+
+    def add_source(self, source: PublishSource) -> None:
+        """Have it publish at the beginning of each flush from now on."""
+        self._sources.append(source)
 
     def participate(self, participant: CommitParticipant) -> None:
         """Have it write in each commit from now on."""
@@ -440,8 +457,9 @@ class Router:
         self.quotas.forget(log)
 
     def _forget_columns(self) -> None:
-        self.before_flush()
-        self.routes_forgotten()
+        self.publish_collected()
+        for source in self._sources:
+            source.forget_routes()
 
     def _of_logs(self) -> list[LogSubscription]:
         return self.subscriptions.of_logs()

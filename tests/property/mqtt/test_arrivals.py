@@ -287,7 +287,7 @@ class World:
 
     def subscribe(self, pattern: str) -> None:
         """Behind what came before it in this turn, which lanes keep for the end: both are right, but not the same."""
-        self.router.before_flush()
+        self.router.publish_collected()
         self.router.subscribe(self.follower, pattern, SubscribeOptions())
 
     def allow(self, client: int, rule: Rule) -> None:

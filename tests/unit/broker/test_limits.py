@@ -102,17 +102,29 @@ def test_a_name_that_comes_once_has_no_place(rig: Rig, monkeypatch: pytest.Monke
     assert len(made) < 290 + 700 / 4, "what is noted begins anew now and then"
 
 
+class ForgettingLanes:
+    """Counts how often routes are to be forgotten."""
+
+    forgotten = 0
+
+    def publish(self) -> None:
+        """Nothing waits."""
+
+    def forget_routes(self) -> None:
+        self.forgotten += 1
+
+
 def test_routes_of_what_begins_alike_are_cached(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(route_table, "NAMES_REMEMBERED_MAX", 10)
-    forgotten: list[bool] = []
-    rig.router.routes_forgotten = lambda: forgotten.append(True)
+    lanes = ForgettingLanes()
+    rig.router.add_source(lanes)
     for number in range(35):
         rig.publish(f"t{number}/1", b"x")
         rig.publish(f"t{number}/2", b"x")
         made = rig.router.routes.made
         assert made[f"t{number}/1"] is made[f"t{number}/2"]
         assert len(made._of_prefixes) <= 10
-    assert not forgotten  # they are what they were
+    assert not lanes.forgotten  # they are what they were
 
 
 def test_long_addresses_are_not_remembered(rig: Rig) -> None:

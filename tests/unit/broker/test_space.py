@@ -23,6 +23,7 @@ class Sender(Origin):
     def __init__(self, space: Space) -> None:
         self._space = space
         self.waiting: list[int] = []
+        self.calls = 0
         self.taken: list[int] = []
         self.answered = asyncio.Event()
 
@@ -31,9 +32,13 @@ class Sender(Origin):
         self._space.router.flush_soon()
 
     def publish(self) -> None:
+        self.calls += 1
         tokens, self.waiting = self.waiting, []
         for token in tokens:
             self._space.router.publish(self, Run("queue/jobs", "device", DURABLE | 1, b"", [b"body"]), [token])
+
+    def forget_routes(self) -> None:
+        """Nothing to do: the sender asks for no route."""
 
     def accepted(self, tokens: Sequence[int]) -> None:
         self.taken += tokens
@@ -41,6 +46,16 @@ class Sender(Origin):
 
     def refused(self, tokens: Sequence[int], why: Refusal) -> None:
         raise AssertionError(f"refused: {why}")
+
+
+class FailingSender(Sender):
+    """Raises in its first call."""
+
+    def publish(self) -> None:
+        if not self.calls:
+            self.calls += 1
+            raise ValueError("unexpected")
+        super().publish()
 
 
 class CountingSpace(Space):
@@ -62,11 +77,13 @@ async def published_in_a_flush(tmp_path: Path) -> None:
     space = CountingSpace(store, QUEUES, list)
     try:
         sender = Sender(space)
-        space.router.before_flush = sender.publish
+        space.router.add_source(sender)
         for token in range(3):
             sender.answered.clear()
+            calls = sender.calls
             sender.arrived(token)
             await asyncio.sleep(0)
+            assert sender.calls == calls + 1, "a flush asks once for what was collected"
             assert (space.flushes, store.committing) == (token + 1, True)
             await asyncio.wait_for(sender.answered.wait(), DEADLINE_S)
             for _ in range(3):
@@ -89,13 +106,8 @@ async def failed_flush(tmp_path: Path) -> None:
     store = open_store(tmp_path, post=loop.call_soon_threadsafe)
     space = Space(store, QUEUES, list)
     try:
-        sender = Sender(space)
-
-        def fail() -> None:
-            space.router.before_flush = sender.publish
-            raise ValueError("nobody thought of it")
-
-        space.router.before_flush = fail
+        sender = FailingSender(space)
+        space.router.add_source(sender)
         sender.arrived(1)
         await asyncio.sleep(0)
         assert [type(failure) for failure in failures] == [ValueError]
