@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import ssl
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from edge.health.certificates import CertificateError, certificate_problems, not_after
+from edge.health.certificates import CertificateError, certificate_problems, certificates_in
 from edge.health.loop_lag import LAG_S_MAX, TIMES_MAX, LoopLag
 from edge.health.problems import PROBLEMS_MAX, Found, Health, ProblemList, Severity, serving
 from edge.health.process import descriptor_problems, directory_problems, log_problems
@@ -123,7 +124,7 @@ def test_a_loop_that_is_held_up_says_so() -> None:
 
 
 class TestCertificates:
-    """Their ends, read from DER."""
+    """Their ends, read from PEM files."""
 
     def test_of_every_kind_of_file(self, tmp_path: Path) -> None:
         now = datetime.datetime.now(datetime.UTC)
@@ -142,7 +143,9 @@ class TestCertificates:
     @pytest.mark.parametrize("data", [b"", b"0", b"\x30\x80", b"\x30\x05\x30\x03\x02\x01\x01", bytes(range(64, 128))])
     def test_any_bytes(self, data: bytes) -> None:
         with pytest.raises(CertificateError):
-            not_after(data)
+            certificates_in(ssl.DER_cert_to_PEM_cert(data).encode())
+        with pytest.raises(CertificateError):
+            certificates_in(data)
 
 
 def test_a_directory_others_may_read_is_said(tmp_path: Path) -> None:
