@@ -160,13 +160,10 @@ def _prepared(options: RunOptions) -> tuple[BrokerConfiguration, Applied]:
 
 
 def _require_parts() -> None:
-    """Have a gateway that lacks something not start. Raises CommandError."""
+    """Refuse to start a gateway that lacks a part. Raises CommandError."""
     from edge.appliance.parts import fault_of
 
-    try:
-        fault = fault_of()
-    except OSError:
-        return  # there is no room for another process: the part's first use tells it
+    fault = fault_of()
     if fault:
         hint = "install Waypost anew: pip install --force-reinstall 'waypost[edge]'"
         raise CommandError(f"a part of the gateway cannot be loaded: {fault}", hint=hint)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import sys
 from typing import Final
 
 import click
@@ -16,16 +15,10 @@ PACKAGES: Final = ("bridge", "edge", "cloud", "spark", "images")
 """Our own import packages: a module missing in one of them is a fault of the program, not of the installation."""
 
 
-TYPES_OF_NEWER_PYTHONS: Final = "typing_extensions"
-"""Where it is installed msgspec takes two names from it that `typing` has too: 0.6 MiB of every gateway's memory."""
-
-
 def load(name: str, entry: Command) -> click.Command:
     """Import one command. Raises `CommandError` naming the extra when a package of somebody else's is missing."""
     module_name, _, attribute = entry.place.partition(":")
     try:
-        if entry.extra == "edge":
-            _import_msgspec()
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as why:
         if why.name in PACKAGES and frozen():
@@ -42,17 +35,6 @@ def load(name: str, entry: Command) -> click.Command:
     command: click.Command = getattr(module, attribute)
     name_as_called(command)
     return command
-
-
-def _import_msgspec() -> None:
-    """As if that package were not installed. Raises ModuleNotFoundError."""
-    if TYPES_OF_NEWER_PYTHONS in sys.modules:
-        return
-    sys.modules[TYPES_OF_NEWER_PYTHONS] = None  # type: ignore[assignment] # to import it is refused (importlib's documentation)
-    try:
-        importlib.import_module("msgspec")
-    finally:
-        del sys.modules[TYPES_OF_NEWER_PYTHONS]
 
 
 def name_as_called(command: click.Command) -> None:
