@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from edge.broker.store.log_room import STEP_BYTES
 from tests.fault.store.driver import Driven
 from tests.fault.store.history import Observed
 from tests.fault.store.limits import LIMITS
@@ -90,7 +89,7 @@ class TestFull:
         with start() as store:
             # The log's index is not counted: it is memory of SQLite's, on any file system with a page left.
             assert store.opened.error == ""
-            assert store.commit("x" * 2 * STEP_BYTES) == "StoreFull", "more than the room in the log"
+            assert store.commit("x" * 10_000) == "StoreFull"
             assert store.bodies() == ["kept"]
 
     def test_a_full_medium_with_room_in_the_file(self, medium: Medium, start: Callable[[], Driven]) -> None:

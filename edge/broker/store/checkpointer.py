@@ -1,216 +1,214 @@
-"""Moves the write-ahead log into the file, beside the commits: most of it while they go on, the rest between two.
+"""Moves the write-ahead log into the database file, on a thread and a connection of its own, while commits go on.
 
-A checkpoint of the whole log takes 6-9 ms of the processor on a PC and seconds of a card, and the sync of a commit may
-have to wait behind that of 16 MiB. So a pass over all there is runs on a thread and a connection of its own, in parts
-with pauses between them; SQLite lets commits go on meanwhile. What they append during the last of it is moved on the
-writer's thread, between two commits: only a log that is moved to its end is begun anew. Two things SQLite leaves open
-are seen to here (``decisions/0002``): when a pass may begin, and that what it moved is durable.
+A checkpoint of the whole log takes 6-9 ms of a PC and seconds of a card, and no acknowledgement is to wait for it. So a
+PASSIVE checkpoint runs in the background. The writer's thread moves the little that commits append during it, and the
+next commit resets the log. ``decisions/0002`` says when a checkpoint may start, and why the file is synced after it.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import sqlite3
 import threading
-import time
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal, NamedTuple
 
 from edge.broker.store.errors import StoreError
 from edge.broker.store.faults import meaning, meaning_of_system
-from edge.broker.store.limits import Limits
-from edge.broker.store.log_place import LogPlace
-from edge.broker.store.log_room import LogRoom
-from edge.broker.store.wal_frames import FRAME
-from edge.broker.store.wal_index import LogIndex
+from edge.broker.store.limits import (
+    LOG_KEPT_TIMES_MAX,
+    LOG_REST_SHARE,
+    LOG_TIMES_MAX,
+    NO_ROOM_PAUSE_S,
+    Limits,
+)
+from edge.broker.store.problems import CHECKPOINTS, Problems
 
 logger = logging.getLogger(__name__)
 
-PART: Final = 1 / 8
-"""Of `checkpoint_bytes`: what a part moves, 2 MiB: about 1 ms of a PC's processor and 2 ms of its disk."""
-PAUSE: Final = 4
-"""Times as long as a part took: commits meet one in a fifth of the time at most."""
-PAUSE_S_MAX: Final = 0.01
-"""Until the pass is over the file alone, without its log, is no sound store: a PC has passes of 0.1 s. On a card a part
-takes longer than that, and a pass no longer than without pauses."""
-REST: Final = 1 / 8
-"""Of `checkpoint_bytes`: what may be left for the writer's thread, 2 MiB or about 1 ms of a PC's disk."""
-HURRY: Final = 5 / 4
-"""Times `checkpoint_bytes`: where the log is as long as that while a pass is under way, commits write so much that the
-pass has no more pauses, and what is left of it is one part. 40 MiB/s on a PC."""
-LONGEST: Final = 2
-"""Times `checkpoint_bytes`: a log as long as that waits for no pass, commits wait for it. On a medium that cannot keep
-up the log would grow without end."""
+Mode = Literal["PASSIVE", "RESTART"]
 
-AGAIN_S: Final = 1.0
-"""Between two attempts to begin the log anew while the medium is full: each may write a good part of the log."""
+
+class Moved(NamedTuple):
+    """What one checkpoint did, as SQLite says it."""
+
+    blocked: bool
+    """A RESTART gave up: a reader still uses the log."""
+    frames: int
+    """Frames of the log when the checkpoint started."""
+    moved: int
+    """Frames of these that are in the file now."""
+
+    @property
+    def complete(self) -> bool:
+        """True when nothing was left, so that the next commit resets the log."""
+        return self.moved == self.frames and not self.blocked
 
 
 class Checkpointer:
-    """Every method is called on the writer's thread."""
+    """Every method is called on the writer's thread, between two commits."""
 
     def __init__(
         self,
         path: Path,
         own: sqlite3.Connection,
-        beside: sqlite3.Connection,
-        reader: sqlite3.Connection,
+        background: sqlite3.Connection,
         limits: Limits,
+        problems: Problems,
         *,
         logged_bytes: int = 0,
     ) -> None:
-        """`own` is the writer's connection to the database at `path`; `beside` and `reader` nobody else uses.
+        """`own` is the writer's connection to the database at `path`, `background` one for background checkpoints.
 
-        `logged_bytes`: what a former process left in the log. It counts, or one that is killed again and again before
-        it has written enough for a checkpoint would let the log grow without end. Raises OSError.
+        `logged_bytes` is the size of the log that a former process left. It counts: a gateway that is killed again and
+        again before its first checkpoint would let the log grow without end. Raises OSError.
         """
         self._own = own
-        self._beside = beside
+        self._background = background
         self._limits = limits
-        self._frame_bytes = FRAME.size + limits.page_bytes
-        self._logged_bytes = logged_bytes
-        """About how long the log is."""
-        self._pass: threading.Thread | None = None
-        self._hurry = threading.Event()
-        """There is no time for pauses."""
-        self._parts = 0
-        """Of the last pass."""
-        self._found: int | None = None
-        """Frames that were moved when it began; None: there was none since the log was moved to its end."""
-        self._failed = False
-        self._again_at = 0.0
-        with contextlib.ExitStack() as undo:
-            self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-            undo.callback(os.close, self._file)
-            self._index = LogIndex(path)
-            undo.callback(self._index.close)
-            self._room = LogRoom(path, own, self._index, limits)
-            undo.callback(self._room.close)
-            self._files = undo.pop_all()
-        self._place = LogPlace(reader, self._index)
+        self._problems = problems
+        self._frame_bytes = _FRAME_HEAD_BYTES + limits.page_bytes
+        self._log_bytes = self._left_bytes = logged_bytes
+        """Estimated size of the log, and of its part that is not in the file."""
+        self._try_at_bytes = limits.checkpoint_bytes
+        """Size of the log at which the next checkpoint is due."""
+        self._thread: threading.Thread | None = None
+        """Runs the background checkpoint."""
+        self._started_at_bytes = 0
+        """Size of the log when the background checkpoint started."""
+        self._result: Moved | None = None
+        """Its result; None: it failed."""
+        self._keeps_log = False
+        self._room_asked_at = float("-inf")
+        self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        """For syncs of the database file."""
+
+    @property
+    def keeps_log(self) -> bool:
+        """True when the log must stay as it is until the store is opened again: the file lacks some of its pages."""
+        return self._keeps_log
+
+    @property
+    def refusal(self) -> StoreError | None:
+        """Return why no commit may be added to the log; None when one may."""
+        most = LOG_KEPT_TIMES_MAX * self._limits.checkpoint_bytes
+        if not self._keeps_log or self._log_bytes < most:
+            return None
+        return StoreError(f"the log has reached {most} bytes and cannot be moved into the file: restart the gateway")
 
     def committed(self, log_bytes: int) -> None:
-        """A commit made the log longer by this, and has been answered; or it failed, and added nothing."""
-        self._room.committed(log_bytes)
-        self._logged_bytes += log_bytes
-        if self._logged_bytes < self._limits.checkpoint_bytes:
-            return
-        long = self._logged_bytes >= LONGEST * self._limits.checkpoint_bytes
-        if self._pass is not None:
-            if self._pass.is_alive() and not long:
-                if self._logged_bytes >= HURRY * self._limits.checkpoint_bytes:
-                    self._hurry.set()
+        """Record that a commit made the log longer by about this much. Start a checkpoint when one is due.
+
+        Not to be called for a commit that wrote nothing.
+        """
+        self._log_bytes += log_bytes
+        self._left_bytes += log_bytes
+        long = self._log_bytes >= LOG_TIMES_MAX * self._limits.checkpoint_bytes
+        if self._thread is not None:
+            if self._thread.is_alive() and not long:
                 return
-            self._wait()
-        if not (self._failed or long) and self._worth_a_pass() and self._begin():
+            self._join()
+        if self._keeps_log or self._log_bytes < self._try_at_bytes:
             return
-        if not self._failed:
-            self._move(self._own)
-        # after a failure, too: commits need the log alone, and it is tried again when as much has been written again
-        self._count_anew()
+        if long:
+            self._move("RESTART")
+        elif self._left_bytes <= LOG_REST_SHARE * self._limits.checkpoint_bytes or not self._start():
+            self._move("PASSIVE")
 
     def no_room(self, now: float) -> None:
-        """A commit found the medium full. A log that is moved into the file is begun anew, in the room that it has.
+        """Move the log into the file because a commit found the medium full; the next commit resets the log.
 
-        Where the file has no room either nothing is said: the commit said it. `now`: seconds of any clock.
+        It tries once in `NO_ROOM_PAUSE_S`. `now`: seconds of any clock.
         """
-        if now < self._again_at:
+        if now < self._room_asked_at + NO_ROOM_PAUSE_S:
             return
-        self._again_at = now + AGAIN_S
-        self._wait()
-        try:
-            _, there, moved = self._own.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-        except sqlite3.Error:
-            return
-        if there == moved:
-            self._count_anew()
+        self._room_asked_at = now
+        self._join()
+        if not self._keeps_log:
+            self._move("PASSIVE")
 
     def stop(self) -> None:
-        """Wait for the pass under way and close its connections."""
-        self._wait()
-        self._place.close()
-        self._beside.close()
+        """Wait for the background checkpoint and close its connection."""
+        self._join()
+        self._background.close()
 
     def close(self) -> None:
-        """After every connection of this process: the first descriptor of a file that is closed takes all of the
-        process's locks on it along (fcntl(2)), and SQLite's are such."""
-        self._files.close()
+        """Close the file, after every connection of this process: closing any descriptor of a file drops all locks that
+        the process has on it (fcntl(2)), SQLite's among them."""
+        os.close(self._file)
 
-    def _count_anew(self) -> None:
-        self._logged_bytes = 0
-        self._found = None
-        self._failed = False
-
-    def _worth_a_pass(self) -> bool:
-        """What is left is too much for the writer's thread, or one part makes it less.
-
-        A pass never begins on a log that is moved to its end (``decisions/0002``), and not once more where somebody
-        reads an older place of it, beyond which none gets.
-        """
-        moved, frames = self._index.moved, self._index.frames
-        if moved >= frames or moved == self._found:
-            return False
-        return self._found is None or self._parts > 1 or frames - moved > self._frames(REST)
-
-    def _begin(self) -> bool:
-        """Start a pass; False where the system gives no thread."""
-        self._place.take()
-        self._found = self._index.moved
+    def _start(self) -> bool:
+        """Start a background checkpoint; False when the system gives no thread."""
+        self._started_at_bytes = self._log_bytes
         thread = threading.Thread(target=self._run, name="store-checkpoint", daemon=True)
         try:
             thread.start()
         except RuntimeError:
-            self._place.leave()
             return False
-        self._pass = thread
+        self._thread = thread
         return True
 
-    def _wait(self) -> None:
-        if self._pass is not None:
-            self._hurry.set()
-            self._pass.join()
-            self._hurry.clear()
-            self._pass = None
-            self._place.leave()
-
     def _run(self) -> None:
-        """Part by part to where the log ended when the pass began; no further than somebody else lets it go."""
-        self._parts, upto, end = 0, 0, self._place.end
-        while upto < end:
-            began = time.perf_counter()
-            upto = end if self._hurry.is_set() else min(self._index.moved + self._frames(PART), end)
-            self._place.set(upto)
-            if not (self._move(self._beside) and self._sync()):
-                return
-            self._parts += 1
-            if self._index.moved != upto:
-                return  # and what is moved beyond it may be the end of the log: no part begins there
-            if upto < end:
-                self._hurry.wait(min(PAUSE * (time.perf_counter() - began), PAUSE_S_MAX))
+        self._result = self._checkpoint(self._background, "PASSIVE")
+        if self._result is not None:
+            self._sync()
 
-    def _sync(self) -> bool:
+    def _join(self) -> None:
+        """Wait for the background checkpoint, if there is one, and account for it."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+            self._account(self._result, self._log_bytes - self._started_at_bytes)
+
+    def _move(self, mode: Mode) -> None:
+        """Run a checkpoint between two commits."""
+        result = self._checkpoint(self._own, mode)
+        if result is not None and not result.complete:
+            self._sync()
+        self._account(result, 0)
+        if result is not None and result.complete:
+            self._log_bytes = self._left_bytes = 0
+            self._try_at_bytes = self._limits.checkpoint_bytes
+
+    def _account(self, result: Moved | None, appended_bytes: int) -> None:
+        """Take over what a checkpoint found. `appended_bytes`: what commits have added since it started."""
+        if result is None:
+            self._try_at_bytes = self._log_bytes + self._limits.checkpoint_bytes
+            return
+        self._log_bytes = result.frames * self._frame_bytes + appended_bytes
+        self._left_bytes = (result.frames - result.moved) * self._frame_bytes + appended_bytes
+        if not result.complete:  # a reader holds the rest back
+            share = 1 if result.blocked else LOG_REST_SHARE
+            self._try_at_bytes = self._log_bytes + int(share * self._limits.checkpoint_bytes)
+
+    def _checkpoint(self, connection: sqlite3.Connection, mode: Mode) -> Moved | None:
+        """Return what a checkpoint did; None when it failed, which is logged."""
+        try:
+            if mode == "RESTART":
+                connection.execute(f"PRAGMA busy_timeout = {int(self._limits.restart_wait_s * 1000)}").fetchall()
+            blocked, frames, moved = connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
+            if mode == "RESTART":
+                connection.execute(f"PRAGMA busy_timeout = {int(self._limits.busy_timeout_s * 1000)}").fetchall()
+        except sqlite3.Error as error:
+            logger.warning("%s", meaning(error, "checkpoint"))
+            return None
+        return Moved(bool(blocked), frames, moved)
+
+    def _sync(self) -> None:
+        """Make durable what a checkpoint moved that did not reach the end of the log: SQLite does not.
+
+        SQLite counts those pages as moved. When the sync fails the kernel may forget them, and no later checkpoint
+        writes them. So the log is kept until the store is opened again, which moves all of it.
+        """
         try:
             os.fdatasync(self._file)
         except OSError as error:
-            self._index.none_is_moved()
-            self._fail(meaning_of_system(error, "checkpoint"))
-            return False
-        return True
+            self._keeps_log = True
+            why = f"{meaning_of_system(error, 'checkpoint')}; the log is kept and grows until the gateway is restarted"
+            self._problems.report(CHECKPOINTS, why)
+            logger.warning("%s", why)
 
-    def _frames(self, share: float) -> int:
-        """Of a log of `checkpoint_bytes`; one at least."""
-        return max(1, int(share * self._limits.checkpoint_bytes) // self._frame_bytes)
 
-    def _move(self, connection: sqlite3.Connection) -> bool:
-        try:
-            connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
-        except sqlite3.Error as error:
-            self._fail(meaning(error, "checkpoint"))
-            return False
-        return True
-
-    def _fail(self, why: StoreError) -> None:
-        self._failed = True
-        logger.warning("%s", why)
+_FRAME_HEAD_BYTES: Final = 24
+"""Bytes of the log in front of each page (https://sqlite.org/fileformat2.html section 4.1)."""

@@ -37,6 +37,18 @@ CHUNK_ROWS: Final = 1024
 CHUNK_BYTES: Final = 4 * MIB
 """Bytes a tool reads in one transaction: a longer one would hold back the gateway's checkpoints."""
 
+LOG_TIMES_MAX: Final = 2
+"""Times `Limits.checkpoint_bytes`: the log size at which commits wait for the checkpoint, 32 MiB. On a medium that
+cannot keep up the log would grow without end."""
+LOG_REST_SHARE: Final = 1 / 8
+"""Share of `Limits.checkpoint_bytes` that the writer's thread may move between two commits: 2 MiB, about 1 ms of a PC's
+disk. Where a reader holds a checkpoint back, the log grows by as much until the next attempt."""
+LOG_KEPT_TIMES_MAX: Final = 16
+"""Times `Limits.checkpoint_bytes`: the log size at which commits are refused when the log cannot be moved because the
+database file could not be synced, 256 MiB. The next start reads and writes all of it: 20 s on a card."""
+NO_ROOM_PAUSE_S: Final = 1.0
+"""Shortest time between two attempts to reset the log while the medium is full: each may write much of the log."""
+
 OPENINGS_MAX: Final = 64
 """Openings of a store that it remembers: a gateway may start so often between two meetings with its hub. More cost a
 new epoch when they meet, and nothing else."""
@@ -177,6 +189,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Decoded segments the reader keeps because only a part was delivered, each up to `segment_bytes_max`."""
     checkpoint_bytes: int = 16 * MIB
     """Write-ahead log size that starts a checkpoint. Larger writes each page less often, and keeps more to replay."""
+    restart_wait_s: float = 0.5
+    """Longest wait of a commit for programs that read the log, once the log has `LOG_TIMES_MAX` times that size. When
+    they still read it then, the log grows by `checkpoint_bytes` until the next attempt."""
     cache_bytes: int = 256 * KIB
     """Pages of the file kept by the connection that writes; the kernel has them too, a read of one takes 2 us. SQLite's
     own 2 MB stay taken after any burst, a tenth of what the gateway needs while it does nothing."""

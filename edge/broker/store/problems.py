@@ -6,6 +6,8 @@ from typing import Final
 
 COMMITS: Final = "commits"
 """What commits are in trouble about; a log that cannot be read is known by its name, with `READING` before it."""
+CHECKPOINTS: Final = "checkpoints"
+"""The subject of a problem with moving the write-ahead log."""
 READING: Final = "reading "
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from edge.broker.store.errors import StoreDamaged, StoreTooNew
-from edge.broker.store.limits import KIB, POSITION_BITS, POSITION_MAX, Limits
+from edge.broker.store.limits import KIB, LOG_TIMES_MAX, POSITION_BITS, POSITION_MAX, Limits
 
 NOT_A_STORE: Final = "the file is a database, but not a store: move it away, or give another data directory"
 APPLICATION_ID: Final = 0x57_41_59_50  # "WAYP": what `file` shows, and how a store is told from any other database
@@ -144,7 +144,8 @@ def configure(connection: sqlite3.Connection, limits: Limits) -> None:
         f"page_size = {limits.page_bytes}",  # of a new file only
         "journal_mode = WAL",
         "synchronous = FULL",
-        "wal_autocheckpoint = 0",  # the writer checkpoints after it has answered, never within a commit
+        "wal_autocheckpoint = 0",  # `checkpointer` does it, never within a commit
+        f"journal_size_limit = {LOG_TIMES_MAX * limits.checkpoint_bytes}",  # of a log that is reset
         "secure_delete = OFF",  # Debian's default of ON writes every deleted page once more
         "temp_store = MEMORY",
         f"cache_size = -{limits.cache_bytes // KIB}",

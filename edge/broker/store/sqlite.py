@@ -132,10 +132,10 @@ def _opened(
     lineage = _enter_epochs(connection, side, path.parent, tables, queries, current)
     device = wear.Device.of(path)
     meter = wear.Meter(wear.load(side), lambda: wear.counters(device), clock)
-    beside = undo.enter_context(contextlib.closing(connect_writer(path, limits)))
-    reading, placing = (undo.enter_context(contextlib.closing(connect_reader(path, limits))) for _ in range(2))
+    background = undo.enter_context(contextlib.closing(connect_writer(path, limits)))
+    reading = undo.enter_context(contextlib.closing(connect_reader(path, limits)))
     files = StoreFiles(path)
-    checkpointer = Checkpointer(path, connection, beside, placing, limits, logged_bytes=logged)
+    checkpointer = Checkpointer(path, connection, background, limits, problems, logged_bytes=logged)
     medium = SqliteMedium(
         path,
         limits,

@@ -220,6 +220,10 @@ class SqliteMedium:
 
     def close(self) -> None:
         self.reader.stop()
-        self._queries.close()
-        self.writer.stop()
+        self.writer.finish()
+        closing = [self._queries.close, self.writer.close]
+        if self.writer.keeps_log:  # the last connection moves the log and deletes it, unless it only reads
+            closing.reverse()
+        for close in closing:
+            close()
         self._lock.release()

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Final, NamedTuple, Self
 
 from bridge.hidden import hides
-from edge.broker.store.wal_index import FRAMES
 
 HEADER: Final = struct.Struct(">8I")
 """Magic, version, page size, checkpoint number, two salts, two checksums."""
@@ -31,6 +30,8 @@ SUMMED_BYTES: Final = 8
 """Of a frame's head, which its checksum covers beside the page."""
 SECTOR_BYTES: Final = 512
 """The least that a medium writes whole."""
+_ACCEPTED: Final = slice(16, 20)
+"""Where the log's index says how many frames SQLite accepts (https://sqlite.org/walformat.html section 2.1)."""
 
 Sums = tuple[int, int]
 
@@ -44,7 +45,7 @@ class Frame(NamedTuple):
 
     @property
     def number(self) -> int:
-        """Of the page."""
+        """Number of the page in the database, 1 the first."""
         return int.from_bytes(self.head[:4])
 
     @property
@@ -166,7 +167,7 @@ def _accepted(database: Path) -> int | None:
         index = os.open(f"{database}-shm", os.O_RDONLY | os.O_CLOEXEC)
         connection.close()  # before the descriptor: closing that takes the locks of the process on the file along
         stack.callback(os.close, index)
-        return int.from_bytes(os.pread(index, FRAMES.stop, 0)[FRAMES], sys.byteorder)
+        return int.from_bytes(os.pread(index, _ACCEPTED.stop, 0)[_ACCEPTED], sys.byteorder)
     return None
 
 

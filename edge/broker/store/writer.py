@@ -134,20 +134,28 @@ class Writer:
 
     @property
     def alive(self) -> bool:
-        """False: its thread has ended, nothing is committed any more."""
-        return self._writing.is_alive()
+        """False when nothing is committed until the store is opened again: the thread has ended, or the log is full."""
+        return self._writing.is_alive() and self._checkpointer.refusal is None
 
-    def stop(self) -> None:
-        """Finish what was submitted, then end the thread and close the connection. Blocks."""
+    @property
+    def keeps_log(self) -> bool:
+        """Same as `Checkpointer.keeps_log`; final after `finish`."""
+        return self._checkpointer.keeps_log
+
+    def finish(self) -> None:
+        """Finish what was submitted, then end the thread and the background checkpoint. Blocks."""
         self._jobs.put(None)
         self._writing.join()
         self._checkpointer.stop()
+
+    def close(self) -> None:
+        """Close the connection, after `finish`."""
         self._connection.close()
         self._checkpointer.close()
 
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
-            began = time.perf_counter()
+            began, changes = time.perf_counter(), self._connection.total_changes
             job.group.outcome = outcome = self._outcome(job)
             if outcome.error is None:
                 self._problems.solved(COMMITS)
@@ -157,14 +165,15 @@ class Writer:
             self._busy.release()
             with contextlib.suppress(RuntimeError):  # the loop is closed: whoever closes the store takes the outcome
                 self._post(job.finished)
-            self._look_after_log(job, outcome)
+            wrote = outcome.error is None and self._connection.total_changes != changes
+            self._look_after_log(job, outcome, wrote=wrote)
             del job, outcome  # what it wrote is not kept until there is another
 
     def _outcome(self, job: Job) -> Outcome:
         """Every commit ends, or nobody would ever be answered again: what a summary raises, too, fails the commit."""
-        gone = self._files.check()
-        if gone is not None:
-            return Outcome(gone)
+        refusal = self._files.check() or self._checkpointer.refusal
+        if refusal is not None:
+            return Outcome(refusal)
         try:
             return self._commit(job)
         except Exception as error:
@@ -172,10 +181,11 @@ class Writer:
             self._roll_back()
             return Outcome(StoreError(f"commit: {said(error)}: see the log"))
 
-    def _look_after_log(self, job: Job, outcome: Outcome) -> None:
-        """Whatever is wrong with the write-ahead log: without this thread nobody would ever be answered again."""
+    def _look_after_log(self, job: Job, outcome: Outcome, *, wrote: bool) -> None:
+        """Let the log be moved. An error there must not end this thread: no commit would be answered any more."""
         try:
-            self._checkpointer.committed(self._log_bytes(job))
+            if wrote:
+                self._checkpointer.committed(self._log_bytes(job))
             if isinstance(outcome.error, StoreFull):
                 self._checkpointer.no_room(time.perf_counter())
         except Exception:
