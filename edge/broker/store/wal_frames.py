@@ -31,7 +31,8 @@ SUMMED_BYTES: Final = 8
 SECTOR_BYTES: Final = 512
 """The least that a medium writes whole."""
 _ACCEPTED: Final = slice(16, 20)
-"""Where the log's index says how many frames SQLite accepts (https://sqlite.org/walformat.html section 2.1)."""
+"""Bytes of the log's index with the number of frames that SQLite accepts
+(https://sqlite.org/walformat.html section 2.1)."""
 
 Sums = tuple[int, int]
 
@@ -120,6 +121,22 @@ class Log(NamedTuple):
                     yield number
             sums = before.sums if before is not None else sums
             before = frame
+
+    def durable(self) -> tuple[int, int]:
+        """Return how many frames belong to commits that were synced, or to a last commit that is whole, and how many of
+        these fail their checksum. Raises OSError."""
+        end = max(self.synced_commits(0), default=0)
+        damaged, before = 0, self.sums
+        for number, frame in enumerate(self.frames(), 1):
+            whole = frame.salts == self.salts and checksum_of(self.order, frame, before) == frame.sums
+            if number <= end:
+                damaged += not whole
+            elif not whole:
+                break
+            elif frame.ends_commit:
+                end = number
+            before = frame.sums
+        return end, damaged
 
     def _is_of_one_write(self, frame: Frame, number: int) -> bool:
         """Its head is: one over the boundary of two sectors may have the end of an older commit in the first, which a

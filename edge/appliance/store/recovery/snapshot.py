@@ -8,6 +8,7 @@ the messages does not lead to all of them, `search` goes through all pages, and 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import shutil
 import sqlite3
@@ -25,11 +26,10 @@ from edge.appliance.store.recovery.pages import (
     Shape,
     values,
 )
-from edge.appliance.store.recovery.resealing import reseal
 from edge.broker.store import schema, segment
 from edge.broker.store.limits import CHUNK_BYTES, PAGE_BYTES_WAITING, Limits
 from edge.broker.store.segment import Row, SegmentDamaged
-from edge.broker.store.wal_frames import PAGE_SIZES
+from edge.broker.store.wal_frames import PAGE_SIZES, Log
 
 SEGMENT: Final = "segment"
 SCRATCH: Final = ("page1",)
@@ -37,8 +37,6 @@ SCRATCH: Final = ("page1",)
 _MAGIC: Final = b"SQLite format 3\0"
 _FIXED: Final = b"\x02\x02\x00\x40\x20\x20"
 """Behind the page size: the versions of a database with a write-ahead log, no bytes reserved, three constants."""
-_LOG_HEADER: Final = struct.Struct(">8I")
-_LOG_MAGICS: Final = (0x377F0682, 0x377F0683)
 _SIZES: Final = tuple(dict.fromkeys((Limits().page_bytes, PAGE_BYTES_WAITING)))
 """Pages that stores are made with."""
 _FIRST_TABLES: Final = frozenset(("meta", "boot", "log", SEGMENT, "cursor", "address", "state"))
@@ -73,22 +71,34 @@ def take(path: Path, copy: Path, on_progress: OnProgress) -> Snapshot:
     """
     shutil.copyfile(path, copy)
     os.chmod(copy, 0o600)
-    log, corrected = path.with_name(path.name + "-wal"), 0
-    if log.exists():
-        logged = copy.with_name(copy.name + "-wal")
-        shutil.copyfile(log, logged)
-        corrected = reseal(logged)
-    logged_size, size = _logged_page_bytes(copy), _page_bytes(copy)
+    log_path = path.with_name(path.name + "-wal")
+    log = Log.of(log_path) if log_path.exists() else None
+    damaged = 0 if log is None else _apply(log, copy)
+    logged_size, size = None if log is None else log.page_bytes, _page_bytes(copy)
     if size is None and not _has_schema(copy, logged_size):
         size = logged_size or _likely_size(copy)
         _write_head(copy, _empty_page(copy, size))
     size = logged_size or size or _page_bytes(copy) or _likely_size(copy)
     _believe_no_counts(copy, size)
-    _apply_log(copy)
-    _believe_no_counts(copy, size)
     readable = _make_readable(copy, size, on_progress)
-    notes = [f"{corrected} frames of the write-ahead log were damaged"] if corrected else []
+    notes = [f"{damaged} frames of the write-ahead log were damaged"] if damaged else []
     return readable._replace(notes=[*notes, *readable.notes])
+
+
+def _apply(log: Log, copy: Path) -> int:
+    """Write the pages of a log into the copy, up to its last durable commit. Return how many of them were damaged.
+
+    SQLite reads a log only up to its first damaged frame. The commits behind it were acknowledged all the same. A
+    damaged page is written, too: its rows are judged one by one.
+    """
+    count, damaged = log.durable()
+    pages = (copy.stat().st_size + log.path.stat().st_size) // log.page_bytes
+    with copy.open("r+b") as file:
+        for frame in itertools.islice(log.frames(), count):
+            if frame.salts == log.salts and 0 < frame.number <= pages:
+                file.seek((frame.number - 1) * log.page_bytes)
+                file.write(frame.page)
+    return damaged
 
 
 def _beside(copy: Path, suffix: str) -> Path:
@@ -125,19 +135,6 @@ def _has_schema(copy: Path, size: int | None) -> bool:
         file.seek(0)
         file.write(before)
     return False
-
-
-def _logged_page_bytes(copy: Path) -> int | None:
-    """As the log says; None when there is none that SQLite would read."""
-    log = copy.with_name(copy.name + "-wal")
-    if log.exists():
-        with log.open("rb") as file:
-            head = file.read(_LOG_HEADER.size)
-        if len(head) == _LOG_HEADER.size:
-            magic, _, size, *_ = _LOG_HEADER.unpack(head)
-            if magic in _LOG_MAGICS and size in PAGE_SIZES:
-                return int(size)
-    return None
 
 
 def _likely_size(copy: Path, *sizes: int) -> int:
@@ -194,17 +191,6 @@ def _tables(copy: Path, size: int) -> dict[str, _Table]:
 def _write_head(copy: Path, page: bytes | bytearray) -> None:
     with copy.open("r+b") as file:
         file.write(page)
-
-
-def _apply_log(copy: Path) -> None:
-    """What SQLite does when the last of a database closes it: whole commits of its log move into the file."""
-    with (
-        contextlib.closing(sqlite3.connect(copy, isolation_level=None)) as connection,
-        contextlib.suppress(sqlite3.Error),  # what cannot be read is looked into later
-    ):
-        connection.execute("PRAGMA schema_version").fetchall()
-    for suffix in ("-wal", "-shm"):
-        copy.with_name(copy.name + suffix).unlink(missing_ok=True)
 
 
 def _believe_no_counts(copy: Path, size: int) -> None:
