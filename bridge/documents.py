@@ -28,7 +28,8 @@ class Documents:
     def __init__(self, kind: str, documents_max: int, tags: Iterator[int]) -> None:
         """`kind`: one of them, in words. `tags`: delivery tags, shared by whoever sends on the same links."""
         self.link: Link | None = None
-        """The peer takes them."""
+        """The link that the peer has taken for them; None without one."""
+        self._taken: list[Callable[[], None]] = []
         self._kind = kind
         self._max = documents_max
         self._tags = tags
@@ -39,6 +40,16 @@ class Documents:
     def credit(self) -> int:
         """How many more it takes."""
         return max(self._max - len(self._waiting) - len(self._unsettled), 0)
+
+    def call_when_taken(self, call: Callable[[], None]) -> None:
+        """Have `call` called each time the peer takes the link."""
+        self._taken.append(call)
+
+    def attach(self, link: Link) -> None:
+        """Send over this link, which the peer has taken."""
+        self.link = link
+        for call in self._taken:
+            call()
 
     def put(self, document: Mapping[str, Any], done: Callable[[bool], None]) -> None:
         """Send this until the hub has it durable: ``done(True)``, or called it malformed: ``done(False)``.

@@ -45,13 +45,16 @@ def _idle() -> None:
 class Reports:
     """Status, ledger and manifests of one gateway towards one hub. One object for the life of the connector."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        lineage: Callable[[], Mapping[str, Any]] | None = None,
+        fork: Callable[[str], bool] = lambda _shared: False,
+    ) -> None:
+        """`lineage` names the store and its known openings; it leaves before everything else. `fork` is called when the
+        store is an older copy of one the hub knows, with the last opening both know; True: the store has a new lineage,
+        which leaves next."""
         self.wake: Callable[[], None] = _idle
-        self.lineage: Callable[[], Mapping[str, Any]] | None = None
-        """What is told before everything else: which store this is, and which openings of it are known."""
-        self.forked: Callable[[str], bool] = lambda _shared: False
-        """The store is an older copy of one the hub knows; the argument is the last opening both know. True: it has a
-        new lineage, which is told next."""
+        self._lineage, self._fork = lineage, fork
         self.stuck = False
         """The hub does not take the lineage, and there is no other: the connection is of no use."""
         self._held = False
@@ -62,18 +65,18 @@ class Reports:
         self._tags = count()
         self._ledger = Documents("ledger document", LEDGER_MAX, self._tags)
         self.manifests = Documents("manifest", MANIFESTS_MAX, self._tags)
-        self.takes_manifests: Callable[[], None] = _idle
-        """Called when the peer has taken the link for manifests."""
         self.clock_offsets = Documents("report of the clock", CLOCK_OFFSETS_MAX, self._tags)
-        self.takes_clock_offsets: Callable[[], None] = _idle
-        """Called when the peer has taken the link for manifests, and understands how far a clock was off."""
+        """Sent over the link for manifests, to a peer that understands them."""
         self._configuration = Documents("report of the configuration", CONFIGURATIONS_MAX, self._tags)
-        self.takes_configuration: Callable[[], None] = _idle
-        """Called when the peer has taken the link for reports of the configuration."""
         self.tells_configuration = False
         """There are such reports: the hub decides about the configuration, too."""
         self._engine: Engine | None = None
         self._status_link: Link | None = None
+
+    def begin_configuration(self, tell: Callable[[], None]) -> None:
+        """Ask the peer for a link for reports of the configuration; `tell` is called each time it takes the link."""
+        self.tells_configuration = True
+        self._configuration.call_when_taken(tell)
 
     def status(self, document: Mapping[str, Any]) -> None:
         """Send this status as soon as the link takes it; one that has not left yet is replaced by the next."""
@@ -129,16 +132,14 @@ class Reports:
         """The peer took a link."""
         self._engine = engine
         self._status_link = status or self._status_link
-        self._ledger.link = ledger or self._ledger.link
+        if ledger is not None:
+            self._ledger.attach(ledger)
         if manifests is not None:
-            self.manifests.link = manifests
-            self.takes_manifests()
+            self.manifests.attach(manifests)
             if CAPABILITY in manifests.offered_capabilities:
-                self.clock_offsets.link = manifests
-                self.takes_clock_offsets()
+                self.clock_offsets.attach(manifests)
         if configuration is not None:
-            self._configuration.link = configuration
-            self.takes_configuration()
+            self._configuration.attach(configuration)
 
     @property
     def held(self) -> bool:
@@ -147,7 +148,7 @@ class Reports:
 
     def hold(self) -> None:
         """A connection begins: nothing that names messages leaves before `announce` or `release`."""
-        self._held, self.stuck, self._due, self._announcement = self.lineage is not None, False, False, None
+        self._held, self.stuck, self._due, self._announcement = self._lineage is not None, False, False, None
 
     def release(self) -> None:
         """The peer is no hub that compares lineages."""
@@ -155,7 +156,7 @@ class Reports:
 
     def announce(self) -> None:
         """Tell the hub the lineage; `held` until it has answered."""
-        if self.lineage is None or self._engine is None or self._ledger.link is None:
+        if self._lineage is None or self._engine is None or self._ledger.link is None:
             self.release()
             return
         self._due = True
@@ -174,10 +175,10 @@ class Reports:
         engine, status, ledger = self._engine, self._status_link, self._ledger.link
         if engine is None:
             return
-        if ledger is not None and ledger.credit > 0 and self._due and self.lineage is not None:
+        if ledger is not None and ledger.credit > 0 and self._due and self._lineage is not None:
             self._due, self._announcement = False, next(self._tags)
             engine.send(
-                ledger, self._announcement, plain.data_section(msgspec.json.encode({"lineage": self.lineage()}))
+                ledger, self._announcement, plain.data_section(msgspec.json.encode({"lineage": self._lineage()}))
             )
         self._configuration.flush(engine)
         if not self._held:
@@ -209,7 +210,7 @@ class Reports:
         """The hub has compared the lineage with what it knows."""
         self._announcement = None
         if state is State.REJECTED and isinstance(condition, Condition) and condition.name == OLDER_COPY:
-            if self.forked(condition.description or ""):
+            if self._fork(condition.description or ""):
                 self.announce()
             else:
                 self.stuck = True

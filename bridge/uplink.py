@@ -121,8 +121,8 @@ def _ignore(_: str = "") -> None:
     """There is no connection to be cut."""
 
 
-def _nobody_asks() -> None:
-    """There are no lanes to part."""
+def _no_lanes() -> None:
+    """Do nothing: an uplink without lanes."""
 
 
 class Shell(Protocol):
@@ -156,11 +156,13 @@ class Uplink:
         clock: Callable[[], float] = lambda: 0.0,
         limits: UplinkLimits | None = None,
         pacer: Pacer | None = None,
+        begin: Callable[[], None] = _no_lanes,
     ) -> None:
         """`bases`: first sequence owed for an address, 0 where it names none; read at each batch, so it may grow.
         `epochs`: of the store; without them everything is of the hop's. `log_of`: the log of the store that the
         positions of a subscription are in. `reached`: how far the store has come besides, told as the end of a log.
-        `clock`: seconds that do not go back. `pacer`: what it may send, and when; None: as the link allows.
+        `clock`: seconds that do not go back. `pacer`: what it may send, and when; None: as the link allows. `begin` is
+        called when a link is up, before anything is taken from the router.
         """
         self.name = name
         self.figures = UplinkFigures()
@@ -169,12 +171,11 @@ class Uplink:
         self.backlog = Flow(f"{name}, backlog", Lane.BACKLOG, self.limits.window_bytes)
         self.rate = LinkRate()
         self.pacer = pacer
-        self.live_share = 1.0
+        self._live_share = 1.0
         """Of the link, where both lanes have more than it carries; 1: the live lane goes first always."""
         self._shared = 0.0
         """By so many bytes the live lane has had more than its share; less than 0: the backlog has."""
-        self.begun: Callable[[], None] = _nobody_asks
-        """Called when a link is up, before anything is taken from the router."""
+        self._begin = begin
         self._cut: Callable[[str], None] = _ignore
         self._shell: Shell | None = None
         self._room = SocketRoom()
@@ -230,6 +231,11 @@ class Uplink:
         """When `flush` has something to send that it has not now; None: when somebody says so."""
         return self._due_at if self._link is not None else None
 
+    def set_live_share(self, share: float) -> None:
+        """Give the live lane this share of the link while both lanes have more than it carries; 1: it always goes
+        first."""
+        self._live_share = share
+
     def carried_by(self, shell: Shell) -> None:
         """A new connection is driven by `shell`."""
         self.live.wake = self.backlog.wake = shell.flush_soon
@@ -251,7 +257,7 @@ class Uplink:
         self._room = SocketRoom()
         for flow in (self.live, self.backlog):
             flow.up, flow.cut = True, cut
-        self.begun()
+        self._begin()
         self._pump()
 
     def detached(self) -> None:
@@ -322,7 +328,7 @@ class Uplink:
     def _next(self, link: Link, now: float) -> Flow | None:
         """The lane that sends next; None when nothing is due, and then `due_at` says when it will be."""
         live = bool(self.live.pending) and self._live_due(link, now)
-        if not (live and self.live_share < 1.0):
+        if not (live and self._live_share < 1.0):
             if live:
                 return self.live
             return self.backlog if self.backlog.pending and self._backlog_due(link, now) else None
@@ -453,9 +459,9 @@ class Uplink:
         self.figures.batches_sent += 1
         self.figures.messages_sent += messages
         self.figures.bytes_sent += len(message)
-        if self.live_share < 1.0 and self.live.pending and self.backlog.pending:
+        if self._live_share < 1.0 and self.live.pending and self.backlog.pending:
             is_live = flow.lane is Lane.LIVE
-            self._shared += len(message) * (1.0 - self.live_share if is_live else -self.live_share)
+            self._shared += len(message) * (1.0 - self._live_share if is_live else -self._live_share)
         if self.pacer is not None:
             self.pacer.sent(len(message), now)
         self._handed = True

@@ -81,6 +81,10 @@ class Acceptor:
         """Of those."""
         self._of_gateway: Counter[Peer] = Counter()
 
+    def ask_authority(self, authority: Authority) -> None:
+        """Ask this authority about certificates from now on."""
+        self.authority = authority
+
     def visitor(self) -> Visitor:
         """For a connection that begins."""
         return Visitor(self)

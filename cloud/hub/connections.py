@@ -94,8 +94,7 @@ class Connections:
         """Ports of all listeners of the hub; the HTTP server adds its own."""
         self.listener = TcpListener("amqp", self._driver, wrong_port=self.wrong_port)
         self.admission = Admission(limits, Budget(held_bytes_max * CONNECTIONS_SHARE, "hub"), resident)
-        self.accepting = True
-        """False: the hub stops, and takes nobody new."""
+        self._accepting = True
         self._acceptor = acceptor
         self._limits = limits
         self._loop = asyncio.get_running_loop()
@@ -122,6 +121,10 @@ class Connections:
             self._ticker.cancel()
         await self.listener.stop()
 
+    def stop_accepting(self) -> None:
+        """Take no new connections: the hub stops."""
+        self._accepting = False
+
     def admit_framed(self, around: Callable[[Connection], Connection]) -> Driver | None:
         """A driver for a connection somebody else has accepted, whose machine is put into frames; None: no room."""
         return self.listener.admit(None, partial(self._driver, around=around))
@@ -137,7 +140,7 @@ class Connections:
         identity: str | None,
         around: Callable[[Connection], Connection] | None = None,
     ) -> Driver | None:
-        if not self.accepting:
+        if not self._accepting:
             return None
         if not self.admission.has_place(len(self.listener.drivers)) and not self.admission.make_room():
             return None

@@ -247,7 +247,7 @@ class Hub:
             return None
         authority, self._server_certificate, registration = own
         self._tls = self._server_certificate.listener
-        self.acceptor.authority = enrolment = Enrolment(
+        enrolment = Enrolment(
             authority,
             registry,
             life_s=configuration.enroller.life_s,
@@ -258,6 +258,7 @@ class Hub:
             record=RevocationRecord(configuration.data / FOLDER),
             older=self._older_copy.add,
         )
+        self.acceptor.ask_authority(enrolment)
         return enrolment
 
     def _make_gate(self) -> Gate:
@@ -267,9 +268,7 @@ class Hub:
             mode = Authentication.NONE
         elif configuration.oidc is not None:
             mode, self._issuer = Authentication.EXTERNAL, Issuer(configuration.oidc, configuration.data)
-        gate = Gate(mode, worker=self._threads, clock=asyncio.get_running_loop().time)
-        gate.bearer = self._issuer
-        return gate
+        return Gate(mode, worker=self._threads, clock=asyncio.get_running_loop().time, bearer=self._issuer)
 
     def _watched(self) -> HubHealth:
         """Who tells of problems."""
@@ -327,7 +326,7 @@ class Hub:
         if self._users is None:
             self._spaces.follow((DEFAULT_TENANT, *self._configuration.tenants.named))
         else:
-            self._gate.look_again = self._users.look_again
+            self._gate.call_when_unknown(self._users.look_again)
             try:
                 await self._users.start()
             except CredentialsError as error:
@@ -382,7 +381,7 @@ class Hub:
                 ready(Endpoint(host, port), http.endpoint)
                 await self._until(stop)
                 log.info("stopping: what has been gathered is landed first")
-                self._connections.accepting = False
+                self._connections.stop_accepting()
                 for driver in self._connections.listener.drivers:
                     driver.pause_reading(STOPPING)
         except (ListenError, TlsError, RegistryError) as error:
@@ -517,8 +516,7 @@ def open_data(configuration: HubConfiguration) -> Opened:
 def own_credentials(data: Path, enroller: Enroller) -> Credentials:
     """The authority, and the hub's own certificate of it, made where there is none. Raises `AuthorityFileError`."""
     authority = authority_of(data, enroller.authority_files, time.time())
-    authority.ocsp_url = enroller.ocsp_url
-    authority.hub_names = frozenset(str(name).lower() for name in enroller.names)
+    authority.name_hub(frozenset(str(name).lower() for name in enroller.names), enroller.ocsp_url)
     registration = registration_of(data, authority, enroller.est) if enroller.est is not None else None
     clients = registration.file if registration is not None else None
     server = ServerCertificate(data, authority, enroller.names, clients)

@@ -109,7 +109,7 @@ class Gateway:
         )
         try:
             self.users = FollowedUsers(data, self.broker.gate.update)
-            self.broker.gate.look_again = self.users.look_again
+            self.broker.gate.call_when_unknown(self.users.look_again)
         except CredentialsError:
             self.store.close()
             raise
@@ -245,14 +245,15 @@ class Gateway:
     async def _follow_issuer(self, wanted: TokenIssuer | None) -> None:
         """Take tokens of this issuer and of no other; who came in with one of another has to come again."""
         before, self._issuer = self._issuer, None
-        self.broker.gate.bearer = None
+        self.broker.gate.accept_tokens(None)
         if before is not None:
             await before.stop()
             self.broker.gate.revoke_all()
         if wanted is not None:
             from edge.broker.security.issuer import Issuer  # noqa: PLC0415 - cryptography is 10 MiB, for who needs it
 
-            self._issuer = self.broker.gate.bearer = Issuer(wanted, self._data)
+            self._issuer = Issuer(wanted, self._data)
+            self.broker.gate.accept_tokens(self._issuer)
             self._issuer.start()
 
     # --- console and status -----------------------------------------------------------------------------------

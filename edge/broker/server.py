@@ -137,7 +137,7 @@ class Broker:
         self.router.quotas.space_bytes = configuration.quota_bytes
         self.listeners.follow(configuration)
         if self.gate.mode is not configuration.authentication:
-            self.gate.mode = configuration.authentication
+            self.gate.change_mode(configuration.authentication)
             for driver in list(self.listeners.drivers()):
                 driver.abort()  # who came in by the old rules comes again by the new ones
         api = configuration.device_api

@@ -113,8 +113,7 @@ class Trials:
             return
         self._uplink = uplink
         uplink.inboxes.append(DesiredInbox(uplink.connector.name, self._offered))
-        uplink.reports.takes_configuration = self.tell
-        uplink.reports.tells_configuration = True
+        uplink.reports.begin_configuration(self.tell)
 
     def start(self, gateway: Reconfigurable) -> None:
         """The gateway serves with what is in force: a trial that was under way goes on, with all its time."""

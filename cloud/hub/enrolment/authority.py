@@ -103,10 +103,8 @@ class OwnAuthority:
     def __init__(self, certificate: x509.Certificate, key: PrivateKey) -> None:
         self._certificate = certificate
         self._key = key
-        self.ocsp_url: str | None = None
-        """Where others can ask about its certificates, as it writes into them (RFC 5280 section 4.2.2.1)."""
-        self.hub_names: Collection[str] = ()
-        """Names of the hub itself. Gateways recognise the hub by them, so no gateway's certificate has one."""
+        self._ocsp_url: str | None = None
+        self._hub_names: Collection[str] = ()
 
     @classmethod
     def make(cls, name: str, now: float) -> OwnAuthority:
@@ -119,6 +117,11 @@ class OwnAuthority:
             .add_extension(_usage(signs=True), critical=True)
         )
         return cls(builder.sign(key, hashes.SHA256()), key)
+
+    def name_hub(self, names: Collection[str], ocsp_url: str | None = None) -> None:
+        """Set the names of the hub itself. Gateways recognise the hub by them, so no gateway's certificate has one.
+        `ocsp_url` is written into certificates: others ask there about them (RFC 5280 section 4.2.2.1)."""
+        self._hub_names, self._ocsp_url = names, ocsp_url
 
     @property
     def certificate(self) -> x509.Certificate:
@@ -144,7 +147,7 @@ class OwnAuthority:
         purposes = [ExtendedKeyUsageOID.CLIENT_AUTH]
         named: list[x509.GeneralName] = [x509.UniformResourceIdentifier(gateway_uri(tenant, gateway))]
         local = local_name(gateway)
-        if local and local not in self.hub_names:  # devices of its network may reach it over TLS, by this name alone
+        if local and local not in self._hub_names:  # devices of its network may reach it over TLS, by this name alone
             purposes.append(ExtendedKeyUsageOID.SERVER_AUTH)
             named.append(x509.DNSName(local))
         builder = self._leaf(subject, key, now, life_s, backdated_s, *purposes)
@@ -197,9 +200,9 @@ class OwnAuthority:
             .add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
             .add_extension(self._key_identifier(), critical=False)
         )
-        if self.ocsp_url is None:
+        if self._ocsp_url is None:
             return builder
-        place = x509.UniformResourceIdentifier(self.ocsp_url)
+        place = x509.UniformResourceIdentifier(self._ocsp_url)
         asked = x509.AuthorityInformationAccess([x509.AccessDescription(AuthorityInformationAccessOID.OCSP, place)])
         return builder.add_extension(asked, critical=False)
 

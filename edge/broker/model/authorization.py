@@ -77,7 +77,7 @@ class Ended(enum.Enum):
 
 
 def nothing() -> None:
-    """Nobody wants to hear of it."""
+    """Do nothing when a grant is replaced."""
 
 
 class Grant:
@@ -85,12 +85,12 @@ class Grant:
 
     __slots__ = (
         "_filters",
+        "_replaced",
         "client",
         "denied",
         "expires_at_s",
         "own_topic",
         "receives",
-        "replaced",
         "revoke",
         "rules",
         "sends",
@@ -110,8 +110,7 @@ class Grant:
         """Topic of the state of the client's own connection, which it may send whatever the rules say; empty: none."""
         self.denied = 0
         """Verdicts that were no; counted when made, not when looked up."""
-        self.replaced: Callable[[], None] = nothing
-        """Called when other rules count: verdicts that were given are none any more."""
+        self._replaced: Callable[[], None] = nothing
         self.sends: dict[str, bool] = {}
         """Verdicts on sending, by address; ask `may_send` where it has none."""
         self.receives: dict[str, bool] = {}
@@ -119,7 +118,7 @@ class Grant:
 
     def replace(self, user: str, rules: Sequence[Rule]) -> None:
         """From now on these rules count, for this user."""
-        self.replaced()
+        self._replaced()
         self.user, self.rules = user, tuple(rules)
         self.sends.clear()
         self.receives.clear()
@@ -130,6 +129,18 @@ class Grant:
                 if meant is not None:
                     for operation in rule.operations:
                         self._filters[operation].append(meant)
+
+    def call_when_replaced(self, call: Callable[[], None]) -> None:
+        """Have `call`, and nothing else, called when other rules count: earlier verdicts are void then."""
+        self._replaced = call
+
+    def end_at(self, at_s: float | None) -> None:
+        """End by itself at this time, UTC seconds; None: never."""
+        self.expires_at_s = at_s
+
+    def allow_own_topic(self, topic: str) -> None:
+        """Let the client send to the topic of its own connection's state, whatever the rules say."""
+        self.own_topic = topic
 
     def may_send(self, address: str) -> bool:
         """True when messages may be sent to the address."""

@@ -157,7 +157,7 @@ class Lane:
         self._connection = connection = publisher.connection
         self._grant = grant
         if grant is not None:
-            grant.replaced = self.forget
+            grant.call_when_replaced(self.forget)
         inbound, transport = connection.receiver, driver.transport
         if transport is None:
             raise LookupError("the connection has ended")
@@ -228,7 +228,7 @@ class Lane:
     def leave(self) -> None:
         """The session ends: what the lane took goes to the router now, before what follows the end."""
         if self._grant is not None:
-            self._grant.replaced = nothing
+            self._grant.call_when_replaced(nothing)
         if self._calls.waits(self._lane):
             self._publish()
 

@@ -391,7 +391,8 @@ class ConnectionHandler(Origin):
         grant = self._common.gate.grant(proven, self.name, self._revoked) if self._common.gate is not None else None
         if grant is None:
             return ReasonCode.NOT_AUTHORIZED
-        self._grant, grant.own_topic = grant, state_topic(self.name)
+        self._grant = grant
+        grant.allow_own_topic(state_topic(self.name))
         will = connect.will
         if will is not None and not self._admission.takes_will and not grant.may_send(will.run.address):
             log.warning("%s: its will must not go to %s", self.name, will.run.address)

@@ -133,7 +133,7 @@ class ClockOffsets:
         """Counts how often what is under way was begun anew."""
         self._sent = ""
         """Key of the last page the peer has."""
-        reports.takes_clock_offsets = self._takes
+        reports.clock_offsets.call_when_taken(self._takes)
         self._load()
         self._guarded(self._catch_up)
         clock.changes.add(self._changed)

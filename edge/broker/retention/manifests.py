@@ -134,7 +134,7 @@ class Manifests:
         self._under_way = False
         self._sent = ""
         """Key of the last page the peer has."""
-        reports.takes_manifests = self._takes
+        reports.manifests.call_when_taken(self._takes)
 
     @property
     def stated_until(self) -> int | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import random
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -112,16 +112,17 @@ class ConnectorUplink:
         commands: CommandInbox,
         carried: Sequence[Forwarder] = (),
         clock: WallClock | None = None,
+        fork: Callable[[str], bool] = lambda _shared: False,
     ) -> None:
         """`hop` names this gateway and its store's epoch towards the peer. `commands` take what the hub sends down;
-        `carried` are forwarders that nobody has to configure; `clock` stamps messages (None: nothing is told of it).
-        `start` begins to dial."""
+        `carried` are forwarders that nobody has to configure; `clock` stamps messages (None: nothing is told of it);
+        `fork` begins a new epoch of the store (see `Reports`). `start` begins to dial."""
         self.connector = connector
         self.inboxes: list[Inbox] = [commands]
         """Of what the hub sends down; to be added to before `start`."""
         self._commands = commands
         self._carried = tuple(carried)
-        self.reports = Reports()
+        self.reports = Reports(self._lineage, fork)
         self._losses = LossReports(store, self.reports, connector.name)
         router.loss_listeners.add(self._losses.feed)
         router.tick_listeners.add(self._tick)
@@ -145,14 +146,13 @@ class ConnectorUplink:
             clock=router.now_s,
             limits=UPLINK_LIMITS,
             pacer=_pacer(connector, hop.gateway, router, store),
+            begin=self._part_lanes,
         )
         self._instance = secrets.token_hex(8)
-        self.uplink.begun = self._part_lanes
         self._spent_kept = 0
         """Bytes of the month's budget that the store knows of."""
         self._router = router
         self._store = store
-        self.reports.lineage = self._lineage
         self._forwardings: dict[str, Forwarding] = {}
         self.forwarders: dict[str, Forwarder] = {}
         """Those that are bound, by name."""
@@ -181,7 +181,7 @@ class ConnectorUplink:
                 self._forwardings[forwarder.name] = Forwarding(self._router, self.uplink.live, name, forwarder.filter)
                 self._forwardings[forwarder.name].newest = Backfill.parse(forwarder.backfill).newest
         backfills = [Backfill.parse(forwarder.backfill) for forwarder in forwarders]
-        self.uplink.live_share = min((backfill.live_share for backfill in backfills), default=1.0)
+        self.uplink.set_live_share(min((backfill.live_share for backfill in backfills), default=1.0))
         self._follow()
 
     def _follow(self) -> None:

@@ -170,12 +170,12 @@ class Uplinks:
             commands=inbox,
             carried=command_forwarders(connector.name, self._commands),
             clock=self._clock,
+            fork=self._fork,
         )
-        made.reports.forked = self._forked
         self._made(made)
         return made
 
-    def _forked(self, shared: str) -> bool:
+    def _fork(self, shared: str) -> bool:
         """The hub has seen a later life of this store: go on under a new epoch; False when the store cannot."""
         try:
             self._store.fork(shared)

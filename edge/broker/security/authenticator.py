@@ -78,13 +78,13 @@ class Gate:
         worker: Worker,
         clock: Callable[[], float],
         utc_s: Callable[[], float] = time.time,
+        bearer: Bearer | None = None,
     ) -> None:
-        """`clock` is monotonic seconds; `utc_s` judges the validity of secrets."""
+        """`clock` is monotonic seconds; `utc_s` judges the validity of secrets. `bearer` verifies tokens, where an
+        issuer is configured."""
         self.mode = mode
-        self.bearer: Bearer | None = None
-        """Verifies tokens, where an issuer is configured."""
-        self.look_again: Callable[[], None] = lambda: None
-        """Called before a user that is not known is refused: may `update` the users."""
+        self.bearer = bearer
+        self._look_again: Callable[[], None] = lambda: None
         self.refused = 0
         """Connections that did not prove who they are."""
         self.busy = 0
@@ -122,6 +122,18 @@ class Gate:
     def tokens(self) -> bool:
         """Bearer tokens of an issuer are how clients of this space say who they are."""
         return self.mode is Authentication.EXTERNAL and self.bearer is not None
+
+    def change_mode(self, mode: Authentication) -> None:
+        """Let clients in by other rules from now on. Connections that are there stay."""
+        self.mode = mode
+
+    def accept_tokens(self, bearer: Bearer | None) -> None:
+        """Verify tokens with this issuer from now on, and with no other; None: accept none."""
+        self.bearer = bearer
+
+    def call_when_unknown(self, look_again: Callable[[], None]) -> None:
+        """Have `look_again`, which may `update` the users, called before an unknown user is refused."""
+        self._look_again = look_again
 
     def knows(self, user: str) -> bool:
         """Somebody of this name may come, as far as it is known here who may."""
@@ -189,7 +201,7 @@ class Gate:
     def _user(self, username: str) -> User | None:
         """A user that has just been added is one; it costs those who are known nothing."""
         if username not in self._users:
-            self.look_again()
+            self._look_again()
         return self._users.get(username)
 
     def _verified(self, username: str, digest: bytes, secret: Secret | None, login: WaitingLogin, source: str) -> None:
@@ -362,7 +374,7 @@ class Gate:
         return proven.rules if user is None else (*user.rules, *proven.rules)
 
     def _hold(self, grant: Grant, expires_at_s: float | None) -> None:
-        grant.expires_at_s = expires_at_s
+        grant.end_at(expires_at_s)
         self._grants.setdefault(grant.user, set()).add(grant)
         if expires_at_s is not None:
             self._expiring.add(grant)

@@ -216,7 +216,7 @@ class Machine:
         wire.machine_lost = partial(self._lost, wire)
         self._received = dict.fromkeys(lines, 0)
         self._inbox.attached(self._settle, lambda: self._flow(DESIRED))
-        self._reports.takes_configuration()
+        self._reports.attached()
         for word in lines:
             self._flow(word)
 
@@ -272,11 +272,17 @@ class _Reports:
     """As `bridge.reports.Reports`, as far as it tells of the configuration: the newest counts."""
 
     def __init__(self, machine: Machine) -> None:
-        self.takes_configuration: Callable[[], None] = lambda: None
-        self.tells_configuration = False
+        self._tell: Callable[[], None] = lambda: None
         self._machine = machine
         self._number = 0
         self._done: Callable[[bool], None] | None = None
+
+    def begin_configuration(self, tell: Callable[[], None]) -> None:
+        self._tell = tell
+
+    def attached(self) -> None:
+        """The hub takes reports of the configuration."""
+        self._tell()
 
     def tell_configuration(self, document: dict[str, Any], done: Callable[[bool], None]) -> None:
         self._number += 1

@@ -28,16 +28,15 @@ class Bench:
     """Reports with a ledger link, whose lineage goes on each time it forks."""
 
     def __init__(self, *, forks: bool = True) -> None:
-        self.reports, self.wire = Reports(), Wire()
         self.shared: list[str] = []
         self.told: list[bool] = []
-        self.reports.lineage = lambda: {"epoch": f"e{len(self.shared)}", "openings": ["o"]}
 
-        def forked(shared: str) -> bool:
+        def fork(shared: str) -> bool:
             self.shared.append(shared)
             return forks
 
-        self.reports.forked = forked
+        self.reports = Reports(lambda: {"epoch": f"e{len(self.shared)}", "openings": ["o"]}, fork)
+        self.wire = Wire()
         self.connect()
 
     def connect(self) -> None:

@@ -228,7 +228,7 @@ def test_a_slow_link_gets_small_batches_of_a_backlog() -> None:
 @pytest.mark.parametrize("share", [0.8, 0.5, 0.25])
 def test_interleaved_lanes_share_the_link(share: float) -> None:
     bench, noise = Bench(credit=1), random.Random(1)
-    bench.uplink.live_share = share
+    bench.uplink.set_live_share(share)
     sent = {"LIVE": 0, "BACKLOG": 0}
     for turn in range(400):
         while bench.uplink.live.pending_bytes < 3_000:
@@ -248,7 +248,7 @@ def test_interleaved_lanes_share_the_link(share: float) -> None:
 
 def test_an_interleaved_backlog_alone_has_the_link() -> None:
     bench = Bench()
-    bench.uplink.live_share = 0.8
+    bench.uplink.set_live_share(0.8)
     bench.left(b"1")
     assert bench.flush() == [("BACKLOG", [b"1"])]
     bench.come(b"2")

@@ -94,7 +94,7 @@ class TestGrant:
 
     def test_a_client_may_tell_its_own_state_whatever_the_rules_say(self) -> None:
         none = grant()
-        none.own_topic = "$SYS/broker/connection/dev/state"
+        none.allow_own_topic("$SYS/broker/connection/dev/state")
         assert none.may_send("$SYS/broker/connection/dev/state")
         assert not none.may_send("$SYS/broker/connection/other/state")
         assert not none.may_receive("$SYS/broker/connection/dev/state")

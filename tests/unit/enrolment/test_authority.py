@@ -93,7 +93,7 @@ class TestCertificates:
     ) -> None:
         """Gateways recognise the hub by its names, and devices a gateway by NAME.local."""
         authority = OwnAuthority.make("a hub", NOW)
-        authority.hub_names = {"hub.local", "hub.example"}
+        authority.name_hub({"hub.local", "hub.example"})
         made = authority.gateway_certificate(new_key().public_key(), "acme", gateway, NOW, DAY)
         own = x509.load_pem_x509_certificate(made.pem.encode())
         names = own.extensions.get_extension_for_class(x509.SubjectAlternativeName).value

@@ -39,7 +39,7 @@ class Hub:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.authority = OwnAuthority.make("Waypost hub", time.time())
-        self.authority.ocsp_url = PUBLIC
+        self.authority.name_hub((), PUBLIC)
         self.issuer = self._written("ca.pem", self.authority.pem)
         self.made = self.authority.gateway_certificate(new_key().public_key(), "acme", "hall", time.time(), 3_600.0)
         self.own = self._written("hall.pem", self.made.pem)

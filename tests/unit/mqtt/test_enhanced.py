@@ -60,7 +60,7 @@ class Gated(Site):
             utc_s=lambda: self.utc_s,
         )
         if tokens:
-            self.gate.bearer = Tokens()
+            self.gate.accept_tokens(Tokens())
 
     def connect(self, method: str, data: bytes, **connect: object) -> Peer:
         block = Properties(authentication_method=method, authentication_data=data)
@@ -246,7 +246,7 @@ class TestMethods:
 
     def test_where_nobody_is_asked(self) -> None:
         site = Gated()
-        site.gate.mode = Authentication.NONE
+        site.gate.change_mode(Authentication.NONE)
         assert site.connect(scram.MECHANISM, b"").sent()[0].reason is R.BAD_AUTHENTICATION_METHOD
 
 
