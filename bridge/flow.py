@@ -7,12 +7,12 @@ has a window of its own, so that a backlog takes nothing that the live lane need
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 from bridge.lane import Lane
 from bridge.limits import MESSAGE_OVERHEAD_BYTES
-from bridge.message import Run, Stored
+from bridge.message import Stored
 
 
 class Subscription(Protocol):
@@ -115,8 +115,12 @@ class Flow:
             return 0
         return max(1, int(free / self._mean_bytes))
 
-    def deliver(self, subscription: Subscription, stored: Stored) -> None:
-        """Take a run; it is settled when the far side has it."""
+    def deliver(self, subscription: Subscription, batch: Collection[Stored]) -> None:
+        """Take runs; each is settled when the far side has it."""
+        for stored in batch:
+            self._take(subscription, stored)
+
+    def _take(self, subscription: Subscription, stored: Stored) -> None:
         if stored.sequence < 0:
             self.unnamed += len(stored.run)
             return
@@ -128,19 +132,6 @@ class Flow:
         mean = piece.size / len(stored.run)
         self._mean_bytes = max(mean, self._mean_bytes + (mean - self._mean_bytes) / 32)
         self.wake()
-
-    def deliver_each(self, subscription: Subscription, every: Sequence[Stored]) -> None:
-        """See `edge.broker.model.interfaces.Consumer`."""
-        for stored in every:
-            self.deliver(subscription, stored)
-
-    def deliver_encoded(self, subscription: Subscription, position: int, messages: Sequence[bytes]) -> bool:
-        """It is given runs, which say whose they are."""
-        return False
-
-    def deliver_all(self, subscription: Subscription, runs: Sequence[Run], qos1_messages: int) -> bool:
-        """What it is given is stored: somebody has to answer for it."""
-        return False
 
     def exhausted(self) -> None:
         """Nobody waits for the end of what is stored."""

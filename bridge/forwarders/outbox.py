@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import count
 from typing import Any, NamedTuple, Protocol
 
@@ -139,8 +139,12 @@ class Outlet:
             return 0
         return max(1, int(free / self._mean_bytes))
 
-    def deliver(self, subscription: Subscription, stored: Stored) -> None:
-        """Take a run; what is not left out waits for the connector."""
+    def deliver(self, subscription: Subscription, batch: Collection[Stored]) -> None:
+        """Take runs; what is not left out waits for the connector."""
+        for stored in batch:
+            self._take(subscription, stored)
+
+    def _take(self, subscription: Subscription, stored: Stored) -> None:
         if stored.position < 0 or stored.sequence < 0:
             self.figures.unnamed += len(stored.run)
             return
@@ -151,19 +155,6 @@ class Outlet:
         else:
             self._sift(subscription, stored, wanted)
         self._outbox.wake()
-
-    def deliver_each(self, subscription: Subscription, every: Sequence[Stored]) -> None:
-        """See `edge.broker.model.interfaces.Consumer`."""
-        for stored in every:
-            self.deliver(subscription, stored)
-
-    def deliver_encoded(self, subscription: Subscription, position: int, messages: Sequence[bytes]) -> bool:
-        """It is given runs, which say whose they are."""
-        return False
-
-    def deliver_all(self, subscription: Subscription, runs: Sequence[Run], qos1_messages: int) -> bool:
-        """What it is given is stored: somebody has to answer for it."""
-        return False
 
     def exhausted(self) -> None:
         """Nobody waits for the end of what is stored."""

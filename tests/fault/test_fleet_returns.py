@@ -54,7 +54,7 @@ class Place:
             bodies = [b'{"temperature": 21.5, "gateway": "%s"}' % self._gateway.encode()] * count
             run = Run(self._address, self._gateway, 1, b"", bodies, 1_763_845_200_000_000_000)
             first, self._next = self._next, self._next + count
-            self._flow.deliver(self, Stored(first, first, run))
+            self._flow.deliver(self, [Stored(first, first, run)])
 
     def settle(self, _consumer: object, first: int, last: int, outcome: object) -> None:
         assert outcome == "accepted"

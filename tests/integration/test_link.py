@@ -139,7 +139,8 @@ class Gateway:
     def pump(self) -> None:
         while (credit := self.uplink.live.credit) and self._next < len(self._bodies):
             bodies = self._bodies[self._next : self._next + min(credit, 500)]
-            self.uplink.live.deliver(self, Stored(self._next, self._next, Run("plant", "dev", 1, b"", bodies, 7)))
+            run = Run("plant", "dev", 1, b"", bodies, 7)
+            self.uplink.live.deliver(self, [Stored(self._next, self._next, run)])
             self._next += len(bodies)
 
     def settle(self, consumer: object, first: int, last: int, outcome: object) -> None:

@@ -11,10 +11,11 @@ from random import Random
 
 from bridge.message import Run, Stored
 from edge.broker.delivery.pattern import Joinable
-from edge.broker.model.interfaces import Consumer, Origin, Outcome, Refusal, SubscribeOptions, Subscription
+from edge.broker.model.interfaces import Origin, Outcome, Refusal, SubscribeOptions, Subscription
 from tests.simulation.gateway import Gateway
 from tests.simulation.history import History
 from tests.simulation.medium import ids
+from tests.support.run_consumer import RunConsumer
 
 
 class Fault(Exception):
@@ -88,7 +89,7 @@ class RouterOrigin(Origin):
             raise Fault(self.name)
 
 
-class RouterConsumer(Consumer):
+class RouterConsumer(RunConsumer):
     """Takes from a queue, or holds a durable subscription to a topic; settles later, and not always well."""
 
     def __init__(
@@ -124,7 +125,7 @@ class RouterConsumer(Consumer):
         self._joined.pump()
         self._later()
 
-    def deliver(self, subscription: Subscription, stored: Stored) -> None:
+    def take(self, subscription: Subscription, stored: Stored) -> None:
         names = ids(stored.run.bodies)
         self._credit -= len(names)
         self._history.record("delivered", self.name, self.subscription, stored.run.address, names)
@@ -164,7 +165,7 @@ class RouterConsumer(Consumer):
             joined.pump()
 
 
-class LiveConsumer(Consumer):
+class LiveConsumer(RunConsumer):
     """Listens without being promised anything; it may raise."""
 
     def __init__(self, gateway: Gateway, history: History) -> None:
@@ -181,7 +182,7 @@ class LiveConsumer(Consumer):
     def _join(self) -> None:
         self._gateway.broker.router.subscribe(self, "plant/#", SubscribeOptions())
 
-    def deliver(self, subscription: Subscription, stored: Stored) -> None:
+    def take(self, subscription: Subscription, stored: Stored) -> None:
         if self.faulty:
             self.faulty = False
             self._history.record("nemesis", "raises", self.name)

@@ -57,7 +57,7 @@ class Feed:
             fields = {"flags": 1, "properties": b"", "received_at": NOW_NS, **self._run}
             run = Run(self._address, "dev", fields["flags"], fields["properties"], bodies, fields["received_at"])
             first, self._next = self._next, self._next + len(bodies)
-            self.outlet.deliver(self, Stored(first, first, run))
+            self.outlet.deliver(self, [Stored(first, first, run)])
 
     def end(self) -> None:
         """The configuration removes the forwarder."""

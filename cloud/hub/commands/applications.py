@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -149,12 +149,13 @@ class CommandEntry(Consumer):
     def credit(self) -> int:
         return max(0, SENDING_MAX - len(self._tasks))
 
-    def deliver(self, subscription: Subscription, stored: Stored) -> None:
-        for i, body in enumerate(stored.run.bodies):
-            work = self._take(subscription, stored.position + i, stored.run, body)
-            task = asyncio.get_running_loop().create_task(work)
-            self._tasks.add(task)
-            task.add_done_callback(self._done)
+    def deliver(self, subscription: Subscription, batch: Collection[Stored]) -> None:
+        for stored in batch:
+            for i, body in enumerate(stored.run.bodies):
+                work = self._take(subscription, stored.position + i, stored.run, body)
+                task = asyncio.get_running_loop().create_task(work)
+                self._tasks.add(task)
+                task.add_done_callback(self._done)
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import repeat
 from operator import itemgetter
@@ -14,7 +14,7 @@ from bridge.message import Run, Stored
 from edge.broker.amqp.addressing import CONDITIONS
 from edge.broker.amqp.scheduler import Scheduler
 from edge.broker.delivery import AnycastGroup, LogSubscription
-from edge.broker.delivery.consumer_group import SETTLED
+from edge.broker.delivery.batches import SETTLED, EncodedBatch
 from edge.broker.delivery.durable import DurableSubscription
 from edge.broker.delivery.pattern import Joinable
 from edge.broker.limits import RETAINED_STEPS_MAX
@@ -105,51 +105,16 @@ class OutgoingLink(Consumer):
         """Messages sent since the link was attached."""
         return self._tag
 
-    def deliver(self, subscription: Subscription, stored: Stored) -> None:
-        """What nobody has to answer for is settled where the peer does not insist on the contrary."""
-        mode = self._link.snd_settle_mode
-        settled = mode == _SETTLED or (stored.position < 0 and mode != _UNSETTLED)
-        self._deliver(subscription, stored, settled=settled)
-
-    def deliver_each(self, subscription: Subscription, every: Sequence[Stored]) -> None:
-        """One call of the engine, where nothing has to be looked at in each message."""
-        link = self._link
-        if self._selector is not None or link.max_message_size or link.snd_settle_mode == _SETTLED:
-            super().deliver_each(subscription, every)
-            return
-        clock = self._router.clock
-        now_ns = self._clock_ns()
-        messages: list[bytes] = []
-        positions: list[int] = []
-        for stored in every:
-            now = clock.now_for(stored.run) if clock.stepped else now_ns
-            messages += amqp_messages(stored.run, now_ns=now, attempts=subscription.attempts)
-            positions += range(stored.position, stored.position + len(stored.run.bodies))
-        first = self._tag
-        self._tag += len(messages)
-        self._router.figures.sent += len(messages)
-        self._engine.send_all(link, first, messages)
-        self._outstanding.update(enumerate(zip(repeat(subscription), positions), first))
-        self._driver.flush_soon()
-
-    def deliver_encoded(self, subscription: Subscription, position: int, messages: Sequence[bytes]) -> bool:
-        """One call of the engine, where nothing has to be looked at in each message."""
-        link = self._link
-        limit = link.max_message_size
-        if (
-            self._selector is not None
-            or link.snd_settle_mode == _SETTLED
-            or (limit and max(map(len, messages)) > limit)
-        ):
-            return False
-        count, first = len(messages), self._tag
-        self._tag += count
-        self._router.figures.sent += count
-        self._engine.send_all(link, first, messages)
-        positions = range(position, position + count)
-        self._outstanding.update(enumerate(zip(repeat(subscription), positions), first))
-        self._driver.flush_soon()
-        return True
+    def deliver(self, subscription: Subscription, batch: Collection[Stored]) -> None:
+        """Send them with one call of the engine, where nothing has to be looked at in each message."""
+        if self._selector is not None or self._link.snd_settle_mode == _SETTLED:
+            self._deliver_each(subscription, batch)
+        elif isinstance(batch, EncodedBatch) and self._fits(batch.messages):
+            self._send_unsettled(subscription, range(batch.position, batch.position + len(batch)), batch.messages)
+        elif len(batch) == 1 or self._link.max_message_size or any(stored.position < 0 for stored in batch):
+            self._deliver_each(subscription, batch)
+        else:
+            self._deliver_together(subscription, batch)
 
     def exhausted(self) -> None:
         """The store has been read to its end: a drain need not wait any longer."""
@@ -325,19 +290,49 @@ class OutgoingLink(Consumer):
         self._resting = False
         self.flow()
 
+    def _deliver_each(self, subscription: Subscription, batch: Collection[Stored]) -> None:
+        """Send run by run. What nobody has to answer for is settled where the peer does not insist on the contrary."""
+        mode = self._link.snd_settle_mode
+        for stored in batch:
+            settled = mode == _SETTLED or (stored.position < 0 and mode != _UNSETTLED)
+            self._deliver(subscription, stored, settled=settled)
+
+    def _deliver_together(self, subscription: Subscription, batch: Collection[Stored]) -> None:
+        messages: list[bytes] = []
+        positions: list[int] = []
+        for stored in batch:
+            messages += self._messages(subscription, stored.run)
+            positions += range(stored.position, stored.position + len(stored.run.bodies))
+        self._send_unsettled(subscription, positions, messages)
+
+    def _messages(self, subscription: Subscription, run: Run) -> list[bytes]:
+        clock = self._router.clock
+        now_ns = clock.now_for(run) if clock.stepped else self._clock_ns()
+        return amqp_messages(run, now_ns=now_ns, attempts=subscription.attempts)
+
+    def _fits(self, messages: Sequence[bytes]) -> bool:
+        """Return True when the peer takes messages as large as these."""
+        limit = self._link.max_message_size
+        return not limit or max(map(len, messages)) <= limit
+
+    def _send_unsettled(self, subscription: Subscription, positions: Iterable[int], messages: Sequence[bytes]) -> None:
+        first = self._tag
+        self._tag += len(messages)
+        self._router.figures.sent += len(messages)
+        self._engine.send_all(self._link, first, messages)
+        self._outstanding.update(enumerate(zip(repeat(subscription), positions), first))
+        self._driver.flush_soon()
+
     def _deliver(self, subscription: Subscription, stored: Stored, *, settled: bool) -> None:
         position = stored.position
-        clock = self._router.clock
-        now_ns = clock.now_for(stored.run) if clock.stepped else self._clock_ns()
-        messages = amqp_messages(stored.run, now_ns=now_ns, attempts=subscription.attempts)
+        messages = self._messages(subscription, stored.run)
         if self._selector is not None:
             self._deliver_selected(self._selector, subscription, position, messages, settled=settled)
             return
-        limit = self._link.max_message_size
-        if limit and max(map(len, messages)) > limit:
-            self._deliver_fitting(subscription, position, messages, limit, settled=settled)
-        else:
+        if self._fits(messages):
             self._send(subscription, position, messages, settled=settled)
+        else:
+            self._deliver_fitting(subscription, position, messages, self._link.max_message_size, settled=settled)
         self._driver.flush_soon()
 
     def _send(self, subscription: Subscription, position: int, messages: list[bytes], *, settled: bool) -> None:

@@ -8,6 +8,7 @@ from itertools import repeat
 from typing import Final, NamedTuple
 
 from bridge.message import Run, Stored
+from edge.broker.delivery.batches import EncodedBatch
 from edge.broker.delivery.consumer_group import ConsumerGroup, part_of
 from edge.broker.limits import (
     ANYCAST_GIVEN_BACK_MAX,
@@ -27,7 +28,7 @@ from edge.broker.model.interfaces import (
     Outcome,
     Refusal,
 )
-from edge.broker.model.isolation import answered, delivered, delivered_each, delivered_encoded, origin_called
+from edge.broker.model.isolation import answered, delivered, origin_called
 
 _NOBODY: tuple[Origin | None, int] = (None, 0)
 _GIVEN_BACK: Final = {
@@ -197,8 +198,7 @@ class AnycastGroup:
         return taken
 
     def _share_out(self, origin: ManyOrigins) -> int:
-        messages = origin.encoded
-        count, first, taken = len(messages), self._position, 0
+        count, first, taken = len(origin.encoded), self._position, 0
         self._position += count
         together = Together(first, origin)
         even, now_s = self.group.share(count, count), self._now_s()
@@ -215,11 +215,7 @@ class AnycastGroup:
             self._origins.update(enumerate(zip(repeat(origin), places), first + start))
             held = self._outstanding.setdefault(consumer, {})
             held.update(dict.fromkeys(range(first + start, first + taken), together))
-            served = delivered_encoded(consumer, self, first + start, messages[start:taken])
-            if served is None:
-                every = [Stored(first + place, 0, origin.run(place)) for place in places]
-                served = delivered_each(consumer, self, every)
-            if not served:
+            if not delivered(consumer, self, EncodedBatch(first + start, origin, start, taken)):
                 self.leave(consumer)
         return taken
 
@@ -296,9 +292,7 @@ class AnycastGroup:
             else:
                 count = len(stored.run.bodies)
                 held.update(dict.fromkeys(range(stored.position, stored.position + count), stored))
-        one = len(taken) == 1
-        served = delivered(consumer, self, taken[0]) if one else delivered_each(consumer, self, taken)
-        if not served:
+        if not delivered(consumer, self, taken):
             self.leave(consumer)
 
     def _take(self, count: int) -> list[Stored]:

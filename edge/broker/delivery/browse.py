@@ -6,7 +6,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from bridge.message import Run, Stored
-from edge.broker.delivery.consumer_group import SETTLED, part_of
+from edge.broker.delivery.batches import SETTLED
+from edge.broker.delivery.consumer_group import part_of
 from edge.broker.delivery.feeds import LogFeeds
 from edge.broker.delivery.log import LogSubscription
 from edge.broker.limits import READ_BYTES_MAX
@@ -75,7 +76,7 @@ class BrowsingSubscription:
             if credit < total:
                 waiting.appendleft(part_of(stored, credit, total))
                 stored = part_of(stored, 0, credit)
-            if not delivered(self._consumer, self, Stored(SETTLED, stored.sequence, stored.run)):
+            if not delivered(self._consumer, self, (Stored(SETTLED, stored.sequence, stored.run),)):
                 self.leave(self._consumer, keep=False)
         if waiting or self._reading or self._consumer is None or self._consumer.credit <= 0:
             return

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from bridge.message import Stored
+from edge.broker.delivery.batches import SETTLED
 from edge.broker.model.interfaces import Consumer, Outcome
 from edge.broker.model.isolation import end_consumer
-
-SETTLED = -1
-"""Position of a delivery that nobody has to answer for."""
 
 RETURNED = frozenset((Outcome.RELEASED, Outcome.MODIFIED_FAILED, Outcome.UNANSWERED, Outcome.LOST))
 """Outcomes that put the message back for any consumer."""

@@ -211,7 +211,7 @@ class LogSubscription:
         if self._counts:
             self.attempts = self._counts.get(first, 0)
             stored = self.failures.annotated(stored)
-        if not delivered(consumer, self, stored):
+        if not delivered(consumer, self, (stored,)):
             self._take_out(consumer, stored)
         self.attempts = 0
 

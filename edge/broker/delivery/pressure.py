@@ -42,12 +42,10 @@ class Paced(Protocol):
 class Pressure:
     """Subscriptions that are behind, and the origins held back for them."""
 
-    __slots__ = ("_behind", "_held", "_wake", "pressing", "unfinished")
+    __slots__ = ("_behind", "_held", "_wake", "unfinished")
 
     def __init__(self, wake: Callable[[], None]) -> None:
         """`wake` is called when `unfinished` has something to do: `Router.flush` is to follow once this turn ends."""
-        self.pressing = False
-        """A run just routed met a subscription that is behind: its origin is to be held back (`hold`)."""
         self.unfinished: dict[Paced, None] = {}
         """Subscriptions with more to deliver once what they were given has been written."""
         self._wake = wake
@@ -55,23 +53,19 @@ class Pressure:
         """Ticks each has been behind for."""
         self._held: dict[Origin, None] = {}
 
-    def press(self, subscription: Paced) -> None:
-        """`subscription` has too much waiting."""
+    def press(self, subscription: Paced, origin: Origin | None) -> None:
+        """`subscription` has too much waiting: hold back `origin`, which sends it more, until all have caught up or
+        stalled."""
         subscription.pace = Pace.BEHIND
         self._behind.setdefault(subscription, 0)
-        self.pressing = True
+        if origin is not None and origin not in self._held:
+            self._held[origin] = None
+            origin_called(origin, origin.hold_back)
 
     def relieve(self, subscription: Paced) -> None:
         """`subscription` has caught up, or is gone."""
         subscription.pace = Pace.KEEPING_UP
         self._not_behind(subscription)
-
-    def hold(self, origin: Origin) -> None:
-        """The origin of the run that met `pressing` waits until everybody has caught up or stalled."""
-        self.pressing = False
-        if origin not in self._held and self._behind:
-            self._held[origin] = None
-            origin.hold_back()
 
     def forget(self, origin: Origin) -> None:
         """The origin is gone."""

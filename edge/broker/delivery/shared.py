@@ -7,14 +7,15 @@ of every live subscription is.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import repeat
 
 from bridge.message import Run, Stored, is_from
+from edge.broker.delivery.batches import Offer
 from edge.broker.delivery.consumer_group import RETURNED, part_of
 from edge.broker.delivery.transient import TransientSubscription, WaitingPool
 from edge.broker.limits import UNSELECTED_MAX
-from edge.broker.model.interfaces import Consumer, Outcome
+from edge.broker.model.interfaces import Consumer, Origin, Outcome
 from edge.broker.model.isolation import delivered
 
 
@@ -43,19 +44,19 @@ class SharedSubscription(TransientSubscription):
         the consumer gave it back, and another one comes first."""
         self._pumping = False
 
-    def offer(self, run: Run) -> None:
-        if is_from(run, self._not_from):
-            return
+    def offer(self, offer: Offer) -> None:
+        for run, origin in zip(offer.runs, offer.origins, strict=True):
+            if not is_from(run, self._not_from):
+                self._keep_if_room(run, origin)
+
+    def _keep_if_room(self, run: Run, origin: Origin | None) -> None:
         crowded = bool(self._looked) and len(self._waiting or ()) >= UNSELECTED_MAX
         if crowded or not self._pool.admits(run.size, self._waiting_bytes):
             self._drop(run)
             return
         stored = Stored(self._position, 0, run)
         self._position += len(run.bodies)
-        self._keep(stored)
-
-    def offer_all(self, runs: Sequence[Run], qos1_messages: int) -> bool:
-        return False
+        self._keep(stored, origin)
 
     def pump(self) -> None:
         if self._pumping:
@@ -121,7 +122,7 @@ class SharedSubscription(TransientSubscription):
         position = stored.position
         self._held[consumer].update(zip(range(position, position + len(stored.run.bodies)), repeat(stored)))
         self.attempts = self._failed.get(position, 0)
-        if not delivered(consumer, self, stored):
+        if not delivered(consumer, self, (stored,)):
             self.leave(consumer)
         self.attempts = 0
 

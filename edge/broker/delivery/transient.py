@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 
 from bridge.message import QOS_MASK, Run, Stored, is_from
 from bridge.publisher import client_of, device_of
-from edge.broker.delivery.consumer_group import SETTLED, ConsumerGroup, part_of
+from edge.broker.delivery.batches import SETTLED, LiveBatch, Offer
+from edge.broker.delivery.consumer_group import ConsumerGroup, part_of
 from edge.broker.delivery.pressure import Pace, Pressure
 from edge.broker.limits import (
     LIVE_BEHIND_BYTES_LOW,
@@ -18,7 +19,7 @@ from edge.broker.limits import (
     TRANSIENT_BUFFER_BYTES_MIN,
     TRANSIENT_POOL_BYTES_MAX,
 )
-from edge.broker.model.interfaces import Consumer, Outcome
+from edge.broker.model.interfaces import Consumer, Origin, Outcome
 from edge.broker.model.isolation import delivered, end_consumer
 
 
@@ -91,53 +92,74 @@ class TransientSubscription:
         """Made when something has to wait: most consumers keep up."""
         self._waiting_bytes = 0
 
-    def offer(self, run: Run) -> None:
-        """Deliver a run now, or keep it for when the consumer has credit."""
-        if (self._qos0_only and run.qos) or is_from(run, self._not_from):
-            return
-        if run.flags & QOS_MASK:
-            stored = Stored(self._position, 0, run)
-            self._position += len(run.bodies)
-        else:
-            stored = Stored(SETTLED, 0, run)
+    def offer(self, offer: Offer) -> None:
+        """Deliver runs now, or keep them for when the consumer has credit."""
+        if self._qos0_only or self._not_from is not None:
+            offer = self._wanted_of(offer)
+        runs = offer.runs
+        delivered_runs = 0
         if not self._waiting and len(self.group.consumers) == 1:
-            consumer = self.group.consumers[0]
+            delivered_runs = self._deliver_now(self.group.consumers[0], offer)
+        for i in range(delivered_runs, len(runs)):
+            self._keep_if_room(runs[i], offer.origins[i])
+
+    def _wanted_of(self, offer: Offer) -> Offer:
+        """Leave out runs that another subscription delivers, or that come from the client itself."""
+        pairs = [
+            (run, origin)
+            for run, origin in zip(offer.runs, offer.origins, strict=True)
+            if not (self._qos0_only and run.qos) and not is_from(run, self._not_from)
+        ]
+        if len(pairs) == len(offer.runs):
+            return offer
+        runs = [run for run, _ in pairs]
+        return Offer(runs, [origin for _, origin in pairs], _acknowledged_messages(runs))
+
+    def _deliver_now(self, consumer: Consumer, offer: Offer) -> int:
+        """Deliver as many of the runs as the consumer has credit for. Return how many need no further look."""
+        runs, start = offer.runs, 0
+        while start < len(runs):
             try:
-                takes = consumer.credit >= len(run.bodies)
+                credit = consumer.credit
             except Exception as error:
                 self.leave(consumer)
                 end_consumer(consumer, error)
-                return
-            if takes:
-                if not delivered(consumer, self, stored):
-                    self.leave(consumer)
-                return
-        if self._pool.admits(run.size, self._waiting_bytes):
-            self._keep(stored)
-        else:
-            self._drop(run)
+                return len(runs)
+            stop = start
+            while stop < len(runs) and (credit := credit - len(runs[stop].bodies)) >= 0:
+                stop += 1
+            if stop == start:
+                break
+            whole = stop - start == len(runs)
+            part = runs if whole else runs[start:stop]
+            batch = LiveBatch(
+                self._position, part, offer.acknowledged_messages if whole else _acknowledged_messages(part)
+            )
+            self._position += batch.acknowledged_messages
+            if not delivered(consumer, self, batch):
+                self.leave(consumer)
+                return len(runs)
+            start = stop
+        return start
 
-    def offer_all(self, runs: Sequence[Run], qos1_messages: int) -> bool:
-        """Deliver all of these now, `qos1_messages` of them of QoS 1 and the others of QoS 0. False, and nothing was
-        delivered, where they have to be offered one by one."""
-        consumers = self.group.consumers
-        if self._waiting or self._qos0_only or self._not_from is not None or len(consumers) != 1:
-            return False
-        consumer = consumers[0]
-        try:
-            return consumer.deliver_all(self, runs, qos1_messages)
-        except Exception as error:
-            self.leave(consumer)
-            end_consumer(consumer, error)
-            return True
+    def _keep_if_room(self, run: Run, origin: Origin | None) -> None:
+        """Keep a run until a consumer has credit, or drop it."""
+        if not self._pool.admits(run.size, self._waiting_bytes):
+            self._drop(run)
+        elif run.flags & QOS_MASK:
+            stored = Stored(self._position, 0, run)
+            self._position += len(run.bodies)
+            self._keep(stored, origin)
+        else:
+            self._keep(Stored(SETTLED, 0, run), origin)
 
     def _drop(self, run: Run) -> None:
-        """There is no room for it."""
+        """Count a run for which there is no room."""
         self.dropped += len(run.bodies)
         self._pool.dropped += len(run.bodies)
 
-    def _keep(self, stored: Stored) -> None:
-        """Let a run wait, and give it to who can take it."""
+    def _keep(self, stored: Stored, origin: Origin | None) -> None:
+        """Append a run to those that wait, and deliver what a consumer has credit for."""
         run, pool = stored.run, self._pool
         size = run.size
         if self._waiting is None:
@@ -147,7 +169,7 @@ class TransientSubscription:
         if self not in pool.pressure.unfinished:
             self.pump()
         if self.pace is not Pace.STALLED and pool.strained(self._waiting_bytes) and not self._is_its_own(run):
-            pool.pressure.press(self)
+            pool.pressure.press(self, origin)
 
     def pump(self) -> None:
         """Deliver what is waiting to whoever has credit."""
@@ -173,7 +195,7 @@ class TransientSubscription:
 
     def _hand(self, consumer: Consumer, stored: Stored) -> None:
         self._changed(-stored.run.size)
-        if not delivered(consumer, self, stored):
+        if not delivered(consumer, self, (stored,)):
             self.leave(consumer)
 
     def _gave_up(self, waiting: deque[Stored]) -> bool:
@@ -215,3 +237,8 @@ class TransientSubscription:
         """Who receives what it publishes is not held back for itself: it has to acknowledge what it gets."""
         consumers = self.group.consumers
         return len(consumers) == 1 and consumers[0].name in (device_of(run.device), client_of(run.device))
+
+
+def _acknowledged_messages(runs: Sequence[Run]) -> int:
+    """Return the number of messages above QoS 0."""
+    return sum(len(run.bodies) for run in runs if run.flags & QOS_MASK)

@@ -7,7 +7,7 @@ send commands to ``command/<tenant>``, each saying in `to` which device it is fo
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final
 
 from bridge.amqp_values import DecodeError
@@ -155,7 +155,12 @@ class CommandLink(OutgoingLink):
             self._commands = service.commands.subscribe(self, device)
         service.notify(self._source, messages.UNTIL_FURTHER_NOTICE)
 
-    def deliver(self, subscription: Subscription, stored: Stored) -> None:
+    def deliver(self, subscription: Subscription, batch: Collection[Stored]) -> None:
+        for stored in batch:
+            self._deliver_commands(subscription, stored)
+        self._driver.flush_soon()
+
+    def _deliver_commands(self, subscription: Subscription, stored: Stored) -> None:
         run = stored.run
         whole = amqp_messages(run, now_ns=self._service.router.clock.now_for(run), attempts=subscription.attempts)
         for i, message in enumerate(whole):
@@ -173,7 +178,6 @@ class CommandLink(OutgoingLink):
                 subscription.settle(self, position, position, Outcome.REJECTED)
                 continue
             self._send(subscription, position, [message[:end] + body], settled=False)
-        self._driver.flush_soon()
 
     def flow(self) -> None:
         if self._commands is None or self._link.closed:

@@ -46,7 +46,7 @@ class CommandSubscriber(Subscriber):
         self._commands = router.subscribe(self, device) if gateway is None else router.subscribe_gateway(self, gateway)
         service.notify(self._source, messages.UNTIL_FURTHER_NOTICE)
 
-    def deliver(self, subscription: Subscription, stored: Stored) -> None:
+    def deliver_run(self, subscription: Subscription, stored: Stored) -> None:
         for i in range(len(stored.run.bodies)):
             position = stored.position + i
             try:

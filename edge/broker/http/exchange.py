@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from bridge.message import Stored
@@ -72,7 +72,8 @@ class SingleReceiver(Consumer):
     def credit(self) -> int:
         return 0 if self.received.done() else 1
 
-    def deliver(self, subscription: Subscription, stored: Stored) -> None:
+    def deliver(self, subscription: Subscription, batch: Collection[Stored]) -> None:
+        (stored,) = batch
         self._message = ReceivedMessage(stored, subscription.attempts)
         self._subscription, self._position = subscription, stored.position
         self.received.set_result(None)

@@ -8,7 +8,7 @@ event loop's thread, none blocks, none is made per message when it can be made p
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -216,32 +216,18 @@ class Consumer(Protocol):
 
     @property
     def credit(self) -> int:
-        """Messages it can take now. The router never delivers more in one call."""
+        """Messages it can take now. The router never delivers more in one batch."""
         ...
 
-    def deliver(self, subscription: Subscription, stored: Stored) -> None:
-        """Take ``1 <= len(stored.run) <= credit`` messages.
+    def deliver(self, subscription: Subscription, batch: Collection[Stored]) -> None:
+        """Take one or several runs, in order, with 1 to `credit` messages together. `edge.broker.delivery.batches` has
+        those that are cheaper to take whole.
 
-        They stay outstanding until settled through ``subscription.settle`` under their positions
-        ``stored.position + i``; a negative position means: settled already, nothing to answer (QoS 0, pre-settled).
+        The messages of a run `stored` stay outstanding until settled through ``subscription.settle`` under their
+        positions ``stored.position + i``. A negative position means: settled already, nothing to answer (QoS 0,
+        pre-settled).
         """
         ...
-
-    def deliver_each(self, subscription: Subscription, every: Sequence[Stored]) -> None:
-        """As `deliver`, of several runs in order that are no more than `credit` messages together; all of them have to
-        be settled."""
-        for stored in every:
-            self.deliver(subscription, stored)
-
-    def deliver_encoded(self, subscription: Subscription, position: int, messages: Sequence[bytes]) -> bool:
-        """Take these AMQP messages, no more than `credit`, as they are to be written, from this position on; all of
-        them have to be settled. False, and nothing was taken, where `deliver_each` is to be asked."""
-        return False
-
-    def deliver_all(self, subscription: Subscription, runs: Sequence[Run], qos1_messages: int) -> bool:
-        """Take all of these, for which nobody has to answer: MQTT messages as they came, `qos1_messages` of them of
-        QoS 1 and the others of QoS 0. False, and nothing was taken, where `deliver` is to be asked one by one."""
-        return False
 
     def exhausted(self) -> None:
         """The store has been read to its end (`Subscription.idle_now`): a drain need not wait any longer."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Generic, ParamSpec
 
 from bridge.message import Stored
@@ -24,35 +24,15 @@ def report(name: str, outcome: str, error: Exception) -> None:
     log.error("%s raised %s: %s", name, type(error).__name__, outcome, extra={"frames": frames})
 
 
-def delivered(consumer: Consumer, subscription: Subscription, stored: Stored) -> bool:
-    """Deliver to a consumer. False when it raised: its connection ends, and the caller delivers nothing more to it."""
+def delivered(consumer: Consumer, subscription: Subscription, batch: Collection[Stored]) -> bool:
+    """Deliver to a consumer. Return False when it raised: its connection ends, and the caller delivers nothing more to
+    it."""
     try:
-        consumer.deliver(subscription, stored)
+        consumer.deliver(subscription, batch)
     except Exception as error:
         end_consumer(consumer, error)
         return False
     return True
-
-
-def delivered_each(consumer: Consumer, subscription: Subscription, every: Sequence[Stored]) -> bool:
-    """As `delivered`, of several runs in order."""
-    try:
-        consumer.deliver_each(subscription, every)
-    except Exception as error:
-        end_consumer(consumer, error)
-        return False
-    return True
-
-
-def delivered_encoded(
-    consumer: Consumer, subscription: Subscription, position: int, messages: Sequence[bytes]
-) -> bool | None:
-    """As `delivered`, of encoded messages; None where the consumer has not taken them."""
-    try:
-        return consumer.deliver_encoded(subscription, position, messages) or None
-    except Exception as error:
-        end_consumer(consumer, error)
-        return False
 
 
 def end_consumer(consumer: Consumer, error: Exception) -> None:

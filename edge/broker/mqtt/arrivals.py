@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from bridge import libraries
 from bridge.message import DURABLE, RETAIN, Run
 from bridge.transport.driver import Driver
+from edge.broker.delivery.batches import Offer
 from edge.broker.model.authorization import Grant, nothing
 from edge.broker.model.interfaces import Acceptance, Origin, Refusal
 from edge.broker.model.isolation import answered, origin_called
@@ -26,7 +27,7 @@ from edge.broker.mqtt.events import Published
 from edge.broker.mqtt.limits import HEAD_BYTES_MAX, HEADS_CACHED_MAX, PREFIXES_KNOWN_MAX
 from edge.broker.mqtt.unread import UNREADY
 from edge.broker.router.batch import Batch, Column, LogRuns
-from edge.broker.router.live_subscriptions import LiveSink, Offer
+from edge.broker.router.live_subscriptions import LiveSink
 from edge.broker.router.router import Router
 
 log = logging.getLogger(__name__)
@@ -105,7 +106,7 @@ class Stretch(Batch):
         self._calls = calls
         self._stretch = stretch
         self.logs = [LogRuns(*row) for row in calls.rows(stretch)]
-        self.offers = [Offer(*row) for row in calls.offers(stretch)]
+        self.offers = [(row[0], Offer(*row[1:])) for row in calls.offers(stretch)]
         self.messages = calls.count(stretch)
 
     def members(self) -> Iterable[tuple[Origin, Run, Sequence[int]]]:

@@ -72,12 +72,12 @@ class CommandTopicSubscriber(Subscriber):
             return None
         return CommandSelection(self.request.filter)
 
-    def deliver(self, subscription: Subscription, stored: Stored) -> None:
+    def deliver_run(self, subscription: Subscription, stored: Stored) -> None:
         run = stored.run
         if not self.kind.is_queue or not run.flags & AMQP:
-            super().deliver(subscription, stored)
+            super().deliver_run(subscription, stored)
             return
         for i in range(len(run.bodies)):
             one = msgspec.structs.replace(run.part(i, i + 1), address=topic_of(run, i))
             position = stored.position + i if stored.position >= 0 else stored.position
-            super().deliver(subscription, Stored(position, stored.sequence + i, one))
+            super().deliver_run(subscription, Stored(position, stored.sequence + i, one))

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from bridge.message import Run, Stored, is_from
 from edge.broker.delivery import TransientSubscription, WaitingPool
+from edge.broker.delivery.batches import Offer, offer_of
 from edge.broker.delivery.consumer_group import part_of
 from edge.broker.model.ranges import Ranges
 from edge.broker.model.topics import matches, overlaps
@@ -46,18 +47,15 @@ class Overlap:
         self._own = session.overlaps.merged_subscription(local, pool) if local else None
         self._stored = (any(m.durable is not None for m in local), any(m.durable is not None for m in members))
 
-    def offer(self, run: Run) -> None:
-        """Deliver a run once; above QoS 0 a durable subscription among them does it, in the name of all."""
-        own = is_from(run, self._client_id)
-        if run.qos and self._stored[0 if own else 1]:
-            return
-        merged_subscription = self._own if own else self._others
-        if merged_subscription is not None:
-            merged_subscription.offer(run)
-
-    def offer_all(self, runs: Sequence[Run], qos1_messages: int) -> bool:
-        """See `LiveSink`: each may be its own, or another's."""
-        return False
+    def offer(self, offer: Offer) -> None:
+        """Deliver each run once; above QoS 0 a durable subscription among them does it, in the name of all."""
+        for run, origin in zip(offer.runs, offer.origins, strict=True):
+            own = is_from(run, self._client_id)
+            if run.qos and self._stored[0 if own else 1]:
+                continue
+            merged_subscription = self._own if own else self._others
+            if merged_subscription is not None:
+                merged_subscription.offer(offer_of(run, origin))
 
 
 class Overlaps:

@@ -15,7 +15,7 @@ import msgspec
 
 from bridge.message import AMQP, QOS_MASK, RETAIN, Run, Stored
 from edge.broker.delivery import LogSubscription
-from edge.broker.delivery.consumer_group import SETTLED
+from edge.broker.delivery.batches import SETTLED, LiveBatch
 from edge.broker.delivery.durable import DurableSubscription
 from edge.broker.delivery.pattern import Joinable
 from edge.broker.message.mqtt_translator import MqttTranslator
@@ -124,27 +124,31 @@ class Subscriber(Consumer):
             self.session.starve(self)
         return window
 
-    def deliver(self, subscription: Subscription, stored: Stored) -> None:
-        run = stored.run
+    def deliver(self, subscription: Subscription, batch: Collection[Stored]) -> None:
+        if isinstance(batch, LiveBatch) and len(batch) > 1 and self._deliver_live(subscription, batch):
+            return
+        for stored in batch:
+            self.deliver_run(subscription, stored)
+
+    def deliver_run(self, subscription: Subscription, stored: Stored) -> None:
         if self.overlaps and isinstance(subscription, LogSubscription):
             self._deliver_once(subscription, stored)
             return
         request = self.request
-        retain = request.retain_as_published and bool(run.flags & RETAIN)
+        retain = request.retain_as_published and bool(stored.run.flags & RETAIN)
         self.send(subscription, stored, qos_max=request.qos, identifiers=self.identifiers, retain=retain)
 
-    def deliver_all(self, subscription: Subscription, runs: Sequence[Run], qos1_messages: int) -> bool:
+    def _deliver_live(self, subscription: Subscription, batch: LiveBatch) -> bool:
+        """Write all packets with one call. Return False, and deliver nothing, where one has more to be looked at."""
         session, qos_max = self.session, self.request.qos
         attachment = session.attachment
-        if attachment is None or attachment.congested or session.turn is not None:
+        if attachment is None or session.turn is not None:
             return False
-        connection, ids = attachment.connection, qos1_messages if qos_max else 0
-        if ids > connection.window:
+        ids = batch.acknowledged_messages if qos_max else 0
+        alike = Delivery(batch.runs[0], min(qos_max, 1), False, Token(subscription, SETTLED, self), self.identifiers)
+        if not attachment.connection.deliver_all(batch.runs, alike, ids):
             return False
-        token = Token(subscription, SETTLED, self)
-        if not connection.deliver_all(runs, Delivery(runs[0], min(qos_max, 1), False, token, self.identifiers), ids):
-            return False
-        session.figures.sent += sum(len(run.bodies) for run in runs)
+        session.figures.sent += sum(len(run.bodies) for run in batch.runs)
         attachment.flush_soon()
         return True
 

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from typing import NamedTuple
 
 from bridge.message import Run
+from edge.broker.delivery.batches import Offer
 from edge.broker.model.interfaces import Origin
 from edge.broker.retention.quotas import Account
-from edge.broker.router.live_subscriptions import LiveSink, Offer
+from edge.broker.router.live_subscriptions import LiveSink
 
 
 class Column(NamedTuple):
@@ -44,8 +45,8 @@ class Batch(Origin):
     name = "the senders of a turn"
 
     logs: Sequence[LogRuns]
-    offers: Sequence[Offer]
-    """Those somebody gets now, in the order they came."""
+    offers: Sequence[tuple[Sequence[LiveSink], Offer]]
+    """Runs that live subscriptions get now, in the order they came."""
     messages: int
 
     def members(self) -> Iterable[tuple[Origin, Run, Sequence[int]]]:

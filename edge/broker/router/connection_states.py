@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from bridge.message import RETAIN, Run
+from edge.broker.delivery.batches import offer_of
 from edge.broker.limits import CONNECTION_STATE_BYTES_MAX, CONNECTION_STATES_MAX
 from edge.broker.model.interfaces import Origin, Refusal
 from edge.broker.router.live_subscriptions import LiveSink
@@ -72,9 +73,10 @@ class ConnectionStateRoute:
             return
         if run.flags & RETAIN:
             self._states.tell(run.address, state)
+        # QoS 0, like all figures of the broker: they are not stored.
+        offer = offer_of(Run(run.address, run.device, run.flags & RETAIN, b"", [state]), origin)
         for subscription in self._live:
-            # QoS 0, like all figures of the broker: they are not stored.
-            subscription.offer(Run(run.address, run.device, run.flags & RETAIN, b"", [state]))
+            subscription.offer(offer)
         sink.answers.accept(origin, tokens)
 
     def column(self, qos: int) -> None:

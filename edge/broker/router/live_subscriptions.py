@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
-from bridge.message import Run
 from edge.broker.delivery import SharedSubscription, TransientSubscription, WaitingPool
-from edge.broker.model.interfaces import AddressError, Consumer, Origin, Refusal, SubscribeOptions
+from edge.broker.delivery.batches import Offer
+from edge.broker.model.interfaces import AddressError, Consumer, Refusal, SubscribeOptions
 from edge.broker.model.topics import FilterTree, overlaps
 from edge.broker.retention.names import NameKind, NameQuotas
 
@@ -15,24 +15,10 @@ from edge.broker.retention.names import NameKind, NameQuotas
 class LiveSink(Protocol):
     """A live subscription, or several of one client as one."""
 
-    def offer(self, run: Run) -> None:
-        """Deliver a run now, or keep it for when there is credit."""
+    def offer(self, offer: Offer) -> None:
+        """Deliver runs now, or keep them for when there is credit. An origin is held back while a subscription that it
+        sends to is behind."""
         ...
-
-    def offer_all(self, runs: Sequence[Run], qos1_messages: int) -> bool:
-        """Deliver all of these now, `qos1_messages` of them of QoS 1 and the others of QoS 0. False, and nothing was
-        delivered, where they have to be offered one by one."""
-        ...
-
-
-class Offer(NamedTuple):
-    """Runs that came one behind the other and are for the same."""
-
-    live: Sequence[LiveSink]
-    runs: Sequence[Run]
-    origins: Sequence[Origin]
-    """Of each run."""
-    qos1_messages: int
 
 
 MergeLive = Callable[[list[TransientSubscription], WaitingPool], Sequence[LiveSink]]
@@ -80,18 +66,6 @@ class LiveSubscriptions:
     def sinks(self, address: str) -> Sequence[LiveSink]:
         """Whom to offer what is published to an address."""
         return self._merge(self._tree.match(address), self._pool)
-
-    def offer(self, offer: Offer) -> None:
-        """Deliver what many origins sent, or keep it for when there is credit; whose messages meet one that is behind
-        waits for it."""
-        pressure = self._pool.pressure
-        for sink in offer.live:
-            if sink.offer_all(offer.runs, offer.qos1_messages):
-                continue
-            for run, origin in zip(offer.runs, offer.origins, strict=True):
-                sink.offer(run)
-                if pressure.pressing:
-                    pressure.hold(origin)
 
     def any_below(self, prefix: str) -> bool:
         """Somebody has a filter for names below `prefix`, which is reserved."""

@@ -14,6 +14,7 @@ from typing import Final, Protocol
 
 from bridge.message import CLOCK_GOOD, Run
 from edge.broker.delivery import LogSubscription, SharedSubscription, WaitingPool
+from edge.broker.delivery.batches import offer_of
 from edge.broker.delivery.dead_letters import DeadLetters
 from edge.broker.delivery.durable import Declaration, DurableSubscription
 from edge.broker.delivery.feeds import LogFeeds
@@ -178,8 +179,6 @@ class Router:
         if route is None:
             route = self.routes.make(run.address, origin.user)
         route.publish(self._sink, origin, run, tokens)
-        if self._pressure.pressing:
-            self._pressure.hold(origin)
 
     def stamp(self) -> tuple[int, int]:
         """When a run that comes now is received, and what its flags say of the clock."""
@@ -194,8 +193,9 @@ class Router:
             return
         self.figures.received += batch.messages
         ticket = sink.keep_all(batch)
-        for offer in batch.offers:
-            self.subscriptions.live.offer(offer)
+        for live, offer in batch.offers:
+            for subscription in live:
+                subscription.offer(offer)
         sink.answer_all(batch, ticket)
 
     def gathered(self, addresses: Iterable[str]) -> AbstractContextManager[None]:
@@ -229,9 +229,9 @@ class Router:
     def publish_live(self, run: Run) -> None:
         """Hand a run of the broker's own to live subscribers; it is neither stored nor counted, and nobody is held back
         for those that are slow."""
+        offer = offer_of(run, None)
         for sink in self.subscriptions.live.sinks(run.address):
-            sink.offer(run)
-        self._pressure.pressing = False
+            sink.offer(offer)
 
     def flush(self) -> None:
         """Publish what sources collected, then start a commit."""

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from bridge.message import RETAIN, Run
 from edge.broker.delivery import AnycastGroup
+from edge.broker.delivery.batches import offer_of
 from edge.broker.model.interfaces import Origin, Refusal
 from edge.broker.retention.quotas import Account
 from edge.broker.router.batch import Column, LogSink
@@ -32,6 +33,14 @@ class Route(Protocol):
 def admitted(account: Account, log: int, run: Run) -> bool:
     """True when the account has room for a run, or has made it."""
     return account.admits(log, sum(map(len, run.bodies)), len(run.bodies))
+
+
+def offer_live(live: Sequence[LiveSink], origin: Origin, run: Run) -> None:
+    """Offer a run to live subscriptions."""
+    if live:
+        offer = offer_of(run, origin)
+        for subscription in live:
+            subscription.offer(offer)
 
 
 class QueueRoute(Route):
@@ -91,8 +100,7 @@ class TopicRoute(Route):
                 sink.answers.refuse(origin, tokens, Refusal.NAMES)
                 return
             retains = False
-        for subscription in self.live:
-            subscription.offer(run)
+        offer_live(self.live, origin, run)
         ticket = sink.retain(run, origin.user) if retains else None
         if ticket is not None:
             if log is not None:
@@ -141,8 +149,7 @@ class MulticastRoute(Route):
         self.live = live
 
     def publish(self, sink: PublishSink, origin: Origin, run: Run, tokens: Sequence[int]) -> None:
-        for subscription in self.live:
-            subscription.offer(run)
+        offer_live(self.live, origin, run)
         if self.live:
             sink.answers.accept(origin, tokens)
         else:
@@ -161,8 +168,7 @@ class TemporaryRoute(Route):
         if not self._owner:
             sink.drop_unrouted(origin, run, tokens)
             return
-        for subscription in self._owner:
-            subscription.offer(run)
+        offer_live(self._owner, origin, run)
         sink.answers.accept(origin, tokens)
 
 

@@ -23,12 +23,13 @@ from edge.broker.configuration import (
 )
 from edge.broker.limits import Limits
 from edge.broker.model.addresses import AddressRule, AddressType
-from edge.broker.model.interfaces import Consumer, Origin, Outcome, Refusal, SubscribeOptions, Subscription
+from edge.broker.model.interfaces import Origin, Outcome, Refusal, SubscribeOptions, Subscription
 from edge.broker.router.peer_connector import PeerConnector
 from edge.broker.router.uplinks import Uplinks
 from edge.broker.server import Broker
 from tests.simulation.gateway import NoKey
 from tests.support.memory_store import MemoryStore
+from tests.support.run_consumer import RunConsumer
 
 DEADLINE_S = 30.0
 
@@ -72,7 +73,7 @@ class Sender(Origin):
         raise AssertionError(why)
 
 
-class Receiver(Consumer):
+class Receiver(RunConsumer):
     """Takes everything of an address, in order."""
 
     name = "reader"
@@ -84,7 +85,7 @@ class Receiver(Consumer):
         self.subscription = broker.router.subscribe(self, address, options)
         self.subscription.pump()
 
-    def deliver(self, subscription: Subscription, stored: Stored) -> None:
+    def take(self, subscription: Subscription, stored: Stored) -> None:
         self.runs.append(stored.run)
         last = stored.position + len(stored.run) - 1
         if stored.position >= 0:

@@ -61,7 +61,7 @@ class Forwarder:
             skip = self._next - stored.position
             part = stored.run.part(skip, skip + credit)
             self._next += len(part)
-            self.uplink.live.deliver(self, Stored(stored.position + skip, stored.sequence + skip, part))
+            self.uplink.live.deliver(self, [Stored(stored.position + skip, stored.sequence + skip, part)])
 
     def settle(self, consumer: Any, first: int, last: int, outcome: Any) -> None:
         assert consumer is self.uplink.live

@@ -3,7 +3,7 @@ by one, those of a turn together, or encoded: nothing is lost or with two consum
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import pytest
@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from bridge.message import AMQP, Run, Stored
+from edge.broker.delivery.batches import EncodedBatch
 from edge.broker.limits import ANYCAST_QUICK_S, TRANSIENT_BUFFER_BYTES_MIN
 from edge.broker.model import interfaces
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.model.interfaces import Outcome, Refusal, SubscribeOptions, Subscription
+from tests.support.run_consumer import RunConsumer
 from tests.unit.broker.test_promises import Site
 
 ADDRESS = "anycast/a"
@@ -71,7 +73,7 @@ class Many(interfaces.ManyOrigins):
         pytest.fail("an answer raised")
 
 
-class Receiver(interfaces.Consumer):
+class Receiver(RunConsumer):
     """Holds what it got until told what to answer."""
 
     credit = 0
@@ -88,13 +90,13 @@ class Receiver(interfaces.Consumer):
         self.held: dict[int, bytes] = {}
         self.subscription: Subscription | None = None
 
-    def deliver_encoded(self, subscription: Subscription, position: int, messages: Sequence[bytes]) -> bool:
-        if not self.encoded or max(map(len, messages)) > self.size_max:
-            return False
-        self.deliver(subscription, Stored(position, 0, Run(ADDRESS, "", AMQP | 1, b"", list(messages))))
-        return True
+    def deliver(self, subscription: Subscription, batch: Collection[Stored]) -> None:
+        if self.encoded and isinstance(batch, EncodedBatch) and max(map(len, batch.messages)) <= self.size_max:
+            run = Run(ADDRESS, "", AMQP | 1, b"", list(batch.messages))
+            batch = [Stored(batch.position, 0, run)]
+        super().deliver(subscription, batch)
 
-    def deliver(self, subscription: Subscription, stored: Stored) -> None:
+    def take(self, subscription: Subscription, stored: Stored) -> None:
         assert 1 <= len(stored.run.bodies) <= self.credit
         assert not self.ended
         if self.raises:

@@ -13,16 +13,16 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from bridge.amqp_values import Described, Ubyte, Ulong, encode
 from bridge.message import AMQP, GROUPED, Run, Stored
 from edge.broker.delivery.pattern import Joinable
-from edge.broker.model import interfaces
 from edge.broker.model.interfaces import Outcome, Subscription
 from edge.broker.router.router import SubscribeOptions
+from tests.support.run_consumer import RunConsumer
 from tests.unit.broker.test_promises import Origin, Site
 
 LETTERS = "abc"
 GROUPS = (None, None, "g", "h")
 
 
-class Receiver(interfaces.Consumer):
+class Receiver(RunConsumer):
     """Holds what it got until told what to answer."""
 
     credit = 0
@@ -45,7 +45,7 @@ class Receiver(interfaces.Consumer):
     def takes(self, body: bytes) -> bool:
         return body[-2:-1].decode() in self.text
 
-    def deliver(self, subscription: Subscription, stored: Stored) -> None:
+    def take(self, subscription: Subscription, stored: Stored) -> None:
         assert 1 <= len(stored.run.bodies) <= self.credit
         assert not self.ended
         if self.raises:

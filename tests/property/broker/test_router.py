@@ -37,6 +37,7 @@ from edge.broker.router.router import Router, SubscribeOptions
 from edge.broker.store.errors import StoreFull
 from edge.broker.store.records import Committed, Loss
 from tests.support.memory_store import MemoryStore
+from tests.support.run_consumer import RunConsumer
 
 RULES = [
     AddressRule("q/#", AddressType.QUEUE),
@@ -96,7 +97,7 @@ class Sender(interfaces.Origin):
         return address, body
 
 
-class Receiver(interfaces.Consumer):
+class Receiver(RunConsumer):
     """A consumer with a credit that tests give, holding what it has not settled."""
 
     credit = 0
@@ -111,7 +112,7 @@ class Receiver(interfaces.Consumer):
         self.ended = False
         """It raised, and its connection has not been taken away yet."""
 
-    def deliver(self, subscription: Subscription, stored: Stored) -> None:
+    def take(self, subscription: Subscription, stored: Stored) -> None:
         run = stored.run
         assert not self.ended
         if self.raises:

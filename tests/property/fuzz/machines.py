@@ -150,7 +150,8 @@ class GatewayEnd:
         self.forwarder = Forwarder()
         self.uplink.live.add(self.forwarder)
         for position in range(self.MESSAGES):
-            self.uplink.live.deliver(self.forwarder, Stored(position, position, Run("a", "d", 1, b"", [b"21.5"], 5)))
+            run = Run("a", "d", 1, b"", [b"21.5"], 5)
+            self.uplink.live.deliver(self.forwarder, [Stored(position, position, run)])
         self.reports = Reports()
         self.answers: list[bool] = []
         self.reports.ledger({"ranges": []}, self.answers.append)

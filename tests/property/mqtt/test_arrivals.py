@@ -8,7 +8,7 @@ import gc
 import socket
 import weakref
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from typing import Any, TypeVar
 
 import pytest
@@ -17,13 +17,14 @@ from hypothesis import strategies as st
 
 from bridge.message import Run, Stored
 from bridge.transport.driver import Driver
+from edge.broker.delivery.batches import LiveBatch
 from edge.broker.delivery.durable import Declaration
 from edge.broker.limits import Limits
 from edge.broker.message.mqtt_properties import Properties
 from edge.broker.message.mqtt_translator import MqttTranslator
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.model.authorization import Grant, Operation, Rule
-from edge.broker.model.interfaces import Consumer, SubscribeOptions, Subscription
+from edge.broker.model.interfaces import SubscribeOptions, Subscription
 from edge.broker.mqtt import arrivals, packets
 from edge.broker.mqtt.arrivals import Arrivals, Calls
 from edge.broker.mqtt.connection import Connection
@@ -34,6 +35,7 @@ from edge.broker.router.router import Router
 from edge.broker.store.errors import StoreError, StoreFull
 from tests.property.mqtt.test_stream import publishes
 from tests.support.memory_store import MemoryStore
+from tests.support.run_consumer import RunConsumer
 
 T = TypeVar("T")
 CLIENTS = 3
@@ -187,7 +189,7 @@ class SocketTransport(Transport):
         self.connection.close()
 
 
-class Follower(Consumer):
+class Follower(RunConsumer):
     """A live subscriber."""
 
     name = "follower"
@@ -196,17 +198,14 @@ class Follower(Consumer):
     def __init__(self) -> None:
         self.heard: list[tuple[Subscription, Run]] = []
         """What each subscription delivers is in order; two of them have none between them."""
-        self.asked = 0
 
-    def deliver(self, subscription: Subscription, stored: Stored) -> None:
+    def deliver(self, subscription: Subscription, batch: Collection[Stored]) -> None:
+        assert isinstance(batch, LiveBatch)
+        assert batch.acknowledged_messages == sum(len(stored.run) for stored in batch if stored.position >= 0)
+        super().deliver(subscription, batch)
+
+    def take(self, subscription: Subscription, stored: Stored) -> None:
         self.heard.append((subscription, stored.run))
-
-    def deliver_all(self, subscription: Subscription, runs: Sequence[Run], qos1_messages: int) -> bool:
-        assert qos1_messages == sum(len(run) for run in runs if run.qos)
-        self.asked += 1
-        if self.asked % 2:
-            self.heard += [(subscription, run) for run in runs]
-        return bool(self.asked % 2)
 
 
 class World:

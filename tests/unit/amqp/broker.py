@@ -17,6 +17,7 @@ from edge.broker.model.interfaces import Refusal
 from edge.broker.router.router import Router
 from tests.support.machines import take_all
 from tests.support.memory_store import MemoryStore
+from tests.support.run_consumer import RunConsumer
 from tests.unit.amqp.wire import NOW, of_kind
 
 CLOCK_NS = 1_700_000_000_000_000_000
@@ -142,7 +143,7 @@ class Client:
         return any(event.link is link for event in of_kind(self.events, Attached))
 
 
-class MqttDevice(interfaces.Origin, interfaces.Consumer):
+class MqttDevice(interfaces.Origin, RunConsumer):
     """Origin of MQTT runs, and a consumer that keeps what it gets."""
 
     credit = 100
@@ -158,5 +159,5 @@ class MqttDevice(interfaces.Origin, interfaces.Consumer):
     def refused(self, tokens: Any, why: Refusal) -> None:
         self.answers += [(why.name, token) for token in tokens]
 
-    def deliver(self, subscription: Any, stored: Any) -> None:
+    def take(self, subscription: Any, stored: Any) -> None:
         self.runs.append(stored.run)

@@ -69,7 +69,8 @@ class Bench:
 
     def deliver(self, position: int, *bodies: bytes, sequence: int | None = None) -> None:
         run = Run("plant", "dev", 1, b"", list(bodies), 5)
-        self.uplink.live.deliver(self.subscription, Stored(position, position if sequence is None else sequence, run))
+        stored = Stored(position, position if sequence is None else sequence, run)
+        self.uplink.live.deliver(self.subscription, [stored])
 
     def answer(self, state: State, *, settled: bool = True, tag: int | None = None) -> None:
         tag = self.wire.sent[-1][0] if tag is None else tag

@@ -65,10 +65,12 @@ class Bench:
         self.uplink.attached(self.wire, self.link, lambda _reason: None)
 
     def come(self, *bodies: bytes, position: int = 1_000) -> None:
-        self.uplink.live.deliver(self.live, Stored(position, position, Run("plant", "dev", 1, b"", list(bodies), 5)))
+        run = Run("plant", "dev", 1, b"", list(bodies), 5)
+        self.uplink.live.deliver(self.live, [Stored(position, position, run)])
 
     def left(self, *bodies: bytes, position: int = 0) -> None:
-        self.uplink.backlog.deliver(self.old, Stored(position, position, Run("plant", "dev", 1, b"", list(bodies), 5)))
+        run = Run("plant", "dev", 1, b"", list(bodies), 5)
+        self.uplink.backlog.deliver(self.old, [Stored(position, position, run)])
 
     def flush(self) -> list[tuple[str, list[bytes]]]:
         """(lane, bodies) of each batch sent by it."""

@@ -170,9 +170,8 @@ class TestCredit:
         slow = Pressed()
         pressure = site.router.pool.pressure
         senders = [Careless(site, name, fails=name == "broken") for name in ("before", "broken", "after")]
-        pressure.press(slow)
         for sender in senders:
-            pressure.hold(sender)
+            pressure.press(slow, sender)
         pressure.relieve(slow)
         assert [len(sender.told) for sender in senders] == [1, 1, 1]
         assert senders[1].aborted == 1

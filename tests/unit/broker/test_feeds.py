@@ -42,11 +42,11 @@ class Failing(Consumer):
         self.failures = failures
         self.aborted = 0
 
-    def deliver(self, subscription: Subscription, stored: Stored) -> None:
+    def take(self, subscription: Subscription, stored: Stored) -> None:
         if self.failures:
             self.failures -= 1
             raise ValueError(f"cannot send {stored.run.bodies!r}")
-        super().deliver(subscription, stored)
+        super().take(subscription, stored)
 
     def abort(self) -> None:
         self.aborted += 1

@@ -12,6 +12,7 @@ from edge.broker.model.addresses import AddressTable
 from edge.broker.model.interfaces import Outcome, Refusal, Subscription
 from edge.broker.router.router import Router, SubscribeOptions
 from tests.support.memory_store import MemoryStore
+from tests.support.run_consumer import RunConsumer
 
 
 class Device(interfaces.Origin):
@@ -23,7 +24,7 @@ class Device(interfaces.Origin):
         raise AssertionError(why)
 
 
-class Uplink(interfaces.Consumer):
+class Uplink(RunConsumer):
     name = "uplink"
     credit = 100
 
@@ -31,7 +32,7 @@ class Uplink(interfaces.Consumer):
         self.sequences: list[tuple[str, int]] = []
         self.under_way: list[tuple[Subscription, int]] = []
 
-    def deliver(self, subscription: Subscription, stored: Stored) -> None:
+    def take(self, subscription: Subscription, stored: Stored) -> None:
         self.sequences.append((stored.run.address, stored.sequence))
         self.under_way.append((subscription, stored.position))
 

@@ -9,11 +9,11 @@ import random
 import pytest
 
 from bridge.message import Run
-from edge.broker.model import interfaces
 from edge.broker.model.address_policy import AddressPolicy
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.model.interfaces import Outcome, Refusal, SubscribeOptions, Subscription
 from edge.broker.router.forwarding import Forwarding
+from tests.support.run_consumer import RunConsumer
 from tests.unit.broker.test_promises import Origin, Site
 
 QUEUE, TOPIC = AddressType.QUEUE, AddressType.TOPIC
@@ -25,7 +25,7 @@ def table(kind: AddressType | None) -> AddressTable:
     return AddressTable([PLANT, *([AddressRule("plant/press/#", kind)] if kind is not None else [])])
 
 
-class Peer(interfaces.Consumer):
+class Peer(RunConsumer):
     """Takes what it is given, and settles it when the test says so."""
 
     name = "uplink"
@@ -35,7 +35,7 @@ class Peer(interfaces.Consumer):
         self.got: list[bytes] = []
         self.unsettled: list[tuple[Subscription, int, int]] = []
 
-    def deliver(self, subscription: Subscription, stored: object) -> None:
+    def take(self, subscription: Subscription, stored: object) -> None:
         run, position = stored.run, stored.position  # type: ignore[attr-defined]
         self.got += run.bodies
         self.unsettled.append((subscription, position, position + len(run.bodies) - 1))

@@ -9,16 +9,16 @@ import pytest
 
 from bridge.message import Run, Stored
 from edge.broker.delivery import backlog as backlog_module
-from edge.broker.model import interfaces
 from edge.broker.model.address_policy import AddressPolicy, WhenFull
 from edge.broker.model.interfaces import Outcome, SubscribeOptions, Subscription
 from edge.broker.router.forwarding import Forwarding
+from tests.support.run_consumer import RunConsumer
 from tests.unit.broker.test_promises import Origin, Site
 
 NAME = "forwarder/hub/plant"
 
 
-class Lane(interfaces.Consumer):
+class Lane(RunConsumer):
     """One lane of an uplink: takes what there is credit for, and settles what the test says."""
 
     credit = 0
@@ -29,7 +29,7 @@ class Lane(interfaces.Consumer):
         self.unsettled: list[tuple[Subscription, int]] = []
         self.raises = False
 
-    def deliver(self, subscription: Subscription, stored: Stored) -> None:
+    def take(self, subscription: Subscription, stored: Stored) -> None:
         if self.raises:
             raise ValueError("a fault of the consumer's")
         self.credit -= len(stored.run.bodies)

@@ -17,6 +17,7 @@ from edge.broker.model.interfaces import Outcome, Refusal, Subscription
 from edge.broker.router import competing_consumers, route_table
 from edge.broker.router.router import Router, SubscribeOptions
 from tests.support.memory_store import MemoryStore
+from tests.support.run_consumer import RunConsumer
 
 
 class Device(interfaces.Origin):
@@ -33,7 +34,7 @@ class Device(interfaces.Origin):
         self.answers += [why] * len(tokens)
 
 
-class Reader(interfaces.Consumer):
+class Reader(RunConsumer):
     """A consumer with the credit it is given."""
 
     credit = 0
@@ -44,7 +45,7 @@ class Reader(interfaces.Consumer):
         self.bodies: list[bytes] = []
         self.spans: list[tuple[Subscription, int, int]] = []
 
-    def deliver(self, subscription: Subscription, stored: Stored) -> None:
+    def take(self, subscription: Subscription, stored: Stored) -> None:
         self.credit -= len(stored.run.bodies)
         self.bodies += stored.run.bodies
         self.spans.append((subscription, stored.position, stored.position + len(stored.run.bodies) - 1))

@@ -18,6 +18,7 @@ from edge.broker.retention.names import NameKind, NameQuotas
 from edge.broker.router import queues
 from edge.broker.router.router import Router
 from tests.support.memory_store import MemoryStore
+from tests.support.run_consumer import RunConsumer
 
 SMALL = Limits(
     queues_max=6, queues_per_user_max=3, queue_unused_s=100, subscriptions_max=4, subscriptions_per_user_max=2,
@@ -26,7 +27,7 @@ SMALL = Limits(
 RULES = [AddressRule("queue/#", AddressType.QUEUE), AddressRule("queue/ours", AddressType.QUEUE)]
 
 
-class Device(interfaces.Origin, interfaces.Consumer):
+class Device(interfaces.Origin, RunConsumer):
     """Sends, and takes what comes."""
 
     credit = 1000
@@ -44,7 +45,7 @@ class Device(interfaces.Origin, interfaces.Consumer):
     def refused(self, tokens: Sequence[int], why: Refusal) -> None:
         self.answers += [why] * len(tokens)
 
-    def deliver(self, subscription: Subscription, stored: Stored) -> None:
+    def take(self, subscription: Subscription, stored: Stored) -> None:
         self.got += stored.run.bodies
         self.sequences += range(stored.sequence, stored.sequence + len(stored.run.bodies))
         if stored.position >= 0:

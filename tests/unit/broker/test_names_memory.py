@@ -21,6 +21,7 @@ from edge.broker.mqtt.session_registry import SessionRegistry
 from edge.broker.router.router import Router
 from edge.broker.store.limits import Limits as StoreLimits
 from tests.contract.store.rig import Rig, sqlite_rig
+from tests.support.run_consumer import RunConsumer
 
 QUEUES = 4_000
 GROUP = 500
@@ -52,13 +53,13 @@ class Device(interfaces.Origin):
         raise AssertionError(why)
 
 
-class Subscriber(interfaces.Consumer):
+class Subscriber(RunConsumer):
     credit = 0
 
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def deliver(self, subscription: Subscription, stored: Stored) -> None:
+    def take(self, subscription: Subscription, stored: Stored) -> None:
         raise AssertionError(stored)
 
 

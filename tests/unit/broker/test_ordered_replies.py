@@ -16,6 +16,7 @@ from edge.broker.model.interfaces import Outcome, Refusal, Subscription
 from edge.broker.router.router import Router, SubscribeOptions
 from edge.broker.store.errors import StoreFull
 from tests.support.memory_store import MemoryStore
+from tests.support.run_consumer import RunConsumer
 
 RULES = [
     AddressRule("q/#", AddressType.QUEUE),
@@ -43,7 +44,7 @@ class Sender(interfaces.Origin):
         return [token for token, _ in self.answers]
 
 
-class Consumer(interfaces.Consumer):
+class Consumer(RunConsumer):
     """Takes what its credit allows, and answers when it is told to."""
 
     credit = 0
@@ -53,7 +54,7 @@ class Consumer(interfaces.Consumer):
         self.credit = credit
         self.got: list[tuple[Subscription, int, bytes]] = []
 
-    def deliver(self, subscription: Subscription, stored: Stored) -> None:
+    def take(self, subscription: Subscription, stored: Stored) -> None:
         self.credit -= len(stored.run.bodies)
         self.got += [(subscription, stored.position + i, body) for i, body in enumerate(stored.run.bodies)]
 

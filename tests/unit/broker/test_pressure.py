@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from bridge.message import Run
+from edge.broker.delivery.batches import offer_of
 from edge.broker.delivery.pressure import Pace
 from edge.broker.delivery.transient import TransientSubscription, WaitingPool
 from edge.broker.limits import LIVE_BEHIND_BYTES_MAX, LIVE_HOLD_S_MAX, LIVE_PUMP_BYTES_MAX, TICK_S
 from edge.broker.model import interfaces
 from edge.broker.model.interfaces import Refusal
+from tests.support.run_consumer import RunConsumer
 
 SIZE = 64 * 1024
 BODY = bytes(SIZE - len("a"))
@@ -38,7 +40,7 @@ class Publisher(interfaces.Origin):
         self.held = False
 
 
-class Reader(interfaces.Consumer):
+class Reader(RunConsumer):
     """A consumer whose credit the test sets."""
 
     name = "reader"
@@ -48,7 +50,7 @@ class Reader(interfaces.Consumer):
         self.credit = 0
         self.bytes = 0
 
-    def deliver(self, subscription: Any, stored: Any) -> None:
+    def take(self, subscription: Any, stored: Any) -> None:
         self.bytes += stored.run.size
 
 
@@ -62,9 +64,7 @@ class TestPressure:
 
     def publish(self, runs: int, device: str = "publisher") -> None:
         for _ in range(runs):
-            self.subscription.offer(Run("a", device, 0, b"", [BODY]))
-            if self.pressure.pressing:
-                self.pressure.hold(self.publisher)
+            self.subscription.offer(offer_of(Run("a", device, 0, b"", [BODY]), self.publisher))
 
     def pace(self) -> Pace:
         return self.subscription.pace

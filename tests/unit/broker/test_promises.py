@@ -26,6 +26,7 @@ from edge.broker.router.router import Router, SubscribeOptions
 from edge.broker.store.errors import StoreFull
 from edge.broker.store.records import LedgerEntry
 from tests.support.memory_store import MemoryStore
+from tests.support.run_consumer import RunConsumer
 
 S = 1_000_000_000
 
@@ -40,7 +41,7 @@ class Origin(interfaces.Origin):
         """Not looked at here."""
 
 
-class Consumer(interfaces.Consumer):
+class Consumer(RunConsumer):
     credit = 0
 
     def __init__(self, name: str = "c", credit: int = 1000) -> None:
@@ -51,7 +52,7 @@ class Consumer(interfaces.Consumer):
         self.last: tuple[Subscription, int] | None = None
         self.joined: Joinable | None = None
 
-    def deliver(self, subscription: Subscription, stored: Stored) -> None:
+    def take(self, subscription: Subscription, stored: Stored) -> None:
         self.credit -= len(stored.run.bodies)
         self.got += [(body.decode("latin-1"), subscription.attempts) for body in stored.run.bodies]
         self.runs.append(stored.run)

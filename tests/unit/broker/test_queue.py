@@ -49,8 +49,8 @@ class Picky(Consumer):
         self.asked += len(run.bodies)
         return [any(ord(letter) in one for letter in self.text) for one in run.bodies]
 
-    def deliver(self, subscription: Subscription, stored: Stored) -> None:
-        super().deliver(subscription, stored)
+    def take(self, subscription: Subscription, stored: Stored) -> None:
+        super().take(subscription, stored)
         self.positions += [(subscription, stored.position + i) for i in range(len(stored.run.bodies))]
 
     def settle_all(self, outcome: Outcome = Outcome.ACCEPTED) -> None:
@@ -583,8 +583,8 @@ class TestAllQueuesOfAFilter:
         self, caplog: pytest.LogCaptureFixture
     ) -> None:
         class Leaving(Consumer):
-            def deliver(self, subscription: Subscription, stored: Stored) -> None:
-                super().deliver(subscription, stored)
+            def take(self, subscription: Subscription, stored: Stored) -> None:
+                super().take(subscription, stored)
                 if self.joined is not None:
                     site.router.unsubscribe(self, self.joined, forget=False)
 

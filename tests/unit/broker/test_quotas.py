@@ -24,6 +24,7 @@ from edge.broker.router.router import Router
 from edge.broker.store.errors import StoreError
 from edge.broker.store.records import LedgerEntry
 from tests.support.memory_store import MemoryStore
+from tests.support.run_consumer import RunConsumer
 
 
 class Sender(interfaces.Origin):
@@ -50,11 +51,11 @@ class Sender(interfaces.Origin):
         return sum(why is None for _, why in self.told)
 
 
-class Reader(interfaces.Consumer):
+class Reader(RunConsumer):
     name = "reader"
     credit = 0
 
-    def deliver(self, subscription: object, stored: object) -> None:
+    def take(self, subscription: object, stored: object) -> None:
         raise AssertionError("it has no credit")
 
 

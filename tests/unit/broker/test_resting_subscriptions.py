@@ -31,8 +31,8 @@ class Consumer(test_promises.Consumer):
         super().__init__(name, credit)
         self.deliveries: list[tuple[Stored, Subscription]] = []
 
-    def deliver(self, subscription: Subscription, stored: Stored) -> None:
-        super().deliver(subscription, stored)
+    def take(self, subscription: Subscription, stored: Stored) -> None:
+        super().take(subscription, stored)
         self.deliveries.append((stored, subscription))
 
 

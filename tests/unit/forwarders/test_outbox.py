@@ -38,7 +38,7 @@ class Log:
                 rest = Stored(position + credit, sequence + credit, run.part(credit, len(run)))
                 self._waiting.insert(0, rest)
                 run = run.part(0, credit)
-            self.outlet.deliver(self, Stored(position, sequence, run))
+            self.outlet.deliver(self, [Stored(position, sequence, run)])
 
     def settle(self, consumer: object, first: int, last: int, outcome: str) -> None:
         assert consumer is self.outlet

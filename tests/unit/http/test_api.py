@@ -27,13 +27,14 @@ from edge.broker.message.mqtt_properties import NONE, decode_run, encode_run
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.model.authorization import Operation, Rule
 from edge.broker.model.budget import Budget
-from edge.broker.model.interfaces import Consumer, Outcome, SubscribeOptions, Subscription
+from edge.broker.model.interfaces import Outcome, SubscribeOptions, Subscription
 from edge.broker.router.router import Router
 from edge.broker.security.authenticator import Gate, Work
 from edge.broker.security.credentials import Snapshot, new_user, with_secret
 from edge.broker.security.limits import VERIFICATION_WAIT_S_MAX
 from edge.broker.store.errors import StoreError, StoreFull
 from tests.support.memory_store import MemoryStore
+from tests.support.run_consumer import RunConsumer
 
 NDJSON = {"Content-Type": "application/x-ndjson"}
 
@@ -81,7 +82,7 @@ def test_store_that_cannot_write(failure: StoreError, status: int) -> None:
     run(test)
 
 
-class GivingBack(Consumer):
+class GivingBack(RunConsumer):
     """Gives every message back with the same outcome."""
 
     name = "worker"
@@ -91,7 +92,7 @@ class GivingBack(Consumer):
         self.outcome = outcome
         self.got = 0
 
-    def deliver(self, subscription: Subscription, stored: Stored) -> None:
+    def take(self, subscription: Subscription, stored: Stored) -> None:
         self.got += 1
         subscription.settle(self, stored.position, stored.position, self.outcome)
 
