@@ -12,6 +12,7 @@ from random import Random
 from bridge.message import Run, Stored
 from edge.broker.delivery.pattern import Joinable
 from edge.broker.model.interfaces import Origin, Outcome, Refusal, SubscribeOptions, Subscription
+from edge.broker.router.batch import Publication
 from tests.simulation.gateway import Gateway
 from tests.simulation.history import History
 from tests.simulation.medium import ids
@@ -64,7 +65,7 @@ class RouterOrigin(Origin):
         self._waiting.update(zip(tokens, names, strict=True))
         self._history.record("send", self.name, address, tuple(names), 1)
         run = Run(address, self.name, 1, b"", [name.encode() for name in names])
-        self._gateway.broker.router.publish(self, run, tokens)
+        self._gateway.broker.router.publish(Publication(self, run, tokens))
 
     def accepted(self, tokens: Sequence[int]) -> None:
         self._history.record("acked", self.name, self._answered(tokens))

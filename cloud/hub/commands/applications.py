@@ -38,6 +38,7 @@ from edge.broker.amqp.outgoing import OutgoingLink
 from edge.broker.amqp.scheduler import Scheduler
 from edge.broker.message.translation import outline, read_header
 from edge.broker.model.interfaces import Consumer, Origin, Outcome, Refusal, SubscribeOptions, Subscription
+from edge.broker.router.batch import Publication
 
 log = logging.getLogger(__name__)
 
@@ -214,7 +215,7 @@ class CommandApplications:
             header = plain.section(s.HEADER, [True, None, Uint(int(REPLY_TTL_S * _MS))])
             message = _message(news, command, address)
             run = Run(address, command.device, AMQP | DURABLE | 1, header, [message], space.router.now_ns())
-            space.router.publish(told, run, (0,))
+            space.router.publish(Publication(told, run, (0,)))
             try:
                 async with asyncio.timeout(TOLD_S_MAX):
                     await told.over

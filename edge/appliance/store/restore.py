@@ -22,6 +22,7 @@ from edge.appliance.store.records import Record, parse
 from edge.broker.configuration import BrokerConfiguration
 from edge.broker.model.addresses import AddressTable
 from edge.broker.model.interfaces import Origin, Refusal
+from edge.broker.router.batch import Publication
 from edge.broker.router.router import Router
 from edge.broker.store.errors import StoreError, StoreFull
 from edge.broker.store.records import Committed
@@ -182,7 +183,7 @@ def _publish(
         before = opened.store.gathered
         clock.at = run.received_at
         origin = _Origin()
-        router.publish(origin, run, range(len(run.bodies)))
+        router.publish(Publication(origin, run, range(len(run.bodies))))
         if origin.refusal is not None:
             full = first
             break

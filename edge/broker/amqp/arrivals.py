@@ -21,9 +21,9 @@ from bridge.transport.tcp import TcpTransport
 from bridge.transport.turn import Turn
 from edge.broker.amqp.incoming import IncomingLink
 from edge.broker.message.translation import lasting_header, read_header
-from edge.broker.model.interfaces import Explanation, ManyOrigins, Origin, Refusal
+from edge.broker.model.interfaces import Explanation, Origin, Refusal
 from edge.broker.model.isolation import answered, end_party, origin_called
-from edge.broker.router.batch import Batch, Column, LogRuns, LogSink
+from edge.broker.router.batch import AnycastBatch, Column, ColumnBatch, LogRuns, LogSink, Publication
 from edge.broker.router.router import Router
 
 QOS: Final = 1
@@ -49,8 +49,8 @@ def _accept(origin: IncomingLink, number: int, deliveries: list[int]) -> None:
         end_party(origin, error)
 
 
-class Stretch(Batch):
-    """Messages of many connections, one of each, that logs keep and nobody gets now."""
+class LoggedMessages(ColumnBatch):
+    """Messages of many connections, one of each, that logs keep and no live subscription gets."""
 
     __slots__ = ("_loops", "_members", "logs", "messages", "offers")
 
@@ -91,20 +91,20 @@ class Stretch(Batch):
             answered(origin, its_tokens, why)
 
 
-class HandedOn(ManyOrigins):
-    """Messages of many connections, one of each, that are for the consumers of one address; those answer. What is
-    answered is let go, as the others may wait for long."""
+class AnycastMessages(AnycastBatch):
+    """Messages of many connections, one of each, for the consumers of one address. An answered message is released, as
+    the others may wait for long."""
 
-    __slots__ = ("_clock", "_loops", "_members", "_received_at", "encoded", "name", "taken")
+    __slots__ = ("_clock", "_loops", "_members", "_received_at", "address", "encoded", "name")
 
     def __init__(
-        self, loops: CompiledLoops, members: Sequence[Member], encoded: list[bytes], received_at: int, clock: int
+        self, loops: CompiledLoops, address: str, members: Sequence[Member], received_at: int, clock: int
     ) -> None:
-        """`encoded`: see `ManyOrigins`; `received_at` and `clock` are what `Router.stamp` said when they came."""
+        """`received_at` and `clock` are what `Router.stamp` returned when they came."""
         self.name = "the senders of a turn"
-        self.encoded = encoded
-        self.taken = 0
-        """How many of them were handed on, the others being published by themselves."""
+        self.address = address
+        self.encoded = encoded_messages(members)
+        """Empty where a message has a time to live, which is looked at run by run."""
         self._loops = loops
         self._members: list[Member | None] = list(members)
         self._received_at = received_at
@@ -116,6 +116,12 @@ class HandedOn(ManyOrigins):
             raise LookupError(place)  # it is answered
         origin, _, header, flags, body = member
         return Run(origin.address or "", origin.name, flags | self._clock, header, [body], self._received_at)
+
+    def members(self, start: int) -> Iterable[Publication]:
+        for member in self._members[start:]:
+            if member is not None:
+                origin, number, header, flags, body = member
+                yield Publication(origin, Run(self.address, origin.name, flags, header, [body]), (number,))
 
     def accepted(self, tokens: Sequence[int]) -> None:
         deliveries: list[int] = []
@@ -148,6 +154,17 @@ class HandedOn(ManyOrigins):
                 members[place] = None
                 encoded[place] = b""
         return senders
+
+
+def encoded_messages(members: Sequence[Member]) -> list[bytes]:
+    """Return the messages as they are written on a link whenever that is; none where one has a time to live."""
+    encoded: list[bytes] = []
+    for _, _, header, _, body in members:
+        lasting = lasting_header(header) if header else header
+        if lasting is None:
+            return []
+        encoded.append(lasting + body if lasting else body)
+    return encoded
 
 
 class Lane:
@@ -302,40 +319,14 @@ class Arrivals:
             rows = [
                 LogRuns(sink, runs, sum(len(run.bodies[0]) for run in runs), len(runs)) for sink, runs in logs.items()
             ]
-            stretch = Stretch(self._loops, kept, rows)
-            origin_called(stretch, self._router.publish_all, stretch)
+            logged = LoggedMessages(self._loops, kept, rows)
+            origin_called(logged, self._router.publish, logged)
         for address, theirs in others.items():
-            direct = columns[address] is None
-            self._publish_each(address, self._hand_on(address, theirs, received_at, clock) if direct else theirs)
-
-    def _hand_on(self, address: str, members: Sequence[Member], received_at: int, clock: int) -> Sequence[Member]:
-        """To the consumers of an anycast address; returns those that are to be published by themselves."""
-        encoded: list[bytes] = []
-        for _, _, header, _, body in members:
-            lasting = lasting_header(header) if header else header
-            if lasting is None:
-                return members
-            encoded.append(lasting + body if lasting else body)
-        together = HandedOn(self._loops, members, encoded, received_at, clock)
-        if not origin_called(together, self._hand, address, together):
-            return ()
-        for origin, _, _, _, _ in members[: together.taken]:
-            if origin.wants_credit:
-                origin_called(origin, origin.top_up)
-        return members[together.taken :]
-
-    def _hand(self, address: str, together: HandedOn) -> None:
-        together.taken = self._router.hand_on(address, together)
-
-    def _publish_each(self, address: str, members: Sequence[Member]) -> None:
-        if not members:
-            return
-        publish = self._router.publish
-        with self._router.gathered((address,)):
-            for origin, number, header, flags, body in members:
-                run = Run(address, origin.name, flags, header, [body])
-                if origin_called(origin, publish, origin, run, (number,)):
-                    origin_called(origin, origin.top_up)
+            batch = AnycastMessages(self._loops, address, theirs, received_at, clock)
+            if origin_called(batch, self._router.publish, batch):
+                for origin, _, _, _, _ in theirs:
+                    if origin.wants_credit:
+                        origin_called(origin, origin.top_up)
 
     # --- what goes --------------------------------------------------------------------------------------------
 

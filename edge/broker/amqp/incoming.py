@@ -27,6 +27,7 @@ from edge.broker.message.translation import (
 from edge.broker.model.addresses import AddressType
 from edge.broker.model.authorization import Grant
 from edge.broker.model.interfaces import Explanation, Origin, Refusal
+from edge.broker.router.batch import Publication
 from edge.broker.router.router import Router
 
 _NS_IN_MS = 1_000_000
@@ -301,7 +302,7 @@ class IncomingLink(Origin):
         if header and read_header(header).durable:
             flags |= DURABLE
         self._under_way += len(tokens)
-        self._router.publish(self, Run(address, device or self.name, flags, header, bodies), tokens)
+        self._router.publish(Publication(self, Run(address, device or self.name, flags, header, bodies), tokens))
 
     def _publish_each(self, event: Transfers) -> None:
         settled = event.settled

@@ -291,7 +291,7 @@ class OutgoingLink(Consumer):
         self.flow()
 
     def _deliver_each(self, subscription: Subscription, batch: Collection[Stored]) -> None:
-        """Send run by run. What nobody has to answer for is settled where the peer does not insist on the contrary."""
+        """Send run by run. A run that needs no answer is sent settled unless the peer asks for unsettled ones."""
         mode = self._link.snd_settle_mode
         for stored in batch:
             settled = mode == _SETTLED or (stored.position < 0 and mode != _UNSETTLED)

@@ -27,6 +27,7 @@ from edge.broker.limits import MANAGEMENT_RESULTS_MAX, SERVICE_CREDIT
 from edge.broker.message.translation import outline
 from edge.broker.model.authorization import MANAGEMENT, Grant
 from edge.broker.model.interfaces import Origin, Refusal
+from edge.broker.router.batch import Publication
 from edge.broker.router.router import Router
 
 NODE_TYPE: Final = "org.amqp.management"
@@ -152,7 +153,7 @@ class ServiceLink(Origin):
             application["count"] = Int(answer.results)
         body = _section(s.PROPERTIES, [None, None, None, None, None, correlation])
         body += _section(s.APPLICATION_PROPERTIES, application) + _section(s.VALUE, answer.body)
-        self._router.publish(self, Run(address, self.name, AMQP | 1, b"", [body]), ())
+        self._router.publish(Publication(self, Run(address, self.name, AMQP | 1, b"", [body]), ()))
 
     def _reply_address(self, reply_to: object) -> str:
         """Where the answer goes: nobody gets messages through us to where he must not send himself."""

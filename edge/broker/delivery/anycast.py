@@ -181,9 +181,9 @@ class AnycastGroup:
             self._count_held()
         return None
 
-    def offer_all(self, origin: ManyOrigins) -> int:
-        """Hand on as many of these, from the first on, as consumers take now: none while others wait. Returns how many;
-        the rest is to be offered by itself."""
+    def offer_batch(self, origin: ManyOrigins) -> int:
+        """Deliver as many of these, from the first on, as consumers have credit for: none while others wait. Return how
+        many; the rest is to be offered by itself."""
         if self._waiting or self._pumping:
             return 0
         self._pumping = True

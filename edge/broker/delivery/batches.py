@@ -12,7 +12,7 @@ from bridge.message import QOS_MASK, Run, Stored
 from edge.broker.model.interfaces import ManyOrigins, Origin
 
 SETTLED = -1
-"""Position of a delivery that nobody has to answer for."""
+"""Position of a delivery that needs no answer."""
 
 
 class DeliveryBatch(Collection[Stored]):
@@ -29,7 +29,7 @@ class Offer(NamedTuple):
 
     runs: Sequence[Run]
     origins: Sequence[Origin | None]
-    """Of each run; one that is None is never held back for a slow subscriber."""
+    """One a run; None is never held back for a slow subscriber."""
     acknowledged_messages: int
     """Messages above QoS 0."""
 

@@ -154,7 +154,7 @@ class TransientSubscription:
             self._keep(Stored(SETTLED, 0, run), origin)
 
     def _drop(self, run: Run) -> None:
-        """Count a run for which there is no room."""
+        """Count a run that does not fit."""
         self.dropped += len(run.bodies)
         self._pool.dropped += len(run.bodies)
 

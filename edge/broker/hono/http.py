@@ -47,6 +47,7 @@ from edge.broker.limits import Limits
 from edge.broker.model.authorization import Ended
 from edge.broker.model.budget import Budget
 from edge.broker.model.interfaces import AddressError, Outcome
+from edge.broker.router.batch import Publication
 
 _PUBLISHED: Final = 202
 _PATHS: Final = ("/telemetry", "/event", "/command/")
@@ -207,12 +208,12 @@ class HonoApi(DeviceApi):
         """Publish, and wait until it is safe where that was asked for. Raises DeviceError or Refused."""
         publishing = PublishRequest(run.device, 1)
         if not qos:
-            self._service.router.publish(publishing, run, ())
+            self._service.router.publish(Publication(publishing, run, ()))
             self._service.router.forget_origin(publishing)
             publishing.answered.cancel()
             return
         with self._publishing():
-            self._service.router.publish(publishing, run, (0,))
+            self._service.router.publish(Publication(publishing, run, (0,)))
             await self._safe(publishing)
         if publishing.refusals:
             raise in_hono(publishing.refusals[0])

@@ -18,6 +18,7 @@ from edge.broker.hono.tenant import Tenant
 from edge.broker.hono.topics import Endpoint
 from edge.broker.model.interfaces import Origin
 from edge.broker.model.topics import matches
+from edge.broker.router.batch import Publication
 from edge.broker.router.router import Router
 from edge.broker.store.contract import SmallState
 
@@ -55,7 +56,7 @@ class DeviceService:
     def notify(self, source: messages.Source, ttd: int) -> None:
         """Tell applications for how many seconds a device can be sent commands."""
         run = messages.empty_notification(self.addresses.event, source, ttd, self.router.now_ns())
-        self.router.publish(Notifier(source.device), run, ())
+        self.router.publish(Publication(Notifier(source.device), run, ()))
 
     def response(
         self, device: str, identifier: str, *, status: int, content_type: str | None, body: bytes, qos: int
@@ -80,7 +81,7 @@ class DeviceService:
         status = _REJECTED if reason is Reason.REJECTED else _UNDELIVERED
         body = json.dumps({"error": reason.value}).encode()
         run = self._answer(device, request, status, messages.FAILURE_NOTIFICATION, body, durable=True)
-        self.router.publish(Notifier(device), run, ())
+        self.router.publish(Publication(Notifier(device), run, ()))
 
     def _answer(
         self, device: str, request: Request, status: int, content_type: str | None, body: bytes, *, durable: bool

@@ -10,6 +10,7 @@ from bridge.message import Stored
 from edge.broker.delivery.pattern import Joinable
 from edge.broker.http.messages import Message, runs_of
 from edge.broker.model.interfaces import Consumer, Origin, Outcome, Refusal, SubscribeOptions, Subscription
+from edge.broker.router.batch import Publication
 from edge.broker.router.router import Router
 
 
@@ -29,7 +30,7 @@ class PublishRequest(Origin):
     def publish(self, router: Router, messages: Sequence[Message]) -> None:
         """All in one turn of the loop: what is stored joins one commit, so it is kept or refused as one."""
         for run, places in runs_of(messages, self.name):
-            router.publish(self, run, places)
+            router.publish(Publication(self, run, places))
 
     def accepted(self, tokens: Sequence[int]) -> None:
         self._done(tokens)

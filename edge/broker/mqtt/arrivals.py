@@ -26,7 +26,7 @@ from edge.broker.mqtt.connection import Connection
 from edge.broker.mqtt.events import Published
 from edge.broker.mqtt.limits import HEAD_BYTES_MAX, HEADS_CACHED_MAX, PREFIXES_KNOWN_MAX
 from edge.broker.mqtt.unread import UNREADY
-from edge.broker.router.batch import Batch, Column, LogRuns
+from edge.broker.router.batch import Column, ColumnBatch, LogRuns, Publication
 from edge.broker.router.live_subscriptions import LiveSink
 from edge.broker.router.router import Router
 
@@ -97,8 +97,8 @@ class Publisher(Origin, Protocol):
     connection: Connection
 
 
-class Stretch(Batch):
-    """What came one behind the other and is taken as one."""
+class LaneBatch(ColumnBatch):
+    """Consecutive messages of lanes."""
 
     __slots__ = ("_calls", "_stretch", "logs", "messages", "offers")
 
@@ -382,18 +382,18 @@ class Arrivals:
             if type(each) is tuple:
                 self._publish_alone(*each)
             else:
-                self._publish_together(Stretch(self._calls, each), generation)
+                self._publish_together(LaneBatch(self._calls, each), generation)
 
-    def _publish_together(self, stretch: Stretch, generation: int) -> None:
-        """`generation`: of the routes when the stretch was made; what is published may change them."""
+    def _publish_together(self, batch: LaneBatch, generation: int) -> None:
+        """`generation`: of the routes when the batch was made; what is published may change them."""
         if generation == self._generation:
-            origin_called(stretch, self._router.publish_all, stretch)
+            origin_called(batch, self._router.publish, batch)
             return
-        for origin, run, tokens in stretch.members():
-            origin_called(origin, self._router.publish, origin, run, tokens)
+        for origin, run, tokens in batch.members():
+            origin_called(origin, self._router.publish, Publication(origin, run, tokens))
 
     def _publish_alone(self, origin: Origin, run: Run, tokens: Sequence[int], topic: Any) -> None:
-        if origin_called(origin, self._router.publish, origin, run, tokens):
+        if origin_called(origin, self._router.publish, Publication(origin, run, tokens)):
             begins = self._calls.direct(self._turn, topic, self._column(run.address, run.qos))
             if begins is not None:
                 prefix, name = begins

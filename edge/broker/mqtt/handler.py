@@ -51,6 +51,7 @@ from edge.broker.mqtt.publish_answers import PublishAnswers
 from edge.broker.mqtt.session import Session, Subscriber
 from edge.broker.mqtt.session_registry import SessionRegistry
 from edge.broker.mqtt.subscribing import Subscribing
+from edge.broker.router.batch import Publication
 from edge.broker.router.connection_states import state_topic
 from edge.broker.router.router import Router
 from edge.broker.security.authenticator import Gate
@@ -146,7 +147,7 @@ class ConnectionHandler(Origin):
                     self._refuse(event, Refusal.NOT_AUTHORIZED)
                     continue
                 if run.flags & QOS_MASK < 2:
-                    publish(self, run, event.packet_ids)
+                    publish(Publication(self, run, event.packet_ids))
                     if event.head and self._common.arrivals is not None and self._interceptor is PASS_THROUGH:
                         self._lane = self._common.arrivals.teach(event, self._lane, self, self._driver, self._grant)
                 else:
@@ -166,7 +167,7 @@ class ConnectionHandler(Origin):
     def publish(self, run: Run, packet_ids: Sequence[int]) -> None:
         """Publish as the client's; answered to it under these packet identifiers."""
         if run.qos < 2:
-            self._common.router.publish(self, run, packet_ids)
+            self._common.router.publish(Publication(self, run, packet_ids))
         else:
             self._publish_once(run, packet_ids)
 
@@ -187,7 +188,7 @@ class ConnectionHandler(Origin):
             session.state.answered(packet_ids)
             self._common.sessions.on_disk.save_incoming(session)
         try:
-            self._common.router.publish(self, run, qos2_tokens(packet_ids))
+            self._common.router.publish(Publication(self, run, qos2_tokens(packet_ids)))
         except Exception:
             self.forget(packet_ids)
             raise

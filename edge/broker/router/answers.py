@@ -13,14 +13,14 @@ from typing import Final
 
 from edge.broker.model.interfaces import Acceptance, Figures, Origin, Refusal
 from edge.broker.model.isolation import answered
-from edge.broker.router.batch import Batch
+from edge.broker.router.batch import ColumnBatch
 from edge.broker.router.ordered_replies import OrderedReplies, Withdraw
 from edge.broker.store.errors import StoreError, StoreFull
 from edge.broker.store.ticket import Ticket
 
 _ACCEPTED: Final = Acceptance.ACCEPTED
 
-_Waiting = tuple[Ticket, Origin, Sequence[int], Refusal | Acceptance | None, Batch | None]
+_Waiting = tuple[Ticket, Origin, Sequence[int], Refusal | Acceptance | None, ColumnBatch | None]
 """Commit that an answer waits for, its origin, its tokens, and the answer (None: the outcome of the commit). The last
 entry is the origin where that is a batch: asking for the class of a `Protocol` takes 1 us."""
 
@@ -49,7 +49,7 @@ class Answers:
             awaiting = self.awaiting_commit
             awaiting[origin] = awaiting.get(origin, 0) + 1
 
-    def accept_all(self, ticket: Ticket | None, batch: Batch) -> None:
+    def accept_all(self, ticket: Ticket | None, batch: ColumnBatch) -> None:
         """As `accept_with` what a log keeps of a batch, by this ticket (None: none does), and as `accept` the rest.
         None of its origins has replies that wait (`ordered`)."""
         now, later = batch.part(self.awaiting_commit)
@@ -128,7 +128,7 @@ class Answers:
         finally:
             self._releasing = False
 
-    def _release_replies(self, origin: Origin, batch: Batch | None) -> None:
+    def _release_replies(self, origin: Origin, batch: ColumnBatch | None) -> None:
         if batch is None:
             self.ordered.release(origin)
             return

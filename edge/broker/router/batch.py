@@ -1,13 +1,13 @@
-"""What many origins sent in one turn of the loop, stored and answered as one where the router can."""
+"""Batches that are published: a run, runs of many origins with a column, messages for the consumers of one address."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from bridge.message import Run
 from edge.broker.delivery.batches import Offer
-from edge.broker.model.interfaces import Origin
+from edge.broker.model.interfaces import ManyOrigins, Origin
 from edge.broker.retention.quotas import Account
 from edge.broker.router.live_subscriptions import LiveSink
 
@@ -37,8 +37,19 @@ class LogRuns(NamedTuple):
     messages: int
 
 
-class Batch(Origin):
-    """The runs of many origins, all of which have a `Column`. It is the origin of them all: `Answers` gives it one
+class Publication(NamedTuple):
+    """A run, its origin, and the tokens under which the origin is answered: one a message, or none at all.
+
+    They come back through `Origin.accepted` or `Origin.refused`, in this order.
+    """
+
+    origin: Origin
+    run: Run
+    tokens: Sequence[int]
+
+
+class ColumnBatch(Origin):
+    """Runs of many origins, stamped already, each with a `Column`. It is the origin of them all: `Answers` gives it one
     answer."""
 
     __slots__ = ()
@@ -50,7 +61,7 @@ class Batch(Origin):
     messages: int
 
     def members(self) -> Iterable[tuple[Origin, Run, Sequence[int]]]:
-        """Each run with its own origin and tokens, in the order they came."""
+        """Return each run with its own origin and tokens, in the order they came."""
         raise NotImplementedError
 
     def part(self, awaiting: Mapping[Origin, int]) -> tuple[int, int]:
@@ -73,3 +84,18 @@ class Batch(Origin):
     def abort(self) -> None:
         for origin, _, _ in self.members():
             origin.abort()
+
+
+class AnycastBatch(ManyOrigins, Protocol):
+    """AMQP messages of many origins for the consumers of one address, which answer each."""
+
+    __slots__ = ()
+
+    address: str
+
+    def members(self, start: int) -> Iterable[Publication]:
+        """Return each message from this place on as a run of its own."""
+        ...
+
+
+PublishBatch = Publication | ColumnBatch | AnycastBatch

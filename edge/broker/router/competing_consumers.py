@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 
@@ -78,17 +78,18 @@ class CompetingConsumers:
         return 0
 
     @contextmanager
-    def gathered(self, addresses: Iterable[str]) -> Iterator[None]:
-        """Messages to anycast addresses that are sent within wait until its end. Then they are shared out among the
-        consumers as one run would be: one call a consumer, where each message by itself takes one."""
-        groups = [group for address in addresses if (group := self.anycast.get(address)) is not None]
-        for group in groups:
-            group.gather()
+    def gathered(self, address: str) -> Iterator[None]:
+        """Keep messages to an anycast address that are published within until its end, then share them out among the
+        consumers as one run: one call a consumer, where each message by itself takes one."""
+        group = self.anycast.get(address)
+        if group is None:
+            yield
+            return
+        group.gather()
         try:
             yield
         finally:
-            for group in groups:
-                guarded(f"the consumers of {group.pattern!r}", group.deliver_gathered)
+            guarded(f"the consumers of {group.pattern!r}", group.deliver_gathered)
 
     def _credit_changed(self, address: str) -> None:
         """Consumers of an anycast address may take more."""

@@ -16,6 +16,7 @@ from bridge.message import RETAIN, Run
 from edge.broker.limits import WILLS_AGAIN_S, WILLS_AT_ONCE, WILLS_PUT_OFF_BYTES_MAX
 from edge.broker.model.interfaces import Origin, Refusal
 from edge.broker.model.isolation import guarded
+from edge.broker.router.batch import Publication
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +57,7 @@ class DueWills:
 
     def __init__(
         self,
-        publish: Callable[[Origin, Run, Sequence[int]], None],
+        publish: Callable[[Publication], None],
         soon: Callable[[Callable[[], None]], object] | None = None,
     ) -> None:
         """`soon` has a function called in the next turn of the loop; None: there are no turns, all are published at
@@ -145,7 +146,7 @@ class DueWills:
 
     def _publish_one(self, origin: WillOrigin) -> None:
         origin.leaves()
-        self._publish(origin, origin.run, _TOKEN)
+        self._publish(Publication(origin, origin.run, _TOKEN))
 
     def _next_turn(self) -> None:
         self._this_turn = 0

@@ -30,6 +30,7 @@ from edge.broker.configuration import Forwarder
 from edge.broker.message.translation import flags_of, group_of
 from edge.broker.model.interfaces import Origin, Refusal
 from edge.broker.model.topics import is_filter, matches
+from edge.broker.router.batch import Publication
 from edge.broker.router.inbound_losses import InboundLosses
 from edge.broker.router.known_names import KnownNames, digest
 from edge.broker.router.retained_repeats import RetainedRepeats
@@ -350,7 +351,7 @@ class Inbound(Origin):
                 self._names.withdraw(entry.name for entry in behind if entry.name)
                 self._wait_again(behind)
             else:
-                self._router.publish(self, run, numbers)
+                self._router.publish(Publication(self, run, numbers))
 
     def _answered(self, numbers: Iterable[int]) -> list[_Entry]:
         return [entry for number in numbers if (entry := self._published.pop(number, None)) is not None]

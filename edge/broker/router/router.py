@@ -9,7 +9,6 @@ It never blocks, never looks at a socket and never asks for the time other than 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from typing import Final, Protocol
 
 from bridge.message import CLOCK_GOOD, Run
@@ -30,7 +29,6 @@ from edge.broker.model.interfaces import (
     AddressError,
     Consumer,
     Figures,
-    ManyOrigins,
     Origin,
     Refusal,
     SubscribeOptions,
@@ -39,7 +37,7 @@ from edge.broker.model.isolation import Listeners, guarded, origin_called
 from edge.broker.retention.names import NameQuotas
 from edge.broker.retention.quotas import Account, Quotas
 from edge.broker.router.answers import Answers
-from edge.broker.router.batch import Batch, Column
+from edge.broker.router.batch import AnycastBatch, Column, ColumnBatch, Publication, PublishBatch
 from edge.broker.router.commit_waits import CommitWaits
 from edge.broker.router.competing_consumers import CompetingConsumers
 from edge.broker.router.configured import ConfiguredAddresses
@@ -128,7 +126,7 @@ class Router:
         self._participants: list[CommitParticipant] = []
         self._sources: list[PublishSource] = []
         self._addresses = ConfiguredAddresses(table, policies or {})
-        self.deadletters = DeadLetters(store, self.publish, self.clock, now_s)
+        self.deadletters = DeadLetters(store, self._publish, self.clock, now_s)
         self.pool = WaitingPool(self._worthless, flush_soon)
         self._pressure = self.pool.pressure
         self.feeds = LogFeeds(store)
@@ -168,9 +166,17 @@ class Router:
 
     # --- runs -------------------------------------------------------------------------------------------------
 
-    def publish(self, origin: Origin, run: Run, tokens: Sequence[int]) -> None:
-        """Route a run. `tokens` (one a message, empty when nothing is to be answered) come back through
-        `origin.accepted` or `origin.refused`, in the order given."""
+    def publish(self, batch: PublishBatch) -> None:
+        """Route runs of one origin or of many."""
+        if isinstance(batch, Publication):
+            self._publish(*batch)
+        elif isinstance(batch, ColumnBatch):
+            self._publish_columns(batch)
+        else:
+            self._publish_to_consumers(batch)
+
+    def _publish(self, origin: Origin, run: Run, tokens: Sequence[int]) -> None:
+        """Route a run."""
         run.received_at = self.now_ns()
         if self._clock_good():
             run.flags |= CLOCK_GOOD
@@ -184,12 +190,11 @@ class Router:
         """When a run that comes now is received, and what its flags say of the clock."""
         return self.now_ns(), CLOCK_GOOD if self._clock_good() else 0
 
-    def publish_all(self, batch: Batch) -> None:
-        """As `publish`, for many runs that are stamped already."""
+    def _publish_columns(self, batch: ColumnBatch) -> None:
+        """Store and offer what came as one, where nothing has to be looked at in each run."""
         sink = self._sink
         if not sink.takes_all(batch):
-            for origin, run, tokens in batch.members():
-                origin_called(origin, self.publish, origin, run, tokens)
+            self._publish_each(batch.members())
             return
         self.figures.received += batch.messages
         ticket = sink.keep_all(batch)
@@ -198,25 +203,25 @@ class Router:
                 subscription.offer(offer)
         sink.answer_all(batch, ticket)
 
-    def gathered(self, addresses: Iterable[str]) -> AbstractContextManager[None]:
-        """As `CompetingConsumers.gathered`, for what is published within."""
-        return self.subscriptions.competing.gathered(addresses)
-
     def column(self, address: str, qos: int) -> Column | None:
         """Return where messages to an address go, until `PublishSource.forget_routes` is called; None where `publish`
         has more to look at."""
         route = self._made.get(address) or self._made.of_prefix(address)
         return route.column(qos) if route is not None else None
 
-    def hand_on(self, address: str, origin: ManyOrigins) -> int:
-        """As `publish`, of messages to one address that is anycast's. Returns how many it took, from the first on: the
-        rest, or all where more has to be looked at, is to be published by itself."""
-        route = self._made.get(address)
-        if not isinstance(route, AnycastRoute):
-            return 0
-        taken = route.group.offer_all(origin)
-        self.figures.received += taken
-        return taken
+    def _publish_to_consumers(self, batch: AnycastBatch) -> None:
+        """Hand on as many of these as consumers take now, and route each of the others by itself."""
+        route, taken = self._made.get(batch.address), 0
+        if isinstance(route, AnycastRoute):
+            taken = route.group.offer_batch(batch)
+            self.figures.received += taken
+        with self.subscriptions.competing.gathered(batch.address):
+            self._publish_each(batch.members(taken))
+
+    def _publish_each(self, members: Iterable[tuple[Origin, Run, Sequence[int]]]) -> None:
+        """Route each of these; what one of them raises ends its origin alone."""
+        for origin, run, tokens in members:
+            origin_called(origin, self._publish, origin, run, tokens)
 
     def prefix(self, address: str) -> str:
         """As `RouteTable.prefix`: what `column` says of the address it says of all that begin so."""

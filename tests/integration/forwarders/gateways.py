@@ -24,6 +24,7 @@ from edge.broker.configuration import (
 from edge.broker.limits import Limits
 from edge.broker.model.addresses import AddressRule, AddressType
 from edge.broker.model.interfaces import Origin, Outcome, Refusal, SubscribeOptions, Subscription
+from edge.broker.router.batch import Publication
 from edge.broker.router.peer_connector import PeerConnector
 from edge.broker.router.uplinks import Uplinks
 from edge.broker.server import Broker
@@ -64,7 +65,7 @@ class Sender(Origin):
     ) -> None:
         tokens = range(self._sent, self._sent + len(bodies))
         self._sent += len(bodies)
-        self._broker.router.publish(self, Run(address, device, flags, properties, list(bodies)), tokens)
+        self._broker.router.publish(Publication(self, Run(address, device, flags, properties, list(bodies)), tokens))
 
     def accepted(self, tokens: Sequence[int]) -> None:
         self.accepted_count += len(tokens)

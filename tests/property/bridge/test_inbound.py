@@ -21,6 +21,7 @@ from bridge.limits import INBOX_WINDOW
 from bridge.message import Run
 from edge.broker.configuration import Direction, Forwarder
 from edge.broker.model.interfaces import Origin, Refusal
+from edge.broker.router.batch import Publication
 from edge.broker.router.inbound import Inbound
 from edge.broker.router.known_names import KnownNames
 
@@ -47,7 +48,8 @@ class Router:
         self._slots: dict[int, bytes] = {}
         self._sealed_slots: dict[int, bytes] = {}
 
-    def publish(self, origin: Origin, run: Run, tokens: Sequence[int]) -> None:
+    def publish(self, batch: Publication) -> None:
+        origin, run, tokens = batch
         if self.full and len(run) > 1:
             origin.refused(tokens, Refusal.FULL)  # one more would fit
         elif self.full:
@@ -256,9 +258,9 @@ def test_what_consumers_give_back_waits_for_its_time() -> None:
     class Anycast:
         published = asked = 0
 
-        def publish(self, origin: Origin, _run: Run, tokens: Sequence[int]) -> None:
+        def publish(self, batch: Publication) -> None:
             self.published += 1
-            origin.refused(tokens, Refusal.RELEASED)
+            batch.origin.refused(batch.tokens, Refusal.RELEASED)
 
         def sender_credit(self, _origin: Origin, _address: str) -> int:
             self.asked += 1

@@ -24,11 +24,10 @@ from bridge.transport.driver import Driver
 from bridge.transport.ready import Together
 from bridge.transport.tcp import TcpTransport
 from bridge.transport.turn import turn_of
-from edge.broker.amqp.arrivals import Arrivals, HandedOn, Member
+from edge.broker.amqp.arrivals import AnycastMessages, Arrivals, Member
 from edge.broker.amqp.session import AmqpSession
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
-from edge.broker.model.interfaces import ManyOrigins
-from edge.broker.router.batch import Batch
+from edge.broker.router.batch import ColumnBatch, Publication
 from edge.broker.router.router import Router
 from edge.broker.store.errors import StoreError, StoreFull
 from tests.support.loops import form, running
@@ -72,14 +71,29 @@ class Counting(Router):
     together: tuple[int, ...] = ()
     handed_on: tuple[int, ...] = ()
 
-    def hand_on(self, address: str, origin: ManyOrigins) -> int:
-        taken = super().hand_on(address, origin)
-        self.handed_on += (taken,)
-        return taken
+    def publish(self, batch: Any) -> None:
+        if isinstance(batch, ColumnBatch):
+            self.together += (batch.messages,)
+        elif isinstance(batch, AnycastMessages):
+            batch = Noted(batch)
+        super().publish(batch)
+        if isinstance(batch, Noted) and batch.encoded and len(batch.left) < len(batch.encoded):
+            self.handed_on += (len(batch.encoded) - len(batch.left),)
 
-    def publish_all(self, batch: Batch) -> None:
-        self.together += (batch.messages,)
-        super().publish_all(batch)
+
+class Noted:
+    """A batch that notes what is not handed on."""
+
+    def __init__(self, batch: AnycastMessages) -> None:
+        self._batch = batch
+        self.left: list[Publication] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._batch, name)
+
+    def members(self, start: int) -> list[Publication]:
+        self.left = list(self._batch.members(start))
+        return self.left
 
 
 class Client:
@@ -467,7 +481,7 @@ class TestAnycast:
 
         accepted: list[int] = []
         members = [cast(Member, (Sender(), number, b"", 1, bytes([number]))) for number in range(3)]
-        handed = HandedOn(loops(), members, [b"\0", b"\1", b"\2"], 5, CLOCK_GOOD)
+        handed = AnycastMessages(loops(), "anycast/a", members, 5, CLOCK_GOOD)
         assert handed.run(1) == Run("anycast/a", "d", CLOCK_GOOD | 1, b"", [b"\1"], 5)
         handed.accepted([0, 1])
         assert accepted == [0, 1]

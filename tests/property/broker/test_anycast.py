@@ -17,6 +17,7 @@ from edge.broker.limits import ANYCAST_QUICK_S, TRANSIENT_BUFFER_BYTES_MIN
 from edge.broker.model import interfaces
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.model.interfaces import Outcome, Refusal, SubscribeOptions, Subscription
+from edge.broker.router.batch import AnycastBatch, Publication
 from tests.support.run_consumer import RunConsumer
 from tests.unit.broker.test_promises import Site
 
@@ -48,13 +49,24 @@ class Sender(interfaces.Origin):
         pytest.fail("an answer raised")
 
 
-class Many(interfaces.ManyOrigins):
+class Many(AnycastBatch):
     """One message of each of these senders."""
+
+    address = ADDRESS
+    taken = 0
 
     def __init__(self, senders: Sequence[tuple[Sender, int]], bodies: Sequence[bytes]) -> None:
         self.name = "many"
         self.senders = senders
         self.encoded = list(bodies)
+
+    def members(self, start: int) -> list[Publication]:
+        self.taken = start
+        return [
+            Publication(sender, self.run(place), [token])
+            for place, (sender, token) in enumerate(self.senders)
+            if place >= start
+        ]
 
     def run(self, place: int) -> Run:
         return Run(ADDRESS, self.senders[place][0].name, AMQP | 1, b"", [self.encoded[place]])
@@ -136,7 +148,7 @@ class Address:
         self.who: dict[bytes, tuple[Sender, int]] = {}
 
     def turn(self, *, together: bool) -> AbstractContextManager[None]:
-        return self.site.router.gathered({ADDRESS, "anycast/nobody"}) if together else nullcontext()
+        return self.site.router.subscriptions.competing.gathered(ADDRESS) if together else nullcontext()
 
     def send(self, number: int, sizes: Sequence[int]) -> None:
         sender, tokens, bodies = self.senders[number], list[int](), list[bytes]()
@@ -146,7 +158,7 @@ class Address:
             tokens.append(self.sent)
             bodies.append(body)
             self.sent += 1
-        self.site.router.publish(sender, Run(ADDRESS, sender.name, 1, b"", bodies), tokens)
+        self.site.router.publish(Publication(sender, Run(ADDRESS, sender.name, 1, b"", bodies), tokens))
 
     def hand_on(self, numbers: Sequence[int], size: int = 0) -> int:
         """One message of each of these senders; what is not taken at once is sent by itself. How many were."""
@@ -154,10 +166,9 @@ class Address:
         senders = [(self.senders[number], self.sent + i) for i, number in enumerate(numbers)]
         self.who.update(zip(bodies, senders, strict=True))
         self.sent += len(numbers)
-        taken = self.site.router.hand_on(ADDRESS, Many(senders, bodies))
-        for (sender, token), body in list(zip(senders, bodies, strict=True))[taken:]:
-            self.site.router.publish(sender, Run(ADDRESS, sender.name, AMQP | 1, b"", [body]), [token])
-        return taken
+        batch = Many(senders, bodies)
+        self.site.router.publish(batch)
+        return batch.taken
 
     def come(self, receiver: Receiver) -> None:
         self.receivers.append(receiver)

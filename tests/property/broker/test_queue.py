@@ -14,6 +14,7 @@ from bridge.amqp_values import Described, Ubyte, Ulong, encode
 from bridge.message import AMQP, GROUPED, Run, Stored
 from edge.broker.delivery.pattern import Joinable
 from edge.broker.model.interfaces import Outcome, Subscription
+from edge.broker.router.batch import Publication
 from edge.broker.router.router import SubscribeOptions
 from tests.support.run_consumer import RunConsumer
 from tests.unit.broker.test_promises import Origin, Site
@@ -97,7 +98,7 @@ class QueueMachine(RuleBasedStateMachine):
             self.sent += 1
         header = b"" if priority is None else encode(Described(Ulong(0x70), [True, Ubyte(priority)]))
         flags = AMQP | 1 | (GROUPED if grouped else 0)
-        self.site.router.publish(Origin(), Run("queue/a", "d", flags, header, bodies), ())
+        self.site.router.publish(Publication(Origin(), Run("queue/a", "d", flags, header, bodies), ()))
         self.site.settle_down()
 
     @rule(letters=st.sampled_from(["", "", "a", "b", "ab"]), credit=st.integers(0, 8))

@@ -33,6 +33,7 @@ from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.model.interfaces import Outcome, Refusal, Subscription
 from edge.broker.model.ranges import Ranges
 from edge.broker.model.topics import matches
+from edge.broker.router.batch import Publication
 from edge.broker.router.router import Router, SubscribeOptions
 from edge.broker.store.errors import StoreFull
 from edge.broker.store.records import Committed, Loss
@@ -220,7 +221,7 @@ class RouterMachine(RuleBasedStateMachine):
             sender.asked.append((sender.next_token, label))
             sender.next_token += 1
         before = len(sender.accepted_bodies)
-        self.router.publish(sender, Run(address, sender.name, qos, properties, bodies), tokens)
+        self.router.publish(Publication(sender, Run(address, sender.name, qos, properties, bodies), tokens))
         if self.router.address_type(address) in (AddressType.QUEUE, AddressType.TOPIC) and address in STORED:
             assert len(sender.accepted_bodies) == before, "not before the commit"
 

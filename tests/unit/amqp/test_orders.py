@@ -11,6 +11,7 @@ from bridge.sasl import SaslClient
 from edge.broker.message.translation import payload_of
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.model.authorization import Ended
+from edge.broker.router.batch import Publication
 from edge.broker.store.errors import StoreFull
 from tests.unit.amqp.broker import Client, MqttDevice, Site
 from tests.unit.amqp.wire import NOW, message, of_kind
@@ -25,7 +26,7 @@ def send(client: Client, link: Link, *texts: str, first: int = 0, settled: bool 
 
 
 def publish(site: Site, address: str, *texts: str) -> None:
-    site.router.publish(MqttDevice(), Run(address, "d", 1, b"", [text.encode() for text in texts]), ())
+    site.router.publish(Publication(MqttDevice(), Run(address, "d", 1, b"", [text.encode() for text in texts]), ()))
     site.settle_down()
 
 

@@ -20,6 +20,7 @@ from edge.broker.limits import MANAGEMENT_RESULTS_MAX, RETAINED_STEPS_MAX, WILL_
 from edge.broker.message.mqtt_properties import Properties, encode_run
 from edge.broker.message.translation import outline, payload_of, read_header
 from edge.broker.model.address_policy import AddressPolicy, Redelivery
+from edge.broker.router.batch import Publication
 from tests.unit.amqp.broker import Client, MqttDevice, Site
 from tests.unit.amqp.wire import of_kind
 
@@ -166,7 +167,7 @@ class TestSelectors:
         link = client.receiver(source("topic/a", filters=selecting("room = 'kitchen'")))
         for room in ("hall", "kitchen"):
             properties = encode_run(Properties(user_property=(("room", room),)))
-            site.router.publish(MqttDevice(), Run("topic/a", "m", 1, properties, [room.encode()]), ())
+            site.router.publish(Publication(MqttDevice(), Run("topic/a", "m", 1, properties, [room.encode()]), ()))
         site.settle_down()
         assert bodies(client, link) == [b"kitchen"]
 
@@ -217,7 +218,7 @@ class TestSelectors:
         link = client.receiver(source("queue/a", filters=selecting("room = 'kitchen'")))
         for room in ("hall", "kitchen"):
             properties = encode_run(Properties(user_property=(("room", room),)))
-            site.router.publish(MqttDevice(), Run("queue/a", "m", 1, properties, [room.encode()]), ())
+            site.router.publish(Publication(MqttDevice(), Run("queue/a", "m", 1, properties, [room.encode()]), ()))
         site.settle_down()
         assert bodies(client, link) == [b"kitchen"]
         assert site.router.queues["queue/a"].backlog == 1
@@ -253,7 +254,7 @@ class TestRetained:
         site = Site()
         client = site.client()
         for qos in (1, 0):
-            site.router.publish(MqttDevice(), Run(f"topic/{qos}", "m", qos | RETAIN, b"", [b"kept"]), ())
+            site.router.publish(Publication(MqttDevice(), Run(f"topic/{qos}", "m", qos | RETAIN, b"", [b"kept"]), ()))
         site.settle_down()
         link = client.receiver("topic/#", snd_settle_mode=mode)
         arrived = {}
@@ -268,7 +269,7 @@ class TestRetained:
     def test_not_again_for_a_subscription_that_was_there(self) -> None:
         site = Site()
         client = site.client()
-        site.router.publish(MqttDevice(), Run("topic/a", "m", 1 | RETAIN, b"", [b"kept"]), ())
+        site.router.publish(Publication(MqttDevice(), Run("topic/a", "m", 1 | RETAIN, b"", [b"kept"]), ()))
         site.settle_down()
         wanted = source("topic/a", durability=1)
         link = client.receiver(wanted)
@@ -307,7 +308,7 @@ class TestRetained:
         link = client.receiver("topic/#", credit=1)
         sent = bodies(client, link)
         for i in range(MANY):
-            site.router.publish(MqttDevice(), Run(f"topic/{i}", "m", RETAIN, b"", [b"new"]), ())
+            site.router.publish(Publication(MqttDevice(), Run(f"topic/{i}", "m", RETAIN, b"", [b"new"]), ()))
         client.engine.grant(link, MANY * 2)
         site.settle_down()
         later = bodies(client, link)[1:]
@@ -432,7 +433,7 @@ class TestManagement:
         site = Site()
         client = site.client()
         for i in range(MANAGEMENT_RESULTS_MAX + 1):
-            site.router.publish(MqttDevice(), Run(f"queue/{i}", "m", 1, b"", [b""]), ())
+            site.router.publish(Publication(MqttDevice(), Run(f"queue/{i}", "m", 1, b"", [b""]), ()))
         site.settle_down()
         request = {"operation": "QUERY", "entityType": "io.waypost.address"}
         _, body = ask(client, "$management", request)
@@ -471,7 +472,7 @@ class TestManagement:
         """A user may have made 100 000 of them."""
         site = Site()
         for i in range(50):
-            site.router.publish(MqttDevice(), Run(f"queue/{i}", "m", 1, b"", [b"", b""]), ())
+            site.router.publish(Publication(MqttDevice(), Run(f"queue/{i}", "m", 1, b"", [b"", b""]), ()))
         site.settle_down()
         assert not site.router.queues.opened
         client = site.client()

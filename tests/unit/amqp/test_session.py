@@ -12,13 +12,14 @@ from bridge.engine import Closed, Condition, Detached, Flow, Opened, State, Term
 from bridge.engine.terminus import source, target
 from bridge.message import DURABLE, Run
 from bridge.sections import bare_message
-from edge.broker.amqp.arrivals import HandedOn
+from edge.broker.amqp.arrivals import AnycastMessages
 from edge.broker.amqp.session import SOLE_CONNECTION
 from edge.broker.limits import ANYCAST_GIVEN_BACK_MAX, DELIVERY_TIME_AHEAD_MS_MAX
 from edge.broker.message.translation import payload_of
 from edge.broker.model.address_policy import AddressPolicy, Redelivery
 from edge.broker.model.authorization import Ended
 from edge.broker.model.interfaces import Explanation, Refusal
+from edge.broker.router.batch import Publication
 from edge.broker.router.router import SubscribeOptions
 from edge.broker.store.errors import StoreFull
 from tests.unit.amqp.broker import CLOCK_NS, Client, MqttDevice, Site
@@ -647,7 +648,7 @@ class TestAnycast:
                 heard.append((self.name, tokens, why))
 
         members: Any = [(Sender(name), number, b"", 0, b"") for name, number in (("a", 7), ("b", 8), ("c", 9))]
-        together = HandedOn(Any, members, [b""] * 3, 0, 0)  # type: ignore[arg-type]
+        together = AnycastMessages(Any, "a", members, 0, 0)  # type: ignore[arg-type]
         together.explained([1, 2], Explanation("example:torn"))
         together.refused([1, 2], Refusal.REJECTED)
         torn = Explanation("example:torn")
@@ -677,7 +678,7 @@ class TestAcrossProtocols:
         link = client.receiver("queue/a")
         device = MqttDevice()
         run = Run("queue/a", device.name, 1 | DURABLE, b"\x03\x00\x10application/json", [b'{"t":1}', b'{"t":2}'])
-        site.router.publish(device, run, [1, 2])
+        site.router.publish(Publication(device, run, [1, 2]))
         site.settle_down()
         assert device.answers == [("accepted", 1), ("accepted", 2)]
         assert payloads(client, link) == [b'{"t":1}', b'{"t":2}']

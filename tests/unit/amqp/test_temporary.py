@@ -10,6 +10,7 @@ from bridge.message import DURABLE, RETAIN, Run
 from edge.broker.amqp.addressing import temporary_address
 from edge.broker.delivery.durable import Declaration
 from edge.broker.model.interfaces import AddressError, Refusal, SubscribeOptions
+from edge.broker.router.batch import Publication
 from tests.unit.amqp.broker import Client, MqttDevice, Site
 from tests.unit.amqp.wire import of_kind
 
@@ -26,7 +27,7 @@ def node(site: Site) -> tuple[str, Client, Link]:
 
 
 def publish(site: Site, device: MqttDevice, address: str, flags: int = 1 | DURABLE) -> None:
-    site.router.publish(device, Run(address, device.name, flags, b"", [b"m"]), [1])
+    site.router.publish(Publication(device, Run(address, device.name, flags, b"", [b"m"]), [1]))
     site.settle_down()
 
 

@@ -10,6 +10,7 @@ import pytest
 from bridge.message import RETAIN, Run
 from edge.broker.delivery.pressure import Pace
 from edge.broker.model.interfaces import Outcome, Refusal
+from edge.broker.router.batch import Publication
 from edge.broker.store.errors import StoreError, StoreFull
 from tests.unit.broker.test_promises import Consumer, Origin, Site
 
@@ -28,7 +29,7 @@ class Sender(Origin):
 
     def publish(self, address: str, *tokens: int, flags: int = 1) -> None:
         bodies = [SECRET + str(token).encode() for token in tokens]
-        self._site.router.publish(self, Run(address, self.name, flags, b"", bodies), tokens)
+        self._site.router.publish(Publication(self, Run(address, self.name, flags, b"", bodies), tokens))
 
     def accepted(self, tokens: Sequence[int]) -> None:
         if self.fails:

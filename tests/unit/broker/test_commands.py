@@ -17,6 +17,7 @@ from edge.broker.hono.hub_commands import HubCommandAddresses
 from edge.broker.limits import RECEIPTS_WAITING_MAX
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.model.interfaces import Outcome, Refusal, SubscribeOptions
+from edge.broker.router.batch import Publication
 from edge.broker.router.commands.addresses import ATTEMPTS_MAX, PLAIN, with_commands
 from edge.broker.router.commands.inbox import CommandInbox
 from edge.broker.router.commands.receipts import CommandReceipts
@@ -192,7 +193,9 @@ def test_nobody_else_makes_receipts(qos: int) -> None:
     for _ in range(2):  # the second time the route is known
         sender = Sender()
         forged = receipt_body("a1", Receipt.REJECTED, "forged")
-        gateway.router.publish(sender, Run("command-receipt/pump7", "other", qos, b"", [forged]), (1,) * qos)
+        gateway.router.publish(
+            Publication(sender, Run("command-receipt/pump7", "other", qos, b"", [forged]), (1,) * qos)
+        )
         gateway.settle_down()
         assert sender.refusals == [Refusal.NOT_AUTHORIZED] * qos
         assert gateway.router.column("command-receipt/pump7", qos) is None

@@ -16,6 +16,7 @@ from edge.broker.delivery.queue import QueueOrder
 from edge.broker.model.address_policy import AddressPolicy, Durability, DurabilityMode
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.model.interfaces import Outcome, Subscription
+from edge.broker.router.batch import Publication
 from edge.broker.router.router import SubscribeOptions
 from tests.unit.broker.test_promises import Consumer, Origin, Site
 
@@ -73,7 +74,7 @@ def names(consumer: Consumer) -> list[str]:
 def sealed(site: Site, address: str, *bodies: bytes) -> Asking:
     """Publish, and start the commit, which is over when the site settles down."""
     origin = Asking()
-    site.router.publish(origin, Run(address, "device", 1, b"", list(bodies)), range(len(bodies)))
+    site.router.publish(Publication(origin, Run(address, "device", 1, b"", list(bodies)), range(len(bodies))))
     site.router.flush()
     assert site.store.committing
     return origin
@@ -152,7 +153,7 @@ class TestConfiguredWhileACommitRuns:
         site.send("plant/press/1", *[b"%d" % i for i in range(10)])
         sealed(site, "plant/press/1", b"late")
         sealed_other = Asking()
-        site.router.publish(sealed_other, Run("plant/other", "device", 1, b"", [b"x"]), [0])
+        site.router.publish(Publication(sealed_other, Run("plant/other", "device", 1, b"", [b"x"]), [0]))
         site.router.reconfigure(
             AddressTable([AddressRule("plant/#", AddressType.TOPIC), AddressRule("plant/press/#", AddressType.TOPIC)])
         )
@@ -382,9 +383,9 @@ class TestWatermark:
         consumer = site.consumer("topic/#", options=DURABLE)
         site.send("topic/a", b"0")  # reserves numbers
         for i in range(1, 5):
-            site.router.publish(Origin(), Run("topic/a", "device", 1, b"", [b"%d" % i]), ())
-        site.router.publish(Origin(), Run("topic/new", "device", 1, b"", [b"5"]), ())  # waits for a commit
-        site.router.publish(Origin(), Run("topic/a", "device", 1, b"", [b"6"]), ())
+            site.router.publish(Publication(Origin(), Run("topic/a", "device", 1, b"", [b"%d" % i]), ()))
+        site.router.publish(Publication(Origin(), Run("topic/new", "device", 1, b"", [b"5"]), ()))  # waits for a commit
+        site.router.publish(Publication(Origin(), Run("topic/a", "device", 1, b"", [b"6"]), ()))
         site.settle_down()
         assert names(consumer) == ["0", "1", "2", "3", "4", "5", "6"]
 
@@ -418,7 +419,7 @@ class TestWatermark:
         sealed(site, "topic/a", b"1")
         expires = b"\x02\0\0\0\x3c"  # Message Expiry Interval
         for body, properties in ((b"2", b""), (b"3", b""), (b"4", expires), (b"5", b""), (b"6", b"")):
-            site.router.publish(Origin(), Run("topic/b", "device", 1, properties, [body]), ())
+            site.router.publish(Publication(Origin(), Run("topic/b", "device", 1, properties, [body]), ()))
         while site.posted:
             site.posted.popleft()()
         assert told == [b"1", b"4"]
@@ -432,7 +433,9 @@ class TestWatermark:
         consumer = site.consumer("queue/a", credit=0)
         site.send("queue/a", b"\x00\x53\x75\xa0\x01a", properties=header, flags=AMQP | 1)
         consumer.credit = 10
-        site.router.publish(Origin(), Run("queue/a", "d", AMQP | 1, header, [b"\x00\x53\x75\xa0\x01b"]), ())
+        site.router.publish(
+            Publication(Origin(), Run("queue/a", "d", AMQP | 1, header, [b"\x00\x53\x75\xa0\x01b"]), ())
+        )
         assert consumer.joined is not None
         consumer.joined.pump()
         while site.posted:

@@ -10,6 +10,7 @@ from edge.broker.delivery.durable import Declaration
 from edge.broker.model import interfaces
 from edge.broker.model.addresses import AddressTable
 from edge.broker.model.interfaces import Outcome, Refusal, Subscription
+from edge.broker.router.batch import Publication
 from edge.broker.router.router import Router, SubscribeOptions
 from tests.support.memory_store import MemoryStore
 from tests.support.run_consumer import RunConsumer
@@ -48,14 +49,14 @@ def test_bases() -> None:
     router = Router(store, AddressTable([]), clock_ns=lambda: 1)
     router.declare(Declaration(name="mqtt/absent/#", pattern="#"))
     for address in ("plant/1", "plant/1", "other"):
-        router.publish(Device(), Run(address, "device", 1, b"", [b"x"]), [1])
+        router.publish(Publication(Device(), Run(address, "device", 1, b"", [b"x"]), [1]))
         settle()
     uplink = Uplink()
     router.subscribe(uplink, "plant/#", SubscribeOptions(durable_name="forwarder/hub/a", all_qos=True))
     assert router.bases == {"plant/1": 2}
     settle()
     for address in ("plant/1", "plant/2"):
-        router.publish(Device(), Run(address, "device", 0, b"", [b"y"]), ())
+        router.publish(Publication(Device(), Run(address, "device", 0, b"", [b"y"]), ()))
     settle()
     assert uplink.sequences == [("plant/1", 2), ("plant/2", 0)]
     again = Router(store, AddressTable([]), clock_ns=lambda: 1)
@@ -77,7 +78,7 @@ def test_what_is_under_way_when_the_filter_changes_is_sent_once() -> None:
                 posted.popleft()()
 
     def publish(address: str) -> None:
-        router.publish(Device(), Run(address, "device", 1, b"", [b"x"]), [1])
+        router.publish(Publication(Device(), Run(address, "device", 1, b"", [b"x"]), [1]))
         settle()
 
     options = SubscribeOptions(durable_name="forwarder/hub/a", all_qos=True)

@@ -12,6 +12,7 @@ from bridge.message import Run
 from edge.broker.model.address_policy import AddressPolicy
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.model.interfaces import Outcome, Refusal, SubscribeOptions, Subscription
+from edge.broker.router.batch import Publication
 from edge.broker.router.forwarding import Forwarding
 from tests.support.run_consumer import RunConsumer
 from tests.unit.broker.test_promises import Origin, Site
@@ -57,7 +58,7 @@ class Device(Origin):
     def send(self, address: str) -> None:
         token = len(self._sent)
         self._sent.append(b"%d" % token)
-        self._site.router.publish(self, Run(address, self.name, 1, b"", [self._sent[token]]), [token])
+        self._site.router.publish(Publication(self, Run(address, self.name, 1, b"", [self._sent[token]]), [token]))
 
     def accepted(self, tokens: object) -> None:
         self.accepted_bodies += [self._sent[token] for token in tokens]  # type: ignore[attr-defined]

@@ -11,6 +11,7 @@ from bridge.message import Run, Stored
 from edge.broker.delivery import backlog as backlog_module
 from edge.broker.model.address_policy import AddressPolicy, WhenFull
 from edge.broker.model.interfaces import Outcome, SubscribeOptions, Subscription
+from edge.broker.router.batch import Publication
 from edge.broker.router.forwarding import Forwarding
 from tests.support.run_consumer import RunConsumer
 from tests.unit.broker.test_promises import Origin, Site
@@ -59,7 +60,7 @@ class Crossing:
 
     def publish(self, *bodies: int, address: str = "topic/plant/1") -> None:
         encoded = [b"%d" % body for body in bodies]
-        self.site.router.publish(Origin(), Run(address, "device", 1, b"", encoded), ())
+        self.site.router.publish(Publication(Origin(), Run(address, "device", 1, b"", encoded), ()))
         self.site.settle_down()
 
     def up(self, live: int = 100, backlog: int = 0) -> None:

@@ -15,6 +15,7 @@ from edge.broker.model import interfaces, remembered_names
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.model.interfaces import Outcome, Refusal, Subscription
 from edge.broker.router import competing_consumers, route_table
+from edge.broker.router.batch import Publication
 from edge.broker.router.router import Router, SubscribeOptions
 from tests.support.memory_store import MemoryStore
 from tests.support.run_consumer import RunConsumer
@@ -63,7 +64,7 @@ class Rig:
 
     def publish(self, address: str, *bodies: bytes, flags: int = 1) -> None:
         tokens = list(range(len(bodies))) if flags & 3 else ()
-        self.router.publish(self.device, Run(address, self.device.name, flags, b"", list(bodies)), tokens)
+        self.router.publish(Publication(self.device, Run(address, self.device.name, flags, b"", list(bodies)), tokens))
 
     def settle(self) -> None:
         while self.posted:

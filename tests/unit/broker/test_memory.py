@@ -11,6 +11,7 @@ from bridge.message import RETAIN, Run
 from edge.broker.model import interfaces
 from edge.broker.model.address_policy import AddressPolicy, Durability, DurabilityMode, Redelivery
 from edge.broker.model.interfaces import Outcome, Refusal, SubscribeOptions
+from edge.broker.router.batch import Publication
 from edge.broker.router.router import Router
 from edge.broker.store.errors import StoreFull
 from edge.broker.store.logs import LogState
@@ -35,7 +36,7 @@ class Sender(interfaces.Origin):
     def send(self, address: str, *bodies: bytes, flags: int = 1) -> None:
         tokens = range(self._token, self._token + len(bodies))
         self._token += len(bodies)
-        self.router.publish(self, Run(address, self.name, flags, b"", list(bodies)), tokens)
+        self.router.publish(Publication(self, Run(address, self.name, flags, b"", list(bodies)), tokens))
 
     def accepted(self, tokens: Sequence[int]) -> None:
         self.answered += tokens

@@ -16,6 +16,7 @@ from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.model.interfaces import AddressError, Outcome, Refusal, SubscribeOptions, Subscription
 from edge.broker.retention.names import NameKind, NameQuotas
 from edge.broker.router import queues
+from edge.broker.router.batch import Publication
 from edge.broker.router.router import Router
 from tests.support.memory_store import MemoryStore
 from tests.support.run_consumer import RunConsumer
@@ -82,7 +83,7 @@ class Site:
 
     def send(self, device: Device, address: str, body: bytes = b"m", *, retain: bool = False) -> object:
         flags = 1 | DURABLE | (RETAIN if retain else 0)
-        self.router.publish(device, Run(address, device.name, flags, b"", [body]), [1])
+        self.router.publish(Publication(device, Run(address, device.name, flags, b"", [body]), [1]))
         self.settle()
         return device.answers[-1]
 
@@ -286,7 +287,7 @@ class TestQueues:
 
         def send(priority: int, body: bytes) -> None:
             header = b"\x00\x53\x70\xc0\x04\x02\x40\x50" + bytes((priority,))
-            site.router.publish(device, Run("queue/a", "d", 1 | AMQP, header, [data + body]), [1])
+            site.router.publish(Publication(device, Run("queue/a", "d", 1 | AMQP, header, [data + body]), [1]))
 
         for priority, body in ((4, b"1"), (5, b"2"), (9, b"3"), (4, b"4"), (7, b"5")):
             send(priority, body)
@@ -352,7 +353,7 @@ class TestQueues:
 
     def test_one_whose_message_was_refused_is_forgotten_as_well(self) -> None:
         site = Site()
-        site.router.publish(Device(), Run("queue/a", "d", 1, b"", [b"m"]), [1])
+        site.router.publish(Publication(Device(), Run("queue/a", "d", 1, b"", [b"m"]), [1]))
         queues = site.router.queues
         assert "queue/a" in queues
         site.take("queue/a")

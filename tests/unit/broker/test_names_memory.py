@@ -18,6 +18,7 @@ from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.model.interfaces import Refusal, SubscribeOptions, Subscription
 from edge.broker.mqtt.events import SubscriptionRequest
 from edge.broker.mqtt.session_registry import SessionRegistry
+from edge.broker.router.batch import Publication
 from edge.broker.router.router import Router
 from edge.broker.store.limits import Limits as StoreLimits
 from tests.contract.store.rig import Rig, sqlite_rig
@@ -77,7 +78,7 @@ def make_queues(rig: Rig, router: Router, first: int, count: int) -> None:
     device = Device()
     for start in range(first, first + count, GROUP):
         for i in range(start, start + GROUP):
-            router.publish(device, Run(f"queue/{i:08d}", "device", 1, b"", [b"x"]), [i])
+            router.publish(Publication(device, Run(f"queue/{i:08d}", "device", 1, b"", [b"x"]), [i]))
         router.flush()
         while rig.store.committing:
             rig.turn()

@@ -13,6 +13,7 @@ from edge.broker.limits import ANYCAST_ANSWER_S_MAX
 from edge.broker.model import interfaces
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.model.interfaces import Outcome, Refusal, Subscription
+from edge.broker.router.batch import Publication
 from edge.broker.router.router import Router, SubscribeOptions
 from edge.broker.store.errors import StoreFull
 from tests.support.memory_store import MemoryStore
@@ -83,7 +84,7 @@ class Rig:
 
     def publish(self, address: str, *tokens: int) -> None:
         bodies = [str(token).encode() for token in tokens]
-        self.router.publish(self.sender, Run(address, "sender", 1, b"", bodies), tokens)
+        self.router.publish(Publication(self.sender, Run(address, "sender", 1, b"", bodies), tokens))
 
     def commit(self) -> None:
         self.router.flush()

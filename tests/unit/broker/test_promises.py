@@ -22,6 +22,7 @@ from edge.broker.model import interfaces
 from edge.broker.model.address_policy import AddressPolicy, Redelivery
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.model.interfaces import AddressError, Outcome, Refusal, Subscription
+from edge.broker.router.batch import Publication
 from edge.broker.router.router import Router, SubscribeOptions
 from edge.broker.store.errors import StoreFull
 from edge.broker.store.records import LedgerEntry
@@ -102,7 +103,7 @@ class Site:
                 self.posted.popleft()()
 
     def send(self, address: str, *bodies: bytes, properties: bytes = b"", flags: int = 1) -> None:
-        self.router.publish(Origin(), Run(address, "device", flags, properties, list(bodies)), ())
+        self.router.publish(Publication(Origin(), Run(address, "device", flags, properties, list(bodies)), ()))
         self.settle_down()
 
     def consumer(

@@ -21,6 +21,7 @@ from edge.broker.model.address_policy import AddressPolicy, Redelivery
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.model.interfaces import Outcome, Subscription
 from edge.broker.model.ranges import Ranges
+from edge.broker.router.batch import Publication
 from edge.broker.router.router import Router, SubscribeOptions
 from tests.unit.broker.test_promises import Consumer, Origin, S, Site
 
@@ -204,7 +205,7 @@ class TestSelectors:
     def test_expired_ones_are_given_up_at_their_turn(self) -> None:
         site = Site()
         run = Run("queue/a", "d", AMQP | 1, header(ttl_ms=1000), [body("old")])
-        site.router.publish(Origin(), run, ())
+        site.router.publish(Publication(Origin(), run, ()))
         site.settle_down(wait_s=2.0)
         picky = attach(site, Picky("o"))
         assert picky.got == []
@@ -274,7 +275,7 @@ class TestSelectors:
 def send(site: Site, text: str, *, priority: int | None = None, group: str | None = None) -> None:
     flags = AMQP | 1 | (GROUPED if group is not None else 0)
     properties = b"" if priority is None else header(priority)
-    site.router.publish(Origin(), Run("queue/a", "d", flags, properties, [body(text, group)]), ())
+    site.router.publish(Publication(Origin(), Run("queue/a", "d", flags, properties, [body(text, group)]), ()))
     site.settle_down()
 
 
@@ -443,7 +444,7 @@ class TestGroups:
         for i in range(50):
             run = Run("queue/a", "d", AMQP | 1 | GROUPED, b"", [body("x", f"{i}-{j}") for j in range(100)])
             consumer.credit = 1000
-            site.router.publish(Origin(), run, ())
+            site.router.publish(Publication(Origin(), run, ()))
             site.settle_down()
         subscription = site.router.queues["queue/a"]
         assert isinstance(subscription.order, QueueOrder)
@@ -601,7 +602,7 @@ class TestAllQueuesOfAFilter:
     def test_queues_that_come_and_go_in_between(self) -> None:
         site, consumer = Sliced(40), Consumer()
         site.consume(consumer)
-        site.router.publish(Origin(), Run("queue/new", "d", 1, b"", [b"new"]), ())
+        site.router.publish(Publication(Origin(), Run("queue/new", "d", 1, b"", [b"new"]), ()))
         site.router.flush()
         other = Consumer("other", credit=0)
         site.router.subscribe(other, "queue/39", SubscribeOptions())

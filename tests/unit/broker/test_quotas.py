@@ -20,6 +20,7 @@ from edge.broker.model import interfaces
 from edge.broker.model.address_policy import AddressPolicy, WhenFull
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.model.interfaces import Refusal, SubscribeOptions
+from edge.broker.router.batch import Publication
 from edge.broker.router.router import Router
 from edge.broker.store.errors import StoreError
 from edge.broker.store.records import LedgerEntry
@@ -98,7 +99,7 @@ class Site:
         before = len(self.sender.told)
         tokens = range(self.sender.sent, self.sender.sent + count)
         self.sender.sent += count
-        self.router.publish(self.sender, Run(address, "device", 1, b"", [b"x" * size] * count), tokens)
+        self.router.publish(Publication(self.sender, Run(address, "device", 1, b"", [b"x" * size] * count), tokens))
         self.settle_down()
         return [why for _, why in self.sender.told[before:]]
 
@@ -184,7 +185,7 @@ class TestReject:
         site.router.subscribe(Reader(), "topic/a", SubscribeOptions(durable_name="reader"))
         assert site.send("topic/a", count=3) == [None] * 3
         assert site.send("topic/a") == [Refusal.FULL]
-        site.router.publish(site.sender, Run("topic/a", "device", 0, b"", [b"qos 0"]), ())
+        site.router.publish(Publication(site.sender, Run("topic/a", "device", 0, b"", [b"qos 0"]), ()))
         assert site.used("topic/a") == 300
 
     def test_a_new_quota_counts_for_what_is_there(self) -> None:
@@ -449,6 +450,6 @@ class TestFloor:
         tokens = [list(range(5)), list(range(5, 10)), [10], list(range(11, 13))]
         for part in tokens:
             size = 100 if part != [10] else 1
-            site.router.publish(site.sender, Run("queue/a", "d", 1, b"", [b"x" * size] * len(part)), part)
+            site.router.publish(Publication(site.sender, Run("queue/a", "d", 1, b"", [b"x" * size] * len(part)), part))
         site.settle_down()
         assert [token for token, _ in site.sender.told] == list(range(13))

@@ -17,6 +17,7 @@ from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.model.interfaces import Outcome, Subscription
 from edge.broker.model.topics import matches
 from edge.broker.router import durable_subscriptions, resting_subscriptions
+from edge.broker.router.batch import Publication
 from edge.broker.router.router import Router, SubscribeOptions
 from edge.broker.store.limits import Limits as StoreLimits
 from tests.contract.store.rig import sqlite_rig
@@ -175,7 +176,7 @@ class TestAtRest:
         away(site, consumer)
         assert opened(site) == {"forwarder/hub", "mqtt/c/+/a"}, "something of it is acknowledged out of order"
         [log] = [log.log for log in site.store.info().logs if log.name == "topic topic/#"]
-        site.router.publish(Origin(), Run("topic/b", "device", 1, b"", [b"x" * 100]), ())
+        site.router.publish(Publication(Origin(), Run("topic/b", "device", 1, b"", [b"x" * 100]), ()))
         for _ in range(2):  # the second commit evicts what the first one stored, before a cursor passes it
             site.router.flush()
             while site.posted:
@@ -229,7 +230,7 @@ class TestAtRest:
     def test_a_missed_wake_delays_and_loses_nothing(self) -> None:
         site = Site()
         away(site, site.consumer("topic/a", options=options("mqtt/c/topic/a")))
-        site.router.publish(Origin(), Run("topic/a", "device", 1, b"", [b"1"]), ())
+        site.router.publish(Publication(Origin(), Run("topic/a", "device", 1, b"", [b"1"]), ()))
         site.router.flush()
         listeners, site.store.commit_listeners[:] = list(site.store.commit_listeners), []
         while site.posted:
@@ -245,7 +246,7 @@ class TestAtRest:
         away(site, site.consumer("topic/a", "container", options=options(name, **more)))
         [declaration] = [site.router.durable_subscriptions._resting.declaration(name)]
         site.send("topic/a", b"own", flags=0)
-        site.router.publish(Origin(), Run("topic/a", "container", 0, b"", [b"x"]), ())
+        site.router.publish(Publication(Origin(), Run("topic/a", "container", 0, b"", [b"x"]), ()))
         site.settle_down()
         found = site.router.durable_subscriptions[name]
         assert found.declaration == declaration
@@ -295,7 +296,7 @@ def test_after_a_restart(tmp_path: Path, many: bool) -> None:
         consumer = Consumer(name)
         router.unsubscribe(consumer, router.subscribe(consumer, name.split("/", 2)[2], options(name)), forget=False)
     settle(router)
-    router.publish(Origin(), Run("topic/0", "device", 1, b"", [b"1"]), ())
+    router.publish(Publication(Origin(), Run("topic/0", "device", 1, b"", [b"1"]), ()))
     settle(router)
     for _ in range(2):
         rig.reopen()

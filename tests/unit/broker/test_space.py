@@ -9,6 +9,7 @@ from pathlib import Path
 from bridge.message import DURABLE, Run
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.model.interfaces import Refusal
+from edge.broker.router.batch import Publication
 from edge.broker.space import Space
 from edge.broker.store.sqlite import open_store
 from tests.unit.broker.test_promises import Origin
@@ -35,7 +36,9 @@ class Sender(Origin):
         self.calls += 1
         tokens, self.waiting = self.waiting, []
         for token in tokens:
-            self._space.router.publish(self, Run("queue/jobs", "device", DURABLE | 1, b"", [b"body"]), [token])
+            self._space.router.publish(
+                Publication(self, Run("queue/jobs", "device", DURABLE | 1, b"", [b"body"]), [token])
+            )
 
     def forget_routes(self) -> None:
         """Nothing to do: the sender asks for no route."""

@@ -17,6 +17,7 @@ from edge.broker.limits import (
 from edge.broker.message.mqtt_properties import decode_run
 from edge.broker.model.address_policy import AddressPolicy, WhenFull
 from edge.broker.model.interfaces import Outcome, SubscribeOptions
+from edge.broker.router.batch import Publication
 from edge.broker.store.errors import StoreFull
 from tests.support.memory_store import MemoryStore
 from tests.unit.broker.test_promises import Consumer, Origin, Site, expiry
@@ -51,7 +52,7 @@ def fill(
 ) -> None:
     for start in range(0, count, together):
         bodies = [b"%0*d" % (size, number) for number in range(start, min(start + together, count))]
-        site.router.publish(Origin(), Run(address, "device", 1, properties, bodies), ())
+        site.router.publish(Publication(Origin(), Run(address, "device", 1, properties, bodies), ()))
     site.settle_down()
 
 
@@ -268,7 +269,7 @@ class TestClock:
         site.steady_s = lambda: site.now - booted_at_s
         site.store = MemoryStore(post=site.posted.append, clock=lambda: site.now)
         site.boot()
-        site.router.publish(Origin(), Run("queue/a", "device", 1, b"", [b"x"]), ())
+        site.router.publish(Publication(Origin(), Run("queue/a", "device", 1, b"", [b"x"]), ()))
         site.router.flush()
         site.posted.popleft()()
         site.now += 10

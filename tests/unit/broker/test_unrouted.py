@@ -9,6 +9,7 @@ import pytest
 from bridge.message import RETAIN, Run
 from edge.broker.limits import UNROUTED_ADDRESSES_MAX, UNROUTED_S
 from edge.broker.model.interfaces import Acceptance, Figures, Origin, Refusal, SubscribeOptions
+from edge.broker.router.batch import Publication
 from edge.broker.router.unrouted import UnroutedMessages
 from tests.unit.broker.test_promises import Site
 
@@ -25,7 +26,9 @@ class Publisher(Origin):
         self._site = site
 
     def publish(self, address: str, *tokens: int, flags: int = 1) -> None:
-        self._site.router.publish(self, Run(address, self.name, flags, b"", [b"x" for _ in tokens]), tokens)
+        self._site.router.publish(
+            Publication(self, Run(address, self.name, flags, b"", [b"x" for _ in tokens]), tokens)
+        )
 
     def accepted(self, tokens: Sequence[int]) -> None:
         self.answers += [(token, Acceptance.ACCEPTED) for token in tokens]

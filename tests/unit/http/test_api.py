@@ -28,6 +28,7 @@ from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.model.authorization import Operation, Rule
 from edge.broker.model.budget import Budget
 from edge.broker.model.interfaces import Outcome, SubscribeOptions, Subscription
+from edge.broker.router.batch import Publication
 from edge.broker.router.router import Router
 from edge.broker.security.authenticator import Gate, Work
 from edge.broker.security.credentials import Snapshot, new_user, with_secret
@@ -217,7 +218,9 @@ def test_a_settlement_that_is_not_on_disk_is_not_confirmed() -> None:
 def test_a_lock_is_of_the_user_who_fetched() -> None:
     async def test(rig: Rig) -> None:
         alice, carol = httpx.BasicAuth("alice", "secret"), httpx.BasicAuth("carol", "secret")
-        rig.router.publish(PublishRequest("x", 1), Run("queue/alice", "x", 1, encode_run(NONE), [b"x"]), ())
+        rig.router.publish(
+            Publication(PublishRequest("x", 1), Run("queue/alice", "x", 1, encode_run(NONE), [b"x"]), ())
+        )
         fetched = await rig.client.get("/c/queue/alice?wait=10", auth=alice)
         assert (fetched.status_code, fetched.content) == (200, b"x")
         assert await settled(rig, fetched, "queue/alice", carol) == 410, "she may receive from it, too"

@@ -21,6 +21,7 @@ from edge.broker.mqtt.events import SubscriptionRequest
 from edge.broker.mqtt.handler import Common, ConnectionHandler
 from edge.broker.mqtt.overlap import merge_live
 from edge.broker.mqtt.session_registry import SessionRegistry
+from edge.broker.router.batch import Publication
 from edge.broker.router.router import Router
 from edge.broker.security.authenticator import Gate
 from edge.broker.security.credentials import Snapshot, User, new_user
@@ -222,8 +223,8 @@ class TestSessions:
         again = Peer(site, 5, username="joe", password=b"x", clean_start=False)
         site.gate.asked.pop()(Verdict.ACCEPTED)
         assert again.sent()[0].session_present
-        site.router.publish(again.session, _run("up/a"), ())
-        site.router.publish(again.session, _run("up/b"), ())
+        site.router.publish(Publication(again.session, _run("up/a"), ()))
+        site.router.publish(Publication(again.session, _run("up/b"), ()))
         assert [packet.topic for packet in again.sent()] == ["up/a"]
 
 

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import array
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from bridge.message import Run
 from edge.broker.limits import Limits
 from edge.broker.message.mqtt_properties import NONE, Properties
 from edge.broker.message.mqtt_reason_codes import ReasonCode as R
 from edge.broker.message.mqtt_translator import MqttTranslator
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
-from edge.broker.model.interfaces import Origin
 from edge.broker.mqtt import packets as p
 from edge.broker.mqtt.connection import Connection
 from edge.broker.mqtt.events import SubscriptionRequest
 from edge.broker.mqtt.handler import Common, ConnectionHandler
 from edge.broker.mqtt.interception import NO_INTERCEPTION
 from edge.broker.mqtt.session_registry import SessionRegistry
+from edge.broker.router.batch import Publication, PublishBatch
 from edge.broker.router.router import Router
 from edge.broker.store.errors import StoreError
 from tests.support.machines import take_all
@@ -59,10 +58,10 @@ class RaisingRouter(Router):
 
     raises = "raises"
 
-    def publish(self, origin: Origin, run: Run, tokens: Sequence[int]) -> None:
-        if run.address == self.raises:
+    def publish(self, batch: PublishBatch) -> None:
+        if isinstance(batch, Publication) and batch.run.address == self.raises:
             raise LookupError("a bug")
-        super().publish(origin, run, tokens)
+        super().publish(batch)
 
 
 class Site:

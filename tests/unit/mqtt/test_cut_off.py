@@ -11,6 +11,7 @@ from bridge.message import AMQP, Run
 from edge.broker.mqtt import packets as p
 from edge.broker.mqtt.events import SubscriptionRequest
 from edge.broker.mqtt.handler import ConnectionHandler
+from edge.broker.router.batch import Publication
 from edge.broker.router.due_wills import WillOrigin
 from tests.unit.mqtt import test_commit_order
 from tests.unit.mqtt.test_commit_order import Site
@@ -61,7 +62,7 @@ def send(site: Site, address: str) -> None:
     """Messages that have to be translated: more than one turn takes."""
     bodies = [b"\0\x53\x77" + encode([number, "x" * 500]) for number in range(COUNT)]
     run = Run(address, "d", AMQP | 1, b"", bodies)
-    site.router.publish(WillOrigin("d", "", run), run, ())
+    site.router.publish(Publication(WillOrigin("d", "", run), run, ()))
     site.settle()
 
 

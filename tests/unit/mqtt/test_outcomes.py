@@ -18,6 +18,7 @@ from edge.broker.mqtt.connection import Connection
 from edge.broker.mqtt.events import SubscriptionRequest
 from edge.broker.mqtt.handler import Common, ConnectionHandler
 from edge.broker.mqtt.session_registry import SessionRegistry
+from edge.broker.router.batch import Publication
 from tests.support.machines import take_all
 from tests.unit.amqp import broker as amqp
 from tests.unit.amqp.wire import message
@@ -113,7 +114,9 @@ class TestTooLargeForOne:
         small(site, "queue/x")
         count = 2 * (SUBSCRIPTION_BUFFER_BYTES_MAX + READ_BYTES_MAX) // len(LARGE_BODY)
         for _ in range(0, count, 100):
-            site.router.publish(amqp.MqttDevice(), Run("queue/x", "d", 1, b"", [LARGE_BODY] * 100), range(100))
+            site.router.publish(
+                Publication(amqp.MqttDevice(), Run("queue/x", "d", 1, b"", [LARGE_BODY] * 100), range(100))
+            )
         site.settle_down()
         assert site.router.queues["queue/x"].buffer.bytes <= SUBSCRIPTION_BUFFER_BYTES_MAX + READ_BYTES_MAX
         slow.lose()
@@ -266,7 +269,7 @@ class TestRefused:
         site = Site()
         site.router.reconfigure(site.router.table, {"queue/#": AddressPolicy(deadletter="deadletter/d")})
         consumer = Peer(site, "consumer", "queue/x", qos, session_expiry_interval_s=kept)
-        site.router.publish(amqp.MqttDevice(), Run("queue/x", "d", 2, b"", [b"refused"]), (1,))
+        site.router.publish(Publication(amqp.MqttDevice(), Run("queue/x", "d", 2, b"", [b"refused"]), (1,)))
         site.settle_down()
         self.refuse(consumer)
         assert Peer(site, "other", "deadletter/d").take() == [b"refused"]
@@ -298,7 +301,7 @@ class TestLosingAConsumer:
         policy = AddressPolicy(redelivery=Redelivery(attempts_max=3), deadletter="deadletter/d")
         site.router.reconfigure(site.router.table, {"queue/#": policy})
         run = Run("queue/x", "d", 2, b"", [b"poison"])
-        site.router.publish(amqp.MqttDevice(), run, (1,))
+        site.router.publish(Publication(amqp.MqttDevice(), run, (1,)))
         site.settle_down()
         return site
 

@@ -15,6 +15,7 @@ from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.mqtt import packets as p
 from edge.broker.mqtt.events import SubscriptionRequest
 from edge.broker.mqtt.session_registry import SessionRegistry
+from edge.broker.router.batch import Publication
 from edge.broker.router.router import Router
 from tests.unit.amqp import broker as amqp
 from tests.unit.mqtt import test_outcomes
@@ -31,7 +32,7 @@ class Site(test_outcomes.Site):
         super().__init__()
         for number in range(QUEUES):
             run = Run(f"queue/{number}", "d", 1, b"", [b"%d" % number])
-            self.router.publish(amqp.MqttDevice(), run, (1,))
+            self.router.publish(Publication(amqp.MqttDevice(), run, (1,)))
         self.settle_down()
         self.turns: deque[Callable[[], None]] = deque()
         self.looks = 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import msgspec
@@ -15,10 +15,10 @@ from edge.broker.delivery.durable import Declaration
 from edge.broker.limits import WILLS_AFTER_START_S, WILLS_AGAIN_S, WILLS_AT_ONCE
 from edge.broker.model.address_policy import AddressPolicy, WhenFull
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
-from edge.broker.model.interfaces import Origin
 from edge.broker.mqtt.events import Will
 from edge.broker.mqtt.wills import Owed, Wills
 from edge.broker.router import due_wills
+from edge.broker.router.batch import Publication, PublishBatch
 from edge.broker.router.logs import QUEUE_LOG
 from edge.broker.router.router import Router
 from edge.broker.store.errors import StoreError
@@ -31,10 +31,12 @@ QUOTA_BYTES = 100
 class Published(Router):
     """A router that notes what it is given."""
 
-    def publish(self, origin: Origin, run: Run, tokens: Sequence[int]) -> None:
+    def publish(self, batch: PublishBatch) -> None:
+        assert isinstance(batch, Publication)
+        origin, run, _ = batch
         self.runs.append((origin.name, run.address, run.bodies[0], run.flags & RETAIN))
         self.users.append(origin.user)
-        super().publish(origin, run, tokens)
+        super().publish(batch)
 
     runs: list[tuple[str, str, bytes, int]]
     users: list[str]

@@ -23,6 +23,7 @@ from edge.broker.limits import RECEIPTS_WAITING_MAX
 from edge.broker.message.mqtt_properties import Properties, encode_run
 from edge.broker.model.interfaces import Origin, Refusal
 from edge.broker.model.topics import matches
+from edge.broker.router.batch import Publication
 from edge.broker.router.commands.addresses import CommandAddresses
 from edge.broker.router.router import Router
 from edge.broker.store.contract import MessageLog, SmallState
@@ -111,7 +112,7 @@ class CommandReceipts(Origin):
 
     def _publish(self, number: int, run: Run) -> None:
         self._published[number] = run
-        self._router.publish(self, run, (number,))
+        self._router.publish(Publication(self, run, (number,)))
 
     def _wait(self, number: int, run: Run) -> None:
         self._waiting[number] = run
