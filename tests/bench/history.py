@@ -113,7 +113,7 @@ def grow(lake: Path, days: int) -> None:
         if name in schemas.LANDED or name in kept:
             _grow_table(lake / name, days)
     for step in steps:
-        if isinstance(step, StreamStep):
+        if isinstance(step, StreamStep) and (lake / step.source).exists():
             _mark(lake, step)
     for name in place_of(lake).tables():  # as upkeep does, so that logs are no longer than those of any lake
         deltalake.DeltaTable(lake / name).create_checkpoint()
