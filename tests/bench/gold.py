@@ -5,8 +5,8 @@ program. A commit of the windows says which version of `telemetry` it was made o
 is seen in the log, to the tenth of a second.
 
 Two figures: from the start, of all that lands before the program is warm, and warm, of all that lands in the minutes
-after that. It is warm when each of its jobs has ended a pass: the first makes every series' state, takes what has
-gathered meanwhile, and has most of the code compiled. The minutes measured are enough for the next pass of each.
+after that. It is warm when each job that runs every minute or more often has ended two passes: the first makes the
+state of every series, takes what has gathered meanwhile, and has most of the code compiled.
 """
 
 from __future__ import annotations
@@ -46,6 +46,8 @@ METRICS: Final = 10
 READINGS_S: Final = GATEWAYS * DEVICES * METRICS
 """Each device sends a message of so many values once a second."""
 WARM_S_MAX: Final = 400.0
+PASSES_MIN: Final = 2
+"""Of each job, before it counts as warm."""
 MEASURED_S: Final = 300.0
 GOLD: Final = "rollup_1m"
 GOLD_S_MAX: Final = 15.0
@@ -126,7 +128,7 @@ class Watch:
 
 
 class Passes:
-    """Those the program tells of: how many each job has ended."""
+    """Passes that the program tells of, by job."""
 
     def __init__(self, said: Path, jobs: Sequence[str]) -> None:
         self.ended = Counter(dict.fromkeys(jobs, 0))
@@ -134,12 +136,12 @@ class Passes:
 
     def look(self) -> None:
         while line := self._said.readline():
-            self.ended.update(job["job"] for job in json.loads(line)["jobs"] if job["rows_in"])
+            self.ended.update(job["job"] for job in json.loads(line)["jobs"])
 
     @property
     def warm(self) -> bool:
         """See the module."""
-        return all(self.ended.values())
+        return all(count >= PASSES_MIN for count in self.ended.values())
 
 
 @contextmanager
@@ -190,7 +192,7 @@ class Run:
         self._folder, self._devices, self._program = folder, devices, program
         self._landed: list[Landed] = []
         self._watch = Watch(folder / "lake")
-        self._passes = Passes(folder / PASSES, [job.name for job in catalog.chosen(jobs)])
+        self._passes = Passes(folder / PASSES, [job.name for job in catalog.chosen(jobs) if job.rhythm != "hourly"])
         self._begin = time.monotonic()
 
     def found(self) -> Found:
