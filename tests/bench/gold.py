@@ -131,7 +131,9 @@ class Passes:
     """Passes that the program tells of, by job."""
 
     def __init__(self, said: Path, jobs: Sequence[str]) -> None:
-        self.ended = Counter(dict.fromkeys(jobs, 0))
+        """`jobs`: those whose passes make it warm."""
+        self.ended: Counter[str] = Counter()
+        self._jobs = jobs
         self._said = said.open()
 
     def look(self) -> None:
@@ -141,7 +143,7 @@ class Passes:
     @property
     def warm(self) -> bool:
         """See the module."""
-        return all(count >= PASSES_MIN for count in self.ended.values())
+        return all(self.ended[job] >= PASSES_MIN for job in self._jobs)
 
 
 @contextmanager
