@@ -70,6 +70,10 @@ class DeadLettering:
         self._reading = False
         self._closed = False
 
+    def follow_policy(self, policy: AddressPolicy) -> None:
+        """Follow this policy of the address from now on."""
+        self.policy = policy
+
     @property
     def has_room(self) -> bool:
         """Not too much is on its way."""

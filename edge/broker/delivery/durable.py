@@ -113,17 +113,44 @@ class DurableSubscription:
     __slots__ = ("declaration", "ending", "exclusive", "left_at", "made", "parts")
     attempts = 0
 
-    def __init__(self, declaration: Declaration) -> None:
+    def __init__(self, declaration: Declaration, left_at: int | None = None) -> None:
+        """`left_at`: as the attribute."""
         self.declaration = declaration
         self.made: Ticket | None = None
         """The commit it is written in; None: it was on disk at the start."""
-        self.left_at: int | None = None
-        """Since when nobody holds it; None: somebody does, or nobody has looked yet. The declaration says what of it is
-        on disk."""
+        self.left_at = left_at
+        """Time since which no client holds it; None: a client does, or it was not looked at yet. The declaration says
+        what of it is on disk."""
         self.ending: Ending | None = None
         self.parts: list[LogSubscription] = []
         self.exclusive = False
         """One consumer has it, and never another: what that cannot take nobody will."""
+
+    def declare(self, declaration: Declaration) -> None:
+        """Go on with this declaration, which is to be written."""
+        self.declaration = declaration
+
+    def record_write(self, ticket: Ticket) -> None:
+        """Its declaration is written in the commit of this ticket."""
+        self.made = ticket
+
+    def record_left(self, at: int) -> None:
+        """No client has held it since this time."""
+        self.left_at = at
+
+    def hold(self) -> None:
+        """Keep what is left in it: a client holds it, or it does not end by itself."""
+        self.left_at = None
+        if self.ending is not None:
+            self.ending = None
+            for part in self.parts:
+                part.expiry.reclaim()
+
+    def give_up(self, began: Ticket) -> None:
+        """Give up all that is in it when the commit of this ticket is decided."""
+        self.ending = Ending(began)
+        for part in self.parts:
+            part.expiry.abandon()
 
     def add(self, part: LogSubscription) -> None:
         """It reaches another log."""

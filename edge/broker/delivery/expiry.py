@@ -76,6 +76,10 @@ class Expiry:
         self.looking = False
         """The sweeper is reading what waits."""
 
+    def count(self, *, counts: bool) -> None:
+        """Let a time to live count here, or not."""
+        self.counts = counts
+
     @property
     def is_at_rest(self) -> bool:
         """Nobody looks, or is about to."""

@@ -110,9 +110,7 @@ class LogFeeds:
 
     def __init__(self, store: MessageLog) -> None:
         self._store = store
-        self.unattended: Callable[[int, Stored], bool] = lambda _log, _stored: True
-        """Hears of a log that has no subscription here, and what was committed to it; True where it need not hear of
-        those behind it with the same address and properties."""
+        self._unattended: Callable[[int, Stored], bool] = lambda _log, _stored: True
         self.taken: list[tuple[int, Stored]] = []
         """(log, run) taken in memory, and not handed on yet."""
         self._feeds: dict[int, Feed] = {}
@@ -126,6 +124,11 @@ class LogFeeds:
         """How often a subscription had to begin anew."""
         self._reported: dict[Follower, set[type[Exception]]] = {}
         """What the log has a line of already."""
+
+    def call_when_unattended(self, call: Callable[[int, Stored], bool]) -> None:
+        """Have `call` hear of a log without a subscription here, and of a run committed to it. It returns True where it
+        need not hear of runs behind it with the same address and properties."""
+        self._unattended = call
 
     def attach(self, follower: Follower) -> None:
         """Hand what comes to its log from now on to this subscription as well."""
@@ -188,7 +191,7 @@ class LogFeeds:
         """Nobody follows the log of this run, as far as is known. Returns where the runs begin that are to be looked at
         next."""
         log, stored = runs[at]
-        known = self.unattended(log, stored)
+        known = self._unattended(log, stored)
         feed = self._feeds.get(log)
         if feed is not None:  # a subscription was opened for it: what follows is handed on
             feed.watermark = stored.position + len(stored.run.bodies)

@@ -112,9 +112,30 @@ class LogSubscription:
         """What the address promises of redelivery, time to live and dead letters."""
         return self.dead_lettering.policy
 
-    @policy.setter
-    def policy(self, policy: AddressPolicy) -> None:
-        self.dead_lettering.policy = policy
+    def follow_policy(self, policy: AddressPolicy) -> None:
+        """Follow this policy of the address from now on."""
+        self.dead_lettering.follow_policy(policy)
+
+    def match(self, pattern: str) -> None:
+        """Deliver what matches this filter. The feeds know it by its filter: detach it from them before."""
+        self.pattern = pattern
+
+    def match_former(self, former: Sequence[tuple[str, int]]) -> None:
+        """Deliver what matches one of these filters, too, below the position beside it."""
+        self.former = former
+
+    def select(self, accepts: Callable[[Run], bool], *, expires: bool) -> None:
+        """Deliver only runs that `accepts` takes. `expires`: their time to live counts here."""
+        self.accepts = accepts
+        self.expiry.count(counts=expires)
+
+    def watch(self, watcher: Watcher | None) -> None:
+        """Tell this watcher from now on what becomes of messages; None: tell nobody."""
+        self.watcher = watcher
+
+    def give_order(self, order: Order) -> None:
+        """Deliver in this order."""
+        self.order = order
 
     # --- from the feed of its log -----------------------------------------------------------------------------
 

@@ -28,9 +28,19 @@ class SharedSubscription(TransientSubscription):
 
     __slots__ = ("_barred", "_failed", "_held", "_looked", "_pumping", "attempts", "lasting")
 
-    def __init__(self, pattern: str, pool: WaitingPool, *, not_from: str | None = None, lasting: bool = False) -> None:
-        """`lasting`: it is there without consumers too, until `end`."""
-        super().__init__(pattern, pool, not_from=not_from)
+    def __init__(
+        self,
+        pattern: str,
+        pool: WaitingPool,
+        *,
+        not_from: str | None = None,
+        share_name: str | None = None,
+        selector: str | None = None,
+        user: str | None = None,
+        lasting: bool = False,
+    ) -> None:
+        """`lasting`: it is there without consumers too, until `end`. For the others see `TransientSubscription`."""
+        super().__init__(pattern, pool, not_from=not_from, share_name=share_name, selector=selector, user=user)
         self.attempts = 0
         self.lasting = lasting
         self._held: dict[Consumer, dict[int, Stored]] = {}
@@ -57,6 +67,12 @@ class SharedSubscription(TransientSubscription):
         stored = Stored(self._position, 0, run)
         self._position += len(run.bodies)
         self._keep(stored, origin)
+
+    def end(self) -> None:
+        """End with the last consumer, and have all leave."""
+        self.lasting = False
+        for consumer in list(self.group.consumers):
+            self.leave(consumer)
 
     def pump(self) -> None:
         if self._pumping:

@@ -42,6 +42,10 @@ class WaitingPool:
         self.expiring = False
         """Some address gives messages a time to live of its own accord."""
 
+    def expect_expiry(self, *, expiring: bool) -> None:
+        """Look at the age of every run when some address has a time to live of its own, else only where a run has."""
+        self.expiring = expiring
+
     def admits(self, size: int, own_bytes: int) -> bool:
         """True when a subscription with `own_bytes` waiting may add `size`."""
         own_bytes += size
@@ -68,17 +72,22 @@ class TransientSubscription:
     )  # fmt: skip
 
     def __init__(
-        self, pattern: str, pool: WaitingPool, *, qos0_only: bool = False, not_from: str | None = None
+        self,
+        pattern: str,
+        pool: WaitingPool,
+        *,
+        qos0_only: bool = False,
+        not_from: str | None = None,
+        share_name: str | None = None,
+        selector: str | None = None,
+        user: str | None = None,
     ) -> None:
-        """`qos0_only`: leave the rest to a durable twin; `not_from`: skip the messages of this client."""
+        """`qos0_only`: leave the rest to a durable twin; `not_from`: skip the messages of this client. `share_name`:
+        name under which consumers share it. `selector`: what its consumers select by (`SubscribeOptions.selector`).
+        `user` made it; None: it counts among no user's names."""
         self.pattern = pattern
         self.group = ConsumerGroup()
-        self.share_name: str | None = None
-        """Name under which consumers share it; None for a subscription of one consumer."""
-        self.selector: str | None = None
-        """What its consumers select by (`SubscribeOptions.selector`)."""
-        self.user: str | None = None
-        """Who made it; None: it is not counted among anybody's names."""
+        self.share_name, self.selector, self.user = share_name, selector, user
         self.dropped = 0
         """Messages not delivered because the consumer was too slow."""
         self.pace = Pace.KEEPING_UP

@@ -191,7 +191,7 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
             self._change(found, declaration)
             return found
         if found.declaration.timeout_s != declaration.timeout_s:
-            found.declaration = msgspec.structs.replace(found.declaration, timeout_s=declaration.timeout_s)
+            found.declare(msgspec.structs.replace(found.declaration, timeout_s=declaration.timeout_s))
             self._put(found)
         if found.made is not None and found.made.error is not None:
             self._write(found)  # with a ticket of its own: it is not on disk yet
@@ -219,11 +219,11 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
             self._note_bases(declaration)
             former = self._formers(subscription)
         self._is_known_no_more(subscription)
-        subscription.declaration = msgspec.structs.replace(declaration, former=former)
+        subscription.declare(msgspec.structs.replace(declaration, former=former))
         self._is_known(subscription)
         for part in subscription.parts:
             self._feeds.detach(part)  # they know it by its filter
-            part.pattern = declaration.pattern
+            part.match(declaration.pattern)
             self._feeds.attach(part)
             self._configure(part, subscription.declaration)
             part.begin_anew()
@@ -251,7 +251,7 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
         self._resting.look_anew()
         for subscription in self.opened.values():
             for part in subscription.parts:
-                part.policy = self._policy(subscription.declaration.name, part.log)
+                part.follow_policy(self._policy(subscription.declaration.name, part.log))
             self._open_parts(subscription)
         self._report_former_topics()
 
@@ -337,8 +337,7 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
     def _reopen(self, name: str) -> DurableSubscription:
         """Make an object of one at rest. Raises KeyError when there is none."""
         declaration, places, left_at = self._resting.take(name)
-        subscription = self.opened[name] = DurableSubscription(declaration)
-        subscription.left_at = left_at
+        subscription = self.opened[name] = DurableSubscription(declaration, left_at)
         self._tree.add(declaration.pattern, subscription)
         for place in places:
             part = self._logs.reopen_part(declaration.pattern, place.cursor)
@@ -353,9 +352,11 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
 
     # --- inside -----------------------------------------------------------------------------------------------
 
-    def _open(self, declaration: Declaration, kept: Sequence[int] = ()) -> DurableSubscription:
-        """Make it with its cursors; `kept` as `_open_parts` takes it."""
-        subscription = DurableSubscription(declaration)
+    def _open(
+        self, declaration: Declaration, kept: Sequence[int] = (), left_at: int | None = None
+    ) -> DurableSubscription:
+        """Make it with its cursors; `kept` as `_open_parts` takes it, `left_at` as `DurableSubscription`."""
+        subscription = DurableSubscription(declaration, left_at)
         self._open_parts(subscription, kept)
         self._is_known(subscription)
         return subscription
@@ -370,7 +371,7 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
 
     def _write(self, subscription: DurableSubscription) -> None:
         """Who attaches to it is answered by this commit."""
-        subscription.made = self._put(subscription)
+        subscription.record_write(self._put(subscription))
 
     def _put(self, subscription: DurableSubscription) -> Ticket:
         declaration = subscription.declaration
@@ -423,10 +424,9 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
         if declaration.former or part.former:
             begins = self._store.cursor(part.cursor).position
             ends = [(each.pattern, each.ends.get(part.log, 0)) for each in declaration.former]
-            part.former = [(pattern, end) for pattern, end in ends if begins < end]
-        part.policy = self._policy(declaration.name, part.log)
-        part.accepts = declaration.accepts
-        part.expiry.counts = not declaration.name.startswith(FORWARDER_PREFIX)
+            part.match_former([(pattern, end) for pattern, end in ends if begins < end])
+        part.follow_policy(self._policy(declaration.name, part.log))
+        part.select(declaration.accepts, expires=not declaration.name.startswith(FORWARDER_PREFIX))
 
     def _report_former_topics(self) -> None:
         """What topics left to subscriptions whose addresses are none now stays theirs."""
@@ -494,7 +494,7 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
             cursors = [each for each in found if each is not None]
             resting = _is_clients(declaration) and set(reached) <= {each.log for each in cursors}
             if not (resting and all(self._store.rest_cursor(each.cursor) for each in cursors)):
-                self._open(declaration, [each.log for each in cursors]).left_at = left_at
+                self._open(declaration, [each.log for each in cursors], left_at)
                 continue
             self._names.made(NameKind.SUBSCRIPTION, declaration.user, declaration.size)
             # nobody knows of what is left in it whether it expires

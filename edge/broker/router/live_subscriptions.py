@@ -101,8 +101,7 @@ class LiveSubscriptions:
         """What is sent to `address` (a topic nobody subscribes to) waits in memory for consumers that compete. Raises
         AddressError when `user` has too many."""
         self._count(user, address)
-        queue = SharedSubscription(address, self._pool, lasting=True)
-        queue.share_name, queue.user = address, user
+        queue = SharedSubscription(address, self._pool, share_name=address, user=user, lasting=True)
         self.temporary_queues[address] = queue
         self._tree.add(address, queue)
         self._matches_changed()
@@ -110,9 +109,7 @@ class LiveSubscriptions:
     def end_temporary_queue(self, address: str) -> None:
         """Delete it with what is in it; its consumers get nothing more."""
         queue = self.temporary_queues.pop(address)
-        queue.lasting = False
-        for consumer in list(queue.group.consumers):
-            queue.leave(consumer)
+        queue.end()
         self.left(queue)
 
     def _make(self, consumer: Consumer, pattern: str, options: SubscribeOptions) -> TransientSubscription:
@@ -122,12 +119,19 @@ class LiveSubscriptions:
         name, not_from = options.share_name, options.client or consumer.name if options.no_local else None
         subscription: TransientSubscription
         if name is None or options.qos0_only:
-            subscription = TransientSubscription(pattern, self._pool, qos0_only=options.qos0_only, not_from=not_from)
+            subscription = TransientSubscription(
+                pattern,
+                self._pool,
+                qos0_only=options.qos0_only,
+                not_from=not_from,
+                share_name=name,
+                selector=options.selector,
+                user=user,
+            )
         else:
-            subscription = SharedSubscription(pattern, self._pool, not_from=not_from)
-        subscription.share_name = name
-        subscription.selector = options.selector
-        subscription.user = user
+            subscription = SharedSubscription(
+                pattern, self._pool, not_from=not_from, share_name=name, selector=options.selector, user=user
+            )
         if name is not None:
             self._shared[name] = subscription
         self._tree.add(pattern, subscription)

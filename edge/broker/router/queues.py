@@ -100,7 +100,7 @@ class Queues(Mapping[str, LogSubscription]):
         """From now on `watcher` says who hears what becomes of the messages of a queue."""
         self._watcher = watcher
         for address, queue in self.opened.items():
-            queue.watcher = watcher(address, queue)
+            queue.watch(watcher(address, queue))
 
     def make(self, address: str, user: str) -> int:
         """The log of a queue, made for this user when it is new. Raises AddressError when there are too many."""
@@ -133,7 +133,7 @@ class Queues(Mapping[str, LogSubscription]):
     def follow_configuration(self) -> None:
         """Rules or policies have changed."""
         for address, queue in self.opened.items():
-            queue.policy = self._addresses.policy(address)
+            queue.follow_policy(self._addresses.policy(address))
         self._unknown = self._known.all()  # what expires now may not have before
 
     # --- opened and closed ------------------------------------------------------------------------------------
@@ -169,8 +169,8 @@ class Queues(Mapping[str, LogSubscription]):
 
     def _open(self, address: str, log: int) -> LogSubscription:
         queue = self.opened[address] = self._logs.open_queue(address)
-        queue.policy = self._addresses.policy(address)
-        queue.watcher = self._watcher(address, queue)
+        queue.follow_policy(self._addresses.policy(address))
+        queue.watch(self._watcher(address, queue))
         self._known.used(log)
         self._due.pop(address, None)
         if self.consumers:

@@ -144,7 +144,7 @@ class Router:
         queues = Queues(
             store, self._addresses, logs, self.names, unused_s=limits.queue_unused_s, forgotten=self._forget_queue
         )
-        self.feeds.unattended = queues.unattended
+        self.feeds.call_when_unattended(queues.unattended)
         self.subscriptions = SubscriptionRegistry(
             store,
             self.feeds,
@@ -471,7 +471,7 @@ class Router:
 
     def _configure_policies(self) -> None:
         self.quotas.configure(self._addresses.rule_policies)
-        self.pool.expiring = self._addresses.expires
+        self.pool.expect_expiry(expiring=self._addresses.expires)
 
     def _worthless(self, run: Run) -> bool:
         """It is stored nowhere, and has waited too long."""

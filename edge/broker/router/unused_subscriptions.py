@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from edge.broker.delivery.durable import Declaration, DurableSubscription, Ending
+from edge.broker.delivery.durable import Declaration, DurableSubscription
 from edge.broker.limits import SUBSCRIPTION_ENDED_AFTER_START_S, SUBSCRIPTION_LEFT_KEPT_S
 from edge.broker.router.configured import ConfiguredAddresses
 from edge.broker.router.running_time import RunningTime
@@ -79,36 +79,32 @@ class UnusedSubscriptions:
             self.held(subscription)
             return
         if subscription.left_at is None:
-            subscription.left_at, self.counts = now, True
-        unused_s = now - subscription.left_at
+            subscription.record_left(now)
+            self.counts = True
+        left_at = subscription.left_at if subscription.left_at is not None else now
+        unused_s = now - left_at
         if unused_s >= kept_s:
             self._give_up(subscription, unused_s)
         elif subscription.declaration.left_at is None and unused_s >= SUBSCRIPTION_LEFT_KEPT_S:
-            self._keep(subscription, subscription.left_at)
+            self._keep(subscription, left_at)
 
     def held(self, subscription: DurableSubscription) -> None:
         """Somebody holds it, or it does not end by itself: what is left in it stays."""
-        subscription.left_at = None
-        if subscription.ending is not None:
-            subscription.ending = None
-            for part in subscription.parts:
-                part.expiry.reclaim()
+        subscription.hold()
         if subscription.declaration.left_at is not None:
             self._keep(subscription, None)
 
     # --- inside -----------------------------------------------------------------------------------------------
 
     def _keep(self, subscription: DurableSubscription, left_at: int | None) -> None:
-        subscription.declaration = msgspec.structs.replace(subscription.declaration, left_at=left_at)
+        subscription.declare(msgspec.structs.replace(subscription.declaration, left_at=left_at))
         self._running.keep()
         self._write(subscription)
 
     def _give_up(self, subscription: DurableSubscription, unused_s: int) -> None:
         ending = subscription.ending
         if ending is None:
-            subscription.ending = Ending(self._write(subscription))
-            for part in subscription.parts:
-                part.expiry.abandon()
+            subscription.give_up(self._write(subscription))
         elif ending.is_over(subscription):
             name = subscription.declaration.name
             logger.warning("durable subscription %r ends: nobody has used it for %d s", name, unused_s)
