@@ -30,6 +30,7 @@ class Driver:
         self._keeping = threading.Lock()
         self._session: SparkSession | None = None
         self._error: Exception | None = None
+        self._thread = threading.local()
 
     @classmethod
     def running(cls, started: SparkSession) -> Driver:
@@ -52,8 +53,19 @@ class Driver:
         """What starting it raised."""
         return self._error
 
+    def assign_pool(self, name: str) -> None:
+        """Run what this thread starts in a pool of `pools.xml`, the micro-batches of its queries too."""
+        self._thread.pool = name
+
     def session(self) -> SparkSession:
-        """Its session. Raises what starting it raised, each time."""
+        """Return its session. Raises what starting it raised, each time."""
+        started = self._started()
+        pool = getattr(self._thread, "pool", None)
+        if pool is not None:
+            started.sparkContext.setLocalProperty("spark.scheduler.pool", pool)
+        return started
+
+    def _started(self) -> SparkSession:
         with self._starting:
             if self._error is not None:
                 raise self._error

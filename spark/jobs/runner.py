@@ -188,6 +188,7 @@ def _run(lake: Lake, job: Job, broken: Sequence[str], report: Callable[[Step], N
 
 def _done(lake: Lake, job: Job) -> Step:
     started = time.monotonic()
+    lake.driver.assign_pool(job.rhythm)
     try:
         outcome = job.run(lake)
     except INTEGRITY_ERRORS as error:

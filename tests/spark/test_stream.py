@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark.jobs import catalog
+from spark.jobs import catalog, runner
 from spark.jobs.checkpoint import SourceLost
 from spark.jobs.outcome import Job, Outcome
 from spark.jobs.stream import MicroBatch, StreamStep
@@ -84,6 +85,19 @@ def ids(lake: Lake) -> set[str]:
 
 def versions(lake: Lake) -> list[int | None]:
     return [lake.version(name) for name in (FIRST, LAST)]
+
+
+def test_a_batch_runs_in_the_pool_of_its_rhythm(lake: Lake) -> None:
+    follower, pools = Follower(), list[str | None]()
+    follower.at_end = lambda batch: pools.append(
+        batch.rows.sparkSession.sparkContext.getLocalProperty("spark.scheduler.pool")
+    )
+    land(lake, 0)
+    job = Job("follower", "-", (follower.step(),), rhythm="values")
+    with ThreadPoolExecutor(1) as thread:
+        (step,) = thread.submit(runner.one_pass, lake, [job], lambda _: None).result()
+    assert step.error is None
+    assert pools == ["values"]
 
 
 def test_each_row_is_taken_once(lake: Lake) -> None:
