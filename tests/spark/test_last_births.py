@@ -125,7 +125,9 @@ def _of_another(lake: Lake) -> None:
     replace(STEP, revision=99, frames=lambda _: nothing).run(lake)
 
 
-@pytest.mark.parametrize("disturb", [_anew, _births_anew, _of_another])
+@pytest.mark.parametrize(
+    "disturb", [_births_anew, *(pytest.param(each, marks=pytest.mark.slow) for each in (_anew, _of_another))]
+)
 def test_where_last_births_are_no_help_all_are_read(lake: Lake, disturb: Callable[[Lake], None]) -> None:
     is_born(lake, 1, 3)
     STEP.run(lake)

@@ -72,6 +72,7 @@ def test_an_outage_lasts_until_all_has_landed(frame: Make) -> None:
     }
 
 
+@pytest.mark.slow
 def test_several_passes_equal_one_whatever_dies_between(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     source = random.Random(8)
     rows = [

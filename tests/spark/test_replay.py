@@ -234,9 +234,8 @@ def _more_rejects(lake: Lake) -> None:
         ("reject", _all_of_it),
         *(
             pytest.param(*meeting, marks=pytest.mark.slow)
-            for meeting in (("reject", _more_rejects), ("readings", _all_of_it))
+            for meeting in (("reject", _more_rejects), ("readings", _all_of_it), ("readings", _end_of_it))
         ),
-        ("readings", _end_of_it),
     ],
 )
 def test_of_two_replays_at_once_one_does_it(
@@ -301,6 +300,7 @@ def test_a_batch_that_died_before_its_readings_is_read_as_it_was_rejected(
         assert table(lake, "reject") == []
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_messages_without_a_schema_are_read_again_when_it_comes_back(lake: Lake) -> None:
