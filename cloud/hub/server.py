@@ -97,7 +97,7 @@ from edge.broker.security.sasl_credentials import SaslCredentials
 from edge.broker.security.site import Site
 from edge.broker.security.verification_threads import VerificationThreads
 from edge.health.data_owner import forbid_core_dumps
-from edge.health.priority import raise_priority
+from edge.health.priority import raise_priority, shorten_thread_switches
 from edge.output.logs import unhandled
 
 log = logging.getLogger(__name__)
@@ -580,6 +580,7 @@ def run(configuration: HubConfiguration, ready: Callable[[Endpoint, Endpoint], N
     try:
         forbid_core_dumps()
         raise_priority()
+        shorten_thread_switches()
         require_unheld(configuration.data)
         for name, endpoint in (("amqp", configuration.amqp), ("http", configuration.http)):
             require_free(name, endpoint.host, endpoint.port)

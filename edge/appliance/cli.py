@@ -180,11 +180,12 @@ def _serve(options: RunOptions, configuration: BrokerConfiguration, applied: App
     from edge.broker.store.sqlite import check_directory
     from edge.configuration.trials import roll_back_start
     from edge.health.data_owner import forbid_core_dumps
-    from edge.health.priority import raise_priority
+    from edge.health.priority import raise_priority, shorten_thread_switches
 
     try:
         forbid_core_dumps()
         raise_priority()
+        shorten_thread_switches()
         check_directory(options.data)
         for listener in configuration.listeners:
             if not is_held(options.data):  # else the other gateway there is what is wrong

@@ -1,4 +1,4 @@
-"""Priority of a serving process over other programs of the machine, so that it answers while they are busy."""
+"""Priority of a serving process over other programs of the machine, and of its threads among themselves."""
 
 from __future__ import annotations
 
@@ -11,6 +11,18 @@ SERVING_NICE: Final = -10
 """Nice value of a gateway or a hub (nice(2)): ten times the share of a program of normal priority. On two cores with 30
 busy programs and 4 000 slow HTTP clients that connect again, `/healthz` answered 14 of 20 times within 5 s without it,
 and 20 of 20 times with it, after 20 ms."""
+
+SWITCH_S: Final = 0.0005
+"""Seconds that a thread waits for the interpreter while another one computes (Python's own: 0.005). A commit takes the
+interpreter back about four times. Commits of one message beside a loop that never rests took 5-16 ms (median) with
+Python's own interval, 0.7 ms with this one and 0.3 ms with a fifth of it; beside a loop that waits for sockets 0.34 ms
+with each. The processor time of a message did not differ (0.7-0.8 us in groups of 1 000)."""
+
+
+def shorten_thread_switches() -> None:
+    """Let the threads that commit and read have the interpreter soon while the event loop is busy. For a process that
+    serves, once."""
+    sys.setswitchinterval(SWITCH_S)
 
 
 def raise_priority() -> None:

@@ -11,7 +11,6 @@ import contextlib
 import logging
 import queue
 import sqlite3
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -27,7 +26,7 @@ from edge.broker.store.faults import meaning
 from edge.broker.store.files import StoreFiles
 from edge.broker.store.group import CursorRow, Group, Outcome
 from edge.broker.store.ledger import Entries, OpenLedger
-from edge.broker.store.limits import KIB, POSITION_BITS, POSITION_MAX, STATEMENTS_KEPT, Limits
+from edge.broker.store.limits import POSITION_BITS, POSITION_MAX, STATEMENTS_KEPT, Limits
 from edge.broker.store.logs import LogRow, free_name
 from edge.broker.store.problems import COMMITS, Problems
 from edge.broker.store.records import LedgerEntry, Loss, Summary
@@ -38,14 +37,6 @@ from edge.broker.store.wear import Totals, write
 from edge.output.logs import said
 
 logger = logging.getLogger(__name__)
-
-SWITCH_S: Final = 0.0001
-"""How long a thread that wants the interpreter waits for a busy event loop while commits are small: they are what an
-acknowledgement waits for then, and Python's default of 5 ms would be most of it."""
-SWITCH_BUSY_S: Final = 0.005
-"""The same while commits are large: switching threads more often would cost up to a quarter of the throughput."""
-BUSY_BYTES: Final = 16 * KIB
-"""Bodies a large commit has: 160 messages of 100 bytes, ten times what gathers at 20 000 messages a second."""
 
 ROWS_EXACT_MAX: Final = 8
 """Up to so many rows one statement writes exactly these, above it a power of two of them, and others the rest: a
@@ -123,7 +114,6 @@ class Writer:
         """Raises StoreError where the thread has ended: a job that nobody takes would never be over."""
         if not self._writing.is_alive():
             raise StoreError("the thread that commits has ended; start the gateway again")
-        _share_interpreter(job.group.size)
         self._busy.acquire()
         self._jobs.put(job)
 
@@ -272,11 +262,6 @@ class Writer:
                 self._cursor.execute("UPDATE log SET first = ?, bytes = bytes - ? WHERE log = ?", (kept, freed, log))
             done.append(Reclaimed(log, kept, freed, rows_left > 0 and bytes_max > 0))
         return done
-
-
-def _share_interpreter(commit_bytes: int) -> None:
-    """Let threads have their turn as fits what is committed (see `SWITCH_S`)."""
-    sys.setswitchinterval(SWITCH_BUSY_S if commit_bytes >= BUSY_BYTES else SWITCH_S)
 
 
 def _statements(job: Job) -> list[tuple[str, Sequence[Any]]]:

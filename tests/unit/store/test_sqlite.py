@@ -754,15 +754,3 @@ def test_a_read_during_deletion_starts_at_what_is_kept(rig: Rig) -> None:
     assert isinstance(rig.store.medium, SqliteMedium)
     runs = rig.store.medium.reader.read(Request(log, "a", 0, 4, 1000, print))
     assert [position for position, *_ in flat(runs)] == [2, 3]
-
-
-def test_small_commits_take_their_turn_soon(rig: Rig) -> None:
-    usual = sys.getswitchinterval()
-    try:
-        log = rig.store.log("a")
-        for size, wanted in ((100, writer.SWITCH_S), (writer.BUSY_BYTES, writer.SWITCH_BUSY_S), (1, writer.SWITCH_S)):
-            rig.store.append(log, run_of(bytes(size)))
-            rig.commit()
-            assert sys.getswitchinterval() == pytest.approx(wanted)
-    finally:
-        sys.setswitchinterval(usual)
