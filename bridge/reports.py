@@ -2,7 +2,7 @@
 counts, until the hub has it), ledger, manifests and how far its clock was off (each one counts, and is kept).
 
 All are JSON documents, one a message, on links of their own, so that a report never waits behind telemetry. Sans-I/O:
-`bridge.gateway_link` binds it to an engine.
+`bridge.hub_links` binds it to an engine.
 """
 
 from __future__ import annotations
@@ -77,6 +77,10 @@ class Reports:
         """Ask the peer for a link for reports of the configuration; `tell` is called each time it takes the link."""
         self.tells_configuration = True
         self._configuration.call_when_taken(tell)
+
+    def woken_by(self, wake: Callable[[], None]) -> None:
+        """A new connection: `wake` is called when there is something to send."""
+        self.wake = wake
 
     def status(self, document: Mapping[str, Any]) -> None:
         """Send this status as soon as the link takes it; one that has not left yet is replaced by the next."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
+from bridge.amqp_connection import AmqpConnection, LinkDown, LinkUp
 from bridge.connecting import connect
 from bridge.dialer import Attempt, AttemptError, Dialer, Endpoint
 from bridge.enrolment import ALPN
-from bridge.gateway_link import LinkDown, LinkUp
 from bridge.limits import DIALED_UNREAD_BYTES_MAX
 from bridge.proxy import Proxy
 from bridge.tls_refusal import refusal
@@ -21,12 +21,6 @@ if TYPE_CHECKING:
     from bridge.transport.websocket import WebSocketClient
 
 
-class DialedConnection(Connection, Protocol):
-    """A connection the dialer can also end in good order; its events are `LinkUp` and `LinkDown`."""
-
-    def close(self, reason: str) -> None: ...
-
-
 class SocketAttempt(Attempt):
     """One connection over a socket; the owner of its driver."""
 
@@ -34,8 +28,7 @@ class SocketAttempt(Attempt):
         self,
         dialer: Dialer,
         endpoint: Endpoint,
-        connection: DialedConnection,
-        bind: Callable[[Driver], None],
+        connection: AmqpConnection,
         *,
         tls: Callable[[], ssl.SSLContext] | None = None,
         interface: str | None = None,
@@ -43,9 +36,8 @@ class SocketAttempt(Attempt):
         timeout_s: float = 10.0,
         write_bytes_max: int = 1 << 20,
     ) -> None:
-        """`bind` is given the driver, which the machine asks to get its bytes out. `tls` makes the context for an
-        endpoint with TLS, and may raise OSError. `interface`: name of the network interface to leave by; `proxy`: what
-        the endpoint is reached through.
+        """`tls` makes the context for an endpoint with TLS, and may raise OSError. `interface`: name of the network
+        interface to leave by; `proxy`: the proxy on the way to the endpoint.
 
         `timeout_s`: from the attempt to the socket, and again from the socket to `LinkUp`.
         """
@@ -57,7 +49,6 @@ class SocketAttempt(Attempt):
         self._endpoint = endpoint
         self._connection = connection
         self._frames = framed(connection, endpoint) if endpoint.path is not None else None
-        self._bind = bind
         self._tls = tls if endpoint.tls else None
         self._interface = interface
         self._proxy = proxy
@@ -140,7 +131,7 @@ class SocketAttempt(Attempt):
             dialed=True,
             gone=self._left,
         )
-        self._bind(self._driver)
+        self._connection.driven_by(self._driver)
         return self._driver
 
     def _own(self, driver: Driver) -> SocketAttempt:

@@ -3,7 +3,7 @@
 The router sees two consumers, one a lane (`bridge.flow`). Nothing is settled but by the far side's word, so nothing
 leaves the gateway's store before it is durable somewhere else. What is under way when a connection breaks is kept here
 and sent again, in the order of its lane, before anything new; the hub knows by sequence what it has already. Sans-I/O:
-`bridge.gateway_link` binds it to an engine.
+`bridge.hub_links` binds it to an engine.
 
 The live lane goes first. Of the backlog no more is handed to the socket than leaves it in a moment
 (`bridge.socket_room`): a live batch waits behind one of the backlog, not behind a window of them. And of the peer's

@@ -11,11 +11,12 @@ from typing import Final, NamedTuple
 
 import pytest
 
+from bridge.amqp_connection import AmqpConnection
 from bridge.backoff import Backoff
 from bridge.dialer import Dialer, Endpoint
 from bridge.engine import Engine
 from bridge.flow import Flow
-from bridge.gateway_link import GatewayLink, bind_shell
+from bridge.hub_links import HubLinks
 from bridge.message import Run, Stored
 from bridge.plain import Hop
 from bridge.reports import Reports
@@ -84,8 +85,7 @@ class Gateway:
             lambda dialer, endpoint: SocketAttempt(
                 dialer,
                 endpoint,
-                GatewayLink(Engine(container_id=self.name, server=False), self.uplink, reports),
-                lambda shell: bind_shell(self.uplink, reports, shell),
+                AmqpConnection(Engine(container_id=self.name, server=False), HubLinks(self.uplink, reports)),
             ),
             backoff=Backoff(BACKOFF, Random(number).random),
         )

@@ -8,11 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any
 
+from bridge.amqp_connection import AmqpConnection
 from bridge.backoff import Backoff, BackoffPolicy
 from bridge.batch import Batch
 from bridge.dialer import CLOSE_TIMEOUT_S, Dialer, Endpoint, LinkState
 from bridge.engine import Engine
-from bridge.gateway_link import GatewayLink, bind_shell
+from bridge.hub_links import HubLinks
 from bridge.intake import Intake
 from bridge.message import Run, Stored
 from bridge.plain import Arrival, Hop
@@ -122,8 +123,7 @@ class Gateway:
             lambda dialer, endpoint: SocketAttempt(
                 dialer,
                 endpoint,
-                GatewayLink(Engine(container_id="gw1", server=False), self.uplink, self.reports),
-                lambda shell: bind_shell(self.uplink, self.reports, shell),
+                AmqpConnection(Engine(container_id="gw1", server=False), HubLinks(self.uplink, self.reports)),
                 timeout_s=connect_timeout_s,
                 tls=ssl.create_default_context,
             ),

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
+from bridge.amqp_connection import AmqpConnection
 from bridge.connectors.settings import PartitionKey
 from bridge.dialer import Attempt, Dialer
 from bridge.dialer import Endpoint as PeerEndpoint
@@ -16,7 +17,7 @@ from bridge.forwarders.receivers import Receivers
 from bridge.forwarders.senders import Senders
 from bridge.forwarders.shared_access import Policy
 from bridge.message import Run
-from bridge.peer_link import PeerLink
+from bridge.peer_links import PeerLinks
 from bridge.publisher import device_of
 from bridge.sasl import SaslClient
 from bridge.socket_attempt import SocketAttempt
@@ -86,12 +87,12 @@ def amqp_attempts(parts: PeerConnector) -> AttemptAt:
     def attempt(dialer: Dialer, endpoint: PeerEndpoint) -> Attempt:
         engine = engine_of(connector, parts.gateway or "waypost", endpoint.host)
         claims, partition_key = claims_of(connector, endpoint.host), partition_key_of(connector)
-        link = PeerLink(engine, Senders(parts.outbox, claims, partition_key), Receivers(parts.inboxes, claims), claims)
+        senders, receivers = Senders(parts.outbox, claims, partition_key), Receivers(parts.inboxes, claims)
+        connection = AmqpConnection(engine, PeerLinks(senders, receivers, claims))
         return SocketAttempt(
             dialer,
             endpoint,
-            link,
-            lambda driver: link.woken_by(driver.flush_soon),
+            connection,
             tls=partial(peer_context, connector.tls) if connector.tls is not None else None,
             interface=connector.interface,
             proxy=connector.proxy,

@@ -15,19 +15,20 @@ from typing import Any, Final
 
 import msgspec
 
+from bridge.amqp_connection import AmqpConnection
 from bridge.backoff import Backoff, BackoffPolicy
 from bridge.dialer import Attempt, Dialer, Endpoint
 from bridge.flow import Pump
 from bridge.forwarders.inbox import Inbox
-from bridge.gateway_link import GatewayLink, bind_shell
 from bridge.hub_addresses import INSTANCE
+from bridge.hub_links import HubLinks
 from bridge.lane import Lane
 from bridge.limits import LIVE_BATCHES_UNDELAYED, LIVE_GATHER_LAST_S, LIVE_GATHER_S
 from bridge.pace import Pacer, Spent
 from bridge.plain import Hop
 from bridge.reports import Reports
 from bridge.socket_attempt import SocketAttempt
-from bridge.uplink import Outcomes, Shell, Uplink, UplinkFigures, UplinkLimits
+from bridge.uplink import Outcomes, Uplink, UplinkFigures, UplinkLimits
 from edge.broker.configuration import Connector, Direction, Forwarder
 from edge.broker.delivery import LogSubscription
 from edge.broker.delivery.durable import FORWARDER_PREFIX
@@ -343,23 +344,16 @@ class ConnectorUplink:
 
     def _attempt(self, dialer: Dialer, endpoint: Endpoint, container: str) -> Attempt:
         connector = self.connector
+        engine = engine_of(connector, container, endpoint.host, {INSTANCE: self._instance})
+        connection = AmqpConnection(engine, HubLinks(self.uplink, self.reports, inboxes=self.inboxes))
         return SocketAttempt(
             dialer,
             endpoint,
-            GatewayLink(
-                engine_of(connector, container, endpoint.host, {INSTANCE: self._instance}),
-                self.uplink,
-                self.reports,
-                inboxes=self.inboxes,
-            ),
-            self._bind,
+            connection,
             tls=partial(peer_context, connector.tls) if connector.tls is not None else None,
             interface=connector.interface,
             proxy=connector.proxy,
         )
-
-    def _bind(self, shell: Shell) -> None:
-        bind_shell(self.uplink, self.reports, shell)
 
 
 def _pacer(connector: Connector, gateway: str, router: Router, store: Store) -> Pacer | None:

@@ -15,9 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bridge.amqp_connection import AmqpConnection, LinkDown, LinkUp
 from bridge.batch import Batch
 from bridge.engine import Engine
-from bridge.gateway_link import GatewayLink, LinkDown, LinkUp
+from bridge.hub_links import HubLinks
 from bridge.intake import Intake, IntakeLimits
 from bridge.message import AMQP, Run, Stored
 from bridge.plain import Arrival, Hop
@@ -156,7 +157,7 @@ class World:
         self.ledger_done: Counter[int] = Counter()
         self.ups = self.downs = 0
         self.now = 0.0
-        self.client: GatewayLink | None = None
+        self.client: AmqpConnection | None = None
         self.server: Engine | None = None
         self.shell = Shell()
         self.intake: Intake | None = None
@@ -175,7 +176,7 @@ class World:
     def connect(self) -> None:
         if self.client is None:
             engine = Engine(container_id="gw1", server=False, now=self.now)
-            self.client = GatewayLink(engine, self.uplink, self.reports)
+            self.client = AmqpConnection(engine, HubLinks(self.uplink, self.reports))
             self.server = Engine(container_id="hub", server=True, now=self.now)
             self.intake = Intake(self.server, self.hub, self.shell, limits=INTAKE_LIMITS)
             if not self.batches:

@@ -10,10 +10,11 @@ from typing import Any, Final
 
 import h11
 
+from bridge.amqp_connection import AmqpConnection
 from bridge.amqp_values import Symbol, Symbols, Ubyte
 from bridge.batch import Batch
 from bridge.engine import Engine
-from bridge.gateway_link import GatewayLink
+from bridge.hub_links import HubLinks
 from bridge.intake import Intake, Unread
 from bridge.message import Run, Stored
 from bridge.plain import Arrival, Hop
@@ -155,7 +156,9 @@ class GatewayEnd:
         self.reports = Reports()
         self.answers: list[bool] = []
         self.reports.ledger({"ranges": []}, self.answers.append)
-        self.link = GatewayLink(Engine(container_id="gw1", server=False, now=0.0), self.uplink, self.reports)
+        self.link = AmqpConnection(
+            Engine(container_id="gw1", server=False, now=0.0), HubLinks(self.uplink, self.reports)
+        )
 
     def receive(self, data: bytes) -> bytes:
         """What the hub is told."""

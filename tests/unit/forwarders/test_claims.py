@@ -9,6 +9,7 @@ import pytest
 
 from bridge import plain
 from bridge import sections as s
+from bridge.amqp_connection import AmqpConnection, LinkDown
 from bridge.engine import Attached, Condition, Engine, Link, Opened, State, Transfers
 from bridge.forwarders.claims import ANSWER_TIMEOUT_S, RETRY_S, SharedAccess
 from bridge.forwarders.conditions import BUSY_S, passes, wait_s
@@ -16,8 +17,7 @@ from bridge.forwarders.outbox import Outbox, Words
 from bridge.forwarders.receivers import Receivers
 from bridge.forwarders.senders import Senders
 from bridge.forwarders.shared_access import Policy, token
-from bridge.gateway_link import LinkDown
-from bridge.peer_link import PeerLink
+from bridge.peer_links import PeerLinks
 from tests.support.azure import KEY, POLICY, signed_until
 from tests.support.machines import take_all
 
@@ -44,7 +44,9 @@ class Pair:
         policy = Policy(POLICY, KEY)
         self.claims = SharedAccess("ns.example", policy, LIFETIME_S, lambda: STARTED_AT_S + self.now)
         outbox = Outbox("gw1", Words(1, 2), epoch_of=lambda _address, _sequence: "e", now_ns=lambda: 0)
-        self.link = PeerLink(engine, Senders(outbox, self.claims), Receivers((), self.claims), self.claims)
+        self.link = AmqpConnection(
+            engine, PeerLinks(Senders(outbox, self.claims), Receivers((), self.claims), self.claims)
+        )
         self.carry()
 
     def carry(self) -> None:

@@ -1,0 +1,166 @@
+"""The links of a gateway to a hub: telemetry, the reports, and what comes down to the inboxes.
+
+The uplink, the reports and the inboxes live on; these links are of one connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from bridge.amqp_connection import AmqpConnection
+from bridge.batch import CAPABILITY
+from bridge.clock_offset import CAPABILITY as CLOCK_OFFSETS
+from bridge.engine import Condition, Detached, Dispositions, Link, Transfers, words
+from bridge.forwarders.inbox import Inbox
+from bridge.forwarders.receivers import Receivers
+from bridge.hub_addresses import DESIRED, LEDGER, MANIFESTS, STATUS, TELEMETRY
+from bridge.reports import Reports
+from bridge.uplink import Shell, Uplink
+
+
+class HubLinks:
+    """`bridge.amqp_connection.ConnectionLinks` of one connection."""
+
+    def __init__(
+        self,
+        uplink: Uplink,
+        reports: Reports | None = None,
+        *,
+        target: str = TELEMETRY,
+        inboxes: Sequence[Inbox] = (),
+    ) -> None:
+        """`target`: the peer's address for telemetry. `inboxes` get what comes down from a hub, each from an address of
+        `bridge.hub_addresses`.
+
+        A peer that refuses the links for status, ledger and manifests simply gets none; one that refuses those of the
+        inboxes has nothing for them.
+        """
+        self._uplink = uplink
+        self._reports = reports
+        self._receivers = Receivers(inboxes, again=False)
+        self._target = target
+        self._connection: AmqpConnection | None = None
+        """None: the peer has not opened, or the links are leaving."""
+        self._telemetry: Link | None = None
+        self._status: Link | None = None
+        self._ledger: Link | None = None
+        self._manifests: Link | None = None
+        self._configuration: Link | None = None
+        self._waiting: Link | None = None
+        """The telemetry link, while the hub compares lineages."""
+        self._leaving = False
+
+    @property
+    def deadline(self) -> float | None:
+        every = (self._uplink.due_at, self._receivers.deadline)
+        return min((each for each in every if each is not None), default=None)
+
+    def driven_by(self, driver: Shell) -> None:
+        self._uplink.carried_by(driver)
+        if self._reports is not None:
+            self._reports.woken_by(driver.flush_soon)
+
+    def carried(self, size: int) -> None:
+        self._uplink.carried(size)
+
+    def opened(self, connection: AmqpConnection, now: float) -> None:
+        self._connection = connection
+        attach = connection.engine.attach_sender
+        if self._reports is not None:
+            self._reports.hold()
+            self._ledger = attach(LEDGER, LEDGER)
+            self._status = attach(STATUS, STATUS)
+        self._telemetry = attach(TELEMETRY, self._target, desired_capabilities=(CAPABILITY,))
+
+    def attached(self, link: Link) -> bool:
+        connection = self._connection
+        if connection is None:
+            return False
+        if link is self._telemetry:
+            self._on_telemetry(connection, link)
+        elif self._reports is not None and link is self._status:
+            self._reports.attached(connection.engine, status=link)
+        elif self._reports is not None and link is self._ledger:
+            self._reports.attached(connection.engine, ledger=link)
+        elif self._reports is not None and link is self._manifests:
+            self._reports.attached(connection.engine, manifests=link)
+        elif self._reports is not None and link is self._configuration:
+            self._reports.attached(connection.engine, configuration=link)
+        else:
+            return self._receivers.attached(link)
+        return True
+
+    def detached(self, event: Detached, now: float) -> None:
+        if event.link is not self._telemetry:
+            self._receivers.detached(event, now)
+        elif self._connection is not None:
+            self._connection.close(f"the peer detached {self._target!r}: {words(event.condition)}")
+
+    def settled(self, event: Dispositions, now: float) -> None:
+        connection = self._connection
+        if connection is None:
+            return
+        if event.link is self._telemetry:
+            self._uplink.settled(event.items, now)
+        elif self._reports is not None and event.link in (self._ledger, self._manifests, self._configuration):
+            self._reports.settled(event.link, event.items)
+            if self._reports.stuck:
+                connection.cut("the store cannot begin a new epoch, which the hub asks for")
+            else:
+                self._begin(connection)
+
+    def received(self, event: Transfers, now: float) -> bool:
+        return self._receivers.received(event)
+
+    def handle_timeout(self, now: float) -> None:
+        if self._leaving:  # until then nothing is due: what the hub refuses is not requested again
+            self._receivers.handle_timeout(now)
+
+    def flush(self) -> None:
+        if self._reports is not None:
+            self._reports.flush()
+        self._uplink.flush()
+
+    def leave(self, left: Callable[[], None]) -> None:
+        self._detach()
+        self._receivers.leave(left)
+
+    def end(self) -> None:
+        if not self._leaving:  # else another connection may have the uplink already
+            self._detach()
+        self._receivers.end()
+
+    def wait_s(self, condition: Condition | None) -> float:
+        return 0.0
+
+    # --- inside -----------------------------------------------------------------------------------------------
+
+    def _on_telemetry(self, connection: AmqpConnection, link: Link) -> None:
+        self._waiting = link
+        batching = CAPABILITY in link.offered_capabilities
+        if self._reports is not None and batching:
+            self._reports.announce()
+            attach = connection.engine.attach_sender
+            self._manifests = attach(MANIFESTS, MANIFESTS, desired_capabilities=(CLOCK_OFFSETS,))
+            if self._reports.tells_configuration:
+                self._configuration = attach(DESIRED, DESIRED)
+        elif self._reports is not None:
+            self._reports.release()
+        if batching:
+            self._receivers.begin(connection.engine, connection.wake, connection.cut)
+        self._begin(connection)
+
+    def _begin(self, connection: AmqpConnection) -> None:
+        """Messages may leave, unless their names are in doubt."""
+        link = self._waiting
+        if link is None or (self._reports is not None and self._reports.held):
+            return
+        self._waiting = None
+        self._uplink.attached(connection.engine, link, connection.cut)
+        connection.up(batching=self._uplink.batching)
+
+    def _detach(self) -> None:
+        self._leaving, self._connection = True, None
+        self._uplink.detached()
+        if self._reports is not None:
+            self._reports.detached()

@@ -1,0 +1,81 @@
+"""The links to an AMQP 1.0 peer that is no hub: the two halves of its connector, and what lets them attach.
+
+Addresses the peer does not know are the halves' concern: one that is missing does not hold up the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from bridge.amqp_connection import AmqpConnection
+from bridge.engine import Condition, Detached, Dispositions, Link, Transfers
+from bridge.forwarders.claims import Claims, NoClaims
+from bridge.forwarders.conditions import wait_s
+from bridge.forwarders.receivers import Receivers
+from bridge.forwarders.senders import Senders
+from bridge.uplink import Shell
+
+
+class PeerLinks:
+    """`bridge.amqp_connection.ConnectionLinks` of one connection."""
+
+    def __init__(self, senders: Senders, receivers: Receivers, claims: Claims | None = None) -> None:
+        """`claims`: the same as of the two halves."""
+        self._senders = senders
+        self._receivers = receivers
+        self._claims = claims or NoClaims()
+
+    @property
+    def deadline(self) -> float | None:
+        every = (each.deadline for each in (self._senders, self._receivers, self._claims))
+        return min((each for each in every if each is not None), default=None)
+
+    def driven_by(self, driver: Shell) -> None:
+        """The halves wake the connection."""
+
+    def carried(self, size: int) -> None:
+        """There is no budget of bytes."""
+
+    def opened(self, connection: AmqpConnection, now: float) -> None:
+        engine, wake, cut = connection.engine, connection.wake, connection.cut
+        connection.up(batching=False)
+        self._claims.begin(engine, cut, now)
+        self._senders.begin(engine, wake, cut)
+        self._receivers.begin(engine, wake, cut)
+
+    def attached(self, link: Link) -> bool:
+        return any(each.attached(link) for each in (self._claims, self._senders, self._receivers))
+
+    def detached(self, event: Detached, now: float) -> None:
+        if not self._claims.detached(event):
+            _ = self._senders.detached(event, now) or self._receivers.detached(event, now)
+
+    def settled(self, event: Dispositions, now: float) -> None:
+        if not self._claims.settled(event):
+            self._senders.settled(event)
+
+    def received(self, event: Transfers, now: float) -> bool:
+        if self._claims.received(event, now):
+            self._receivers.attach()  # there may be a right to another address
+            return True
+        return self._receivers.received(event)
+
+    def handle_timeout(self, now: float) -> None:
+        self._claims.retry(now)
+        self._senders.retry(now)
+        self._receivers.handle_timeout(now)
+
+    def flush(self) -> None:
+        self._claims.flush()
+        self._senders.flush()
+
+    def leave(self, left: Callable[[], None]) -> None:
+        self._receivers.leave(left)
+
+    def end(self) -> None:
+        self._claims.end()
+        self._senders.end()
+        self._receivers.end()
+
+    def wait_s(self, condition: Condition | None) -> float:
+        return max(self._senders.wait_s, self._receivers.wait_s, wait_s(condition))
