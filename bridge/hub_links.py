@@ -1,4 +1,4 @@
-"""The links of a gateway to a hub: telemetry, the reports, and what comes down to the inboxes.
+"""The links of a gateway to a hub: telemetry, the reports, and messages down to the inboxes.
 
 The uplink, the reports and the inboxes live on; these links are of one connection.
 """
@@ -29,7 +29,7 @@ class HubLinks:
         target: str = TELEMETRY,
         inboxes: Sequence[Inbox] = (),
     ) -> None:
-        """`target`: the peer's address for telemetry. `inboxes` get what comes down from a hub, each from an address of
+        """`target`: the peer's address for telemetry. `inboxes` receive from the hub, each from an address of
         `bridge.hub_addresses`.
 
         A peer that refuses the links for status, ledger and manifests simply gets none; one that refuses those of the

@@ -1,4 +1,4 @@
-"""The links to an AMQP 1.0 peer that is no hub: the two halves of its connector, and what lets them attach.
+"""The links to an AMQP 1.0 peer other than a hub: the two halves of its connector, and what lets them attach.
 
 Addresses the peer does not know are the halves' concern: one that is missing does not hold up the others.
 """
@@ -34,7 +34,7 @@ class PeerLinks:
         """The halves wake the connection."""
 
     def carried(self, size: int) -> None:
-        """There is no budget of bytes."""
+        """Nothing counts these bytes."""
 
     def opened(self, connection: AmqpConnection, now: float) -> None:
         engine, wake, cut = connection.engine, connection.wake, connection.cut

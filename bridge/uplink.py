@@ -16,6 +16,7 @@ from there (decision 0003).
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -27,7 +28,7 @@ from bridge import plain
 from bridge.batch import CAPABILITY, encode
 from bridge.columns import FAST, SMALL
 from bridge.engine import Detail, Engine, Link, State
-from bridge.flow import Flow, Piece, Pump, Subscription, halves, piece_of, split
+from bridge.flow import Outcomes, Piece, Pump, SendFlow, SendPath, SendSubscription, halves, part_of, piece_of
 from bridge.lane import Lane
 from bridge.limits import (
     BACKLOG_LOOK_S,
@@ -61,13 +62,6 @@ class EpochNames(Protocol):
     def start(self, address: str) -> int:
         """The first sequence of an address in the current epoch."""
         ...
-
-
-class Outcomes(NamedTuple):
-    """The two members of `edge.broker`'s `Outcome` that the uplink uses; the bridge imports nothing of the edge."""
-
-    accepted: Any
-    rejected: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,15 +104,11 @@ class UplinkFigures(msgspec.Struct):
 class _Delivery(NamedTuple):
     """One unsettled delivery: what it carries, and its bytes on the wire."""
 
-    flow: Flow
+    flow: SendFlow
     pieces: Sequence[Piece]
     messages: int
     wire_bytes: int
     sent: Sent
-
-
-def _ignore(_: str = "") -> None:
-    """There is no connection to be cut."""
 
 
 def _no_lanes() -> None:
@@ -151,7 +141,7 @@ class Uplink:
         outcomes: Outcomes,
         bases: Mapping[str, int] | None = None,
         epochs: EpochNames | None = None,
-        log_of: Callable[[Subscription], int | None] = lambda _subscription: None,
+        log_of: Callable[[SendSubscription], int | None] = lambda _subscription: None,
         reached: Callable[[], Mapping[int, int]] = dict,
         clock: Callable[[], float] = lambda: 0.0,
         limits: UplinkLimits | None = None,
@@ -167,8 +157,12 @@ class Uplink:
         self.name = name
         self.figures = UplinkFigures()
         self.limits = limits or UplinkLimits()
-        self.live = Flow(name, Lane.LIVE, self.limits.live_window_bytes)
-        self.backlog = Flow(f"{name}, backlog", Lane.BACKLOG, self.limits.window_bytes)
+        self.unnamed = 0
+        """Messages without a sequence, which no batch can carry: settled already, so at most once, and not sent."""
+        self._path = SendPath()
+        live_bytes, backlog_bytes = self.limits.live_window_bytes, self.limits.window_bytes
+        self.live = SendFlow(name, self._path, window_bytes=lambda: live_bytes, choose=self._choose)
+        self.backlog = SendFlow(f"{name}, backlog", self._path, window_bytes=lambda: backlog_bytes, choose=self._choose)
         self.rate = LinkRate()
         self.pacer = pacer
         self._live_share = 1.0
@@ -176,7 +170,6 @@ class Uplink:
         self._shared = 0.0
         """By so many bytes the live lane has had more than its share; less than 0: the backlog has."""
         self._begin = begin
-        self._cut: Callable[[str], None] = _ignore
         self._shell: Shell | None = None
         self._room = SocketRoom()
         self._hop = hop
@@ -238,7 +231,7 @@ class Uplink:
 
     def carried_by(self, shell: Shell) -> None:
         """A new connection is driven by `shell`."""
-        self.live.wake = self.backlog.wake = shell.flush_soon
+        self._path.woken_by(shell.flush_soon)
         self._shell = shell
 
     def carried(self, size: int) -> None:
@@ -249,23 +242,20 @@ class Uplink:
 
     def attached(self, engine: Engine, link: Link, cut: Callable[[str], None]) -> None:
         """The peer took the link. `cut` is called with a reason when the connection must end and be made anew."""
-        self._engine, self._link, self._cut = engine, link, cut
+        self._engine, self._link = engine, link
         self._live_at = float("-inf")
         self.rate.begin()
         if self.pacer is not None:
             self.pacer.begin(self._clock())
         self._room = SocketRoom()
-        for flow in (self.live, self.backlog):
-            flow.up, flow.cut = True, cut
+        self._path.opened(cut)
         self._begin()
         self._pump()
 
     def detached(self) -> None:
         """The link is over. Everything unsettled goes back before what waits, in the order it was sent."""
         self._engine = self._link = None
-        self._cut = _ignore
-        for flow in (self.live, self.backlog):
-            flow.up, flow.cut = False, _ignore
+        self._path.closed()
         for delivery in reversed(self._unsettled.values()):
             self.figures.messages_resent += delivery.messages
             delivery.flow.take_back(delivery.pieces)
@@ -309,12 +299,21 @@ class Uplink:
         for delivery, outcome in finished:
             delivery.flow.finish(delivery.pieces, outcome)
         if refused is not None:
-            self._cut(refused)
+            self._path.cut(refused)
         elif finished:
             self._pump()
-            self.live.wake()
+            self._path.wake()
 
     # --- inside -----------------------------------------------------------------------------------------------
+
+    def _choose(self, _subscription: SendSubscription, stored: Stored) -> Iterable[Stored]:
+        if stored.sequence < 0:
+            self.unnamed += len(stored.run)
+            return ()
+        return (stored,)
+
+    def _lane(self, flow: SendFlow) -> Lane:
+        return Lane.LIVE if flow is self.live else Lane.BACKLOG
 
     def _pump(self) -> None:
         self.live.pump()
@@ -322,10 +321,10 @@ class Uplink:
 
     def _over(self, tag: int) -> _Delivery:
         delivery = self._unsettled.pop(tag)
-        self._unsettled_of[delivery.flow.lane] -= 1
+        self._unsettled_of[self._lane(delivery.flow)] -= 1
         return delivery
 
-    def _next(self, link: Link, now: float) -> Flow | None:
+    def _next(self, link: Link, now: float) -> SendFlow | None:
         """The lane that sends next; None when nothing is due, and then `due_at` says when it will be."""
         live = bool(self.live.pending) and self._live_due(link, now)
         if not (live and self._live_share < 1.0):
@@ -365,7 +364,7 @@ class Uplink:
         if not self._room.is_full:
             return True
         if self._handed:
-            self.backlog.wake()  # the socket may have taken all of it in the next turn
+            self._path.wake()  # the socket may have taken all of it in the next turn
             return False
         return self._come(now + BACKLOG_LOOK_S, now)
 
@@ -381,15 +380,15 @@ class Uplink:
         self._due_at = at if self._due_at is None else min(self._due_at, at)
         return False
 
-    def _batch_bytes(self, flow: Flow) -> int:
+    def _batch_bytes(self, flow: SendFlow) -> int:
         """Bytes before compression of one batch: of the backlog no more than the link carries in a moment."""
         most, figures = self.limits.batch_bytes, self.figures
-        if flow.lane is Lane.LIVE or not figures.bytes_accepted:
+        if flow is self.live or not figures.bytes_accepted:
             return most
         packed = figures.expanded_bytes_accepted / figures.bytes_accepted
         return min(max(int(self._room.bytes * packed), most // 8), most)
 
-    def _send_batch(self, engine: Engine, link: Link, flow: Flow, pieces: list[Piece]) -> None:
+    def _send_batch(self, engine: Engine, link: Link, flow: SendFlow, pieces: list[Piece]) -> None:
         stored = [piece.stored for piece in pieces]
         epoch, bases = self._hop.epoch, self._bases
         if self._epochs is not None and not self._epochs.single:
@@ -397,8 +396,8 @@ class Uplink:
             addresses = {piece.stored.run.address for piece in pieces}
             bases = {name: max(bases.get(name, 0), self._epochs.start(name)) for name in addresses}
         try:
-            level = FAST if flow.lane is Lane.LIVE else SMALL
-            data = encode(stored, space=self._space, epoch=epoch, lane=flow.lane, bases=bases, level=level)
+            level, lane = FAST if flow is self.live else SMALL, self._lane(flow)
+            data = encode(stored, space=self._space, epoch=epoch, lane=lane, bases=bases, level=level)
             message = plain.batch_message(data, self._ends(pieces))
             self._send(engine, link, flow, pieces, message)
         except ValueError as error:
@@ -428,24 +427,21 @@ class Uplink:
             return self._hop.epoch
         return self._epochs.of(piece.stored.run.address, piece.stored.sequence)
 
-    def _send_plain(self, engine: Engine, link: Link, flow: Flow) -> None:
+    def _send_plain(self, engine: Engine, link: Link, flow: SendFlow) -> None:
         """The first run that waits, as far as credit goes, each message a delivery of its own."""
-        whole = flow.take()
-        if len(whole.stored.run) > link.credit:
-            head, tail = split(whole, link.credit)
-            flow.put_first(tail)
-            whole = head or whole
-        subscription, (position, sequence, run), _ = whole
-        hop = self._hop._replace(epoch=self._epoch(whole))
-        for i, message in enumerate(plain.messages(hop, sequence, run, plain.KEPT)):
-            single = Stored(position + i if position >= 0 else position, sequence + i, run.part(i, i + 1))
-            pieces = (piece_of(subscription, single),)
+        piece = flow.take(link.credit, sys.maxsize)
+        if piece is None:
+            return
+        subscription, stored, _ = piece
+        hop = self._hop._replace(epoch=self._epoch(piece))
+        for i, message in enumerate(plain.messages(hop, stored.sequence, stored.run, plain.KEPT)):
+            pieces = (piece_of(subscription, part_of(stored, i, i + 1)),)
             try:
                 self._send(engine, link, flow, pieces, message)
             except ValueError as error:
                 self._give_up(flow, pieces, str(error))
 
-    def _send(self, engine: Engine, link: Link, flow: Flow, pieces: Sequence[Piece], message: bytes) -> None:
+    def _send(self, engine: Engine, link: Link, flow: SendFlow, pieces: Sequence[Piece], message: bytes) -> None:
         """Raises `ValueError` when the peer does not take a message of this size."""
         if 0 < link.max_message_size < len(message):
             raise ValueError(f"{len(message)} bytes, and the peer takes {link.max_message_size}")
@@ -453,22 +449,21 @@ class Uplink:
         messages = sum(len(piece.stored.run) for piece in pieces)
         sent = self.rate.sent(now, idle=not self._unsettled)
         self._unsettled[tag] = _Delivery(flow, pieces, messages, len(message), sent)
-        self._unsettled_of[flow.lane] += 1
-        if flow.lane is Lane.LIVE:
+        self._unsettled_of[self._lane(flow)] += 1
+        if flow is self.live:
             self._live_at = now
         self.figures.batches_sent += 1
         self.figures.messages_sent += messages
         self.figures.bytes_sent += len(message)
         if self._live_share < 1.0 and self.live.pending and self.backlog.pending:
-            is_live = flow.lane is Lane.LIVE
-            self._shared += len(message) * (1.0 - self._live_share if is_live else -self._live_share)
+            self._shared += len(message) * (1.0 - self._live_share if flow is self.live else -self._live_share)
         if self.pacer is not None:
             self.pacer.sent(len(message), now)
         self._handed = True
         self._room.handed(len(message), now)
         engine.send(link, tag, message)
 
-    def _give_up(self, flow: Flow, pieces: Sequence[Piece], why: str) -> None:
+    def _give_up(self, flow: SendFlow, pieces: Sequence[Piece], why: str) -> None:
         """These can never be sent: a message that blocks all others for ever is worse than one in the dead letters."""
         messages = sum(len(piece.stored.run) for piece in pieces)
         log.error("%s: cannot send %d messages of %s: %s", self.name, messages, pieces[0].stored.run.address, why)

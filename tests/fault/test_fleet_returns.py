@@ -15,13 +15,13 @@ from bridge.amqp_connection import AmqpConnection
 from bridge.backoff import Backoff
 from bridge.dialer import Dialer, Endpoint
 from bridge.engine import Engine
-from bridge.flow import Flow
+from bridge.flow import Outcomes, SendFlow
 from bridge.hub_links import HubLinks
 from bridge.message import Run, Stored
 from bridge.plain import Hop
 from bridge.reports import Reports
 from bridge.socket_attempt import SocketAttempt
-from bridge.uplink import Outcomes, Uplink
+from bridge.uplink import Uplink
 from edge.broker.router.connector_uplink import BACKOFF, UPLINK_LIMITS
 from tests.support.processes import free_port, hub
 
@@ -33,7 +33,7 @@ DRAINED_S: Final = 300.0
 class Place:
     """A forwarder's place in a log, behind one lane of an uplink."""
 
-    def __init__(self, flow: Flow, gateway: str, address: str) -> None:
+    def __init__(self, flow: SendFlow, gateway: str, address: str) -> None:
         self.settled = 0
         self.served_at: float | None = None
         """When the first of what was kept last was accepted."""

@@ -13,6 +13,7 @@ from bridge.backoff import Backoff, BackoffPolicy
 from bridge.batch import Batch
 from bridge.dialer import CLOSE_TIMEOUT_S, Dialer, Endpoint, LinkState
 from bridge.engine import Engine
+from bridge.flow import Outcomes
 from bridge.hub_links import HubLinks
 from bridge.intake import Intake
 from bridge.message import Run, Stored
@@ -20,7 +21,7 @@ from bridge.plain import Arrival, Hop
 from bridge.reports import Reports
 from bridge.socket_attempt import SocketAttempt
 from bridge.transport.driver import Driver
-from bridge.uplink import Outcomes, Uplink
+from bridge.uplink import Uplink
 from tests.support.serving import close, serving
 
 DEADLINE_S = 20.0

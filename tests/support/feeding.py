@@ -10,8 +10,9 @@ from typing import Any, ParamSpec
 
 from bridge.client_attempt import Carriage, Client
 from bridge.dialer import Endpoint
+from bridge.flow import Outcomes
 from bridge.forwarders.mapping import Mapping
-from bridge.forwarders.outbox import Outbox, Rule, Words
+from bridge.forwarders.outbox import Outbox, Rule
 from bridge.message import Run, Stored
 
 P = ParamSpec("P")
@@ -34,7 +35,7 @@ def running(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
 
 
 class Feed:
-    """A subscription with messages of one address; its outlet takes them as it has credit."""
+    """A subscription with messages of one address; its flow takes them as it has credit."""
 
     def __init__(self, outbox: Outbox, bodies: Sequence[bytes], address: str, remote: str, **run: Any) -> None:
         self.outcomes: dict[int, str] = {}
@@ -43,8 +44,8 @@ class Feed:
         self._address = address
         self._run = run
         self._next = 0
-        self.outlet = outbox.add(Rule(f"to {remote}", Mapping(address, remote)))
-        self.outlet.add(self)
+        self.flow = outbox.add(Rule(f"to {remote}", Mapping(address, remote))).flow
+        self.flow.add(self)
 
     def settle(self, _consumer: Any, first: int, last: int, outcome: str) -> None:
         for position in range(first, last + 1):
@@ -52,16 +53,16 @@ class Feed:
             self.outcomes[position] = outcome
 
     def pump(self) -> None:
-        while self.outlet.credit > 0 and self._next < len(self._bodies):
-            bodies = list(self._bodies[self._next : self._next + min(100, self.outlet.credit)])
+        while self.flow.credit > 0 and self._next < len(self._bodies):
+            bodies = list(self._bodies[self._next : self._next + min(100, self.flow.credit)])
             fields = {"flags": 1, "properties": b"", "received_at": NOW_NS, **self._run}
             run = Run(self._address, "dev", fields["flags"], fields["properties"], bodies, fields["received_at"])
             first, self._next = self._next, self._next + len(bodies)
-            self.outlet.deliver(self, [Stored(first, first, run)])
+            self.flow.deliver(self, [Stored(first, first, run)])
 
     def end(self) -> None:
         """The configuration removes the forwarder."""
-        self.outlet.remove(self)
+        self.flow.remove(self)
 
     @property
     def accepted(self) -> list[int]:
@@ -77,7 +78,7 @@ class Bench:
 
     def __init__(self) -> None:
         self.outbox = Outbox(
-            "gw", Words("accepted", "rejected"), epoch_of=lambda _address, _sequence: "e1", now_ns=lambda: NOW_NS
+            "gw", Outcomes("accepted", "rejected"), epoch_of=lambda _address, _sequence: "e1", now_ns=lambda: NOW_NS
         )
         self.inboxes: list[Any] = []
         self.errors: list[BaseException] = []

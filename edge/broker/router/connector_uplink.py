@@ -18,7 +18,7 @@ import msgspec
 from bridge.amqp_connection import AmqpConnection
 from bridge.backoff import Backoff, BackoffPolicy
 from bridge.dialer import Attempt, Dialer, Endpoint
-from bridge.flow import Pump
+from bridge.flow import Outcomes, Pump
 from bridge.forwarders.inbox import Inbox
 from bridge.hub_addresses import INSTANCE
 from bridge.hub_links import HubLinks
@@ -28,7 +28,7 @@ from bridge.pace import Pacer, Spent
 from bridge.plain import Hop
 from bridge.reports import Reports
 from bridge.socket_attempt import SocketAttempt
-from bridge.uplink import Outcomes, Uplink, UplinkFigures, UplinkLimits
+from bridge.uplink import Uplink, UplinkFigures, UplinkLimits
 from edge.broker.configuration import Connector, Direction, Forwarder
 from edge.broker.delivery import LogSubscription
 from edge.broker.delivery.durable import FORWARDER_PREFIX

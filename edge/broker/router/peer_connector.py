@@ -17,8 +17,9 @@ import msgspec
 from bridge.backoff import Backoff, BackoffPolicy
 from bridge.dialer import Attempt, Dialer
 from bridge.dialer import Endpoint as PeerEndpoint
+from bridge.flow import Outcomes
 from bridge.forwarders.mapping import Mapping
-from bridge.forwarders.outbox import Outbox, Outlet, Rule, Sending, Words
+from bridge.forwarders.outbox import Outbox, Outlet, Rule, Sending
 from edge.broker.configuration import Connector, ConnectorType, Direction, Forwarder
 from edge.broker.delivery import LogSubscription
 from edge.broker.delivery.durable import FORWARDER_PREFIX
@@ -82,7 +83,7 @@ class PeerConnector:
         self.connector = connector
         self.outbox = Outbox(
             gateway,
-            Words(Outcome.ACCEPTED, Outcome.REJECTED),
+            Outcomes(Outcome.ACCEPTED, Outcome.REJECTED),
             epoch_of=store.epochs.of,
             now_ns=router.now_ns,
         )
@@ -188,17 +189,17 @@ class PeerConnector:
         )
         outlet = self.outbox.add(rule)
         name = f"{FORWARDER_PREFIX}{self.connector.name}/{forwarder.name}"
-        return _Outgoing(forwarder, outlet, Forwarding(self._router, outlet, name, forwarder.filter))
+        return _Outgoing(forwarder, outlet, Forwarding(self._router, outlet.flow, name, forwarder.filter))
 
     def _follow(self, outgoing: _Outgoing) -> None:
-        outlet, forwarding = outgoing.outlet, outgoing.forwarding
+        flow, forwarding = outgoing.outlet.flow, outgoing.forwarding
         before = forwarding.subscriptions
         forwarding.follow()
         for subscription in before:
             if subscription not in forwarding.subscriptions:
-                outlet.remove(subscription)
+                flow.remove(subscription)
         for subscription in forwarding.subscriptions:
-            outlet.add(subscription)
+            flow.add(subscription)
         for part in forwarding.parts:
             self._store.move_with_each_commit(part.cursor)
 
@@ -206,7 +207,7 @@ class PeerConnector:
         outgoing = self._outgoing.pop(name)
         parts = outgoing.forwarding.parts
         for subscription in (*outgoing.forwarding.subscriptions, *parts):
-            outgoing.outlet.remove(subscription)
+            outgoing.outlet.flow.remove(subscription)
         outgoing.forwarding.end()
         self.outbox.remove(outgoing.outlet)
         left = sum(part.backlog for part in parts)

@@ -219,7 +219,7 @@ async def test_an_address_the_peer_refuses_keeps_nobody_else_waiting() -> None:
         Sender(near.broker).publish("plant/7", b"a")
         await eventually(lambda: payloads(reader) == [b"a"])
         bad = next(each for each in near.connector().outbox.outlets if each.rule.name == "bad")
-        assert bad.held_bytes
+        assert bad.flow.held_bytes
         assert near.connector().dialer.state.connected
 
 

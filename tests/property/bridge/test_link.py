@@ -18,12 +18,13 @@ from hypothesis import strategies as st
 from bridge.amqp_connection import AmqpConnection, LinkDown, LinkUp
 from bridge.batch import Batch
 from bridge.engine import Engine
+from bridge.flow import Outcomes
 from bridge.hub_links import HubLinks
 from bridge.intake import Intake, IntakeLimits
 from bridge.message import AMQP, Run, Stored
 from bridge.plain import Arrival, Hop
 from bridge.reports import Reports
-from bridge.uplink import Outcomes, Uplink, UplinkLimits
+from bridge.uplink import Uplink, UplinkLimits
 from tests.support.machines import take_all
 from tests.support.shell import Shell
 

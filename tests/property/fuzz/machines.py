@@ -14,6 +14,7 @@ from bridge.amqp_connection import AmqpConnection
 from bridge.amqp_values import Symbol, Symbols, Ubyte
 from bridge.batch import Batch
 from bridge.engine import Engine
+from bridge.flow import Outcomes
 from bridge.hub_links import HubLinks
 from bridge.intake import Intake, Unread
 from bridge.message import Run, Stored
@@ -24,7 +25,7 @@ from bridge.sasl.layer import CHALLENGE, INIT, MECHANISMS, OUTCOME, RESPONSE, SA
 from bridge.sasl.scram import Keys, Verifier, derive
 from bridge.sasl.server import Answer
 from bridge.transport.websocket import MQTT, WebSocketConnection
-from bridge.uplink import Outcomes, Uplink
+from bridge.uplink import Uplink
 from edge.broker.http.limits import HTTP_HEAD_BYTES_MAX
 from edge.broker.listeners.web.framing import Framing
 from edge.broker.security.site import Asked, NotOurs, Site

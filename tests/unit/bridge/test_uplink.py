@@ -11,9 +11,10 @@ import pytest
 from bridge import plain
 from bridge.batch import CAPABILITY, decode
 from bridge.engine import Condition, Link, State
+from bridge.flow import Outcomes
 from bridge.message import Run, Stored
 from bridge.plain import Hop
-from bridge.uplink import Outcomes, Uplink, UplinkLimits
+from bridge.uplink import Uplink, UplinkLimits
 
 
 @pytest.fixture(autouse=True)
@@ -154,7 +155,7 @@ class TestOutcomes:
         bench.deliver(-1, b"1", sequence=-1)
         bench.uplink.flush()
         assert bench.wire.sent == []
-        assert bench.uplink.live.unnamed == 1
+        assert bench.uplink.unnamed == 1
 
     def test_unknown_tags_are_nothing(self) -> None:
         bench = Bench()

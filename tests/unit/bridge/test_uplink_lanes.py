@@ -10,7 +10,7 @@ import pytest
 from bridge import plain
 from bridge.batch import CAPABILITY, decode
 from bridge.engine import Link, State
-from bridge.lane import Lane
+from bridge.flow import Outcomes
 from bridge.limits import (
     BACKLOG_LOOK_S,
     BACKLOG_QUEUE_S,
@@ -24,7 +24,7 @@ from bridge.pace import Pacer
 from bridge.plain import Hop
 from bridge.socket_room import SocketRoom
 from bridge.transport.tcp_path import Path
-from bridge.uplink import Outcomes, Uplink, UplinkLimits
+from bridge.uplink import Uplink, UplinkLimits
 from tests.unit.bridge.test_uplink import Subscription, Wire
 
 LIMITS = UplinkLimits(batch_bytes=1_000, batches_undelayed=100, gather_s=0.2, gather_last_s=1.0)
@@ -282,7 +282,6 @@ def test_the_windows_are_apart() -> None:
     while bench.uplink.backlog.credit:
         bench.left(b"x" * 100_000)
     assert bench.uplink.live.credit > 0
-    assert bench.uplink.backlog.lane is Lane.BACKLOG
 
 
 class TestSocketRoom:

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import pytest
 
 from bridge import limits
+from bridge.flow import Outcomes
 from bridge.forwarders.mapping import Mapping
-from bridge.forwarders.outbox import Outbox, Outgoing, Outlet, Rule, Sending, Words
+from bridge.forwarders.outbox import Outbox, Outgoing, Outlet, Rule, Sending
 from bridge.forwarders.outcome import Outcome
 from bridge.message import Run, Stored
 
@@ -32,16 +33,16 @@ class Log:
         self.pump()
 
     def pump(self) -> None:
-        while self._waiting and (credit := self.outlet.credit) > 0:
+        while self._waiting and (credit := self.outlet.flow.credit) > 0:
             position, sequence, run = self._waiting.pop(0)
             if len(run) > credit:
                 rest = Stored(position + credit, sequence + credit, run.part(credit, len(run)))
                 self._waiting.insert(0, rest)
                 run = run.part(0, credit)
-            self.outlet.deliver(self, [Stored(position, sequence, run)])
+            self.outlet.flow.deliver(self, [Stored(position, sequence, run)])
 
     def settle(self, consumer: object, first: int, last: int, outcome: str) -> None:
-        assert consumer is self.outlet
+        assert consumer is self.outlet.flow
         for position in range(first, last + 1):
             assert position not in self.settled, "settled twice"
             self.settled[position] = outcome
@@ -51,14 +52,14 @@ class Bench:
     """An outbox with a forwarder for each log, and a connector that is up."""
 
     def __init__(self, *rules: Rule, window_bytes: int = 1 << 20) -> None:
-        words = Words("accepted", "rejected")
+        outcomes = Outcomes("accepted", "rejected")
         self.outbox = Outbox(
-            "gw1", words, epoch_of=lambda _address, _sequence: "e", now_ns=lambda: NOW_NS, window_bytes=window_bytes
+            "gw1", outcomes, epoch_of=lambda _address, _sequence: "e", now_ns=lambda: NOW_NS, window_bytes=window_bytes
         )
         self.logs = [Log() for _ in rules]
         for log, rule in zip(self.logs, rules, strict=True):
             log.outlet = self.outbox.add(rule)
-            log.outlet.add(log)
+            log.outlet.flow.add(log)
         self.cuts: list[str] = []
         self.attach()
 
@@ -130,7 +131,7 @@ def test_nothing_is_taken_from_the_router_without_a_connection() -> None:
     bench = Bench(rule())
     bench.outbox.detached()
     bench.logs[0].publish(b"a")
-    assert bench.logs[0].outlet.held_bytes == 0
+    assert bench.logs[0].outlet.flow.held_bytes == 0
     bench.attach()
     assert bodies(bench.take()) == [b"a"]
 
@@ -140,7 +141,7 @@ def test_the_window_bounds_what_is_held() -> None:
     bench = Bench(rule(), window_bytes=size)
     for _ in range(100):
         bench.logs[0].publish(bytes(size // 10))
-    held = bench.logs[0].outlet.held_bytes
+    held = bench.logs[0].outlet.flow.held_bytes
     assert size <= held < 2 * size, "at most the delivery that crossed it"
     for outgoing in bench.take():
         bench.outbox.settle(outgoing.ticket, Outcome.ACCEPTED)
@@ -193,7 +194,7 @@ def test_a_forwarder_that_ends_has_no_say_any_more(settle_first: bool) -> None:
     stays.publish(b"b")
     taken = bench.take()
     outlet = gone.outlet
-    outlet.remove(gone)
+    outlet.flow.remove(gone)
     bench.outbox.remove(outlet)
     if settle_first:
         for outgoing in taken:
@@ -203,7 +204,7 @@ def test_a_forwarder_that_ends_has_no_say_any_more(settle_first: bool) -> None:
         bench.attach()
         assert bodies(bench.take()) == [b"b"]
     assert gone.settled == {}
-    assert outlet.held_bytes == 0
+    assert outlet.flow.held_bytes == 0
 
 
 def test_what_has_no_name_there_since_the_filter_was_changed_is_rejected() -> None:
