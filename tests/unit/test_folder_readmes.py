@@ -1,0 +1,48 @@
+"""READMEs of folders name what is there: every path, and every class, method and constant."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = [
+    path / "README.md"
+    for path in (
+        *(ROOT / "edge/broker" / name for name in ("router", "model", "listeners", "retention")),
+        ROOT / "bridge/transport",
+        ROOT / "bridge/engine",
+        ROOT / "edge/appliance",
+    )
+]
+PAGE_LINES_MAX = 70
+PATH = re.compile(r"^[\w./-]+(\.py|\.c|\.md|\.json|/)$")
+
+
+def _is_path(name: str) -> bool:
+    return bool(PATH.match(name)) or name.startswith(("edge/", "bridge/", "cloud/", "tests/"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.parent.name)
+def test_every_name_on_a_page_is_there(page: Path) -> None:
+    named = re.findall(r"`([^`\s]+)`", page.read_text())
+    assert named
+    places = (page.parent, ROOT / "edge/broker", ROOT)
+    gone = [name for name in named if _is_path(name) and not any((place / name).exists() for place in places)]
+    assert not gone
+    sources = [path for folder in ("edge", "bridge") for path in (ROOT / folder).rglob("*.py")]
+    words = set(re.findall(r"\w+", "\n".join(path.read_text() for path in sources)))
+    unknown = [name for name in named if not _is_path(name) and not set(re.findall(r"\w+", name)) <= words]
+    assert not unknown
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.parent.name)
+def test_every_module_is_on_the_page_of_its_folder_which_is_short(page: Path) -> None:
+    text = page.read_text()
+    modules = {path.name for path in page.parent.glob("*.py")} - {"__init__.py", "limits.py"}
+    assert sorted(name for name in modules if name not in text) == []
+    assert len(text.splitlines()) <= PAGE_LINES_MAX
+    folders = re.findall(r"tests/[\w/.]+", text)
+    assert [name for name in folders if not (ROOT / name.rstrip(".")).exists()] == []
