@@ -19,7 +19,7 @@ SETTING: Final = "WAYPOST_ENGINE"
 """Environment variable: ``python`` runs Python whatever is there; ``c`` or nothing is the usual."""
 
 ROOT: Final = Path(__file__).parent.parent
-"""Of our packages. A module that may be in the library of hot modules does not know where its own source is."""
+"""The folder of our packages."""
 
 
 def library_path(source: Path) -> Path:

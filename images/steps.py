@@ -179,7 +179,7 @@ def tree_hash(folder: Path) -> str:
     """A hash of the sources below a folder: names, contents, links, and whether they are executable."""
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*")):
-        if path.suffix == ".so" or any(part == "__pycache__" or part.startswith("_native") for part in path.parts):
+        if path.suffix == ".so" or "__pycache__" in path.parts:
             continue  # made from the rest, some while somebody looks
         name = path.relative_to(folder).as_posix()
         if path.is_symlink():

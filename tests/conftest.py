@@ -11,7 +11,6 @@ import pytest
 from _pytest.terminal import TerminalReporter
 from hypothesis import HealthCheck, settings
 
-from bridge.native import SETTING, found
 from tests.support.postgres import Postgres, binaries
 
 ROOT = Path(__file__).parent.parent
@@ -59,13 +58,9 @@ DURATION = (
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
-    """Show which tests run and, for a run of all tests, how long it takes."""
-    native = found()
-    here = "native" if os.environ.get(SETTING) == "native" else "Python"
-    programs = f"{len(native.modules)} compiled by mypyc {native.mypyc}" if native.modules else f"Python ({native.why})"
-    modules = f"hot modules: {here} in this process; in programs it starts: {programs}"
+    """Say how long a run of all tests takes."""
     everything = config.args_source is pytest.Config.ArgsSource.TESTPATHS
-    return [modules, DURATION] if everything and config.option.markexpr == DEFAULT_MARKS else [modules]
+    return [DURATION] if everything and config.option.markexpr == DEFAULT_MARKS else []
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -4,7 +4,6 @@
 `edge/broker/amqp` for what Proton's engine leaves out of the standard and how that is met.
 """
 
-import bridge.native  # noqa: F401 - modules below may be in the library
 from bridge.engine.events import (
     Accepted,
     Attached,

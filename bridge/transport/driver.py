@@ -197,7 +197,7 @@ class Driver(asyncio.Protocol):
         self._put_off = b""
         """A read that waits for its turn; it goes with a connection that breaks."""
         self._ending: Ending | None = None
-        self.congested = self._flush_scheduled = False  # flags stand together: a compiled one takes a byte then
+        self.congested = self._flush_scheduled = False
         self.dialed: Final = dialed
         self._failed = False
         """The machine or its owner has raised: the socket is being dropped."""

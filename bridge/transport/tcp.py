@@ -73,7 +73,6 @@ class TcpTransport(ServedTransport):
         """What its kind watches for."""
         self._high = 64 * 1024
         self._unsent: Unsent | None = None
-        # One beside the other: a compiled one has a byte for each then, and eight where they are among others.
         self._reads = True
         """The protocol wants to be given what comes."""
         self._writing_paused = False

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bridge import native
 from cloud.hub.usage import UsageProblem
 from cloud.hub.users_cli import user
 from cloud.place.option import PlaceOption
@@ -109,7 +108,6 @@ def run(
         if dev and not endpoint.loopback:
             raise UsageProblem(f"--dev needs no credentials, so it listens on loopback only, and {endpoint} is not")
     write_to_stderr(logging.INFO)
-    native.report()
     keep_pandas_out()
     try:
         tls = settings.tls

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 import msgspec
 
-from bridge import native
 from bridge.resources.endpoint import authority
 from edge.appliance.endpoints import remove_endpoints, write_endpoints
 from edge.appliance.errors import CommandError, Exit
@@ -126,7 +125,6 @@ def run(
     _require_parts()
     log_to_stderr(logging.INFO)
     faulthandler.enable()  # a watchdog ends us by SIGABRT: the log then says where every thread was
-    native.report()
     while not _serve(options, *prepared):
         prepared = _prepared(options)
     sys.exit(int(Exit.DONE))

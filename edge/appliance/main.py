@@ -68,17 +68,13 @@ def root(verbose: int, quiet: int) -> None:
 
     An acknowledgement from Waypost means: on disk.
 
-    WAYPOST_ENGINE=python runs the AMQP engine's inner loops in Python (default: c, where it was compiled), and
-    WAYPOST_MODULES=python the hot modules (default: native, where they were).
+    WAYPOST_ENGINE=python runs the inner loops in Python (default: c, where they were compiled).
 
     From a checkout also: `waypost demo`, `waypost test [PYTEST ARGUMENTS]`, `waypost bench`, `waypost lock`.
     """
     engine = os.environ.get("WAYPOST_ENGINE", "")  # not by importing `bridge.engine`, which takes longer than help may
     if engine not in ("", "c", "python"):
         raise CommandError(f"WAYPOST_ENGINE={engine} is neither c nor python", code=Exit.USAGE)
-    modules = os.environ.get("WAYPOST_MODULES", "")
-    if modules not in ("", "native", "python"):
-        raise CommandError(f"WAYPOST_MODULES={modules} is neither native nor python", code=Exit.USAGE)
     if verbose or quiet:  # else a command that runs for long sets logging up as suits it
         set_up_logging(verbose - quiet)
 

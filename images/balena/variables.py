@@ -20,7 +20,7 @@ RESERVED: Final = ("BALENA_", "RESIN_")
 """Names that configure balenaOS itself begin with these; the API takes them elsewhere and ignores them here."""
 OWN: Final = "WAYPOST_"
 TOKEN: Final = "WAYPOST_TOKEN"  # noqa: S105 - the name of a variable
-PROGRAM: Final = ("WAYPOST_ENGINE", "WAYPOST_MODULES")
+PROGRAM: Final = ("WAYPOST_ENGINE",)
 """Of the program itself."""
 VALUE_CHARACTERS_MAX: Final = 64 << 10
 """Of one out of a file: ours have a few hundred; a larger file is another one than was meant."""

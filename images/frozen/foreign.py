@@ -36,8 +36,6 @@ BINFMT: Final = Path("/proc/sys/fs/binfmt_misc")
 """Where the kernel says which kinds of programs it has an interpreter for."""
 TRIPLET: Final = "aarch64-linux-gnu"
 PROGRAMS: Final = ("mmdebstrap", "qemu-aarch64-static", f"{TRIPLET}-gcc", "chroot")
-SUFFIX: Final = f".cpython-311-{TRIPLET}.so"
-"""Of extension modules of that Python."""
 TAGS: Final = (
     "manylinux_2_36",
     "manylinux_2_34",
@@ -181,7 +179,7 @@ def _freeze(folder: Path, root: Path, packages: list[Path], log: Path) -> None:
     run("cp", "-a", "--reflink=auto", root, place, log=log)
     build = place / "build"
     for package in source.GATEWAY:
-        leave = shutil.ignore_patterns("__pycache__", "*.so", "_native*")
+        leave = shutil.ignore_patterns("__pycache__", "*.so")
         shutil.copytree(source.ROOT / package, build / "source" / package, ignore=leave)
     spec = freezing.SPEC.relative_to(source.ROOT)
     (build / "source" / spec).parent.mkdir(parents=True)
@@ -189,8 +187,7 @@ def _freeze(folder: Path, root: Path, packages: list[Path], log: Path) -> None:
     for name in ("hatch_build.py", "pyproject.toml"):
         shutil.copy(source.ROOT / name, build / "source")
     compiler = {"CC": shlex.join([f"{TRIPLET}-gcc", f"--sysroot={root}", *_headers(root)])}
-    hot = ("native", SUFFIX) if sys.version_info[:2] == (3, 11) else ()  # what mypyc makes is for the Python it runs in
-    run(sys.executable, build / "source" / "hatch_build.py", *hot, log=log, environment=compiler)
+    run(sys.executable, build / "source" / "hatch_build.py", log=log, environment=compiler)
     for each in packages:
         shutil.copytree(each / "packages", build / "packages", dirs_exist_ok=True)
     entry = freezing.prepare(build / "work")

@@ -52,7 +52,7 @@ def inputs() -> list[Input]:
 def _here(folder: Path, log: Path) -> None:
     work = folder / "work"
     entry = prepare(work)
-    run(sys.executable, source.ROOT / "hatch_build.py", "native", log=log)
+    run(sys.executable, source.ROOT / "hatch_build.py", log=log)
     run(
         *command(sys.executable, root=str(source.ROOT), work=str(work), target=str(folder)),
         log=log,

@@ -17,7 +17,6 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from bridge import native
 from edge.appliance.program import program_name
 from tests.bench.cases import CASES
 from tests.bench.comparison import ROUNDS, Benchmark, Settings
@@ -105,10 +104,8 @@ def progress() -> Progress:
 
 def python() -> str:
     """What runs the gateway that is measured: Pythons differ by a tenth."""
-    found = native.found()
-    compiled = f"{len(found.modules)} modules compiled by mypyc {found.mypyc}" if found.modules else "none compiled"
     build = "optimized" if "--enable-optimizations" in (sysconfig.get_config_var("CONFIG_ARGS") or "") else "plain"
-    return f"Python {platform.python_version()} ({build} build, {sys.executable}), {compiled}"
+    return f"Python {platform.python_version()} ({build} build, {sys.executable})"
 
 
 def document(result: Result) -> dict[str, object]:

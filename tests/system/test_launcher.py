@@ -1,14 +1,11 @@
-"""The launcher: what it says where set-up cannot succeed, and when it compiles the hot modules."""
+"""The launcher: what it says where set-up cannot succeed, what a command brings, and when it compiles the C files."""
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
 import sys
-import time
-from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -76,18 +73,16 @@ def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
     assert (tmp_path / "env" / "thesis.txt").read_text() == "mine"
 
 
-SOURCE = Path("bridge", "near.py")
+SOURCE = Path("bridge", "engine", "loops.c")
 STUB = """#!/bin/sh
 # Stands for the environment's Python, and notes what it is asked.
 printf '%s\\n' "$*" >> "${0%/*}/asked"
-case "$*" in *"hatch_build.py native") exec sh "${0%/*}/compile" ;; esac
 [ ! -f "${0%/*}/killed" ] || case "$*" in *"$(cat "${0%/*}/killed")"*) kill -9 $$ ;; esac
 """
 
 
-@pytest.mark.skipif(shutil.which("flock") is None, reason="no flock here")
-class TestHotModules:
-    """Of a checkout with one source, in an environment whose Python does nothing: a record is all that is compiled."""
+class TestSetUp:
+    """Set-up of a checkout with the C files, in an environment whose Python does nothing."""
 
     @pytest.fixture
     def checkout(self, tmp_path: Path) -> Path:
@@ -98,21 +93,11 @@ class TestHotModules:
         for path in (*ROOT.glob("bridge/*.[ch]"), *ROOT.glob("bridge/engine/*.c"), *ROOT.glob("edge/broker/*/*.c")):
             (root / path.relative_to(ROOT)).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(path, root / path.relative_to(ROOT))
-        (root / SOURCE).write_text("NEAR = 1\n")
         programs = root / ".venv" / "bin"
         programs.mkdir(parents=True)
         (programs / "python").write_text(STUB)
         (programs / "python").chmod(0o755)
-        self.compiles(root)
         return root
-
-    @staticmethod
-    def compiles(root: Path, **said: str) -> None:
-        """What compiling records from now on."""
-        digest = sha256((root / SOURCE).read_bytes()).hexdigest()
-        record = root / "record.json"
-        record.write_text(json.dumps({**said, "sources": {str(SOURCE): digest}}, indent=1))
-        (root / ".venv/bin/compile").write_text(f"cp {record} {root}/bridge/_native.json\n")
 
     @staticmethod
     def start(root: Path, command: str = "edge") -> tuple[list[str], str]:
@@ -131,23 +116,22 @@ class TestHotModules:
 
     @staticmethod
     def compiled(asked: list[str]) -> int:
-        return sum(line.endswith("hatch_build.py native") for line in asked)
+        return sum(line.endswith("hatch_build.py") for line in asked)
 
-    def test_set_up_compiles_them_and_a_later_start_does_not(self, checkout: Path) -> None:
+    def test_set_up_compiles_the_c_files_and_a_later_start_does_not(self, checkout: Path) -> None:
         asked, said = self.start(checkout)
-        assert self.compiled(asked) >= 1
-        assert "  Hot modules, compiled" in said
-        assert "not compiled" not in said
+        assert self.compiled(asked) == 1
+        assert "  C loops, compiled" in said
         assert asked[-1] == "-P -m edge.appliance.main edge"
         asked, said = self.start(checkout)
         assert (asked, said) == (["-P -m edge.appliance.main edge"], "")
 
-    def test_set_up_without_a_compiler_says_it_once_and_goes_on(self, checkout: Path) -> None:
-        self.compiles(checkout, why="cc: not found")
-        _, said = self.start(checkout)
-        assert said.count("were not compiled and run in Python") == 1
-        assert "Ready after" in said
-        assert self.start(checkout) == (["-P -m edge.appliance.main edge"], "")
+    def test_the_next_start_after_a_change_of_a_c_file_compiles_again(self, checkout: Path) -> None:
+        self.start(checkout)
+        with (checkout / SOURCE).open("a") as source:
+            source.write("/* newer */\n")
+        assert self.compiled(self.start(checkout)[0]) == 1
+        assert self.compiled(self.start(checkout)[0]) == 0
 
     @pytest.mark.parametrize(
         ("command", "killed", "kept"), [("analytics", "spark.setup install", True), ("edge", "--editable", False)]
@@ -208,53 +192,6 @@ class TestHotModules:
         asked, _ = self.start(checkout, command)
         locks = [Path(line.split(" -r ")[1]).stem for line in asked if "--no-build-isolation -r " in line]
         return [lock.removeprefix("requirements").removeprefix("-") or "development" for lock in locks]
-
-    def test_after_a_pull_nobody_waits(self, checkout: Path) -> None:
-        self.start(checkout)
-        (checkout / SOURCE).write_text("NEAR = 2\n")
-        self.compiles(checkout)
-        assert self.start(checkout)[1] == ""
-        ends = time.monotonic() + 60
-        while (checkout / "bridge/_native.json").read_bytes() != (checkout / "record.json").read_bytes():
-            assert time.monotonic() < ends
-            time.sleep(0.01)
-        assert self.compiled(self.start(checkout)[0]) == 0
-
-    @pytest.mark.parametrize("command", ["test", "bench"])
-    def test_after_a_pull_who_tests_or_measures_waits(self, checkout: Path, command: str) -> None:
-        self.start(checkout, command)
-        (checkout / SOURCE).write_text("NEAR = 2\n")
-        self.compiles(checkout)
-        asked = [line for line in self.start(checkout, command)[0] if "import mypyc" not in line]
-        first, last = asked
-        assert (first.endswith("hatch_build.py native"), command in last) == (True, True)
-
-    def test_one_at_a_time(self, checkout: Path) -> None:
-        """Who finds another at work does not wait for it."""
-        self.start(checkout)
-        (checkout / SOURCE).write_text("NEAR = 2\n")
-        with subprocess.Popen(
-            ["flock", str(checkout / "bridge"), "sh", "-c", "echo; cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        ) as other:
-            assert other.stdout is not None
-            other.stdout.readline()
-            assert self.compiled(self.start(checkout)[0]) == 0
-            other.communicate()
-
-    @pytest.mark.skipif(shutil.which("git") is None, reason="no git here")
-    def test_what_somebody_edits_is_not_compiled(self, checkout: Path) -> None:
-        def git(*words: str) -> None:
-            name = ("-c", "user.name=t", "-c", "user.email=t@example.org")
-            subprocess.run(["git", "-C", str(checkout), *name, *words], check=True, capture_output=True)
-
-        git("init")
-        git("add", "bridge", "edge")
-        git("commit", "-m", "first")
-        self.start(checkout, "test")
-        (checkout / SOURCE).write_text("NEAR = 2\n")
-        assert self.compiled(self.start(checkout, "test")[0]) == 0
-        git("commit", "-am", "second")
-        assert self.compiled(self.start(checkout, "test")[0]) == 1
 
 
 def test_modules_are_compiled_once_whatever_the_environment_says(tmp_path: Path) -> None:

@@ -189,7 +189,6 @@ def test_unknown_words_are_wrong_usage(arguments: list[str], capsys: pytest.Capt
     ("name", "value", "said"),
     [
         ("WAYPOST_ENGINE", "rust", "error: WAYPOST_ENGINE=rust is neither c nor python"),
-        ("WAYPOST_MODULES", "mypyc", "error: WAYPOST_MODULES=mypyc is neither native nor python"),
     ],
 )
 def test_a_setting_that_is_none_is_wrong_usage(

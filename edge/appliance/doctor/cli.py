@@ -93,7 +93,6 @@ def checks() -> Sequence[tuple[str, Check]]:
         ("AMQP engine", machine.engine),
         ("MQTT reading", machine.arrivals),
         ("commits", machine.commits),
-        ("hot modules", machine.modules),
         ("data directory", home.directory),
         ("secrets", home.secrets),
         ("configuration", home.configuration),

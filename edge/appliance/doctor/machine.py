@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
-from bridge import libraries, native
+from bridge import libraries
 from bridge.engine.choice import choose
 from bridge.version import VERSION
 from edge.appliance.clock import EARLIEST
@@ -205,16 +205,3 @@ def _compiled(
     except OSError as error:
         return warn(name, f"{done} Python, at {speed_without}: {error}", C_STEP)
     return ok(name, f"{done} C")
-
-
-def modules(around: Surroundings) -> Iterator[Result]:
-    """Do the hot modules run compiled?"""
-    here = native.look(native.RECORD, native.ROOT, around.environment.get(native.SETTING, ""))
-    if here.fallen_back:
-        yield warn(
-            "hot modules", f"in Python: {here.why}", "compile them again, in the checkout: python hatch_build.py native"
-        )
-    elif here.modules:
-        yield ok("hot modules", f"{len(here.modules)} compiled by mypyc {here.mypyc}")
-    else:
-        yield ok("hot modules", f"in Python ({here.why})")

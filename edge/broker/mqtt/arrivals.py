@@ -272,7 +272,7 @@ class Loop(Protocol):
         ...
 
     def remove_reader(self, descriptor: int, /) -> object:
-        """Call it no more. (uvloop answers nothing, asyncio whether it was called: compiled code minds.)"""
+        """Call it no more."""
         ...
 
 

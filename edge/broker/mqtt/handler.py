@@ -96,12 +96,6 @@ class ConnectionHandler(Origin):
 
     in_order = True
     """Answers keep the order of what the client sent, whoever gives them [MQTT-4.6.0-2] [MQTT-4.6.0-3]."""
-    # One beside the other: a compiled one has a byte for each then, and eight where they are among others.
-    _left: bool
-    """The session is somebody else's."""
-    _arriving: bool
-    """The session is ours, and the client has not heard so."""
-    user: str  # or a compiled one has it in a dictionary of 200 bytes, as `Origin` has a default
     __slots__ = (
         "_admission", "_answers", "_arriving", "_common", "_connect", "_driver", "_grant", "_in_parts", "_interceptor",
         "_lane", "_left", "_login", "_session", "connection", "name", "user",
@@ -113,7 +107,10 @@ class ConnectionHandler(Origin):
         self._common = common
         self._session: Session | None = None
         """Set by CONNECT for good; `_left` says whether it is still ours."""
-        self._left = self._arriving = False
+        self._left = False
+        """The session belongs to another connection."""
+        self._arriving = False
+        """The session is ours, and the client has not heard so."""
         self._answers: PublishAnswers | None = None
         self._connect: Connect | None = None
         self._login: Login | None = None

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 import pytest
 
-from bridge import native
 from bridge.engine import compiled
 from edge.appliance.doctor import machine as checks
 from edge.appliance.doctor import medium
@@ -209,22 +206,6 @@ class TestMachine:
         assert (result.level, "not compiled" in result.seen) == (Level.WARN, True)
         assert "compiler" in result.next_step
 
-    def test_hot_modules(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        [result] = checks.modules(machine(tmp_path, environment={"WAYPOST_MODULES": "python"}))
-        assert (result.level, result.seen) == (Level.OK, "in Python (WAYPOST_MODULES=python)")
-        monkeypatch.setattr(native, "RECORD", tmp_path / "_native.json")
-        [result] = checks.modules(machine(tmp_path))
-        assert (result.level, result.seen) == (Level.OK, "in Python (not compiled)")
-        (tmp_path / "_native.json").write_text("{}")
-        [result] = checks.modules(machine(tmp_path))
-        assert (result.level, "cannot be read" in result.seen) == (Level.WARN, True)
-        assert "hatch_build.py native" in result.next_step
-        (tmp_path / "_native.json").write_text(
-            json.dumps({"python": EXTENSION_SUFFIXES[0], "sources": {}, "why": "no cc"})
-        )
-        [result] = checks.modules(machine(tmp_path))
-        assert (result.level, "could not be compiled: no cc" in result.seen) == (Level.WARN, True)
-
 
 def test_a_check_that_fails_itself_is_a_result_and_stops_no_other(tmp_path: Path) -> None:
     def broken(_: Surroundings) -> list[object]:
@@ -239,7 +220,7 @@ def test_a_check_that_fails_itself_is_a_result_and_stops_no_other(tmp_path: Path
 
 def test_this_machine_can_be_examined() -> None:
     """Every check of the machine on the real one: none fails itself."""
-    names = ("clock", "entropy", "memory", "heat", "open_files", "versions", "engine", "modules")
+    names = ("clock", "entropy", "memory", "heat", "open_files", "versions", "engine", "arrivals", "commits")
     around = Surroundings()
     results = list(examine([(name, getattr(checks, name)) for name in names], around))
     assert len(results) >= 5

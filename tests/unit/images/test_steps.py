@@ -111,8 +111,6 @@ class TestKeys:
         (tmp_path / "__pycache__").mkdir()
         (tmp_path / "__pycache__" / "a.pyc").touch()
         (tmp_path / "_loops_0123.so").touch()
-        (tmp_path / "_native_x1").mkdir()  # while it is compiled, or when that was cut off
-        (tmp_path / "_native_x1" / "a.c").touch()
         assert tree_hash(tmp_path) == before
 
 
