@@ -14,7 +14,9 @@ PAGES = [
         *(ROOT / "edge/broker" / name for name in ("router", "model", "listeners", "retention")),
         ROOT / "bridge/transport",
         ROOT / "bridge/engine",
+        ROOT / "bridge/resources",
         ROOT / "edge/appliance",
+        ROOT / "edge/configuration",
     )
 ]
 PAGE_LINES_MAX = 70
