@@ -368,7 +368,7 @@ class Intake:
             MANIFESTS: MANIFESTS_CREDIT,
             DESIRED: DESIRED_CREDIT,
         }
-        link.context = _ReceiverState(address, credit[address], batching=batching)
+        link.bind(_ReceiverState(address, credit[address], batching=batching))
         self._receivers.append(link)
         offered = CAPABILITY if batching else CLOCK_OFFSETS
         known = batching or (address == MANIFESTS and offered in link.desired_capabilities)

@@ -22,8 +22,8 @@ class Deliveries:
 
 
 class Link:
-    """One link. The owner reads everything, and writes only `accepted_apart`, `answers_close`, `context` and
-    `messages_at_once`; names with an underscore are the machine's.
+    """One link. The owner reads its public attributes and calls its methods; the machine writes them, and only the
+    machine uses names with an underscore.
 
     `source`, `target`, capabilities, properties, modes and `max_message_size` are what the *peer* said.
     """
@@ -115,6 +115,22 @@ class Link:
         self._unsettled: dict[int, Any] = {}
         self._sent: dict[int, Any] = {}
         self._tags: dict[Any, int] = {}
+
+    def bind(self, context: Any) -> None:
+        """Let the owner find `context` again."""
+        self.context = context
+
+    def report_accepted_apart(self) -> None:
+        """Report what the peer has accepted and settled as `Accepted`, not among `Dispositions`."""
+        self.accepted_apart = True
+
+    def leave_close_to_owner(self, *, answers: bool) -> None:
+        """`answers`: the owner answers the peer's detach that closes the link; else the machine does."""
+        self.answers_close = answers
+
+    def bound_transfers(self, messages: int) -> None:
+        """Put at most this many messages into one `Transfers`: each is work of its own."""
+        self.messages_at_once = messages
 
     def __repr__(self) -> str:
         return f"<Link {self.name!r} {'to' if self.is_sender else 'from'} peer, credit {self.credit}>"

@@ -151,7 +151,8 @@ class SharedAccess:
         self._receiver = engine.attach_receiver(
             f"{engine.container_id}<{NODE}", source(NODE), target=target(self._reply_to), snd_settle_mode=1
         )
-        self._sender.context = self._receiver.context = self
+        self._sender.bind(self)
+        self._receiver.bind(self)
 
     def end(self) -> None:
         self._engine = self._cut = self._look_at = None

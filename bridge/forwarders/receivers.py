@@ -173,7 +173,7 @@ class Receivers:
         mode = 1 if inbox.qos == 0 else 2
         terminus = source(inbox.remote, durability=DURABLE, expiry="never")
         receiver.link = engine.attach_receiver(f"{engine.container_id}<{inbox.name}", terminus, snd_settle_mode=mode)
-        receiver.link.context = receiver
+        receiver.link.bind(receiver)
 
     def _tell_left(self) -> None:
         left, self._left = self._left, None

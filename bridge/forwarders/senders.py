@@ -254,7 +254,7 @@ class Senders:
         # durable: RabbitMQ makes a queue that is not there, and a volatile one unless the terminus says otherwise
         terminus = target(sender.address, durability=DURABLE, expiry="never")
         sender.link = engine.attach_sender(f"{engine.container_id}>{sender.address}", terminus)
-        sender.link.context = sender
+        sender.link.bind(sender)
 
     def _tell(self, transfer: _Transfer) -> None:
         while (found := transfer.prefix()) is not None:

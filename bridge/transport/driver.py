@@ -208,6 +208,10 @@ class Driver(asyncio.Protocol):
 
     # --- asyncio.Protocol -------------------------------------------------------------------------------------
 
+    def charge(self, account: Any) -> None:
+        """Charge what it holds to this account; None: to none."""
+        self.account = account
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._reader = self.transport = cast(asyncio.Transport, transport)
         if isinstance(transport, ServedTransport):

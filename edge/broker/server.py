@@ -132,9 +132,9 @@ class Broker:
     def reconfigure(self, configuration: BrokerConfiguration) -> None:
         """Follow a new configuration, as far as it is `Live`; the rest has to be as it was."""
         self.configuration = configuration
-        self.mqtt_sessions.legacy_dollar_topics = configuration.legacy_dollar_topics
-        self._amqp.container_id = _container_id(configuration)
-        self.router.quotas.space_bytes = configuration.quota_bytes
+        self.mqtt_sessions.match_dollar_topics(legacy=configuration.legacy_dollar_topics)
+        self._amqp.rename(_container_id(configuration))
+        self.router.quotas.bound_space(configuration.quota_bytes)
         self.listeners.follow(configuration)
         if self.gate.mode is not configuration.authentication:
             self.gate.change_mode(configuration.authentication)

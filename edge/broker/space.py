@@ -64,8 +64,8 @@ class Space:
             limits=limits,
             soon=self._loop.call_soon,
         )
-        self.router.quotas.floor_bytes = limits.free_floor_bytes
-        self.router.quotas.space_bytes = quota_bytes
+        self.router.quotas.keep_free(limits.free_floor_bytes)
+        self.router.quotas.bound_space(quota_bytes)
         self.router.quotas.tick()
         store.commit_listeners.append(self._committed)  # after the router
 

@@ -140,7 +140,7 @@ class IncomingLink(Origin):
         self._held = False
         """No more credit for now: a subscriber of what comes in has to catch up."""
         if address is None:
-            link.messages_at_once = ADDRESSED_AT_ONCE
+            link.bound_transfers(ADDRESSED_AT_ONCE)
 
     # --- from the session -------------------------------------------------------------------------------------
 

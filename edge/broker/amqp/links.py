@@ -275,7 +275,7 @@ class SessionLinks:
             named = LinkName(peer.user, peer.container_id, link.name, link.is_sender), partial(self._steal, link)
             self._containers.take_link(*named)
             attachment = attachment._replace(named=named)
-        link.context = attachment.owner
+        link.bind(attachment.owner)
         self._attached[link] = attachment
 
     def _detach(self, link: Link, condition: Condition, *, closed: bool = True) -> None:
@@ -288,7 +288,7 @@ class SessionLinks:
 
     def _forget(self, link: Link) -> Attachment | None:
         """The link is known no more, and the node it made ends with it (section 3.5.10)."""
-        link.context = None
+        link.bind(None)
         attachment = self._attached.pop(link, None)
         if attachment is None:
             return None

@@ -73,7 +73,7 @@ class OutgoingLink(Consumer):
         self._subscription: Joinable | None = None
         self._engine = engine
         self._link = link
-        link.accepted_apart = True
+        link.report_accepted_apart()
         self._router = router
         self._driver = driver
         self._durable = durable
@@ -137,7 +137,7 @@ class OutgoingLink(Consumer):
     def subscribe(self, address: str, options: SubscribeOptions) -> None:
         """Have the router deliver to this link. Raises AddressError."""
         self._subscription = self._router.subscribe(self, address, options)
-        self._link.answers_close = isinstance(self._subscription, DurableSubscription)
+        self._link.leave_close_to_owner(answers=isinstance(self._subscription, DurableSubscription))
 
     def answer(self, source: Terminus) -> None:
         """Answer the attach, with this source. What a durable subscription is owed counts from the answer on, so that

@@ -85,7 +85,8 @@ class Sweeper:
         self._subscriptions = subscriptions
         self._flush_soon = flush_soon
         self._remembered = self._recall()
-        clock.steady = self._remembered or clock.steady
+        if self._remembered is not None:
+            clock.resume(self._remembered)
         self._remember()  # in the first commit, whatever it is for: what it stores ages by this
         self._round: Iterator[Swept] = iter(())
         self._short: set[Meter] = set()

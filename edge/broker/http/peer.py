@@ -35,9 +35,14 @@ class Peer:
         self._changed = changed
         self._received: bool | None = None
 
+    def begin(self, certificate: Mapping[str, Any] | None, unacknowledged: Callable[[], int]) -> None:
+        """The connection is there; arguments as the attributes."""
+        self.certificate, self.unacknowledged = certificate, unacknowledged
+
     def end(self, *, received: bool) -> None:
         """The connection is over; `received`: the client's TCP acknowledged all, as far as that is known."""
         self._received = received
+        self.unacknowledged = lambda: 1  # lets go of the transport
 
     async def received_all(self, within_s: float) -> bool:
         """Wait until the client's TCP has acknowledged all that was written. False: it has not, and will not."""

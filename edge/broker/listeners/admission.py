@@ -112,7 +112,8 @@ class Admission:
 
     def begin(self, driver: Driver, cost_bytes: int) -> None:
         """A connection whose peer is not known, and what it costs while it does nothing."""
-        driver.account = account = self.budget.unauthenticated_at(remote_of(driver.address))
+        account = self.budget.unauthenticated_at(remote_of(driver.address))
+        driver.charge(account)
         account.join()
         self.hold(driver, cost_bytes)
 
@@ -128,7 +129,7 @@ class Admission:
             return False
         before.hold(driver, 0)
         before.leave()
-        driver.account = account
+        driver.charge(account)
         account.join()
         self.hold(driver, driver.held_bytes)
         self.identified += 1
@@ -154,7 +155,7 @@ class Admission:
         account: Account | None = driver.account
         if account is not None:
             self._left = True
-            driver.account = None
+            driver.charge(None)
             self._paused.discard(driver)
             account.hold(driver, 0)
             account.leave()

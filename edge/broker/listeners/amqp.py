@@ -70,7 +70,7 @@ class AmqpDrivers:
         """`container_id` is the broker's; `administration` changes addresses when a client asks for it (None: nobody
         does); `clock` is monotonic seconds; without `arrivals` each connection is read and written by itself."""
         self._limits = limits
-        self.container_id = container_id
+        self._container_id = container_id
         self._router = router
         self._gate = gate
         self._interception = interception
@@ -78,6 +78,10 @@ class AmqpDrivers:
         self._clock = clock
         self._arrivals = arrivals
         self._containers = Containers()
+
+    def rename(self, container_id: str) -> None:
+        """Show this container-id of the broker to connections from now on."""
+        self._container_id = container_id
 
     def serve(
         self, gone: Gone, identity: str | None, around: Callable[[Connection], Connection], meter: Meter
@@ -87,7 +91,7 @@ class AmqpDrivers:
         anonymous = ANONYMOUS if gate.open or gate.tokens else None  # a token may be put to $cbs later
         credentials = SaslCredentials(gate) if gate.passwords or gate.tokens else None
         engine = Engine(
-            container_id=self.container_id,
+            container_id=self._container_id,
             server=True,
             sasl=SaslServer(
                 _anybody if gate.open else None, credentials=credentials, anonymous=anonymous, external=identity
@@ -110,7 +114,7 @@ class AmqpDrivers:
 
     def turn_away(self, gone: Gone, around: Callable[[Connection], Connection]) -> Driver:
         """A driver of a connection that is told that there is no room."""
-        owner = AmqpTurnedAway(self._limits, self.container_id, self._clock())
+        owner = AmqpTurnedAway(self._limits, self._container_id, self._clock())
         connection = around(owner.connection)
         return Driver(connection, lambda _driver: owner, write_bytes_max=WRITE_BUFFER_BYTES_MAX, gone=gone)
 

@@ -47,7 +47,7 @@ class LazyAmqpDrivers:
     ) -> None:
         """`interception` makes who steps in between clients and the router, None where nobody does; for the others see
         `AmqpDrivers`."""
-        self._container_id = container_id
+        self.container_id = container_id
         self._limits = limits
         self._router = router
         self._gate = gate
@@ -58,16 +58,11 @@ class LazyAmqpDrivers:
         self.arrivals: Arrivals | None = None
         """Who reads and writes many connections at once, where it is compiled."""
 
-    @property
-    def container_id(self) -> str:
-        """The broker's; of connections from now on."""
-        return self._container_id
-
-    @container_id.setter
-    def container_id(self, container_id: str) -> None:
-        self._container_id = container_id
+    def rename(self, container_id: str) -> None:
+        """Show this container-id of the broker to connections from now on."""
+        self.container_id = container_id
         if self._drivers is not None:
-            self._drivers.container_id = container_id
+            self._drivers.rename(container_id)
 
     async def load(self) -> None:
         """Import what the first connection needs, beside the loop. Raises ImportError, or what a module raises."""
@@ -108,7 +103,7 @@ class LazyAmqpDrivers:
             self.arrivals = Arrivals(loops, self._router, turn_of(self._loop), partial(Together, self._loop))
         self._drivers = AmqpDrivers(
             self._limits,
-            self._container_id,
+            self.container_id,
             self._router,
             self._gate,
             self._interception() or NO_INTERCEPTION,

@@ -71,11 +71,14 @@ class Clock:
         self._clock_good = clock_good
         self._monotonic_s = monotonic_s
         self.steady = Steady(0, 0)
-        """To be set to what a former process found."""
         self.stepped = False
         """It was set since a former process or this one looked at it first: stamps need `now_for`."""
         self.read()
         self.stepped = False
+
+    def resume(self, steady: Steady) -> None:
+        """Go on from what a former process found."""
+        self.steady = steady
 
     def read(self) -> None:
         """Look at the clock, and whether it was set since it was last looked at.

@@ -319,7 +319,8 @@ class Arrivals:
         if column is None or retains or driver.connection is not connection or connection.closed:
             return lane
         if lane is None:
-            lane = connection.receiver.lane = Lane(self._calls, self._turn, self.publish, publisher, driver, grant)
+            lane = Lane(self._calls, self._turn, self.publish, publisher, driver, grant)
+            connection.receiver.attach_lane(lane)
             if lane.socket >= 0:
                 self._listen()
             lane.begin()

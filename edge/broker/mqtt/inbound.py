@@ -174,6 +174,10 @@ class Inbound:
         self._topic_bytes = self._block_bytes = self._alias_bytes = 0
         """What these three cost."""
 
+    def attach_lane(self, lane: Lane) -> None:
+        """Messages like those before are taken by this lane from now on."""
+        self.lane = lane
+
     @property
     def heard_s(self) -> float:
         """When the lane last took something; 0 where there is none."""

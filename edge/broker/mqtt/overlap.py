@@ -10,20 +10,20 @@ subscription, each with its own identifier, which the standard allows as well.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple, Protocol, cast
 
 from bridge.message import Run, Stored, is_from
 from edge.broker.delivery import TransientSubscription, WaitingPool
 from edge.broker.delivery.batches import Offer, offer_of
 from edge.broker.delivery.consumer_group import part_of
+from edge.broker.delivery.pattern import Joinable
+from edge.broker.model.interfaces import Consumer
 from edge.broker.model.ranges import Ranges
 from edge.broker.model.topics import matches, overlaps
+from edge.broker.mqtt.events import SubscriptionRequest
 from edge.broker.mqtt.limits import HEADS_CACHED_MAX, OVERLAP_CHECKED_MAX, OVERLAP_RANGES_MAX
 from edge.broker.router.live_subscriptions import LiveSink
-
-if TYPE_CHECKING:
-    from edge.broker.mqtt.session import Session, Subscriber
 
 
 class Combined(NamedTuple):
@@ -34,17 +34,45 @@ class Combined(NamedTuple):
     retain_as_published: bool
 
 
+class OverlapMember(Consumer, Protocol):
+    """One subscription of a client (`edge.broker.mqtt.session.Subscriber`)."""
+
+    __slots__ = ()
+
+    competes: bool
+    durable: Joinable | None
+    identifiers: tuple[int, ...]
+    request: SubscriptionRequest
+
+    @property
+    def client_overlaps(self) -> Overlaps:
+        """The overlapping subscriptions of its client."""
+        ...
+
+    def mark_overlap(self, *, overlaps: bool = True) -> None:
+        """Set whether another subscription of the client matches some of the same topics."""
+        ...
+
+    def merged(self, combined: Combined, live: Joinable) -> OverlapMember:
+        """Make a subscriber with the options of several, and have it join this live subscription."""
+        ...
+
+    def pump(self) -> None:
+        """Deliver what is waiting."""
+        ...
+
+
 class Overlap:
     """Live subscriptions of one client that match one address."""
 
     __slots__ = ("_client_id", "_others", "_own", "_stored")
 
-    def __init__(self, session: Session, members: Sequence[Subscriber], pool: WaitingPool) -> None:
-        """`members` in the order they were made."""
-        self._client_id = session.client_id
+    def __init__(self, overlaps: Overlaps, members: Sequence[OverlapMember], pool: WaitingPool) -> None:
+        """`members` of one client in the order they were made."""
+        self._client_id = overlaps.client_id
         local = [member for member in members if not member.request.no_local]
-        self._others = session.overlaps.merged_subscription(members, pool)
-        self._own = session.overlaps.merged_subscription(local, pool) if local else None
+        self._others = overlaps.merged_subscription(members, pool)
+        self._own = overlaps.merged_subscription(local, pool) if local else None
         self._stored = (any(m.durable is not None for m in local), any(m.durable is not None for m in members))
 
     def offer(self, offer: Offer) -> None:
@@ -61,13 +89,15 @@ class Overlap:
 class Overlaps:
     """The overlapping subscriptions of one client."""
 
-    __slots__ = ("_combined", "_many", "_merged", "_sent", "_session")
+    __slots__ = ("_combined", "_many", "_merged", "_sent", "_subscribers", "client_id")
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self, client_id: str, subscribers: Mapping[str, OverlapMember]) -> None:
+        """`subscribers` are those of the client by filter, kept up to date by the session."""
+        self.client_id = client_id
+        self._subscribers = subscribers
         self._many = False
         """All count as overlapping, as there are too many to compare."""
-        self._merged: dict[tuple[str, ...], tuple[Subscriber, TransientSubscription]] = {}
+        self._merged: dict[tuple[str, ...], tuple[OverlapMember, TransientSubscription]] = {}
         self._combined: dict[tuple[str, bool], Combined] = {}
         self._sent: dict[int, Ranges] = {}
         """Positions sent already for a subscription that overlaps with another, by log."""
@@ -78,23 +108,26 @@ class Overlaps:
         for filters in [filters for filters in self._merged if pattern in filters]:
             subscriber, subscription = self._merged.pop(filters)
             subscription.leave(subscriber)
-        made = self._session.subscribers.get(pattern)
-        if self._many and len(self._session.subscribers) > OVERLAP_CHECKED_MAX:
+        made = self._subscribers.get(pattern)
+        if self._many and len(self._subscribers) > OVERLAP_CHECKED_MAX:
             if made is not None:
-                made.overlaps = not made.competes
+                made.mark_overlap(overlaps=not made.competes)
             return
-        subscribers = [each for each in self._session.subscribers.values() if not each.competes]
+        subscribers = [each for each in self._subscribers.values() if not each.competes]
         self._many = len(subscribers) > OVERLAP_CHECKED_MAX
         if self._many:
             for each in subscribers:
-                each.overlaps = True  # where it is not so, looking costs time and changes nothing
+                each.mark_overlap()  # where it is not so, looking costs time and changes nothing
             return
         changed = next((each for each in subscribers if each.request.filter == pattern), None)
-        for other in subscribers if changed is not None else ():
+        if changed is None:
+            return
+        for other in subscribers:
             if other is not changed and overlaps(other.request.filter, pattern):
-                other.overlaps = changed.overlaps = True  # type: ignore[union-attr]
+                other.mark_overlap()
+                changed.mark_overlap()
 
-    def merged_subscribers(self) -> list[Subscriber]:
+    def merged_subscribers(self) -> list[OverlapMember]:
         """The subscribers that stand for several live ones."""
         return [subscriber for subscriber, _ in self._merged.values()]
 
@@ -104,28 +137,26 @@ class Overlaps:
             subscription.leave(subscriber)
         self._merged.clear()
 
-    def merged_subscription(self, members: Sequence[Subscriber], pool: WaitingPool) -> TransientSubscription:
+    def merged_subscription(self, members: Sequence[OverlapMember], pool: WaitingPool) -> TransientSubscription:
         """The subscription that delivers in the name of these; made once for the same filters."""
         filters = tuple(member.request.filter for member in members)
         found = self._merged.get(filters)
         if found is None:
             combined = _combine(members)
-            subscriber = members[0].merged(combined)
             subscription = TransientSubscription(members[0].request.filter, pool)
-            subscription.join(subscriber)
-            subscriber.live = subscription
+            subscriber = members[0].merged(combined, subscription)
             found = self._merged[filters] = (subscriber, subscription)
         return found[1]
 
     def combined(self, run: Run) -> Combined:
         """What the client's subscriptions that match a run ask for together."""
-        own = is_from(run, self._session.client_id)
+        own = is_from(run, self.client_id)
         key = (run.address, own)
         found = self._combined.get(key)
         if found is None:
             members = [
                 each
-                for each in self._session.subscribers.values()
+                for each in self._subscribers.values()
                 if not each.competes
                 and not (own and each.request.no_local)
                 and matches(each.request.filter, run.address)
@@ -158,7 +189,7 @@ class Overlaps:
             self._sent[log].remove(first, last)
 
 
-def _combine(members: Sequence[Subscriber]) -> Combined:
+def _combine(members: Sequence[OverlapMember]) -> Combined:
     return Combined(
         max((member.request.qos for member in members), default=0),
         tuple(dict.fromkeys(each for member in members for each in member.identifiers)),
@@ -168,29 +199,29 @@ def _combine(members: Sequence[Subscriber]) -> Combined:
 
 def merge_live(live: Sequence[TransientSubscription], pool: WaitingPool) -> Sequence[LiveSink]:
     """Live subscriptions of one address, those of one client that overlap as one."""
-    by_client: dict[Session, list[Subscriber]] = {}
+    by_client: dict[Overlaps, list[OverlapMember]] = {}
     for subscription in live:
         subscriber = _overlapping(subscription)
         if subscriber is not None:
-            by_client.setdefault(subscriber.session, []).append(subscriber)
-    merged = {session: Overlap(session, found, pool) for session, found in by_client.items() if len(found) > 1}
+            by_client.setdefault(subscriber.client_overlaps, []).append(subscriber)
+    merged = {client: Overlap(client, found, pool) for client, found in by_client.items() if len(found) > 1}
     if not merged:
         return live
     merged_subscribers: list[LiveSink] = []
-    placed: set[Session] = set()
+    placed: set[Overlaps] = set()
     for subscription in live:
         subscriber = _overlapping(subscription)
-        if subscriber is None or subscriber.session not in merged:
+        if subscriber is None or subscriber.client_overlaps not in merged:
             merged_subscribers.append(subscription)
-        elif subscriber.session not in placed:
-            placed.add(subscriber.session)
-            merged_subscribers.append(merged[subscriber.session])
+        elif subscriber.client_overlaps not in placed:
+            placed.add(subscriber.client_overlaps)
+            merged_subscribers.append(merged[subscriber.client_overlaps])
     return merged_subscribers
 
 
-def _overlapping(subscription: TransientSubscription) -> Subscriber | None:
+def _overlapping(subscription: TransientSubscription) -> OverlapMember | None:
     """Its consumer when that is an MQTT subscriber which overlaps with another one of its client."""
     if subscription.share_name is not None or not subscription.group:
         return None
     consumer = subscription.group.consumers[0]
-    return consumer if consumer.overlaps else None  # type: ignore[return-value]
+    return cast(OverlapMember, consumer) if consumer.overlaps else None

@@ -7,15 +7,38 @@ nothing is gathered that the client does not take.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping
+from typing import Protocol
 
 from bridge.message import Run, Stored, is_from
 from edge.broker.limits import RETAINED_STEPS_MAX
 from edge.broker.model.interfaces import Subscription
+from edge.broker.mqtt.events import SubscriptionRequest
 
-if TYPE_CHECKING:
-    from edge.broker.mqtt.session import Session, Subscriber
+
+class RetainedReader(Protocol):
+    """A new subscription that gets retained messages (`edge.broker.mqtt.session.Subscriber`)."""
+
+    name: str
+    request: SubscriptionRequest
+    identifiers: tuple[int, ...]
+
+    @property
+    def credit(self) -> int:
+        """Messages it can take now."""
+        ...
+
+    def send(
+        self,
+        subscription: Subscription,
+        stored: Stored,
+        *,
+        qos_max: int,
+        identifiers: tuple[int, ...],
+        retain: bool,
+    ) -> None:
+        """Send the messages of a run to the client; `retain` is the RETAIN flag they carry."""
+        ...
 
 
 class RetainedDelivery:
@@ -24,11 +47,11 @@ class RetainedDelivery:
     __slots__ = ("_goes_on", "_walks")
 
     def __init__(self) -> None:
-        self._walks: dict[str, tuple[Subscriber, Subscription, Iterator[Run | None]]] = {}
+        self._walks: dict[str, tuple[RetainedReader, Subscription, Iterator[Run | None]]] = {}
         self._goes_on = False
         """The rest is for the next turn of the loop."""
 
-    def add(self, subscriber: Subscriber, subscription: Subscription, walk: Iterator[Run | None]) -> None:
+    def add(self, subscriber: RetainedReader, subscription: Subscription, walk: Iterator[Run | None]) -> None:
         """`walk` yields a run that is to be sent, or None for a name without one."""
         self._walks[subscriber.request.filter] = (subscriber, subscription, walk)
 
@@ -36,19 +59,19 @@ class RetainedDelivery:
         """The turn that was asked for has come."""
         self._goes_on = False
 
-    def send(self, session: Session) -> bool:
-        """Go on where the client has room and this turn allows; True when nothing is left."""
+    def send(self, subscribers: Mapping[str, RetainedReader], go_on_soon: Callable[[], None]) -> bool:
+        """Go on where the client has room and this turn allows; True when nothing is left. `subscribers` are those of
+        the client by filter; `go_on_soon` asks for the next turn of the loop."""
         steps = RETAINED_STEPS_MAX
         while self._walks and not self._goes_on:
             pattern, (subscriber, subscription, walk) = next(iter(self._walks.items()))
-            if session.subscribers.get(pattern) is not subscriber:
+            if subscribers.get(pattern) is not subscriber:
                 del self._walks[pattern]  # it has been unsubscribed or replaced
                 continue
             steps = self._send_one(subscriber, subscription, walk, steps)
             if not steps:
                 self._goes_on = True
-                if session.attachment is not None:
-                    session.attachment.go_on_soon()
+                go_on_soon()
             elif subscriber.credit <= 0:
                 return False
             else:
@@ -56,7 +79,7 @@ class RetainedDelivery:
         return not self._walks
 
     def _send_one(
-        self, subscriber: Subscriber, subscription: Subscription, walk: Iterator[Run | None], steps: int
+        self, subscriber: RetainedReader, subscription: Subscription, walk: Iterator[Run | None], steps: int
     ) -> int:
         """Returns the steps left: more than 0 when the walk has ended or the client has no room."""
         if subscriber.credit <= 0:

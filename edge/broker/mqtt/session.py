@@ -20,13 +20,13 @@ from edge.broker.delivery.durable import DurableSubscription
 from edge.broker.delivery.pattern import Joinable
 from edge.broker.message.mqtt_translator import MqttTranslator
 from edge.broker.model.addresses import AddressType
-from edge.broker.model.interfaces import Consumer, Figures, Outcome, Subscription
+from edge.broker.model.interfaces import Figures, Outcome, Subscription
 from edge.broker.mqtt.connection import Connection
 from edge.broker.mqtt.events import Delivery, SubscriptionRequest, Will
 from edge.broker.mqtt.expiry import EXPIRY_IDENTIFIER, Lifetime
 from edge.broker.mqtt.limits import USUAL_TOPIC_CHARACTERS_MAX
 from edge.broker.mqtt.names import SHARE
-from edge.broker.mqtt.overlap import Combined, Overlaps
+from edge.broker.mqtt.overlap import Combined, OverlapMember, Overlaps
 from edge.broker.mqtt.qos2_journal import Qos2Journal, Recovered
 from edge.broker.mqtt.retained_delivery import RetainedDelivery
 from edge.broker.mqtt.state import SessionState
@@ -63,7 +63,7 @@ class Attachment(Protocol):
         ...
 
 
-class Subscriber(Consumer):
+class Subscriber(OverlapMember):
     """One subscription of a client: the router's consumer for it."""
 
     overlaps: bool
@@ -169,13 +169,24 @@ class Subscriber(Consumer):
         if self.session.attachment is not None:
             self.session.attachment.abort()
 
-    def merged(self, combined: Combined) -> Subscriber:
-        """A live subscriber with the options of several."""
+    @property
+    def client_overlaps(self) -> Overlaps:
+        """See `OverlapMember`."""
+        return self.session.overlaps
+
+    def mark_overlap(self, *, overlaps: bool = True) -> None:
+        """See `OverlapMember`."""
+        self.overlaps = overlaps
+
+    def merged(self, combined: Combined, live: Joinable) -> Subscriber:
+        """Make a subscriber with the options of several, and have it join this live subscription."""
         request = msgspec.structs.replace(
             self.request, qos=combined.qos, retain_as_published=combined.retain_as_published, no_local=False
         )
         made = Subscriber(self.session, request, 0, kept=False)
         made.identifiers = combined.identifiers
+        made.live = live
+        live.join(made)
         return made
 
     def pump(self) -> None:
@@ -369,7 +380,7 @@ class Session:
     def overlaps(self) -> Overlaps:
         """What its subscriptions have in common."""
         if self._overlaps is None:
-            self._overlaps = Overlaps(self)
+            self._overlaps = Overlaps(self.client_id, self.subscribers)
         return self._overlaps
 
     @property
@@ -519,5 +530,9 @@ class Session:
         self.pump_starved()
 
     def _send_retained(self) -> None:
-        if self._retained is not None and self._retained.send(self):
+        if self._retained is not None and self._retained.send(self.subscribers, self._go_on_soon):
             self._retained = None
+
+    def _go_on_soon(self) -> None:
+        if self.attachment is not None:
+            self.attachment.go_on_soon()

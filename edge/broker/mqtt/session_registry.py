@@ -82,6 +82,10 @@ class SessionRegistry:
         router.participate(self._on_disk)
         router.address_listeners.add(self._readdress)
 
+    def match_dollar_topics(self, *, legacy: bool) -> None:
+        """`legacy`: from now on a wildcard of an MQTT 3.1 client matches names that begin with ``$`` too."""
+        self.legacy_dollar_topics = legacy
+
     def __len__(self) -> int:
         return len(self._table)
 

@@ -64,9 +64,13 @@ class CursorTable:
         self._last = 0
         self._name = ""
         """Of the cursor that was added last."""
-        self.wants_of: Callable[[str], Wants | None] = lambda _name: None
-        """What a cursor at rest is owed, by its name."""
-        logs.woken = self._woken
+        self._wants_of: Callable[[str], Wants | None] = lambda _name: None
+        """Filter of a cursor at rest, by its name."""
+        logs.call_when_woken(self._woken)
+
+    def set_filters(self, wants_of: Callable[[str], Wants | None]) -> None:
+        """See `contract.MessageLog`."""
+        self._wants_of = wants_of
 
     def __getitem__(self, cursor: int) -> CursorState:
         state = self.get(cursor)
@@ -312,7 +316,7 @@ class CursorTable:
 
     def _woken(self, log: LogState, row: RestingLog) -> None:
         if row.cursor:
-            wants = self.wants_of(row.cursor_name)
+            wants = self._wants_of(row.cursor_name)
             self._states[row.cursor] = CursorState(row.cursor, row.cursor_name, log, Progress(row.position), wants)
             log.cursors = (row.cursor,)
 
@@ -356,7 +360,7 @@ class CursorTable:
     def _get_up(self, log: LogState, cursor: int) -> CursorState:
         """Make an object of one at rest."""
         row = self._take_from_rest(log, cursor)
-        state = CursorState(cursor, row.name, log, Progress(row.position), self.wants_of(row.name))
+        state = CursorState(cursor, row.name, log, Progress(row.position), self._wants_of(row.name))
         self.add(state)
         return state
 
@@ -457,7 +461,7 @@ class CursorTable:
         """What each cursor of a log may still ask of it."""
         claims = [Claim(state.name, state.progress, state.wants) for state in self.in_use(log)]
         for _, name, position in log.resting or ():
-            claims.append(Claim(name, Progress(position), self.wants_of(name)))
+            claims.append(Claim(name, Progress(position), self._wants_of(name)))
         return claims
 
     def claims(self, log: LogState, group: Group) -> list[Claim]:

@@ -149,7 +149,7 @@ class StoreEngine(Generic[M]):
         self._cursors.set_filter(cursor, wants)
 
     def set_filters(self, wants_of: Callable[[str], Callable[[Run], bool] | None]) -> None:
-        self._cursors.wants_of = wants_of
+        self._cursors.set_filters(wants_of)
 
     def acknowledge(self, cursor: int, first: int, last: int) -> None:
         self._cursors.acknowledge(cursor, first, last)

@@ -108,8 +108,11 @@ class LogTable:
         """Bytes of bodies that all of them keep."""
         self.came = 0
         """Logs that came into use, or were counted, since somebody looked which of them may rest (`Resting`)."""
-        self.woken: Callable[[LogState, RestingLog], None] = lambda _state, _row: None
-        """Makes the cursor of a log that was at rest."""
+        self._woken: Callable[[LogState, RestingLog], None] = lambda _state, _row: None
+
+    def call_when_woken(self, call: Callable[[LogState, RestingLog], None]) -> None:
+        """Have `call` make the cursor of a log that was at rest."""
+        self._woken = call
 
     def __getitem__(self, log: int) -> LogState:
         return self._states[log]
@@ -290,7 +293,7 @@ class LogTable:
         state = LogState(log, self._names[log], row.first, row.next, row.bytes, counted=row.next)
         self._states[log] = state
         self.came += 1
-        self.woken(state, row)
+        self._woken(state, row)
         return state
 
 

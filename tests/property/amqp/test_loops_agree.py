@@ -49,7 +49,7 @@ class Script:
         self.ways = [(self.pipe.client, self.pipe.server, *self.pipe.sender())]
         there, here = self.pipe.receiver()[::-1]
         self.ways.append((self.pipe.server, self.pipe.client, there, here))
-        there.accepted_apart = True
+        there.report_accepted_apart()
         self.tags = [0, 250]
         self.said: list[Any] = []
 

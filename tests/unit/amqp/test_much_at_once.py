@@ -109,7 +109,7 @@ def test_a_close_behind_much() -> None:
 def test_messages_that_are_work_each(settled: bool) -> None:
     pipe = Pipe()
     [(mine, theirs)] = attached(pipe, 1)
-    theirs.messages_at_once = 8
+    theirs.bound_transfers(8)
     pipe.client.send_all(mine, 0, [message(b"%d" % i) for i in range(COUNT)], settled=settled)
     found = of_kind(flat(calls(pipe.server, pipe.client.data_to_send())), Transfers)
     assert [len(event.messages) for event in found] == [8] * (COUNT // 8) + [COUNT % 8]

@@ -75,11 +75,11 @@ def test_what_a_former_process_found_counts() -> None:
     machine = Machine(good=False)
     run = machine.message()
     again = Clock(lambda: machine.now, lambda: machine.good, lambda: machine.monotonic_s)
-    again.steady = machine.clock.steady
+    again.resume(machine.clock.steady)
     machine.passes(10)
     assert again.age_ns(run) == 10 * S
     machine.now += YEARS
     third = Clock(lambda: machine.now, lambda: machine.good, lambda: machine.monotonic_s)
-    third.steady = again.steady
+    third.resume(again.steady)
     assert third.age_ns(run) == 0
     assert third.stepped

@@ -83,7 +83,7 @@ class Site:
             flush_soon=lambda: None,
             policies=self.policies,
         )
-        self.router.quotas.space_bytes = self.space
+        self.router.quotas.bound_space(self.space)
         self.router.quotas._free_bytes = lambda: self.free
 
     def settle_down(self) -> None:
@@ -362,7 +362,7 @@ class TestOrder:
 
     def test_at_the_floor_too_and_no_more_than_comes(self) -> None:
         site = Site(events=quota(None), telemetry=quota(None, DROP, reserve=200))
-        site.router.quotas.floor_bytes = 10 << 20
+        site.router.quotas.keep_free(10 << 20)
         assert site.send("telemetry/a", count=200) == [None] * 200
         site.free = 0
         site.settle_down()
@@ -412,7 +412,7 @@ class TestFloor:
         site = Site(
             events=quota(None, reserve=500), queue=quota(None), telemetry=quota(None, WhenFull.DROP_OLDEST, 1000)
         )
-        site.router.quotas.floor_bytes = 10 << 20
+        site.router.quotas.keep_free(10 << 20)
         assert site.send("telemetry/a", count=10) == [None] * 10
         site.free = (10 << 20) - 1
         site.settle_down()
@@ -432,7 +432,7 @@ class TestFloor:
     def test_what_a_failed_commit_was_to_give_up_makes_no_room(self) -> None:
         """At the floor each byte that comes takes the place of one that goes."""
         site = Site(telemetry=quota(None, WhenFull.DROP_OLDEST))
-        site.router.quotas.floor_bytes = 10 << 20
+        site.router.quotas.keep_free(10 << 20)
         for _ in range(2 * EVICT_AHEAD_SHARE):
             assert site.send("telemetry/a", size=1000) == [None]
         used = site.used("telemetry/a")

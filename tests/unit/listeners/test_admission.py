@@ -43,6 +43,9 @@ class Connection:
         self._counted = counted
         counted.begun(self)  # type: ignore[arg-type]
 
+    def charge(self, account: Any) -> None:
+        self.account = account
+
     def hold(self, held: int) -> None:
         self.held_bytes = held
         self._counted.held(self, held)  # type: ignore[arg-type]

@@ -90,8 +90,8 @@ class HttpConnection(H11Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(cast(asyncio.Transport, transport))
-        self.peer.certificate = transport.get_extra_info("peercert")
-        self.peer.unacknowledged = partial(_unacknowledged, cast(asyncio.Transport, transport))
+        unacknowledged = partial(_unacknowledged, cast(asyncio.Transport, transport))
+        self.peer.begin(transport.get_extra_info("peercert"), unacknowledged)
         if self.client is not None:
             self._origin = remote_of(self.client[0])
         self._wait_for(Part.HEAD)
@@ -128,7 +128,6 @@ class HttpConnection(H11Protocol):
         self._ended = True
         ours = self.conn.our_state in (h11.MUST_CLOSE, h11.CLOSED)
         self.peer.end(received=exc is None and (ours or self._had_all))
-        self.peer.unacknowledged = lambda: 1  # the transport knows us
         self._wait_for(None)
         self._take_place()
         self.resume_writing()
