@@ -120,22 +120,18 @@ class LogSubscription:
         """Deliver what matches this filter. The feeds know it by its filter: detach it from them before."""
         self.pattern = pattern
 
-    def match_former(self, former: Sequence[tuple[str, int]]) -> None:
-        """Deliver what matches one of these filters, too, below the position beside it."""
-        self.former = former
-
-    def select(self, accepts: Callable[[Run], bool], *, expires: bool) -> None:
-        """Deliver only runs that `accepts` takes. `expires`: their time to live counts here."""
+    def select(
+        self, accepts: Callable[[Run], bool], *, former: Sequence[tuple[str, int]] = (), expires: bool = True
+    ) -> None:
+        """Deliver only runs that `accepts` takes; `former` as the attribute. `expires`: a time to live counts here."""
         self.accepts = accepts
+        if former or self.former:
+            self.former = former
         self.expiry.count(counts=expires)
 
     def watch(self, watcher: Watcher | None) -> None:
         """Tell this watcher from now on what becomes of messages; None: tell nobody."""
         self.watcher = watcher
-
-    def give_order(self, order: Order) -> None:
-        """Deliver in this order."""
-        self.order = order
 
     # --- from the feed of its log -----------------------------------------------------------------------------
 

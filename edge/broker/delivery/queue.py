@@ -39,7 +39,7 @@ def queue_subscription(
 ) -> LogSubscription:
     """The subscription of a queue's log; parameters as of `LogSubscription`."""
     queue = LogSubscription(store, record, pattern, deadletters=deadletters, feeds=feeds)
-    queue.give_order(QueueOrder(queue, store))
+    queue.order = QueueOrder(queue, store)
     return queue
 
 

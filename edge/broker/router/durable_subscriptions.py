@@ -421,12 +421,14 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
         return tuple(each for each in left if each.ends)
 
     def _configure(self, part: LogSubscription, declaration: Declaration) -> None:
-        if declaration.former or part.former:
-            begins = self._store.cursor(part.cursor).position
-            ends = [(each.pattern, each.ends.get(part.log, 0)) for each in declaration.former]
-            part.match_former([(pattern, end) for pattern, end in ends if begins < end])
+        begins = self._store.cursor(part.cursor).position if declaration.former else 0
+        ends = [(each.pattern, each.ends.get(part.log, 0)) for each in declaration.former]
         part.follow_policy(self._policy(declaration.name, part.log))
-        part.select(declaration.accepts, expires=not declaration.name.startswith(FORWARDER_PREFIX))
+        part.select(
+            declaration.accepts,
+            former=[(pattern, end) for pattern, end in ends if begins < end],
+            expires=not declaration.name.startswith(FORWARDER_PREFIX),
+        )
 
     def _report_former_topics(self) -> None:
         """What topics left to subscriptions whose addresses are none now stays theirs."""

@@ -128,7 +128,6 @@ class Router:
         self._addresses = ConfiguredAddresses(table, policies or {})
         self.deadletters = DeadLetters(store, self._publish, self.clock, now_s)
         self.pool = WaitingPool(self._worthless, flush_soon)
-        self._pressure = self.pool.pressure
         self.feeds = LogFeeds(store)
         self.names = NameQuotas(limits := limits or Limits())
         self.retained = RetainedMessages(store, self.names, lambda run: ttl_ns(run, self.policy(run.address)))
@@ -253,8 +252,8 @@ class Router:
         self.answers.release()
         if self.feeds.taken:
             self.feeds.committed(())
-        if self._pressure.unfinished:
-            self._pressure.go_on()
+        if self.pool.pressure.unfinished:
+            self.pool.pressure.go_on()
         if self._store.committing:
             return
         for participant in self._participants:
@@ -291,7 +290,7 @@ class Router:
     def _parts(self) -> Sequence[Part]:
         """What is done at each tick, in order."""
         return (
-            ("waiting messages of subscribers", self._pressure.tick),
+            ("waiting messages of subscribers", self.pool.pressure.tick),
             ("quotas", self.quotas.tick),
             ("dead letters", self.deadletters.tick),
             ("answers", self.answers.expire),
@@ -367,7 +366,7 @@ class Router:
         """The origin is gone: it asks for no credit any more. What it sent is answered all the same, as the packet
         identifiers of a QoS 2 message outlive the connection they came over."""
         self._watchers.forget(origin)
-        self._pressure.forget(origin)
+        self.pool.pressure.forget(origin)
 
     # --- subscriptions ----------------------------------------------------------------------------------------
 
