@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from tests.demo.cli import FOLDER
+from tests.support.ownership import Program, import_circles, is_refused
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("bridge", "edge", "cloud", "spark", "images")
@@ -54,6 +55,10 @@ OPTIONAL_ATTRIBUTES = {
     "edge/broker/store/faults.py:sqlite_errorname": "of an error",
 }
 """``path:name`` of what objects of others may have or lack; objects of ours have what their interface says."""
+
+
+ASSIGNED_FROM_OUTSIDE: dict[str, str] = {}
+"""``path:target`` of attributes that a library wants assigned to objects of other modules, and why."""
 
 
 def command(*arguments: str, seconds: int = 300) -> None:
@@ -93,6 +98,12 @@ def modules(*folders: str) -> Iterator[tuple[str, str]]:
     return ((path, text) for path, text in texts() if path.endswith(".py") and path.split("/")[0] in folders)
 
 
+@functools.cache
+def trees() -> dict[str, ast.Module]:
+    """Syntax tree of each of our modules, by path."""
+    return {path: ast.parse(text) for path, text in modules(*PACKAGES)}
+
+
 def project() -> dict[str, Any]:
     return tomllib.loads((ROOT / "pyproject.toml").read_text())
 
@@ -108,13 +119,13 @@ class Classes:
     """The classes of modules, by full name; a base is known by the module it is imported from, through packages that
     pass it on."""
 
-    def __init__(self, sources: Iterable[tuple[str, str]]) -> None:
-        """`sources`: (path, source) of each module."""
+    def __init__(self, sources: Iterable[tuple[str, ast.Module]]) -> None:
+        """`sources`: (path, syntax tree) of each module."""
         self._bodies: dict[str, tuple[int, list[str]]] = {}
         self._imported: dict[str, str] = {}
-        for path, text in sources:
+        for path, tree in sources:
             module = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-            for node in ast.walk(ast.parse(text)):
+            for node in ast.walk(tree):
                 if isinstance(node, ast.ImportFrom):
                     for alias in node.names:
                         self._imported[f"{module}.{alias.asname or alias.name}"] = f"{node.module}.{alias.name}"
@@ -140,7 +151,8 @@ def test_a_base_is_known_by_its_module() -> None:
         "m.py": "from a import C\n\nclass D(C):\n    pass\n\nclass E(D, x.F[int]):\n    pass",
         "n.py": "class C(Other):\n    pass",
     }
-    assert Classes(sources.items()).lines() == {"a.b.C": 2, "m.D": 4, "m.E": 6, "n.C": 2}
+    parsed = [(path, ast.parse(text)) for path, text in sources.items()]
+    assert Classes(parsed).lines() == {"a.b.C": 2, "m.D": 4, "m.E": 6, "n.C": 2}
 
 
 class TestLinters:
@@ -165,13 +177,13 @@ class TestCode:
 
     def test_classes_are_short(self) -> None:
         """A base class of ours counts with the class itself: cutting one object by length makes it no shorter."""
-        long = {name: lines for name, lines in Classes(modules(*PACKAGES)).lines().items() if lines > CLASS_LINES_MAX}
+        long = {name: lines for name, lines in Classes(trees().items()).lines().items() if lines > CLASS_LINES_MAX}
         assert not long, "compose them of parts"
 
     def test_functions_are_short(self) -> None:
         long = []
-        for path, text in modules(*PACKAGES):
-            for node in ast.walk(ast.parse(text)):
+        for path, tree in trees().items():
+            for node in ast.walk(tree):
                 if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                     lines = (node.end_lineno or 0) - node.lineno + 1
                     if lines > FUNCTION_LINES_MAX and f"{path}:{node.name}" not in LONG_FUNCTIONS:
@@ -179,20 +191,28 @@ class TestCode:
         assert not long
 
     def test_modules_say_what_they_are_for(self) -> None:
-        silent = [
-            path for path, text in modules(*PACKAGES) if text.strip() and ast.get_docstring(ast.parse(text)) is None
-        ]
+        silent = [path for path, tree in trees().items() if tree.body and ast.get_docstring(tree) is None]
         assert not silent
 
     def test_optional_behaviour_has_a_default(self) -> None:
         found = set()
-        for path, text in modules("bridge", "edge", "cloud"):
+        for path, tree in trees().items():
             if path.startswith(("bridge/", "edge/broker/", "cloud/hub/")):
-                for node in ast.walk(ast.parse(text)):
+                for node in ast.walk(tree):
                     match node:
                         case ast.Call(func=ast.Name(id="getattr"), args=[_, ast.Constant(value=name), *_]):
                             found.add(f"{path}:{name}")
         assert found == set(OPTIONAL_ATTRIBUTES), "give the interface a member with a default"
+
+    def test_objects_get_their_parts_by_constructor(self) -> None:
+        """A module gives an object of another package its parts by constructor or method, and a hook in any case."""
+        program = Program(trees())
+        refused = {f"{each.path}:{each.target}" for each in program.assignments() if is_refused(program, each)}
+        assert refused == set(ASSIGNED_FROM_OUTSIDE), "give it by constructor or by a method"
+
+    def test_modules_import_each_other_in_one_direction(self) -> None:
+        """Types count, too: a module that names the class above it knows too much."""
+        assert not import_circles(trees())
 
     def test_nothing_is_left_for_later(self) -> None:
         marks = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b|NotImplementedError\(\)")
@@ -309,9 +329,9 @@ def imports_of_modules() -> dict[str, set[str]]:
     """By path of the module: distributions whose packages it imports."""
     distributions = packages_distributions()
     found: dict[str, set[str]] = {}
-    for path, text in modules(*PACKAGES):
+    for path, tree in trees().items():
         needed = found.setdefault(path, set())
-        for node in ast.walk(ast.parse(text)):
+        for node in ast.walk(tree):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
                 names = [node.module]

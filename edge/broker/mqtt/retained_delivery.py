@@ -61,7 +61,7 @@ class RetainedDelivery:
 
     def send(self, subscribers: Mapping[str, RetainedReader], go_on_soon: Callable[[], None]) -> bool:
         """Go on where the client has room and this turn allows; True when nothing is left. `subscribers` are those of
-        the client by filter; `go_on_soon` asks for the next turn of the loop."""
+        the client by filter; `go_on_soon` requests the next turn of the loop."""
         steps = RETAINED_STEPS_MAX
         while self._walks and not self._goes_on:
             pattern, (subscriber, subscription, walk) = next(iter(self._walks.items()))

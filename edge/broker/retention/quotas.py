@@ -142,11 +142,11 @@ class Quotas:
         self._short = short
 
     def bound_space(self, space_bytes: int | None) -> None:
-        """Let the whole space keep so many bytes; None: as many as the card holds."""
+        """Set the quota of the whole space; None: as many bytes as the card holds."""
         self.space_bytes = space_bytes
 
     def keep_free(self, floor_bytes: int) -> None:
-        """Keep so many bytes of the medium free of messages."""
+        """Keep this part of the medium free of messages."""
         self.floor_bytes = floor_bytes
 
     def __iter__(self) -> Iterator[tuple[str, Account]]:

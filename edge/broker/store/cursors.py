@@ -65,7 +65,7 @@ class CursorTable:
         self._name = ""
         """Of the cursor that was added last."""
         self._wants_of: Callable[[str], Wants | None] = lambda _name: None
-        """Filter of a cursor at rest, by its name."""
+        """Filter of an idle cursor, by its name."""
         logs.call_when_woken(self._woken)
 
     def set_filters(self, wants_of: Callable[[str], Wants | None]) -> None:

@@ -111,7 +111,7 @@ class LogTable:
         self._woken: Callable[[LogState, RestingLog], None] = lambda _state, _row: None
 
     def call_when_woken(self, call: Callable[[LogState, RestingLog], None]) -> None:
-        """Have `call` make the cursor of a log that was at rest."""
+        """Have `call` restore the cursor of a log that was idle."""
         self._woken = call
 
     def __getitem__(self, log: int) -> LogState:
