@@ -89,7 +89,7 @@ class GroupCommits:
         may_retry = now >= self._retry_at_s
         spill_due = may_retry and bool(self._buffer.due or self._buffer.low)
         batch_due = group.due_at_s is not None and now >= group.due_at_s
-        lazy_due = waiting and may_retry and (self._lazy_over(now) or self._removals.unfinished)
+        lazy_due = waiting and may_retry and (group.retries or self._lazy_over(now) or self._removals.unfinished)
         group.calm = may_retry and self._counters.keeps_many_logs and self._resting.calm(now)
         if not (group.urgent or batch_due or lazy_due or spill_due or group.calm):
             return False

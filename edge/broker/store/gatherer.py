@@ -163,6 +163,7 @@ class Gatherer:
     def failed(self, group: Group, cursors: Container[int]) -> None:
         """What was appended is given up; the rest joins the open group. `cursors` are those there are by now."""
         following = self.open
+        following.retries = group.urgent or group.retries
         following.new_logs[:0] = group.new_logs
         following.freed |= group.freed
         following.opened |= {cursor for cursor in group.opened if cursor in cursors}

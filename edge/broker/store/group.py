@@ -91,6 +91,8 @@ class Group:
     """The most that may go of a log that gives way."""
     urgent: bool = False
     """Something in it waits for no company."""
+    retries: bool = False
+    """A commit failed that waited for no company, and left something to this one."""
     due_at_s: float | None = None
     """When it is to be sealed at the latest for what was appended with a delay."""
 

@@ -457,6 +457,29 @@ class TestFailure:
         assert rig.commits[-1].error is None
         assert [key for key, _ in rig.store.items("session")] == ["s"]
 
+    def test_a_second_try_does_not_wait_for_the_delay_of_messages(self, rig: Rig) -> None:
+        log = rig.store.log("slow")
+        cursor = rig.store.open_cursor("c", log, 0)
+        rig.store.delay(log, 60.0)
+        rig.store.append(log, run_of(b"1"))
+        rig.commit()
+        rig.store.acknowledge(cursor, 0, 0)
+        fail_commits(rig)
+        rig.store.put("session", "s", b"x" * 100_000)
+        assert rig.store.flush()
+        while rig.store.committing:
+            rig.turn()
+        assert rig.commits[-1].error is not None
+        heal(rig)
+        rig.now += 0.9
+        assert not rig.store.flush()
+        rig.now += 0.2
+        assert rig.store.flush()
+        while rig.store.committing:
+            rig.turn()
+        assert rig.commits[-1].error is None
+        assert [key for key, _ in rig.store.items("session")] == ["s"]
+
 
 class TestClose:
     def test_close_commits_what_is_gathered_and_is_idempotent(self, rig: Rig) -> None:
