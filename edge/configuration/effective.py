@@ -148,10 +148,11 @@ def _not_in_force(resource: Resource, hono: bool) -> Iterator[str]:
     if isinstance(spec, MessagingUserSpec) and spec.device is not None and not hono:
         yield "device: kept, the space has no deviceApi"
     if isinstance(spec, AddressSpec) and spec.durability.mode is DurabilityMode.MEMORY:
-        window = f"{StoreLimits().memory_window_s:g} s"
+        size = f"{StoreLimits().memory_bytes_max >> 20} MiB"
         yield (
-            "durability memory: messages are acknowledged before they are on disk; a power cut loses those that "
-            f"waited less than {window} for their consumers, and the ledger names them"
+            "durability memory: messages are acknowledged at once and kept in memory only, the newest "
+            f"{size} of each log; stopping the gateway, a crash or a power cut loses what is there, "
+            "and the ledger names it"
         )
 
 

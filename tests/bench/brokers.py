@@ -130,7 +130,7 @@ class WaypostWaiting(WaypostBroker):
 
 
 class WaypostInMemory(WaypostWaiting):
-    """A gateway that writes only what nobody takes within seconds: `durability: memory` on every address."""
+    """A gateway that writes no message: `durability: memory` on every address."""
 
     name = "waypost-memory"
     durability = "memory"

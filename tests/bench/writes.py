@@ -122,7 +122,7 @@ def _waiting(found: Written, rate: Rate, *, kept: bool) -> Result:
 
 def _in_memory(found: Written, rate: Rate, *, kept: bool) -> Result:
     return Result(
-        f"{_name(rate, kept=kept)}-memory", f"the same, kept in memory for seconds ({rate.per_s} msg/s)",
+        f"{_name(rate, kept=kept)}-memory", f"the same, kept in memory only ({rate.per_s} msg/s)",
         "bytes/byte", found.amplification, None, details={"waypost_carried_per_s": found.carried_per_s},
     )  # fmt: skip
 

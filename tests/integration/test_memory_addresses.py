@@ -1,5 +1,5 @@
-"""An address with `durability: memory`: what is taken from memory never reaches the card, and after a kill the lake
-says what became of every message that was acknowledged."""
+"""An address with `durability: memory`: nothing of it reaches the card, and the lake says what became of every message
+that was acknowledged: after a kill, after a stop, and where the ring overflows."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from edge.appliance.store.recovery.verification import verify
+from edge.broker.store.limits import Limits
 from edge.broker.store.sqlite import FILE_NAME
 from tests.integration.test_gateway_clients import Client
 from tests.support.configured_gateway import gateway_with
@@ -89,7 +90,7 @@ def test_what_the_uplink_takes_from_memory_is_never_written(gateway: Gateway) ->
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-def test_a_queue_is_delivered_from_memory_and_kept_for_who_is_away(gateway: Gateway, qos: int) -> None:
+def test_a_queue_is_kept_for_who_is_away_and_lost_with_the_process(gateway: Gateway, qos: int) -> None:
     with Client(gateway.process, "p") as producer:
         with Client(gateway.process, "c") as consumer:
             consumer.subscribe("jobs", qos)
@@ -98,23 +99,28 @@ def test_a_queue_is_delivered_from_memory_and_kept_for_who_is_away(gateway: Gate
             assert consumer.bodies(100) == [b"%d" % n for n in range(100)]
         for n in range(100, 150):
             producer.publish("jobs", b"%d" % n, qos)
-        wait_until(
-            lambda: gateway.ask("SELECT sum(body_bytes) FROM segment")[0][0] == 150, timeout_s=30, what="it is written"
-        )
+        with Client(gateway.process, "c") as consumer:
+            consumer.subscribe("jobs", qos)
+            assert consumer.bodies(50) == [b"%d" % n for n in range(100, 150)]
+        for n in range(150, 160):
+            producer.publish("jobs", b"%d" % n, qos)
+        assert gateway.ask("SELECT count(*) FROM segment") == [(0,)]
         gateway.process.kill()
     gateway.process.start()
-    with Client(gateway.process, "c") as consumer:
+    with Client(gateway.process, "c") as consumer, Client(gateway.process, "p") as producer:
         consumer.subscribe("jobs", qos)
-        assert consumer.bodies(50) == [b"%d" % n for n in range(100, 150)]
+        producer.publish("jobs", b"newest", qos)
+        assert consumer.bodies(1) == [b"newest"]
+    lost = {n for first, last in gateway.ask("SELECT first, last FROM ledger") for n in range(first, last + 1)}
+    assert lost >= set(range(150, 160))
 
 
 def test_after_a_kill_every_acknowledged_message_is_in_the_lake_or_its_ledger(gateway: Gateway) -> None:
-    with Client(gateway.process, "d") as client:
+    with gateway.hub(), Client(gateway.process, "d") as client:
         for n in range(60):
-            client.publish("plant/7", b"written %d" % n, 1)
-        wait_until(
-            lambda: gateway.ask("SELECT count(*) FROM segment")[0][0] > 1, timeout_s=30, what="the first are settled"
-        )
+            client.publish("plant/7", b"landed %d" % n, 1)
+        wait_until(lambda: len(gateway.rows("telemetry")) == 60, timeout_s=60, what="the first have landed")
+    with Client(gateway.process, "d") as client:
         late = 0
         until = time.monotonic() + 1
         while time.monotonic() < until:
@@ -137,17 +143,45 @@ def test_after_a_kill_every_acknowledged_message_is_in_the_lake_or_its_ledger(ga
     newest = max(landed)
     assert len(landed) == len(telemetry)
     assert landed | numbers(ledger) == set(range(newest + 1))
-    assert {row["body"] for row in telemetry} >= {b"written %d" % n for n in range(60)}
+    assert {row["body"] for row in telemetry} >= {b"landed %d" % n for n in range(60)}
     assert newest >= 60 + late
     assert {(entry["address"], entry["reason"]) for entry in ledger} == {("plant/7", "memory")}
     assert "were in memory only" in gateway.process.log.read_text()
 
 
-def test_nothing_is_lost_by_stopping_in_order(gateway: Gateway) -> None:
+def test_a_stop_in_order_names_exactly_what_was_in_memory(gateway: Gateway) -> None:
     with Client(gateway.process, "d") as client:
         for n in range(50):
             client.publish("plant/7", b"%d" % n, 1)
     assert gateway.process.stop() == 0
     assert not verify(gateway.file).findings
     assert gateway.ask("SELECT next FROM address WHERE name = 'plant/7'") == [(50,)]
-    assert gateway.ask("SELECT count(*) FROM ledger") == [(0,)]
+    assert gateway.ask("SELECT first, last, messages, reason FROM ledger") == [(0, 49, 50, "memory")]
+    assert gateway.ask("SELECT count(*) FROM segment") == [(0,)]
+    gateway.process.start()
+    with Client(gateway.process, "d") as client, gateway.hub():
+        client.publish("plant/7", b"newest", 1)
+        wait_until(lambda: bool(gateway.rows("telemetry")), timeout_s=60, what="the newest has landed")
+        wait_until(lambda: bool(gateway.rows("ledger")), timeout_s=60, what="the ledger has landed")
+    assert [row["sequence"] for row in gateway.rows("telemetry")] == [50]
+    assert numbers(gateway.rows("ledger")) == set(range(50))
+
+
+def test_a_ring_that_overflows_has_one_entry_and_the_newest_arrive(gateway: Gateway) -> None:
+    body, sent = b"x" * 200_000, 160
+    with Client(gateway.process, "d") as client:
+        for n in range(sent):
+            client.publish("plant/7", b"%d " % n + body, 1)
+        assert gateway.written_bytes() < sent * len(body) // 2
+        with gateway.hub():
+            wait_until(
+                lambda: any(row["body"].startswith(b"159 ") for row in gateway.rows("telemetry")),
+                timeout_s=60,
+                what="the newest has landed",
+            )
+            wait_until(lambda: bool(gateway.rows("ledger")), timeout_s=60, what="the ledger has landed")
+    landed = sorted(row["sequence"] for row in gateway.rows("telemetry"))
+    (entry,) = gateway.rows("ledger")
+    assert (entry["address"], entry["reason"], entry["first_sequence"]) == ("plant/7", "evicted", 0)
+    assert landed == list(range(entry["last_sequence"] + 1, sent))
+    assert len(landed) * len(body) <= Limits().memory_bytes_max

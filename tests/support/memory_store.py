@@ -134,8 +134,6 @@ class MemoryMedium:
         self._kept.clear()
 
     def _keep(self, group: Group) -> Outcome:
-        for spill in group.spills:
-            self._kept.setdefault(spill.log, []).extend(spill.runs)
         for log, stored in group.appended:
             if stored.run.bodies:
                 self._kept.setdefault(log, []).append(stored)

@@ -95,7 +95,7 @@ class StoreStatus(TypedDict, total=False):
     bytes: int
     file_bytes: int
     memory_bytes: int
-    """Bytes of bodies that are in memory only (``durability: memory``): what a power cut would take."""
+    """Bytes of bodies that are in memory only (``durability: memory``): what is lost with the process."""
     quota: int | None
     at_floor: bool
     room: Sequence[RoomStatus]

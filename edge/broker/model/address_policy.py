@@ -22,7 +22,8 @@ class WhenFull(enum.Enum):
 
 
 class DurabilityMode(enum.Enum):
-    """When an acknowledgement leaves: after its commit, after a commit that waited for company, or at once."""
+    """Time of an acknowledgement: after its commit, after a commit that waited for company, or at once. With MEMORY no
+    message is on disk. Messages are in a bounded ring, which is lost with the process."""
 
     FSYNC = "fsync"
     BATCH = "batch"
@@ -95,6 +96,7 @@ class AddressPolicy(Part, frozen=True, kw_only=True):
     priority: Live[Annotated[int, msgspec.Meta(ge=0, le=9)]] = 4
     """0 to 9: who gives way when the space or the card is full, the lower first among those alike in `whenFull`."""
     durability: Live[DurabilityWord] = Durability()
-    """When an acknowledgement leaves: `fsync`, `batch:<milliseconds>` or `memory`."""
+    """Time of an acknowledgement: after its commit (`fsync`), after a commit that waited for company
+    (`batch:<milliseconds>`), or at once (`memory`: messages stay in a bounded ring, which is lost with the process)."""
     consumers_max: Live[Count | None] = msgspec.field(default=None, name="maxConsumers")
     """Consumers at one time; without it there is no bound. Of a subscription: 1 unless configured."""

@@ -17,11 +17,10 @@ from edge.broker.store.group import Group, Outcome
 from edge.broker.store.limits import Limits
 from edge.broker.store.log_reads import LogReads
 from edge.broker.store.medium import Medium, Post
-from edge.broker.store.memory_buffer import MemoryBuffer
 from edge.broker.store.records import Committed
 from edge.broker.store.removals import Removals
 from edge.broker.store.resting import Resting
-from edge.broker.store.spiller import Spiller
+from edge.broker.store.rings import MemoryRings
 from edge.broker.store.tables import Tables
 from edge.output.logs import said
 
@@ -36,8 +35,7 @@ class GroupCommits:
         tables: Tables,
         medium: Medium,
         *,
-        buffer: MemoryBuffer,
-        spiller: Spiller,
+        rings: MemoryRings,
         crash: CrashLosses,
         removals: Removals,
         resting: Resting,
@@ -51,8 +49,7 @@ class GroupCommits:
         self._gatherer, self._logs, self._cursors = tables.gatherer, tables.logs, tables.cursors
         self._counters, self._ledger = tables.counters, tables.ledger
         self._medium = medium
-        self._buffer = buffer
-        self._spiller = spiller
+        self._rings = rings
         self._crash = crash
         self._removals = removals
         self._resting = resting
@@ -79,19 +76,19 @@ class GroupCommits:
         now, waiting, group = self._clock(), self._waiting, self._gatherer.open
         self._reads.retry(now)
         self._resting.look(now)
-        self._counters.age(now, self._buffer.reservations)
+        self._counters.age(now, self._rings.reservations)
         if not waiting:
             self._lazy_since_s = None
         elif self._lazy_since_s is None:
             self._lazy_since_s = now
-        if self._buffer.logs:
-            self._buffer.look(now)
+        if self._rings.rings:
+            self._rings.look(now)
         may_retry = now >= self._retry_at_s
-        spill_due = may_retry and bool(self._buffer.due or self._buffer.low)
+        rings_due = may_retry and self._rings.is_due(now)
         batch_due = group.due_at_s is not None and now >= group.due_at_s
         lazy_due = waiting and may_retry and (group.retries or self._lazy_over(now) or self._removals.unfinished)
         group.calm = may_retry and self._counters.keeps_many_logs and self._resting.calm(now)
-        if not (group.urgent or batch_due or lazy_due or spill_due or group.calm):
+        if not (group.urgent or batch_due or lazy_due or rings_due or group.calm):
             return False
         self._start(now, with_moves=lazy_due or batch_due, last=False)
         return True
@@ -110,22 +107,22 @@ class GroupCommits:
         group = self._gatherer.seal(now, last=last)
         try:
             self._counters.number(group, self._medium.sequences_of)
-            if self._buffer.logs:
-                self._spiller.choose(group, now)
+            if self._rings.rings:
+                self._rings.choose(group, now, accounted=self._crash.accounted)
             if self._crash.pending:
                 self._crash.join(group)
             self._counters.count(group)
-            if self._buffer.logs:
-                self._spiller.reserve(group)
+            if self._rings.rings or group.ring is not None:
+                self._rings.reserve(group)
             self._removals.choose(group)
-            if with_moves or group.reclaims or group.spills or group.filled:
+            if with_moves or group.reclaims or group.ring or group.filled:
                 group.moved |= self._gatherer.moved
                 self._gatherer.moved = set()
-                group.all_moved = bool(group.moved)
                 self._lazy_since_s = None
             elif self._gatherer.moving_with_each or group.confirming:
                 group.moved |= self._gatherer.moved & (self._gatherer.moving_with_each | group.confirming)
                 self._gatherer.moved -= group.moved
+            group.all_moved = not self._gatherer.moved
             group.cursor_rows = self._cursors.rows(group)
             self._medium.commit(group, partial(self._finish, group))
         except Exception as error:
@@ -145,14 +142,13 @@ class GroupCommits:
                 logger.warning("commits succeed again; %d messages were refused", self._refused)
                 self._refused = None
             self._succeeded(group, group.outcome)
-            if group.spills:
-                group.appended += self._buffer.take_waiting(self._clock())
+            group.appended += self._rings.take_waiting()
             self._tell(Committed(group.appended, None, bool(group.outcome.entries.added)))
         else:
             if self._refused is None:
                 logger.error("%s; messages are refused until commits succeed again", error)
             self._refused = (self._refused or 0) + sum(len(run) for _, run in group.runs)
-            self._failed(group)
+            self._failed(group, error)
             self._tell(Committed((), error))
 
     def _tell(self, commit: Committed) -> None:
@@ -170,21 +166,21 @@ class GroupCommits:
         self._medium.committed(group)
         for log, end in group.ends.items():
             self._logs.move(self._logs[log], end=end, size=group.sizes[log])
-        for spill in group.spills:
-            self._spiller.committed(spill)
+        if group.ring is not None:
+            self._rings.committed(group.ring)
         self._crash.committed(group)
         self._retry_at_s = 0.0
         self.moves_kept += group.all_moved
         self._ledger.committed(outcome.entries)
         self._cursors.committed(group)
-        self._counters.committed(group, self._buffer.reservations)
+        self._counters.committed(group, self._rings.reservations)
         self._logs.came += len(group.log_rows)  # which can rest from now on
         self._removals.committed(outcome)
 
-    def _failed(self, group: Group) -> None:
+    def _failed(self, group: Group, error: StoreError) -> None:
         """Give up what was appended; keep the rest for the next group."""
         self._gatherer.failed(group, self._cursors)
-        self._spiller.failed(group)
+        self._rings.failed(group, error)
         self._removals.failed(group)
         self._lazy_since_s = self._clock()
         self._retry_at_s = self._lazy_since_s + self._limits.retry_delay_s
@@ -196,7 +192,7 @@ class GroupCommits:
         self._closing = True  # what a listener flushes from here on is in the last group
         self._wait()
         group = self._gatherer.open
-        waiting = group.urgent or group.runs or self._waiting or self._buffer.logs
+        waiting = group.urgent or group.runs or self._waiting or self._rings.rings
         if waiting or self._counters.lag or self._medium.last_words:
             self._start(self._clock(), with_moves=True, last=True)
             self._wait()

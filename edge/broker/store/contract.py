@@ -11,8 +11,9 @@ everything else it held (new logs and cursors, acknowledgements, dropped cursors
 next group, so that no number handed out ever becomes invalid. One class has all of it, `engine.StoreEngine`, on a
 medium that is a file or, in tests, memory; one contract suite runs over both.
 
-A log may be *kept in memory*: its messages are named and handed on at once, and written only when they have waited for
-their acknowledgements for long. A crash may take them; which they may have been is in the ledger then.
+A log may be *kept in memory*, in a bounded ring: its messages are named and handed on at once, and never written. What
+a full ring drops, and what the store loses when it is closed, is in the ledger. A crash takes what is in the ring;
+which messages they may have been is in the ledger then.
 
 All methods are called from the event loop's thread only and return at once, unless they say otherwise. Whoever needs a
 part of it takes that part's type.
@@ -73,9 +74,9 @@ class MessageLog(Protocol):
         """Appends to this log are taken in memory from now on, or written before they are acknowledged (as for a new
         log). To be said again when the addresses of the log may have changed.
 
-        What every cursor acknowledges within `Limits.memory_window_s` is never written. What is not is written by a
-        group of its own, as is what a log has in memory beyond `Limits.memory_bytes_max`; with twice as much there, and
-        when nothing is reserved yet, appends join the open group.
+        A message leaves the ring when every cursor has passed it. Beyond `Limits.memory_bytes_max` of the log, or
+        `Limits.memory_total_bytes_max` of all, the oldest go (reason ``evicted``). What is in the ring when it is not
+        `keep` any more is lost (reason ``memory``). What is on the medium is delivered first either way.
         """
         ...
 
@@ -88,6 +89,8 @@ class MessageLog(Protocol):
 
         Returns the ticket of the group; or the run with both numbers when it was taken in memory: it is in no group and
         in no `Committed`, can be read and acknowledged from now on, and comes after everything told or returned before.
+        A log in memory may have to reserve numbers first. Then the ticket is decided by that commit, and its
+        `Committed` has the run.
 
         Raises StoreError when its address or device is over 65 535 bytes of UTF-8 or not valid Unicode, or when the
         store is closed.
@@ -252,7 +255,8 @@ class Retention(Protocol):
         ...
 
     def evict(self, log: int, size: int, at_most: int | None = None) -> None:
-        """Give up the oldest messages of a log, `size` bytes of bodies or a little more, in the open group.
+        """Give up the oldest messages of a log, `size` bytes of bodies or a little more, in the open group. Of a log
+        kept in memory they are gone at once, after those on the medium.
 
         With `at_most` no byte beyond that goes: less than `size` may, if the next message is too large. Without it
         whole segments go.

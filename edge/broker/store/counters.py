@@ -17,7 +17,6 @@ from edge.broker.store.group import Group
 from edge.broker.store.limits import POSITION_MAX, Limits
 from edge.broker.store.logs import LogRow, LogTable
 from edge.broker.store.loops import loops
-from edge.broker.store.spill import Spill
 
 ADDRESS_AGE_S: Final = 2.0
 """How often many addresses age: one that has not come for so long is looked for among the older ones, and after as
@@ -48,7 +47,7 @@ class Counters:
         self.uncounted_bytes = 0
         """Of bodies, and of addresses whose counters changed."""
         self.spills = 0
-        """Number of the newest commit on the medium that had spills."""
+        """Number of the newest commit on the medium that reserved numbers or gave some back."""
         self._uncounted_commits = 0
         self._sweep = CounterSweep(limits)
         self._characters = 0
@@ -106,7 +105,7 @@ class Counters:
         while (at := number(runs, at, self.sequences, ends, group.sequences, group.appended)) < len(runs):
             log, run = runs[at]
             if run.address not in self.sequences:
-                self._load_missing(group, load)
+                self.load({run.address for _, run in group.runs}, load)
             ends.setdefault(log, self._logs[log].next)
         for log, end in ends.items():
             state = self._logs[log]
@@ -115,11 +114,11 @@ class Counters:
             if not state.has_cursors:
                 self._logs.to_reclaim[log] = None
 
-    def _load_missing(self, group: Group, load: Callable[[Iterable[str]], dict[str, int]]) -> None:
-        """Find all the addresses of a group at once that have not come lately; the medium is asked for what no other
-        place has."""
+    def load(self, addresses: Iterable[str], load: Callable[[Iterable[str]], dict[str, int]]) -> None:
+        """Find at once those of these addresses that have not come lately; the medium is asked for what no other place
+        has."""
         older, waiting = self._older, self.uncounted
-        missing = {run.address for _, run in group.runs if run.address not in self.sequences}
+        missing = {address for address in addresses if address not in self.sequences}
         back = {name: older.pop(name) for name in missing if name in older}  # nothing here walks over all there are
         self.sequences.update(back)
         missing.difference_update(back)
@@ -139,7 +138,7 @@ class Counters:
         group.counting = (
             group.last
             or group.calm
-            or bool(group.evicting or group.thinning or group.spills)
+            or bool(group.evicting or group.thinning or group.ring)
             or self._lags_enough(group)
             or self._characters > limits.addresses_characters_max
             or bool(group.freed)
@@ -175,16 +174,18 @@ class Counters:
         touched = group.freed.union(group.new_logs, group.swept)
         if group.counting:
             touched |= self.uncounted_logs | group.ends.keys()
-        spills = {spill.log: spill for spill in group.spills}
-        touched |= spills.keys()
+        if group.ring is not None:
+            touched |= group.ring.ends.keys()
         for log in sorted(touched):
-            group.log_rows.append(self._row(group, log, spills.get(log)))
+            group.log_rows.append(self._row(group, log))
 
-    def _row(self, group: Group, log: int, spill: Spill | None) -> LogRow:
+    def _row(self, group: Group, log: int) -> LogRow:
         state = self._logs[log]
         end, size = group.ends.get(log, state.next), state.bytes + group.sizes.get(log, 0)
-        if spill is not None:
-            end, size = spill.end, size + spill.size
+        if state.ring is not None and state.ring.start is not None:
+            end, size = state.ring.reserved_end, size - state.ring.size
+            if group.ring is not None:
+                end = group.ring.ends.get(log, end)
         elif log in group.swept:
             end, size = group.swept[log], state.bytes - self._sweep.size_since(log)
         elif not group.counting and log not in group.counted:
@@ -220,7 +221,8 @@ class Counters:
     def committed(self, group: Group, reserved: Collection[str]) -> None:
         """The group is on disk. Counters of `reserved` addresses never leave memory."""
         self.sequences.update(group.sequences)
-        self.spills = max(self.spills, group.spill)
+        if group.ring is not None:
+            self.spills = max(self.spills, group.ring.number)
         if group.counting:
             self._all_counted(group, reserved)
         else:

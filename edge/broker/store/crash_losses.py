@@ -38,9 +38,10 @@ class CrashLosses:
         """A group has yet to write what was found."""
         return bool(self._accounted)
 
-    def filled_to(self, log: int) -> int:
-        """Positions below it are covered by a segment that is about to be written; 0: none are."""
-        return self._filled.get(log, (0, 0))[1]
+    @property
+    def accounted(self) -> bool:
+        """Nothing is left that `account` would find."""
+        return not self._reserved
 
     def account(self) -> None:
         """Raises StoreError, and may be called again then."""
@@ -68,8 +69,6 @@ class CrashLosses:
         if state is None or not base < end <= state.next:
             return
         self._filled[log] = max(written, state.first), end
-        if state.buffer is not None:
-            state.buffer.written = end
         for cursor in self._cursors.of(state):
             self._cursors.acknowledge(cursor.cursor, base, end - 1)
 
@@ -100,7 +99,7 @@ class CrashLosses:
         """What was found and is not on disk yet."""
         for key, value in self._accounted.items():
             group.state.setdefault((MEMORY, key), value)
-        group.filled = [(log, first, end) for log, (first, end) in self._filled.items()]
+        group.filled += [(log, first, end) for log, (first, end) in self._filled.items()]
 
     def committed(self, group: Group) -> None:
         if self._accounted and (MEMORY, next(iter(self._accounted))) in group.state:

@@ -263,8 +263,8 @@ class CursorTable:
             log = state.log
             self._leave(state)
         group = self._gatherer.open
-        if log.buffer is not None:
-            log.buffer.moved.discard(cursor)
+        if log.ring is not None:
+            self._logs.passed.add(log.log)
         self._gatherer.moved.discard(cursor)
         self._gatherer.moving_with_each.discard(cursor)
         group.opened.discard(cursor)
@@ -300,7 +300,7 @@ class CursorTable:
     def lay_down(self, log: LogState) -> bool:
         """Keep numbers of a log and its cursor, if that is all there is to know of them; False when it is not. Not
         while a commit is running."""
-        if log.buffer is not None or log.counted != log.next or log.resting is not None:
+        if log.ring is not None or log.counted != log.next or log.resting is not None:
             return False
         if isinstance(log.cursors, dict):
             return False
@@ -326,7 +326,7 @@ class CursorTable:
         if state is None:
             return cursor in self
         log, sealed = state.log, self._gatherer.sealed
-        if log.buffer is not None or not state.progress.in_order or state.progress.position > log.next:
+        if log.ring is not None or not state.progress.in_order or state.progress.position > log.next:
             return False
         for group in (self._gatherer.open, sealed):
             if group is not None and (cursor in group.opened or any(each.cursor == cursor for each in group.given_up)):
@@ -378,10 +378,7 @@ class CursorTable:
             state = self.get(cursor)
         if state is None or not self.advance(state, first, last):
             return
-        buffer = state.log.buffer
-        if buffer is not None and first >= buffer.first:
-            buffer.moved.add(cursor)  # what it moved over was never written: it is worth no commit
-        else:
+        if state.log.ring is None or first < state.log.medium_end:  # over a ring it is worth no commit
             self._gatherer.moved.add(cursor)
 
     def confirm(self, cursor: int) -> Ticket | None:
@@ -421,8 +418,10 @@ class CursorTable:
         progress.add(max(first, -1), last)
         if progress.position != before and (log.lowest is None or log.lowest == before):
             log.lowest = None
-            if log.buffer is None or before < log.buffer.written:
+            if before < log.medium_end:
                 self._logs.to_reclaim[log.log] = None
+            if log.ring is not None:
+                self._logs.passed.add(log.log)
         return True
 
     def give_up(self, cursor: int, first: int, last: int, losses: Sequence[Loss], *, if_kept: bool) -> Ticket:
@@ -446,7 +445,7 @@ class CursorTable:
         """Nobody can be given these messages any more: every cursor passes, and the ledger says what it lost."""
         log = self._logs[damage.log]
         first, last = damage.first, min(damage.last, log.next - 1)
-        losses = damage.losses(self._claims(log), time.time_ns())
+        losses = damage.losses(self.claims_of(log), time.time_ns())
         logger.error(
             "log %r: positions %d to %d are damaged and skipped; the ledger says what is lost", log.name, first, last
         )
@@ -457,7 +456,7 @@ class CursorTable:
 
     # --- for a group ------------------------------------------------------------------------------------------
 
-    def _claims(self, log: LogState) -> list[Claim]:
+    def claims_of(self, log: LogState) -> list[Claim]:
         """What each cursor of a log may still ask of it."""
         claims = [Claim(state.name, state.progress, state.wants) for state in self.in_use(log)]
         for _, name, position in log.resting or ():
@@ -472,7 +471,7 @@ class CursorTable:
             if state is not None and state.log is log:
                 given_up.setdefault(state.name, []).append(given)
         claims = []
-        for claim in self._claims(log):
+        for claim in self.claims_of(log):
             progress = claim.progress.copy()
             for given in given_up.get(claim.name, ()):
                 progress.add(max(given.first, -1), given.last)

@@ -13,17 +13,16 @@ from edge.broker.store.crash_losses import CrashLosses
 from edge.broker.store.cursors import record_of
 from edge.broker.store.epochs import Epochs
 from edge.broker.store.errors import StoreError
-from edge.broker.store.limits import POSITION_MAX, TEXT_BYTES_MAX, Limits
+from edge.broker.store.limits import TEXT_BYTES_MAX, Limits
 from edge.broker.store.log_reads import LogReads
-from edge.broker.store.logs import LogRow, check_text, free_name
+from edge.broker.store.logs import check_text, free_name
 from edge.broker.store.medium import Medium, Post, ReadDone
-from edge.broker.store.memory_buffer import MemoryBuffer
 from edge.broker.store.meter import Meter
 from edge.broker.store.records import CursorInfo, CursorRecord, LedgerEntry, LogInfo, Loss, StoreInfo, StoreTotals
 from edge.broker.store.removals import Removals
 from edge.broker.store.reservation import SPILLS_LOG
 from edge.broker.store.resting import Resting
-from edge.broker.store.spiller import Spiller
+from edge.broker.store.rings import MemoryRings
 from edge.broker.store.tables import Tables
 from edge.broker.store.ticket import Ticket
 
@@ -42,15 +41,14 @@ class StoreEngine(Generic[M]):
         self._clock = clock
         self._gatherer, self._logs, self._cursors = tables.gatherer, tables.logs, tables.cursors
         self._counters, self._ledger = tables.counters, tables.ledger
-        self._buffer = MemoryBuffer(limits, tables)
-        self._buffered = self._buffer.logs
+        self._memory = MemoryRings(limits, tables, medium.sequences_of, clock)
+        self._rings = self._memory.rings
         self._crash = CrashLosses(limits, tables, medium)
         self._reads = LogReads(limits, self._logs, medium, post=post, clock=clock)
         self._commits = GroupCommits(
             tables,
             medium,
-            buffer=self._buffer,
-            spiller=Spiller(limits, tables, self._buffer),
+            rings=self._memory,
             crash=self._crash,
             removals=Removals(limits, self._logs, self._cursors),
             resting=Resting(limits, self._logs, self._cursors),
@@ -82,7 +80,7 @@ class StoreEngine(Generic[M]):
         state, gatherer = self._logs[log], self._gatherer
         cursors = self._cursors.of(state)
         empty = all(cursor.progress.position >= state.next for cursor in cursors)
-        if not empty or state.buffer is not None or gatherer.is_writing(log):
+        if not empty or state.ring is not None or gatherer.is_writing(log):
             return False
         for cursor in cursors:
             self._cursors.drop(cursor.cursor)
@@ -99,18 +97,10 @@ class StoreEngine(Generic[M]):
         self._gatherer.delay(log, delay_s)
 
     def keep_in_memory(self, log: int, *, keep: bool) -> None:
-        buffered = self._buffered.get(log)
-        if buffered is not None:  # its addresses may have moved: their numbers are free again
-            self._buffer.leave(buffered, returns=keep)
-        elif keep:
-            state = self._logs[log]
-            self._cursors.of(state)  # none of them rests: messages are looked at for each
-            try:
-                written = self.medium.written_end(log, POSITION_MAX)
-            except StoreError as error:
-                logger.warning("log %r is not kept in memory but written, as it cannot be read: %s", state.name, error)
-                return
-            self._buffer.add(state, max(written, self._crash.filled_to(log)))
+        if keep:
+            self._memory.enter(self._logs[log])
+        elif log in self._rings:
+            self._memory.leave(self._rings[log])
 
     def account_for_lost(self) -> None:
         self._crash.account()
@@ -122,10 +112,8 @@ class StoreEngine(Generic[M]):
         number = self._cursors.number(name, log)
         if number is not None:
             return number
-        state = self._logs[log]
-        if state.buffer is not None:
-            position = max(position, self._buffer.kept_from(state))  # what went before was never written
-        return self._cursors.open(name, state, position)
+        self._memory.settle()
+        return self._cursors.open(name, self._logs[log], position)
 
     def cursor(self, cursor: int) -> CursorRecord:
         return self._cursors[cursor].record()
@@ -178,10 +166,8 @@ class StoreEngine(Generic[M]):
             check_text("address", run.address)
             check_text("device", run.device)
         size = sum(map(len, run.bodies))
-        if self._buffered and (buffered := self._buffered.get(log)) is not None:
-            stored = self._buffer.take(buffered, run, size, self._clock())
-            if stored is not None:
-                return stored
+        if self._rings and (ring := self._rings.get(log)) is not None and not ring.leaving:
+            return self._memory.append(ring, run, size)
         return self._gatherer.append(log, run, size)
 
     def append_all(self, log: int, runs: Sequence[Run], size: int) -> Ticket:
@@ -197,7 +183,8 @@ class StoreEngine(Generic[M]):
         return self._gatherer.append_all(log, runs, size)
 
     def in_memory(self, log: int) -> bool:
-        return log in self._buffered
+        ring = self._rings.get(log)
+        return ring is not None and not ring.leaving
 
     def read(self, log: int, position: int, bytes_max: int, done: ReadDone) -> None:
         self._reads.read(log, position, bytes_max, done)
@@ -218,16 +205,27 @@ class StoreEngine(Generic[M]):
     # --- room -------------------------------------------------------------------------------------------------
 
     def evict(self, log: int, size: int, at_most: int | None = None) -> None:
-        self._gatherer.evict(log, size, at_most)
+        self._give_way(self._gatherer.evict, log, size, at_most)
 
     def thin(self, log: int, size: int, at_most: int | None = None) -> None:
-        self._gatherer.thin(log, size, at_most)
+        self._give_way(self._gatherer.thin, log, size, at_most)
+
+    def _give_way(
+        self, of_medium: Callable[[int, int, int | None], None], log: int, size: int, at_most: int | None
+    ) -> None:
+        """What is on the medium is older than what is in memory, and goes first."""
+        ring = self._rings.get(log)
+        if ring is not None:
+            kept = min(size, max(0, self.log_bytes(log) - ring.size))
+            size, rest = kept, size - kept
+            if rest:
+                self._memory.give_way(ring, rest, None if at_most is None else at_most - kept)
+        if size or ring is None:
+            of_medium(log, size, at_most)
 
     def log_bytes(self, log: int) -> int:
-        size = self._logs.kept_bytes(log) + self._gatherer.bytes_of(log)
-        if log in self._buffered:
-            size += self._buffer.bytes_of(self._logs[log])
-        return max(0, size)
+        self._memory.settle()
+        return max(0, self._logs.kept_bytes(log) + self._gatherer.bytes_of(log))
 
     def holding(self) -> Iterator[tuple[int, str]]:
         return self._logs.holding()
@@ -239,8 +237,8 @@ class StoreEngine(Generic[M]):
         return self._logs.meter_of(log)
 
     def metered_bytes(self, meter: Meter) -> int:
-        changing = self._gatherer.changing | self._buffered.keys()
-        mine = (log for log in changing if self._logs.meter_of(log) is meter)
+        self._memory.settle()
+        mine = (log for log in self._gatherer.changing if self._logs.meter_of(log) is meter)
         return meter.bytes + sum(self.log_bytes(log) - self._logs.kept_bytes(log) for log in mine)
 
     def metered(self, meter: Meter) -> Iterator[int]:
@@ -304,16 +302,16 @@ class StoreEngine(Generic[M]):
 
     def _appended_since(self, log: int, end: int) -> Iterator[tuple[str, int]]:
         yield from self.medium.appended_since(log, end)
-        buffer = self._buffered.get(log)
-        for buffered in buffer.runs if buffer is not None else ():
-            if buffered.stored.position >= end:
-                yield buffered.stored.run.address, buffered.stored.sequence
+        ring = self._rings.get(log)
+        for kept in ring.runs if ring is not None else ():
+            if kept.stored.position >= end:
+                yield kept.stored.run.address, kept.stored.sequence
 
     # --- commits ----------------------------------------------------------------------------------------------
 
     @property
     def pending_bytes(self) -> int:
-        return self._gatherer.pending_bytes
+        return self._gatherer.pending_bytes + self._memory.waiting_bytes
 
     @property
     def committing(self) -> bool:
@@ -341,29 +339,20 @@ class StoreEngine(Generic[M]):
     # --- the whole --------------------------------------------------------------------------------------------
 
     def info(self) -> StoreInfo:
-        logs = [self._log_info(row) for row in self._logs.rows() if row.name != free_name(row.log)]
+        self._memory.settle()
+        logs = [LogInfo(*row) for row in self._logs.rows() if row.name != free_name(row.log)]
         cursors = list(self._cursors.infos())
         messages, size = sum(log.next - log.first for log in logs), sum(log.bytes for log in logs)
         files = self.medium.file_bytes()
         return StoreInfo(self.epoch, messages, size, files, self.pending_bytes, self._memory_bytes, logs, cursors)
 
-    def _log_info(self, row: LogRow) -> LogInfo:
-        if row.log not in self._buffered:
-            return LogInfo(*row)
-        state = self._logs[row.log]
-        first, size = self._buffer.kept_from(state), row.bytes + self._buffer.bytes_of(state)
-        return LogInfo(row.log, row.name, first, row.next, size)
-
     @property
     def _memory_bytes(self) -> int:
-        return sum(buffered.size for buffered in self._buffered.values())
+        return sum(ring.size for ring in self._rings.values())
 
     def totals(self) -> StoreTotals:
-        messages = self._logs.messages
-        for state in map(self._logs.__getitem__, self._buffered):
-            messages -= self._buffer.kept_from(state) - state.first
-        memory = self._memory_bytes
-        return StoreTotals(messages, self._logs.bytes + memory, self.medium.file_bytes(), memory)
+        self._memory.settle()
+        return StoreTotals(self._logs.messages, self._logs.bytes, self.medium.file_bytes(), self._memory_bytes)
 
     def close(self) -> None:
         if self._closed:

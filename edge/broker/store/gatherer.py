@@ -174,19 +174,6 @@ class Gatherer:
         kept = {key: value for key, value in group.state.items() if key[0] not in (MEMORY, SPILLS)}
         following.state = {**kept, **following.state}
 
-    def replace_runs(self, runs: list[tuple[int, Run]]) -> None:
-        """Of what was appended only `runs` still wait. When nothing else has the ticket it is decided, as no commit may
-        follow."""
-        group = self.open
-        group.runs, group.size, group.sizes = runs, 0, {}
-        for log, run in runs:
-            size = sum(map(len, run.bodies))
-            group.size += size
-            group.sizes[log] = group.sizes.get(log, 0) + size
-        if not group.answers_wait:
-            group.ticket.decide(None)
-            group.ticket = Ticket()
-
     def close(self) -> None:
         """What joined after the last group, or joins from now on, is in none."""
         self.open.ticket.decide(StoreError("the store is closed"))

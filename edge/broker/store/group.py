@@ -13,7 +13,7 @@ from edge.broker.store.ledger import Entries
 from edge.broker.store.logs import LogRow
 from edge.broker.store.records import Loss
 from edge.broker.store.removal_jobs import Evicted, Eviction, Reclaim, Reclaimed, Thinned, Thinning
-from edge.broker.store.spill import Spill
+from edge.broker.store.ring_part import RingPart
 from edge.broker.store.ticket import Ticket
 
 
@@ -127,22 +127,10 @@ class Group:
     thinnings: list[Thinning] = field(default_factory=list)
     reclaims: list[Reclaim] = field(default_factory=list)
     reclaim_bytes_max: int = 0
-    spills: list[Spill] = field(default_factory=list)
-    """What it writes of logs that are kept in memory."""
-    spill: int = 0
-    """Its number among the commits that have `spills`."""
+    ring: RingPart | None = None
+    """Numbers it reserves or gives back for logs that are kept in memory."""
     filled: list[tuple[int, int, int]] = field(default_factory=list)
     """(log, first, end) of positions that nothing is at, to be covered by a segment of their own."""
 
     # its end
     outcome: Outcome | None = None
-
-    @property
-    def payload_bytes(self) -> int:
-        """Bytes of the bodies it writes."""
-        return self.size + sum(spill.size for spill in self.spills) if self.spills else self.size
-
-    @property
-    def answers_wait(self) -> bool:
-        """Somebody who joined has its ticket."""
-        return bool(self.runs or self.state or self.given_up or self.confirming or self.losses)

@@ -76,15 +76,14 @@ CHECK_LINES_MAX: Final = 100
 
 MEMORY_MESSAGE_BYTES: Final = 64
 """What a message that is in memory only takes beyond its body, about: the bytes object and its share of the run."""
-MEMORY_CURSORS_MAX: Final = 64
-"""Cursors of a log up to which each message in memory is looked at for who still wants it; with more of them everything
-above the slowest is kept and written, as looking would cost more."""
 MEMORY_RESERVE_LEFT: Final = 1 / 4
 """Of the numbers reserved together: so many are left when more are reserved, 5 s at the present rate, longer than a
 commit takes. A crash makes the ledger name about all of them, so the fewer the better; the rest of them says how often
 they are reserved."""
-MEMORY_LOOK_S: Final = 0.5
-"""Shortest time between two looks at what has been in memory for too long."""
+MEMORY_AHEAD_SHARE: Final = 16
+"""Part of a ring that is freed at once when it is full: looking who waits for what goes costs less for many at once."""
+MEMORY_LOSSES_MAX: Final = 1_024
+"""Ranges of lost messages that wait for a commit at most, about 300 bytes each."""
 OFFSET_MAX: Final = (1 << 31) - 1
 """Positions a sparse segment may span before it is told in two: an offset in it has 32 bits."""
 
@@ -101,17 +100,14 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     batch_bytes_max: int = 4 * MIB
     """Bytes of messages that wait for company at most: what a power cut may take before anybody was told otherwise, and
     what a commit is worth on any card."""
-    memory_window_s: float = 5.0
-    """``durability: memory``: the longest a message waits in memory for its acknowledgements before it is written. What
-    a power cut may take; longer than any consumer that is there needs, an uplink over a satellite included."""
-    memory_bytes_max: int = 4 * MIB
-    """Bytes in memory of one log (bodies and `MEMORY_MESSAGE_BYTES` each) from which they are written at once; at twice
-    as many the log takes messages only as fast as the medium does."""
-    memory_total_bytes_max: int = 32 * MIB
-    """The same bound over all logs: a sixteenth of the memory of a small Pi."""
-    memory_spill_s: float = 60.0
-    """How often cursors and counters of a log are written while all its messages are taken from memory: a few pages a
-    minute, and what the ledger names after a crash is no older."""
+    memory_bytes_max: int = 24 * MIB
+    """``durability: memory``: bytes of the ring of one log (bodies and `MEMORY_MESSAGE_BYTES` each). Beyond it the
+    oldest messages are dropped. An uplink has less in flight (16 MiB of bodies), and those are the oldest."""
+    memory_total_bytes_max: int = 48 * MIB
+    """The same bound over all logs: a tenth of the memory of a small Pi."""
+    memory_ledger_s: float = 20.0
+    """Longest wait of messages that a full ring dropped for their ledger entry: at most three small commits a minute. A
+    crash within that time names the same messages, with reason ``memory``."""
     memory_reserve_s: float = 20.0
     """Numbers are reserved for about as long, at the present rate: four small commits a minute, and after a crash the
     ledger names about as many, whatever was lost of them."""
@@ -120,9 +116,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     memory_reserve_max: int = 1 << 20
     """Most numbers reserved, which is 2 s at the highest rate seen: a crash must not make a hub believe in more."""
     memory_idle_s: float = 3600.0
-    """An address that sent nothing for so long gives back its reservation."""
+    """An address that sent nothing for so long, or up to twice as long, gives back its reservation."""
     memory_addresses_max: int = 16_384
-    """Addresses that may have a reservation, about 300 bytes each; others are written before they are acknowledged."""
+    """Addresses that may have a reservation, about 400 bytes each. For another one an address without a message in
+    memory gives its own back; where all have some, it is refused."""
     retry_delay_s: float = 1.0
     """Pause before state kept from a failed commit is tried again by itself; a new append tries at once."""
     counted_commits_max: int = 64

@@ -30,19 +30,19 @@ class LogReads:
     def read(self, log: int, position: int, bytes_max: int, done: ReadDone) -> None:
         state = self._logs[log]
         position = max(position, state.first)
-        if state.buffer is not None and position >= state.buffer.written:
-            self._post(partial(self._read_buffer, log, position, bytes_max, done))
+        if state.ring is not None and position >= state.medium_end:
+            self._post(partial(self._read_ring, log, position, bytes_max, done))
         else:
             end = state.medium_end
             was_read = partial(self._was_read, log, position, bytes_max, done, end)
             self._medium.read(state, position, end, bytes_max, was_read)
 
-    def _read_buffer(self, log: int, position: int, bytes_max: int, done: ReadDone) -> None:
-        buffer = self._logs[log].buffer
-        if not self._closed and (buffer is None or position < buffer.written):
-            self.read(log, position, bytes_max, done)  # it was written meanwhile
+    def _read_ring(self, log: int, position: int, bytes_max: int, done: ReadDone) -> None:
+        state = self._logs[log]
+        if not self._closed and (state.ring is None or position < state.medium_end):
+            self.read(log, position, bytes_max, done)  # it goes by the medium since
         else:
-            done([] if buffer is None else buffer.read(position, bytes_max))
+            done([] if state.ring is None else state.ring.read(position, bytes_max))
 
     def _was_read(
         self, log: int, position: int, bytes_max: int, done: ReadDone, end: int, runs: Sequence[Stored]

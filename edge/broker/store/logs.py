@@ -10,12 +10,12 @@ from typing import Final, NamedTuple
 
 from edge.broker.model.numbered_names import NumberedNames
 from edge.broker.model.repeated_values import RepeatedValues
-from edge.broker.store.buffered_log import BufferedLog
 from edge.broker.store.cursors_at_rest import CursorsAtRest
 from edge.broker.store.errors import StoreError
 from edge.broker.store.limits import LOGS_MAX, TEXT_BYTES_MAX
 from edge.broker.store.logs_at_rest import LogsAtRest, RestingLog
 from edge.broker.store.meter import Meter
+from edge.broker.store.ring import Ring
 
 
 class LogRow(NamedTuple):
@@ -60,7 +60,7 @@ class LogState:
     """Of a log with several cursors a heap by which `lowest` is found (`CursorTable`); None until it is asked for."""
     thinned_to: tuple[int, int] = (0, 0)
     """Pass and position at which thinning goes on; forgotten at the end, as finding it again is cheap."""
-    buffer: BufferedLog | None = None
+    ring: Ring | None = None
     """The end of it that is in memory only; None: every message goes by the medium."""
 
     @property
@@ -76,7 +76,7 @@ class LogState:
     @property
     def medium_end(self) -> int:
         """Where what is on the medium ends."""
-        return self.next if self.buffer is None else self.buffer.written
+        return self.next if self.ring is None or self.ring.start is None else self.ring.start
 
 
 class _InUse(dict[int, LogState]):
@@ -102,6 +102,8 @@ class LogTable:
         self._meters = RepeatedValues[Meter | None](None)
         self.to_reclaim: dict[int, None] = {}
         """Logs that may hold what no cursor wants any more, in the order of their turns."""
+        self.passed: set[int] = set()
+        """Logs kept in memory that may have messages every cursor has passed."""
         self.messages = 0
         """Positions that all of them keep."""
         self.bytes = 0

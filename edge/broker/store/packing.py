@@ -1,4 +1,4 @@
-"""The segments of a group: what it appends and spills, packed into rows of table ``segment``."""
+"""The segments of a group: what it appends, packed into rows of table ``segment``."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from bridge.message import Stored
 from edge.broker.store.group import Group
-from edge.broker.store.limits import OFFSET_MAX, POSITION_BITS
+from edge.broker.store.limits import POSITION_BITS
 from edge.broker.store.segment import Row, encode, split
-from edge.broker.store.spill import Spill
 
 
 def pack(group: Group, boot: int, bytes_max: int) -> Iterator[Row]:
@@ -18,9 +17,6 @@ def pack(group: Group, boot: int, bytes_max: int) -> Iterator[Row]:
     """
     for log, first, end in group.filled:
         yield encode(log << POSITION_BITS | first, boot, group.monotonic_ns, (), span=end - first)
-    for spill in group.spills:
-        for key, span, runs in _covering(spill, bytes_max):
-            yield encode(key, boot, group.monotonic_ns, runs, span=span, packed=True)
     for log, runs in _by_log(group).items():
         if not runs:
             continue
@@ -54,18 +50,3 @@ def _chunks(runs: Sequence[Stored], bytes_max: int) -> Iterator[list[Stored]]:
             piece.append(part)
             size += part_size
     yield piece
-
-
-def _covering(spill: Spill, bytes_max: int) -> Iterator[tuple[int, int, Sequence[Stored]]]:
-    """(key, span, runs) of segments that hold what is spilled and cover every position from its start on."""
-    base, place, buffer_end = spill.log << POSITION_BITS, spill.start, spill.buffer_end
-    pieces = list(_chunks(spill.runs, bytes_max)) if spill.runs else []
-    ends = [piece[0].position for piece in pieces[1:]] + [buffer_end]
-    for piece, end in zip(pieces, ends, strict=bool(pieces)):
-        if piece[-1].position - place > OFFSET_MAX:
-            yield base | place, piece[0].position - place, ()
-            place = piece[0].position
-        yield base | place, end - place, piece
-        place = end
-    if not pieces and spill.writes and place < buffer_end:  # something follows: nothing between is missing
-        yield base | place, buffer_end - place, ()

@@ -24,8 +24,8 @@ class Committed(NamedTuple):
     """What one commit made durable, or why it did not."""
 
     appended: Sequence[tuple[int, Stored]]
-    """(log, stored run) in the order appended; empty when `error` is set. With those of a log kept in memory that had
-    joined the group after it and need not wait any longer."""
+    """(log, stored run) in the order appended; empty when `error` is set. With those of logs kept in memory for which
+    it reserved numbers: they are in memory now."""
     error: StoreError | None
     gave_up: bool = False
     """It wrote entries into the loss ledger."""

@@ -38,7 +38,7 @@ class Removals:
         for log, size in group.evicting.items():
             state = self._logs[log]
             claims, most = self._cursors.claims(state, group), group.at_most[log]
-            group.evictions.append(Eviction(log, state.first, state.next, min(size, left), claims, now_ns, most))
+            group.evictions.append(Eviction(log, state.first, state.medium_end, min(size, left), claims, now_ns, most))
             left = max(0, left - size)
 
     def _choose_thinnings(self, group: Group, now_ns: int) -> None:
@@ -50,7 +50,7 @@ class Removals:
                 level,
                 position,
                 state.first,
-                state.next,
+                state.medium_end,
                 size,
                 self._limits.thin_bytes_max,
                 self._cursors.claims(state, group),
@@ -68,8 +68,8 @@ class Removals:
             if len(group.reclaims) >= self._limits.reclaim_logs_max:
                 break
             state = self._logs[log]
-            lowest = self._cursors.lowest(state, group.ends.get(log, state.next))
-            end = group.ends.get(log, state.next)
+            end = group.ends.get(log, state.medium_end)
+            lowest = self._cursors.lowest(state, end)
             limit = min(lowest, end if group.counting else group.swept.get(log, state.counted))
             counts = group.counting or log in group.swept
             if lowest <= state.first:
@@ -95,6 +95,8 @@ class Removals:
     def _evicted(self, evicted: Evicted) -> None:
         state = self._logs[evicted.log]
         self._logs.move(state, first=evicted.first, size=-evicted.bytes)
+        if state.ring is not None:
+            self._logs.passed.add(state.log)
         self._cursors.begin_at(state, state.first)
 
     def _thinned(self, thinned: Thinned) -> None:
@@ -106,6 +108,8 @@ class Removals:
         log, first, size, finished = reclaimed
         state = self._logs[log]
         self._logs.move(state, first=first, size=-size)
+        if state.ring is not None:
+            self._logs.passed.add(log)  # it may begin in memory now
         if finished:
             self._unfinished.discard(log)
         else:

@@ -1,8 +1,9 @@
 """Numbers reserved ahead of what is given out, so that no crash makes a store give one twice.
 
-Messages of a log that is kept in memory get their positions and sequences before anything is written. What the medium
-says of a counter is therefore ahead of it: numbers below a reservation's `end` may be given out, and are never given
-out again, whatever becomes of the process. Small state of kind `MEMORY` says from where on numbers are only reserved.
+Messages of a log that is kept in memory are never written, and their positions and sequences are given to no others.
+What the medium says of a counter is therefore ahead of it: numbers below a reservation's `end` may be given out, and
+are never given out again, whatever becomes of the process. Small state of kind `MEMORY` says from where on numbers are
+only reserved.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from typing import Final, NamedTuple
 from edge.broker.store.limits import MEMORY_RESERVE_LEFT, Limits
 
 MEMORY: Final = "memory"
-"""Kind of the small state that says what was reserved and, as reason in the ledger, what was lost of it."""
+"""Kind of the small state that says what is reserved and, as reason in the ledger, what was lost of it."""
 
 SPILLS: Final = "spills"
-"""Kind of the small state that counts the commits which spilled a log or reserved more for it, in one row."""
+"""Kind of the small state that counts the commits which reserved numbers or gave some back, in one row. The name is
+from the time when such logs spilled over to the medium."""
 SPILLS_KEY: Final = "count"
 SPILLS_LOG: Final = 0
 """Stands for that count where ends of logs are told: numbers beyond what a copy of the store has reserved are given
@@ -31,8 +33,8 @@ _COUNT: Final = struct.Struct("<Q")
 class ReservedRange(NamedTuple):
     """Numbers ``base <= n < end`` may have been given to messages that were in memory only.
 
-    They are positions of a log, or sequences of one address in it. What is below `base` is on the medium, or was
-    acknowledged by everybody.
+    They are positions of a log, or sequences of one address in it. What is below `base` is on the medium, or is
+    pending for no consumer group.
     """
 
     log: int
@@ -74,7 +76,7 @@ def unpack_count(value: bytes) -> int:
 
 @dataclass(slots=True)
 class Reservation:
-    """Of the positions of one log, or of the sequences of one address."""
+    """Reserved positions of one log, or reserved sequences of one address."""
 
     end: int = 0
     """Numbers below it may be given out."""
@@ -84,29 +86,29 @@ class Reservation:
     """From here on it is time to reserve more."""
     at_s: float = 0.0
     """When they were reserved."""
-    used_at_s: float = 0.0
-    """The last time a spill found that some had been used."""
+    logs: tuple[int, ...] = ()
+    """Logs in memory that may use them; nearly always one."""
+    held: int = 0
+    """Runs in rings that have some of these numbers."""
+    seen: int = -1
+    """The next number at the last look for idle addresses."""
 
-    def cut(self, end: int) -> None:
-        """Numbers from `end` on are given out no more: a commit begins that reserves less, and if it fails it may be
-        found on the medium all the same."""
-        self.end, self.low = min(self.end, end), min(self.low, end)
+    def cut(self, following: int) -> None:
+        """End the reservation at the next number."""
+        self.end = self.low = following
 
     def extend(self, following: int, end: int, now: float) -> None:
-        """Numbers below `end` are reserved on the medium, `following` was the next one at that time."""
-        self.used_at_s = now
-        if end > self.end or following >= self.low:
-            left = int((end - following) * MEMORY_RESERVE_LEFT)
-            self.start, self.end, self.low, self.at_s = following, end, end - left, now
+        """Use numbers below `end`, which are reserved on the medium. `following` was the next number at that time."""
+        left = int((end - following) * MEMORY_RESERVE_LEFT)
+        self.start, self.end, self.low, self.at_s = following, end, end - left, now
 
-    def next_end(self, following: int, now: float, limits: Limits) -> int:
-        """Where the reservation is to end from now on, `following` being the next number to be given out.
+    def next_end(self, following: int, needed: int, now: float, limits: Limits) -> int:
+        """Return the new end. `following` is the next number; `needed` numbers are used at once.
 
-        It lasts about `Limits.memory_reserve_s` at the rate seen since it was made: after a burst it ends earlier.
+        The rest lasts about `Limits.memory_reserve_s` at the rate since the last reservation. The new end is never
+        below the old one, as a failed commit may be found on the medium all the same.
         """
-        if not self.end:
-            return following + limits.memory_reserve_min
-        used = following - self.start
-        wanted = int(used / max(now - self.at_s, 1e-3) * limits.memory_reserve_s)
+        used = following + needed - self.start if self.end else needed
+        wanted = int(used / max(now - self.at_s, 1e-3) * limits.memory_reserve_s) if self.end else 0
         size = max(limits.memory_reserve_min, min(wanted, 8 * used, limits.memory_reserve_max))
-        return following + size if following >= self.low else self.end
+        return max(self.end, following + needed + size)

@@ -118,7 +118,7 @@ class SqliteMedium:
 
     def commit(self, group: Group, finished: Callable[[], None]) -> None:
         due = bool(group.counting or group.swept) and (group.last or self._meter.due())
-        self._wear = self._meter.totals(group.payload_bytes) if due else None
+        self._wear = self._meter.totals(group.size) if due else None
         segments = list(pack(group, self._boot, self.limits.segment_bytes_max))
         self.writer.submit(Job(group, segments, self._boot_row, self._wear, self._summary, finished))
 
@@ -127,7 +127,7 @@ class SqliteMedium:
 
     def committed(self, group: Group) -> None:
         self._boot_row = None
-        self._meter.payload_bytes += group.payload_bytes
+        self._meter.payload_bytes += group.size
         if self._wear is not None:
             self._meter.committed(self._wear)
         outcome = group.outcome

@@ -275,8 +275,8 @@ def _statements(job: Job) -> list[tuple[str, Sequence[Any]]]:
     # a name is free before another log takes it: rows may come in any order
     statements += (("UPDATE log SET name = ? WHERE log = ?", (free_name(log), log)) for log in sorted(group.freed))
     statements += _inserts(_LOG, group.log_rows)
-    firsts = ((spill.first, spill.log) for spill in group.spills if spill.first is not None)
-    statements += (("UPDATE log SET first = ? WHERE log = ?", first) for first in firsts)
+    firsts = group.ring.firsts if group.ring is not None else {}
+    statements += (("UPDATE log SET first = ? WHERE log = ?", (first, log)) for log, first in firsts.items())
     statements += _inserts(_CURSOR, group.cursor_rows)
     statements += _inserts(_ADDRESS, list(group.counters.items()))
     statements += _inserts(

@@ -1,4 +1,4 @@
-"""Logs kept in memory: named and read at once, written only when they wait."""
+"""Logs kept in memory: a bounded ring, named and read at once, never written; what it drops is in the ledger."""
 
 from __future__ import annotations
 
@@ -22,28 +22,44 @@ def rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rig]:
     made.store.close()
 
 
+def ledger(rig: Rig) -> list[tuple[str, str, str, int, int, int]]:
+    return [
+        (entry.subscription, entry.address, entry.reason, entry.first, entry.last, entry.messages)
+        for entry in rig.store.losses(0, 1000)
+    ]
+
+
 class TestTaking:
-    def test_the_first_message_of_an_address_waits_for_the_disk_and_the_next_do_not(self, rig: Rig) -> None:
+    def test_the_first_message_of_an_address_waits_for_its_numbers_and_the_next_do_not(self, rig: Rig) -> None:
         log = rig.store.log("a")
         rig.store.open_cursor("c", log, 0)
         rig.store.keep_in_memory(log, keep=True)
-        assert isinstance(rig.store.append(log, run_of(b"0")), Ticket)
+        ticket = rig.store.append(log, run_of(b"0"))
+        assert isinstance(ticket, Ticket)
         assert flush(rig)
+        assert (ticket.decided, ticket.error) == (True, None)
         taken = rig.store.append(log, run_of(b"1", b"2"))
         assert isinstance(taken, Stored)
         assert flat([taken]) == [(1, "plant/7/temp", 1, b"1"), (2, "plant/7/temp", 2, b"2")]
         assert isinstance(rig.store.append(log, run_of(b"3", address="other")), Ticket)
+        assert isinstance(rig.store.append(log, run_of(b"4")), Ticket), "it stays behind what waits in its log"
+        flush(rig)
+        assert flat([stored for _, stored in rig.commits[-1].appended]) == [
+            (3, "other", 0, b"3"),
+            (4, "plant/7/temp", 3, b"4"),
+        ]
 
     def test_what_is_taken_is_there_at_once(self, rig: Rig) -> None:
         kept = Kept(rig)
         kept.take(b"1", b"2")
         kept.take(b"3")
-        assert rig.store.bounds(kept.log)[1] == 4
+        assert rig.store.bounds(kept.log) == (1, 4)
         assert rig.read_all(kept.log, 0, 1) == [(n, kept.address, n, b"%d" % n) for n in (1, 2, 3)]
         assert rig.read_all(kept.log, 2) == [(n, kept.address, n, b"%d" % n) for n in (2, 3)]
         assert rig.store.log_bytes(kept.log) == 3
+        assert (rig.store.info().memory_bytes, rig.store.totals().messages) == (3, 3)
 
-    def test_what_came_while_something_waited_for_the_disk_is_taken_after_it(self, rig: Rig) -> None:
+    def test_what_came_while_numbers_were_reserved_is_taken_with_the_first(self, rig: Rig) -> None:
         log = rig.store.log("a")
         rig.store.open_cursor("c", log, 0)
         rig.store.keep_in_memory(log, keep=True)
@@ -55,8 +71,25 @@ class TestTaking:
             rig.turn()
         (commit,) = rig.commits
         assert flat([stored for _, stored in commit.appended]) == [(n, "plant/7/temp", n, b"%d" % n) for n in range(3)]
-        assert rig.store.gathered == 0
         assert isinstance(rig.store.append(log, run_of(b"3")), Stored)
+        assert rig.store.pending_bytes == 0
+
+    def test_what_was_on_its_way_to_the_medium_comes_first(self, rig: Rig) -> None:
+        log = rig.store.log("a")
+        cursor = rig.store.open_cursor("c", log, 0)
+        rig.store.append(log, run_of(b"0"))
+        rig.store.flush()
+        rig.store.append(log, run_of(b"1"))
+        rig.store.keep_in_memory(log, keep=True)
+        assert isinstance(rig.store.append(log, run_of(b"2")), Ticket)
+        for _ in range(4):
+            flush(rig)
+        assert isinstance(rig.store.append(log, run_of(b"3")), Stored)
+        assert [body for *_, body in rig.read_all(log)] == [b"0", b"1", b"2", b"3"]
+        assert rig.store.totals().memory_bytes == 2
+        rig.store.acknowledge(cursor, 0, 3)
+        rest(rig)
+        assert rig.store.bounds(log) == (4, 4)
 
     def test_a_burst_reserves_more_and_more(self, rig: Rig) -> None:
         kept = Kept(rig)
@@ -73,7 +106,16 @@ class TestTaking:
         assert waited == 0
         assert len(rig.commits) < 30
 
-    def test_a_new_cursor_does_not_wait_for_what_was_never_written(self, rig: Rig) -> None:
+    def test_more_than_was_ever_reserved_is_taken_at_once_after_one_commit(self, rig: Rig) -> None:
+        kept = Kept(rig)
+        bodies = [b"x"] * (LIMITS.memory_reserve_min + 5)
+        assert isinstance(rig.store.append(kept.log, run_of(*bodies)), Ticket)
+        assert isinstance(rig.store.append(kept.log, run_of(*bodies)), Ticket)
+        flush(rig)
+        assert len(rig.commits[-1].appended) == 2
+        assert kept.take(b"next").sequence == 1 + 2 * len(bodies)
+
+    def test_a_new_cursor_does_not_wait_for_what_everybody_has_passed(self, rig: Rig) -> None:
         kept = Kept(rig)
         taken = kept.take(b"given to everybody")
         rig.store.acknowledge(kept.cursor, taken.position, taken.position)
@@ -86,137 +128,97 @@ class TestTaking:
         kept.take(b"x" * 100)
         assert rig.store.log_bytes(kept.log) == 0
 
-    def test_more_addresses_than_may_be_reserved_go_by_the_medium(self, rig: Rig) -> None:
+    def test_an_address_too_many_has_the_numbers_of_one_that_has_no_message(self, rig: Rig) -> None:
         kept = Kept(rig)
         for n in range(LIMITS.memory_addresses_max + 2):
             assert isinstance(rig.store.append(kept.log, run_of(b"x", address=f"a/{n}")), Ticket)
             flush(rig)
-        again = [
-            isinstance(rig.store.append(kept.log, run_of(b"x", address=f"a/{n}")), Ticket)
-            for n in range(LIMITS.memory_addresses_max + 2)
-        ]  # fmt: skip
-        assert again == [False, False, True, True, True]
+            rig.store.acknowledge(kept.cursor, 0, rig.store.bounds(kept.log)[1] - 1)
+        assert len(rig.store._memory.reservations) <= LIMITS.memory_addresses_max
+        rig.store.append(kept.log, run_of(b"again"))
+        flush(rig)
+        assert flat([rig.commits[-1].appended[0][1]]) == [(6, kept.address, 1, b"again")]
+
+    def test_an_address_too_many_is_refused_where_all_have_messages(self, rig: Rig) -> None:
+        kept = Kept(rig)
+        tickets = []
+        for n in range(LIMITS.memory_addresses_max + 1):
+            tickets.append(rig.store.append(kept.log, run_of(b"x", address=f"a/{n}")))
+            flush(rig)
+        outcomes = [isinstance(ticket, Ticket) and type(ticket.error) for ticket in tickets]
+        assert outcomes == [type(None)] * LIMITS.memory_addresses_max + [StoreFull]
+        assert len(rig.read_all(kept.log)) == LIMITS.memory_addresses_max
 
 
 class TestSettling:
-    def test_what_is_acknowledged_soon_is_never_written(self, rig: Rig) -> None:
+    def test_nothing_of_it_is_ever_written(self, rig: Rig) -> None:
         kept = Kept(rig)
         commits = 0
         for _ in range(100):
             taken = kept.take(b"x" * 30)
             rig.store.acknowledge(kept.cursor, taken.position, taken.position)
             commits += wait(rig, 0.5)
+        kept.take(b"waits")
+        commits += wait(rig, 1000)
         assert kept.segments() == 0
         assert commits <= 4
-        assert rig.store.info().messages == 0
-        assert rig.store.info().bytes == 0
+        assert rig.store.info().messages == 1
+        assert rig.store.info().bytes == len(b"waits")
 
-    def test_what_waits_too_long_is_written(self, rig: Rig) -> None:
-        kept = Kept(rig)
-        kept.take(b"1")
-        assert wait(rig, 4.5) == 0
-        kept.take(b"2")
-        assert wait(rig, 1.5) == 1
-        assert kept.segments() >= 1
-        kept.take(b"3")
-        assert [body for *_, body in rig.read_all(kept.log)] == [b"1", b"2", b"3"]
-        assert rig.store.log_bytes(kept.log) == 3
-        rig.store.acknowledge(kept.cursor, 1, 3)
-        rest(rig)
-        assert kept.segments() == 0
-        assert rig.store.log_bytes(kept.log) == 0
-
-    def test_it_is_written_as_soon_after_a_time_when_all_was_taken(self, rig: Rig) -> None:
-        kept = Kept(rig)
-        wait(rig, 200)
-        taken = kept.take(b"taken")
-        rig.store.acknowledge(kept.cursor, taken.position, taken.position)
-        wait(rig, 7)
-        kept.take(b"waits")
-        assert kept.segments() == 0
-        wait(rig, 6)
-        assert kept.segments() == 1
-
-    def test_only_what_somebody_waits_for_is_written(self, rig: Rig) -> None:
+    def test_what_nobody_is_owed_goes_without_an_entry(self, rig: Rig) -> None:
         kept = Kept(rig)
         other = rig.store.open_cursor("other", kept.log, 0)
         rig.store.set_filter(other, lambda run: run.address == "plant/8")
-        rig.store.append(kept.log, run_of(b"0", address="plant/8"))
-        flush(rig)
-        kept.take(b"a", b"b", b"c")
-        kept.take(b"d", b"e", address="plant/8")
-        kept.take(b"f")
-        rig.store.acknowledge(kept.cursor, 1, 2)
-        rig.store.acknowledge(kept.cursor, 4, 7)
-        wait(rig, 6)
-        assert rig.read_all(kept.log, 2) == [
-            (3, kept.address, 2, b"b"),
-            (5, "plant/8", 1, b"d"),
-            (6, "plant/8", 2, b"e"),
-        ]
+        for _ in range(40):
+            taken = kept.take(b"x" * 300)
+            rig.store.acknowledge(kept.cursor, taken.position, taken.position)
+            flush(rig)
+        wait(rig, 60)
+        assert ledger(rig) == []
+        assert rig.store._memory.cost <= LIMITS.memory_bytes_max
 
-    def test_what_nobody_wants_is_not_written(self, rig: Rig) -> None:
-        kept = Kept(rig)
-        other = rig.store.open_cursor("other", kept.log, 0)
-        rig.store.set_filter(other, lambda run: False)
-        taken = kept.take(b"x" * 10)
-        rig.store.acknowledge(kept.cursor, taken.position, taken.position)
-        wait(rig, 20)
-        assert kept.segments() == 0
-        assert rig.store.log_bytes(kept.log) == 0
-
-    def test_above_its_bound_it_is_written_at_once_and_above_twice_as_much_nothing_is_taken(self, rig: Rig) -> None:
-        kept = Kept(rig)
-        rig.store.flush()
-        size, taken = 500, 0
-        while isinstance(rig.store.append(kept.log, run_of(b"x" * size)), Stored):
-            taken += 1
-            assert taken < 100
-        assert 2 * LIMITS.memory_bytes_max <= taken * (size + 64) < 2 * LIMITS.memory_bytes_max + 2 * size
-        assert flush(rig)
-        assert rig.store._buffer.cost <= 64 + size
-        assert rig.store.log_bytes(kept.log) == size * (taken + 1)
-        assert len(rig.read_all(kept.log)) == taken + 1
-
-    def test_all_logs_together_have_a_bound(self, rig: Rig) -> None:
-        logs = [Kept(rig, f"queue {n}", f"q/{n}") for n in range(3)]
-        taken = 0
-        full: set[int] = set()
-        while len(full) < len(logs):
-            joined = {k.log: rig.store.append(k.log, run_of(b"x" * 400, address=k.address)) for k in logs}
-            full = {log for log, each in joined.items() if isinstance(each, Ticket)}
-            taken += 1
-            assert taken < 100
-        assert rig.store._buffer.cost <= LIMITS.memory_total_bytes_max + 3 * 464
-
-    def test_cursors_are_written_now_and_then(self, rig: Rig) -> None:
+    def test_a_move_over_a_ring_is_worth_no_commit(self, rig: Rig) -> None:
         kept = Kept(rig)
         taken = kept.take(b"x")
         rig.store.acknowledge(kept.cursor, taken.position, taken.position)
-        assert wait(rig, 59) == 0
-        assert wait(rig, 2) == 1
-        assert rig.store.cursors()[0].position == taken.position + 1
+        assert rig.store.confirm(kept.cursor) is None
         assert wait(rig, 300) == 0
+
+    def test_every_commit_without_other_moves_has_kept_them_all(self, rig: Rig) -> None:
+        kept = Kept(rig)
+        taken, before = kept.take(b"x"), rig.store.moves_kept
+        rig.store.acknowledge(kept.cursor, taken.position, taken.position)
+        rig.store.put("kind", "key", b"")
+        flush(rig)
+        assert rig.store.moves_kept == before + 1
 
     def test_an_idle_address_gives_back_what_it_reserved(self, rig: Rig) -> None:
         kept = Kept(rig)
         kept.take(b"x")
         rig.store.acknowledge(kept.cursor, 1, 1)
-        assert kept.address in rig.store._buffer.reservations
-        wait(rig, 4000)
-        assert kept.address not in rig.store._buffer.reservations
+        assert kept.address in rig.store._memory.reservations
+        wait(rig, 8000)
+        assert kept.address not in rig.store._memory.reservations
         assert isinstance(rig.store.append(kept.log, run_of(b"y")), Ticket)
         flush(rig)
         assert flat([rig.commits[-1].appended[0][1]]) == [(2, kept.address, 2, b"y")]
 
+    def test_one_that_is_used_or_has_messages_does_not(self, rig: Rig) -> None:
+        kept = Kept(rig)
+        kept.take(b"waits")
+        wait(rig, 12_000)
+        assert kept.address in rig.store._memory.reservations
+        kept.take(b"y")
+
     def test_what_comes_while_an_address_gives_back_its_numbers_waits(self, rig: Rig) -> None:
         kept = Kept(rig)
-        rig.now += 4000
+        wait(rig, 3700)
+        rig.now += 3700
         assert rig.store.flush()
         assert isinstance(rig.store.append(kept.log, run_of(b"late")), Ticket)
         while rig.store.committing:
             rig.turn()
-        assert kept.address not in rig.store._buffer.reservations
+        assert kept.address not in rig.store._memory.reservations
         flush(rig)
         assert flat([rig.commits[-1].appended[0][1]]) == [(1, kept.address, 1, b"late")]
         kept.take(b"next")
@@ -224,27 +226,109 @@ class TestSettling:
     def test_numbers_that_could_not_be_given_back_are_given_to_nobody_until_a_commit_succeeds(self, rig: Rig) -> None:
         """The one that failed may be found on the medium all the same."""
         kept = Kept(rig)
+        wait(rig, 3700)
         fail_commits(rig)
         rig.store.put("filler", "x", Random(1).randbytes(100_000))
-        rig.now += 4000
+        rig.now += 3700
         flush(rig)
         assert rig.commits[-1].error is not None
         assert isinstance(rig.store.append(kept.log, run_of(b"waits")), Ticket)
         heal(rig)
+        rig.now += 10
         flush(rig)
-        kept.take(b"by the same reservation")
+        kept.take(b"by a new reservation")
 
-    def test_evicting_reaches_what_is_in_memory(self, rig: Rig) -> None:
+
+class TestFull:
+    def test_the_oldest_go_and_the_ledger_has_one_entry_for_them(self, rig: Rig) -> None:
+        kept = Kept(rig)
+        commits = len(rig.commits)
+        for n in range(100):
+            while isinstance(rig.store.append(kept.log, run_of(b"%0500d" % n)), Ticket):
+                flush(rig)
+            rig.now += 0.5
+            flush(rig)
+            assert rig.store._memory.cost <= LIMITS.memory_bytes_max
+        wait(rig, 30)
+        assert len(rig.commits) - commits <= 10
+        (entry,) = ledger(rig)
+        left = rig.read_all(kept.log)
+        assert entry[:4] == ("c", kept.address, "evicted", 1)
+        assert entry[4] - 1 + 1 == entry[5]
+        assert [sequence for _, _, sequence, _ in left] == list(range(entry[4] + 1, left[-1][2] + 1))
+        assert rig.store.cursor(kept.cursor).position == left[0][0]
+        assert rig.store.log_bytes(kept.log) == 500 * len(left)
+        assert kept.segments() == 0
+
+    def test_who_has_a_part_loses_the_rest(self, rig: Rig) -> None:
+        kept = Kept(rig)
+        rig.store.open_cursor("other", kept.log, 1)
+        taken = kept.take(*[b"x" * 100] * 10)
+        rig.store.acknowledge(kept.cursor, taken.position + 2, taken.position + 3)
+        kept.take(*[b"y" * 300] * 10)
+        flush(rig)
+        wait(rig, 30)
+        assert sorted(ledger(rig)) == [
+            ("c", kept.address, "evicted", 1, 2, 2),
+            ("c", kept.address, "evicted", 5, 10, 6),
+            ("other", kept.address, "evicted", 1, 10, 10),
+        ]
+
+    def test_all_logs_together_have_a_bound(self, rig: Rig) -> None:
+        logs = [Kept(rig, f"queue {n}", f"q/{n}") for n in range(3)]
+        for _ in range(30):
+            for kept in logs:
+                while isinstance(rig.store.append(kept.log, run_of(b"x" * 400, address=kept.address)), Ticket):
+                    flush(rig)
+                assert rig.store._memory.cost <= LIMITS.memory_total_bytes_max
+        assert all(rig.store.log_bytes(kept.log) for kept in logs)
+
+    def test_a_message_above_all_bounds_is_alone(self, rig: Rig) -> None:
+        kept = Kept(rig)
+        kept.take(b"small")
+        kept.take(b"x" * 2 * LIMITS.memory_total_bytes_max)
+        assert [len(body) for *_, body in rig.read_all(kept.log)] == [2 * LIMITS.memory_total_bytes_max]
+        kept.take(b"small")
+        assert [body for *_, body in rig.read_all(kept.log)] == [b"small"]
+
+    @pytest.mark.parametrize("thins", [False, True])
+    def test_a_quota_makes_the_oldest_go(self, rig: Rig, thins: bool) -> None:
+        """Nothing is summed up in memory: an address that thins drops its oldest."""
         kept = Kept(rig)
         for n in range(10):
             kept.take(b"%010d" % n)
-        rig.store.evict(kept.log, 100)
-        flush(rig)
-        assert rig.read_all(kept.log) == []
-        assert rig.store.log_bytes(kept.log) == 0
-        (entry,) = rig.store.losses(0, 10)
-        assert (entry.reason, entry.first, entry.last, entry.messages) == ("evicted", 1, 10, 10)
+        (rig.store.thin if thins else rig.store.evict)(kept.log, 25)
+        assert rig.store.log_bytes(kept.log) == 70
+        wait(rig, 30)
+        assert ledger(rig) == [("c", kept.address, "evicted", 1, 3, 3)]
+        assert [sequence for _, _, sequence, _ in rig.read_all(kept.log)] == list(range(4, 11))
 
+    def test_of_at_most_so_many_bytes_no_more_goes(self, rig: Rig) -> None:
+        kept = Kept(rig)
+        kept.take(*[b"%010d" % n for n in range(10)])
+        rig.store.evict(kept.log, 35, 35)
+        assert rig.store.log_bytes(kept.log) == 70
+        rig.store.evict(kept.log, 5, 5)
+        assert rig.store.log_bytes(kept.log) == 70
+        assert [sequence for _, _, sequence, _ in rig.read_all(kept.log)] == list(range(4, 11))
+
+    def test_what_is_on_the_medium_goes_before_what_is_in_memory(self, rig: Rig) -> None:
+        log = rig.store.log("a")
+        rig.store.open_cursor("c", log, 0)
+        rig.store.append(log, run_of(b"0" * 10))
+        rig.commit()
+        rig.store.keep_in_memory(log, keep=True)
+        rig.store.append(log, run_of(b"1" * 10))
+        flush(rig)
+        rig.store.append(log, run_of(b"2" * 10))
+        rig.store.evict(log, 15)
+        wait(rig, 30)
+        assert [body for *_, body in rig.read_all(log)] == [b"2" * 10]
+        assert rig.store.log_bytes(log) == 10
+        assert sum(messages for *_, messages in ledger(rig)) == 2
+
+
+class TestLeaving:
     def test_a_log_goes_back_to_the_medium(self, rig: Rig) -> None:
         kept = Kept(rig)
         kept.take(b"1")
@@ -253,32 +337,95 @@ class TestSettling:
         flush(rig)
         assert isinstance(rig.store.append(kept.log, run_of(b"3")), Ticket)
         flush(rig)
-        assert rig.read_all(kept.log) == [(n, kept.address, n, b"%d" % n) for n in (1, 2, 3)]
-        assert not rig.store._buffer.logs
-        assert not rig.store._buffer.reservations
+        assert rig.read_all(kept.log) == [(n, kept.address, n, b"%d" % n) for n in (2, 3)]
+        assert ledger(rig) == [("c", kept.address, "memory", 1, 1, 1)]
+        assert not rig.store.in_memory(kept.log)
+        assert not rig.store._memory.reservations
+
+    def test_and_into_memory_again(self, rig: Rig) -> None:
+        kept = Kept(rig)
+        kept.take(b"1")
+        rig.store.keep_in_memory(kept.log, keep=False)
+        rig.store.keep_in_memory(kept.log, keep=True)
+        assert isinstance(rig.store.append(kept.log, run_of(b"2")), Ticket)
+        for _ in range(3):
+            flush(rig)
+        rig.store.append(kept.log, run_of(b"3"))
+        for _ in range(3):
+            flush(rig)
+        assert rig.store.in_memory(kept.log)
+        assert rig.read_all(kept.log) == [(n, kept.address, n, b"%d" % n) for n in (2, 3)]
+
+    def test_one_with_a_backlog_on_the_medium_goes_on_behind_it(self, rig: Rig) -> None:
+        log = rig.store.log("a")
+        cursor = rig.store.open_cursor("c", log, 0)
+        rig.store.append(log, run_of(b"0"))
+        rig.commit()
+        rig.store.keep_in_memory(log, keep=True)
+        rig.store.append(log, run_of(b"1"))
+        flush(rig)
+        rig.store.keep_in_memory(log, keep=False)
+        rig.store.append(log, run_of(b"2"))
+        flush(rig)
+        assert [body for *_, body in rig.read_all(log)] == [b"0", b"2"]
+        rig.store.acknowledge(cursor, 0, 2)
+        rest(rig)
+        assert rig.store.bounds(log) == (3, 3)
+
+    def test_what_waits_for_numbers_then_is_refused(self, rig: Rig) -> None:
+        kept = Kept(rig)
+        ticket = rig.store.append(kept.log, run_of(b"x", address="new"))
+        rig.store.keep_in_memory(kept.log, keep=False)
+        assert isinstance(ticket, Ticket)
+        assert ticket.error is not None
+
+    def test_said_again_addresses_may_take_their_numbers_elsewhere(self, rig: Rig) -> None:
+        kept, other = Kept(rig), rig.store.log("queue jobs")
+        rig.store.open_cursor("c", other, 0)
+        kept.take(b"waits")
+        rig.store.keep_in_memory(kept.log, keep=True)
+        flush(rig)
+        assert isinstance(rig.store.append(kept.log, run_of(b"next")), Ticket)
+        flush(rig)
+        assert [body for *_, body in rig.read_all(kept.log)] == [b"waits", b"next"]
 
 
 class TestFailing:
-    def test_it_takes_until_its_bound_and_goes_on_when_the_medium_does(self, rig: Rig) -> None:
+    def test_it_takes_what_has_numbers_and_goes_on_when_the_medium_does(self, rig: Rig) -> None:
         kept = Kept(rig)
         fail_commits(rig)
-        bodies = []
-        for n in range(40):
-            body = Random(n).randbytes(500)  # no room is left, however it is packed
-            if isinstance(rig.store.append(kept.log, run_of(body)), Stored):
-                bodies.append(body)
+        rig.store.put("filler", "x", Random(1).randbytes(100_000))
+        bodies, refused = [], 0
+        for n in range(2 * LIMITS.memory_reserve_min):
+            stored = rig.store.append(kept.log, run_of(b"%d" % n))
             rig.now += 0.5
             flush(rig)
-        assert 8 <= len(bodies) <= 16
-        errors = [commit.error for commit in rig.commits]
-        assert isinstance(errors[-1], StoreFull)
+            if isinstance(stored, Stored):
+                bodies.append(b"%d" % n)
+            else:
+                assert isinstance(stored.error, StoreFull)
+                refused += 1
+        assert len(bodies) >= LIMITS.memory_reserve_min // 2
+        assert refused
         assert [body for *_, body in rig.read_all(kept.log)] == bodies
         heal(rig)
         wait(rig, 10)
         assert rig.commits[-1].error is None
-        assert kept.segments() >= 1
-        assert [body for *_, body in rig.read_all(kept.log)] == bodies
-        assert isinstance(rig.store.append(kept.log, run_of(b"on")), Stored)
+        kept.take(b"on")
+        assert [body for *_, body in rig.read_all(kept.log)] == [*bodies, b"on"]
+
+    def test_what_was_dropped_meanwhile_is_in_the_ledger_then(self, rig: Rig) -> None:
+        kept = Kept(rig)
+        for n in range(10):
+            kept.take(b"%010d" % n)
+        fail_commits(rig)
+        rig.store.put("filler", "x", Random(1).randbytes(100_000))
+        rig.store.evict(kept.log, 30)
+        wait(rig, 30)
+        assert ledger(rig) == []
+        heal(rig)
+        wait(rig, 30)
+        assert ledger(rig) == [("c", kept.address, "evicted", 1, 3, 3)]
 
     @pytest.mark.parametrize("name", ["topic plant/#", "queue jobs"])
     def test_numbers_of_a_commit_that_failed_are_given_to_nobody_in_memory(self, rig: Rig, name: str) -> None:
@@ -290,8 +437,8 @@ class TestFailing:
         rig.store.append(other, run_of(b"refused", address="another" if other == kept.log else kept.address))
         flush(rig)
         assert rig.commits[-1].error is not None
-        assert isinstance(rig.store.append(kept.log, run_of(b"next")), Ticket)
+        assert isinstance(rig.store.append(kept.log, run_of(b"next")), Stored if other == kept.log else Ticket)
         heal(rig)
         flush(rig)
-        assert flat([rig.commits[-1].appended[0][1]]) == [(1, kept.address, 1, b"next")]
         kept.take(b"taken")
+        assert [sequence for _, _, sequence, _ in rig.read_all(kept.log)] == [1, 2]

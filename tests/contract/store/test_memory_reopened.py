@@ -20,6 +20,23 @@ from edge.broker.store.sqlite import FILE_NAME
 from tests.contract.store.kept import LIMITS, Kept, crashed, flush, rest, wait
 from tests.contract.store.rig import Rig, fail_commits, flat, heal, run_of, sqlite_rig
 
+SEGMENT = (
+    "020102000000070006000000000001000100000000002a36fe9c9717010000000000000000000000070006000000"
+    "000001000100000000002a36fe9c9717040000000000000003000000706c616e742f37646576696365706c616e74"
+    "2f3764657669636509097370696c6c656420317370696c6c65642034"
+)
+"""Two of four positions: the others were acknowledged before it was written."""
+SPILLED = f"""
+UPDATE log SET first = 1, next = 49, bytes = 18 WHERE log = 1;
+INSERT INTO segment VALUES (17592186044417, 4, 18, 1, 1007000000000, 3579590099, x'{SEGMENT}');
+UPDATE cursor SET position = 1, acknowledged = x'490100000002000000' WHERE cursor = 1;
+INSERT INTO address VALUES ('plant/7', 49);
+INSERT INTO state VALUES ('memory', '1', x'05000000000000003100000000000000');
+INSERT INTO state VALUES ('memory', '1 plant/7', x'05000000000000003100000000000000');
+INSERT INTO state VALUES ('spills', 'count', x'0200000000000000');
+"""
+"""What such a version left of a log: positions and sequences 5 to 48 are reserved."""
+
 
 @pytest.fixture
 def rig(tmp_path: Path) -> Iterator[Rig]:
@@ -29,7 +46,7 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
 
 
 class TestReopening:
-    def test_nothing_is_lost_when_it_is_closed_in_order(self, rig: Rig, tmp_path: Path) -> None:
+    def test_closing_in_order_names_exactly_what_is_lost(self, rig: Rig, tmp_path: Path) -> None:
         kept = Kept(rig)
         kept.take(b"1", b"2", b"3")
         rig.store.acknowledge(kept.cursor, 2, 2)
@@ -37,53 +54,106 @@ class TestReopening:
         assert not verify(tmp_path / "store" / FILE_NAME).findings
         rig.store.account_for_lost()
         rest(rig)
-        assert rig.store.losses(0, 10) == []
-        assert rig.read_all(kept.log) == [(1, kept.address, 1, b"1"), (3, kept.address, 3, b"3")]
+        lost = [(entry.reason, entry.first, entry.last, entry.messages) for entry in rig.store.losses(0, 10)]
+        assert lost == [(MEMORY, 1, 1, 1), (MEMORY, 3, 3, 1)]
+        assert rig.read_all(kept.log) == []
+        assert [key for key, _ in rig.store.items(MEMORY)] == [str(kept.log)]
         rig.store.append(kept.log, run_of(b"4"))
         flush(rig)
         assert flat([rig.commits[-1].appended[0][1]]) == [(4, kept.address, 4, b"4")]
+        assert rig.read_all(kept.log) == [(4, kept.address, 4, b"4")]
+
+    def test_closing_with_nothing_in_memory_loses_nothing(self, rig: Rig, tmp_path: Path) -> None:
+        kept = Kept(rig)
+        taken = kept.take(b"1")
+        rig.store.acknowledge(kept.cursor, taken.position, taken.position)
+        rig.reopen()
+        assert not verify(tmp_path / "store" / FILE_NAME).findings
+        assert rig.store.losses(0, 10) == []
+        assert rig.store.bounds(kept.log) == (2, 2)
 
     def test_after_a_crash_the_ledger_names_what_may_be_gone_and_no_name_comes_twice(
         self, rig: Rig, tmp_path: Path
     ) -> None:
         kept = Kept(rig)
-        kept.take(b"written", b"written too")
-        wait(rig, 6)
-        kept.take(b"lost")
+        kept.take(b"lost", b"lost too")
+        kept.take(b"lost as well")
         again = crashed(rig, tmp_path / "again")
         again.store.account_for_lost()
         flush(again)
         (entry,) = again.store.losses(0, 10)
-        assert (entry.subscription, entry.address, entry.first, entry.reason) == ("c", kept.address, 3, MEMORY)
+        assert (entry.subscription, entry.address, entry.reason) == ("c", kept.address, MEMORY)
+        assert entry.first <= 1
         assert entry.last >= 3
-        assert entry.messages == entry.last - 2
-        assert [body for *_, body in again.read_all(kept.log)] == [b"written", b"written too"]
+        assert entry.messages == entry.last - entry.first + 1 <= LIMITS.memory_reserve_min + 1
+        assert again.read_all(kept.log) == []
         again.store.append(kept.log, run_of(b"next"))
         flush(again)
         (((position, _, sequence, _),),) = [flat([stored]) for _, stored in again.commits[-1].appended]
         assert sequence == entry.last + 1
         assert position > 3
-        assert again.store.cursor(kept.cursor).position == 1
+        assert again.store.cursor(kept.cursor).position == position
         again.store.close()
         assert not verify(tmp_path / "again" / FILE_NAME).findings
 
-    @pytest.mark.parametrize("closed", [False, True])
-    def test_positions_stay_covered_when_it_is_kept_on_the_medium_from_then_on(
-        self, rig: Rig, tmp_path: Path, closed: bool
-    ) -> None:
+    def test_a_backlog_on_the_medium_is_there_after_a_crash(self, rig: Rig, tmp_path: Path) -> None:
+        log = rig.store.log("a")
+        rig.store.open_cursor("c", log, 0)
+        rig.store.append(log, run_of(b"on the medium"))
+        rig.commit()
+        rig.store.keep_in_memory(log, keep=True)
+        rig.store.append(log, run_of(b"in memory"))
+        flush(rig)
+        again = crashed(rig, tmp_path / "again")
+        again.store.account_for_lost()
+        flush(again)
+        assert [body for *_, body in again.read_all(log)] == [b"on the medium"]
+        (entry,) = again.store.losses(0, 10)
+        assert (entry.first, entry.reason) == (1, MEMORY)
+        again.store.append(log, run_of(b"next"))
+        flush(again)
+        assert [body for *_, body in again.read_all(log)] == [b"on the medium", b"next"]
+        again.store.close()
+        assert not verify(tmp_path / "again" / FILE_NAME).findings
+
+    def test_what_a_full_ring_dropped_is_named_once_whenever_it_crashes(self, rig: Rig, tmp_path: Path) -> None:
         kept = Kept(rig)
-        kept.take(b"waits")
-        wait(rig, 6)
-        taken = kept.take(b"taken")
-        rig.store.acknowledge(kept.cursor, taken.position, taken.position)
+        kept.take(*[b"x" * 100] * 10)
+        rig.store.evict(kept.log, 300)
+        wait(rig, 30)
+        rig.store.evict(kept.log, 200)
+        again = crashed(rig, tmp_path / "again")
+        again.store.account_for_lost()
+        flush(again)
+        named = [n for entry in again.store.losses(0, 10) for n in range(entry.first, entry.last + 1)]
+        assert len(set(named)) == len(named)
+        assert {*named} >= {*range(1, 11)}
+        again.store.close()
+
+    @pytest.mark.parametrize("closed", [False, True])
+    @pytest.mark.parametrize("backlog", [False, True])
+    def test_positions_stay_covered_when_it_is_kept_on_the_medium_from_then_on(
+        self, rig: Rig, tmp_path: Path, closed: bool, backlog: bool
+    ) -> None:
+        log = rig.store.log("a")
+        cursor = rig.store.open_cursor("c", log, 0)
+        for n in range(2):
+            rig.store.append(log, run_of(b"waits" if n else b"done"))
+            flush(rig)
+        rig.store.acknowledge(cursor, 0, 0 if backlog else 1)
+        rest(rig)
+        rig.store.keep_in_memory(log, keep=True)
+        rig.store.append(log, run_of(b"taken"))
+        flush(rig)
+        rig.store.acknowledge(cursor, 2, 2)
         if closed:
             rig.reopen()
         else:
-            rig.store.keep_in_memory(kept.log, keep=False)
+            rig.store.keep_in_memory(log, keep=False)
             rest(rig)
-        rig.store.append(kept.log, run_of(b"on the medium"))
+        rig.store.append(log, run_of(b"on the medium"))
         flush(rig)
-        assert [body for *_, body in rig.read_all(kept.log)] == [b"waits", b"on the medium"]
+        assert [body for *_, body in rig.read_all(log)] == [b"waits"] * backlog + [b"on the medium"]
         rig.store.close()
         assert not verify(tmp_path / "store" / FILE_NAME).findings
 
@@ -98,7 +168,7 @@ class TestReopening:
         flush(again)
         named = [(entry.reason, entry.first, entry.messages) for entry in again.store.losses(0, 10)]
         assert named[0] == ("rejected", 2, 1)
-        assert {(reason, first) for reason, first, _ in named[1:]} == {(MEMORY, 1), (MEMORY, 3)}
+        assert {(reason, first) for reason, first, _ in named[1:]} == {(MEMORY, 0), (MEMORY, 3)}
         again.store.close()
 
     def test_the_ledger_names_no_more_than_some_seconds_of_traffic(self, rig: Rig, tmp_path: Path) -> None:
@@ -115,7 +185,7 @@ class TestReopening:
         (entry,) = again.store.losses(0, 10)
         assert entry.first <= taken.sequence + 1
         assert taken.sequence <= entry.last
-        assert entry.messages <= 10 * limits.memory_reserve_s
+        assert entry.messages <= 1.5 * 10 * limits.memory_reserve_s
         again.store.close()
 
     def test_a_name_is_not_given_twice_where_another_log_has_the_address_too(self, rig: Rig, tmp_path: Path) -> None:
@@ -163,7 +233,7 @@ class TestReopening:
             flush(rig)
         rig.now += 1000
         rest(rig)
-        while not rig.store._buffer.low:
+        while not rig.store._memory._low:
             assert take()
         flush(rig)  # more are reserved, at the rate of the quiet time
         while (stored := take()) is not None:
@@ -243,46 +313,69 @@ class TestReopening:
         again.store.close()
 
     def test_rot_on_the_medium_does_not_reach_what_is_in_memory(self, rig: Rig, tmp_path: Path) -> None:
-        kept = Kept(rig)
-        kept.take(b"rotten")
-        wait(rig, 6)
+        log = rig.store.log("a")
+        cursor = rig.store.open_cursor("c", log, 0)
+        rig.store.append(log, run_of(b"rotten"))
+        rig.commit()
+        rig.store.keep_in_memory(log, keep=True)
         with closing(sqlite3.connect(tmp_path / "store" / FILE_NAME)) as other, other:
             other.execute("UPDATE segment SET crc = crc + 1")
-        kept.take(b"in memory")
-        assert rig.read_all(kept.log) == [(2, kept.address, 2, b"in memory")]
+        rig.store.append(log, run_of(b"in memory"))
+        flush(rig)
+        assert [body for *_, body in rig.read_all(log)] == [b"in memory"]
         flush(rig)
         assert [(entry.reason, entry.messages) for entry in rig.store.losses(0, 10)] == [("damaged", 1)]
-        assert rig.store.cursor(kept.cursor).position == 2
-
-    def test_positions_stay_covered_over_a_gap_wider_than_an_offset(self, rig: Rig, tmp_path: Path) -> None:
-        kept = Kept(rig)
-        kept.take(b"early")
-        wait(rig, 6)
-        state = rig.store._logs[kept.log]
-        state.next += 1 << 33  # as if so many had been taken and acknowledged
-        kept.rig.store._buffer.logs[kept.log].positions.end += 1 << 34
-        kept.take(b"late")
-        rig.store.acknowledge(kept.cursor, 2, state.next - 2)
-        rig.reopen()
-        assert not verify(tmp_path / "store" / FILE_NAME).findings
-        assert [body for *_, body in rig.read_all(kept.log)] == [b"early", b"late"]
+        assert rig.store.cursor(cursor).position == 1
 
     def test_a_repair_takes_what_was_never_written_for_no_loss(self, rig: Rig, tmp_path: Path) -> None:
-        kept = Kept(rig)
-        kept.take(b"waits")
-        wait(rig, 6)
+        log = rig.store.log("a")
+        cursor = rig.store.open_cursor("c", log, 0)
+        rig.store.append(log, run_of(b"waits"))
+        rig.commit()
+        rig.store.keep_in_memory(log, keep=True)
         for n in range(20):
-            taken = kept.take(b"%d" % n)
-            rig.store.acknowledge(kept.cursor, taken.position, taken.position)
+            rig.store.append(log, run_of(b"%d" % n))
+            flush(rig)
+            rig.store.acknowledge(cursor, n + 1, n + 1)
         rig.store.close()
         mended = repair(tmp_path / "store", write=True)
         assert (mended.lost_messages, mended.new_epoch, mended.messages) == (0, False, 1)
         assert not verify(tmp_path / "store" / FILE_NAME).findings
         again = sqlite_rig(tmp_path / "store", LIMITS)
         assert again.store.losses(0, 10) == []
-        assert again.store.bounds(kept.log) == (1, 22)
-        assert [body for *_, body in again.read_all(kept.log)] == [b"waits"]
+        assert again.store.bounds(log) == (0, 21)
+        assert [body for *_, body in again.read_all(log)] == [b"waits"]
         again.store.close()
+
+
+class TestEarlierVersions:
+    """A store file of a version that spilled what waited, killed: as it left the medium."""
+
+    def test_what_was_spilled_is_delivered_and_what_was_reserved_is_accounted_for(
+        self, rig: Rig, tmp_path: Path
+    ) -> None:
+        log = rig.store.log("topic plant/#")
+        rig.store.open_cursor("c", log, 0)
+        rest(rig)
+        rig.store.close()
+        with closing(sqlite3.connect(tmp_path / "store" / FILE_NAME)) as file, file:
+            file.executescript(SPILLED)
+        assert not verify(tmp_path / "store" / FILE_NAME).damaged
+        again = sqlite_rig(tmp_path / "store", LIMITS)
+        again.store.account_for_lost()
+        again.store.keep_in_memory(log, keep=True)
+        flush(again)
+        (entry,) = again.store.losses(0, 10)
+        assert (entry.subscription, entry.address, entry.reason) == ("c", "plant/7", MEMORY)
+        assert (entry.first, entry.last, entry.messages) == (5, 48, 44)
+        there = [(position, sequence, body) for position, _, sequence, body in again.read_all(log)]
+        assert there == [(1, 1, b"spilled 1"), (4, 4, b"spilled 4")]
+        again.store.append(log, run_of(b"next", address="plant/7"))
+        flush(again)
+        assert [body for *_, body in again.read_all(log)] == [b"spilled 1", b"spilled 4", b"next"]
+        assert again.read_all(log)[-1][2] == 49
+        again.store.close()
+        assert not verify(tmp_path / "store" / FILE_NAME).findings
 
 
 class TestCopies:
@@ -329,19 +422,33 @@ class TestCopies:
             again.store.close()
         reached = rig.store.reached
         rig.reopen()
-        assert rig.store.reached == {each: number + 1 for each, number in reached.items()}  # closing spills, too
+        assert rig.store.reached == {each: number + 1 for each, number in reached.items()}  # it gives numbers back
 
-    def test_a_failed_spill_takes_its_number_with_it(self, rig: Rig) -> None:
+    def test_one_made_before_numbers_were_given_back(self, rig: Rig, tmp_path: Path) -> None:
+        """They are given to others, in commits that tell nothing of it, while the copy takes them for its own."""
+        kept = Kept(rig)
+        copy = crashed(rig, tmp_path / "copy")
+        rig.store.keep_in_memory(kept.log, keep=False)
+        flush(rig)
+        rig.store.append(kept.log, run_of(b"next"))
+        flush(rig)
+        assert rig.store.bounds(kept.log)[1] < copy.store.bounds(kept.log)[1]
+        assert self.is_older(copy, rig.store.reached, kept.log, rig.store.bounds(kept.log)[1])
+        copy.store.close()
+
+    def test_a_failed_reservation_takes_its_number_with_it(self, rig: Rig) -> None:
         kept = Kept(rig)
         before = rig.store.reached[0]
-        kept.take(b"1")
         fail_commits(rig)
         rig.store.put("filler", "x", Random(1).randbytes(100_000))
-        wait(rig, 6)
+        rig.store.append(kept.log, run_of(b"x", address="another"))
+        flush(rig)
         assert rig.commits[-1].error is not None
         assert rig.store.reached[0] == before
         heal(rig)
-        wait(rig, 6)
+        rig.now += 10
+        rig.store.append(kept.log, run_of(b"x", address="another"))
+        flush(rig)
         assert rig.store.reached[0] > before + 1
 
     def test_a_store_that_never_kept_anything_in_memory_says_nothing_of_it(self, rig: Rig) -> None:

@@ -67,18 +67,26 @@ def test_what_was_taken_in_memory_meanwhile_is_seen(rig: Rig) -> None:
     assert reader.bodies() == [b"taken"]
 
 
-def test_what_a_log_in_memory_had_to_write_meanwhile_is_seen(rig: Rig) -> None:
+def test_what_waited_for_its_numbers_meanwhile_is_seen(rig: Rig) -> None:
     kept = Kept(rig)
     reader = Reader(rig, kept.log, 1)
-    rig.store.append(kept.log, run_of(b"written", address="another"))
+    rig.store.append(kept.log, run_of(b"waited", address="another"))
     rig.commit()
-    assert reader.bodies() == [b"written"]
+    assert reader.bodies() == [b"waited"]
 
 
-def test_what_was_taken_and_written_meanwhile_is_seen(rig: Rig) -> None:
+def test_what_was_taken_before_the_answer_is_seen(rig: Rig) -> None:
     kept = Kept(rig)
     kept.take(b"1")
     reader = Reader(rig, kept.log, 1)
     kept.take(b"2")
-    rig.commit()
     assert reader.bodies() == [b"1", b"2"]
+
+
+def test_what_went_back_to_the_medium_meanwhile_is_seen(rig: Rig) -> None:
+    kept = Kept(rig)
+    reader = Reader(rig, kept.log, 1)
+    rig.store.keep_in_memory(kept.log, keep=False)
+    rig.store.append(kept.log, run_of(b"1"))
+    rig.commit()
+    assert reader.bodies() == [b"1"]

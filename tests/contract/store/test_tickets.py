@@ -207,7 +207,7 @@ class TestClosing:
 
 class TestMemory:
     def test_what_is_taken_after_all_is_decided_with_it(self, rig: Rig) -> None:
-        """It joined the group after the one that makes room for it in memory: no commit may follow."""
+        """It came after the group that reserves numbers for it was sealed: no commit may follow."""
         log = rig.store.log("a")
         rig.store.open_cursor("c", log, 0)
         rig.store.keep_in_memory(log, keep=True)
@@ -222,17 +222,24 @@ class TestMemory:
         assert (told, second.error) == ([True], None)
         assert rig.store.bounds(log)[1] == 2
 
-    def test_what_waits_beside_it_keeps_its_ticket(self, rig: Rig) -> None:
+    def test_what_waits_beside_it_has_another_ticket(self, rig: Rig) -> None:
         kept = Kept(rig)
         other = rig.store.log("b")
         rig.store.append(kept.log, Run("new", "device", 1, b"", [b"reserves"], 1))
         rig.store.flush()
-        joined = rig.store.append(kept.log, Run("new", "device", 1, b"", [b"is taken after all"], 1))
+        joined = rig.store.append(kept.log, Run("new", "device", 1, b"", [b"is taken with it"], 1))
         beside = rig.store.append(other, run_of(b"goes by the disk", address="b"))
-        assert joined is beside
         while rig.store.committing:
             rig.turn()
+        assert isinstance(joined, Ticket)
         assert isinstance(beside, Ticket)
-        assert not beside.decided
+        assert (joined.decided, joined.error, beside.decided) == (True, None, False)
         rig.commit()
         assert (beside.decided, beside.error) == (True, None)
+
+    def test_closing_refuses_what_waits_for_numbers(self, rig: Rig) -> None:
+        kept = Kept(rig)
+        joined = rig.store.append(kept.log, Run("new", "device", 1, b"", [b"waits"], 1))
+        rig.store.close()
+        assert isinstance(joined, Ticket)
+        assert joined.error is not None

@@ -162,7 +162,6 @@ class Model:
         group = sealed.group
         then = copy.copy(self)
         then.tails, then.born = self.tails.copy(), dict(self.born)
-        then.tails.commit(sealed, self)
         then.messages = {log: dict(messages) for log, messages in self.messages.items()}
         then.ends, then.sequences = dict(self.ends), dict(self.sequences)
         then.cursors, then.state = dict(self.cursors), {**self.state, **group.puts}
@@ -176,7 +175,9 @@ class Model:
             others = [key for key in self.cursors if key[1] == log and key not in group.dropped]
             there = {
                 p for p in then.messages[log]
-                if p >= position and any(self.owes(key, p) and p not in sealed.asked[key] for key in others)
+                if p >= position
+                and p not in then.tails.taken.get(log, ())
+                and any(self.owes(key, p) and p not in sealed.asked[key] for key in others)
             }  # fmt: skip
             then.born[name, log] = Birth(then.ends[log], frozenset(there))
         for append in group.appends:
@@ -217,7 +218,7 @@ class Model:
             expected = self.ends[log], self.sequences.get(address, 0)
             assert (position, sequence) == expected, f"{log}: took {address} {sequence} at {position}, not {expected}"
             self._append(Append(log, address, bodies))
-            self.tails.take(log, position, len(bodies), address, line.at_s)
+            self.tails.take(log, position, len(bodies))
 
 
 class Sealed(NamedTuple):
@@ -268,8 +269,6 @@ class History:
             self.uncertain.pop()
         elif line.what == "ok":
             self._commit(line)
-        elif line.what == "refused":
-            self.committed.tails.refuse(self.uncertain[-1].group)
         elif line.what == "took":
             self.committed.take(line)
         elif line.what == "acked":
@@ -316,7 +315,7 @@ class History:
         self.unseen = None
         self.committed.ledger = Ledger.of(observed.ledger)
         for log, (first, _) in observed.bounds.items():
-            taken = self.committed.tails.taken.get(log, {})
+            taken = self.committed.tails.taken.get(log, ())
             unsettled = {p: message for p, message in self.committed.messages.get(log, {}).items() if p in taken}
             self.committed.messages[log] = unsettled | _by_position(observed, log)
             for key, asked in self.asked.items():
@@ -400,30 +399,22 @@ class History:
         if different:
             yield f"{log} from {first}: {difference(different, {p: wanted.get(p) for p in different})}"
         missing = wanted.keys() - shown.keys()
-        if not thinned and log not in ADDRESSES and any(p >= first for p in missing):
+        if log in ADDRESSES:
+            yield from in_memory.log_differences(log, candidate, observed)
+            return
+        if not thinned and any(p >= first for p in missing):
             yield f"{log}: {sorted(p for p in missing if p >= first)[:5]} are missing, it is kept from {first}"
         if thinned and _weights(shown) != _weights({p: message for p, message in wanted.items() if p >= first}):
             yield f"{log}: summaries stand for other messages than those that are gone"
         cursors = [key for key in model.cursors if key[1] == log]
-        rows = observed.ledger if log in ADDRESSES else ()
-        told, names = Ledger.of(rows).messages, in_memory.named(rows)
-        taken, gone = model.tails.taken.get(log, {}), list[int]()
         for position in sorted(missing):
             address, sequence, body = wanted[position]
-            asked = candidate.before if evicted and position not in taken else candidate.asked
+            asked = candidate.before if evicted else candidate.asked
             owed = [key[0] for key in cursors if position not in asked[key] and model.wants(key[0], address)]
-            if log in ADDRESSES:  # what was gone when a cursor was made is not owed to it
-                there = {key[0] for key in cursors if model.owes(key, position)}
-                owed = [name for name in owed if name in there or told[name, address, sequence]]
-            if owed and position in taken and all((name, address, sequence) in names for name in owed):
-                gone.append(position)
-                continue
             if owed and not evicted:
                 yield f"{log}: {position} is gone, {owed} had not acknowledged it"
             reason = "thinned" if position >= first else "evicted"
             lost += (Lost(name, address, sequence, size_of(body), reason) for name in owed)
-        if gone and max(shown, default=0) > gone[0]:
-            yield f"{log}: {gone[0]} was lost with the memory, and {max(shown)} is there"
 
     def _cursor_differences(self, candidate: Candidate, observed: Observed) -> Iterator[str]:
         model = candidate.model
@@ -440,7 +431,7 @@ class History:
             asked.add(0, first - 1)
             if log in ADDRESSES:
                 there = {message[0] for message in observed.messages[log]}
-                asked.above |= candidate.model.tails.taken[log].keys() - there
+                asked.above |= candidate.model.tails.taken[log] - there
                 asked.add(model.ends[log], end - 1)
                 behind = [p for p in range(position, end) if p not in shown and model.owes((name, log), p)]
                 if not (observed.running or name == FILTERED or there.issuperset(behind)):

@@ -2,10 +2,10 @@
 
 *Owed*, of each message the store named (took, or told as committed):
 
-- it is there, under its name and at its position; or each cursor that had not acknowledged it has it in the ledger with
-  reason ``memory``, and then it is one of the last of its log: nothing that is there comes after it;
-- it is there for certain when it was committed as a message of any log is, or a later commit of its log, or one sealed
-  `WINDOW_S` after it was taken while somebody still waited for it, or the closing of the store, has succeeded;
+- while the store is open it is there, under its name and at its position, or it was dropped by a full ring;
+- once the store is opened again, none that was taken in memory is there, and each cursor that was owed it and had not
+  acknowledged it has it in the ledger, with reason ``memory`` or ``evicted``;
+- one that was told as committed while its log went by the medium is there as of any log;
 - no position and no sequence is given twice. While the store is open they are dense; what a crash skips (at most
   `RESERVE_MAX` of each) is in the ledger for each cursor of the log, and every cursor has passed it;
 - a cursor is done with what it acknowledged, what is in the ledger for it, and nothing else; and it waits for nothing
@@ -13,13 +13,8 @@
 
 *Allowed*: the ledger may name more than was lost. Reason ``memory``, each message once for a cursor, and only
 
-- messages that everybody acknowledged since the last commit that spilled their log (`SPILL_S` at most), and numbers
-  that were never given;
-- never a message that is there, nor one that was there for certain, nor one that is in the ledger for another reason;
-  and nothing after the store was closed in order.
-
-Of an address that another log has as well (`SHARED`) only the first half is held: which log a number was reserved for
-and which one used it may differ.
+- messages that were taken since the store was opened, and numbers that were never given;
+- never a message that is there, nor one that is in the ledger for another reason.
 """
 
 from __future__ import annotations
@@ -30,72 +25,42 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from edge.broker.store.limits import MEMORY_LOOK_S
 from edge.broker.store.reservation import MEMORY
-from tests.fault.store.ledger import Ledger, Row
+from tests.fault.store.ledger import Ledger, Row, is_of_ring
 from tests.fault.store.limits import LIMITS
 
 if TYPE_CHECKING:
-    from tests.fault.store.history import Candidate, Group, Model, Observed, Sealed
+    from tests.fault.store.history import Candidate, Observed
 
 ADDRESSES: Final = {"queue memory": ("memory/0", "memory/1", "memory/2"), "topic ring/#": ("ring/0", "ring/1")}
-"""Of each log in memory, those no other log has."""
-SHARED: Final = ("plant/0", "plant/1")
-"""Addresses any log has."""
+"""Of each log in memory; no other log has them."""
 LOG_OF: Final = {address: log for log, addresses in ADDRESSES.items() for address in addresses}
-WINDOW_S: Final = LIMITS.memory_window_s + MEMORY_LOOK_S
-SPILL_S: Final = LIMITS.memory_spill_s + MEMORY_LOOK_S
-RESERVE_MAX: Final = LIMITS.memory_reserve_max
+RESERVE_MAX: Final = 2 * LIMITS.memory_reserve_max
+"""What is reserved at once, beyond what waits for it."""
 
 Name = tuple[str, str, int]
 """Subscription, address, sequence."""
 
 
 class Tails:
-    """What of the logs in memory need not be on the medium."""
+    """What of the logs in memory is not on the medium."""
 
     def __init__(self) -> None:
-        self.taken: dict[str, dict[int, float]] = {log: {} for log in ADDRESSES}
-        """When each message was taken that may be in memory only, by log and position."""
-        self.addresses: set[str] = set()
-        """Those that numbers may be reserved for."""
+        self.taken: dict[str, set[int]] = {log: set() for log in ADDRESSES}
+        """Positions of what was taken in memory since the store was opened, by log."""
         self.reserving = True
         """The store was not closed in order."""
 
     def copy(self) -> Tails:
         twin = copy.copy(self)
-        twin.taken = {log: dict(taken) for log, taken in self.taken.items()}
-        twin.addresses = set(self.addresses)
+        twin.taken = {log: set(taken) for log, taken in self.taken.items()}
         return twin
 
-    def take(self, log: str, position: int, count: int, address: str, at_s: float) -> None:
-        self.reserving = True
-        self.addresses.add(address)
-        self.taken[log].update(dict.fromkeys(range(position, position + count), at_s))
-
-    def commit(self, sealed: Sealed, model: Model) -> None:
-        """A group is going to be committed, and spills what is due; `model` is what is there before."""
-        group, asked, ends = sealed
-        self.reserving = True
-        self.refuse(group)
-        touched = {*group.evicted, *group.thinned, *(append.log for append in group.appends)}
-        for log, taken in self.taken.items():
-            cursors = [key for key in model.cursors if key[1] == log and key not in group.dropped]
-            end = ends.get(log, 0) if log in touched else 0
-            for position, at_s in taken.items():
-                waits = any(model.owes(key, position) and position not in asked[key] for key in cursors)
-                if position >= end and _due(group.at_s - at_s, waits=waits):
-                    end = position + 1
-            self.taken[log] = {position: at_s for position, at_s in taken.items() if position >= end}
-
-    def refuse(self, group: Group) -> None:
-        """Numbers may be reserved for what a group holds, whether it is committed or refused."""
-        self.addresses |= {append.address for append in group.appends if append.log in ADDRESSES}
+    def take(self, log: str, position: int, count: int) -> None:
+        self.taken[log].update(range(position, position + count))
 
     def close(self) -> None:
-        """It was closed in order: all is on the medium, and nothing is reserved."""
-        self.taken = {log: {} for log in ADDRESSES}
-        self.addresses = set()
+        """It was closed in order: nothing is reserved."""
         self.reserving = False
 
     def ahead(self, log: str) -> int:
@@ -104,16 +69,38 @@ class Tails:
 
     def ahead_of(self, address: str) -> int:
         """The same of an address."""
-        return RESERVE_MAX if self.reserving and address in self.addresses else 0
+        return RESERVE_MAX if self.reserving and address in LOG_OF else 0
 
 
-def named(rows: Sequence[Row]) -> Counter[Name]:
-    """What the ledger names as lost with the memory, and how often."""
+def named(rows: Sequence[Row], *, reason: str | None = None) -> Counter[Name]:
+    """What the ledger names as lost with the memory or dropped by a ring, and how often."""
     names: Counter[Name] = Counter()
-    for _, subscription, address, first, last, _, _, reason in rows:
-        if reason == MEMORY:
+    for _, subscription, address, first, last, _, _, why in rows:
+        if is_of_ring(address, why) and reason in {None, why}:
             names.update((subscription, address, sequence) for sequence in range(first, last + 1))
     return names
+
+
+def log_differences(log: str, candidate: Candidate, observed: Observed) -> Iterator[str]:
+    """Of one log in memory: what is missing is owed to nobody, or in the ledger."""
+    model, names = candidate.model, named(observed.ledger)
+    taken, shown = model.tails.taken[log], {position for position, *_ in observed.messages[log]}
+    if observed.running:
+        return  # what a ring dropped goes into the ledger some seconds later
+    if still := taken & shown:
+        yield f"{log}: {sorted(still)[:5]} were in memory, and are on the medium"
+    told = Ledger.of(observed.ledger).messages
+    evicted = log in candidate.evicted
+    for position, (address, sequence, _) in model.messages[log].items():
+        if position in shown:
+            continue
+        for name, its in model.cursors:
+            if its != log or position in candidate.asked[name, log] or not model.owes((name, log), position):
+                continue
+            if (name, address, sequence) not in names and not told[name, address, sequence]:
+                yield f"{log}: {position} is gone, and nothing tells {name} so"
+            elif position not in taken and not evicted and not told[name, address, sequence]:
+                yield f"{log}: {position} is gone, and was on the medium"
 
 
 def ledger_differences(candidate: Candidate, observed: Observed) -> Iterator[str]:
@@ -124,28 +111,29 @@ def ledger_differences(candidate: Candidate, observed: Observed) -> Iterator[str
             yield f"ledger: {name} is named {count} times"
     if forgotten := model.named - names.keys():
         yield f"ledger: {sorted(forgotten)[:5]} are named no longer"
-    for name in sorted((names.keys() - model.named) & Ledger.of(observed.ledger).messages.keys()):
+    lost = named(observed.ledger, reason=MEMORY).keys() - model.named
+    for name in sorted(lost & Ledger.of(observed.ledger).messages.keys()):
         yield f"ledger: {name} is named for another reason, too"
     holders = {(name, log) for name, log, *_ in observed.cursors}
     places = {
         message[:2]: (log, position) for log in ADDRESSES for position, message in model.messages.get(log, {}).items()
     }
     for subscription, address, sequence in sorted(names.keys() - model.named):
-        log = LOG_OF.get(address)
+        log = LOG_OF[address]
         _, position = places.get((address, sequence), ("", None))
-        wanted = candidate.model.wants(subscription, address)
-        if not (wanted and any(subscription == name and log in {None, its} for name, its in holders)):
+        held = position is not None or (subscription, log) in holders  # else what may have been given
+        if not (model.wants(subscription, address) and held):
             yield f"ledger: {subscription} is not owed {address}"
         elif sequence >= observed.sequences.get(address, 0):
             yield f"ledger: {address} {sequence} is named and may be given yet"
-        elif log is None:
-            continue
-        elif position is None and sequence < model.sequences.get(address, 0):
-            yield f"ledger: {address} {sequence} is named and was spilled long ago"
-        elif position is not None and position not in model.tails.taken[log]:
-            yield f"ledger: {address} {sequence} is named and was on the medium at {position}"
+        elif position is None and ((subscription, address, sequence) in lost) == (
+            sequence < model.sequences.get(address, 0)
+        ):  # what was evicted is known no more, and what was never given cannot be evicted
+            yield f"ledger: {address} {sequence} is named and was settled long ago, or never given"
         elif position is not None and any(position == at for at, *_ in observed.messages[log]):
             yield f"ledger: {address} {sequence} is named and is there at {position}"
+        elif (subscription, address, sequence) in lost and position not in {None, *model.tails.taken[log]}:
+            yield f"ledger: {address} {sequence} is named and was on the medium at {position}"
     yield from _unexplained(candidate, observed, names)
 
 
@@ -156,8 +144,3 @@ def _unexplained(candidate: Candidate, observed: Observed, names: Counter[Name])
             skipped = range(candidate.model.sequences.get(address, 0), observed.sequences.get(address, 0))
             if silent := [sequence for sequence in skipped if (name, address, sequence) not in names]:
                 yield f"{address}: {silent[:5]} were skipped, and nothing tells {name} so"
-
-
-def _due(age_s: float, *, waits: bool) -> bool:
-    """A message taken so long before a group is on the medium with it, if somebody `waits` for it then."""
-    return age_s >= SPILL_S or (age_s >= WINDOW_S and waits)

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from edge.broker.store.eviction import EVICTED
 from edge.broker.store.reservation import MEMORY
+
+IN_RINGS: Final = ("memory/", "ring/")
+"""Addresses of logs in memory begin so: what a full ring drops depends on when, so that only `in_memory` says of it."""
 
 Row = tuple[int, str, str, int, int, int, int, str]
 """Entry, subscription, address, first, last, messages, bytes, reason."""
@@ -25,7 +29,7 @@ class Lost(msgspec.Struct, frozen=True):
 
 
 class Ledger(NamedTuple):
-    """What was given up, message by message, and how often: once is right. Not what was lost with the memory."""
+    """What was given up, message by message, and how often: once is right. Not what rings dropped or a crash took."""
 
     messages: Counter[tuple[str, str, int]]
     """By subscription, address, sequence."""
@@ -38,7 +42,7 @@ class Ledger(NamedTuple):
     def of(cls, rows: Sequence[Row]) -> Ledger:
         ledger = cls(Counter(), Counter(), Counter())
         for _, subscription, address, first, last, messages, size, reason in rows:
-            if reason == MEMORY:
+            if is_of_ring(address, reason):
                 continue
             ledger.messages.update((subscription, address, sequence) for sequence in range(first, last + 1))
             ledger.reasons[subscription, reason] += messages
@@ -63,6 +67,11 @@ class Ledger(NamedTuple):
                 yield f"ledger: {row[5]} messages counted in {row}"
         if not loose and (shown.reasons, shown.sizes) != self[1:]:
             yield f"ledger {difference(shown.reasons, self.reasons)}, bytes {difference(shown.sizes, self.sizes)}"
+
+
+def is_of_ring(address: str, reason: str) -> bool:
+    """The entry is about what was in memory only; of an address that is not always there it may be on the medium."""
+    return reason == MEMORY or (reason == EVICTED and address.startswith(IN_RINGS))
 
 
 def difference(shown: dict[Any, Any], wanted: dict[Any, Any]) -> str:

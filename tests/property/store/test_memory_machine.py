@@ -1,5 +1,5 @@
-"""Any use of logs that are kept in memory, with crashes at any moment: no name twice, nothing lost that the ledger does
-not name, and no cursor that waits for what is not there."""
+"""Any use of logs that are kept in memory, with full rings and crashes at any moment: no name twice, nothing lost that
+the ledger does not name, and no cursor that waits for what is not there."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ LIMITS = Limits(
     memory_reserve_min=4,
     memory_reserve_max=40,
     memory_addresses_max=4,
-    memory_idle_s=600,
+    memory_idle_s=60,
     page_bytes=512,
 )
 LOGS = st.sampled_from(["a", "b"])
@@ -57,7 +57,8 @@ class MemoryMachine(RuleBasedStateMachine):
         self.promised: dict[str, dict[int, tuple[Name, bytes]]] = {"a": {}, "b": {}}
         self.given: set[Name] = set()
         self.done: dict[tuple[str, str], set[int]] = {}
-        self.crashed = False
+        self.shared: set[str] = set()
+        """Addresses that came to both logs: which of them a number was reserved for is not known."""
 
     @initialize()
     def start(self) -> None:
@@ -89,6 +90,8 @@ class MemoryMachine(RuleBasedStateMachine):
     def promise(self, log: str, stored: Stored) -> None:
         for position, address, sequence, body in flat([stored]):
             name = (address, sequence)
+            if any(name[0] == address for name, _ in self.promised["b" if log == "a" else "a"].values()):
+                self.shared.add(address)
             assert name not in self.given, f"{name} is given twice"
             assert position not in self.promised[log], f"position {position} is given twice"
             assert position > max(self.promised[log], default=-1)
@@ -178,20 +181,24 @@ class MemoryMachine(RuleBasedStateMachine):
             self.rig.posted.get()
         assert not verify(place / FILE_NAME).damaged, verify(place / FILE_NAME).findings
         self.rig = sqlite_rig(place, LIMITS)
-        self.crashed = True
         self.begin(keep=keep)
         before = len(self.rig.commits)
         while self.rig.store.flush():
             self.finish(before)
             before = len(self.rig.commits)
 
+    @rule(log=LOGS, size=st.integers(1, 60), exactly=st.booleans())
+    def evict(self, log: str, size: int, exactly: bool) -> None:
+        self.rig.store.evict(self.rig.store.log(log), size, size if exactly else None)
+
     @invariant()
     def what_was_promised_is_there_or_in_the_ledger(self) -> None:
         store = self.rig.store
-        lost = {
-            (e.subscription, e.address, n) for e in store.losses(0, 10_000) for n in range(e.first, e.last + 1)
-        }  # fmt: skip
-        assert self.crashed or not lost
+        losses = [loss[1:] for loss in store.losses(0, 10_000)]
+        losses += [*store._memory._ended, *store._memory._losses.values()]  # not in the ledger yet
+        losses += store._gatherer.open.losses
+        assert all(loss[6] in ("evicted", MEMORY) for loss in losses)
+        lost = {(loss[0], loss[1], n) for loss in losses for n in range(loss[2], loss[3] + 1)}
         for log, promised in self.promised.items():
             there = {position: name for position, *name, _ in self.rig.read_all(store.log(log))}
             for position, (name, _) in promised.items():
@@ -201,6 +208,15 @@ class MemoryMachine(RuleBasedStateMachine):
                         assert there.get(position) == [*name] or (cursor, *name) in lost, (log, position, name, cursor)
 
     @invariant()
+    def nothing_is_lost_twice(self) -> None:
+        names: set[tuple[str, str, int]] = set()
+        for entry in self.rig.store.losses(0, 10_000):
+            if entry.messages == entry.last - entry.first + 1:
+                for name in ((entry.subscription, entry.address, n) for n in range(entry.first, entry.last + 1)):
+                    assert name not in names or entry.address in self.shared, name
+                    names.add(name)
+
+    @invariant()
     def what_is_read_is_what_was_taken(self) -> None:
         for log, promised in self.promised.items():
             for position, address, sequence, body in self.rig.read_all(self.rig.store.log(log)):
@@ -208,17 +224,26 @@ class MemoryMachine(RuleBasedStateMachine):
 
     @invariant()
     def memory_is_bounded(self) -> None:
-        store = self.rig.store
-        for buffered in store._buffer.logs.values():
-            assert buffered.cost <= 2 * LIMITS.memory_bytes_max + 6 * 80
-            assert buffered.cost == sum(run.size + 64 * len(run.stored.run.bodies) for run in buffered.runs)
-        assert store._buffer.cost == sum(buffered.cost for buffered in store._buffer.logs.values())
-        assert len(store._buffer.reservations) <= LIMITS.memory_addresses_max
+        memory = self.rig.store._memory
+        for ring in memory.rings.values():
+            assert ring.cost <= LIMITS.memory_bytes_max
+            assert ring.cost == sum(run.size + 64 * len(run.stored.run.bodies) for run in ring.runs)
+        assert memory.cost == sum(ring.cost for ring in memory.rings.values()) <= LIMITS.memory_total_bytes_max
+        waiting = [runs for ring in memory.rings.values() for each in ring.waiting for runs in each.runs]
+        assert memory.waiting_bytes == sum(size for _, size in waiting)
+        assert memory._waiting == {ring.log for ring in memory.rings.values() if ring.waiting}
+        assert len(memory.reservations) <= LIMITS.memory_addresses_max
 
     @invariant()
-    def only_buffers_have_reservations(self) -> None:
-        buffer = self.rig.store._buffer
-        assert {a for buffered in buffer.logs.values() for a in buffered.addresses} == buffer.reservations.keys()
+    def only_rings_have_reservations(self) -> None:
+        memory = self.rig.store._memory
+        pairs = {(address, log) for log, ring in memory.rings.items() for address in ring.addresses}
+        assert pairs == {(address, log) for address, each in memory.reservations.items() for log in each.logs}
+        held = dict.fromkeys(memory.reservations, 0)
+        for ring in memory.rings.values():
+            for run in ring.runs:
+                held[run.stored.run.address] += 1
+        assert held == {address: each.held for address, each in memory.reservations.items()}
         assert all(log.isdecimal() for key, _ in self.rig.store.items(MEMORY) for log in [key.partition(" ")[0]])
 
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
 import pytest
 
 from bridge.message import RETAIN, Run
 from edge.broker.model import interfaces
-from edge.broker.model.address_policy import AddressPolicy, Durability, DurabilityMode, Redelivery
+from edge.broker.model.address_policy import AddressPolicy, Durability, DurabilityMode, Redelivery, WhenFull
 from edge.broker.model.interfaces import Outcome, Refusal, SubscribeOptions
 from edge.broker.router.batch import Publication
 from edge.broker.router.router import Router
 from edge.broker.store.errors import StoreFull
+from edge.broker.store.limits import Limits
 from edge.broker.store.logs import LogState
 from edge.broker.store.medium import FAILED, ReadDone
 from tests.unit.broker.test_promises import Consumer, Site
@@ -155,21 +157,60 @@ def test_a_dead_letter_goes_to_memory_and_the_ledger_says_so() -> None:
     assert sum(last - first + 1 for _, first, last in site.buried) == 3
 
 
-def test_a_full_medium_refuses_once_memory_is_full(site: Site, sender: Sender) -> None:
+def test_a_full_medium_refuses_once_the_reserved_numbers_are_used_up(site: Site, sender: Sender) -> None:
     site.store.failure = StoreFull("the medium is full")
-    body = b"x" * 1_000_000
     sent = 0
     while sender.why is None:
-        sender.send("queue/a", body)
+        sender.send("queue/a", b"%d" % sent)
         site.settle_down(wait_s=1.0)
         sent += 1
-        assert sent < 20
-    assert sent >= 8
+        assert sent < 100
+    assert sent >= 30
     assert sender.why is Refusal.FULL
-    assert site.store.log_bytes(1) <= 9_001_000
     site.store.failure = None
     site.settle_down(wait_s=10.0)
-    assert len(bodies(site.consumer("queue/a"))) == sent
+    assert bodies(site.consumer("queue/a")) == ["first", *map(str, range(sent - 1))]
+
+
+@pytest.mark.parametrize("when_full", [WhenFull.DROP_OLDEST, WhenFull.THIN])
+def test_a_quota_makes_the_oldest_go(when_full: WhenFull) -> None:
+    site = Site(queue=msgspec.structs.replace(MEMORY, quota_bytes=1_000, when_full=when_full))
+    sender = Sender(site.router)
+    for n in range(20):
+        sender.send("queue/a", b"%0100d" % n)
+        site.settle_down()
+    assert (len(sender.answered), sender.why) == (20, None)
+    assert site.store.log_bytes(1) <= 1_000
+    site.settle_down(wait_s=30.0)
+    kept = [int(body) for body in bodies(site.consumer("queue/a"))]
+    lost = [n for entry in site.store.losses(0, 10) for n in range(entry.first, entry.last + 1)]
+    assert {entry.reason for entry in site.store.losses(0, 10)} == {"evicted"}
+    assert lost + kept == list(range(20))
+    assert kept
+
+
+def test_a_quota_that_rejects_loses_nothing() -> None:
+    site = Site(queue=msgspec.structs.replace(MEMORY, quota_bytes=1_000, when_full=WhenFull.REJECT))
+    sender = Sender(site.router)
+    for n in range(20):
+        sender.send("queue/a", b"%0100d" % n)
+        site.settle_down()
+    assert sender.why is Refusal.FULL
+    assert [int(body) for body in bodies(site.consumer("queue/a"))] == list(range(10))
+    assert site.store.losses(0, 10) == []
+
+
+def test_without_a_quota_a_full_ring_drops_its_oldest_whatever_the_address_says() -> None:
+    site = Site(queue=msgspec.structs.replace(MEMORY, when_full=WhenFull.REJECT))
+    sender = Sender(site.router)
+    for n in range(10):
+        sender.send("queue/a", b"%04000000d" % n)
+        site.settle_down()
+    assert (len(sender.answered), sender.why) == (10, None)
+    assert site.store.log_bytes(1) <= Limits().memory_bytes_max
+    site.settle_down(wait_s=30.0)
+    assert sum(entry.messages for entry in site.store.losses(0, 10)) >= 4
+    assert {entry.reason for entry in site.store.losses(0, 10)} == {"evicted"}
 
 
 def test_what_memory_took_is_not_refused_with_what_the_medium_did_not(site: Site, sender: Sender) -> None:
@@ -179,7 +220,7 @@ def test_what_memory_took_is_not_refused_with_what_the_medium_did_not(site: Site
     sender.send("queue/a", b"taken")
     assert sender.answered == []
     refused: list[int] = []
-    sender.refused = lambda tokens, _: refused.extend(tokens)  # type: ignore[method-assign]
+    sender.refused = lambda tokens, _: refused.extend(tokens)  # type: ignore[method-assign,assignment]
     site.settle_down()
     site.store.failure = None
     assert (refused, sender.answered) == ([1], [2])

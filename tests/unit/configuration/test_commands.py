@@ -46,8 +46,8 @@ spec:
 
 
 LOSS = (
-    "Address load: durability memory: messages are acknowledged before they are on disk; a power cut loses those that "
-    "waited less than 5 s for their consumers, and the ledger names them"
+    "Address load: durability memory: messages are acknowledged at once and kept in memory only, the newest 24 MiB of "
+    "each log; stopping the gateway, a crash or a power cut loses what is there, and the ledger names it"
 )
 
 

@@ -39,7 +39,7 @@ class LogFacts(NamedTuple):
     counted: int
     """`next` as table ``log`` has it: it lags behind the segments, or, of a log kept in memory, is ahead."""
     reached: int
-    """As `next`, less what is only reserved: where a log kept in memory ended when it was written last."""
+    """As `next`, less what is only reserved: where a log kept in memory ends on the medium."""
 
 
 class CursorFacts(NamedTuple):

@@ -62,7 +62,7 @@ class Rebuilding:
         """The log of an address."""
         self._state: list[tuple[str, str, bytes]] = []
         self._settled: dict[int, int] = {}
-        """By log kept in memory, the position below which it was settled."""
+        """By log kept in memory, where it ends on the medium."""
         self._known: set[tuple[int, int, int]] = set()
         """Gaps that an earlier repair has accounted for."""
 
@@ -241,7 +241,7 @@ class Rebuilding:
 
 
 def _settled(out: sqlite3.Connection) -> dict[int, int]:
-    """Where logs kept in memory were settled: beyond it their numbers are only reserved (`edge.broker.store.spill`)."""
+    """Where logs kept in memory end on the medium: beyond it their numbers are only reserved."""
     found = {}
     for key, value in out.execute("SELECT key, value FROM state WHERE kind = ?", (MEMORY,)):
         with contextlib.suppress(ValueError):

@@ -170,7 +170,7 @@ class _Verification:
         self._boots: set[int] = set()
         self._known_gaps: set[tuple[int, int, int]] = set()
         self._in_memory: set[int] = set()
-        """Logs that are kept in memory, or were: what was acknowledged there was never written."""
+        """Logs that are kept in memory, or were: what was there was never written."""
         self._holes = False
         self._seen: dict[str, Ranges] = {}
         self._home: dict[str, int] = {}
@@ -235,7 +235,7 @@ class _Verification:
                 yield Finding("counter-behind", f"address {address!r}", what)
         if not self._full or self._holes or self._known_gaps:
             return  # what is missing is reported as positions already
-        letting_go = {log.log for log in self._logs if log.first > 0}
+        letting_go = self._in_memory | {log.log for log in self._logs if log.first > 0}
         for address, seen in self._seen.items():
             if address in self._elsewhere or address in self._unsteady:
                 continue

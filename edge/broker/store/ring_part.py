@@ -1,0 +1,39 @@
+"""The numbers that a group reserves or gives back for logs kept in memory. Messages are never written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+
+class Grant(NamedTuple):
+    """Sequences of one address. They may be given out once the group is on disk."""
+
+    logs: tuple[int, ...]
+    following: int
+    """The next one when the group was sealed."""
+    end: int
+
+
+@dataclass(slots=True, eq=False)
+class RingPart:
+    """The part of one group."""
+
+    number: int = 0
+    """Count of the commits that reserved or gave back numbers, this one included."""
+    ends: dict[int, int] = field(default_factory=dict)
+    """End of each log in table ``log``: the end of its reserved positions."""
+    followings: dict[int, int] = field(default_factory=dict)
+    """Next position of each log when the group was sealed."""
+    firsts: dict[int, int] = field(default_factory=dict)
+    """First position from now on of each log without segments."""
+    grants: dict[str, Grant] = field(default_factory=dict)
+    released: dict[str, int] = field(default_factory=dict)
+    """Next sequence of each address that gives its reservation back."""
+    cut: dict[str, int] = field(default_factory=dict)
+    """The same for addresses that still have messages in a ring. Their reservation ends at the next sequence."""
+    left: list[int] = field(default_factory=list)
+    """Logs that are no longer kept in memory."""
+
+    def __bool__(self) -> bool:
+        return bool(self.ends or self.grants or self.released or self.cut or self.left)
