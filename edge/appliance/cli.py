@@ -134,9 +134,9 @@ def _prepared(options: RunOptions) -> tuple[BrokerConfiguration, Applied]:
     """What to serve. A version of the hub's configuration that is tried and cannot be served is rolled back. Raises
     CommandError."""
     from bridge.resources.errors import ConfigurationRejected
+    from edge.configuration.file import RepositoryError
     from edge.configuration.following import Applied
     from edge.configuration.options import OptionsRefused, configuration_of
-    from edge.configuration.repository import RepositoryError
     from edge.configuration.trials import count_start, roll_back_start
 
     try:

@@ -26,8 +26,9 @@ from edge.appliance.errors import CommandError, Exit
 from edge.appliance.program import as_called
 from edge.broker.store.lock import is_held
 from edge.configuration.effective import exposure, notices
+from edge.configuration.file import RepositoryError
 from edge.configuration.kinds import KINDS
-from edge.configuration.repository import Repository, RepositoryError
+from edge.configuration.repository import Repository
 from edge.configuration.resources import (
     AddressSpaceSpec,
     AddressSpec,

@@ -112,7 +112,8 @@ def _console_of(data: Path) -> str:
 def _configured_console(data: Path) -> str | None:
     """Return where the applied configuration of a data directory has the console."""
     from edge.configuration.effective import effective
-    from edge.configuration.repository import Repository, RepositoryError
+    from edge.configuration.file import RepositoryError
+    from edge.configuration.repository import Repository
 
     try:
         endpoint = effective(Repository(data).load().resources).endpoint("http")

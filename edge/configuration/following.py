@@ -11,9 +11,10 @@ from bridge.resources.effects import in_force, restarts
 from bridge.resources.errors import ConfigurationRejected
 from bridge.resources.resource import Resource
 from edge.broker.configuration import BrokerConfiguration
+from edge.configuration.file import RepositoryError
 from edge.configuration.kinds import KINDS
 from edge.configuration.options import OptionsRefused, RunOptions, configuration_of, resources_of
-from edge.configuration.repository import Repository, RepositoryError
+from edge.configuration.repository import Repository
 
 log = logging.getLogger(__name__)
 

@@ -16,8 +16,9 @@ from bridge.resources import schema
 from bridge.resources.errors import ConfigurationRejected, Origin
 from bridge.resources.resource import OWN_VERSION, Resource
 from edge.broker.amqp.administration import Answer
+from edge.configuration.file import RepositoryError
 from edge.configuration.kinds import KINDS
-from edge.configuration.repository import Repository, RepositoryError
+from edge.configuration.repository import Repository
 from edge.configuration.resources import AddressSpec
 
 log = logging.getLogger(__name__)

@@ -25,12 +25,10 @@ from bridge.resources.errors import ConfigurationRejected
 from bridge.resources.overlay import Overlay
 from bridge.resources.plan import Change, Documents
 from bridge.resources.resource import Kinds, Resource
-from edge.configuration.file import FILE_MODE, ConfigurationFile, Mark, RepositoryError
+from edge.configuration.file import FILE_MODE, ConfigurationFile, Mark
 from edge.configuration.hub_part import layer, layers, managed, name_of, not_ours
 from edge.configuration.hub_versions import HubVersions
 from edge.configuration.kinds import KINDS
-
-__all__ = ["Repository", "RepositoryError", "Snapshot"]
 
 FORMAT: Final = 1
 """Layout of the files; one with a higher number was made by a newer program."""

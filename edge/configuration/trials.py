@@ -21,10 +21,11 @@ from bridge.forwarders.outcome import Outcome as Settlement
 from bridge.resources.errors import ConfigurationRejected
 from edge.broker.store.lock import is_held
 from edge.configuration.desired_inbox import Answer, DesiredInbox
+from edge.configuration.file import RepositoryError
 from edge.configuration.following import Following, Reconfigurable
 from edge.configuration.hub_versions import HubVersions, NotTaken, Version
 from edge.configuration.options import OptionsRefused, RunOptions
-from edge.configuration.repository import Repository, RepositoryError
+from edge.configuration.repository import Repository
 
 if TYPE_CHECKING:
     from bridge.resources.resource import Resource

@@ -38,9 +38,9 @@ from edge.broker.router.uplinks import AnyConnector, Uplinks
 from edge.broker.server import Broker
 from edge.broker.store.engine import StoreEngine
 from edge.configuration.effective import effective
+from edge.configuration.file import RepositoryError
 from edge.configuration.following import Applied, Following
 from edge.configuration.options import RunOptions
-from edge.configuration.repository import RepositoryError
 from edge.configuration.trials import Trials, count_start, roll_back_start
 from tests.simulation.environment import wall_ns
 from tests.simulation.history import History

@@ -17,8 +17,9 @@ from edge.appliance.clock import kernel_synchronized
 from edge.appliance.program import as_called
 from edge.broker.configuration import BrokerConfiguration
 from edge.configuration.effective import effective, exposure, notices
+from edge.configuration.file import RepositoryError
 from edge.configuration.kinds import KINDS
-from edge.configuration.repository import Repository, RepositoryError
+from edge.configuration.repository import Repository
 
 
 class Level(enum.Enum):

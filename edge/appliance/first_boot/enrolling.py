@@ -37,9 +37,10 @@ from edge.appliance.identity.exchange import (
 from edge.appliance.identity.files import Identity
 from edge.appliance.identity.location import hub_tls
 from edge.appliance.identity.request import NotWhatWasAskedFor, server_names
+from edge.configuration.file import RepositoryError
 from edge.configuration.first_gateway import addresses, hub_of
 from edge.configuration.kinds import KINDS
-from edge.configuration.repository import Repository, RepositoryError
+from edge.configuration.repository import Repository
 from edge.configuration.resources import GatewaySpec
 from edge.output.times import moment
 

@@ -61,7 +61,8 @@ def enrol(
     stored messages stay, and the hub still knows which of them it has. The gateway may run meanwhile.
     """
     from bridge.resources.errors import ConfigurationRejected
-    from edge.configuration.repository import Repository, RepositoryError
+    from edge.configuration.file import RepositoryError
+    from edge.configuration.repository import Repository
     from edge.configuration.resources import GatewaySpec
 
     token = token_of(token, token_file)

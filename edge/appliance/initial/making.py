@@ -29,9 +29,10 @@ from edge.appliance.program import as_called, launcher
 from edge.broker.store.errors import StoreError
 from edge.broker.store.sqlite import make_directory, open_store
 from edge.configuration.effective import effective, exposure, notices
+from edge.configuration.file import RepositoryError
 from edge.configuration.first_gateway import FirstGateway, yaml_of
 from edge.configuration.kinds import KINDS
-from edge.configuration.repository import Repository, RepositoryError
+from edge.configuration.repository import Repository
 from edge.output.amounts import counted
 from edge.output.terminal import say
 from edge.output.text import word

@@ -78,8 +78,9 @@ def _configuration_of(data: Path, config: Path | None) -> BrokerConfiguration | 
     from bridge.resources.errors import ConfigurationRejected
     from bridge.resources.parse import read_whole
     from edge.configuration.effective import effective
+    from edge.configuration.file import RepositoryError
     from edge.configuration.kinds import KINDS
-    from edge.configuration.repository import Repository, RepositoryError
+    from edge.configuration.repository import Repository
 
     try:
         return effective(Repository(data).load().resources if config is None else read_whole(KINDS, [str(config)]))

@@ -38,8 +38,8 @@ def import_(data: Path, source: Path, dev: bool, config: Path | None, again: boo
     """
     from bridge.resources.errors import ConfigurationRejected
     from edge.appliance.store.restore import import_messages
+    from edge.configuration.file import RepositoryError
     from edge.configuration.options import OptionsRefused, RunOptions, configuration_of
-    from edge.configuration.repository import RepositoryError
 
     options = RunOptions(data=data, config=config, dev=dev)
     try:

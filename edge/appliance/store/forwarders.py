@@ -10,7 +10,8 @@ from edge.broker.configuration import ConnectorType
 from edge.broker.delivery.durable import FORWARDER_PREFIX
 from edge.broker.router.commands.addresses import PLAIN, command_forwarders
 from edge.configuration.effective import effective
-from edge.configuration.repository import Repository, RepositoryError
+from edge.configuration.file import RepositoryError
+from edge.configuration.repository import Repository
 
 BY_OPTION: Final = "/forward:"
 """In the name of one that `edge run --forward` makes: whether it comes again nobody knows."""

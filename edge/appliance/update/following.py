@@ -13,7 +13,8 @@ from bridge.resources.errors import ConfigurationRejected
 from bridge.resources.resource import Resource, of_kind
 from edge.appliance.update.limits import FOLLOWED_S
 from edge.appliance.update.wanted import Machine, Wanted, WantedFiles, report
-from edge.configuration.repository import Repository, RepositoryError
+from edge.configuration.file import RepositoryError
+from edge.configuration.repository import Repository
 from edge.configuration.resources import GatewaySpec, SystemSpec
 
 log = logging.getLogger(__name__)

@@ -12,8 +12,9 @@ from bridge.desired import Desired
 from bridge.resources.errors import ConfigurationRejected
 from bridge.resources.parse import parse
 from cloud.hub.desired.making import checked
+from edge.configuration.file import RepositoryError
 from edge.configuration.kinds import KINDS
-from edge.configuration.repository import Repository, RepositoryError
+from edge.configuration.repository import Repository
 
 OWN = """
 apiVersion: waypost/v1

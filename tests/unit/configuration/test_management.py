@@ -10,8 +10,9 @@ import pytest
 
 from edge.broker.amqp.administration import Answer
 from edge.broker.model.addresses import AddressType
+from edge.configuration.file import RepositoryError
 from edge.configuration.management import AddressAdministration
-from edge.configuration.repository import Repository, RepositoryError
+from edge.configuration.repository import Repository
 from edge.configuration.resources import AddressSpec
 
 

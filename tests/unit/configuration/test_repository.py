@@ -14,8 +14,9 @@ from bridge.resources import parse
 from bridge.resources.errors import ConfigurationRejected
 from bridge.resources.resource import Resource
 from edge.configuration import repository
+from edge.configuration.file import RepositoryError
 from edge.configuration.kinds import KINDS
-from edge.configuration.repository import Repository, RepositoryError
+from edge.configuration.repository import Repository
 
 
 def address(name: str, type_: str = "queue", more: str = "") -> list[Resource]:
