@@ -204,7 +204,7 @@ CASES: Final[dict[str, Benchmark]] = {
         ),
         Comparison(
             "idle", f"resident memory with {IDLE} idle MQTT connections, most of the rounds",
-            30, idle, None, 50, unit="MiB", lower_is_better=True, warm_rounds=0,
+            30, idle, None, 80, unit="MiB", lower_is_better=True, warm_rounds=0,
         ),
         Comparison(
             "idle-tls", f"resident memory of each of {IDLE_TLS} idle MQTT connections over TLS",
