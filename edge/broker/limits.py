@@ -321,14 +321,14 @@ SESSIONS_ENDED_MAX: Final = 20
 filters takes 30 ms, of a usual one 0.1 ms."""
 
 SESSION_REST_S: Final = 2.0
-"""How long a session is kept as it was once its client is away: clients come back after a lost connection. Then it is
-packed (some 200 bytes with one subscription instead of 2 KiB)."""
+"""Seconds the object of a session is kept once its client is away: clients come back after a lost connection. Then the
+session is rows of the store, and 200 bytes of memory instead of 2 KiB."""
 
 SESSIONS_LOOKED_AT_MAX: Final = 1_000
-"""Sessions of clients that are away asked in one tick whether they can be packed, 20 us for one that is."""
+"""Sessions of absent clients that one tick looks at for objects it can drop, 30 us for one it drops."""
 
 SESSIONS_AWAY_MAX: Final = 1_000
-"""With more of them that are not packed, and of their subscriptions, none is kept as it was: see
+"""With more objects of absent clients' sessions, and of their subscriptions, none is kept for `SESSION_REST_S`: see
 `SUBSCRIPTIONS_OPEN_MAX`."""
 
 SUBSCRIPTIONS_PER_SESSION_MAX: Final = 1_000

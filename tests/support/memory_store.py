@@ -54,6 +54,9 @@ class MemoryMedium:
     def cursors(self) -> Iterable[CursorRow]:
         return [self._cursors[cursor] for cursor in sorted(self._cursors)]
 
+    def value(self, kind: str, key: str) -> bytes | None:
+        return self._values.get(kind, {}).get(key)
+
     def items(self, kind: str) -> Iterator[tuple[str, bytes]]:
         return iter(sorted(self._values.get(kind, {}).items()))
 

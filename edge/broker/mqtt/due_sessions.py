@@ -1,4 +1,4 @@
-"""When to look at the sessions of clients that are away: in order of time, so that nobody walks over all of them."""
+"""Order the looks at sessions of absent clients by time, so that no look goes through all of them."""
 
 from __future__ import annotations
 
@@ -6,15 +6,13 @@ import heapq
 from collections.abc import Iterable
 from typing import Final
 
-from edge.broker.mqtt.session import Session
-
 _STALE_MAX: Final = 1_000
-"""Entries that count no more beyond those of sessions there are, 100 bytes each: who comes and goes leaves one each
-time, and a session may live for a year."""
+"""Outdated entries beyond the number of sessions, 100 bytes each. A client that comes and goes leaves one each time,
+and a session may live for a year."""
 
 
 class DueSessions:
-    """A session may be here several times, or need no look when its time comes. It is here by its client identifier."""
+    """Client identifiers by time. One may be here several times, or need no look when its time comes."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, str]] = []
@@ -22,22 +20,22 @@ class DueSessions:
     def __len__(self) -> int:
         return len(self._heap)
 
-    def add(self, session: Session) -> None:
-        """Its client is away: look at it when its will is due, or its end."""
-        at = session.due_at
+    def add(self, client_id: str, at: float | None) -> None:
+        """Look at this session at that time; never for None."""
         if at is not None:
-            heapq.heappush(self._heap, (at, session.client_id))
+            heapq.heappush(self._heap, (at, client_id))
 
     def take(self, now: float) -> str | None:
-        """One whose time has come; None when there is none (any more)."""
+        """Remove and return one that is due; None if the heap has nothing due."""
         if not self._heap or self._heap[0][0] > now:
             return None
         return heapq.heappop(self._heap)[1]
 
-    def tidy(self, sessions: Iterable[Session], number: int) -> None:
-        """`sessions` are all there are, `number` of them: forget what counts no more, when that is much."""
-        if len(self._heap) > 2 * number + _STALE_MAX:
-            self._heap.clear()
-            for session in sessions:
-                if session.attachment is None:
-                    self.add(session)
+    def replace(self, due: Iterable[tuple[str, float]]) -> None:
+        """Forget what was added, and look at these."""
+        self._heap = [(at, client_id) for client_id, at in due]
+        heapq.heapify(self._heap)
+
+    def is_outdated(self, sessions: int) -> bool:
+        """Return True when many entries are outdated, with this number of sessions."""
+        return len(self._heap) > 2 * sessions + _STALE_MAX

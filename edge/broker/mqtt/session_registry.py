@@ -29,11 +29,12 @@ from edge.broker.mqtt.expiry import Lifetime
 from edge.broker.mqtt.figures import PREFIX, BrokerFigures, ClientFigures, NetworkFigures
 from edge.broker.mqtt.session import Attachment, Common, Session, Subscriber
 from edge.broker.mqtt.session_store import SessionStore
-from edge.broker.mqtt.session_table import NEVER_EXPIRES, SessionTable, restored
+from edge.broker.mqtt.session_table import NEVER_EXPIRES, SessionTable
 from edge.broker.mqtt.wills import Wills
 from edge.broker.router.logs import QUEUE_CURSOR
 from edge.broker.router.router import AddressError, Router, SubscribeOptions
 from edge.broker.store.contract import Store
+from edge.broker.store.errors import StoreError
 from edge.broker.store.records import CursorRecord
 
 log = logging.getLogger(__name__)
@@ -41,6 +42,10 @@ log = logging.getLogger(__name__)
 SHARE_PREFIX = "$share/"
 GROUP_PREFIX = "share/"
 """Start of the name of the durable subscription that the members of a shared subscription hold together."""
+
+
+LOOK_AGAIN_S = 1.0
+"""Pause before a session is looked at again that could not be read."""
 
 
 class SessionRegistry:
@@ -77,7 +82,7 @@ class SessionRegistry:
         """Members of each shared subscription, connected or not, by the name of what they hold together."""
         self._on_disk = SessionStore(store, router.flush_soon)
         self._common = Common(translator, self.lifetime, router.figures, self._on_disk.journal_changed)
-        self._table = SessionTable(router.names, self._new, self._on_disk.let_go)
+        self._table = SessionTable(router.names, self._new, self._on_disk)
         self._restore_all()
         router.participate(self._on_disk)
         router.address_listeners.add(self._readdress)
@@ -166,7 +171,7 @@ class SessionRegistry:
         if attachment in (session.attachment, self._arriving.get(session.client_id)):
             self._detach(session, now, lost=lost)
             self._leave_will(session, will, now)
-            self._table.pack_large(session)
+            self._table.let_large_go(session)
 
     def _detach(self, session: Session, now: float, *, lost: bool) -> None:
         """The client's connection is gone: keep the session for its expiry interval, or end it."""
@@ -183,7 +188,7 @@ class SessionRegistry:
             return
         if session.expiry_s != NEVER_EXPIRES:
             session.expires_at = now + session.expiry_s
-            self._due.add(session)
+            self._due.add(session.client_id, session.due_at)
         if joined:
             self._leave_for_now(session, lost=lost)
         if not self._table.left(session, now):
@@ -215,7 +220,7 @@ class SessionRegistry:
         elif will.delay_s and session.durable and not session.ended:
             delay = will.delay_s if session.expiry_s == NEVER_EXPIRES else min(will.delay_s, session.expiry_s)
             session.will_due = (now + delay, will)
-            self._due.add(session)
+            self._due.add(session.client_id, session.due_at)
         else:
             self.wills.publish(session.client_id, will, session.user)
 
@@ -285,34 +290,34 @@ class SessionRegistry:
         self.wills.tick(now)
         if self._restored:
             self._count_from(now)
-        due = chain(iter(partial(self._due.take, now), None), self._table.over(now))
-        for client_id in list(islice(due, SESSIONS_ENDED_MAX)):
-            session = self._table.get(client_id)
-            if session is not None and session.attachment is None:
-                try:
-                    self._look_at(session, now)
-                except Exception as error:
-                    report(f"session {client_id!r}", "the others go on", error)
-        opened = self._table.opened
-        self._due.tidy(opened.values(), len(opened))
-        self._table.pack(now)
+        for client_id in list(islice(iter(partial(self._due.take, now), None), SESSIONS_ENDED_MAX)):
+            try:
+                self._look_at(client_id, now)
+            except StoreError:
+                self._due.add(client_id, now + LOOK_AGAIN_S)
+            except Exception as error:
+                report(f"session {client_id!r}", "the others go on", error)
+        if self._due.is_outdated(len(self._table)):
+            self._due.replace(self._table.due())
+        self._table.let_idle_go(now)
 
     def _count_from(self, now: float) -> None:
         """How long the clients of restored sessions have been away counts from our start."""
         self._restored = False
         self._table.begin_at(now)
-        for session in self._table.opened.values():
-            if session.attachment is None:
-                self._due.add(session)
+        self._due.replace(self._table.due())
 
-    def _look_at(self, session: Session, now: float) -> None:
-        """Of a client that is away: publish its will, end its session, when it is time."""
+    def _look_at(self, client_id: str, now: float) -> None:
+        """Publish the will of an absent client, or end its session, when it is time. Raises StoreError."""
+        session = self._table.get(client_id) if self._table.is_due(client_id, now) else None
+        if session is None or session.attachment is not None:
+            return
         if session.will_due is not None and session.will_due[0] <= now:
             self._publish_will(session)
         if session.expires_at is not None and session.expires_at <= now:
             self._end(session)
         else:
-            self._due.add(session)
+            self._due.add(client_id, session.due_at)
 
     def _figures(self) -> ClientFigures:
         return ClientFigures(self.connected, len(self), self._table.subscriptions, self.lifetime)
@@ -330,13 +335,12 @@ class SessionRegistry:
         return Session(client_id, self._common)
 
     def _restore_all(self) -> None:
-        """Bring back the sessions as the store kept them: packed, but for those with deliveries under way."""
+        """Enter the sessions the store has; those with deliveries under way are objects."""
         incoming, journals = dict(self._on_disk.incoming()), dict(self._on_disk.journals())
         cursors = {(each.name, each.log): each for each in self._store.cursors()} if journals else {}
         for client_id, record in self._on_disk.records():
-            packed = restored(record.user, record.expiry_s, record.subscriptions, incoming.pop(client_id, b""))
-            journal = journals.pop(client_id, b"")
-            session = self._table.restore(client_id, packed, in_flight=bool(journal))
+            received, journal = incoming.pop(client_id, b""), journals.pop(client_id, b"")
+            session = self._table.restore(client_id, record, received, in_flight=bool(journal))
             if session is not None:
                 session.journal.restore(journal, _pending(session, cursors))
             for request, _ in record.subscriptions:

@@ -24,6 +24,7 @@ from edge.broker.model.isolation import report
 from edge.broker.mqtt.events import SubscriptionRequest
 from edge.broker.mqtt.session import Session
 from edge.broker.store.contract import Store
+from edge.broker.store.errors import StoreError
 from edge.broker.store.ticket import Ticket
 
 _SESSION: Final = "session"
@@ -73,6 +74,15 @@ class SessionStore:
         for client_id, value in self._store.items(_SESSION):
             yield client_id, msgspec.msgpack.decode(value, type=Record)
 
+    def record(self, client_id: str) -> Record | None:
+        """Return the record of one session; None if it is not found. Raises StoreError."""
+        value = self._store.get(_SESSION, client_id)
+        return None if value is None else msgspec.msgpack.decode(value, type=Record)
+
+    def incoming_of(self, client_id: str) -> bytes:
+        """Return what `incoming` has of one session. Raises StoreError."""
+        return self._store.get(_INCOMING, client_id) or b""
+
     def incoming(self) -> Iterator[tuple[str, bytes]]:
         """The packet identifiers of messages that came in and were not released, two bytes each."""
         return ((client_id, value) for client_id, value in self._store.items(_INCOMING) if value)
@@ -91,9 +101,7 @@ class SessionStore:
         if not (session.durable or session.recorded):
             return self._forget_again(session.client_id)
         session.recorded = True
-        requests = [(s.request, s.identifiers[0] if s.identifiers else 0) for s in session.all_subscribers]
-        record = Record(session.expiry_s, requests, session.user)
-        return self._store.put(_SESSION, session.client_id, msgspec.msgpack.encode(record))
+        return self._store.put(_SESSION, session.client_id, _record(session))
 
     def save_and_tell(self, session: Session, tell: Callable[[], None]) -> None:
         """Write the record, and call `tell` once it is on disk; at once for a session that ends with its connection."""
@@ -108,8 +116,7 @@ class SessionStore:
         that ends with its connection."""
         if not session.recorded:
             return None
-        ids = array.array("H", sorted(session.state.stored))
-        return self._store.put(_INCOMING, session.client_id, ids.tobytes())
+        return self._store.put(_INCOMING, session.client_id, _incoming(session))
 
     def release(self, session: Session, packet_ids: Sequence[int]) -> None:
         """PUBREL came for these. PUBCOMP follows once that is on disk: the client may use them again from then on, and
@@ -148,16 +155,30 @@ class SessionStore:
         return ticket
 
     def let_go(self, session: Session) -> bool:
-        """The object is of no use any more, but what is kept of the session is; False while there is more to be known
-        of it, or to be written."""
+        """End the use of the object: the rows hold all of the session from now on.
+
+        False, and nothing happens, while the object holds more, or the rows cannot be read.
+        """
         if session in self._changed:
             return False
         if not session.at_rest:
             if session.attachment is None and session.journal.is_done(self._store.moves_kept):
                 self.journal_changed(session)
             return False
+        try:
+            self._complete_rows(session)
+        except StoreError:
+            return False
         session.ended = True
         return True
+
+    def _complete_rows(self, session: Session) -> None:
+        """Write what the rows lack: subscriptions of a client that left before SUBACK, identifiers of anycast messages
+        a consumer has. Raises StoreError."""
+        for kind, value in ((_SESSION, _record(session)), (_INCOMING, _incoming(session))):
+            if (self._store.get(kind, session.client_id) or b"") != value:
+                self._store.put(kind, session.client_id, value)
+                self._save_soon()
 
     # --- commits (`edge.broker.router.router.CommitParticipant`) ------------------------------------------------
 
@@ -204,6 +225,15 @@ class SessionStore:
     def _wait(self, waiting: _Waiting) -> None:
         self._waiting.append(waiting)
         self._save_soon()
+
+
+def _record(session: Session) -> bytes:
+    requests = [(s.request, s.identifiers[0] if s.identifiers else 0) for s in session.all_subscribers]
+    return msgspec.msgpack.encode(Record(session.expiry_s, requests, session.user))
+
+
+def _incoming(session: Session) -> bytes:
+    return array.array("H", sorted(session.state.stored)).tobytes()
 
 
 def _end(session: Session, error: Exception) -> None:

@@ -209,6 +209,13 @@ class SmallState(Protocol):
         """Remove small durable state; otherwise as `put`. Nothing happens when there is none."""
         ...
 
+    def get(self, kind: str, key: str) -> bytes | None:
+        """Return one value, with what was put so far; None if it is not found.
+
+        Blocks for a short read of the medium. Raises StoreError.
+        """
+        ...
+
     def items(self, kind: str) -> Iterator[tuple[str, bytes]]:
         """All (key, value) of a kind, in the order of the keys, with what was put so far: whoever is made anew while a
         commit is under way goes on from what the one before has put. That it is on disk is a ticket's to say."""

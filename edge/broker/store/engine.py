@@ -195,6 +195,10 @@ class StoreEngine(Generic[M]):
     def delete(self, kind: str, key: str) -> Ticket:
         return self._gatherer.delete(kind, key)
 
+    def get(self, kind: str, key: str) -> bytes | None:
+        found, value = self._gatherer.find(kind, key)
+        return value if found else self.medium.value(kind, key)
+
     def items(self, kind: str) -> Iterator[tuple[str, bytes]]:
         put, committed = self._gatherer.put_of(kind), self.medium.items(kind)
         if not put:

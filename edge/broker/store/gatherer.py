@@ -85,6 +85,13 @@ class Gatherer:
         self.open.urgent = True
         return self.open.ticket
 
+    def find(self, kind: str, key: str) -> tuple[bool, bytes | None]:
+        """Return True and what was put there last (None: deleted), as long as it is not committed; else False."""
+        for group in (self.open, self.sealed):
+            if group is not None and (kind, key) in group.state:
+                return True, group.state[kind, key]
+        return False, None
+
     def put_of(self, kind: str) -> dict[str, bytes | None]:
         """What was put (None: deleted) of a kind and is not committed yet, by key. A commit that fails leaves it to the
         next one."""

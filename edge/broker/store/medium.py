@@ -79,6 +79,10 @@ class Medium(Protocol):
         """Every cursor. Raises StoreError."""
         ...
 
+    def value(self, kind: str, key: str) -> bytes | None:
+        """Return the small state of one kind and key; None if it is not found. Raises StoreError."""
+        ...
+
     def items(self, kind: str) -> Iterator[tuple[str, bytes]]:
         """Small state of a kind, by key. Raises StoreError."""
         ...

@@ -19,6 +19,7 @@ SELECT address, reason, sum(messages) FROM ledger WHERE substr(subscription, 1, 
 """
 _CURSORS: Final = "SELECT cursor, name, log, position, acknowledged FROM cursor ORDER BY cursor"
 _NEWEST: Final = "SELECT key, messages FROM segment WHERE key >= ? AND key < ? ORDER BY key DESC LIMIT 1"
+_VALUE: Final = "SELECT value FROM state WHERE kind = ? AND key = ?"
 _SEQUENCES: Final = "SELECT name, next FROM address WHERE name IN (SELECT value FROM json_each(?))"
 
 
@@ -42,6 +43,10 @@ class SideQueries:
             yield from map(CursorRow._make, self._connection.execute(_CURSORS))
         except sqlite3.Error as error:
             raise meaning(error, "reading the store") from error
+
+    def value(self, kind: str, key: str) -> bytes | None:
+        rows = self.rows(_VALUE, (kind, key))
+        return rows[0][0] if rows else None
 
     def items(self, kind: str) -> Iterator[tuple[str, bytes]]:
         after = None

@@ -142,6 +142,9 @@ class SqliteMedium:
     def cursors(self) -> Iterable[CursorRow]:
         return self._queries.cursors()
 
+    def value(self, kind: str, key: str) -> bytes | None:
+        return self._queries.value(kind, key)
+
     def items(self, kind: str) -> Iterator[tuple[str, bytes]]:
         return self._queries.items(kind)
 

@@ -387,6 +387,30 @@ class TestState:
         rig.settle()
         assert list(rig.store.items("session")) == expected
 
+    def test_one_value_is_read_with_what_was_put_last(self, rig: Rig) -> None:
+        def values() -> list[bytes | None]:
+            return [rig.store.get("session", key) for key in "abc"]
+
+        assert values() == [None, None, None]
+        rig.store.put("session", "a", b"1")
+        rig.store.put("session", "b", b"1")
+        rig.store.put("other", "c", b"1")
+        rig.commit()
+        assert values() == [b"1", b"1", None]
+        rig.store.put("session", "a", b"2")
+        rig.store.delete("session", "b")
+        assert values() == [b"2", None, None]
+        fail_commits(rig)
+        assert rig.store.flush()  # under way
+        rig.store.put("session", "b", b"3")
+        assert values() == [b"2", b"3", None]
+        while rig.store.committing:
+            rig.turn()
+        assert values() == [b"2", b"3", None], "the commit has failed, and the next one has it"
+        heal(rig)
+        rig.settle()
+        assert values() == [b"2", b"3", None]
+
     def test_many_items_come_in_order(self, rig: Rig) -> None:
         expected = [(f"{i:05}", b"%d" % i) for i in range(1000)]
         for key, value in reversed(expected):

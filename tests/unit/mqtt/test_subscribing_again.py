@@ -6,8 +6,8 @@ import pytest
 
 from edge.broker.mqtt import packets as p
 from edge.broker.mqtt.events import SubscriptionRequest
+from tests.unit.mqtt.test_absent_sessions import away
 from tests.unit.mqtt.test_commit_order import Peer, Site
-from tests.unit.mqtt.test_resting_sessions import away
 
 
 def request(qos: int, *, no_local: bool = False) -> SubscriptionRequest:

@@ -1,12 +1,8 @@
-"""A session whose client is away is packed, and nobody can tell: not its client, not who counts."""
+"""Sessions of absent clients are rows of the store, and neither their clients nor a status page can tell."""
 
 from __future__ import annotations
 
-import math
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from bridge.message import Run
 from edge.broker.delivery.durable import Declaration
@@ -16,12 +12,12 @@ from edge.broker.message.mqtt_reason_codes import ReasonCode as R
 from edge.broker.message.mqtt_translator import MqttTranslator
 from edge.broker.model.addresses import AddressTable
 from edge.broker.mqtt import packets as p
-from edge.broker.mqtt import resting_sessions, session_table
+from edge.broker.mqtt import session_table
 from edge.broker.mqtt.events import SubscriptionRequest, Will
-from edge.broker.mqtt.resting_sessions import RestingSession, RestingSessions
 from edge.broker.mqtt.session_registry import SessionRegistry
 from edge.broker.retention.names import NameKind
 from edge.broker.router.router import Router
+from edge.broker.store.errors import StoreError
 from tests.unit.mqtt.test_commit_order import RULES, Peer, Site
 
 
@@ -34,7 +30,7 @@ def away(site: Site, now: float = SESSION_REST_S) -> None:
     site.settle()
 
 
-def packed(site: Site) -> bool:
+def all_rows(site: Site) -> bool:
     return not site.sessions._table.opened
 
 
@@ -52,7 +48,7 @@ def test_it_is_found_as_it_was_left() -> None:
     request = SubscriptionRequest("topic/+", 1, retain_as_published=True, retain_handling=2)
     subscribed(site, request, identifier=7).lose()
     away(site)
-    assert packed(site)
+    assert all_rows(site)
     assert (len(site.sessions), site.sessions.owner("c"), site.sessions.connected) == (1, "", 0)
     Peer(site, "other").publish(1, "topic/1", qos=1)
     away(site)
@@ -73,7 +69,7 @@ def test_packet_identifiers_of_qos_2_are_known_again() -> None:
     site.settle()
     peer.lose()
     away(site)
-    assert packed(site)
+    assert all_rows(site)
     back = Peer(site)
     back.publish(7)
     site.settle()
@@ -85,7 +81,53 @@ def test_packet_identifiers_of_qos_2_are_known_again() -> None:
     assert site.incoming() == []
 
 
-def test_what_is_in_flight_keeps_it_and_it_is_packed_later() -> None:
+def test_a_message_a_consumer_has_is_not_published_again() -> None:
+    """The identifier of an anycast message is on disk when the session is: its consumer has the message."""
+    site = Site()
+    consumer, peer = Peer(site, "consumer"), Peer(site)
+    consumer.send(p.Subscribe(1, (SubscriptionRequest("anycast/1", 1),)))
+    site.settle()
+    consumer.sent()
+    peer.publish(7, "anycast/1")
+    [message] = consumer.sent()
+    consumer.send(p.PubAck(message.packet_id))
+    assert [type(each) for each in peer.sent()] == [p.PubRec]
+    peer.lose()
+    away(site)
+    assert "c" not in site.sessions._table.opened
+    assert site.incoming() == [7]
+    back = Peer(site)
+    back.publish(7, "anycast/1")
+    site.settle()
+    assert [type(each) for each in back.sent()] == [p.PubRec]
+    assert consumer.sent() == []
+
+
+def test_a_session_that_cannot_be_read_is_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    site = Site()
+    subscribed(site, SubscriptionRequest("topic/1", 1), expiry_s=10).lose()
+    away(site)
+    with monkeypatch.context() as broken:
+
+        def fail(kind: str, key: str) -> bytes:
+            raise StoreError("the medium fails")
+
+        broken.setattr(site.store, "get", fail)
+        site.sessions.tick(12.0)
+    assert len(site.sessions) == 1
+    site.sessions.tick(14.0)
+    assert len(site.sessions) == 0
+
+
+def test_a_session_another_program_has_deleted() -> None:
+    site = Site()
+    subscribed(site, SubscriptionRequest("topic/1", 1)).lose()
+    away(site)
+    site.store.delete("session", "c")
+    assert not Peer(site).connack.session_present
+
+
+def test_what_is_in_flight_keeps_the_object_and_it_goes_later() -> None:
     site = Site()
     peer = subscribed(site, SubscriptionRequest("topic/1", 2))
     Peer(site, "other", expiry_s=0).publish(1, "topic/1", qos=2)
@@ -112,7 +154,7 @@ def test_it_ends_when_its_time_has_come() -> None:
     site = Site()
     subscribed(site, SubscriptionRequest("topic/1", 1), expiry_s=10).lose()
     away(site)
-    assert packed(site)
+    assert all_rows(site)
     site.sessions.tick(9.0)
     assert len(site.sessions) == 1
     site.sessions.tick(11.0)
@@ -146,7 +188,7 @@ def test_of_many_none_is_kept_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None
     for peer in peers:
         peer.lose()
     site.sessions.tick(0.1)
-    assert packed(site)
+    assert all_rows(site)
     Peer(site).lose()
     site.sessions.tick(0.2)
     assert list(site.sessions._table.opened) == ["c"]
@@ -190,7 +232,7 @@ def test_after_a_restart() -> None:
     peer.publish(5)
     site.settle()
     site.start()
-    assert packed(site)
+    assert all_rows(site)
     assert not site.router.durable_subscriptions.opened
     site.sessions.tick(1_000.0)  # the clients have been away from now on, as far as anybody knows
     site.sessions.tick(1_049.0)
@@ -211,50 +253,10 @@ def test_a_subscription_of_amqp_that_is_called_like_a_shared_one_outlives_a_rest
     assert list(site.router.durable_subscriptions) == ["share/news::mine"]
 
 
-def test_a_takeover_of_a_packed_session() -> None:
+def test_a_takeover_of_a_session_in_rows() -> None:
     site = Site()
     subscribed(site, SubscriptionRequest("topic/1", 1)).lose()
     away(site)
     assert Peer(site, clean_start=True).connack.reason is R.SUCCESS
     site.settle()
     assert (len(site.sessions), len(site.router.durable_subscriptions)) == (1, 0)
-
-
-REQUEST = st.builds(
-    SubscriptionRequest,
-    st.text(min_size=1, max_size=5),
-    st.integers(0, 2),
-    st.booleans(),
-    st.booleans(),
-    st.integers(0, 2),
-)
-SESSION = st.builds(
-    RestingSession,
-    st.text(max_size=3),
-    st.integers(0, 0xFFFF_FFFF),
-    st.lists(st.tuples(REQUEST, st.integers(0, 268_435_455)), max_size=3),
-    st.binary(max_size=4).map(lambda ids: ids * 2),
-    st.none() | st.floats(0, 1_000),
-)
-
-
-@given(st.lists(st.tuples(st.sampled_from("abcdefgh"), st.none() | SESSION), max_size=40), st.floats(0, 1_000))
-def test_what_is_taken_is_what_was_put(steps: list[tuple[str, RestingSession | None]], now: float) -> None:
-    resting, model = RestingSessions(), dict[str, RestingSession]()
-    before, resting_sessions._ROWS_MIN = resting_sessions._ROWS_MIN, 2  # type: ignore[misc]
-    try:
-        for client_id, session in steps:
-            if client_id in model:
-                assert resting.take(client_id) == model.pop(client_id)
-            elif session is not None:
-                resting.put(client_id, session)
-                model[client_id] = session
-    finally:
-        resting_sessions._ROWS_MIN = before  # type: ignore[misc]
-    assert len(resting) == len(model)
-    assert resting.subscriptions == sum(len(each.subscriptions) for each in model.values())
-    ends = {name: math.inf if each.expires_at is None else each.expires_at for name, each in model.items()}
-    assert set(resting.over(now)) == {name for name, end in ends.items() if end <= now}
-    for client_id, session in model.items():
-        assert resting.user(client_id) == session.user
-        assert resting.take(client_id) == session
