@@ -153,7 +153,7 @@ class Driver(asyncio.Protocol):
     __slots__ = (
         "_ending", "_failed", "_flush_scheduled", "_gatherer", "_in_turns", "_known", "_make_owner", "_owner",
         "_paused_for", "_put_off", "_reader", "_slot", "_terms", "account", "congested", "connection", "dialed",
-        "held_bytes", "identity", "transport",
+        "held_bytes", "identity", "trace", "transport",
     )  # fmt: skip
 
     def __init__(
@@ -169,13 +169,9 @@ class Driver(asyncio.Protocol):
         meter: Meter | None = None,
     ) -> None:
         """`owner` is called once the transport is there; `gone` once it has been lost. `identity`: the name in the
-        peer's verified TLS certificate. `meter` None: nobody counts what is held.
-
-        `write_bytes_max`: bytes a peer may leave unread in our buffer before `congested` turns true. Owners deliver
-        nothing more then, but what comes in has to be answered: above `unread_bytes_max` nothing is read of the peer
-        until it has read. Where we have `dialed` the connection ends then (`UnreadError`): two that wait for each other
-        to read would wait for ever. None: there is no bound.
-        """
+        peer's verified TLS certificate. `meter` None: what is held is not counted. Above `write_bytes_max` of output
+        that the peer does not read, `congested` is true and owners deliver nothing. Above `unread_bytes_max` (None: no
+        bound) the peer is not read either; a connection that we have `dialed` ends, as both ends might wait."""
         self.connection = connection
         self.transport: asyncio.Transport | None = None
         self.identity: Final = identity
@@ -183,6 +179,8 @@ class Driver(asyncio.Protocol):
         """What the meter knows of."""
         self.account: Any = None
         """Whatever the meter wants to find again."""
+        self.trace: Any = None
+        """Packet trace, which reports what happens to messages; None: the connection is not traced."""
         turn = turn_of(asyncio.get_running_loop())
         self._terms = terms = _terms_of(turn, write_bytes_max, unread_bytes_max, meter, gone)
         self._make_owner: Callable[[Driver], Owner] | None = owner
@@ -397,6 +395,15 @@ class Driver(asyncio.Protocol):
             eof, pause, resume = self.eof_received, self.pause_writing, self.resume_writing
             self.transport.set_protocol(cast(Any, Diverted(receive, lost, eof, pause, resume)))
 
+    def follow(self, trace: Any, before: Connection, after: Connection) -> None:
+        """Report to this trace from now on (None: to none), and put a machine in place of another, which the driver has
+        or the frames around it. Between two reads only."""
+        self.trace = trace
+        if self.connection is before:
+            self.connection = after
+        elif before is not after:
+            cast(Any, self.connection).replace_inner(after)
+
     def read_by(self, reader: Reader | None) -> None:
         """Have somebody else receive of the socket from now on, until it is lost; None: the transport again."""
         before, after = self._reader, reader or self.transport
@@ -490,9 +497,8 @@ class Driver(asyncio.Protocol):
             meter.held(self, held)
 
     def shed(self, *, told: bool = True) -> None:
-        """Close the connection as there is no room for what it holds, and give that back in this turn: the loop reads
-        thousands of sockets before it tells that one is closed. Who does not read is not told why; nobody is where
-        `told` is false."""
+        """Close the connection for want of memory, and release what it holds in this turn. The peer is told why unless
+        it does not read, or `told` is false."""
         self._run(self._shed)
         self._put_off = b""
         if not told or self.transport is None or self.transport.get_write_buffer_size() > UNCOUNTED_BYTES:
@@ -575,7 +581,8 @@ class Driver(asyncio.Protocol):
             if self.congested and (unread_max := self._terms.unread_bytes_max) is not None:
                 self._look_at_unread(transport.get_write_buffer_size(), unread_max)
         if connection.closed:
-            self._end(transport)
+            self._leave_slot()
+            transport.close()  # it lingers until the peer has read what was written last (`bridge.transport.lingering`)
             return
         if connection.more:
             self._take_turns()  # of what waited for somebody's answer, as bytes behind a CONNECT do
@@ -587,11 +594,6 @@ class Driver(asyncio.Protocol):
             self.abort()
         elif unread_bytes > unread_bytes_max:
             self.pause_reading(ANSWERS_UNREAD)
-
-    def _end(self, transport: asyncio.Transport) -> None:
-        """Close; the socket lingers until the peer has read what was written last (`bridge.transport.lingering`)."""
-        self._leave_slot()
-        transport.close()
 
     def _arm(self) -> None:
         deadline = self.connection.deadline

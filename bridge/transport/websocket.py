@@ -66,6 +66,10 @@ class Framed:
         self._close_code: int | None = None
         """The WebSocket ends with it once the machine inside has taken what came before."""
 
+    def replace_inner(self, inner: Connection) -> None:
+        """Put a machine in place of the one inside. Between two reads only."""
+        self.inner = inner
+
     # --- Connection -------------------------------------------------------------------------------------------
 
     @property

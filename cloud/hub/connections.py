@@ -41,6 +41,7 @@ from edge.broker.listeners.tcp import TcpListener
 from edge.broker.listeners.tls import Certificates
 from edge.broker.listeners.wrong_port import WrongPortReporter
 from edge.broker.model.budget import Budget
+from edge.broker.tracing.tracer import PacketTracer
 
 CONTAINER_ID: Final = "waypost-hub"
 LIMITS: Final = Limits(
@@ -92,12 +93,14 @@ class Connections:
         `resident` gives the bytes of memory the process takes."""
         self.wrong_port = WrongPortReporter()
         """Ports of all listeners of the hub; the HTTP server adds its own."""
-        self.listener = TcpListener("amqp", self._driver, wrong_port=self.wrong_port)
+        self._loop = asyncio.get_running_loop()
+        self.tracer = PacketTracer(lambda: self.listener.drivers, loop=self._loop)
+        """Writes every frame to the log with ``-vv``."""
+        self.listener = TcpListener("amqp", self._driver, wrong_port=self.wrong_port, tracer=self.tracer)
         self.admission = Admission(limits, Budget(held_bytes_max * CONNECTIONS_SHARE, "hub"), resident)
         self._accepting = True
         self._acceptor = acceptor
         self._limits = limits
-        self._loop = asyncio.get_running_loop()
         self._meter = Counted(self.admission, AMQP_CONNECTION_BYTES)
         self._framed_meter = Counted(self.admission, AMQP_CONNECTION_BYTES + WEBSOCKET_CONNECTION_BYTES)
         self._ticker: asyncio.TimerHandle | None = None
@@ -106,6 +109,7 @@ class Connections:
         self, host: str, port: int, certificates: Certificates | None, others: Mapping[str, Admit] | None = None
     ) -> tuple[str, int]:
         """Listen; returns the address bound. `others`: see `Handshakes`. Raises `ListenError`."""
+        self.tracer.follow_log()
         if certificates is not None:
             cost = AMQP_CONNECTION_BYTES + TLS_CONNECTION_BYTES
             self._meter = Counted(self.admission, cost)
@@ -120,6 +124,7 @@ class Connections:
         if self._ticker is not None:
             self._ticker.cancel()
         await self.listener.stop()
+        self.tracer.close()
 
     def stop_accepting(self) -> None:
         """Take no new connections: the hub stops."""
@@ -161,9 +166,10 @@ class Connections:
             acceptor.gone(driver)
             gone(driver)
 
+        machine, owner = self.tracer.follow(engine, "amqp", lambda made: visitor.arrive(engine, made))
         return Driver(
-            engine if around is None else around(engine),
-            lambda made: visitor.arrive(engine, made),
+            machine if around is None else around(machine),
+            owner,
             write_bytes_max=WRITE_BYTES_MAX,
             gone=over,
             unread_bytes_max=UNREAD_BYTES_MAX,

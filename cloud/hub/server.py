@@ -79,6 +79,7 @@ from edge.broker.configuration import Authentication, TlsListener, TokenIssuer
 from edge.broker.http.access import Access
 from edge.broker.http.guard import Guard
 from edge.broker.http.peer import Peer as HttpPeer
+from edge.broker.http.traced import TracedRequests
 from edge.broker.limits import CERTIFICATES_CHECK_S
 from edge.broker.listeners.frames import Frames
 from edge.broker.listeners.heap import collect_seldom
@@ -366,7 +367,7 @@ class Hub:
             if self._desired is not None:
                 await self._desired.open()
             await self._commands.open()
-            guarded = Guard(app, site, lambda: not access.open)
+            guarded = TracedRequests(Guard(app, site, lambda: not access.open), self._connections.tracer)
             secure = None if configuration.dev else self._certificates
             frames = Frames(
                 "amqp", message_bytes_max=LIMITS.packet_bytes_max, site=site, guarded=lambda: not access.open

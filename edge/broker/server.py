@@ -38,6 +38,7 @@ from edge.broker.security.site import Site
 from edge.broker.security.verification_threads import VerificationThreads
 from edge.broker.space import Space
 from edge.broker.store.contract import Store
+from edge.broker.tracing.tracer import PacketTracer
 
 if TYPE_CHECKING:
     from edge.broker.amqp.interception import LinkInterception
@@ -92,6 +93,8 @@ class Broker:
         self.admission = Admission(limits, Budget(limits.memory_bytes_max, configuration.space), resident)
         compiled = arrivals.calls()
         self._arrivals = Arrivals(compiled, self.router, self._loop) if compiled is not None else None
+        self.tracer = PacketTracer(self._drivers, self.gate, loop=self._loop)
+        """Shows packets of connections to operators who trace them."""
         self.listeners = self._make_listeners(administration)
         self._housekeeping = Housekeeping(
             (
@@ -108,6 +111,7 @@ class Broker:
 
     async def start(self) -> dict[str, tuple[str, int]]:
         """Listen where the configuration says; returns name -> (host, port). Raises ListenError."""
+        self.tracer.follow_log()
         bound = await self.listeners.start()
         self._ticker = self._loop.call_later(TICK_S, self._tick)
         return bound
@@ -127,6 +131,7 @@ class Broker:
         if self._arrivals is not None:
             self._arrivals.close()
         self._amqp.close()
+        self.tracer.close()
         self._threads.stop()
 
     def reconfigure(self, configuration: BrokerConfiguration) -> None:
@@ -175,18 +180,20 @@ class Broker:
             partial(_amqp_interception, self.devices),
             administration,
             self._loop,
+            self.tracer,
         )
         return Listeners(
             self.configuration,
             {
                 Protocol.MQTT: MqttDrivers(
-                    limits, self.router, self.mqtt_sessions, gate, for_mqtt, clock, self._arrivals
+                    limits, self.router, self.mqtt_sessions, gate, for_mqtt, clock, self._arrivals, self.tracer
                 ),
                 Protocol.AMQP: self._amqp,
             },
             self.site,
             lambda: not gate.open,
             self.admission,
+            self.tracer,
         )
 
 

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [
     path / "README.md"
     for path in (
-        *(ROOT / "edge/broker" / name for name in ("router", "model", "listeners", "retention")),
+        *(ROOT / "edge/broker" / name for name in ("router", "model", "listeners", "retention", "tracing")),
         ROOT / "bridge/transport",
         ROOT / "bridge/engine",
         ROOT / "bridge/resources",

@@ -188,11 +188,12 @@ class Lane:
             durable = bool(self.header) and read_header(self.header).durable
             self._flags = AMQP | QOS | (DURABLE if durable else 0)
         transport = self.driver.transport
-        if self.socket < 0 and isinstance(transport, TcpTransport) and self.driver.connection is self.engine:
+        if self.driver.connection is not self.engine or not isinstance(transport, TcpTransport):
+            return  # in frames, or traced
+        if self.socket < 0:
             self.socket = transport.get_extra_info("descriptor")
-            self.driver.write_by(self)
-        if self.socket >= 0:
-            self.driver.read_by(self)
+        self.driver.write_by(self)
+        self.driver.read_by(self)
 
     def took(self, message: Message) -> Member | list[Event]:
         """What there is to publish of it; or the events it makes, where it is not as usual."""

@@ -206,6 +206,8 @@ class IncomingLink(Origin):
         self._settle(tokens, State.ACCEPTED, None)
 
     def refused(self, tokens: Sequence[int], why: Refusal) -> None:
+        if self._driver.trace is not None:
+            self._driver.trace.refused(self.address or "", tokens, why)
         if self._said is not None:
             tokens = self._refuse_explained(tokens, why, self._said)
         if not tokens:
@@ -302,7 +304,12 @@ class IncomingLink(Origin):
         if header and read_header(header).durable:
             flags |= DURABLE
         self._under_way += len(tokens)
-        self._router.publish(Publication(self, Run(address, device or self.name, flags, header, bodies), tokens))
+        publication = Publication(self, Run(address, device or self.name, flags, header, bodies), tokens)
+        trace = self._driver.trace
+        if trace is None:
+            self._router.publish(publication)
+        else:
+            trace.publish(self._router, publication)
 
     def _publish_each(self, event: Transfers) -> None:
         settled = event.settled

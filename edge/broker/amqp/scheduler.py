@@ -5,9 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from edge.broker.model.tracing import ConnectionTrace
+
 
 class Flusher(Protocol):
     """Of a link that has something to write, or cannot go on."""
+
+    @property
+    def trace(self) -> ConnectionTrace | None:
+        """The packet trace of the connection, which reports what happens to messages; None: it is not traced."""
+        ...
 
     @property
     def congested(self) -> bool:

@@ -134,6 +134,21 @@ class AmqpSession:
         """Yield its links, in the order in which they were attached."""
         return self._links.figures()
 
+    # --- for a trace ------------------------------------------------------------------------------------------
+
+    @property
+    def connection(self) -> Engine:
+        """See `edge.broker.model.tracing.Traceable`."""
+        return self._engine
+
+    @property
+    def trace_names(self) -> tuple[str, str]:
+        """See `edge.broker.model.tracing.Traceable`."""
+        return self.container_id, self._peer.user or self._identity
+
+    def retrace(self) -> None:
+        """See `edge.broker.model.tracing.Traceable`: a lane takes nothing of a machine with a tap around it."""
+
     # --- Owner ------------------------------------------------------------------------------------------------
 
     def handle(self, events: Sequence[Event]) -> None:

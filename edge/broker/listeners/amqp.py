@@ -18,6 +18,7 @@ from edge.broker.amqp.session import CAPABILITIES, AmqpSession
 from edge.broker.limits import UNREAD_BYTES_MAX, WRITE_BUFFER_BYTES_MAX, Limits
 from edge.broker.listeners.tcp import Gone
 from edge.broker.listeners.turned_away import NO_ROOM, brief
+from edge.broker.model.tracing import UNTRACED, Tracer
 from edge.broker.router.router import Router
 from edge.broker.security.authenticator import Gate
 from edge.broker.security.sasl_credentials import SaslCredentials
@@ -66,6 +67,7 @@ class AmqpDrivers:
         administration: Administration | None,
         clock: Callable[[], float],
         arrivals: Arrivals | None,
+        tracer: Tracer = UNTRACED,
     ) -> None:
         """`container_id` is the broker's; `administration` changes addresses when a client asks for it (None: nobody
         does); `clock` is monotonic seconds; without `arrivals` each connection is read and written by itself."""
@@ -77,6 +79,7 @@ class AmqpDrivers:
         self._administration = administration
         self._clock = clock
         self._arrivals = arrivals
+        self._tracer = tracer
         self._containers = Containers()
 
     def rename(self, container_id: str) -> None:
@@ -102,9 +105,10 @@ class AmqpDrivers:
             offered_capabilities=CAPABILITIES,
             now=self._clock(),
         )
+        machine, owner = self._tracer.follow(engine, "amqp", partial(self._session, engine, credentials))
         return Driver(
-            around(engine),
-            partial(self._session, engine, credentials),
+            around(machine),
+            owner,
             write_bytes_max=WRITE_BUFFER_BYTES_MAX,
             gone=gone,
             unread_bytes_max=UNREAD_BYTES_MAX,
@@ -115,8 +119,8 @@ class AmqpDrivers:
     def turn_away(self, gone: Gone, around: Callable[[Connection], Connection]) -> Driver:
         """A driver of a connection that is told that there is no room."""
         owner = AmqpTurnedAway(self._limits, self._container_id, self._clock())
-        connection = around(owner.connection)
-        return Driver(connection, lambda _driver: owner, write_bytes_max=WRITE_BUFFER_BYTES_MAX, gone=gone)
+        machine, make_owner = self._tracer.follow(owner.connection, "amqp", lambda _driver: owner)
+        return Driver(around(machine), make_owner, write_bytes_max=WRITE_BUFFER_BYTES_MAX, gone=gone)
 
     def shut_down(self, drivers: Iterable[Driver]) -> None:
         """Say good-bye over those of these connections that are AMQP's."""

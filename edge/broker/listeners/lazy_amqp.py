@@ -20,6 +20,7 @@ from bridge.transport.turn import turn_of
 from edge.broker.amqp.administration import Administration
 from edge.broker.limits import Limits
 from edge.broker.listeners.tcp import Gone
+from edge.broker.model.tracing import UNTRACED, Tracer
 from edge.broker.router.router import Router
 from edge.broker.security.authenticator import Gate
 
@@ -44,6 +45,7 @@ class LazyAmqpDrivers:
         interception: Callable[[], LinkInterception | None],
         administration: Administration | None,
         loop: asyncio.AbstractEventLoop,
+        tracer: Tracer = UNTRACED,
     ) -> None:
         """`interception` makes who steps in between clients and the router, None where nobody does; for the others see
         `AmqpDrivers`."""
@@ -54,6 +56,7 @@ class LazyAmqpDrivers:
         self._interception = interception
         self._administration = administration
         self._loop = loop
+        self._tracer = tracer
         self._drivers: AmqpDrivers | None = None
         self.arrivals: Arrivals | None = None
         """Who reads and writes many connections at once, where it is compiled."""
@@ -110,5 +113,6 @@ class LazyAmqpDrivers:
             self._administration,
             self._loop.time,
             self.arrivals,
+            self._tracer,
         )
         return self._drivers

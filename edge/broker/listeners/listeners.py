@@ -23,6 +23,7 @@ from edge.broker.listeners.revocations import ClientRevocations
 from edge.broker.listeners.tcp import Gone, ListenError, TcpListener
 from edge.broker.listeners.tls import Certificates, TlsError
 from edge.broker.listeners.wrong_port import WrongPortReporter
+from edge.broker.model.tracing import UNTRACED, Tracer
 from edge.broker.security.site import Site
 
 
@@ -54,6 +55,7 @@ class Listeners:
         site: Site,
         guarded: Callable[[], bool],
         admission: Admission,
+        tracer: Tracer = UNTRACED,
     ) -> None:
         """`drivers` are by protocol; `site`, `guarded`: see `Frames`."""
         self._configuration = configuration
@@ -73,7 +75,7 @@ class Listeners:
             turn_away = partial(self._turn_away, drivers[listener.protocol], around)
             self._around[listener.name] = around
             load = drivers[listener.protocol].load
-            self.by_name[listener.name] = TcpListener(listener.name, make, turn_away, load, self.wrong_port)
+            self.by_name[listener.name] = TcpListener(listener.name, make, turn_away, load, self.wrong_port, tracer)
         self._certificates: Certificates | None = None
         self._checked_at = 0.0
 

@@ -9,6 +9,7 @@ from bridge.transport.driver import Driver, Meter
 from edge.broker.limits import UNREAD_BYTES_MAX, WRITE_BUFFER_BYTES_MAX, Limits
 from edge.broker.listeners.tcp import Gone
 from edge.broker.listeners.turned_away import MqttTurnedAway
+from edge.broker.model.tracing import UNTRACED, Tracer
 from edge.broker.mqtt.arrivals import Arrivals
 from edge.broker.mqtt.connection import Connection as MqttConnection
 from edge.broker.mqtt.handler import Common, ConnectionHandler
@@ -30,8 +31,10 @@ class MqttDrivers:
         interception: Interception,
         clock: Callable[[], float],
         arrivals: Arrivals | None = None,
+        tracer: Tracer = UNTRACED,
     ) -> None:
         """`clock` is monotonic seconds; `arrivals` as `Common` has it."""
+        self._tracer = tracer
         self._limits = limits
         self._clock = clock
         self._common = Common(router, sessions, clock, gate, interception, arrivals)
@@ -44,9 +47,12 @@ class MqttDrivers:
     ) -> Driver:
         """A driver of a connection there is room for."""
         connection = MqttConnection(self._limits, self._clock())
+        machine, owner = self._tracer.follow(
+            connection, "mqtt", lambda driver: ConnectionHandler(driver, connection, self._common)
+        )
         return Driver(
-            around(connection),
-            lambda driver: ConnectionHandler(driver, connection, self._common),
+            around(machine),
+            owner,
             write_bytes_max=WRITE_BUFFER_BYTES_MAX,
             gone=gone,
             unread_bytes_max=UNREAD_BYTES_MAX,
@@ -57,5 +63,5 @@ class MqttDrivers:
     def turn_away(self, gone: Gone, around: Callable[[Connection], Connection]) -> Driver:
         """A driver of a connection that is told that there is no room."""
         owner = MqttTurnedAway(self._limits, self._clock())
-        connection = around(owner.connection)
-        return Driver(connection, lambda _driver: owner, write_bytes_max=WRITE_BUFFER_BYTES_MAX, gone=gone)
+        machine, make_owner = self._tracer.follow(owner.connection, "mqtt", lambda _driver: owner)
+        return Driver(around(machine), make_owner, write_bytes_max=WRITE_BUFFER_BYTES_MAX, gone=gone)

@@ -18,6 +18,7 @@ from edge.broker.limits import ACCOUNT_SHARE_MAX, TLS_HANDSHAKES_MAX, TLS_PARKED
 from edge.broker.listeners.tls import Certificates, subject_name
 from edge.broker.listeners.wrong_port import WrongPortReporter
 from edge.broker.model.remote import remote_of
+from edge.broker.model.tracing import UNTRACED, Tracer
 
 log = logging.getLogger(__name__)
 
@@ -84,6 +85,7 @@ class Handshakes:
         identify: Identify = subject_name,
         others: Mapping[str, Admit] | None = None,
         wrong_port: WrongPortReporter | None = None,
+        tracer: Tracer = UNTRACED,
     ) -> None:
         """`admit` gets what `identify` makes of the verified client certificate. `others` get connections whose client
         asked for their protocol by name (ALPN, RFC 7301), which the certificates have to offer. `handshake_s`: the time
@@ -102,6 +104,7 @@ class Handshakes:
         self._others = others or {}
         self._handshake_s = handshake_s
         self._wrong_port = wrong_port or WrongPortReporter()
+        self._tracer = tracer
         self._loop = asyncio.get_running_loop()
         self._certified: set[TlsTransport] = set()
         """Connections whose peers have shown a certificate; of those that are closed no more than of others."""
@@ -152,9 +155,11 @@ class Handshakes:
         """There is no TLS with this peer."""
         if isinstance(error, WrongProtocolError):
             self._wrong_port.report(self._name, _remote(transport), error.spoken)
+            self._trace_refusal(transport, f"the client speaks {error.spoken}, not TLS")
         elif transport in self.under_way:
             peer = transport.get_extra_info("peername")
             log.info("%s: no TLS with %s: %s", self._name, peer, error or "it closed the connection")
+            self._trace_refusal(transport, str(error or "the client closed the connection"))
         self._over(transport)
 
     def review(self) -> None:
@@ -175,11 +180,18 @@ class Handshakes:
         why = self._certificates.revocations.refusal(certificate)
         if why is not None:
             log.warning("%s: the certificate of %s does not let it in: %s", self._name, _remote(transport), why)
+            self._trace_refusal(transport, f"its certificate does not let it in: {why}")
             return False
         self._certified.add(transport)
         if len(self._certified) >= self._certified_max:
             self._drop_closed()
         return True
+
+    def _trace_refusal(self, transport: TlsTransport, why: str) -> None:
+        if self._tracer.active:
+            peer = transport.get_extra_info("peername")
+            remote = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "-"
+            self._tracer.tls_refused(self._name, remote, why)
 
     def _drop_closed(self) -> None:
         self._certified = {transport for transport in self._certified if not transport.is_closing()}

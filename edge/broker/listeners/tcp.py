@@ -14,6 +14,7 @@ from bridge.transport.listening import Listening, Load, listen
 from edge.broker.listeners.secure import Admit, Handshakes, Identify
 from edge.broker.listeners.tls import Certificates, subject_name
 from edge.broker.listeners.wrong_port import WrongPortReporter
+from edge.broker.model.tracing import UNTRACED, Tracer
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +64,7 @@ class TcpListener:
         turn_away: MakeDriver | None = None,
         load: Load | None = None,
         wrong_port: WrongPortReporter | None = None,
+        tracer: Tracer = UNTRACED,
     ) -> None:
         """`turn_away` makes the driver of a connection `make_driver` had no room for, to tell it so; where it makes
         none either, the socket is closed at once. `load`: see `bridge.transport.listening`. `wrong_port` logs clients
@@ -77,6 +79,7 @@ class TcpListener:
         self._make_driver = make_driver
         self._turn_away = turn_away
         self._load = load
+        self._tracer = tracer
         self._wrong_port = wrong_port or WrongPortReporter()
         self._gone: Gone = self._forget
         self._listening: Listening | None = None
@@ -105,6 +108,7 @@ class TcpListener:
                 identify=identify,
                 others=others,
                 wrong_port=self._wrong_port,
+                tracer=self._tracer,
             )
             make = self._handshakes.make
         try:

@@ -110,6 +110,11 @@ class Connection:
         return UNREADY if self._phase is not _OPEN or self.more else self._unread.missing
 
     @property
+    def pending(self) -> bytes:
+        """Return the bytes that are not parsed yet, such as the first bytes of an incomplete packet."""
+        return self._unread.content
+
+    @property
     def held_bytes(self) -> int:
         """What is not taken apart, what CONNECT said, and what PUBLISH packets have us remember."""
         held = self._unread.held_bytes + self._connect_bytes
@@ -220,10 +225,8 @@ class Connection:
         self._state, self._client_id, self._connect_deadline = state, client_id, 0.0
         self._publisher = publisher or client_id
         state.connection = self
-        found: list[Event] = []
         dropped = self._sender.resume() if state.in_flight else []
-        if dropped:
-            found.append(events.Acknowledged(dropped, Outcome.TOO_LARGE))
+        found: list[Event] = [events.Acknowledged(dropped, Outcome.TOO_LARGE)] if dropped else []
         found.extend(self._take(self._unread.take()))
         return found or self._last(publish_will=True)
 
@@ -236,12 +239,11 @@ class Connection:
         """Ask the client to go on authenticating, before CONNACK or later; returns the events of what it sent since."""
         if self._phase in ENDED:
             return ()
-        if self._phase is _OPEN:
-            self._append(self._dialogue.challenge(data), "AUTH")
-            return ()
-        self._phase = after_step(self._phase, Step.CHALLENGE)
+        opened = self._phase is _OPEN
+        if not opened:
+            self._phase = after_step(self._phase, Step.CHALLENGE)
         self._append(self._dialogue.challenge(data), "AUTH")
-        return self._take(self._unread.take())
+        return () if opened else self._take(self._unread.take())
 
     # --- calls of the session on an open connection -----------------------------------------------------------
 
@@ -320,11 +322,10 @@ class Connection:
             self.receiver.complete(packet_ids)
 
     def subscribed(self, packet_id: int, codes: Sequence[int], text: str = "") -> None:
-        """Send SUBACK: one code a filter, in `text` why some failed. Failures are 0x80 in 3.1.1, QoS 0 in 3.1 (3.8)."""
+        """Send SUBACK: one code a filter, in `text` why some failed."""
         self._must_have_opened()
-        failure = {3: 0, 4: 0x80}.get(self.version)
-        found = tuple(codes) if failure is None else tuple(code if code < 0x80 else failure for code in codes)
-        self._reply(packets.SubAck(packet_id, found, reason_string(self._connect, text, 2 + len(found))))
+        explanation = reason_string(self._connect, text, 2 + len(codes))
+        self._reply(packets.SubAck(packet_id, _suback_codes(codes, self.version), explanation))
 
     def unsubscribed(self, packet_id: int, codes: Sequence[int]) -> None:
         """UNSUBACK; one code a filter, which older clients do not get to see."""
@@ -490,9 +491,8 @@ class Connection:
 
     def _reply(self, packet: packets.Packet) -> None:
         """Send a packet that cannot be left out; a client that does not take its size cannot be served."""
-        if self._phase is not _OPEN:
-            return
-        self._append(packet.encode(self.version), packet.kind.name)
+        if self._phase is _OPEN:
+            self._append(packet.encode(self.version), packet.kind.name)
 
     def _append(self, encoded: bytes, name: str) -> None:
         if len(encoded) <= self._connect.maximum_packet_size:  # [MQTT-3.1.2-24]
@@ -541,6 +541,12 @@ class Connection:
         self._reported = True
         will = publish_will and self._phase is Phase.CLOSED and self._connect.will is not None
         return (events.Disconnected(will, self._end_reason, session_expiry_s, self._lost),)
+
+
+def _suback_codes(codes: Sequence[int], version: int) -> tuple[int, ...]:
+    """Return the codes as this version has them: failures are 0x80 in 3.1.1, and QoS 0 in 3.1 (section 3.8)."""
+    failure = {3: 0, 4: 0x80}.get(version)
+    return tuple(codes) if failure is None else tuple(code if code < 0x80 else failure for code in codes)
 
 
 def _subscribe_parts(packet: packets.Subscribe) -> Iterator[events.Subscribe]:

@@ -90,6 +90,10 @@ class Common:
         self.interception: Final = interception
         self.arrivals: Final = arrivals
 
+    def publisher(self, driver: Driver) -> Callable[[Publication], None]:
+        """Return the function that publishes runs. That of a trace also reports the result."""
+        return self.router.publish if driver.trace is None else partial(driver.trace.publish, self.router)
+
 
 class ConnectionHandler(Origin):
     """Owner of one driver over one MQTT connection."""
@@ -133,7 +137,7 @@ class ConnectionHandler(Origin):
             raise
 
     def _handle(self, events: Sequence[Any]) -> None:
-        publish = self._common.router.publish
+        publish = self._common.publisher(self._driver)
         for event in events:
             kind = type(event)
             if kind is Published:
@@ -159,12 +163,25 @@ class ConnectionHandler(Origin):
             self._session.pump()
             self._interceptor.pump()
 
+    @property
+    def trace_names(self) -> tuple[str, str]:
+        """See `edge.broker.model.tracing.Traceable`."""
+        return self.name, self.user
+
+    def retrace(self) -> None:
+        """See `edge.broker.model.tracing.Traceable`: the lane learns nothing while the connection is traced, so every
+        packet goes to the machine; afterwards it learns again."""
+        if self._lane is not None:
+            self._lane.forget()
+        elif self._session is not None and not self.connection.closed and not self._arriving:
+            self.connection.receiver.forget_topics()
+
     # --- for the interceptor -----------------------------------------------------------------------------------
 
     def publish(self, run: Run, packet_ids: Sequence[int]) -> None:
         """Publish as the client's; answered to it under these packet identifiers."""
         if run.qos < 2:
-            self._common.router.publish(Publication(self, run, packet_ids))
+            self._common.publisher(self._driver)(Publication(self, run, packet_ids))
         else:
             self._publish_once(run, packet_ids)
 
@@ -185,7 +202,7 @@ class ConnectionHandler(Origin):
             session.state.answered(packet_ids)
             self._common.sessions.on_disk.save_incoming(session)
         try:
-            self._common.router.publish(Publication(self, run, qos2_tokens(packet_ids)))
+            self._common.publisher(self._driver)(Publication(self, run, qos2_tokens(packet_ids)))
         except Exception:
             self.forget(packet_ids)
             raise
@@ -228,6 +245,8 @@ class ConnectionHandler(Origin):
         self._published.mark_unstored(tokens)
 
     def refused(self, tokens: Sequence[int], why: Refusal) -> None:
+        if self._driver.trace is not None:
+            self._driver.trace.refused("", tokens, why)
         self._published.refuse(tokens, why)
 
     def waits_for_consumer(self) -> bool:
@@ -326,11 +345,12 @@ class ConnectionHandler(Origin):
         will = self._interceptor.will(connect.will, self._grant)
         self._connect = connect if will is connect.will else msgspec.structs.replace(connect, will=will)
         self._drop_subscriptions()
+        relay = self._grant is not None and self._grant.may_relay  # without authentication no client is one
         accept = partial(
             self.connection.accept,
             session.state,
             present,
-            publisher=self._publisher(assigned),
+            publisher=publisher_name(self.user or (ANONYMOUS if assigned else self.name), self.name, relay=relay),
             assigned_client_id=assigned,
             session_expiry_s=agreed.announced_session_expiry_s,
             server_keep_alive_s=agreed.announced_keep_alive_s,
@@ -338,12 +358,6 @@ class ConnectionHandler(Origin):
             authentication_data=data,
         )
         self._common.sessions.save(session, will, self, partial(self._accept, session, accept))
-
-    def _publisher(self, assigned: str | None) -> str:
-        """Return the publisher of the client's messages. `assigned`: the identifier that the gateway chose for it.
-        Without authentication no client is a relay."""
-        relay = self._grant is not None and self._grant.may_relay
-        return publisher_name(self.user or (ANONYMOUS if assigned else self.name), self.name, relay=relay)
 
     def _accept(self, session: Session, accept: Callable[..., Sequence[Any]], why: Refusal | None) -> None:
         """It is on disk that the session is the client's, or `why` it could not be written."""
@@ -403,6 +417,8 @@ class ConnectionHandler(Origin):
         packet_ids = event.packet_ids
         if event.run.qos == 0:
             self._common.router.figures.refused += len(event.run.bodies)
+            if self._driver.trace is not None:
+                self._driver.trace.refused(event.run.address, packet_ids, why)
         elif event.run.qos == 2:
             self._attached.state.unstored.update(packet_ids)
             packet_ids = qos2_tokens(packet_ids)

@@ -47,6 +47,11 @@ class Unread:
             return UNREADY
         return max(1, self._packet_bytes - self.size) if self.size else 0
 
+    @property
+    def content(self) -> bytes:
+        """All bytes, which stay."""
+        return b"".join(self._chunks or ())
+
     def add(self, data: bytes) -> Unread:
         """Bytes that came."""
         if not data:

@@ -13,7 +13,9 @@ from typing import Final
 from bridge.message import RETAIN, Run
 from edge.broker.delivery.batches import offer_of
 from edge.broker.limits import CONNECTION_STATE_BYTES_MAX, CONNECTION_STATES_MAX
+from edge.broker.model.addresses import AddressType
 from edge.broker.model.interfaces import Origin, Refusal
+from edge.broker.model.tracing import Destination
 from edge.broker.router.live_subscriptions import LiveSink
 from edge.broker.router.publish_sink import PublishSink
 
@@ -78,6 +80,10 @@ class ConnectionStateRoute:
         for subscription in self._live:
             subscription.offer(offer)
         sink.answers.accept(origin, tokens)
+
+    def destination(self, qos: int) -> Destination:
+        """See `edge.broker.router.routes.Route`."""
+        return Destination(AddressType.TOPIC.value, len(self._live))
 
     def column(self, qos: int) -> None:
         """Return None: who sends has to be looked at."""

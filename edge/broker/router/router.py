@@ -34,6 +34,7 @@ from edge.broker.model.interfaces import (
     SubscribeOptions,
 )
 from edge.broker.model.isolation import Listeners, guarded, origin_called
+from edge.broker.model.tracing import Destination
 from edge.broker.retention.names import NameQuotas
 from edge.broker.retention.quotas import Account, Quotas
 from edge.broker.router.answers import Answers
@@ -109,20 +110,20 @@ class Router:
         """`flush_soon` is called when something joined the open group: the shell calls `flush` once this turn ends;
         `soon` has a function called in the next one (None: at once). `policies` are by pattern of the rule, those of
         subscriptions by ``topic::name``; `monotonic_s` times redeliveries (None: by `clock_ns`); `merge_live` says
-        whose live copies are one; `limits` bound the names clients make (None: by default).
-        """
+        whose live copies are one; `limits` bound the names clients make (None: by default)."""
         now_s = monotonic_s or (lambda: clock_ns() / 1e9)
         self.now_ns, self.now_s = clock_ns, now_s
         self.clock = Clock(clock_ns, clock_good, now_s)
-        self.figures = Figures()
+        self.figures, self._store, self._clock_good = Figures(), store, clock_good
         self.flush_soon = flush_soon = flush_soon or self.flush
         self.address_listeners: Listeners[[]] = Listeners("changed addresses")
         """Called when addresses may have other types than before: what was joined by an older one gets nothing new."""
         self.loss_listeners: Listeners[[]] = Listeners("losses")
         """Called when entries of the loss ledger were committed."""
+        self.commit_listeners: Listeners[[Committed]] = Listeners("commits")
+        """Called at the end of each commit, before its answers are released: a packet trace shows results first."""
         self.tick_listeners: Listeners[[]] = Listeners("housekeeping")
         """Called at each tick, before the commit."""
-        self._clock_good, self._store = clock_good, store
         self._participants: list[CommitParticipant] = []
         self._sources: list[PublishSource] = []
         self._addresses = ConfiguredAddresses(table, policies or {})
@@ -138,8 +139,9 @@ class Router:
         self.unrouted, self.connection_states = UnroutedMessages(self.figures, now_s), ConnectionStates()
         self._sink = PublishSink(store, self.feeds, self.retained, self.answers, self.unrouted, flush_soon)
         self._configure_policies()
-        routes = RoutesMade(self._forget_columns)
-        logs, watchers, slices = Logs(store, self.deadletters, self.feeds), CreditWatchers(), Slices(soon, now_s)
+        self._made = routes = RoutesMade(self._forget_columns)
+        self._watchers = watchers = CreditWatchers()
+        logs, slices = Logs(store, self.deadletters, self.feeds), Slices(soon, now_s)
         queues = Queues(
             store, self._addresses, logs, self.names, unused_s=limits.queue_unused_s, forgotten=self._forget_queue
         )
@@ -157,7 +159,6 @@ class Router:
             flush_soon=flush_soon,
         )
         self.routes = RouteTable(routes, self._addresses, self.subscriptions, logs, self.quotas, self.connection_states)
-        self._made, self._watchers = routes, watchers
         self._credit = SenderCredit(self._addresses, self.subscriptions, watchers, self.routes.account)
         self.housekeeping = Housekeeping(self._parts())
         store.commit_listeners.append(self.committed)
@@ -207,6 +208,19 @@ class Router:
         has more to look at."""
         route = self._made.get(address) or self._made.of_prefix(address)
         return route.column(qos) if route is not None else None
+
+    def destination(self, address: str, qos: int) -> Destination:
+        """Return where messages of this QoS to an address go, for a packet trace to say."""
+        route = self._made.get(address)
+        if route is None:
+            return Destination(self.address_type(address).value)
+        found = route.destination(qos)
+        if found.log is None:
+            return found
+        store = self._store
+        return found._replace(
+            log_name=store.log_name(found.log), epoch=store.epoch, in_memory=store.in_memory(found.log)
+        )
 
     def _publish_to_consumers(self, batch: AnycastBatch) -> None:
         """Hand on as many of these as consumers take now, and route each of the others by itself."""
@@ -265,6 +279,8 @@ class Router:
         self._credit.failing = commit.error is not None
         if commit.error is not None:
             self.quotas.commit_failed()
+        if self.commit_listeners:
+            self.commit_listeners.tell(commit)
         self.answers.release()
         self.waits.release()
         self._count_stored(commit)

@@ -8,7 +8,9 @@ from typing import Protocol
 from bridge.message import RETAIN, Run
 from edge.broker.delivery import AnycastGroup
 from edge.broker.delivery.batches import offer_of
+from edge.broker.model.addresses import AddressType
 from edge.broker.model.interfaces import Origin, Refusal
+from edge.broker.model.tracing import Destination
 from edge.broker.retention.quotas import Account
 from edge.broker.router.batch import Column, LogSink
 from edge.broker.router.live_subscriptions import LiveSink
@@ -28,6 +30,10 @@ class Route(Protocol):
         """Where all runs of this QoS go, whoever sends them and what else they say (but to be retained); None where
         more has to be looked at."""
         return None
+
+    def destination(self, qos: int) -> Destination:
+        """Return where messages of this QoS go, in words for a packet trace."""
+        ...
 
 
 def admitted(account: Account, log: int, run: Run) -> bool:
@@ -60,6 +66,9 @@ class QueueRoute(Route):
 
     def column(self, qos: int) -> Column | None:
         return Column((), LogSink(self.log, self.account))
+
+    def destination(self, qos: int) -> Destination:
+        return Destination(AddressType.QUEUE.value, log=self.log)
 
 
 class TopicRoute(Route):
@@ -119,6 +128,10 @@ class TopicRoute(Route):
             return Column(live, None)
         return Column(live, LogSink(self.log, self.account))
 
+    def destination(self, qos: int) -> Destination:
+        kept = self.log if qos or self._keeps_qos0 else None
+        return Destination(AddressType.TOPIC.value, len(self.live), kept)
+
 
 class AnycastRoute(Route):
     """Handed to one consumer; its answer goes back to the origin."""
@@ -139,6 +152,9 @@ class AnycastRoute(Route):
         if why is not None:
             sink.answers.refuse(origin, tokens, why)
 
+    def destination(self, qos: int) -> Destination:
+        return Destination(AddressType.ANYCAST.value, len(self.group.group.consumers))
+
 
 class MulticastRoute(Route):
     """Handed to every consumer that is connected; nothing is stored, nobody there is an answer too."""
@@ -154,6 +170,9 @@ class MulticastRoute(Route):
             sink.answers.accept(origin, tokens)
         else:
             sink.answers.refuse(origin, tokens, Refusal.NO_CONSUMER_CONNECTED)
+
+    def destination(self, qos: int) -> Destination:
+        return Destination(AddressType.MULTICAST.value, len(self.live))
 
 
 class TemporaryRoute(Route):
@@ -171,6 +190,9 @@ class TemporaryRoute(Route):
         offer_live(self._owner, origin, run)
         sink.answers.accept(origin, tokens)
 
+    def destination(self, qos: int) -> Destination:
+        return Destination(AddressType.TOPIC.value, len(self._owner))
+
 
 class OwnRoute(Route):
     """One origin alone may send; everybody else is refused, whatever rights they have."""
@@ -187,6 +209,9 @@ class OwnRoute(Route):
         else:
             sink.answers.refuse(origin, tokens, Refusal.NOT_AUTHORIZED)
 
+    def destination(self, qos: int) -> Destination:
+        return self._route.destination(qos)
+
 
 class RefusingRoute(Route):
     """Names nobody publishes to: the broker's own, and those of subscriptions, which get what comes to their topic."""
@@ -198,3 +223,6 @@ class RefusingRoute(Route):
 
     def publish(self, sink: PublishSink, origin: Origin, run: Run, tokens: Sequence[int]) -> None:
         sink.answers.refuse(origin, tokens, self._why)
+
+    def destination(self, qos: int) -> Destination:
+        return Destination("refused")

@@ -33,6 +33,8 @@ from edge.broker.mqtt.handler import Common, ConnectionHandler
 from edge.broker.mqtt.session_registry import SessionRegistry
 from edge.broker.router.router import Router
 from edge.broker.store.errors import StoreError, StoreFull
+from edge.broker.tracing.tracer import PacketTracer
+from edge.broker.tracing.watch import TraceFilter, TraceWatch
 from tests.property.mqtt.test_stream import publishes
 from tests.support.memory_store import MemoryStore
 from tests.support.run_consumer import RunConsumer
@@ -231,6 +233,10 @@ class World:
         self.kept: list[tuple[int, Stored]] = []
         self.store.commit_listeners.append(lambda commit: self.kept.extend(commit.appended))
         self.handlers: list[ConnectionHandler] = []
+        self.tracer = PacketTracer(
+            lambda: [handler._driver for handler in self.handlers], loop=asyncio.get_running_loop(), now_ns=lambda: 1
+        )
+        self.watch: TraceWatch | None = None
         self.transports: list[Transport] = []
         self.grants: list[Grant] = []
         for number in range(CLIENTS):
@@ -289,6 +295,18 @@ class World:
         self.router.publish_collected()
         self.router.subscribe(self.follower, pattern, SubscribeOptions())
 
+    def trace(self, client: str) -> None:
+        """Show what a client sends from now on, in place of what was shown; without lanes nothing is."""
+        self.untrace()
+        if self.arrivals is not None:
+            self.watch = self.tracer.watch(TraceFilter(client), lambda: None)
+
+    def untrace(self) -> None:
+        """Show nothing more."""
+        if self.watch is not None:
+            self.tracer.leave(self.watch)
+            self.watch = None
+
     def allow(self, client: int, rule: Rule) -> None:
         if self.grants:
             self.grants[client].replace("joe", (rule,))
@@ -345,6 +363,10 @@ async def play(world: World, steps: Sequence[Step]) -> list[Any]:
                 world.subscribe(*arguments)
             case "allow":
                 world.allow(*arguments)
+            case "trace":
+                world.trace(*arguments)
+            case "untrace":
+                world.untrace()
             case "reads":
                 client, reads = arguments
                 world.transports[client].read_on(reads=reads)
@@ -408,9 +430,40 @@ OTHER_STEPS = st.one_of(
     st.tuples(st.just("reads"), st.integers(0, CLIENTS - 1), st.booleans()),
     st.tuples(st.just("pause"), st.integers(0, CLIENTS - 1), st.booleans()),
     st.tuples(st.just("pause"), st.integers(0, CLIENTS - 1), st.just(False)),
+    st.tuples(st.just("trace"), st.sampled_from([*(f"c{number}" for number in range(CLIENTS)), ""])),
+    st.just(("untrace",)),
     st.tuples(st.just("end"), st.integers(0, CLIENTS - 1)),
     st.tuples(st.just("lose"), st.integers(0, CLIENTS - 1)),
 )
+
+
+@needs_compiled
+def test_a_lane_takes_nothing_while_its_connection_is_traced_and_goes_on_afterwards() -> None:
+    async def run() -> None:
+        world = World(arrivals.calls(), 5, rights=False)
+        for _ in range(3):
+            await asyncio.sleep(0)
+
+        async def lane_takes(packet_id: int) -> bool:
+            """Send a message; True when the lane took it."""
+            world.take(0, packets.Publish("plant/7/temp", b"", 1, packet_id=packet_id).encode(5))
+            lane = world.handlers[0]._lane
+            takes = lane is not None and lane._calls.waits(lane._lane)
+            await world.end_turn()
+            return takes
+
+        assert [await lane_takes(number) for number in (1, 2, 3)] == [False, True, True]
+        world.trace("c0")
+        watch = world.watch
+        assert watch is not None
+        assert [await lane_takes(number) for number in (4, 5, 6)] == [False, False, False]
+        shown = [event.id for event in watch.take() if event.name == "PUBLISH" and event.kind == "packet"]
+        assert shown == [4, 5, 6]
+        world.untrace()
+        assert [await lane_takes(number) for number in (7, 8, 9)] == [False, True, True]
+        await world.finish()
+
+    run_still(run())
 
 
 @needs_compiled

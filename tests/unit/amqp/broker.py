@@ -14,6 +14,7 @@ from edge.broker.amqp.session import AmqpSession
 from edge.broker.model import interfaces
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.model.interfaces import Refusal
+from edge.broker.model.tracing import ConnectionTrace
 from edge.broker.router.router import Router
 from tests.support.machines import take_all
 from tests.support.memory_store import MemoryStore
@@ -29,6 +30,7 @@ class StubDriver:
     def __init__(self) -> None:
         self.congested = False
         self.flushes = 0
+        self.trace: ConnectionTrace | None = None
         self.turns: deque[Callable[[], None]] = deque()
         """What is left for the next turn of the loop."""
 

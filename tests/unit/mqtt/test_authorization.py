@@ -51,6 +51,7 @@ class Driver:
 
     address = "192.0.2.1"
     congested = False
+    trace = None
 
     def __init__(self, identity: str | None = None) -> None:
         self.identity = identity

@@ -36,6 +36,7 @@ class Driver:
     address = "192.0.2.1"
     identity = None
     congested = False
+    trace = None
 
     def __init__(self) -> None:
         self.aborted = False

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from edge.broker.listeners.web.bound_socket import BoundSocket
 from edge.broker.listeners.wrong_port import WrongPortReporter
+from edge.broker.model.tracing import UNTRACED, Tracer
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -37,6 +38,7 @@ class LazyWebServer:
         make_app: Callable[[], ASGIApp],
         modules: Sequence[str],
         wrong_port: WrongPortReporter | None = None,
+        tracer: Tracer = UNTRACED,
     ) -> None:
         """Take ownership of the sockets, which are bound, and listen. `make_app` is called in the loop when the first
         client comes, after `modules`, which it needs, have been imported. `wrong_port`: see `TcpListener`. Made inside
@@ -45,6 +47,7 @@ class LazyWebServer:
         self._make_app = make_app
         self._modules = modules
         self._wrong_port = wrong_port
+        self._tracer = tracer
         self._web: WebServer | None = None
         self._loading: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
@@ -81,7 +84,7 @@ class LazyWebServer:
                 await asyncio.to_thread(importlib.import_module, name)
             from edge.broker.listeners.web.server import WebServer  # noqa: PLC0415 - see above
 
-            self._web = WebServer(self._make_app(), self._sockets, wrong_port=self._wrong_port)
+            self._web = WebServer(self._make_app(), self._sockets, wrong_port=self._wrong_port, tracer=self._tracer)
             await self._web.start()
         except Exception:  # the task ends here: the gateway goes on without its console
             log.exception("the console cannot be served")

@@ -29,6 +29,7 @@ from edge.broker.listeners.web.connection import HttpConnection, Upgrade, upgrad
 from edge.broker.listeners.web.places import Places
 from edge.broker.listeners.web.turns import Turns
 from edge.broker.listeners.wrong_port import WrongPortReporter
+from edge.broker.model.tracing import UNTRACED, Tracer
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +65,7 @@ class WebServer:
         identify: Identify = subject_name,
         upgrade: Upgrade | None = None,
         wrong_port: WrongPortReporter | None = None,
+        tracer: Tracer = UNTRACED,
     ) -> None:
         """Take ownership of the bound sockets; listening is started here. `identify`: returns the user of a client
         certificate. `upgrade` gets connections that request WebSocket; None: WebSocket is off.
@@ -72,6 +74,7 @@ class WebServer:
         strangers = Places(HTTP_STRANGERS_MAX, HTTP_STRANGERS_OF_ONE_MAX)
         secure_strangers = Places(HTTPS_STRANGERS_MAX, HTTPS_STRANGERS_OF_ONE_MAX)
         self._wrong_port = wrong_port or WrongPortReporter()
+        self._tracer = tracer
         plain, secure = (partial(self._wrong_port.report, name) for name in ("http", "https"))
         self._plain_connection = partial(HttpConnection, strangers, users, plain)
         self._secure_connection = partial(HttpConnection, secure_strangers, users, secure)
@@ -125,6 +128,7 @@ class WebServer:
                     handshake_s=HANDSHAKE_S,
                     identify=self._identify,
                     wrong_port=self._wrong_port,
+                    tracer=self._tracer,
                 )
                 self._handshakes.append(handshakes)
                 make = handshakes.make

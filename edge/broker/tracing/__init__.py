@@ -1,0 +1,1 @@
+"""Packet trace: what connections send and get, and what becomes of it."""

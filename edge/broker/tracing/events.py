@@ -1,0 +1,168 @@
+"""One event of a trace, and the line a person reads of it.
+
+`waypost edge trace` and the log of ``-vv`` have their lines from `line_of`; the gateway sends events as JSON, one a
+line. This module knows no connection and no protocol.
+"""
+
+from __future__ import annotations
+
+import datetime
+import textwrap
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from edge.broker.tracing.limits import TRACE_TEXT_CHARACTERS_MAX
+from edge.output.amounts import counted
+from edge.output.text import line as one_line
+
+IN: Final = "in"
+OUT: Final = "out"
+"""Directions: from the client to the gateway, and back."""
+
+ARROWS: Final = {
+    ("packet", IN): "<-",
+    ("packet", OUT): "->",
+    ("outcome", ""): "==",
+    ("connection", ""): "--",
+    ("request", ""): "<>",
+    ("dropped", ""): "!!",
+}
+"""Sign by (kind, direction); arrows as seen from the gateway."""
+
+LEGEND: Final = "<- from the client, -> to it, == what became of it, -- connection, <> HTTP"
+
+
+class TraceEvent(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One packet, frame, outcome or step of a connection. Fields without a value are left out of the JSON.
+
+    `kind`      packet, outcome, connection, request, dropped, started (the first of each trace) or ended (the last,
+                where the gateway ends it for its age).
+    `name`      packet, performative or HTTP method in the words of its standard; else what happened.
+    `id`        MQTT packet identifier, AMQP delivery-id; `last_id` where the line is about several.
+    `bytes`     of the whole packet or frame; `payload_bytes` of the message within, which is never shown.
+    `code`      MQTT reason code or HTTP status; `reason` its name, or the AMQP error condition.
+    `sequence`  first sequence that a stored message got in (`epoch`, `address`); `last_sequence` the last one.
+    `count`     messages that an outcome is about; events that a drop is about.
+    """
+
+    time: str = ""
+    kind: str
+    direction: str = ""
+    client: str = ""
+    user: str = ""
+    remote: str = ""
+    protocol: str = ""
+    name: str = ""
+    id: int | None = None
+    last_id: int | None = None
+    channel: int | None = None
+    address: str = ""
+    flags: tuple[str, ...] = ()
+    bytes: int | None = None
+    payload_bytes: int | None = None
+    code: int | None = None
+    reason: str = ""
+    outcome: str = ""
+    log: str = ""
+    epoch: str = ""
+    sequence: int | None = None
+    last_sequence: int | None = None
+    offered: int | None = None
+    count: int | None = None
+    text: str = ""
+
+
+def utc(now_ns: int) -> str:
+    """ISO 8601 with microseconds."""
+    seconds, nanoseconds = divmod(now_ns, 1_000_000_000)
+    at = datetime.datetime.fromtimestamp(seconds, datetime.UTC).replace(microsecond=nanoseconds // 1000)
+    return at.isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def line_of(event: TraceEvent) -> str:
+    """Return the one line that a person reads of an event."""
+    return " ".join(filter(None, (_clock(event), _arrow(event), _who(event), _what(event))))
+
+
+def folded(event: TraceEvent, columns: int) -> str:
+    """Return the same for a terminal: what does not fit in a line goes on below, behind the time and the arrow."""
+    wrapped = textwrap.wrap(
+        line_of(event), max(columns, 40), subsequent_indent=" " * 17, break_long_words=False, break_on_hyphens=False
+    )
+    return "\n".join(wrapped)
+
+
+def _clock(event: TraceEvent) -> str:
+    return f"{event.time[11:23]}Z" if len(event.time) > 23 else event.time
+
+
+def _arrow(event: TraceEvent) -> str:
+    return ARROWS.get((event.kind, event.direction), "--")
+
+
+def _who(event: TraceEvent) -> str:
+    if event.kind in ("dropped", "started", "ended"):
+        return ""
+    client = short(event.client or event.user or "-")
+    return f"{client}@{event.remote}" if event.remote else client
+
+
+def short(text: str) -> str:
+    """A text of a peer in one line, and not longer than anybody reads."""
+    shown = one_line(text)
+    return shown if len(shown) <= TRACE_TEXT_CHARACTERS_MAX else shown[: TRACE_TEXT_CHARACTERS_MAX - 1] + "…"
+
+
+def _what(event: TraceEvent) -> str:
+    if event.kind == "dropped":
+        return f"{counted(event.count or 0, 'event')} not shown: there were more than the trace takes"
+    head = " ".join(filter(None, (event.name, _ids(event), short(event.address), *event.flags, _sizes(event))))
+    reason, text = _reason(event), short(event.text)
+    if event.kind == "outcome":
+        return f"{head}: {_joined([_outcome(event) + (f' ({reason})' if reason else ''), text])}"
+    if event.kind == "connection":
+        return f"{head}: {text}" if text else head
+    return _joined([head, reason, text])
+
+
+def _joined(parts: Sequence[str]) -> str:
+    return ", ".join(filter(None, parts))
+
+
+def _ids(event: TraceEvent) -> str:
+    channel = "" if not event.channel else f"ch={event.channel} "
+    if event.id is None:
+        return channel.rstrip()
+    last = event.last_id
+    return f"{channel}#{event.id}" if last in (None, event.id) else f"{channel}#{event.id}-{last}"
+
+
+def _sizes(event: TraceEvent) -> str:
+    if event.bytes is None:
+        return "" if event.payload_bytes is None else f"{event.payload_bytes} B"
+    return f"{event.bytes} B" if event.payload_bytes is None else f"{event.payload_bytes} B in {event.bytes} B"
+
+
+def _reason(event: TraceEvent) -> str:
+    if event.code is None:
+        return event.reason
+    code = str(event.code) if event.kind == "request" else f"0x{event.code:02X}"
+    return f"{code} {event.reason}".rstrip()
+
+
+def _outcome(event: TraceEvent) -> str:
+    parts = []
+    if event.outcome:
+        parts.append(event.outcome)
+    if event.sequence is not None:
+        last = event.last_sequence
+        span = f"{event.sequence}" if last in (None, event.sequence) else f"{event.sequence}-{last}"
+        parts[-1:] = [f"{event.outcome} as sequence {span}"]
+        parts.append(f"log {short(event.log)}, epoch {event.epoch[:8]}")
+    elif event.log:
+        parts.append(f"log {short(event.log)}")
+    if event.offered is not None:
+        parts.append(f"offered to {counted(event.offered, 'subscriber')}")
+    return ", ".join(parts)

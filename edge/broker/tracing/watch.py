@@ -1,0 +1,114 @@
+"""One trace: which connections and addresses it is about, and the events that wait for its watcher."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from edge.broker.model.topics import is_filter, matches, overlaps
+from edge.broker.tracing.events import TraceEvent
+from edge.broker.tracing.limits import TRACE_EVENTS_WAITING_MAX
+
+
+class TraceNames(NamedTuple):
+    """Names of a client: its identifier, its user, the name in its certificate, its remote address."""
+
+    client: str
+    user: str
+    identity: str
+    remote: str
+
+    @property
+    def host(self) -> str:
+        """The remote address without its port."""
+        return self.remote.rpartition(":")[0]
+
+
+class TraceFilter(NamedTuple):
+    """Selection of connections and addresses. Empty: everything."""
+
+    client: str = ""
+    """Client (or container) identifier, user, name in the certificate, or remote address with or without port."""
+    address: str = ""
+    """Filter of addresses (``plant/#``)."""
+
+    def is_about(self, names: TraceNames) -> bool:
+        """True for a connection that the trace shows."""
+        return not self.client or self.client in (
+            names.client, names.user, names.identity, names.remote, names.host, names.host.strip("[]"),
+        )  # fmt: skip
+
+    def shows(self, addresses: Sequence[str], *, always: bool) -> bool:
+        """True for an event about these addresses or filters. `always`: it begins or ends something."""
+        if not self.address or always:
+            return True
+        return any(self._about(each) for each in addresses)
+
+    def _about(self, address: str) -> bool:
+        return overlaps(address, self.address) if is_filter(address) else matches(self.address, address)
+
+
+class TraceWatch:
+    """The events of one trace; they wait for `take`, and what is too much is counted."""
+
+    def __init__(self, about: TraceFilter, arrived: Callable[[], None]) -> None:
+        """`arrived` is called with the first event that waits."""
+        self.about = about
+        self.ended = False
+        """The gateway stops: nothing more comes."""
+        self.dropped = 0
+        """Events since the last `take`."""
+        self._arrived = arrived
+        self._waiting: deque[TraceEvent] = deque()
+
+    @property
+    def has_room(self) -> bool:
+        """Another event can wait."""
+        return len(self._waiting) < TRACE_EVENTS_WAITING_MAX
+
+    def offer(self, event: TraceEvent) -> None:
+        """Keep an event for the watcher, or count it."""
+        if not self.has_room:
+            self.drop()
+            return
+        self._waiting.append(event)
+        if len(self._waiting) == 1:
+            self._arrived()
+
+    def drop(self) -> None:
+        """Count an event that is not kept."""
+        self.dropped += 1
+        if self.dropped == 1 and not self._waiting:
+            self._arrived()
+
+    def end(self) -> None:
+        """Nothing more comes."""
+        self.ended = True
+        self._arrived()
+
+    def take(self) -> list[TraceEvent]:
+        """Return what waits, in order, and how many events were dropped behind it."""
+        taken = list(self._waiting)
+        self._waiting.clear()
+        if self.dropped:
+            taken.append(TraceEvent(kind="dropped", name="dropped", count=self.dropped))
+            self.dropped = 0
+        return taken
+
+
+class WatchedLog:
+    """Writes the events of a trace to the log, at the end of each turn of the loop."""
+
+    def __init__(self, write: Callable[[TraceEvent], None], loop: asyncio.AbstractEventLoop) -> None:
+        self.watch = TraceWatch(TraceFilter(), self._arrived)
+        self._write = write
+        self._loop = loop
+
+    def _arrived(self) -> None:
+        self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        for event in self.watch.take():
+            self._write(event)
