@@ -28,6 +28,7 @@ from edge.appliance.initial.cli import init
 from edge.appliance.limits import FILES_BESIDE_CONNECTIONS
 from edge.appliance.program import log_to_stderr
 from edge.appliance.running import ask, console, data_option, http_option, token_of
+from edge.appliance.trace.cli import trace
 from edge.appliance.update.cli import update
 from edge.output.amounts import counted
 from edge.output.terminal import say_json, styled
@@ -317,6 +318,7 @@ edge.add_command(init)
 edge.add_command(enrol)
 edge.add_command(first_boot)
 edge.add_command(update)
+edge.add_command(trace)
 
 
 @edge.command()

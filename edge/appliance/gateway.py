@@ -416,7 +416,9 @@ class Gateway:
             for name, bound in sockets.items():
                 port = bound.sock.getsockname()[1]
                 wrong_port.add_listener(name, port, protocol="HTTP", tls=bound.certificates is not None)
-            self._web_server = LazyWebServer(list(sockets.values()), self._make_app, modules, wrong_port)
+            self._web_server = LazyWebServer(
+                list(sockets.values()), self._make_app, modules, wrong_port, self.broker.tracer
+            )
             self._sampling = asyncio.create_task(self._history.run())
         return {name: bound.sock.getsockname()[:2] for name, bound in sockets.items()}
 
@@ -424,9 +426,11 @@ class Gateway:
         """What the first request over HTTP needs. Imported by then: not at the top, so that it costs nothing before."""
         from edge.appliance.console.app import make_app  # noqa: PLC0415
         from edge.appliance.crossing.routes import bridge_routes  # noqa: PLC0415
+        from edge.appliance.trace.routes import trace_routes  # noqa: PLC0415
         from edge.broker.http.access import Access  # noqa: PLC0415
         from edge.broker.http.api import DeviceApi  # noqa: PLC0415
         from edge.broker.http.guard import Guard  # noqa: PLC0415
+        from edge.broker.http.traced import TracedRequests  # noqa: PLC0415
 
         limits, broker = self.configuration.limits, self.broker
         access = Access(broker.gate, self._operator_token)
@@ -436,9 +440,14 @@ class Gateway:
             from edge.broker.hono.http import HonoApi  # noqa: PLC0415
 
             self._devices = HonoApi(broker.devices, limits, access, broker.admission.budget)
-        routes = [*self._devices.routes, *bridge_routes(self._bridge, self.bridge_status, access)]
+        routes = [
+            *self._devices.routes,
+            *bridge_routes(self._bridge, self.bridge_status, access),
+            *trace_routes(broker.tracer, access),
+        ]
         app = make_app(self._history, access, self, routes)
-        return Guard(app, broker.site, lambda: not broker.gate.open, self._devices.origins)
+        guard = Guard(app, broker.site, lambda: not broker.gate.open, self._devices.origins)
+        return TracedRequests(guard, broker.tracer)
 
 
 def _memory(admission: Admission) -> Memory:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import click
 import msgspec
@@ -12,6 +12,9 @@ import msgspec
 from edge.appliance.errors import CommandError, Exit
 from edge.appliance.initial.defaults import HTTP
 from edge.output.text import word
+
+if TYPE_CHECKING:
+    from http.client import HTTPResponse
 
 ANSWER_S: Final = 5.0
 """A gateway on this machine that does not answer within this is not well."""
@@ -46,6 +49,15 @@ def token_of(data: Path | None) -> str | None:
 
 def ask(url: str, token: str | None, *, post: bool = False, answer_s: float = ANSWER_S) -> Any:
     """The document at a URL of a gateway. Raises CommandError."""
+    with connect(url, token, post=post, answer_s=answer_s) as answer:
+        try:
+            return msgspec.json.decode(answer.read())
+        except (OSError, ValueError) as error:
+            raise _unreachable(url, error) from None
+
+
+def connect(url: str, token: str | None, *, post: bool = False, answer_s: float = ANSWER_S) -> HTTPResponse:
+    """Return the answer of a gateway; its document is not read yet. Raises CommandError."""
     import urllib.error
     import urllib.request
 
@@ -53,8 +65,7 @@ def ask(url: str, token: str | None, *, post: bool = False, answer_s: float = AN
     if token is not None:
         request.add_header("Authorization", f"Bearer {token}")
     try:
-        with urllib.request.urlopen(request, timeout=answer_s) as answer:  # noqa: S310
-            return msgspec.json.decode(answer.read())
+        return cast("HTTPResponse", urllib.request.urlopen(request, timeout=answer_s))  # noqa: S310
     except urllib.error.HTTPError as refused:
         with refused:
             why = f"{url} answers {refused.code} {refused.reason}"
@@ -66,11 +77,16 @@ def ask(url: str, token: str | None, *, post: bool = False, answer_s: float = AN
             hint = "another gateway answers there: --http has the address of this one, after http= in its `ready` line"
         raise CommandError(f"{why}: the gateway requires a login", hint=hint) from None
     except (OSError, ValueError) as error:
-        reason = getattr(error, "reason", error)
-        hint = "start it, and use the address after http= in its `ready` line"
-        if isinstance(reason, TimeoutError):
-            hint = "it may be busy: try again; then see its log, and `waypost doctor`"
-        raise CommandError(f"no gateway answers at {url}: {reason}", hint=hint, code=Exit.UNREACHABLE) from None
+        raise _unreachable(url, error) from None
+
+
+def _unreachable(url: str, error: Exception) -> CommandError:
+    """Return the error for a gateway that gives no answer."""
+    reason = getattr(error, "reason", error)
+    hint = "start it, and use the address after http= in its `ready` line"
+    if isinstance(reason, TimeoutError):
+        hint = "it may be busy: try again; then see its log, and `waypost doctor`"
+    return CommandError(f"no gateway answers at {url}: {reason}", hint=hint, code=Exit.UNREACHABLE)
 
 
 def _error_in(said: bytes) -> str | None:

@@ -1,0 +1,1 @@
+"""`waypost edge trace`: packets and frames of a running gateway, live."""
