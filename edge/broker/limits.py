@@ -253,19 +253,23 @@ QUEUES_IDLE_MAX: Final = 256
 is opened once."""
 
 SUBSCRIPTION_REST_S: Final = 2.0
-"""How long a durable subscription is kept as it was once nobody holds it: clients come back after a lost connection.
-Then it is a row of numbers and its name (some 200 bytes instead of 3 KiB)."""
+"""Seconds the objects of a durable subscription are kept once its client is away: clients come back after a lost
+connection. Then it is rows of the store, and some 100 bytes of memory instead of 3 KiB."""
 
 SUBSCRIPTIONS_LOOKED_AT_MAX: Final = 4_000
 """Durable subscriptions asked in one tick whether anybody holds them, 0.5 us each; with more, a round takes several
 ticks."""
 
 SUBSCRIPTIONS_LAID_DOWN_MAX: Final = 2_000
-"""Of those, how many become numbers in one tick, 20 us each."""
+"""Objects of those that are dropped in one tick, 20 us each."""
 
 SUBSCRIPTIONS_OPEN_MAX: Final = 250
 """With more of them open, those nobody holds are not kept open: objects of a burst leave the allocator in pieces, which
 the process keeps when they have gone."""
+
+ABSENT_DECLARATIONS_MAX: Final = 1_024
+"""Declarations of durable subscriptions without a client that are kept read, 300 bytes each: those with No Local, which
+decide about each message to their topics."""
 
 SUBSCRIPTIONS_OPENED_MAX: Final = 50
 """Durable subscriptions nobody holds that are opened in one tick because messages for them may have expired; 0.1 ms

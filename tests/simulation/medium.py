@@ -23,7 +23,7 @@ from edge.broker.store.cursors import cursor_states
 from edge.broker.store.engine import StoreEngine, Tables
 from edge.broker.store.epochs import Epochs
 from edge.broker.store.errors import StoreError, StoreFull
-from edge.broker.store.group import CursorRow, Group, Outcome
+from edge.broker.store.group import Group, Outcome
 from edge.broker.store.limits import Limits
 from edge.broker.store.logs import LogState
 from edge.broker.store.medium import FAILED, Post, ReadDone
@@ -31,7 +31,7 @@ from edge.broker.store.progress import unpack
 from edge.broker.store.records import LedgerEntry
 from tests.simulation.history import History
 from tests.simulation.scheduler import Process, Scheduler
-from tests.support.memory_store import MemoryMedium
+from tests.support.memory_store import MemoryMedium, MemoryRows
 
 
 @dataclass
@@ -42,7 +42,7 @@ class Contents:
     firsts: dict[int, int] = field(default_factory=dict)
     ends: dict[int, int] = field(default_factory=dict)
     kept: dict[int, list[Stored]] = field(default_factory=dict)
-    cursors: dict[int, CursorRow] = field(default_factory=dict)
+    cursors: MemoryRows = field(default_factory=MemoryRows)
     values: dict[str, dict[str, bytes]] = field(default_factory=dict)
     sequences: dict[str, int] = field(default_factory=dict)
     entries: list[LedgerEntry] = field(default_factory=list)
@@ -63,8 +63,9 @@ class Contents:
     def copied(self) -> Contents:
         """What a backup has: messages never change, the rest is copied."""
         twin = copy.copy(self)
-        for name in ("logs", "firsts", "ends", "cursors", "sequences", "starts", "files"):
+        for name in ("logs", "firsts", "ends", "sequences", "starts", "files"):
             setattr(twin, name, dict(getattr(self, name)))
+        twin.cursors = MemoryRows(self.cursors)
         twin.kept = {log: list(runs) for log, runs in self.kept.items()}
         twin.values = {kind: dict(values) for kind, values in self.values.items()}
         twin.entries, twin.epochs, twin.openings = list(self.entries), list(self.epochs), list(self.openings)
@@ -158,7 +159,8 @@ class Card:
                 parts = tuple(epochs.parts(entry.address, entry.first, entry.last))
                 record("ledger", entry.subscription, entry.address, parts, entry.messages, entry.reason)
         self._ledgered = max((entry.entry for entry in contents.entries), default=0)
-        for number, name, log, _, _ in group.cursor_rows:
+        passed = [contents.cursors[each] for one in group.passes for each in one.cursors if each in contents.cursors]
+        for number, name, log, _, _ in (*group.cursor_rows, *passed):
             kept = contents.cursors[number]
             above = tuple(unpack(kept.position, kept.acknowledged))
             record("cursor", number, name, contents.logs[log], kept.position, above)
@@ -170,13 +172,13 @@ class CardMedium(MemoryMedium):
     """A `Card` as one process has it open."""
 
     def __init__(self, card: Card, process: Process, tables: Tables, post: Post) -> None:
-        super().__init__(post=post, ledger=tables.ledger)
+        super().__init__(post=post, ledger=tables.ledger, rows=card.contents.cursors)
         self.process = process
         self._card = card
         self._tables = tables
         contents = card.contents
         self._kept, self._values, self._counters = contents.kept, contents.values, contents.sequences
-        self._cursors, self._entries = contents.cursors, contents.entries
+        self._entries = contents.entries
         self._enter_epochs(contents)
         for number, name in contents.logs.items():
             first, end = contents.firsts.get(number, 0), contents.ends.get(number, 0)
@@ -249,6 +251,14 @@ class CardMedium(MemoryMedium):
         else:
             card.scheduler.after(delay_s, self.process, super().read, log, position, end, bytes_max, done)
 
+    def slowest(self, log: int, but: Sequence[int], done: Callable[[int], None]) -> None:
+        card = self._card
+        delay_s = card.read_s * (0.5 + card.random.random())
+        if card.random.random() < card.read_fails:
+            card.scheduler.after(delay_s, self.process, done, 0)
+        else:
+            card.scheduler.after(delay_s, self.process, super().slowest, log, but, done)
+
     def close(self) -> None:
         """What is on the card stays there."""
 
@@ -260,7 +270,7 @@ def open_store(card: Card, process: Process, post: Post) -> StoreEngine[CardMedi
     def clock() -> float:
         return card.scheduler.now_s
 
-    tables = Tables.empty(limits, clock)
+    tables = Tables.empty(limits, clock, card.contents.cursors)
     return StoreEngine(tables, CardMedium(card, process, tables, post), post=post, clock=clock, limits=limits)
 
 

@@ -16,7 +16,7 @@ from edge.broker.store.errors import StoreError
 from edge.broker.store.eviction import EVICTED
 from edge.broker.store.group import CursorRow, Group, Outcome
 from edge.broker.store.ledger import Entries, OpenLedger
-from edge.broker.store.limits import Limits
+from edge.broker.store.limits import POSITION_MAX, Limits
 from edge.broker.store.logs import LogState
 from edge.broker.store.losses import Claim, losses_of
 from edge.broker.store.medium import Post, ReadDone
@@ -27,10 +27,23 @@ from edge.broker.store.tables import Tables
 from edge.broker.store.thinning import INTERVALS_S, THINNED, rest_of, summed_up
 
 
+class MemoryRows(dict[int, CursorRow]):
+    """Rows of table ``cursor``, by number. See `edge.broker.store.cursor_rows.CursorRows`."""
+
+    def cursor(self, number: int) -> CursorRow | None:
+        return self.get(number)
+
+    def cursors_named(self, name: str) -> Sequence[CursorRow]:
+        return [row for row in self.values() if row.name == name]
+
+    def cursors_in(self, log: int, below: int) -> Sequence[CursorRow]:
+        return [row for row in self.values() if row.log == log and row.position < below]
+
+
 class MemoryMedium:
     """See `edge.broker.store.medium.Medium`. A commit is over with the next callback that `post` runs."""
 
-    def __init__(self, *, post: Post, ledger: OpenLedger, summary: Summary | None = None) -> None:
+    def __init__(self, *, post: Post, ledger: OpenLedger, rows: MemoryRows, summary: Summary | None = None) -> None:
         self.epochs = Epochs(uuid.uuid4().hex)
         self.openings: Sequence[str] = ()
         self.last_words = False
@@ -40,7 +53,7 @@ class MemoryMedium:
         self._ledger = ledger
         self._summary = summary
         self._kept: dict[int, list[Stored]] = {}
-        self._cursors: dict[int, CursorRow] = {}
+        self._cursors = rows
         self._values: dict[str, dict[str, bytes]] = {}
         self._counters: dict[str, int] = {}
         self._entries: list[LedgerEntry] = []
@@ -56,6 +69,10 @@ class MemoryMedium:
 
     def value(self, kind: str, key: str) -> bytes | None:
         return self._values.get(kind, {}).get(key)
+
+    def slowest(self, log: int, but: Sequence[int], done: Callable[[int], None]) -> None:
+        rows = self._cursors.cursors_in(log, POSITION_MAX)
+        self._post(partial(done, min((row.position for row in rows if row.cursor not in but), default=POSITION_MAX)))
 
     def items(self, kind: str) -> Iterator[tuple[str, bytes]]:
         return iter(sorted(self._values.get(kind, {}).items()))
@@ -144,6 +161,11 @@ class MemoryMedium:
         for cursor in group.dropped:
             self._cursors.pop(cursor, None)
         self._cursors.update((row.cursor, row) for row in group.cursor_rows)
+        for _, position, cursors in group.passes:
+            for cursor in cursors & self._cursors.keys():
+                row = self._cursors[cursor]
+                if row.position < position and not row.acknowledged:
+                    self._cursors[cursor] = row._replace(position=position)
         for (kind, key), value in group.state.items():
             values = self._values.setdefault(kind, {})
             if value is None:
@@ -224,8 +246,9 @@ class MemoryStore(StoreEngine[MemoryMedium]):
         summary: Summary | None = None,
     ) -> None:
         limits = limits or Limits()
-        tables = Tables.empty(limits, clock)
-        medium = MemoryMedium(post=post, ledger=tables.ledger, summary=summary)
+        rows = MemoryRows()
+        tables = Tables.empty(limits, clock, rows)
+        medium = MemoryMedium(post=post, ledger=tables.ledger, rows=rows, summary=summary)
         super().__init__(tables, medium, post=post, clock=clock, limits=limits)
 
     @property

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import chain
 from typing import NamedTuple
 
 import msgspec
@@ -25,9 +24,9 @@ from edge.broker.model.addresses import AddressType
 from edge.broker.model.interfaces import AddressError, Consumer, Refusal, SubscribeOptions
 from edge.broker.model.topics import FilterTree, matches
 from edge.broker.retention.names import NameKind, NameQuotas
+from edge.broker.router.absent_subscriptions import LOOK, AbsentSubscriptions, Left, Place
 from edge.broker.router.configured import PLAIN, ConfiguredAddresses
 from edge.broker.router.logs import QUEUE_CURSOR, Logs
-from edge.broker.router.resting_subscriptions import LOOK, Left, Place, RestingSubscriptions
 from edge.broker.router.running_time import RunningTime
 from edge.broker.router.unused_subscriptions import UnusedSubscriptions
 from edge.broker.store.contract import Store
@@ -53,7 +52,7 @@ class SubscriptionFigures(NamedTuple):
 class DurableSubscriptions(Mapping[str, DurableSubscription]):
     """What is declared stays over restarts, with a cursor in every log of topics its filter reaches.
 
-    One that nobody holds is a row of numbers (`resting_subscriptions`); to ask for it *opens* it.
+    One that no client holds is rows of the store (`absent_subscriptions`); to ask for it *opens* it.
     """
 
     def __init__(
@@ -80,7 +79,7 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
         self._matches_changed = matches_changed
         self._tree: FilterTree[DurableSubscription] = FilterTree()
         """Of those that are open."""
-        self._resting = RestingSubscriptions(store, feeds, self._policy, lambda: addresses.expires)
+        self._absent = AbsentSubscriptions(store, feeds, self._declared, self._policy, lambda: addresses.expires)
         self._running = RunningTime(store)
         self._unused = UnusedSubscriptions(self._running, addresses, unused_s, write=self._put, end=self._forget)
         self._idle: dict[str, float] = {}
@@ -94,26 +93,26 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
         return self._reopen(name) if found is None else found
 
     def __contains__(self, name: object) -> bool:
-        return name in self.opened or name in self._resting
+        return name in self.opened or (isinstance(name, str) and self._store.get(KIND, name) is not None)
 
     def __iter__(self) -> Iterator[str]:
-        """Those that are opened or laid down meanwhile may come twice, or not at all."""
-        return chain(list(self.opened), self._resting)
+        """Read them one by one, as there may be very many; one that is made or removed concurrently may be missed."""
+        return (name for name, _ in self._store.items(KIND))
 
     def __len__(self) -> int:
-        return len(self.opened) + len(self._resting)
+        return len(self.opened) + len(self._absent)
 
     def lowest_qos(self, address: str) -> int | None:
         """From which quality of service on what is published to an address is kept; None: nobody wants it kept."""
         found = self._tree.match(address)
         if any(each.declaration.all_qos for each in found):
             return 0
-        resting = self._resting.lowest_qos(address)
-        return 1 if found and resting is None else resting
+        absent = self._absent.lowest_qos(address)
+        return 1 if found and absent is None else absent
 
     def deciding_levels(self, address: str) -> int:
         """How many first levels of an address decide who wants it kept (`FilterTree.deciding_levels`)."""
-        return max(self._tree.deciding_levels(address), self._resting.deciding_levels(address))
+        return max(self._tree.deciding_levels(address), self._absent.deciding_levels(address))
 
     def held(self, pattern: str) -> list[DurableSubscription]:
         """Those of just this filter that somebody may hold."""
@@ -127,9 +126,22 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
         """What is to be said of each, and none of them opened for it."""
         for found in list(self.opened.values()):
             yield _figures(found)
-        for name in self._resting:
-            if name in self._resting:
-                yield SubscriptionFigures(name, self._resting.declaration(name).pattern, self._left_in(name), 0, 0)
+        for declaration in self._absent_declarations():
+            left = self._left_in(declaration)
+            yield SubscriptionFigures(declaration.name, declaration.pattern, left, 0, 0)
+
+    def _absent_declarations(self) -> Iterator[Declaration]:
+        """Yield those that no client holds, one after the other."""
+        for name, value in self._store.items(KIND):
+            if name not in self.opened:
+                yield msgspec.msgpack.decode(value, type=Declaration)
+
+    def _declared(self, name: str) -> Declaration:
+        """Read the declaration of one that no client holds. Raises KeyError, StoreError."""
+        value = self._store.get(KIND, name)
+        if value is None or name in self.opened:
+            raise KeyError(name)
+        return msgspec.msgpack.decode(value, type=Declaration)
 
     def left_by_forwarders(self) -> list[SubscriptionFigures]:
         """Those of forwarders that are configured no more: what comes is kept for them too, as they may come back."""
@@ -236,30 +248,32 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
         found = self.opened.get(name)
         if found is not None:
             return self._forget(found)
-        if name not in self._resting:
+        if name not in self:
             return None
-        declaration, places, _ = self._resting.take(name)
-        for place in places:
-            self._logs.forget_part(name, place.log, place.cursor)
+        declaration, cursors = self._declared(name), self._store.cursors_named(name)
+        self._absent.take(declaration, [each.cursor for each in cursors])
+        for each in cursors:
+            self._logs.forget_part(name, each.log, each.cursor)
         self._is_gone(declaration)
         return self._store.delete(KIND, name)
 
     def follow_configuration(self) -> None:
         """Rules or policies have changed: what is stored stays where it is, and is delivered from there."""
-        for name in [each for each in self._resting if self._is_changed(each)]:
+        for name in [each.name for each in self._absent_declarations() if self._is_changed(each)]:
             self._reopen(name)
-        self._resting.look_anew()
+        self._absent.look_anew()
         for subscription in self.opened.values():
             for part in subscription.parts:
                 part.follow_policy(self._policy(subscription.declaration.name, part.log))
             self._open_parts(subscription)
         self._report_former_topics()
 
-    def _is_changed(self, name: str) -> bool:
-        """One at rest reaches other logs than before, or whether it ends by itself is another matter now."""
-        places, declaration = self._resting.places(name), self._resting.declaration(name)
-        reached = set(self._reached(declaration.pattern)) <= {place.log for place in places}
-        return not reached or self._resting.is_looked_at(name) == (self._unused.kept_s(declaration) is None)
+    def _is_changed(self, declaration: Declaration) -> bool:
+        """An absent one reaches other logs than before, or whether it ends by itself is another matter now."""
+        reached, name = set(self._reached(declaration.pattern)), declaration.name
+        if not reached <= {each.log for each in self._store.cursors_named(name)}:
+            return True
+        return self._absent.is_looked_at(name) == (self._unused.kept_s(declaration) is None)
 
     # --- opened, and laid down --------------------------------------------------------------------------------
 
@@ -267,7 +281,7 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
         """Every `limits.TICK_S`: open those in which something may have expired, or that may have been unused for too
         long; lay down what nobody holds."""
         self._running.tick(now_s, counts=self._unused.counts)
-        for due in (*self._resting.tick(now_s, now_ns), *self._resting.to_look_at(self._running.now)):
+        for due in (*self._absent.tick(now_s, now_ns), *self._absent.to_look_at(self._running.now)):
             if due not in self.opened:
                 self._reopen(due)
         began, left = False, SUBSCRIPTIONS_LAID_DOWN_MAX
@@ -311,7 +325,7 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
         return self._unused.unused_s
 
     def _lay_down(self, subscription: DurableSubscription, now_ns: int) -> None:
-        """Keep numbers of it, unless the store is not as far yet."""
+        """Drop the object, unless the rows of the store do not say all of it yet."""
         declaration, places = subscription.declaration, list[Place]()
         for part in subscription.parts:
             if not self._store.rest_cursor(part.cursor):
@@ -326,7 +340,7 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
         self._tree.remove(declaration.pattern, subscription)
         # Before the parts go: a log that nobody follows for a moment is followed from its end on, and what was
         # committed and not handed on yet would be passed.
-        self._resting.put(declaration, places, self._left(declaration, subscription.left_at))
+        self._absent.put(declaration, places, self._left(declaration, subscription.left_at))
         for part in subscription.parts:
             part.let_go()
         subscription.parts.clear()
@@ -335,20 +349,23 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
         return Left(left_at, self._unused.look_at(declaration, left_at))
 
     def _reopen(self, name: str) -> DurableSubscription:
-        """Make an object of one at rest. Raises KeyError when there is none."""
-        declaration, places, left_at = self._resting.take(name)
+        """Make an object of its rows. Raises KeyError for an unknown one, StoreError."""
+        declaration, left_at = self._declared(name), self._absent.left_at(name)
+        cursors = self._store.cursors_named(name)
+        self._absent.take(declaration, [each.cursor for each in cursors])
         subscription = self.opened[name] = DurableSubscription(declaration, left_at)
         self._tree.add(declaration.pattern, subscription)
-        for place in places:
-            part = self._logs.reopen_part(declaration.pattern, place.cursor)
+        for each in cursors:
+            part = self._logs.reopen_part(declaration.pattern, each.cursor)
             self._configure(part, declaration)
             subscription.add(part)
         return subscription
 
-    def _left_in(self, name: str) -> int:
-        """Messages after the cursors of one at rest; 0 where none of them concerns it."""
-        places = self._resting.places(name)
-        return sum(self._store.backlog(place.cursor) for place in places if place.behind)
+    def _left_in(self, declaration: Declaration) -> int:
+        """Messages after the cursors of an absent one; 0 where none of them concerns it."""
+        cursors = [each.cursor for each in self._store.cursors_named(declaration.name)]
+        behind = (cursor for cursor in cursors if self._absent.is_behind(declaration.pattern, cursor))
+        return sum(self._store.backlog(cursor) for cursor in behind)
 
     # --- inside -----------------------------------------------------------------------------------------------
 
@@ -378,9 +395,12 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
         return self._store.put(KIND, declaration.name, msgspec.msgpack.encode(declaration))
 
     def _wants_of(self, name: str) -> Callable[[Run], bool] | None:
-        """What a cursor at rest of this name is owed. One that is open may have some, as it cannot rest in all logs."""
+        """Return the filter of an idle cursor of this name; that of an open subscription may be idle as well."""
         found = self.opened.get(name)
-        return self._resting.wants_of(name) if found is None else found.declaration.owes
+        if found is not None:
+            return found.declaration.owes
+        value = None if name == QUEUE_CURSOR else self._store.get(KIND, name)
+        return None if value is None else msgspec.msgpack.decode(value, type=Declaration).owes
 
     def _has_room(self, declaration: Declaration) -> bool:
         if not _is_clients(declaration):
@@ -479,32 +499,28 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
     # --- the start --------------------------------------------------------------------------------------------
 
     def _restore(self) -> None:
-        """Bring back what the store kept: at rest, as nobody is there yet."""
+        """Bring back what the store kept, as no client is there yet."""
         self.bases.update((address, int.from_bytes(value, "big")) for address, value in self._store.items("base"))
-        self._resting.put_all(self._kept(self._store.logs_with_cursors(QUEUE_CURSOR)))
+        for _, value in self._store.items(KIND):
+            self._restore_one(msgspec.msgpack.decode(value, type=Declaration))
         self._matches_changed()
 
-    def _kept(self, used: Sequence[int]) -> Iterator[tuple[Declaration, Sequence[Place], Left]]:
-        """Those that can be at rest; the others are opened. `used`: logs in which they may have cursors, whatever their
-        filters reach by the rules of now."""
-        for _, value in self._store.items(KIND):
-            declaration = msgspec.msgpack.decode(value, type=Declaration)
-            left_at = self._unused.restored(declaration)
-            reached = self._reached(declaration.pattern)
-            logs = dict.fromkeys((*reached, *used))
-            found = [self._store.find_cursor(declaration.name, log) for log in logs]
-            cursors = [each for each in found if each is not None]
-            resting = _is_clients(declaration) and set(reached) <= {each.log for each in cursors}
-            if not (resting and all(self._store.rest_cursor(each.cursor) for each in cursors)):
-                self._open(declaration, [each.log for each in cursors], left_at)
-                continue
-            self._names.made(NameKind.SUBSCRIPTION, declaration.user, declaration.size)
+    def _restore_one(self, declaration: Declaration) -> None:
+        """Leave it to its rows, or open it where they do not say all: it may have cursors in logs that its filter does
+        not reach by the rules of now."""
+        left_at, cursors = self._unused.restored(declaration), self._store.cursors_named(declaration.name)
+        reached = set(self._reached(declaration.pattern))
+        absent = bool(cursors) and _is_clients(declaration) and reached <= {each.log for each in cursors}
+        if not (absent and all(self._store.rest_cursor(each.cursor) for each in cursors)):
+            self._open(declaration, [each.log for each in cursors], left_at)
+            return
+        self._names.made(NameKind.SUBSCRIPTION, declaration.user, declaration.size)
+        places = list[Place]()
+        for each in cursors:
+            behind = each.position < self._store.bounds(each.log)[1]
             # nobody knows of what is left in it whether it expires
-            places = [
-                Place(each.log, each.cursor, each.backlog > 0, LOOK if each.backlog else None) for each in cursors
-            ]
-            named = msgspec.structs.replace(declaration, name=cursors[0].name)
-            yield named, places, self._left(named, left_at)
+            places.append(Place(each.log, each.cursor, behind, LOOK if behind else None))
+        self._absent.put(declaration, places, self._left(declaration, left_at))
 
 
 def _figures(found: DurableSubscription) -> SubscriptionFigures:

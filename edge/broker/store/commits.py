@@ -10,6 +10,7 @@ import logging
 import struct
 from collections.abc import Callable
 from functools import partial
+from itertools import chain
 
 from edge.broker.store.crash_losses import CrashLosses
 from edge.broker.store.errors import StoreError
@@ -76,6 +77,7 @@ class GroupCommits:
         now, waiting, group = self._clock(), self._waiting, self._gatherer.open
         self._reads.retry(now)
         self._resting.look(now)
+        self._cursors.look(now, self._medium)
         self._counters.age(now, self._rings.reservations)
         if not waiting:
             self._lazy_since_s = None
@@ -99,7 +101,8 @@ class GroupCommits:
 
     def _lazy_over(self, now: float) -> bool:
         """What can wait has waited."""
-        logs = (self._cursors[cursor].log.log for cursor in self._gatherer.moved)
+        moved = (self._cursors[cursor].log.log for cursor in self._gatherer.moved)
+        logs = chain(moved, (each.log for each in self._gatherer.passes))
         return self._lazy_since_s is not None and now >= self._lazy_since_s + self._gatherer.moves_delay_s(logs)
 
     def _start(self, now: float, *, with_moves: bool, last: bool) -> None:
@@ -118,6 +121,7 @@ class GroupCommits:
             if with_moves or group.reclaims or group.ring or group.filled:
                 group.moved |= self._gatherer.moved
                 self._gatherer.moved = set()
+                group.passes, self._gatherer.passes = self._gatherer.passes, []
                 self._lazy_since_s = None
             elif self._gatherer.moving_with_each or group.confirming:
                 group.moved |= self._gatherer.moved & (self._gatherer.moving_with_each | group.confirming)

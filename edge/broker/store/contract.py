@@ -21,13 +21,13 @@ part of it takes that part's type.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from bridge.message import Run, Stored
 from edge.broker.store.epochs import Epochs
 from edge.broker.store.meter import Meter
-from edge.broker.store.records import Committed, CursorInfo, CursorRecord, LedgerEntry, Loss, StoreInfo, StoreTotals
+from edge.broker.store.records import Committed, CursorRecord, LedgerEntry, Loss, StoreInfo, StoreTotals
 from edge.broker.store.ticket import Ticket
 
 
@@ -129,25 +129,34 @@ class MessageLog(Protocol):
         """One cursor as remembered, with what is not committed yet. Raises KeyError when there is none."""
         ...
 
+    def cursor_name(self, cursor: int) -> str:
+        """Return the name of a cursor. Raises KeyError, StoreError."""
+        ...
+
     def cursors(self, but: str = "") -> Sequence[CursorRecord]:
         """Every cursor, as of the last commit, less those of one name."""
         ...
 
-    def find_cursor(self, name: str, log: int) -> CursorInfo | None:
-        """The cursor (name, log) as remembered, left at rest where it is so; None when there is none. Raises KeyError
-        when there is no such log."""
-        ...
+    def cursors_named(self, name: str) -> Sequence[CursorRecord]:
+        """Return the cursors of one name as remembered, one for each log at most. Idle ones stay so.
 
-    def logs_with_cursors(self, but: str) -> Sequence[int]:
-        """Logs that have other cursors than one of this name; O(logs)."""
+        Blocks for a short read of the medium. Raises StoreError.
+        """
         ...
 
     def rest_cursor(self, cursor: int) -> bool:
-        """Nobody uses this cursor for now: numbers of it are kept, and what it is owed is asked of `set_filters`. It
-        is used like any other one; `acknowledge` of what is next for it leaves it at rest, and so does `backlog`.
+        """Make a cursor idle, which is not used for now: it is its row and takes no memory. `set_filters` gives its
+        filter. It is used like any other one, and its row is read for that.
 
-        False, and nothing happens, while more is to be known of it: it is not on disk yet, something above its position
-        is acknowledged, what it gave up is on its way, or its log is kept in memory.
+        False, and nothing happens, while its row does not say all: it is not on disk yet, something above its position
+        is acknowledged, or its log is kept in memory.
+        """
+        ...
+
+    def pass_cursors(self, log: int, cursors: Iterable[int], position: int) -> None:
+        """Acknowledge everything below a position, for several cursors of one log. Idle ones stay idle.
+
+        Raises ValueError when what is below is not committed yet.
         """
         ...
 

@@ -7,21 +7,24 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from operator import itemgetter
 from typing import Final
 
 from bridge.message import Run
-from edge.broker.store.cursors_at_rest import CursorsAtRest, RestingCursor
+from edge.broker.store.cursor_rows import CursorRows
 from edge.broker.store.damage import Damage
 from edge.broker.store.errors import StoreDamaged
 from edge.broker.store.gatherer import Gatherer
 from edge.broker.store.group import CursorRow, GivenUp, Group
+from edge.broker.store.idle_cursors import IdleCursors
+from edge.broker.store.limits import CURSORS_LOOKED_AT_MAX, POSITION_MAX
 from edge.broker.store.logs import LogState, LogTable, check_text
 from edge.broker.store.logs_at_rest import RestingLog
 from edge.broker.store.losses import Claim
+from edge.broker.store.medium import Medium
 from edge.broker.store.progress import Progress
 from edge.broker.store.records import CursorInfo, CursorRecord, Loss
-from edge.broker.store.sparse_numbers import SparseNumbers
 from edge.broker.store.ticket import Ticket
 
 logger = logging.getLogger(__name__)
@@ -51,16 +54,20 @@ class CursorState:
 
 
 class CursorTable:
-    """Runs on the event loop's thread; what changes joins the open group. Of a cursor *at rest* only numbers are kept;
-    who asks for its state has it made anew."""
+    """Runs on the event loop's thread; what changes joins the open group.
 
-    def __init__(self, logs: LogTable, gatherer: Gatherer) -> None:
+    An *idle* cursor is a row and not an object. `get` makes a state of the row, and `look` drops it again when the row
+    says the same.
+    """
+
+    def __init__(self, logs: LogTable, gatherer: Gatherer, rows: CursorRows) -> None:
         self._logs = logs
         self._gatherer = gatherer
+        self._idle = IdleCursors(logs, gatherer, rows)
         self._states: dict[int, CursorState] = {}
         """Of logs that are in use."""
-        self._resting = SparseNumbers()
-        """The log of each that is in `LogState.resting`."""
+        self._woken_rows: dict[int, None] = {}
+        """States that `get` read from rows; no filter was set since."""
         self._last = 0
         self._name = ""
         """Of the cursor that was added last."""
@@ -82,7 +89,7 @@ class CursorTable:
         if not isinstance(cursor, int):
             return False
         known = cursor in self._states or self._logs.log_of(cursor) is not None
-        return known or self._resting.get(cursor) is not None
+        return known or self._idle.row(cursor) is not None
 
     def get(self, cursor: int) -> CursorState | None:
         """None when there is no such cursor."""
@@ -91,9 +98,9 @@ class CursorTable:
             log = self._logs.log_of(cursor)
             if log is not None:
                 return self.of(self._logs[log])[0]
-            log = self._resting.get(cursor)
-            if log is not None:
-                return self._get_up(self._logs[log], cursor)
+            row = self._idle.row(cursor)
+            if row is not None:
+                return self._wake(row)
         return state
 
     def backlog(self, cursor: int) -> int:
@@ -102,9 +109,10 @@ class CursorTable:
         resting = self._logs.resting(log) if log is not None else None
         if resting is not None:
             return max(0, resting.next - resting.position)
-        log = self._resting.get(cursor)
-        if log is not None:
-            return max(0, self._logs[log].next - self._at_rest(log).position(cursor))
+        if cursor not in self._states:
+            row = self._idle.row(cursor)
+            if row is not None:
+                return self._idle.progress(row).backlog(self._logs[row.log].next)
         state = self[cursor]
         return state.progress.backlog(state.log.next)
 
@@ -119,53 +127,56 @@ class CursorTable:
             elif row.cursor:
                 yield CursorInfo(row.cursor, row.cursor_name, log, row.position, max(0, row.next - row.position))
 
-    def find(self, name: str, log: int) -> CursorInfo | None:
-        """The cursor (name, log), left at rest if it is so. Raises KeyError when there is no such log."""
-        row = self._logs.resting(log)
-        if row is not None:
-            if not row.cursor or row.cursor_name != name:
-                return None
-            return CursorInfo(row.cursor, row.cursor_name, log, row.position, max(0, row.next - row.position))
-        number = self.number(name, log)
-        if number is None:
-            return None
-        end, state = self._logs[log].next, self._states.get(number)
-        if state is not None:
-            return CursorInfo(number, state.name, log, state.progress.position, state.progress.backlog(end))
-        found = self._at_rest(log)[number]
-        return CursorInfo(number, found.name, log, found.position, max(0, end - found.position))
+    def name(self, cursor: int) -> str:
+        """See `contract.MessageLog.cursor_name`."""
+        row = None if cursor in self._states else self._idle.row(cursor)
+        return self[cursor].name if row is None else row.name
 
-    def logs(self, but: str) -> list[int]:
-        """Those that have other cursors than one of this name."""
-        found = self._logs.with_resting_cursors(but)
-        for log, state in self._logs.in_use.items():
-            numbers = state.cursors.values() if isinstance(state.cursors, dict) else state.cursors
-            if state.resting is not None or any(self._states[number].name != but for number in numbers):
-                found.append(log)
+    def named(self, name: str) -> list[CursorRecord]:
+        """Return the cursors of one name; those that are rows only stay so."""
+        found = [self._record(row) for row in self._idle.named(name)]
+        known = {record.cursor for record in found}
+        for cursor in chain.from_iterable(group.opened for group in self._gatherer.groups):
+            state = self._states.get(cursor)
+            if state is not None and state.name == name and cursor not in known:
+                found.append(state.record())
         return found
 
+    def _record(self, row: CursorRow) -> CursorRecord:
+        """Return what is remembered of a cursor that has this row."""
+        resting = self._logs.resting(row.log) if self._logs.log_of(row.cursor) is not None else None
+        if resting is not None:
+            return CursorRecord(row.cursor, row.name, row.log, resting.position, ())
+        state = self._states.get(row.cursor)
+        progress = self._idle.progress(row) if state is None else state.progress
+        return CursorRecord(row.cursor, row.name, row.log, progress.position, progress.above)
+
     def of(self, log: LogState) -> list[CursorState]:
-        """The cursors of a log, oldest first; none of them is at rest then."""
-        for cursor in [each.cursor for each in log.resting or ()]:
-            self._get_up(log, cursor)
+        """The cursors of a log, oldest first; none of them is a row only then."""
+        for row in self._idle_rows(log):
+            self._wake(row)
         return self.in_use(log)
 
+    def _idle_rows(self, log: LogState, below: int = POSITION_MAX) -> list[CursorRow]:
+        """Return the rows of the idle cursors of a log that are below a position."""
+        return self._idle.in_log(log, below, self._states)
+
     def in_use(self, log: LogState) -> list[CursorState]:
-        """Those that are not at rest."""
+        """Return those that are objects."""
         numbers = log.cursors.values() if isinstance(log.cursors, dict) else log.cursors
         return [self._states[cursor] for cursor in sorted(numbers)]
 
     def _all(self, log: LogState) -> list[tuple[str, Progress, int]]:
         """Name, progress and number of each, the oldest first, and none of them made an object for it."""
         found = [(state.name, state.progress, state.cursor) for state in self.in_use(log)]
-        found += [(name, Progress(position), cursor) for cursor, name, position in log.resting or ()]
+        found += [(row.name, self._idle.progress(row), row.cursor) for row in self._idle_rows(log)]
         return sorted(found, key=itemgetter(2))
 
     def lowest(self, log: LogState, end: int) -> int:
         """The first position of `log`, which ends at `end`, that some cursor still wants."""
         if log.lowest is None:
-            slowest, resting = self._slowest(log), None if log.resting is None else log.resting.lowest
-            log.lowest = slowest if resting is None else resting if slowest is None else min(slowest, resting)
+            slowest, idle = self._slowest(log), None if log.idle is None else log.idle.lowest
+            log.lowest = slowest if idle is None else idle if slowest is None else min(slowest, idle)
         return end if log.lowest is None else min(log.lowest, end)
 
     def _slowest(self, log: LogState) -> int | None:
@@ -180,7 +191,7 @@ class CursorTable:
         while heap:
             state = self._states.get(heap[0] & (1 << _CURSOR_BITS) - 1)
             if state is None:
-                heapq.heappop(heap)  # dropped, or at rest
+                heapq.heappop(heap)  # dropped, or a row only
             elif _entry(state) != heap[0]:
                 heapq.heapreplace(heap, _entry(state))
             else:
@@ -204,15 +215,15 @@ class CursorTable:
             log.cursors = {self._states[cursors[0]].name: cursors[0], state.name: state.cursor}
         self._came(state)
 
-    def add_at_rest(self, row: CursorRow) -> bool:
-        """As `add`, of one nobody uses yet; False where it has to be an object."""
+    def add_idle(self, row: CursorRow) -> bool:
+        """Add one that is not used yet; False where it has to be an object."""
         if row.acknowledged or row.log not in self._logs:
             return False
         if not self._logs.set_resting_cursor(row.log, row.cursor, row.name, row.position):
             log = self._logs[row.log]
-            if row.position > log.next or not log.has_cursors:
-                return False  # the only one of a log is an object when that is: a table of its own takes 5 KiB
-            self._put_at_rest(log, RestingCursor(row.cursor, row.name, max(row.position, log.first)))
+            if row.position > log.next:
+                return False
+            self._idle.enter(log, max(row.position, log.first))
         self._last = max(self._last, row.cursor)
         return True
 
@@ -237,7 +248,9 @@ class CursorTable:
             found = cursors.get(name)
         elif cursors and self._states[cursors[0]].name == name:
             found = cursors[0]
-        return found if found is not None or state.resting is None else state.resting.number(name)
+        if found is None and state.idle is not None:
+            found = next((row.cursor for row in self._idle.named(name) if row.log == log), None)
+        return found
 
     def open(self, name: str, log: LogState, position: int) -> int:
         """The number of the cursor (name, log), made at `position` when it is new, and not below what may go soon."""
@@ -252,10 +265,10 @@ class CursorTable:
         return number
 
     def drop(self, cursor: int) -> None:
-        number = self._resting.get(cursor)
-        if number is not None:
-            log = self._logs[number]
-            self._take_from_rest(log, cursor)
+        row = None if cursor in self._states or self._logs.log_of(cursor) is not None else self._idle.row(cursor)
+        if row is not None:
+            log = self._logs[row.log]
+            self._idle.leave(log, row.position)
         else:
             state = self.get(cursor)
             if state is None:
@@ -286,8 +299,8 @@ class CursorTable:
         """Nothing of the log below is there any more."""
         for state in self.in_use(log):
             state.progress.add(-1, first - 1)
-        if log.resting is not None:
-            log.resting.begin_at(first)
+        if log.idle is not None:
+            log.idle.lowest = max(log.idle.lowest, first)
         log.lowest = None
 
     def set_back(self, state: CursorState, position: int) -> None:
@@ -300,7 +313,7 @@ class CursorTable:
     def lay_down(self, log: LogState) -> bool:
         """Keep numbers of a log and its cursor, if that is all there is to know of them; False when it is not. Not
         while a commit is running."""
-        if log.ring is not None or log.counted != log.next or log.resting is not None:
+        if log.ring is not None or log.counted != log.next or log.idle is not None:
             return False
         if isinstance(log.cursors, dict):
             return False
@@ -321,61 +334,63 @@ class CursorTable:
             log.cursors = (row.cursor,)
 
     def rest(self, cursor: int) -> bool:
-        """Keep numbers of a cursor, if that is all there is to know of it; False when it is not."""
+        """Drop the object of a cursor, if the row says all of it; False when it does not."""
         state = self._states.get(cursor)
         if state is None:
             return cursor in self
-        log, sealed = state.log, self._gatherer.sealed
+        log = state.log
         if log.ring is not None or not state.progress.in_order or state.progress.position > log.next:
             return False
-        for group in (self._gatherer.open, sealed):
-            if group is not None and (cursor in group.opened or any(each.cursor == cursor for each in group.given_up)):
-                return False
+        if self._is_changing(cursor):
+            return False
         self._leave(state)
-        self._put_at_rest(log, RestingCursor(cursor, state.name, state.progress.position))
+        self._idle.enter(log, state.progress.position)
         return True
 
-    def _put_at_rest(self, log: LogState, row: RestingCursor) -> None:
-        if log.resting is None:
-            log.resting = CursorsAtRest()
-        log.resting.put(*row)
-        log.lowest = None
-        self._resting.put(row.cursor, log.log)
+    def _let_woken_go(self) -> None:
+        for cursor in list(islice(self._woken_rows, CURSORS_LOOKED_AT_MAX)):
+            del self._woken_rows[cursor]
+            if not self.rest(cursor) and cursor in self._states:
+                self._woken_rows[cursor] = None  # looked at again when the others were
 
-    def _at_rest(self, log: int) -> CursorsAtRest:
-        """Those of a log that has some."""
-        resting = self._logs[log].resting
-        if resting is None:
-            raise KeyError(log)
-        return resting
+    def _is_changing(self, cursor: int) -> bool:
+        """Return True while a commit has to write what the object says and the row does not."""
+        if cursor in self._gatherer.moved or self._idle.waits_for_pass(cursor):
+            return True
+        return any(
+            cursor in group.opened or cursor in group.moved or any(each.cursor == cursor for each in group.given_up)
+            for group in self._gatherer.groups
+        )
 
-    def _take_from_rest(self, log: LogState, cursor: int) -> RestingCursor:
-        row = self._at_rest(log.log).take(cursor)
-        self._resting.remove(cursor)
-        if not log.resting:
-            log.resting = None
-        log.lowest = None
-        return row
-
-    def _get_up(self, log: LogState, cursor: int) -> CursorState:
-        """Make an object of one at rest."""
-        row = self._take_from_rest(log, cursor)
-        state = CursorState(cursor, row.name, log, Progress(row.position), self._wants_of(row.name))
+    def _wake(self, row: CursorRow) -> CursorState:
+        """Make an object of a row."""
+        log = self._logs[row.log]
+        state = CursorState(row.cursor, row.name, log, self._idle.progress(row), self._wants_of(row.name))
+        if self._idle.waits_for_pass(row.cursor):
+            self._gatherer.moved.add(row.cursor)
+        self._idle.leave(log, row.position)
+        self._woken_rows[row.cursor] = None
         self.add(state)
         return state
 
+    def look(self, now: float, medium: Medium) -> None:
+        """Drop objects that were made for one question, and have the medium find the slowest idle cursors.
+
+        Not while a commit is running. `now`: seconds, monotonic.
+        """
+        if self._woken_rows:
+            self._let_woken_go()
+        self._idle.find_slowest(now, medium, lambda log: [state.cursor for state in self.in_use(log)])
+
     def set_filter(self, cursor: int, wants: Wants) -> None:
         self[cursor].wants = wants
+        self._woken_rows.pop(cursor, None)
 
     # --- moved ------------------------------------------------------------------------------------------------
 
     def acknowledge(self, cursor: int, first: int, last: int) -> None:
         """Raises ValueError when `last` is not committed yet."""
-        state = self._states.get(cursor)
-        if state is None:
-            if self._passed_at_rest(cursor, first, last):
-                return
-            state = self.get(cursor)
+        state = self.get(cursor)
         if state is None or not self.advance(state, first, last):
             return
         if state.log.ring is None or first < state.log.medium_end:  # over a ring it is worth no commit
@@ -390,22 +405,18 @@ class CursorTable:
         sealed = gatherer.sealed
         return sealed.ticket if sealed is not None and cursor in sealed.moved else None
 
-    def _passed_at_rest(self, cursor: int, first: int, last: int) -> bool:
-        """It moved over these, or had before, and is at rest still; False when it is not, or they are out of order."""
-        number = self._resting.get(cursor)
-        if number is None:
-            return False
-        log, resting = self._logs[number], self._at_rest(number)
-        before = resting.position(cursor)
-        if first > before or last >= log.next:
-            return False
-        if last >= before:
-            resting.move(cursor, last + 1)
-            if log.lowest is None or log.lowest == before:
-                log.lowest = None
-                self._logs.to_reclaim[log.log] = None
-            self._gatherer.moved.add(cursor)
-        return True
+    def pass_all(self, log: int, cursors: Iterable[int], position: int) -> None:
+        """See `contract.MessageLog.pass_cursors`."""
+        state = self._logs[log]
+        if position > state.next:
+            raise ValueError(f"log {state.name!r}: {position} is passed, {state.next} is not committed yet")
+        rows = []
+        for cursor in cursors:
+            if cursor in self._states or self._logs.log_of(cursor) is not None:
+                self.acknowledge(cursor, 0, position - 1)
+            else:
+                rows.append(cursor)
+        self._idle.pass_all(log, rows, position)
 
     def advance(self, state: CursorState, first: int, last: int) -> bool:
         """The cursor is done with these positions; False when it was before. Raises ValueError."""
@@ -459,9 +470,8 @@ class CursorTable:
     def claims_of(self, log: LogState) -> list[Claim]:
         """What each cursor of a log may still ask of it."""
         claims = [Claim(state.name, state.progress, state.wants) for state in self.in_use(log)]
-        for _, name, position in log.resting or ():
-            claims.append(Claim(name, Progress(position), self._wants_of(name)))
-        return claims
+        idle = self._idle_rows(log, log.next)
+        return claims + [Claim(row.name, self._idle.progress(row), self._wants_of(row.name)) for row in idle]
 
     def claims(self, log: LogState, group: Group) -> list[Claim]:
         """What each cursor will have passed with this group: what its dead letters replace is not lost once more."""
@@ -486,11 +496,6 @@ class CursorTable:
                 given_up.setdefault(given.cursor, []).append(given)
         rows = []
         for number in sorted(group.moved | group.opened | given_up.keys()):
-            log = self._resting.get(number)
-            if log is not None:
-                row = self._at_rest(log)[number]
-                rows.append(CursorRow(number, row.name, log, row.position, b""))
-                continue
             state = self[number]
             progress = state.progress
             parts = [given for given in given_up.get(number, ()) if given.if_kept]
@@ -502,7 +507,8 @@ class CursorTable:
         return rows
 
     def committed(self, group: Group) -> None:
-        """What was given up with what the group appended."""
+        """Note what was given up with what the group appended, and which logs may have another slowest cursor."""
+        self._idle.committed(group)
         for given in group.given_up:
             if given.if_kept and (state := self.get(given.cursor)) is not None:
                 self.advance(state, given.first, given.last)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from heapq import merge
 from typing import Generic, TypeVar
 
@@ -18,7 +18,7 @@ from edge.broker.store.log_reads import LogReads
 from edge.broker.store.logs import check_text, free_name
 from edge.broker.store.medium import Medium, Post, ReadDone
 from edge.broker.store.meter import Meter
-from edge.broker.store.records import CursorInfo, CursorRecord, LedgerEntry, LogInfo, Loss, StoreInfo, StoreTotals
+from edge.broker.store.records import CursorRecord, LedgerEntry, LogInfo, Loss, StoreInfo, StoreTotals
 from edge.broker.store.removals import Removals
 from edge.broker.store.reservation import SPILLS_LOG
 from edge.broker.store.resting import Resting
@@ -118,20 +118,23 @@ class StoreEngine(Generic[M]):
     def cursor(self, cursor: int) -> CursorRecord:
         return self._cursors[cursor].record()
 
+    def cursor_name(self, cursor: int) -> str:
+        return self._cursors.name(cursor)
+
     def cursors(self, but: str = "") -> Sequence[CursorRecord]:
         return [record_of(row, self._logs) for row in self.medium.cursors() if row.name != but]
 
     def drop_cursor(self, cursor: int) -> None:
         self._cursors.drop(cursor)
 
-    def find_cursor(self, name: str, log: int) -> CursorInfo | None:
-        return self._cursors.find(name, log)
-
-    def logs_with_cursors(self, but: str) -> Sequence[int]:
-        return self._cursors.logs(but)
+    def cursors_named(self, name: str) -> Sequence[CursorRecord]:
+        return self._cursors.named(name)
 
     def rest_cursor(self, cursor: int) -> bool:
         return self._cursors.rest(cursor)
+
+    def pass_cursors(self, log: int, cursors: Iterable[int], position: int) -> None:
+        self._cursors.pass_all(log, cursors, position)
 
     def set_filter(self, cursor: int, wants: Callable[[Run], bool]) -> None:
         self._cursors.set_filter(cursor, wants)

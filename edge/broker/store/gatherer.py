@@ -7,7 +7,7 @@ from itertools import repeat
 
 from bridge.message import Run
 from edge.broker.store.errors import StoreError
-from edge.broker.store.group import Group
+from edge.broker.store.group import CursorPass, Group
 from edge.broker.store.limits import VALUE_BYTES_MAX, Limits
 from edge.broker.store.logs import check_text
 from edge.broker.store.reservation import MEMORY, SPILLS
@@ -27,6 +27,8 @@ class Gatherer:
         self.sealed: Group | None = None
         self.moved: set[int] = set()
         """Cursors that moved, and wait for company."""
+        self.passes: list[CursorPass] = []
+        """Moves of idle cursors, which wait for company as well."""
         self.moving_with_each: set[int] = set()
         """Those whose moves any commit is company for."""
 
@@ -85,18 +87,22 @@ class Gatherer:
         self.open.urgent = True
         return self.open.ticket
 
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        """Return the open group, and before it the one that is being committed."""
+        return (self.open,) if self.sealed is None else (self.sealed, self.open)
+
     def find(self, kind: str, key: str) -> tuple[bool, bytes | None]:
         """Return True and what was put there last (None: deleted), as long as it is not committed; else False."""
-        for group in (self.open, self.sealed):
-            if group is not None and (kind, key) in group.state:
+        for group in reversed(self.groups):
+            if (kind, key) in group.state:
                 return True, group.state[kind, key]
         return False, None
 
     def put_of(self, kind: str) -> dict[str, bytes | None]:
         """What was put (None: deleted) of a kind and is not committed yet, by key. A commit that fails leaves it to the
         next one."""
-        groups = (self.open,) if self.sealed is None else (self.sealed, self.open)
-        return {key: value for group in groups for (of, key), value in group.state.items() if of == kind}
+        return {key: value for group in self.groups for (of, key), value in group.state.items() if of == kind}
 
     def evict(self, log: int, size: int, at_most: int | None) -> None:
         self._give_way(self.open.evicting, log, size, at_most)
@@ -130,7 +136,7 @@ class Gatherer:
         """There is something to write, however little it hurries; messages have a time of their own."""
         group = self.open
         names = group.opened or group.dropped or group.new_logs or group.freed
-        return bool(self.moved or group.state or names or group.given_up or group.losses)
+        return bool(self.moved or self.passes or group.state or names or group.given_up or group.losses)
 
     @property
     def pending_bytes(self) -> int:
@@ -175,6 +181,7 @@ class Gatherer:
         following.freed |= group.freed
         following.opened |= {cursor for cursor in group.opened if cursor in cursors}
         self.moved |= {cursor for cursor in group.moved if cursor in cursors}
+        self.passes[:0] = group.passes
         following.dropped |= group.dropped
         following.losses[:0] = group.losses
         following.given_up[:0] = [given for given in group.given_up if not given.if_kept]

@@ -27,6 +27,14 @@ class CursorRow(NamedTuple):
     acknowledged: bytes
 
 
+class CursorPass(NamedTuple):
+    """Cursors of one log that are rows only, and have passed everything below a position."""
+
+    log: int
+    position: int
+    cursors: frozenset[int]
+
+
 class Part(NamedTuple):
     """What one commit writes of a sweep over counters (`counter_sweep`)."""
 
@@ -123,6 +131,7 @@ class Group:
     """Where logs ended when the sweep began that ends with it."""
     log_rows: list[LogRow] = field(default_factory=list)
     cursor_rows: list[CursorRow] = field(default_factory=list)
+    passes: list[CursorPass] = field(default_factory=list)
     evictions: list[Eviction] = field(default_factory=list)
     thinnings: list[Thinning] = field(default_factory=list)
     reclaims: list[Reclaim] = field(default_factory=list)

@@ -15,6 +15,11 @@ POSITION_BITS: Final = 44
 
 LOGS_MAX: Final = (1 << (63 - POSITION_BITS)) - 1
 POSITION_MAX: Final = (1 << POSITION_BITS) - 1
+SLOWEST_AGAIN_S: Final = 1.0
+"""Pause between two reads of table ``cursor`` for the slowest cursors that are rows only: one takes 20 ms for 100 000
+cursors, on the thread that reads."""
+CURSORS_LOOKED_AT_MAX: Final = 100
+"""Cursors one flush looks at that were read for one question, 1 us each."""
 PACKED_BYTES_MIN: Final = 512
 """A smaller segment is not compressed: it shares its page with others as it is."""
 PAGE_BYTES_WAITING: Final = 1024

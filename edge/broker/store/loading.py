@@ -48,7 +48,7 @@ def load(tables: Tables, side: sqlite3.Connection, queries: SideQueries, limits:
     counters.sequences.update(counters.uncounted)
     check_logs(side, logs, lambda names: {**queries.sequences_of(names), **counters.uncounted})
     for row in queries.cursors():
-        if not tables.cursors.add_at_rest(row):
+        if not tables.cursors.add_idle(row):
             for cursor in cursor_states([row], logs):
                 check_cursor(cursor)
                 tables.cursors.add(cursor)

@@ -10,9 +10,8 @@ from typing import Final, NamedTuple
 
 from edge.broker.model.numbered_names import NumberedNames
 from edge.broker.model.repeated_values import RepeatedValues
-from edge.broker.store.cursors_at_rest import CursorsAtRest
 from edge.broker.store.errors import StoreError
-from edge.broker.store.limits import LOGS_MAX, TEXT_BYTES_MAX
+from edge.broker.store.limits import LOGS_MAX, POSITION_MAX, TEXT_BYTES_MAX
 from edge.broker.store.logs_at_rest import LogsAtRest, RestingLog
 from edge.broker.store.meter import Meter
 from edge.broker.store.ring import Ring
@@ -37,6 +36,17 @@ def free_name(log: int) -> str:
     return f"{FREE}{log}"
 
 
+@dataclass(slots=True)
+class IdlePositions:
+    """The cursors of one log that are rows only."""
+
+    count: int = 0
+    lowest: int = POSITION_MAX
+    """Lower bound of their positions."""
+    came_lowest: int = POSITION_MAX
+    """The lowest position of those that became idle since the medium began to look for `lowest`."""
+
+
 @dataclass(slots=True, eq=False)
 class LogState:
     """A log: positions ``first <= p < next`` are committed and kept."""
@@ -54,8 +64,8 @@ class LogState:
     """Everything below may be gone once the running commit is done."""
     cursors: dict[str, int] | tuple[int, ...] = ()
     """Of most logs one: its number. Of a log with several, their numbers by name."""
-    resting: CursorsAtRest | None = None
-    """Those that are not among `cursors`, as nobody uses them; None: there are none."""
+    idle: IdlePositions | None = None
+    """Cursors that are rows only, and not among `cursors`; None: it has no such cursor."""
     slowest: list[int] | None = None
     """Of a log with several cursors a heap by which `lowest` is found (`CursorTable`); None until it is asked for."""
     thinned_to: tuple[int, int] = (0, 0)
@@ -66,7 +76,7 @@ class LogState:
     @property
     def has_cursors(self) -> bool:
         """Somebody may want what it keeps."""
-        return bool(self.cursors) or self.resting is not None
+        return bool(self.cursors) or self.idle is not None
 
     @property
     def is_free(self) -> bool:
@@ -269,10 +279,6 @@ class LogTable:
         for log, state in list(self._states.items()):
             if state.bytes:
                 yield log, self._names[log]
-
-    def with_resting_cursors(self, but: str) -> list[int]:
-        """Logs at rest whose cursor has another name than this one."""
-        return list(self._rest.with_cursors(but))
 
     def unwanted(self) -> Iterator[int]:
         """Logs at rest that hold what no cursor wants."""

@@ -117,12 +117,6 @@ class LogsAtRest:
         """The log here that has this cursor."""
         return self._logs.get(cursor)
 
-    def with_cursors(self, but: str) -> Iterator[int]:
-        """Logs whose cursor has another name than this one."""
-        number = self._numbers.get(but, -1)
-        others = (log for log, name in enumerate(self._cursor_names) if name != number)
-        return (log for log in others if log in self and self._cursors[log])
-
     def holding(self) -> Iterator[int]:
         """Logs that keep something."""
         return (log for log, size in enumerate(self._bytes) if size and log in self)

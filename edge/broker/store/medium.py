@@ -75,6 +75,13 @@ class Medium(Protocol):
         """Where the last segment of a log ends that begins before a position; 0: there is none. Raises StoreError."""
         ...
 
+    def slowest(self, log: int, but: Sequence[int], done: Callable[[int], None]) -> None:
+        """Find the lowest position of the cursors of a log, without some of them, and post `done`.
+
+        It gets `POSITION_MAX` where the log has no others, and 0 when the medium cannot be read.
+        """
+        ...
+
     def cursors(self) -> Iterable[CursorRow]:
         """Every cursor. Raises StoreError."""
         ...

@@ -17,7 +17,7 @@ _LEDGER: Final = f"SELECT {', '.join(LedgerEntry._fields)} FROM ledger"  # noqa:
 _LOST: Final = """
 SELECT address, reason, sum(messages) FROM ledger WHERE substr(subscription, 1, length(?)) = ? GROUP BY address, reason
 """
-_CURSORS: Final = "SELECT cursor, name, log, position, acknowledged FROM cursor ORDER BY cursor"
+_CURSOR: Final = f"SELECT {', '.join(CursorRow._fields)} FROM cursor"  # noqa: S608 - names of our own
 _NEWEST: Final = "SELECT key, messages FROM segment WHERE key >= ? AND key < ? ORDER BY key DESC LIMIT 1"
 _VALUE: Final = "SELECT value FROM state WHERE kind = ? AND key = ?"
 _SEQUENCES: Final = "SELECT name, next FROM address WHERE name IN (SELECT value FROM json_each(?))"
@@ -40,9 +40,20 @@ class SideQueries:
     def cursors(self) -> Iterator[CursorRow]:
         """To be taken at once: a checkpoint cannot end before."""
         try:
-            yield from map(CursorRow._make, self._connection.execute(_CURSORS))
+            yield from map(CursorRow._make, self._connection.execute(f"{_CURSOR} ORDER BY cursor"))
         except sqlite3.Error as error:
             raise meaning(error, "reading the store") from error
+
+    def cursor(self, number: int) -> CursorRow | None:
+        rows = self.rows(f"{_CURSOR} WHERE cursor = ?", (number,))
+        return CursorRow._make(rows[0]) if rows else None
+
+    def cursors_named(self, name: str) -> list[CursorRow]:
+        return list(map(CursorRow._make, self.rows(f"{_CURSOR} WHERE name = ?", (name,))))
+
+    def cursors_in(self, log: int, below: int) -> list[CursorRow]:
+        rows = self.rows(f"{_CURSOR} WHERE log = ? AND position < ? ORDER BY cursor", (log, below))
+        return list(map(CursorRow._make, rows))
 
     def value(self, kind: str, key: str) -> bytes | None:
         rows = self.rows(_VALUE, (kind, key))

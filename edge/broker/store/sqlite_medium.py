@@ -26,7 +26,7 @@ from edge.broker.store.medium import ReadDone
 from edge.broker.store.packing import pack
 from edge.broker.store.problems import Problems
 from edge.broker.store.queries import SideQueries
-from edge.broker.store.reader import SCAN, Reader, Request
+from edge.broker.store.reader import SCAN, Reader, Request, Slowest
 from edge.broker.store.records import LedgerEntry, Summary
 from edge.broker.store.segment import Row, SegmentDamaged, decode
 from edge.broker.store.writer import BootRow, Job, Writer
@@ -138,6 +138,9 @@ class SqliteMedium:
 
     def read(self, log: LogState, position: int, end: int, bytes_max: int, done: ReadDone) -> None:
         self.reader.submit(Request(log.log, log.name, position, end, bytes_max, done))
+
+    def slowest(self, log: int, but: Sequence[int], done: Callable[[int], None]) -> None:
+        self.reader.submit(Slowest(log, but, done))
 
     def cursors(self) -> Iterable[CursorRow]:
         return self._queries.cursors()

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from edge.broker.store.counters import Counters
+from edge.broker.store.cursor_rows import CursorRows
 from edge.broker.store.cursors import CursorTable
 from edge.broker.store.gatherer import Gatherer
 from edge.broker.store.ledger import OpenLedger
@@ -25,6 +26,6 @@ class Tables:
     ledger: OpenLedger
 
     @classmethod
-    def empty(cls, limits: Limits, clock: Callable[[], float]) -> Self:
+    def empty(cls, limits: Limits, clock: Callable[[], float], rows: CursorRows) -> Self:
         gatherer, logs = Gatherer(limits, clock), LogTable()
-        return cls(gatherer, logs, CursorTable(logs, gatherer), Counters(limits, logs), OpenLedger(limits))
+        return cls(gatherer, logs, CursorTable(logs, gatherer, rows), Counters(limits, logs), OpenLedger(limits))

@@ -18,6 +18,8 @@ from functools import lru_cache
 from itertools import chain
 from typing import Any, Final, NamedTuple
 
+from msgspec import json
+
 from edge.broker.store.checkpointer import Checkpointer
 from edge.broker.store.durations import Durations
 from edge.broker.store.errors import StoreError, StoreFull
@@ -58,6 +60,12 @@ DELETE FROM segment WHERE key >= :first AND key < (
 RETURNING key + messages, body_bytes
 """
 """Segments that end at or below ``limit``, from ``first`` on: at most ``rows``, and about ``bytes`` of bodies."""
+
+
+_MOVE_ALL: Final = """
+UPDATE cursor SET position = ?1
+WHERE cursor IN (SELECT value FROM json_each(?2)) AND position < ?1 AND acknowledged = x''
+"""
 
 
 class BootRow(NamedTuple):
@@ -278,6 +286,7 @@ def _statements(job: Job) -> list[tuple[str, Sequence[Any]]]:
     firsts = group.ring.firsts if group.ring is not None else {}
     statements += (("UPDATE log SET first = ? WHERE log = ?", (first, log)) for log, first in firsts.items())
     statements += _inserts(_CURSOR, group.cursor_rows)
+    statements += ((_MOVE_ALL, (each.position, json.encode(sorted(each.cursors)).decode())) for each in group.passes)
     statements += _inserts(_ADDRESS, list(group.counters.items()))
     statements += _inserts(
         _STATE, [(kind, key, value) for (kind, key), value in group.state.items() if value is not None]

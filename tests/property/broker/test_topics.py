@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge.broker.model.sorted_filters import SortedFilters
 from edge.broker.model.topics import FilterTree, covers, is_wide, matches, overlaps, widened
+from tests.unit.broker.test_filter_table import Table
 
 LEVEL = st.sampled_from(["a", "b", "", "$x"])
 NAMES = st.lists(LEVEL, min_size=1, max_size=4).map("/".join)
@@ -68,17 +68,16 @@ def test_tree_finds_what_one_by_one_matching_finds(
 @settings(max_examples=500, deadline=None)
 def test_what_follows_the_levels_that_decide_decides_nothing(patterns: list[str], name: str, more: list[str]) -> None:
     tree: FilterTree[int] = FilterTree()
-    number = SortedFilters(patterns.__getitem__)
+    table = Table(patterns)
     for value, pattern in enumerate(patterns):
         tree.add(pattern, value)
-        number.add(value)
     levels = name.split("/")
-    for found in (tree, number):
+    for found in (tree, table):
         count = found.deciding_levels(name)
         assert 1 <= count <= len(levels)
         if count < len(levels):
             assert set(found.match("/".join([*levels[:count], *more]))) == set(found.match(name))
-    assert number.deciding_levels(name) == tree.deciding_levels(name)
+    assert table.deciding_levels(name) == tree.deciding_levels(name)
 
 
 @given(WIDE, WIDE, NAMES)

@@ -96,6 +96,21 @@ class StoreMachine(RuleBasedStateMachine):
             self.rig.store.acknowledge(self.rig.store.open_cursor(name, number, 0), first, last)
             self.cursors[name, log] |= set(range(first, last + 1))
 
+    @rule(log=LOGS, name=CURSORS)
+    def rest(self, log: str, name: str) -> None:
+        """Make a cursor idle, where its row says all of it."""
+        if (name, log) in self.cursors:
+            self.rig.store.rest_cursor(self.rig.store.open_cursor(name, self.rig.store.log(log), 0))
+
+    @rule(log=LOGS, data=st.data())
+    def pass_cursors(self, log: str, data: st.DataObject) -> None:
+        store, number = self.rig.store, self.rig.store.log(log)
+        names = sorted(name for name, its in self.cursors if its == log)
+        position = data.draw(st.integers(0, len(self.messages.get(log, []))))
+        store.pass_cursors(number, [store.open_cursor(name, number, 0) for name in names], position)
+        for name in names:
+            self.cursors[name, log] |= set(range(position))
+
     @rule(key=st.sampled_from("klm"), value=st.one_of(st.none(), st.binary(max_size=9)))
     def put_or_delete(self, key: str, value: bytes | None) -> None:
         if value is None:
@@ -186,7 +201,8 @@ class StoreMachine(RuleBasedStateMachine):
     def cursors_are_where_they_were_put(self) -> None:
         store = self.rig.store
         for (name, log), acknowledged in self.cursors.items():
-            record = store.cursor(store.open_cursor(name, store.log(log), 0))
+            [record] = [each for each in store.cursors_named(name) if each.log == store.log(log)]
+            assert record.cursor == store.open_cursor(name, record.log, 0)
             above = {p for first, last in record.acknowledged for p in range(first, last + 1)}
             assert set(range(record.position)) | above == acknowledged
 

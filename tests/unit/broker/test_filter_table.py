@@ -1,8 +1,9 @@
-"""Filters as sorted numbers find what the tree of filters finds."""
+"""A table of filters finds what the tree of filters finds."""
 
 from __future__ import annotations
 
 import itertools
+import sqlite3
 import time
 
 import pytest
@@ -10,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge.broker.limits import TOPIC_LEVELS_MAX
-from edge.broker.model.sorted_filters import SortedFilters
 from edge.broker.model.topics import FilterTree
+from edge.broker.router.filter_table import FilterTable
 
 LEVEL = st.sampled_from(["", "a", "b", "a.b", "a0", "$a", "ä"])
 NAME = st.lists(LEVEL, min_size=1, max_size=4).map("/".join)
@@ -23,20 +24,30 @@ FILTER = st.builds(
 ) | st.sampled_from(["#", "$#"])
 
 
+class Table:
+    """A table with filters by number."""
+
+    def __init__(self, filters: list[str]) -> None:
+        self.execute = sqlite3.connect(":memory:").execute
+        self.execute("CREATE TABLE f (pattern TEXT, number INTEGER, PRIMARY KEY (pattern, number)) WITHOUT ROWID")
+        self._table = FilterTable(self.execute, "f")
+        for number, pattern in enumerate(filters):
+            self.execute("INSERT INTO f VALUES (?, ?)", (pattern, number))
+        self.deciding_levels = self._table.deciding_levels
+
+    def match(self, name: str) -> list[int]:
+        return [number for _, number in self._table.match(name)]
+
+
 @given(st.lists(FILTER, max_size=12), st.data(), st.lists(NAME, min_size=1, max_size=4))
 def test_it_finds_what_the_tree_finds(filters: list[str], data: st.DataObject, names: list[str]) -> None:
-    found, tree = SortedFilters(filters.__getitem__), FilterTree[int]()
-    at_once = data.draw(st.integers(0, len(filters)))
-    found.add_all(range(at_once))
-    for number in range(len(filters)):
-        if number >= at_once:
-            found.add(number)
-        tree.add(filters[number], number)
+    found, tree = Table(filters), FilterTree[int]()
+    for number, each in enumerate(filters):
+        tree.add(each, number)
     gone = data.draw(st.sets(st.integers(0, len(filters) - 1))) if filters else set()
     for number in gone:
-        found.remove(number)
+        found.execute("DELETE FROM f WHERE pattern = ? AND number = ?", (filters[number], number))
         tree.remove(filters[number], number)
-    assert len(found) == len(tree)
     for name in names:
         assert sorted(found.match(name)) == sorted(tree.match(name))
         assert len(set(found.match(name))) == len(found.match(name))
@@ -44,8 +55,7 @@ def test_it_finds_what_the_tree_finds(filters: list[str], data: st.DataObject, n
 
 @given(st.lists(FILTER, max_size=12), st.lists(NAME, min_size=1, max_size=4))
 def test_the_levels_that_decide_are_those_of_the_tree(filters: list[str], names: list[str]) -> None:
-    found, tree = SortedFilters(filters.__getitem__), FilterTree[int]()
-    found.add_all(range(len(filters)))
+    found, tree = Table(filters), FilterTree[int]()
     for number, each in enumerate(filters):
         tree.add(each, number)
     for name in names:
@@ -70,8 +80,7 @@ CROSSED = ["/".join(each) for each in itertools.product("a+", repeat=10)]
 def test_filters_made_to_take_long(filters: list[str], name: str) -> None:
     """One filter of 128 levels that nobody held kept the loop for ever: with each level there was twice as much to look
     at."""
-    found, tree = SortedFilters(filters.__getitem__), FilterTree[int]()
-    found.add_all(range(len(filters)))
+    found, tree = Table(filters), FilterTree[int]()
     for number, each in enumerate(filters):
         tree.add(each, number)
     begin = time.thread_time()

@@ -1,0 +1,24 @@
+"""Reads of table ``cursor``: one row by number, those of a name, those of a log."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from edge.broker.store.group import CursorRow
+
+
+class CursorRows(Protocol):
+    """Reads what the last commit left. Each method blocks for a short read, and raises StoreError."""
+
+    def cursor(self, number: int) -> CursorRow | None:
+        """Return one row; None if it is not found."""
+        ...
+
+    def cursors_named(self, name: str) -> Sequence[CursorRow]:
+        """Return the rows of one name, one for each log at most."""
+        ...
+
+    def cursors_in(self, log: int, below: int) -> Sequence[CursorRow]:
+        """Return the rows of one log that stand below a position, by number. Reads the whole table."""
+        ...

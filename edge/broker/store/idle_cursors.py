@@ -1,0 +1,125 @@
+"""Idle cursors: they are rows of table ``cursor`` and no objects, and this reads them.
+
+Of all of them in one log memory has the number, and a position that none of them is below. When the slowest may have
+moved the medium looks for it, and nothing waits for the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Iterator
+from functools import partial
+
+from edge.broker.store.cursor_rows import CursorRows
+from edge.broker.store.gatherer import Gatherer
+from edge.broker.store.group import CursorPass, CursorRow, Group
+from edge.broker.store.limits import POSITION_MAX, SLOWEST_AGAIN_S
+from edge.broker.store.logs import IdlePositions, LogState, LogTable
+from edge.broker.store.medium import Medium
+from edge.broker.store.progress import Progress
+
+
+class IdleCursors:
+    """See the module's docstring. Each read raises StoreError."""
+
+    def __init__(self, logs: LogTable, gatherer: Gatherer, rows: CursorRows) -> None:
+        self._logs = logs
+        self._gatherer = gatherer
+        self._rows = rows
+        self._outdated: dict[int, None] = {}
+        """Logs in which the slowest may have moved or gone since `IdlePositions.lowest` was read."""
+        self._asked_at_s = -SLOWEST_AGAIN_S
+
+    def row(self, cursor: int) -> CursorRow | None:
+        """Return the row of a cursor, which is not an object; None if it is not found."""
+        return None if self._is_dropped(cursor) else self._rows.cursor(cursor)
+
+    def named(self, name: str) -> list[CursorRow]:
+        """Return the rows of one name, also of cursors that are objects."""
+        return [row for row in self._rows.cursors_named(name) if not self._is_dropped(row.cursor)]
+
+    def in_log(self, log: LogState, below: int, but: Container[int]) -> list[CursorRow]:
+        """Return the rows of one log that are below a position, without some. Reads the whole table."""
+        if log.idle is None:
+            return []
+        rows = self._rows.cursors_in(log.log, below)
+        return [row for row in rows if row.cursor not in but and not self._is_dropped(row.cursor)]
+
+    def progress(self, row: CursorRow) -> Progress:
+        """Return the progress of an idle cursor, with what waits for a commit."""
+        progress = Progress(row.position, row.acknowledged)
+        progress.add(-1, self._logs.bounds(row.log)[0] - 1)
+        for each in self._passes():
+            if row.cursor in each.cursors:
+                progress.add(-1, each.position - 1)
+        return progress
+
+    def pass_all(self, log: int, cursors: Iterable[int], position: int) -> None:
+        """Move idle cursors of a log with a later commit."""
+        rows = frozenset(cursor for cursor in cursors if not self._is_dropped(cursor))
+        if rows:
+            self._gatherer.passes.append(CursorPass(log, position, rows))
+
+    def waits_for_pass(self, cursor: int) -> bool:
+        """Return True when a pass of this cursor is not committed yet."""
+        return any(cursor in each.cursors for each in self._passes())
+
+    def enter(self, log: LogState, position: int) -> None:
+        """Count a cursor of this log as idle."""
+        idle = log.idle
+        if idle is None:
+            idle = log.idle = IdlePositions()
+        idle.count += 1
+        idle.lowest, idle.came_lowest = min(idle.lowest, position), min(idle.came_lowest, position)
+        log.lowest = None
+
+    def leave(self, log: LogState, position: int) -> None:
+        """Count a cursor of this log as idle no longer. `position`: of its row."""
+        idle = log.idle
+        if idle is None:
+            raise LookupError(f"log {log.name!r} has no idle cursors")
+        idle.count -= 1
+        if position <= idle.lowest:
+            self._outdated[log.log] = None
+        if not idle.count:
+            log.idle = None
+        log.lowest = None
+
+    def committed(self, group: Group) -> None:
+        """Note in which logs the slowest may have moved."""
+        self._outdated.update((each.log, None) for each in group.passes)
+
+    def find_slowest(self, now: float, medium: Medium, in_use: Callable[[LogState], list[int]]) -> None:
+        """Ask the medium for the slowest, where it may have moved. Not while a commit is running.
+
+        `now`: seconds, monotonic; `in_use`: cursors of a log that are objects.
+        """
+        if not self._outdated or now - self._asked_at_s < SLOWEST_AGAIN_S:
+            return
+        self._asked_at_s = now
+        outdated, self._outdated = self._outdated, {}
+        for number in outdated:
+            log = self._logs[number]
+            if log.idle is not None:
+                log.idle.came_lowest = POSITION_MAX
+                but = [*in_use(log), *self._gatherer.open.dropped]
+                medium.slowest(number, but, partial(self._found_slowest, log, log.idle))
+
+    def _found_slowest(self, log: LogState, idle: IdlePositions, position: int) -> None:
+        """No cursor of the log that was idle when it was asked is below this position."""
+        if log.idle is not idle:
+            return
+        found = min(position, idle.came_lowest)
+        if found < idle.lowest:
+            self._outdated[log.log] = None  # the medium could not be read
+        elif found > idle.lowest:
+            idle.lowest, log.lowest = found, None
+            self._logs.to_reclaim[log.log] = None
+
+    def _passes(self) -> Iterator[CursorPass]:
+        for group in self._gatherer.groups:
+            yield from group.passes
+        yield from self._gatherer.passes
+
+    def _is_dropped(self, cursor: int) -> bool:
+        """Return True for a cursor that the medium may still have."""
+        return any(cursor in group.dropped for group in self._gatherer.groups)
