@@ -511,7 +511,7 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
         left_at, cursors = self._unused.restored(declaration), self._store.cursors_named(declaration.name)
         reached = set(self._reached(declaration.pattern))
         absent = bool(cursors) and _is_clients(declaration) and reached <= {each.log for each in cursors}
-        if not (absent and all(self._store.rest_cursor(each.cursor) for each in cursors)):
+        if not (absent and all(not each.acknowledged and self._store.rest_cursor(each.cursor) for each in cursors)):
             self._open(declaration, [each.log for each in cursors], left_at)
             return
         self._names.made(NameKind.SUBSCRIPTION, declaration.user, declaration.size)
