@@ -78,7 +78,7 @@ class GroupCommits:
         self._reads.retry(now)
         self._resting.look(now)
         self._cursors.look(now, self._medium)
-        self._counters.age(now, self._rings.reservations)
+        self._counters.age(now, self._rings.numbers.reservations)
         if not waiting:
             self._lazy_since_s = None
         elif self._lazy_since_s is None:
@@ -116,7 +116,7 @@ class GroupCommits:
                 self._crash.join(group)
             self._counters.count(group)
             if self._rings.rings or group.ring is not None:
-                self._rings.reserve(group)
+                self._rings.numbers.reserve(group)
             self._removals.choose(group)
             if with_moves or group.reclaims or group.ring or group.filled:
                 group.moved |= self._gatherer.moved
@@ -177,7 +177,7 @@ class GroupCommits:
         self.moves_kept += group.all_moved
         self._ledger.committed(outcome.entries)
         self._cursors.committed(group)
-        self._counters.committed(group, self._rings.reservations)
+        self._counters.committed(group, self._rings.numbers.reservations)
         self._logs.came += len(group.log_rows)  # which can rest from now on
         self._removals.committed(outcome)
 

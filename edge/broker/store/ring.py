@@ -43,6 +43,14 @@ class WaitingRuns:
     sealed: bool = False
     """A sealed group reserves numbers for them. Later runs wait for the next group."""
 
+    @property
+    def messages(self) -> dict[str, int]:
+        """Count of messages by address."""
+        found: dict[str, int] = {}
+        for run, _ in self.runs:
+            found[run.address] = found.get(run.address, 0) + len(run.bodies)
+        return found
+
 
 @dataclass(slots=True, eq=False)
 class Ring:

@@ -32,6 +32,8 @@ class RingPart:
     """Next sequence of each address that gives its reservation back."""
     cut: dict[str, int] = field(default_factory=dict)
     """The same for addresses that still have messages in a ring. Their reservation ends at the next sequence."""
+    refused: set[int] = field(default_factory=set)
+    """Logs whose waiting runs get no numbers, as too many addresses have some."""
     left: list[int] = field(default_factory=list)
     """Logs that are no longer kept in memory."""
 

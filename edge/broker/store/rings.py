@@ -11,7 +11,6 @@ number waits for the commit that reserves one.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterable
 
@@ -23,13 +22,12 @@ from edge.broker.store.limits import MEMORY_AHEAD_SHARE, MEMORY_LOSSES_MAX, Limi
 from edge.broker.store.logs import LogState
 from edge.broker.store.losses import losses_of
 from edge.broker.store.records import Loss
-from edge.broker.store.reservation import MEMORY, SPILLS, SPILLS_KEY, Reservation, pack_count, pack_range, range_key
+from edge.broker.store.reservation import MEMORY
 from edge.broker.store.ring import Ring, WaitingRuns, cost_of
-from edge.broker.store.ring_part import Grant, RingPart
+from edge.broker.store.ring_numbers import RingNumbers
+from edge.broker.store.ring_part import RingPart
 from edge.broker.store.tables import Tables
 from edge.broker.store.ticket import Ticket
-
-logger = logging.getLogger(__name__)
 
 
 class MemoryRings:
@@ -45,12 +43,9 @@ class MemoryRings:
         """`load` reads the next sequences of addresses from the medium. `clock`: seconds, monotonic."""
         self._limits = limits
         self._clock = clock
-        self._gatherer, self._logs = tables.gatherer, tables.logs
-        self._cursors, self._counters = tables.cursors, tables.counters
-        self._load = load
+        self._gatherer, self._logs, self._cursors = tables.gatherer, tables.logs, tables.cursors
         self.rings: dict[int, Ring] = {}
-        self.reservations: dict[str, Reservation] = {}
-        """Reserved sequences of each address."""
+        self.numbers = RingNumbers(limits, tables, load, self.rings)
         self.cost = 0
         """Sum of `Ring.cost`."""
         self.waiting_bytes = 0
@@ -60,19 +55,12 @@ class MemoryRings:
         self._leaving: set[int] = set()
         self._waiting: set[int] = set()
         """Logs that have `Ring.waiting`."""
-        self._low: set[str] = set()
-        """Addresses that have few numbers left."""
-        self._low_logs: set[int] = set()
-        self._idle: set[str] = set()
-        """Addresses that give their reservation back."""
         self._losses: dict[tuple[str, str, str], Loss] = {}
         """Ranges for the ledger that may still grow, by subscription, address and reason."""
         self._ended: list[Loss] = []
         """Ranges for the ledger that are complete."""
         self._losses_since_s: float | None = None
         self._looked_at_s = 0.0
-        self._numbered = 0
-        """Newest `RingPart.number`. A failed commit may be found on the medium all the same, so its number counts."""
 
     # --- which logs -------------------------------------------------------------------------------------------
 
@@ -86,7 +74,7 @@ class MemoryRings:
         elif ring.leaving:
             ring.returns = True
         else:  # addresses may have moved to other logs, and take their numbers there
-            self._idle |= ring.addresses
+            self.numbers.give_back(ring.addresses)
 
     def leave(self, ring: Ring, group: Group | None = None) -> None:
         """Keep further messages of this log on the medium. Enter the messages in the ring into the ledger, except those
@@ -126,27 +114,16 @@ class MemoryRings:
         return ring.waiting[-1].ticket
 
     def _take(self, ring: Ring, run: Run, size: int) -> Stored | None:
-        address, count, sealed = run.address, len(run.bodies), self._gatherer.sealed
-        reservation = self.reservations.get(address)
-        if ring.start is None or reservation is None or ring.log not in reservation.logs:
+        numbers = self.numbers.take(ring, run.address, len(run.bodies))
+        if numbers is None:
             return None
-        if sealed is not None and address in sealed.sequences:
-            return None  # messages of another log get the next numbers
-        state = self._logs[ring.log]
-        position, sequence = state.next, self._counters.sequences[address]
-        end, following = position + count, sequence + count
-        if end > ring.positions.end or following > reservation.end:
-            return None
-        if end > ring.positions.low:
-            self._low_logs.add(ring.log)
-        if following > reservation.low:
-            self._low.add(address)
-        self._make_room(ring, cost_of(size, count))
+        position, sequence, reservation = numbers
+        cost, state = cost_of(size, len(run.bodies)), self._logs[ring.log]
+        self._make_room(ring, cost)
         stored = Stored(position, sequence, run)
         ring.add(stored, size, reservation)
-        self.cost += cost_of(size, count)
-        self._logs.move(state, end=end, size=size)
-        self._counters.sequences[address] = following
+        self.cost += cost
+        self._logs.move(state, end=position + len(run.bodies), size=size)
         if not state.has_cursors:
             self._logs.passed.add(state.log)
         return stored
@@ -154,7 +131,7 @@ class MemoryRings:
     def _take_waiting(self, ring: Ring) -> list[tuple[int, Stored]]:
         """Take waiting runs, as long as there are numbers for all runs of a ticket."""
         taken: list[tuple[int, Stored]] = []
-        while ring.waiting and self._has_numbers(ring, ring.waiting[0]):
+        while ring.waiting and self.numbers.are_enough(ring, ring.waiting[0].messages):
             waiting = ring.waiting.popleft()
             for run, size in waiting.runs:
                 self.waiting_bytes -= size
@@ -164,17 +141,6 @@ class MemoryRings:
                 taken.append((ring.log, stored))
             waiting.ticket.decide(None)
         return taken
-
-    def _has_numbers(self, ring: Ring, waiting: WaitingRuns) -> bool:
-        if ring.start is None or ring.leaving:
-            return False
-        for address, needed in _messages(waiting).items():
-            reservation = self.reservations.get(address)
-            if reservation is None or ring.log not in reservation.logs:
-                return False
-            if self._counters.sequences[address] + needed > reservation.end:
-                return False
-        return self._logs[ring.log].next + sum(len(run) for run, _ in waiting.runs) <= ring.positions.end
 
     def _refuse(self, ring: Ring, error: StoreError) -> None:
         for waiting in ring.waiting:
@@ -274,18 +240,13 @@ class MemoryRings:
     def look(self, now: float) -> None:
         """Remove messages that every cursor has passed, and find idle addresses."""
         self.settle()
-        if now - self._looked_at_s < self._limits.memory_idle_s:
-            return
-        self._looked_at_s = now
-        for address, reservation in self.reservations.items():
-            following = self._counters.sequences[address]
-            if reservation.seen == following and not reservation.held:
-                self._idle.add(address)
-            reservation.seen = following
+        if now - self._looked_at_s >= self._limits.memory_idle_s:
+            self._looked_at_s = now
+            self.numbers.look_for_idle()
 
     def is_due(self, now: float) -> bool:
         """A commit is due for the rings alone."""
-        if self._low or self._low_logs or self._idle or self._leaving:
+        if self.numbers.are_due or self._leaving:
             return True
         since = self._losses_since_s
         many = len(self._losses) + len(self._ended) > MEMORY_LOSSES_MAX
@@ -295,160 +256,41 @@ class MemoryRings:
 
     def choose(self, group: Group, now: float, *, accounted: bool) -> None:
         """Choose what a sealed group writes. `accounted`: `CrashLosses.account` has nothing left to do."""
-        part = RingPart()
         self.settle()
         for ring in [*self.rings.values()] if group.last else ():
             self.leave(ring, group)
         for log in [log for log in self._entering if accounted and log not in group.ends]:
             self.rings[log].start = self._logs[log].next
             self._entering.remove(log)
-        self._leave(group, part)
-        for address in self._idle & self.reservations.keys():
-            self._release(group, part, address)
-        needed, positions = self._needed()
-        self._grant(group, part, needed, now)
-        self._extend(group, part, positions, now)
-        self._idle, self._low, self._low_logs = set(), set(), set()
+        part = self.numbers.choose(group, now, self._leaving, self._needed())
+        for log in part.refused:
+            most = self._limits.memory_addresses_max
+            error = StoreFull(f"messages of {most} addresses wait in memory: there is no room for another address")
+            self._refuse(self.rings[log], error)
         group.losses += [*self._ended, *self._losses.values()]
         self._ended, self._losses, self._losses_since_s = [], {}, None
         if part:
-            self._numbered = part.number = max(self._numbered, self._counters.spills) + 1
-            group.state[SPILLS, SPILLS_KEY] = pack_count(part.number)
             group.ring = part
         if accounted and self._entering & self._waiting:
             self._gatherer.open.urgent = True
 
-    def _leave(self, group: Group, part: RingPart) -> None:
-        """Give everything back that is reserved for leaving logs. Their cursors have passed the ring."""
-        for log in self._leaving:
-            ring, state = self.rings[log], self._logs[log]
-            start, end = ring.start or 0, state.next
-            part.left.append(log)
-            part.ends[log] = group.ends.get(log, end)
-            if state.first >= start:
-                part.firsts[log] = end
-            elif start < end:
-                group.filled.append((log, start, end))  # segments follow on from one another
-            group.moved |= {cursor.cursor for cursor in self._cursors.in_use(state)}
-            group.state[MEMORY, range_key(log, None)] = pack_range(part.ends[log], part.ends[log])
-            for address in ring.addresses:
-                group.state[MEMORY, range_key(log, address)] = None
-                if self._leaving.issuperset(self.reservations[address].logs):
-                    self._release(group, part, address)
-
-    def _release(self, group: Group, part: RingPart, address: str) -> None:
-        """Give the reservation of an address back. Its next message needs a new one."""
-        reservation, following = self.reservations[address], self._next_sequence(group, address)
-        reservation.cut(following)
-        if reservation.held:
-            part.cut[address] = following
-        else:
-            part.released[address] = following
-        for log in reservation.logs:
-            value = None
-            if reservation.held:
-                base = self.rings[log].lowest_sequences({address}).get(address, following)
-                value = pack_range(base, following)
-            group.state[MEMORY, range_key(log, address)] = value
-
-    def _needed(self) -> tuple[dict[str, dict[int, int]], dict[int, int]]:
-        """Count the messages that need numbers: by address and log, and by log."""
-        needed: dict[str, dict[int, int]] = {address: {} for address in self._low & self.reservations.keys()}
-        positions = dict.fromkeys(self._low_logs & self.rings.keys(), 0)
+    def _needed(self) -> dict[int, dict[str, int]]:
+        """Count the messages that wait for numbers, by log and address. They share the group that is being sealed."""
+        needed: dict[int, dict[str, int]] = {}
         for log in self._waiting - self._entering:
+            counts = needed[log] = {}
             for waiting in self.rings[log].waiting:
                 waiting.sealed = True
-                for address, count in _messages(waiting).items():
-                    logs = needed.setdefault(address, {})
-                    logs[log] = logs.get(log, 0) + count
-                    positions[log] = positions.get(log, 0) + count
-        return needed, positions
-
-    def _grant(self, group: Group, part: RingPart, needed: dict[str, dict[int, int]], now: float) -> None:
-        """Reserve sequences for these addresses."""
-        self._counters.load(needed.keys() - self.reservations.keys(), self._load)
-        wanted = {*needed}
-        kept = {log: self.rings[log].lowest_sequences(wanted) for each in needed for log in self._logs_of(each, needed)}
-        kept_by = part.released.keys() | part.cut.keys() | wanted
-        victims = (address for address, each in self.reservations.items() if not each.held and address not in kept_by)
-        room = self._limits.memory_addresses_max - len(self.reservations) + len(part.released)
-        for address, counts in needed.items():
-            known, logs = self.reservations.get(address), self._logs_of(address, needed)
-            if not logs:
-                continue  # it leaves with its log
-            following, count = self._next_sequence(group, address), sum(counts.values())
-            if known is not None and following + count < known.low and counts.keys() <= {*known.logs}:
-                continue  # enough is left: it waits behind another address
-            if known is None:
-                if room <= 0:
-                    victim = next(victims, None)
-                    if victim is None:
-                        self._turn_away(counts, address)
-                        continue
-                    self._release(group, part, victim)
-                    room += 1
-                room -= 1
-            part.released.pop(address, None)
-            part.cut.pop(address, None)
-            end = (known or Reservation()).next_end(following, count, now, self._limits)
-            part.grants[address] = Grant(logs, following, end)
-            for log in logs:
-                group.state[MEMORY, range_key(log, address)] = pack_range(kept[log].get(address, following), end)
-
-    def _turn_away(self, logs: Iterable[int], address: str) -> None:
-        most = self._limits.memory_addresses_max
-        error = StoreFull(f"messages of {most} addresses wait in memory: there is no room for one of {address!r}")
-        for log in logs:
-            self._refuse(self.rings[log], error)
-
-    def _logs_of(self, address: str, needed: dict[str, dict[int, int]]) -> tuple[int, ...]:
-        """Return the logs that have a reservation of this address, and those that need one."""
-        known = self.reservations.get(address)
-        return tuple(sorted({*needed[address], *(() if known is None else known.logs)} - self._leaving))
-
-    def _extend(self, group: Group, part: RingPart, positions: dict[int, int], now: float) -> None:
-        """Reserve positions of these logs."""
-        for log, count in positions.items():
-            ring, following = self.rings[log], self._logs[log].next
-            if ring.start is not None and not ring.leaving and following + count >= ring.positions.low:
-                end = ring.positions.next_end(following, count, now, self._limits)
-                part.ends[log], part.followings[log] = end, following
-                group.state[MEMORY, range_key(log, None)] = pack_range(ring.start, end)
-
-    def _next_sequence(self, group: Group, address: str) -> int:
-        return group.sequences.get(address, self._counters.sequences[address])
-
-    def reserve(self, group: Group) -> None:
-        """Write the ends of reservations in place of the counters of their addresses."""
-        counters, reservations, part = group.counters, self.reservations, group.ring
-        for address, following in counters.items():
-            if address in reservations:
-                counters[address] = max(following, reservations[address].end)
-        if part is not None:
-            counters.update(part.released)
-            counters.update(part.cut)
-            counters.update((address, grant.end) for address, grant in part.grants.items())
+                for address, count in waiting.messages.items():
+                    counts[address] = counts.get(address, 0) + count
+        return needed
 
     # --- the end of a commit ----------------------------------------------------------------------------------
 
     def committed(self, part: RingPart) -> None:
         """Use what a group has reserved, as it is on disk."""
-        now = self._clock()
-        for log, following in part.followings.items():
-            self.rings[log].positions.extend(following, part.ends[log], now)
-        for address, (logs, following, end) in part.grants.items():
-            reservation = self.reservations.setdefault(address, Reservation())
-            reservation.extend(following, end, now)
-            reservation.logs = logs
-            for log in logs:
-                self.rings[log].addresses.add(address)
-        for address in part.released:
-            for log in self.reservations.pop(address).logs:
-                self.rings[log].addresses.discard(address)
+        self.numbers.committed(part, self._clock())
         for log in part.left:
-            for address in self.rings[log].addresses:  # another log has them, too
-                reservation = self.reservations[address]
-                reservation.logs = tuple(other for other in reservation.logs if other != log)
             self._logs.to_reclaim[log] = None
             self._forget(self.rings[log])
 
@@ -465,25 +307,7 @@ class MemoryRings:
         return taken
 
     def failed(self, group: Group, error: StoreError) -> None:
-        """Refuse waiting runs. What the group was to write is due again.
-
-        A commit with a failed sync may be found on the medium all the same after a power cut. Its numbers are given to
-        no message in memory until another commit has succeeded.
-        """
-        for address in group.sequences.keys() & self.reservations.keys():
-            self.reservations[address].cut(self._counters.sequences[address])
+        """Refuse waiting runs. What the group was to write is due again."""
         for log in list(self._waiting):
             self._refuse(self.rings[log], error)
-        part = group.ring
-        if part is not None:
-            self._low |= part.grants.keys() & self.reservations.keys()
-            self._low_logs |= part.followings.keys()
-            self._idle |= part.released.keys() | part.cut.keys()
-
-
-def _messages(waiting: WaitingRuns) -> dict[str, int]:
-    """Count the waiting messages of each address."""
-    found: dict[str, int] = {}
-    for run, _ in waiting.runs:
-        found[run.address] = found.get(run.address, 0) + len(run.bodies)
-    return found
+        self.numbers.failed(group)

@@ -134,7 +134,7 @@ class TestTaking:
             assert isinstance(rig.store.append(kept.log, run_of(b"x", address=f"a/{n}")), Ticket)
             flush(rig)
             rig.store.acknowledge(kept.cursor, 0, rig.store.bounds(kept.log)[1] - 1)
-        assert len(rig.store._memory.reservations) <= LIMITS.memory_addresses_max
+        assert len(rig.store._memory.numbers.reservations) <= LIMITS.memory_addresses_max
         rig.store.append(kept.log, run_of(b"again"))
         flush(rig)
         assert flat([rig.commits[-1].appended[0][1]]) == [(6, kept.address, 1, b"again")]
@@ -196,9 +196,9 @@ class TestSettling:
         kept = Kept(rig)
         kept.take(b"x")
         rig.store.acknowledge(kept.cursor, 1, 1)
-        assert kept.address in rig.store._memory.reservations
+        assert kept.address in rig.store._memory.numbers.reservations
         wait(rig, 8000)
-        assert kept.address not in rig.store._memory.reservations
+        assert kept.address not in rig.store._memory.numbers.reservations
         assert isinstance(rig.store.append(kept.log, run_of(b"y")), Ticket)
         flush(rig)
         assert flat([rig.commits[-1].appended[0][1]]) == [(2, kept.address, 2, b"y")]
@@ -207,7 +207,7 @@ class TestSettling:
         kept = Kept(rig)
         kept.take(b"waits")
         wait(rig, 12_000)
-        assert kept.address in rig.store._memory.reservations
+        assert kept.address in rig.store._memory.numbers.reservations
         kept.take(b"y")
 
     def test_what_comes_while_an_address_gives_back_its_numbers_waits(self, rig: Rig) -> None:
@@ -218,7 +218,7 @@ class TestSettling:
         assert isinstance(rig.store.append(kept.log, run_of(b"late")), Ticket)
         while rig.store.committing:
             rig.turn()
-        assert kept.address not in rig.store._memory.reservations
+        assert kept.address not in rig.store._memory.numbers.reservations
         flush(rig)
         assert flat([rig.commits[-1].appended[0][1]]) == [(1, kept.address, 1, b"late")]
         kept.take(b"next")
@@ -340,7 +340,7 @@ class TestLeaving:
         assert rig.read_all(kept.log) == [(n, kept.address, n, b"%d" % n) for n in (2, 3)]
         assert ledger(rig) == [("c", kept.address, "memory", 1, 1, 1)]
         assert not rig.store.in_memory(kept.log)
-        assert not rig.store._memory.reservations
+        assert not rig.store._memory.numbers.reservations
 
     def test_and_into_memory_again(self, rig: Rig) -> None:
         kept = Kept(rig)

@@ -233,7 +233,7 @@ class TestReopening:
             flush(rig)
         rig.now += 1000
         rest(rig)
-        while not rig.store._memory._low:
+        while not rig.store._memory.numbers.are_due:
             assert take()
         flush(rig)  # more are reserved, at the rate of the quiet time
         while (stored := take()) is not None:

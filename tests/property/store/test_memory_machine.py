@@ -232,18 +232,18 @@ class MemoryMachine(RuleBasedStateMachine):
         waiting = [runs for ring in memory.rings.values() for each in ring.waiting for runs in each.runs]
         assert memory.waiting_bytes == sum(size for _, size in waiting)
         assert memory._waiting == {ring.log for ring in memory.rings.values() if ring.waiting}
-        assert len(memory.reservations) <= LIMITS.memory_addresses_max
+        assert len(memory.numbers.reservations) <= LIMITS.memory_addresses_max
 
     @invariant()
     def only_rings_have_reservations(self) -> None:
         memory = self.rig.store._memory
         pairs = {(address, log) for log, ring in memory.rings.items() for address in ring.addresses}
-        assert pairs == {(address, log) for address, each in memory.reservations.items() for log in each.logs}
-        held = dict.fromkeys(memory.reservations, 0)
+        assert pairs == {(address, log) for address, each in memory.numbers.reservations.items() for log in each.logs}
+        held = dict.fromkeys(memory.numbers.reservations, 0)
         for ring in memory.rings.values():
             for run in ring.runs:
                 held[run.stored.run.address] += 1
-        assert held == {address: each.held for address, each in memory.reservations.items()}
+        assert held == {address: each.held for address, each in memory.numbers.reservations.items()}
         assert all(log.isdecimal() for key, _ in self.rig.store.items(MEMORY) for log in [key.partition(" ")[0]])
 
 
