@@ -66,9 +66,10 @@ class Logs:
         """The log of a queue; None when there is none."""
         return self._store.find_log(f"{QUEUE_LOG}{address}")
 
-    def address(self, log: int) -> str:
-        """Address of the queue a log is for."""
-        return self._store.log_name(log)[len(QUEUE_LOG) :]
+    def queue_of(self, log: int) -> str | None:
+        """Return the address of the queue a log is for; None where it is not a queue's."""
+        name = self._store.log_name(log)
+        return name[len(QUEUE_LOG) :] if name.startswith(QUEUE_LOG) else None
 
     def backlog(self, address: str) -> int:
         """Messages of a queue that are not acknowledged."""

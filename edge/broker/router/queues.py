@@ -1,9 +1,9 @@
-"""The queues of a space by address: a name each, and an open subscription of its log for those in use.
+"""The queues of a space by address: rows of the store, and an open subscription of its log for those in use.
 
-A queue is made when somebody sends to it or consumes from it. Nobody consumes from it: it is but a name, and what the
-store has of it. It is *opened* for its consumers, for messages in it that may have expired, and for one that is to be
-delivered before others, which its order has to remember; it is closed when nothing of it is in memory only. So what a
-client can make by naming queues takes little, here and at a start.
+A queue is made when a client sends to it or consumes from it. While no client does, it is rows. It is *opened* for its
+consumers, for messages in it that may have expired, and for one that is to be delivered before others, which its order
+has to remember; it is closed when nothing of it is in memory only. So what a client can make by naming queues takes
+little, here and at a start.
 
 A queue that clients made, that is empty and that nobody has used for `Limits.queue_unused_s` is forgotten; its log is
 for another one then. Its sequence numbers stay in the store, and go on when a message makes it anew.
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 
 from bridge.message import Stored
 from edge.broker.delivery import LogSubscription
@@ -26,8 +27,8 @@ from edge.broker.model.topics import FilterTree
 from edge.broker.retention.names import NameKind, NameQuotas
 from edge.broker.router.configured import ConfiguredAddresses
 from edge.broker.router.logs import Logs
-from edge.broker.router.queue_names import QueueNames
 from edge.broker.store.contract import Store
+from edge.broker.store.errors import StoreError
 
 KIND = "queue"
 """Kind of the small state with every queue's address, and the user who made it (empty: nobody is known)."""
@@ -57,7 +58,11 @@ class Queues(Mapping[str, LogSubscription]):
         self.consumers: FilterTree[Consumer] = FilterTree()
         """Who consumes from all a filter matches: joined to each that is opened."""
         self._watcher: Callable[[str, LogSubscription], Watcher | None] = _nobody
-        self._known = QueueNames(logs)
+        self._count = 0
+        self._configured: set[str] = set()
+        """Queues that are not counted for a user, as the configuration has their names."""
+        self._unused: dict[int, float] = {}
+        """Logs of those that are empty and unused, and since when (monotonic seconds); in order of time."""
         self.opened: dict[str, LogSubscription] = {}
         """Those that are open, by address (outside only to be looked at)."""
         self._idle: dict[str, float] = {}
@@ -69,32 +74,37 @@ class Queues(Mapping[str, LogSubscription]):
         self._looking: Iterator[str] = iter(())
         self._restore()
         self._now_s = 0.0
-        self._unknown = self._known.all()
-        """Nobody has looked whether there is something in them, since the start."""
+        self._unknown = self.walk()
+        """Queues that were not looked into since the start."""
         self._looked_into: set[str] = set()
         """Open ones that were among them, and nobody consumes from yet."""
 
     def __getitem__(self, address: str) -> LogSubscription:
         queue = self.opened.get(address)
         if queue is None:
-            log = self._known.log(address)
-            if log is None:
-                raise KeyError(address)
-            queue = self._open(address, log)
+            queue = self._open(address, self._log(address))
         return queue
 
     def __contains__(self, address: object) -> bool:
-        return isinstance(address, str) and (address in self.opened or self._known.log(address) is not None)
+        return isinstance(address, str) and (address in self.opened or self._store.get(KIND, address) is not None)
 
     def __iter__(self) -> Iterator[str]:
-        return (self._known.address(log) for log in self._known.all())
+        """Read the addresses one by one, as there may be very many."""
+        return (address for address, _ in self._store.items(KIND))
 
     def __len__(self) -> int:
-        return len(self._known)
+        return self._count
 
     def walk(self) -> Iterator[str]:
-        """Return the addresses of now one by one, without those that are gone when their turn comes."""
-        return (self._known.address(log) for log in self._known.all() if log in self._known)
+        """Return the addresses one by one, without those that are gone when their turn comes."""
+        return (address for address in self if address in self)
+
+    def _log(self, address: str) -> int:
+        """Return the log of a queue. Raises KeyError for an unknown queue."""
+        log = self._logs.find_queue(address) if address in self else None
+        if log is None:
+            raise KeyError(address)
+        return log
 
     def watched_by(self, watcher: Callable[[str, LogSubscription], Watcher | None]) -> None:
         """From now on `watcher` says who hears what becomes of the messages of a queue."""
@@ -104,13 +114,13 @@ class Queues(Mapping[str, LogSubscription]):
 
     def make(self, address: str, user: str) -> int:
         """The log of a queue, made for this user when it is new. Raises AddressError when there are too many."""
-        if self._known.log(address) is None:
+        if address not in self:
             if not self._is_configured(address) and not self._names.has_room(NameKind.QUEUE, user, len(address)):
                 raise AddressError(Refusal.NAMES, self._names.why(NameKind.QUEUE, user))
             log = self._logs.of_queue(address)
-            self._enter(address, log, user)
+            self._enter(address, user)
             self._store.put(KIND, address, user.encode())
-            self._known.unused_since(log, self._now_s)  # as what is about to be stored in it may not be
+            self._note_unused(log)  # as what is about to be stored in it may not be
             return log
         return self._logs.of_queue(address)
 
@@ -119,22 +129,18 @@ class Queues(Mapping[str, LogSubscription]):
         queue = self.opened.get(address)
         if queue is not None:
             return queue.backlog + queue.outstanding
-        if self._known.log(address) is None:
-            raise KeyError(address)
+        self._log(address)
         return self._logs.backlog(address)
 
     def received(self, address: str) -> int:
         """Return the number of messages ever committed to a queue. Raises KeyError for an unknown queue."""
-        log = self._known.log(address)
-        if log is None:
-            raise KeyError(address)
-        return self._store.bounds(log)[1]
+        return self._store.bounds(self._log(address))[1]
 
     def follow_configuration(self) -> None:
         """Rules or policies have changed."""
         for address, queue in self.opened.items():
             queue.follow_policy(self._addresses.policy(address))
-        self._unknown = self._known.all()  # what expires now may not have before
+        self._unknown = self.walk()  # what expires now may not have before
 
     # --- opened and closed ------------------------------------------------------------------------------------
 
@@ -142,36 +148,39 @@ class Queues(Mapping[str, LogSubscription]):
         """Every `limits.TICK_S`: open what may have expired, close what is not in use, forget what is unused."""
         self._now_s = now_s
         self._open_due(now_ns)
-        self._look_at_unknown()
+        try:
+            self._look_at_unknown()
+        except StoreError:
+            self._unknown = self.walk()  # from the beginning, when it can be read
+            raise
         self._close_unused(now_ns)
         self._forget_unused()
 
     def unattended(self, log: int, stored: Stored) -> bool:
         """A run was committed to a log that has no open subscription. True: those behind it with the same address and
         properties are none that anything is done about."""
-        run = stored.run
-        if not (self.consumers or run.properties or self._addresses.expires) or log not in self._known:
+        run, expires = stored.run, bool(stored.run.properties) or self._addresses.expires
+        address = self._logs.queue_of(log) if self.consumers or expires else None
+        if address is None:
             return True
-        address = self._known.address(log)
-        if self.consumers and self.consumers.match(address):
+        if self.consumers and self.consumers.match(address) and address in self:
             self[address].pump()
             return False
-        if not (run.properties or self._addresses.expires):
+        if not expires:
             return True
-        if priority_of(run) != NORMAL:
+        if priority_of(run) != NORMAL and address in self:
             self[address].arrived(stored)
             return False
         ttl = ttl_ns(run, self._addresses.policy(address))
-        if ttl is None:
-            return True
-        self._expires_at(address, run.received_at + min(ttl, SWEEP_AGAIN_NS))
-        return False
+        if ttl is not None:
+            self._expires_at(address, run.received_at + min(ttl, SWEEP_AGAIN_NS))
+        return ttl is None
 
     def _open(self, address: str, log: int) -> LogSubscription:
         queue = self.opened[address] = self._logs.open_queue(address)
         queue.follow_policy(self._addresses.policy(address))
         queue.watch(self._watcher(address, queue))
-        self._known.used(log)
+        self._unused.pop(log, None)
         self._due.pop(address, None)
         if self.consumers:
             for consumer in self.consumers.match(address):
@@ -192,9 +201,8 @@ class Queues(Mapping[str, LogSubscription]):
             due_ns, address = heapq.heappop(order)
             if self._due.get(address) == due_ns:
                 del self._due[address]
-                log = self._known.log(address)
-                if log is not None:
-                    self._open(address, log)
+                if address in self and address not in self.opened:
+                    self._open(address, self._log(address))
 
     def _look_at_unknown(self) -> None:
         """What was there at the start: open what has messages, as some may have expired; the others are unused."""
@@ -202,18 +210,17 @@ class Queues(Mapping[str, LogSubscription]):
         self._looked_into = {each for each in self._looked_into if each in self.opened and not self.opened[each].group}
         if len(self._looked_into) >= QUEUES_IDLE_MAX:
             return  # the medium is slow
-        for _ in range(min(QUEUES_LOOKED_AT_MAX, len(self._unknown))):
-            log = self._unknown.pop()
-            if log not in self._known or (address := self._known.address(log)) in self.opened:
+        for address in islice(self._unknown, QUEUES_LOOKED_AT_MAX):
+            if address in self.opened:
                 continue
             if self._logs.backlog(address):
-                self._open(address, log)
+                self._open(address, self._log(address))
                 self._looked_into.add(address)
                 opened += 1
                 if opened >= QUEUES_OPENED_MAX:
                     return
-            elif not self._known.is_unused(log):
-                self._known.unused_since(log, self._now_s)
+            elif (log := self._log(address)) not in self._unused:
+                self._note_unused(log)
 
     def _close_unused(self, now_ns: int) -> None:
         began = False
@@ -237,7 +244,7 @@ class Queues(Mapping[str, LogSubscription]):
         due_ns = queue.expiry.due_ns
         queue.let_go()
         if not self._logs.backlog(address):
-            self._known.unused_since(queue.log, self._now_s)
+            self._note_unused(queue.log)
         elif due_ns is not None:
             self._expires_at(address, min(due_ns, now_ns + SWEEP_AGAIN_NS))
 
@@ -246,38 +253,48 @@ class Queues(Mapping[str, LogSubscription]):
     def _restore(self) -> None:
         """Bring back what the store kept."""
         for address, user in self._store.items(KIND):
-            log = self._logs.find_queue(address)
-            if log is None:
+            if self._logs.find_queue(address) is None:
                 self._store.delete(KIND, address)  # there was no room for its log
             else:
-                self._enter(address, log, user.decode())
+                self._enter(address, user.decode())
 
-    def _enter(self, address: str, log: int, user: str) -> None:
-        configured = self._is_configured(address)
-        self._known.add(log, user, configured=configured)
-        if not configured:
+    def _enter(self, address: str, user: str) -> None:
+        self._count += 1
+        if self._is_configured(address):
+            self._configured.add(address)
+        else:
             self._names.made(NameKind.QUEUE, user, len(address))
 
     def _is_configured(self, address: str) -> bool:
         return address in self._addresses.table.patterns
 
     def _forget_unused(self) -> None:
-        for log in self._known.unused_until(self._now_s - self._unused_s, QUEUES_LOOKED_AT_MAX):
-            self._known.used(log)
-            user, address = self._known.user(log), self._known.address(log)
-            if user is not None and address not in self.opened and not self._is_configured(address):
-                self._forget(address, log, user)
+        for log, since_s in list(islice(self._unused.items(), QUEUES_LOOKED_AT_MAX)):
+            if since_s > self._now_s - self._unused_s:
+                return
+            del self._unused[log]
+            address = self._logs.queue_of(log)
+            if address is None or address in self.opened or address in self._configured:
+                continue
+            user = self._store.get(KIND, address)
+            if user is not None and not self._is_configured(address):
+                self._forget(address, log, user.decode())
+
+    def _note_unused(self, log: int) -> None:
+        """Note that a queue is empty and unused from now on."""
+        self._unused.pop(log, None)
+        self._unused[log] = self._now_s
 
     def _forget(self, address: str, log: int, user: str) -> None:
         if self._logs.backlog(address):
             return  # it comes again when that has been consumed
         self._forgotten(address, log)
         if self._logs.forget_queue(address):
-            self._known.remove(log)
+            self._count -= 1
             self._names.gone(NameKind.QUEUE, user, len(address))
             self._store.delete(KIND, address)
         else:
-            self._known.unused_since(log, self._now_s)  # something is on its way to it, or it is browsed
+            self._note_unused(log)  # something is on its way to it, or it is browsed
 
 
 def _nobody(_address: str, _queue: LogSubscription) -> None:

@@ -6,10 +6,10 @@ import heapq
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Final, NamedTuple
 
 from edge.broker.model.numbered_names import NumberedNames
-from edge.broker.model.repeated_values import RepeatedValues
 from edge.broker.store.errors import StoreError
 from edge.broker.store.limits import LOGS_MAX, POSITION_MAX, TEXT_BYTES_MAX
 from edge.broker.store.logs_at_rest import LogsAtRest, RestingLog
@@ -109,7 +109,8 @@ class LogTable:
         self._rest = LogsAtRest()
         self._names = NumberedNames()
         self._free: deque[int] = deque()
-        self._meters = RepeatedValues[Meter | None](None)
+        self._meters: list[Meter | None] = []
+        """Meters by number of the log."""
         self.to_reclaim: dict[int, None] = {}
         """Logs that may hold what no cursor wants any more, in the order of their turns."""
         self.passed: set[int] = set()
@@ -243,15 +244,13 @@ class LogTable:
             before.bytes -= size
         if meter is not None:
             meter.bytes += size
-        missing = log + 1 - len(self._meters)
-        if missing > 0:
-            self._meters.extend(missing)
+        self._meters += repeat(None, log + 1 - len(self._meters))
         self._meters[log] = meter
         return True
 
     def metered(self, meter: Meter) -> Iterator[int]:
         """The logs that have this meter. Looks at every log."""
-        return self._meters.rows(meter)
+        return (log for log, its in enumerate(self._meters) if its is meter)
 
     def largest(self, meter: Meter, count: int) -> list[int]:
         """Those of them that keep the most bytes. Looks at every log."""

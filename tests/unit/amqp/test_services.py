@@ -478,7 +478,7 @@ class TestManagement:
         client = site.client()
         _, body = ask(client, "$management", {"operation": "QUERY"}, {"attributeNames": ["name", "messages"]})
         assert [each for each in body["results"] if each[0].startswith("queue/") and each[1]] == [
-            [f"queue/{i}", 2] for i in range(50)
+            [address, 2] for address in sorted(f"queue/{i}" for i in range(50))
         ]
         _, found = ask(client, "$management", {"operation": "READ", "name": "queue/7"})
         assert (found["messages"], found["unsettled"], found["consumers"]) == (2, 0, 0)
