@@ -1,8 +1,7 @@
-"""What installing Waypost makes beside copying it: the inner loops of AMQP and MQTT, compiled.
+"""Compile the C code of Waypost when it is installed.
 
 A result stands beside its source, in a checkout (an editable installation) as in a wheel, under a name with the
-source's hash. Without a compiler the installation succeeds all the same: the loops then run in Python, and the log and
-`waypost doctor` say so. By hand: `python hatch_build.py`.
+source's hash. An installation without a compiler fails. By hand: `python hatch_build.py`.
 """
 
 from __future__ import annotations
@@ -102,13 +101,9 @@ class LoopsHook(BuildHookInterface[Any]):
     """Called by hatchling for every wheel, editable ones among them."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Compile the loops. A wheel that holds them is one for this kind of machine."""
+        """Compile the loops. A wheel that holds them is one for this kind of machine. Raises CompileError."""
         root = Path(self.root)
-        try:
-            libraries = compile_loops(root)
-        except CompileError as error:
-            self.app.display_warning(f"the inner loops will run in Python, at half the speed: {error}")
-            return
+        libraries = compile_loops(root)
         if version != "editable":
             build_data["artifacts"] += [f"/{library.relative_to(root).as_posix()}" for library in libraries]
             build_data["pure_python"] = False

@@ -1,6 +1,6 @@
 /*
- * What is in a batch, read from its two sections as they are after the codec. `batch_content.py` has the same in Python
- * and says what is what; it also says what is wrong with a batch that is none: here there is `None` for that.
+ * Read the content of a batch from its two sections, as they are after the codec. `bridge.batch` says how they are laid
+ * out, `batch_content.py` what is made of them. The first fault that is found is a ValueError.
  *
  * The interpreter lock is held throughout. Sizes are of one batch, so sums of them fit into 64 bits.
  */
@@ -36,7 +36,25 @@ static const uint8_t *take(struct section *section, uint64_t size)
 
 static struct column take_column(struct section *section, size_t entries, int width)
 {
+    section->fine = section->fine && entries <= (size_t)(section->end - section->at) / (size_t)width;
+    entries = section->fine ? entries : 0;
     return (struct column){take(section, entries * (size_t)width), entries, width};
+}
+
+/* Raise a ValueError unless there is an error already. Returns NULL. */
+static PyObject *wrong(const char *why)
+{
+    if (!PyErr_Occurred())
+        PyErr_SetString(PyExc_ValueError, why);
+    return NULL;
+}
+
+/* Nothing may be left of a section. */
+static bool is_at_end(const struct section *section)
+{
+    if (section->fine && section->at != section->end)
+        wrong("there are bytes too many behind a section");
+    return section->fine && section->at == section->end;
 }
 
 static uint64_t entry(const struct column *column, size_t place)
@@ -69,8 +87,7 @@ static bool put(PyObject *list, size_t place, PyObject *object)
     return object && !PyList_SetItem(list, (Py_ssize_t)place, object);
 }
 
-/* What lies one behind the other, each made an object; its longest in bytes. NULL with an error, or without one where
- * the section ends early. */
+/* Make an object of each of the entries that lie one behind the other; `longest` gets the bytes of the longest. */
 static PyObject *take_each(struct section *section, const struct column *lengths,
                            PyObject *(*made)(const uint8_t *, Py_ssize_t), uint64_t *longest)
 {
@@ -82,7 +99,7 @@ static PyObject *take_each(struct section *section, const struct column *lengths
         *longest = length > *longest ? length : *longest;
     }
     const uint8_t *bytes = take(section, size);
-    PyObject *list = section->fine ? PyList_New((Py_ssize_t)lengths->entries) : NULL;
+    PyObject *list = section->fine ? PyList_New((Py_ssize_t)lengths->entries) : wrong("a section ends early");
     for (size_t i = 0; list && i < lengths->entries; i++) {
         Py_ssize_t length = (Py_ssize_t)entry(lengths, i);
         if (!put(list, i, made(bytes, length))) {
@@ -94,23 +111,24 @@ static PyObject *take_each(struct section *section, const struct column *lengths
     return list;
 }
 
-/* A dictionary of a batch: how many, their lengths, and they themselves. No more than `most`. */
+/* Read a dictionary of a batch: the number of its entries, their lengths, the entries. There are no more than `most`. */
 static PyObject *take_dictionary(struct section *section, size_t most,
                                  PyObject *(*made)(const uint8_t *, Py_ssize_t), uint64_t *longest)
 {
     size_t entries = take_count(section);
-    section->fine = section->fine && entries <= most;
-    struct column lengths = take_column(section, section->fine ? entries : 0, U32);
+    if (section->fine && entries > most)
+        return wrong("a dictionary has more entries than there are runs");
+    struct column lengths = take_column(section, entries, U32);
     return take_each(section, &lengths, made, longest);
 }
 
-/* The entry of `dictionary` that each of the column points at; NULL with an error, or without one where there is none. */
+/* List the entries of `dictionary` that the column points at. */
 static PyObject *looked_up(PyObject *dictionary, const struct column *indexes)
 {
     size_t size = (size_t)PyList_Size(dictionary);
     for (size_t i = 0; i < indexes->entries; i++)
         if (entry(indexes, i) >= size)
-            return NULL;
+            return wrong("an index points outside its dictionary");
     PyObject *list = PyList_New((Py_ssize_t)indexes->entries);
     for (size_t i = 0; list && i < indexes->entries; i++) {
         PyObject *one = PyList_GetItem(dictionary, (Py_ssize_t)entry(indexes, i));
@@ -134,7 +152,7 @@ static PyObject *whole_numbers(const struct column *column)
     return list;
 }
 
-/* Sums of differences, each of which is a time; NULL with an error, or without one where it is not. */
+/* List the times whose differences the column holds. */
 static PyObject *times(const struct column *differences)
 {
     int64_t time = 0;
@@ -143,7 +161,7 @@ static PyObject *times(const struct column *differences)
         if (__builtin_add_overflow(time, (int64_t)entry(differences, i), &time) || time < 0 ||
             !put(list, i, PyLong_FromLongLong(time))) {
             Py_DecRef(list);
-            return NULL;
+            return wrong("a received-at is outside 63 bits");
         }
     return list;
 }
@@ -189,7 +207,7 @@ static PyObject *range_of(PyObject *kind, PyObject *address, uint64_t base, uint
     return made;
 }
 
-/* The ranges, and their messages as a column. NULL with an error, or without one where it is no table. */
+/* List the ranges; `counts` gets their numbers of messages, `longest` the bytes of the longest address. */
 static PyObject *read_table(struct section *table, size_t ranges, uint64_t messages, PyObject *kind,
                             struct column *counts, uint64_t *longest)
 {
@@ -197,9 +215,16 @@ static PyObject *read_table(struct section *table, size_t ranges, uint64_t messa
     struct column firsts = take_column(table, ranges, U64);
     *counts = take_column(table, ranges, U32);
     PyObject *addresses = take_each(table, &lengths, text, longest), *list = NULL;
-    bool fine = addresses && table->at == table->end && adds_up(counts, messages);
+    bool fine = addresses && is_at_end(table);
+    if (fine && !adds_up(counts, messages)) {
+        wrong("the ranges do not add up to the messages");
+        fine = false;
+    }
     for (size_t i = 0; fine && i < ranges; i++)
-        fine = entry(&bases, i) <= entry(&firsts, i) && entry(&firsts, i) <= SEQUENCE_MAX - entry(counts, i);
+        if (entry(&bases, i) > entry(&firsts, i) || entry(&firsts, i) > SEQUENCE_MAX - entry(counts, i)) {
+            wrong("a range begins before its base or ends beyond 63 bits");
+            fine = false;
+        }
     list = fine ? PyList_New((Py_ssize_t)ranges) : NULL;
     for (size_t i = 0; list && i < ranges; i++) {
         PyObject *address = PyList_GetItem(addresses, (Py_ssize_t)i);
@@ -212,25 +237,29 @@ static PyObject *read_table(struct section *table, size_t ranges, uint64_t messa
     return list;
 }
 
-/* The columns of runs and messages, behind `ranges` in a tuple, and the longest device and property. NULL with an
- * error, or without one where they are none. */
+/* Read the columns of runs and messages into a tuple, behind `ranges`; its last entry is the bytes of the longest address,
+ * device and properties together. */
 static PyObject *read_columns(struct section *columns, PyObject *ranges, const struct column *counts, uint64_t messages,
                               uint64_t longest_address)
 {
     uint64_t longest_device = 0, longest_property = 0, longest_body;
     size_t runs = take_count(columns);
-    columns->fine = columns->fine && counts->entries <= runs && runs <= messages;
-    PyObject *devices = columns->fine ? take_dictionary(columns, runs, text, &longest_device) : NULL;
+    if (columns->fine && (runs < counts->entries || runs > messages))
+        return wrong("there are fewer runs than ranges, or more than messages");
+    PyObject *devices = take_dictionary(columns, runs, text, &longest_device);
     PyObject *properties = devices ? take_dictionary(columns, runs, binary, &longest_property) : NULL;
     columns->fine = columns->fine && properties;
-    runs = columns->fine ? runs : 0;
     struct column lengths = take_column(columns, runs, U32), device = take_column(columns, runs, U32);
     struct column property = take_column(columns, runs, U32), received = take_column(columns, runs, U64);
     const uint8_t *flags = take(columns, runs);
-    struct column sizes = take_column(columns, columns->fine ? messages : 0, U32);
-    bool fine = columns->fine && adds_up(&lengths, messages) && end_together(&lengths, counts);
+    struct column sizes = take_column(columns, messages, U32);
+    bool fine = columns->fine || wrong("a section ends early");
+    if (fine && !adds_up(&lengths, messages))
+        fine = wrong("the runs do not add up to the messages");
+    if (fine && !end_together(&lengths, counts))
+        fine = wrong("a run crosses the end of a range");
     PyObject *bodies = fine ? take_each(columns, &sizes, binary, &longest_body) : NULL;
-    fine = bodies && columns->at == columns->end;
+    fine = bodies && is_at_end(columns);
     PyObject *of_device = fine ? looked_up(devices, &device) : NULL;
     PyObject *of_property = of_device ? looked_up(properties, &property) : NULL;
     PyObject *received_at = of_property ? times(&received) : NULL;
@@ -245,7 +274,7 @@ static PyObject *read_columns(struct section *columns, PyObject *ranges, const s
     return made;
 }
 
-/* read(table, columns, ranges, messages, Range): what `batch_content.Content` is made of; None where it is no batch. */
+/* read(table, columns, ranges, messages, Range) -> the fields of a `batch_content.Content`. Raises ValueError. */
 static PyObject *read(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self, (void)count;
@@ -265,10 +294,7 @@ static PyObject *read(PyObject *self, PyObject *const *arguments, Py_ssize_t cou
     PyObject *of_table = read_table(&table, (size_t)ranges, messages, arguments[4], &counts, &longest);
     PyObject *made = of_table ? read_columns(&columns, of_table, &counts, messages, longest) : NULL;
     Py_DecRef(of_table);
-    if (made)
-        return made;
-    PyErr_Clear(); /* whatever it was, the same in Python says it */
-    return Py_BuildValue("");
+    return made;
 }
 
 static PyMethodDef method = {"read", read, METH_FASTCALL, NULL};

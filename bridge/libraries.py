@@ -1,30 +1,26 @@
-"""Where C sources of ours are once they are compiled (`hatch_build.py` does it)."""
+"""Load the compiled form of our C sources (`hatch_build.py` compiles them)."""
 
 from __future__ import annotations
 
 import ctypes
-import logging
-import os
 import re
-from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Final, TypeVar
-
-log = logging.getLogger(__name__)
-
-Made = TypeVar("Made")
-
-SETTING: Final = "WAYPOST_ENGINE"
-"""Environment variable: ``python`` runs Python whatever is there; ``c`` or nothing is the usual."""
+from typing import Any, Final
 
 ROOT: Final = Path(__file__).parent.parent
 """The folder of our packages."""
 
+NEXT_STEP: Final = "compile it: python hatch_build.py in the checkout, or install Waypost again"
+
+
+class ExtensionUnusable(ImportError):
+    """The compiled code is missing, older than its source, or cannot be loaded. The message says which file."""
+
 
 def library_path(source: Path) -> Path:
-    """What was made of a source: its name holds the hash of the source and what it includes of ours, so an old one is
-    never loaded.
+    """Return where the library of a source stands. Its name holds the hash of the source and of our headers that it
+    includes, so a library of an older source has another name.
 
     Raises OSError when a file of it is not there.
     """
@@ -34,28 +30,20 @@ def library_path(source: Path) -> Path:
     return source.with_name(f"_{source.stem}_{digest.hexdigest()[:16]}.so")
 
 
-def entry_of(library: Path, name: str) -> Any:
-    """The function of this name in what was made of a source: what it returns is an object of Python.
+def entry_of(source: Path, name: str) -> Any:
+    """Return the function of this name in the library of a source. It returns an object of Python.
 
-    Raises OSError when the source was not compiled, or is not what it should be.
+    Raises ExtensionUnusable.
     """
-    if not library.exists():
-        raise OSError("not compiled when Waypost was installed")
     try:
+        library = library_path(source)
+        if not library.exists():
+            older = any(source.parent.glob(f"_{source.stem}_*.so"))
+            raise ExtensionUnusable(f"{source.name} {'has changed since it was' if older else 'was not'} compiled")
         entry = ctypes.PyDLL(str(library))[name]
     except AttributeError:
-        raise OSError(f"{library} has no {name}") from None
+        raise ExtensionUnusable(f"{library.name} has no {name}") from None
+    except OSError as error:
+        raise ExtensionUnusable(f"{source.name} cannot be loaded: {error}") from error
     entry.restype = ctypes.py_object
     return entry
-
-
-def unless_python(load: Callable[[], Made], without: str) -> Made | None:
-    """What `load` makes of a compiled source. None where Python is to run, and where `load` raises OSError: then
-    `without`, what it is like without it, is logged with the reason."""
-    if os.environ.get(SETTING) == "python":
-        return None
-    try:
-        return load()
-    except OSError as error:
-        log.warning("%s: %s", without, error)
-        return None

@@ -12,7 +12,7 @@ from cproton import ffi, lib
 from bridge.engine.events import Accepted, Closed, Detached, Dispositions, Event, Flow, Transfers
 from bridge.engine.link import Link
 from bridge.engine.links import HANDLERS, Links
-from bridge.engine.loops import Batches, Groups, Loops
+from bridge.engine.loops import Batches, EngineLoops, Groups
 from bridge.engine.states import Condition
 from bridge.engine.transport import Transport
 
@@ -31,7 +31,7 @@ class Collector:
 
     __slots__ = ("_links", "_loops", "_transport", "deaf", "identity", "left", "more", "opened")
 
-    def __init__(self, transport: Transport, links: Links, loops: Loops) -> None:
+    def __init__(self, transport: Transport, links: Links, loops: EngineLoops) -> None:
         self.identity: str | None = None
         """What SASL established; told with the peer's open."""
         self.opened = False
@@ -135,7 +135,7 @@ class Collector:
         self._tell_received(link, batches, *self._loops.receive(link, batches), events)
 
     def _tell_received(self, link: Link, batches: Batches, taken: int, largest: int, events: list[Event]) -> None:
-        """As it was `Loops.receive`d, within the limits of the link."""
+        """As it was `EngineLoops.receive`d, within the limits of the link."""
         link.credit -= taken
         limit = link._message_bytes_max
         if largest <= limit and link.credit >= 0:

@@ -39,7 +39,6 @@ class Link:
         "_pn",
         "_sent",
         "_session",
-        "_tags",
         "_unsettled",
         "accepted_apart",
         "answers_close",
@@ -114,7 +113,6 @@ class Link:
         self._delivery_next = 0
         self._unsettled: dict[int, Any] = {}
         self._sent: dict[int, Any] = {}
-        self._tags: dict[Any, int] = {}
 
     def bind(self, context: Any) -> None:
         """Let the owner find `context` again."""

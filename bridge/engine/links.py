@@ -336,6 +336,5 @@ def _forget(link: Link) -> None:
     link._deliveries.begun.pop(link, None)
     link._unsettled.clear()
     link._sent.clear()
-    link._tags.clear()
     link._pn = None
     link._address = 0

@@ -2,7 +2,7 @@
  * The inner loops of the AMQP machine over Qpid Proton's engine: one call a batch where Python makes five a message.
  *
  * Proton's functions come as pointers, out of the one copy of Proton that the process has, and Python's are those of
- * `stable_interface.h`. `compiled.py` is the other side: it decides about everything that is not plain (other outcomes
+ * `stable_interface.h`. `loops.py` is the other side: it decides about everything that is not plain (other outcomes
  * than accepted and released).
  *
  * The interpreter lock is held, but where bytes of the peer are many (LONG_BYTES): to let it go costs more than most
@@ -30,7 +30,7 @@ typedef struct pn_bytes_t {
     const char *start;
 } pn_bytes_t;
 
-/* Every field has the size of a pointer and stands in the order of FUNCTIONS in compiled.py. Set once. */
+/* Every field has the size of a pointer and stands in the order of FUNCTIONS in loops.py. Set once. */
 static struct proton {
     pn_event_t *(*collector_peek)(pn_collector_t *);
     bool (*collector_pop)(pn_collector_t *);
@@ -40,6 +40,7 @@ static struct proton {
     ssize_t (*session_incoming_bytes)(pn_session_t *);
     ssize_t (*session_outgoing_bytes)(pn_session_t *);
     bool (*link_is_sender)(pn_link_t *);
+    int (*link_state)(pn_link_t *);
     int (*link_credit)(pn_link_t *);
     bool (*link_get_drain)(pn_link_t *);
     pn_delivery_t *(*link_current)(pn_link_t *);
@@ -78,6 +79,7 @@ enum {
     SMALL_BYTES = 4096,    /* of the peer: a read of more is Python's, as there is more to it than one message */
     SENT_BYTES = 65536,    /* given to the kernel at once */
     READ_BYTES = 16384,    /* received at once */
+    LOCAL_CLOSED = 4,      /* PN_LOCAL_CLOSED */
 };
 
 /* What Proton has at an address; NULL with an error where it was freed. */
@@ -104,7 +106,7 @@ static bool append(PyObject *list, PyObject *item)
 
 /* --- events: collect --------------------------------------------------------------------------------------------- */
 
-/* Marks of a row; the same in compiled.py. */
+/* Marks of a row; the same in loops.py. */
 enum { ACCEPTED = 1, SETTLED = 2, UPDATED = 4, RECEIVED = 8, FLOW = 16, DONE = ACCEPTED | SETTLED | UPDATED };
 
 /* (link, delivery of a disposition or 0, its tag, marks) */
@@ -289,6 +291,12 @@ static void push(pn_transport_t *transport, const char *data, size_t size)
         PyEval_RestoreThread(others);
 }
 
+/* Messages are taken from this link: it receives, and we have not detached it. */
+static bool is_open(pn_link_t *link)
+{
+    return link && !(pn.link_state(link) & LOCAL_CLOSED);
+}
+
 /*
  * read(transport, collector, bytes) -> (rows, received, whether another event waits, whether Proton reads no more,
  * how many of the bytes are left)
@@ -315,12 +323,12 @@ static PyObject *read_bytes(PyObject *self, PyObject *const *arguments, Py_ssize
         push(transport, data + pushed, (size_t)piece);
         pushed += piece;
         done = done && collect_into(&all, collector);
-        large = pushed >= BEGUN_BYTES && all.receiving && pn.link_queued(all.receiving) < QUEUED_FEW;
+        large = pushed >= BEGUN_BYTES && is_open(all.receiving) && pn.link_queued(all.receiving) < QUEUED_FEW;
     } while (done && pushed < size && !large && !pn.collector_peek(collector));
     size -= pushed;
     if (done) {
         bool waits = pn.collector_peek(collector) != NULL, deaf = pn.transport_capacity(transport) < 0;
-        PyObject *received = all.n == 1 && all.receiving && !waits ? receive_from(all.receiving) : none();
+        PyObject *received = all.n == 1 && is_open(all.receiving) && !waits ? receive_from(all.receiving) : none();
         if (received)
             return Py_BuildValue("NNNNn", all.rows, received, PyBool_FromLong(waits), PyBool_FromLong(deaf), size);
     }
@@ -599,7 +607,7 @@ static const uint8_t *walk_section(int section, const uint8_t *at, const uint8_t
 }
 
 /* Where the first section begins that is malformed or out of order; -1: the message is well-formed. As
- * `bridge.sections.malformed_at` has it. */
+ * `EngineLoops.malformed_at` has it. */
 static Py_ssize_t malformed_from(const uint8_t *message, size_t size)
 {
     const uint8_t *at = message, *end = message + size;
@@ -639,7 +647,7 @@ static bool reaches_expiry(const uint8_t *value, size_t left)
     return *value == LIST32 && (left < 9 || number_at(value + 5) > EXPIRY_FIELD);
 }
 
-/* Bytes that begin a usual bare message: as `bridge.sections.usual_bodies` has it. */
+/* Bytes that begin a usual bare message: as `EngineLoops.usual_bodies` has it. */
 static bool usual(const uint8_t *bare, size_t size)
 {
     if (size < 4 || bare[0] || bare[1] != SMALL_ULONG || bare[2] < PROPERTIES || bare[2] > FOOTER)

@@ -1,28 +1,52 @@
-"""The hot loops of the AMQP machine: the interface of both forms, and the form the interpreter runs.
+"""The hot loops of the AMQP machine in C (`loops.c`): one call a batch, which gives and takes objects of Python.
 
-A form takes the deliveries of a link out of Proton and puts ours into it, a batch a call; what the events mean for the
-owner is `machine`'s business. `compiled` is the other form, `choice` says which one runs.
+They take the deliveries of a link out of Proton and put ours into it; what the events mean for the owner is `machine`'s
+business. Proton's objects are addresses (integers) here. A tag is found in the delivery itself, and counts when `_sent`
+has that very delivery under it.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+import ctypes
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from cproton import ffi, lib
 
+from bridge import libraries
 from bridge.engine.link import Link
 from bridge.engine.links import HANDLERS
-from bridge.engine.proton import SCRATCH_BYTES, address_of, read_remote_state, scratch, write_local_state
+from bridge.engine.proton import read_remote_state, write_local_state
 from bridge.engine.states import Detail, State
 from bridge.engine.transport import Transport
-from bridge.sections import malformed_at, usual_bodies
 
-_DELIVERY = lib.PN_DELIVERY
-_LINK_FLOW = lib.PN_LINK_FLOW
-_ACCEPTED = State.ACCEPTED
-_SESSION_POINTER = ffi.typeof("pn_session_t *")
+SOURCE = libraries.ROOT / "bridge/engine/loops.c"
+
+FUNCTIONS = (
+    "pn_collector_peek", "pn_collector_pop", "pn_event_type", "pn_event_link", "pn_event_delivery",
+    "pn_session_incoming_bytes", "pn_session_outgoing_bytes",
+    "pn_link_is_sender", "pn_link_state", "pn_link_credit", "pn_link_get_drain",
+    "pn_link_current", "pn_link_queued", "pn_link_advance", "pn_link_recv", "pn_link_send",
+    "pn_delivery", "pn_delivery_tag", "pn_delivery_updated", "pn_delivery_remote_state", "pn_delivery_settled",
+    "pn_delivery_partial", "pn_delivery_aborted", "pn_delivery_pending", "pn_delivery_update", "pn_delivery_settle",
+    "pn_transport_push", "pn_transport_capacity", "pn_transport_pending", "pn_transport_peek", "pn_transport_pop",
+)  # fmt: skip
+"""What ``struct proton`` in `loops.c` begins with, in its order."""
+
+ENTRY: Final = "waypost_loops"
+"""The one function of the library that is called by its name: it gives the others."""
+
+ROWS_MAX: Final = 4096
+"""Outcomes that one call hands over; more take another call."""
+
+SMALL_BYTES: Final = 4096
+"""A read of more is not given to Proton by `EngineLoops.receive_all`; as in `loops.c`."""
+
+_ACCEPTED, _SETTLED, _UPDATED, _RECEIVED, _DONE = 1, 2, 4, 8, 7
+_STATE_ACCEPTED = State.ACCEPTED
+_STATE_RELEASED = State.RELEASED
+_DELIVERY, _LINK_FLOW = lib.PN_DELIVERY, lib.PN_LINK_FLOW
+_DELIVERY_POINTER = ffi.typeof("pn_delivery_t *")
 
 OF_THE_CONNECTION: Final = (lib.PN_CONNECTION_REMOTE_OPEN, lib.PN_CONNECTION_REMOTE_CLOSE, lib.PN_TRANSPORT_ERROR)
 TOLD: Final = frozenset((_DELIVERY, _LINK_FLOW, *HANDLERS, *OF_THE_CONNECTION))
@@ -53,19 +77,19 @@ class Groups:
         if link.accepted_apart:
             self.apart.setdefault(link, []).extend(tags)
         else:
-            self.dispositions.setdefault(link, []).extend([(tag, _ACCEPTED, True, None) for tag in tags])
+            self.dispositions.setdefault(link, []).extend([(tag, _STATE_ACCEPTED, True, None) for tag in tags])
 
 
 Way = tuple[Transport, list[bytes]]
 """Of what we send: what makes frames of it, and where these are put that can leave."""
 
 Taken = tuple[Link, Batches, int, int]
-"""A link and what `Loops.receive` gives of it."""
+"""A link and what `EngineLoops.receive` gives of it."""
 
 Read = tuple[bool, Taken | None, Groups | None, Any, int]
 """Whether Proton reads no more (it met a frame it cannot read, and says nothing; or the end), then either messages of
-one link, which is all that came, or groups and what `Loops.collect` returned; or nothing. Last how many of the bytes
-are left: an event waits that comes before them."""
+one link, which is all that came, or groups and what `EngineLoops.collect` returned; or nothing. Last how many of the
+bytes are left: an event waits that comes before them."""
 
 PIECE_BYTES: Final = 8 * 1024
 """Given to Proton between two looks whether an event waits: 80 attaches, 2 ms. In `loops.c` too."""
@@ -77,241 +101,220 @@ it had to hold for each delivery under way, for as long as the connection is the
 QUEUED_FEW: Final = 4
 """Messages: where so many bytes brought fewer of them they are large, and taken before more is read. As above."""
 
+Received = tuple[list[bytes], list[int], int, bool, bool, int, bool, bytes | None]
+"""Messages, their deliveries where they are not settled, how many were taken with those the peer has aborted, whether
+they are settled, whether more can be taken, bytes of the largest, whole or not; whether the first was aborted, what
+there is of a large one that is not complete."""
 
-class Loops(ABC):
-    """What a form does. What it keeps in `_unsettled`, `_sent` and `_tags` of a link is its own."""
+Message = tuple[int, int, bytes, bool, bool]
+"""A link and a delivery of it, the message, whether the header was taken off it, whether Proton has more to tell."""
 
-    @abstractmethod
+Brought = None | int | bytes | Message
+"""What a socket brought: nothing; bytes that Proton was given and is to be asked about, so many (0: the socket has
+ended); bytes that it was not given; or a message."""
+
+
+class EngineLoops:
+    """The loops over messages of one connection. What they keep in `_unsettled` and `_sent` of a link is theirs."""
+
+    def __init__(self) -> None:
+        """Raises ExtensionUnusable."""
+        entry = libraries.entry_of(SOURCE, ENTRY)
+        table = [int(ffi.cast("uintptr_t", ffi.addressof(lib, name))) for name in FUNCTIONS]
+        told = sum(1 << kind for kind in TOLD)
+        numbers = [*table, _DELIVERY, _LINK_FLOW, told, ROWS_MAX]
+        functions = entry((ctypes.c_size_t * len(numbers))(*numbers))
+        (
+            self._read, self._collect, self._receive, self._settle, self._forget, self._send, self._write,
+            self._credit, self._held, self._has_output, self._usual_bodies,
+            self._receive_all, self._settle_all, self._write_all, self._forget_accepted,
+            self._malformed_at,
+        ) = functions  # fmt: skip
+
     def read(self, transport: Transport, data: bytes, links: Mapping[int, Link]) -> Read:
         """Give Proton bytes of the peer, a piece at a time, and do as `collect`; what is behind an event that `collect`
         returns is left, as is what comes once there is something of large messages. `links` are by `address_of`."""
+        rows, received, waits, deaf, left = self._read(transport.address, transport.collector_address, data)
+        if received is not None:
+            link = links.get(rows[0][0])
+            if link is not None and not link.closed:
+                return deaf, self._taken(link, received), None, None, left
+            self._forget(received[1])
+        elif not (rows or waits):
+            return deaf, None, None, None, left
+        groups = Groups()
+        self._sort(rows, links, groups)  # which makes events: what Proton does when we settle
+        return deaf, None, groups, self.collect(transport, links, groups), left
 
-    @abstractmethod
+    def _taken(self, link: Link, received: Received) -> Taken:
+        """As `_take_over`; most often there is no more."""
+        messages, deliveries, taken, settled, more, largest, _, begins = received
+        if more or not messages or begins is not None or link._deliveries.begun:
+            batches: Batches = []
+            return link, batches, *self._take_over(link, batches, received)
+        if len(deliveries) == 1:
+            link._unsettled[link._delivery_next] = deliveries[0]
+            link._deliveries.unsettled += 1
+        elif deliveries:
+            link._unsettled.update(enumerate(deliveries, link._delivery_next))
+            link._deliveries.unsettled += len(deliveries)
+        return link, [(settled, messages)], taken, largest
+
+    def receive_all(self, sockets: list[tuple[int, int, int, bytes]]) -> list[Brought]:
+        """Receive of each of these sockets once: (descriptor, addresses of its engine's transport and collector, the
+        header section its messages have as a rule)."""
+        return self._receive_all(sockets)  # type: ignore[no-any-return]
+
+    def settle_all(self, deliveries: list[int]) -> None:
+        """Accept these deliveries of peers, and forget them."""
+        self._settle_all(deliveries)
+
+    def write_all(self, sockets: list[tuple[int, int]]) -> list[int]:
+        """Send what Proton wants to send: (descriptor, address of its engine's transport). Returns the indexes of those
+        that `write` has to look after: the socket did not take all, or the transport has ended."""
+        return self._write_all(sockets)  # type: ignore[no-any-return]
+
     def write(self, transport: Transport, output: list[bytes]) -> bool:
         """See `Transport.pull`."""
+        return bool(self._write(transport.address, output))
 
-    @abstractmethod
     def has_output(self, transport: Transport) -> bool:
         """Proton wants to send something, or never will again."""
+        return bool(self._has_output(transport.address))
 
-    @abstractmethod
     def held_bytes(self, sessions: Iterable[int]) -> int:
         """Bytes of messages that are not complete, not taken or not sent, in the sessions at these addresses."""
+        return int(self._held(sessions))
 
-    @abstractmethod
     def collect(self, transport: Transport, links: Mapping[int, Link], groups: Groups) -> Any:
         """Take delivery and flow events off the collector, up to another one that is `TOLD`, which stays: returned.
 
         None when there is nothing more. Dispositions of ours that the peer settled are settled here too.
         """
+        while True:
+            rows, waits = self._collect(transport.collector_address)
+            if not rows:
+                return lib.pn_collector_peek(transport.collector) if waits else None
+            self._sort(rows, links, groups)
 
-    @abstractmethod
+    def _sort(self, rows: Sequence[tuple[int, Any, Any, int]], links: Mapping[int, Link], groups: Groups) -> None:
+        address, link, items = 0, None, None
+        sent: dict[int, int] = {}
+        over: list[int] = []
+        for link_address, delivery, tag, marks in rows:
+            if link_address != address:
+                address, items = link_address, None
+                link = links.get(address)
+                if link is not None:
+                    sent = link._sent
+            if link is None:
+                continue
+            if marks == _DONE:
+                self._forget(over)
+                over.clear()
+                items = None
+                self._take_accepted(link, delivery, tag, groups)
+                continue
+            if not delivery:
+                (groups.received if marks == _RECEIVED else groups.flows)[link] = None
+                continue
+            if sent.get(tag) != delivery:
+                self._forget(over)
+                over.clear()
+                look_for_transfer(link, groups)
+                continue
+            if not marks & _UPDATED:
+                continue
+            state, detail = _STATE_ACCEPTED, None
+            if not marks & _ACCEPTED:
+                state, detail = read_remote_state(ffi.cast(_DELIVERY_POINTER, delivery))
+                if not (marks & _SETTLED or state.terminal):
+                    continue
+            settled = marks & _SETTLED != 0
+            if settled:
+                del sent[tag]
+                link._deliveries.unsettled -= 1
+                over.append(delivery)
+            if items is None:
+                items = groups.dispositions.setdefault(link, [])
+            items.append((tag, state, settled, detail))
+        self._forget(over)
+
+    def _take_accepted(self, link: Link, deliveries: list[int], tags: list[int], groups: Groups) -> None:
+        """Deliveries of ours under these tags that the peer has accepted and settled."""
+        found = self._forget_accepted(link._sent, deliveries, tags)
+        link._deliveries.unsettled -= len(found)
+        if len(found) < len(tags):
+            look_for_transfer(link, groups)
+        groups.accepted(link, found)
+
     def receive(self, link: Link, batches: Batches) -> tuple[int, int]:
         """Take every complete message of an open link: (deliveries taken, bytes of the largest, whole or not)."""
+        return self._take_over(link, batches, self._receive(link._address))
 
-    @abstractmethod
-    def settle(self, link: Link, deliveries: Iterable[int], state: State, detail: Detail) -> None:
-        """See `Engine.settle`; the link is open."""
+    def _take_over(self, link: Link, batches: Batches, received: Received) -> tuple[int, int]:
+        """What C has received, and all that it has not yet."""
+        number, taken, largest = link._delivery_next, 0, 0
+        while True:
+            messages, deliveries, count, settled, more, bytes_max, first_aborted, begins = received
+            taken += count
+            largest = max(largest, bytes_max, _joined(link, messages, first_aborted, begins))
+            if messages:
+                batches.append((settled, messages))
+            link._unsettled.update(enumerate(deliveries, number))
+            link._deliveries.unsettled += len(deliveries)
+            if not more:
+                return taken, largest
+            number += len(deliveries)
+            received = self._receive(link._address)
 
-    @abstractmethod
     def usual_bodies(self, messages: Sequence[bytes], header: bytes) -> list[bytes] | None:
-        """See `bridge.sections.usual_bodies`."""
+        """Return the messages without `header`, where each begins with this header section (or none) and goes on with a
+        whole section of the bare message that has no annotations and no properties as far as absolute-expiry-time.
+        Return None where one does not, says so in an unusual form, or is malformed."""
+        return self._usual_bodies(messages, header)  # type: ignore[no-any-return]
 
-    @abstractmethod
     def malformed_at(self, message: bytes) -> int:
-        """See `bridge.sections.malformed_at`."""
+        """Return where the first section begins that is malformed or out of order; -1 for a well-formed message.
 
-    @abstractmethod
+        Checks every value (part 1, section 1.6) and the order and types of the sections (part 3, section 3.2). Fields
+        of the header and of the properties may have any type, because clients write strings for symbols. A message
+        without a body passes, because clients send such messages."""
+        return self._malformed_at(message)  # type: ignore[no-any-return]
+
     def credit(self, link: Link) -> tuple[int, bool]:
         """Messages that may be sent on an open link, and whether the peer drains it."""
+        return self._credit(link._address)  # type: ignore[no-any-return]
 
-    @abstractmethod
+    def settle(self, link: Link, deliveries: Iterable[int], state: State, detail: Detail) -> None:
+        """See `Engine.settle`; the link is open."""
+        if state is _STATE_ACCEPTED or state is _STATE_RELEASED:  # no fields
+            link._deliveries.unsettled -= self._settle(link._unsettled, deliveries, state)
+            return
+        for number in deliveries:
+            delivery = link._unsettled.pop(number, 0)
+            if delivery:
+                link._deliveries.unsettled -= 1
+                pn = ffi.cast(_DELIVERY_POINTER, delivery)
+                write_local_state(pn, state, detail)
+                lib.pn_delivery_settle(pn)
+
     def send(self, link: Link, first_tag: int, messages: Sequence[bytes], way: Way | None, *, settled: bool) -> None:
         """See `Engine.send_all`; the link is open. Large messages go their `way` piece by piece, for the reason of
         `BEGUN_BYTES`; None: nothing can leave yet."""
-
-    @abstractmethod
-    def settle_sent(self, link: Link, tag: int) -> None:
-        """See `Engine.settle_sent`."""
-
-
-class InterpretedLoops(Loops):
-    """Call by call from Python; runs wherever Proton does."""
-
-    def read(self, transport: Transport, data: bytes, links: Mapping[int, Link]) -> Read:
-        """See `Loops`."""
-        groups, event, left = Groups(), None, len(data)
-        while event is None:
-            start = len(data) - left
-            transport.push(data[start : start + PIECE_BYTES])
-            left = max(left - PIECE_BYTES, 0)
-            event = self.collect(transport, links, groups)
-            if not left or (len(data) - left >= BEGUN_BYTES and any(map(_has_few, groups.received))):
-                break
-        return transport.deaf, None, groups, event, left
-
-    def write(self, transport: Transport, output: list[bytes]) -> bool:
-        """See `Loops`."""
-        return transport.pull(output)
-
-    def has_output(self, transport: Transport) -> bool:
-        """See `Loops`."""
-        return bool(lib.pn_transport_pending(transport.pointer) != 0)
-
-    def held_bytes(self, sessions: Iterable[int]) -> int:
-        """See `Loops`."""
-        held = 0
-        for session in [ffi.cast(_SESSION_POINTER, each) for each in sessions]:
-            held += lib.pn_session_incoming_bytes(session) + lib.pn_session_outgoing_bytes(session)
-        return held
-
-    def collect(self, transport: Transport, links: Mapping[int, Link], groups: Groups) -> Any:
-        """See `Loops`."""
-        peek, pop, type_of = lib.pn_collector_peek, lib.pn_collector_pop, lib.pn_event_type
-        link_of, collector = lib.pn_event_link, transport.collector
-        while event := peek(collector):
-            kind = type_of(event)
-            if kind not in (_DELIVERY, _LINK_FLOW):
-                if kind in TOLD:
-                    return event
-                pop(collector)
-                continue
-            link = links.get(address_of(link_of(event)))
-            if link is None:
-                pass
-            elif kind == _LINK_FLOW:
-                groups.flows[link] = None
-            elif link.is_sender:
-                self._on_disposition(link, lib.pn_event_delivery(event), groups)
-            else:
-                groups.received[link] = None
-            pop(collector)
-        return None
-
-    def _on_disposition(self, link: Link, delivery: Any, groups: Groups) -> None:
-        tag = link._tags.get(delivery)
-        if tag is None:
-            look_for_transfer(link, groups)
-            return
-        if not lib.pn_delivery_updated(delivery):
-            return
-        state, detail = read_remote_state(delivery)
-        settled = lib.pn_delivery_settled(delivery)
-        if settled:
-            del link._tags[delivery]
-            del link._sent[tag]
-            link._deliveries.unsettled -= 1
-            lib.pn_delivery_settle(delivery)
-            if state is _ACCEPTED:
-                groups.accepted(link, (tag,))
-                return
-        elif not state.terminal:
-            return
-        groups.dispositions.setdefault(link, []).append((tag, state, settled, detail))
-
-    def receive(self, link: Link, batches: Batches) -> tuple[int, int]:
-        """See `Loops`."""
-        pn, chars, view = link._pn, scratch.chars, scratch.view
-        current, partial, receive = lib.pn_link_current, lib.pn_delivery_partial, lib.pn_link_recv
-        is_settled, settle, advance = lib.pn_delivery_settled, lib.pn_delivery_settle, lib.pn_link_advance
-        unsettled, begun = link._unsettled, link._deliveries.begun
-        messages: list[bytes] = []
-        run_settled = None
-        number, taken, largest = link._delivery_next, 0, 0
-        while delivery := current(pn):
-            if partial(delivery):
-                size = lib.pn_delivery_pending(delivery)
-                if size >= BEGUN_BYTES:
-                    begun.setdefault(link, bytearray()).extend(receive_large(pn, delivery))
-                    size = 0
-                largest = max(largest, size + len(begun.get(link, b"")))
-                break
-            size = receive(pn, chars, SCRATCH_BYTES)
-            taken += 1
-            before = begun.pop(link, b"")
-            if size < 0 and lib.pn_delivery_aborted(delivery):
-                settle(delivery)
-                continue
-            message = view[: max(size, 0)] if size < SCRATCH_BYTES else view[:] + receive_large(pn, delivery)
-            message = b"".join((before, message)) if before else message
-            largest = max(largest, len(message))
-            settled = is_settled(delivery)
-            if settled is not run_settled:
-                run_settled, messages = settled, []
-                batches.append((settled, messages))
-            messages.append(message)
-            if settled:
-                settle(delivery)
-            else:
-                unsettled[number] = delivery
-                number += 1
-                advance(pn)
-        link._deliveries.unsettled += number - link._delivery_next
-        return taken, largest
-
-    def usual_bodies(self, messages: Sequence[bytes], header: bytes) -> list[bytes] | None:
-        """See `Loops`."""
-        return usual_bodies(messages, header)
-
-    def malformed_at(self, message: bytes) -> int:
-        """See `Loops`."""
-        return malformed_at(message)
-
-    def credit(self, link: Link) -> tuple[int, bool]:
-        """See `Loops`."""
-        return lib.pn_link_credit(link._pn), lib.pn_link_get_drain(link._pn)
-
-    def settle(self, link: Link, deliveries: Iterable[int], state: State, detail: Detail) -> None:
-        """See `Loops`."""
-        take = link._unsettled.pop
-        update, done = lib.pn_delivery_update, lib.pn_delivery_settle
-        plain = state in (State.ACCEPTED, State.RELEASED)
-        number = int(state)
-        for delivery in deliveries:
-            pn = take(delivery, None)
-            if pn is None:
-                continue
-            link._deliveries.unsettled -= 1
-            if plain:
-                update(pn, number)
-            else:
-                write_local_state(pn, state, detail)
-            done(pn)
-
-    def send(self, link: Link, first_tag: int, messages: Sequence[bytes], way: Way | None, *, settled: bool) -> None:
-        """See `Loops`."""
-        pn, sent, tags = link._pn, link._sent, link._tags
-        view, tag_bytes = scratch.tag_view, scratch.tag_bytes
-        make, send, advance, settle = lib.pn_delivery, lib.pn_link_send, lib.pn_link_advance, lib.pn_delivery_settle
-        for tag, message in enumerate(messages, first_tag):
-            size = (tag.bit_length() + 7) // 8 or 1
-            view[0:size] = tag.to_bytes(size, "big")
-            tag_bytes.size = size
-            delivery = make(pn, tag_bytes[0])
-            last = 0
-            while way is not None and len(message) - last > BEGUN_BYTES:
-                send(pn, message[last : last + BEGUN_BYTES], BEGUN_BYTES)
-                way[0].pull(way[1])
-                last += BEGUN_BYTES
-            send(pn, message[last:], len(message) - last)
-            if settled:
-                settle(delivery)
-            else:
-                advance(pn)
-                sent[tag] = delivery
-                tags[delivery] = tag
+        transport, output = (way[0].address, way[1]) if way is not None else (0, None)
+        self._send(link._address, first_tag, messages, None if settled else link._sent, transport, output)
         if not settled:
             link._deliveries.unsettled += len(messages)
 
     def settle_sent(self, link: Link, tag: int) -> None:
-        """See `Loops`."""
+        """See `Engine.settle_sent`."""
         delivery = link._sent.pop(tag, None)
         if delivery is None:
             return
         link._deliveries.unsettled -= 1
         if not link.closed:
-            link._tags.pop(delivery, None)
-            lib.pn_delivery_settle(delivery)
+            lib.pn_delivery_settle(ffi.cast(_DELIVERY_POINTER, delivery))
 
 
 def look_for_transfer(link: Link, groups: Groups) -> None:
@@ -323,12 +326,19 @@ def look_for_transfer(link: Link, groups: Groups) -> None:
         groups.wrong = True
 
 
-def _has_few(link: Link) -> bool:
-    return not link.closed and lib.pn_link_queued(link._pn) < QUEUED_FEW
+def _joined(link: Link, messages: list[bytes], first_aborted: bool, begins: bytes | None) -> int:
+    """Put what had come of a message before the rest of it, which is the first of these; keep what has come of the next
+    one (`begins`). Returns the bytes of the larger of the two."""
+    begun, largest = link._deliveries.begun, 0
+    if link in begun and (first_aborted or messages):
+        before = begun.pop(link)
+        if not first_aborted:
+            messages[0] = b"".join((before, messages[0]))
+            largest = len(messages[0])
+    if begins is not None:
+        begun.setdefault(link, bytearray()).extend(begins)
+    return max(largest, len(begun.get(link, b"")))
 
 
-def receive_large(pn: Any, delivery: Any) -> bytes:
-    """What there is of a message, whatever its size: into a buffer of its own."""
-    message = bytearray(lib.pn_delivery_pending(delivery))
-    taken = lib.pn_link_recv(pn, ffi.from_buffer(message), len(message)) if message else 0
-    return bytes(memoryview(message)[: max(taken, 0)])
+LOOPS: Final = EngineLoops()
+"""Those of every engine of this process."""

@@ -12,11 +12,11 @@ from typing import Any, Final
 from cproton import lib
 
 from bridge.amqp_values import DecodeError
-from bridge.engine import choice
 from bridge.engine.collector import Collector
 from bridge.engine.events import Closed, Event
 from bridge.engine.link import Link
 from bridge.engine.links import Links
+from bridge.engine.loops import LOOPS, EngineLoops
 from bridge.engine.proton import answer_drain
 from bridge.engine.states import Condition, Detail, State
 from bridge.engine.terminus import Terminus
@@ -61,6 +61,7 @@ class Engine:
         desired_capabilities: Sequence[str] = (),
         offered_capabilities: Sequence[str] = (),
         now: float | None = None,
+        loops: EngineLoops = LOOPS,
     ) -> None:
         """Without `sasl` a server lets everybody in (as `ANONYMOUS`), and a client starts with the AMQP header.
 
@@ -109,7 +110,7 @@ class Engine:
             sessions_max=channel_max + 1,
             message_bytes_max=max_message_size,
         )
-        self._loops = choice.choice().loops
+        self._loops = loops
         self._collector = Collector(self._transport, self._links, self._loops)
 
     # --- Connection -------------------------------------------------------------------------------------------
@@ -164,7 +165,7 @@ class Engine:
             return True
         return self._loops.has_output(self._transport)
 
-    # --- many at once (`receive_all` and `write_all` of `bridge.engine.compiled`) ------------------------------------
+    # --- many at once (`receive_all` and `write_all` of `bridge.engine.loops`) ------------------------------------
 
     @property
     def pointers(self) -> tuple[int, int]:
@@ -388,7 +389,7 @@ class Engine:
             self._loops.settle(link, deliveries, state, detail)
 
     def usual_bodies(self, messages: Sequence[bytes], header: bytes) -> list[bytes] | None:
-        """See `bridge.sections.usual_bodies`."""
+        """See `EngineLoops.usual_bodies`."""
         return self._loops.usual_bodies(messages, header)
 
     def check_message(self, message: bytes) -> None:

@@ -16,7 +16,7 @@ import click
 
 from bridge.version import VERSION
 from edge.appliance.commands import COMMANDS, FROM_A_CHECKOUT
-from edge.appliance.errors import CommandError, Exit, show_error
+from edge.appliance.errors import Exit, show_error
 from edge.appliance.loading import load, name_as_called
 from edge.appliance.program import log_to_stderr, program_name
 from edge.output.terminal import say
@@ -68,13 +68,8 @@ def root(verbose: int, quiet: int) -> None:
 
     An acknowledgement from Waypost means: on disk.
 
-    WAYPOST_ENGINE=python runs the inner loops in Python (default: c, where they were compiled).
-
     From a checkout also: `waypost demo`, `waypost test [PYTEST ARGUMENTS]`, `waypost bench`, `waypost lock`.
     """
-    engine = os.environ.get("WAYPOST_ENGINE", "")  # not by importing `bridge.engine`, which takes longer than help may
-    if engine not in ("", "c", "python"):
-        raise CommandError(f"WAYPOST_ENGINE={engine} is neither c nor python", code=Exit.USAGE)
     if verbose or quiet:  # else a command that runs for long sets logging up as suits it
         set_up_logging(verbose - quiet)
 
@@ -103,6 +98,13 @@ def run(arguments: Sequence[str] | None = None) -> int:
         # Commands of `cloud` and `spark` raise errors of their own: a hint is shown when they have one.
         show_error(why.format_message(), str(getattr(why, "hint", "")))
         return why.exit_code
+    except ImportError as why:
+        from bridge.libraries import NEXT_STEP, ExtensionUnusable  # noqa: PLC0415 - most commands import it later or never
+
+        if not isinstance(why, ExtensionUnusable):
+            raise
+        show_error(f"the compiled code of Waypost cannot be used: {why}", NEXT_STEP)
+        return int(Exit.FAILED)
     return result if isinstance(result, int) else int(Exit.DONE)
 
 

@@ -26,9 +26,8 @@ from edge.broker.message.mqtt_translator import MqttTranslator
 from edge.broker.model.addresses import AddressTable
 from edge.broker.model.budget import Budget
 from edge.broker.model.housekeeping import Housekeeping
-from edge.broker.mqtt import arrivals
 from edge.broker.mqtt import interception as mqtt_interception
-from edge.broker.mqtt.arrivals import Arrivals
+from edge.broker.mqtt.arrivals import CALLS, Arrivals
 from edge.broker.mqtt.figures import NetworkFigures
 from edge.broker.mqtt.overlap import merge_live
 from edge.broker.mqtt.session_registry import SessionRegistry
@@ -91,8 +90,7 @@ class Broker:
         """The names we are reached under over HTTP and WebSocket."""
         limits = configuration.limits
         self.admission = Admission(limits, Budget(limits.memory_bytes_max, configuration.space), resident)
-        compiled = arrivals.calls()
-        self._arrivals = Arrivals(compiled, self.router, self._loop) if compiled is not None else None
+        self._arrivals = Arrivals(CALLS, self.router, self._loop)
         self.tracer = PacketTracer(self._drivers, self.gate, loop=self._loop)
         """Shows packets of connections to operators who trace them."""
         self.listeners = self._make_listeners(administration)
@@ -128,8 +126,7 @@ class Broker:
         await asyncio.sleep(0)  # the last words are written at the end of this turn of the loop
         await self.listeners.stop()
         self.router.wills.finish()
-        if self._arrivals is not None:
-            self._arrivals.close()
+        self._arrivals.close()
         self._amqp.close()
         self.tracer.close()
         self._threads.stop()

@@ -20,8 +20,6 @@ RESERVED: Final = ("BALENA_", "RESIN_")
 """Names that configure balenaOS itself begin with these; the API takes them elsewhere and ignores them here."""
 OWN: Final = "WAYPOST_"
 TOKEN: Final = "WAYPOST_TOKEN"  # noqa: S105 - the name of a variable
-PROGRAM: Final = ("WAYPOST_ENGINE",)
-"""Of the program itself."""
 VALUE_CHARACTERS_MAX: Final = 64 << 10
 """Of one out of a file: ours have a few hundred; a larger file is another one than was meant."""
 
@@ -45,7 +43,7 @@ def checked_name(name: str) -> str:
         raise ImageError(f"{name}: a variable's name has letters, digits and _ only", code=USAGE)
     if name.startswith(RESERVED):
         raise ImageError(f"{name}: configures balenaOS itself", hint="set it in balena's dashboard", code=USAGE)
-    known = (*_VALUES, *PROGRAM)
+    known = tuple(_VALUES)
     if name.startswith(OWN) and name not in known:
         close = difflib.get_close_matches(name, known, n=1)
         meant = f"; did you mean {close[0]}?" if close else ""

@@ -61,7 +61,6 @@ MISTAKES = (
     Mistake("a subcommand with a typo", "store verfy --data {gw}", 2, ("verfy", "Did you mean 'verify'?", "--help`")),
     Mistake("an option with a typo", "edge run --dat {gw}", 2, ("--dat", "--data", "see `./waypost edge run --help`")),
     Mistake("an option left out", "edge run", 2, ("--data", "see `./waypost edge run --help`")),
-    Mistake("a setting with a typo", "!WAYPOST_ENGINE=pyhton get --data {gw}", 2, ("pyhton", "neither c nor python")),
     # --- which directory
     Mistake(
         "run before it is set up",

@@ -29,7 +29,6 @@ from edge.broker.mqtt import packets
 from edge.broker.mqtt.limits import KEEP_ALIVE_GRACE
 from edge.broker.server import Broker
 from tests.support.certificates import Authority
-from tests.support.loops import running
 from tests.support.memory_store import MemoryStore
 from tests.support.processes import edge, standing_still
 
@@ -164,7 +163,7 @@ def tls(tmp_path_factory: pytest.TempPathFactory) -> DeviceTls | None:
 
 
 @contextlib.asynccontextmanager
-async def served(spoken: Spoken, way: str, tls: DeviceTls | None, form: str = "C") -> AsyncIterator[Served]:
+async def served(spoken: Spoken, way: str, tls: DeviceTls | None) -> AsyncIterator[Served]:
     """A peer that is connected to a broker, in this loop, and has been heard."""
     if way == "tls" and tls is None:
         pytest.skip("openssl is not installed")
@@ -177,21 +176,20 @@ async def served(spoken: Spoken, way: str, tls: DeviceTls | None, form: str = "C
         limits=Limits(idle_timeout_s=IDLE_S),
     )
     store = MemoryStore(post=asyncio.get_running_loop().call_soon_threadsafe)
-    with running(form):
-        broker = Broker(configuration, store, resident=lambda: 0)
-        port = (await broker.start())[listener.name][1]
-        peer = await asyncio.to_thread(Peer, spoken, way, port)
-        try:
-            await asyncio.to_thread(peer.greet)
-            for _ in range(2):
-                peer.beat()
-                await asyncio.sleep(0.05)
-            (driver,) = broker.listeners.drivers()
-            yield Served(peer, driver)
-        finally:
-            peer.connection.close()
-            await broker.stop()
-            await asyncio.to_thread(store.close)
+    broker = Broker(configuration, store, resident=lambda: 0)
+    port = (await broker.start())[listener.name][1]
+    peer = await asyncio.to_thread(Peer, spoken, way, port)
+    try:
+        await asyncio.to_thread(peer.greet)
+        for _ in range(2):
+            peer.beat()
+            await asyncio.sleep(0.05)
+        (driver,) = broker.listeners.drivers()
+        yield Served(peer, driver)
+    finally:
+        peer.connection.close()
+        await broker.stop()
+        await asyncio.to_thread(store.close)
 
 
 def run(scenario: Coroutine[Any, Any, None]) -> None:
@@ -201,24 +199,23 @@ def run(scenario: Coroutine[Any, Any, None]) -> None:
 
 
 WAYS: Final = [
-    pytest.param(spoken, way, form, id=f"{name}-{way}-{form}")
-    for name, spoken, way, form in [
-        *(("amqp", AMQP, way, "C") for way in ("tcp", "tls", "websocket")),
-        ("amqp", AMQP, "tcp", "Python"),
-        *(("mqtt", MQTT, way, "C") for way in ("tcp", "tls", "websocket")),
-        *(("publisher", PUBLISHER, way, "C") for way in ("tcp", "tls")),
+    pytest.param(spoken, way, id=f"{name}-{way}")
+    for name, spoken, way in [
+        *(("amqp", AMQP, way) for way in ("tcp", "tls", "websocket")),
+        *(("mqtt", MQTT, way) for way in ("tcp", "tls", "websocket")),
+        *(("publisher", PUBLISHER, way) for way in ("tcp", "tls")),
     ]
 ]
-"""How each peer connects, and the form of the AMQP engine's loops."""
+"""How each peer connects."""
 
 
-@pytest.mark.parametrize(("spoken", "way", "form"), WAYS)
-def test_who_is_not_read_is_not_silent(spoken: Spoken, way: str, form: str, tls: DeviceTls | None) -> None:
+@pytest.mark.parametrize(("spoken", "way"), WAYS)
+def test_who_is_not_read_is_not_silent(spoken: Spoken, way: str, tls: DeviceTls | None) -> None:
     """For longer than it may say nothing, three times; it has said something all along, and has heard of us where the
     protocol has a heartbeat both ways."""
 
     async def scenario() -> None:
-        async with served(spoken, way, tls, form) as it:
+        async with served(spoken, way, tls) as it:
             it.driver.pause_reading(PAUSE)
             until = time.monotonic() + 3 * spoken.silence_s
             it.peer.heard()
@@ -238,12 +235,12 @@ def test_who_is_not_read_is_not_silent(spoken: Spoken, way: str, form: str, tls:
     run(scenario())
 
 
-@pytest.mark.parametrize(("spoken", "way", "form"), WAYS)
-def test_what_lies_in_the_socket_is_heard(spoken: Spoken, way: str, form: str, tls: DeviceTls | None) -> None:
+@pytest.mark.parametrize(("spoken", "way"), WAYS)
+def test_what_lies_in_the_socket_is_heard(spoken: Spoken, way: str, tls: DeviceTls | None) -> None:
     """What somebody else has sent keeps the loop busy for longer than a peer may say nothing; timers come next."""
 
     async def scenario() -> None:
-        async with served(spoken, way, tls, form) as it:
+        async with served(spoken, way, tls) as it:
             loop = asyncio.get_running_loop()
             await asyncio.sleep(0.6 * spoken.silence_s)  # AMQP notes what came when it looks next
             somebody, ours = socket.socketpair()

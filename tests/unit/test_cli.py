@@ -15,11 +15,12 @@ from pathlib import Path
 import click
 import pytest
 
+from bridge.libraries import ExtensionUnusable
 from bridge.version import VERSION
 from edge.appliance import main, program
 from edge.appliance.commands import COMMANDS, Command
 from edge.appliance.errors import CommandError, Exit
-from edge.appliance.main import load, run
+from edge.appliance.main import load, root, run
 from edge.output import logs
 
 ROOT = Path(__file__).parents[2]
@@ -185,18 +186,17 @@ def test_unknown_words_are_wrong_usage(arguments: list[str], capsys: pytest.Capt
     assert "--help`" in err.splitlines()[-1]
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "said"),
-    [
-        ("WAYPOST_ENGINE", "rust", "error: WAYPOST_ENGINE=rust is neither c nor python"),
-    ],
-)
-def test_a_setting_that_is_none_is_wrong_usage(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str, value: str, said: str
+def test_compiled_code_that_cannot_be_used_is_one_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv(name, value)
-    assert run(["doctor"]) == Exit.USAGE
-    assert capsys.readouterr().err.startswith(said)
+    def unusable(*_: object, **__: object) -> None:
+        raise ExtensionUnusable("loops.c has changed since it was compiled")
+
+    monkeypatch.setattr(root, "main", unusable)
+    assert run(["doctor"]) == Exit.FAILED
+    first, second = capsys.readouterr().err.splitlines()
+    assert "loops.c has changed since it was compiled" in first
+    assert "hatch_build.py" in second
 
 
 def test_no_command_shows_help(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,10 +1,7 @@
-"""The compiled inner loops: made by installing, found by the engine, and said when they are not there."""
+"""The C code: compiled by installing, found where it is used, and missed with a clear error."""
 
 from __future__ import annotations
 
-import importlib.metadata
-import json
-import logging
 import os
 import shutil
 from pathlib import Path
@@ -13,14 +10,12 @@ from typing import Any
 import pytest
 
 import hatch_build
-from bridge import batch_content
-from bridge.engine import choice, compiled
-from edge.broker.mqtt import arrivals, departures
-from edge.broker.store import loops as store_loops
+from bridge import libraries as bridge_libraries
 from tests.conftest import ROOT
-from tests.support.loops import LOOPS
 
 INCLUDED = Path("bridge", "stable_interface.h")
+LOOPS = Path("bridge", "engine", "loops.c")
+CONTENT = Path("bridge", "batch_content.c")
 needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="no compiler")
 
 
@@ -81,13 +76,12 @@ class TestBuild:
         assert (len(second), len({*first, *second})) == (len(first), len(first) + 1)
 
     @pytest.mark.parametrize("compiler", ["false", "no-such-compiler", "sh -c 'echo broken >&2; exit 1'"])
-    def test_without_a_compiler_installing_goes_on_and_says_so(
+    def test_without_a_compiler_nothing_is_installed(
         self, checkout: Path, compiler: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("CC", compiler)
-        said, (warning,) = install(checkout, "standard")
-        assert said == {"artifacts": []}
-        assert "in Python" in warning
+        with pytest.raises(hatch_build.CompileError):
+            install(checkout, "standard")
         assert libraries(checkout) == []
 
     @needs_compiler
@@ -102,72 +96,40 @@ class TestBuild:
         monkeypatch.setenv("CC", f"{os.environ.get('CC') or 'cc'} -Werror")
         assert all(library.exists() for library in hatch_build.compile_loops(checkout))
 
-    def test_those_who_load_them_and_the_build_name_them_alike(self) -> None:
-        named = [hatch_build.library_path(ROOT / source) for source in hatch_build.SOURCES]
-        ours = [batch_content, compiled, arrivals, departures, store_loops]
-        assert named == [module.library_path() for module in ours]
-
-    def test_it_is_there_where_this_checkout_is_installed(self) -> None:
-        origin = importlib.metadata.distribution("waypost").read_text("direct_url.json") or "{}"
-        if json.loads(origin).get("url") != ROOT.as_uri():
-            pytest.skip("another checkout is installed here")
-        if shutil.which("cc") is None:
-            pytest.skip("no compiler")
-        assert choice.choose({}).name == "C"
+    def test_the_build_and_those_that_load_name_a_library_alike(self) -> None:
+        for source in hatch_build.SOURCES:
+            assert hatch_build.library_path(ROOT / source) == bridge_libraries.library_path(ROOT / source)
 
 
-class TestChoice:
-    @needs_compiler
-    def test_what_is_there_runs(self, checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(compiled, "SOURCE", checkout / LOOPS)
+@needs_compiler
+class TestLoading:
+    def test_what_is_there_is_loaded(self, checkout: Path) -> None:
         hatch_build.compile_loops(checkout)
-        for setting in ({}, {"WAYPOST_ENGINE": ""}, {"WAYPOST_ENGINE": "c"}):
-            chosen = choice.choose(setting)
-            assert (type(chosen.loops), chosen.name, chosen.why) == (compiled.CompiledLoops, "C", "")
-            assert not chosen.fallen_back
+        assert callable(bridge_libraries.entry_of(checkout / CONTENT, "waypost_batch_content")())
 
-    def test_python_on_request(self) -> None:
-        chosen = choice.choose({"WAYPOST_ENGINE": "python"})
-        assert (chosen.name, chosen.why, chosen.fallen_back) == ("Python", "WAYPOST_ENGINE=python", False)
+    def test_not_compiled(self, checkout: Path) -> None:
+        self.fails(checkout, "batch_content.c was not compiled")
 
-    def test_a_setting_that_means_nothing(self) -> None:
-        with pytest.raises(ValueError, match="WAYPOST_ENGINE=rust is neither c nor python"):
-            choice.choose({"WAYPOST_ENGINE": "rust"})
-
-    def test_not_compiled(self, checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(compiled, "SOURCE", checkout / LOOPS)
-        chosen = choice.choose({})
-        assert (chosen.name, chosen.fallen_back) == ("Python", True)
-        assert "not compiled" in chosen.why
-
-    def test_a_file_that_is_no_library(self, checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(compiled, "SOURCE", checkout / LOOPS)
-        hatch_build.library_path(checkout / LOOPS).write_bytes(b"\x7fELF" + bytes(60))
-        chosen = choice.choose({})
-        assert (chosen.name, chosen.fallen_back) == ("Python", True)
-        assert "_loops_" in chosen.why
-
-    @needs_compiler
-    def test_a_library_without_our_functions(self, checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(compiled, "SOURCE", checkout / LOOPS)
-        compiled.SOURCE.write_text("int waypost_collect(void) { return 0; }\n")
+    def test_older_than_its_source(self, checkout: Path) -> None:
         hatch_build.compile_loops(checkout)
-        assert "has no waypost_" in choice.choose({}).why
+        with (checkout / CONTENT).open("a") as source:
+            source.write("/* newer */\n")
+        self.fails(checkout, "batch_content.c has changed since it was compiled")
 
-    def test_without_the_source_it_is_said_too(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(compiled, "SOURCE", tmp_path / "loops.c")
-        assert "loops.c" in choice.choose({}).why
+    def test_a_file_that_is_no_library(self, checkout: Path) -> None:
+        hatch_build.library_path(checkout / CONTENT).write_bytes(b"\x7fELF" + bytes(60))
+        self.fails(checkout, "cannot be loaded")
 
-    def test_the_log_says_it_once(
-        self, checkout: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        monkeypatch.setattr(compiled, "SOURCE", checkout / LOOPS)
-        monkeypatch.delenv("WAYPOST_ENGINE", raising=False)
-        choice.choice.cache_clear()
-        try:
-            with caplog.at_level(logging.WARNING):
-                assert choice.choice() is choice.choice()
-            (record,) = caplog.records
-            assert "run in Python" in record.getMessage()
-        finally:
-            choice.choice.cache_clear()
+    def test_a_library_without_our_functions(self, checkout: Path) -> None:
+        (checkout / CONTENT).write_text("int waypost_other(void) { return 0; }\n")
+        hatch_build.compile_loops(checkout)
+        self.fails(checkout, "has no waypost_batch_content")
+
+    def test_without_the_source(self, checkout: Path) -> None:
+        (checkout / CONTENT).unlink()
+        self.fails(checkout, "batch_content.c")
+
+    @staticmethod
+    def fails(checkout: Path, why: str) -> None:
+        with pytest.raises(bridge_libraries.ExtensionUnusable, match=why):
+            bridge_libraries.entry_of(checkout / CONTENT, "waypost_batch_content")

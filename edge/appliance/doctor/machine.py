@@ -7,18 +7,15 @@ import platform
 import resource
 import sqlite3
 import ssl
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
 from bridge import libraries
-from bridge.engine.choice import choose
 from bridge.version import VERSION
 from edge.appliance.clock import EARLIEST
 from edge.appliance.doctor.check import Result, Surroundings, fail, ok, warn
-from edge.broker.mqtt.arrivals import load as load_arrivals
-from edge.broker.mqtt.departures import load as load_departures
-from edge.broker.store.loops import CompiledLoops, library_path
 from edge.output.amounts import size
 
 ENTROPY_BITS_MIN: Final = 128
@@ -31,7 +28,14 @@ HEAT_FAIL_C: Final = 85.0
 CLOCKS_APART_S: Final = 2.0
 FILES_BESIDE_CONNECTIONS: Final = 100
 """Store, logs, listeners, uplinks, console (as `edge run` reckons)."""
-C_STEP: Final = "install a C compiler (gcc and libc6-dev), then install Waypost again"
+COMPILED: Final = (
+    "bridge.batch_content",
+    "bridge.engine.loops",
+    "edge.broker.mqtt.arrivals",
+    "edge.broker.mqtt.departures",
+    "edge.broker.store.loops",
+)
+"""Modules that load what was compiled."""
 LIBRARIES: Final = ("python-qpid-proton", "uvloop", "msgspec", "zstandard", "starlette", "uvicorn", "cryptography")
 
 _POWER: Final = {0: "under-voltage", 1: "frequency capped", 2: "throttled", 3: "soft temperature limit"}
@@ -169,39 +173,12 @@ def versions(_: Surroundings) -> Iterator[Result]:
         yield ok("versions", seen)
 
 
-def engine(around: Surroundings) -> Iterator[Result]:
-    """Do the AMQP engine's inner loops run compiled?"""
+def compiled(_: Surroundings) -> Iterator[Result]:
+    """Is the compiled code there, and of this source?"""
     try:
-        chosen = choose(around.environment)
-    except ValueError as error:
-        yield fail("AMQP engine", str(error), "set it to one of them, or not at all")
-        return
-    if chosen.fallen_back:
-        yield warn("AMQP engine", f"inner loops in Python, at half the speed: {chosen.why}", C_STEP)
+        for module in COMPILED:
+            import_module(module)
+    except libraries.ExtensionUnusable as error:
+        yield fail("compiled code", str(error), libraries.NEXT_STEP)
     else:
-        yield ok("AMQP engine", f"inner loops in {chosen.name}" + (f" ({chosen.why})" if chosen.why else ""))
-
-
-def arrivals(around: Surroundings) -> Iterator[Result]:
-    """Are MQTT messages read, and written to subscribers, by what was compiled?"""
-    yield _compiled(around, "MQTT reading", "in", (load_arrivals, load_departures), "half the speed")
-
-
-def commits(around: Surroundings) -> Iterator[Result]:
-    """Are commits put together by what was compiled?"""
-    loads = (lambda: CompiledLoops(library_path()),)
-    yield _compiled(around, "commits", "put together in", loads, "two thirds of the speed")
-
-
-def _compiled(
-    around: Surroundings, name: str, done: str, loads: Iterable[Callable[[], object]], speed_without: str
-) -> Result:
-    """Does what was compiled do it?"""
-    if around.environment.get(libraries.SETTING) == "python":
-        return ok(name, f"{done} Python ({libraries.SETTING}=python)")
-    try:
-        for load in loads:
-            load()
-    except OSError as error:
-        return warn(name, f"{done} Python, at {speed_without}: {error}", C_STEP)
-    return ok(name, f"{done} C")
+        yield ok("compiled code", "there, and of this source")

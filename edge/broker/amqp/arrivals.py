@@ -1,10 +1,10 @@
 """Connections that send a message now and then, many of them: received from, and answered, with all others at once.
 
 A connection gets a *lane* when it sends one message, where its socket is a plain one. From then on it is received from
-with all others that are ready, in one call (`bridge.engine.compiled`): a message that begins as the one before it did
+with all others that are ready, in one call (`bridge.engine.loops`): a message that begins as the one before it did
 is taken there and then, and what a queue or a durable subscription keeps of all these is given to the router as one
 `Stretch`. Everything else goes the way it goes without a lane. What is to be written at the end of a turn is written in
-one call too, one write a socket. Without the compiled loops there are no lanes.
+one call too, one write a socket.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequenc
 from typing import Final
 
 from bridge.engine import Engine, Event, Transfers
-from bridge.engine.compiled import SMALL_BYTES, CompiledLoops, Message
+from bridge.engine.loops import SMALL_BYTES, EngineLoops, Message
 from bridge.message import AMQP, DURABLE, Run
 from bridge.transport.driver import Driver
 from bridge.transport.ready import Together
@@ -54,7 +54,7 @@ class LoggedMessages(ColumnBatch):
 
     __slots__ = ("_loops", "_members", "logs", "messages", "offers")
 
-    def __init__(self, loops: CompiledLoops, members: Sequence[Kept], logs: Sequence[LogRuns]) -> None:
+    def __init__(self, loops: EngineLoops, members: Sequence[Kept], logs: Sequence[LogRuns]) -> None:
         self._loops = loops
         self._members = members
         self.logs = logs
@@ -98,7 +98,7 @@ class AnycastMessages(AnycastBatch):
     __slots__ = ("_clock", "_loops", "_members", "_received_at", "address", "encoded", "name")
 
     def __init__(
-        self, loops: CompiledLoops, address: str, members: Sequence[Member], received_at: int, clock: int
+        self, loops: EngineLoops, address: str, members: Sequence[Member], received_at: int, clock: int
     ) -> None:
         """`received_at` and `clock` are what `Router.stamp` returned when they came."""
         self.name = "the senders of a turn"
@@ -237,7 +237,7 @@ class Lane:
 class Arrivals:
     """The lanes of one broker; used inside the loop only."""
 
-    def __init__(self, loops: CompiledLoops, router: Router, turn: Turn, together: Watch) -> None:
+    def __init__(self, loops: EngineLoops, router: Router, turn: Turn, together: Watch) -> None:
         """`together` makes what watches sockets, and serves them by what it is given."""
         self._loops = loops
         self._router = router

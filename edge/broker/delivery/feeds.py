@@ -26,7 +26,7 @@ from edge.broker.limits import (
 from edge.broker.model.isolation import report
 from edge.broker.model.topics import FilterTree
 from edge.broker.store.contract import MessageLog
-from edge.broker.store.loops import loops
+from edge.broker.store.loops import pass_over
 
 
 class Follower(Protocol):
@@ -175,7 +175,7 @@ class LogFeeds:
                 continue
             if log not in awake:
                 if not self._raised and feed.sleeps:
-                    passed, feed.watermark = loops().pass_over(runs, at, log, feed.watermark)
+                    passed, feed.watermark = pass_over(runs, at, log, feed.watermark)
                     if passed > at:
                         at = passed
                         self._moved[feed] = None

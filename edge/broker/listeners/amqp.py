@@ -66,11 +66,11 @@ class AmqpDrivers:
         interception: LinkInterception,
         administration: Administration | None,
         clock: Callable[[], float],
-        arrivals: Arrivals | None,
+        arrivals: Arrivals,
         tracer: Tracer = UNTRACED,
     ) -> None:
         """`container_id` is the broker's; `administration` changes addresses when a client asks for it (None: nobody
-        does); `clock` is monotonic seconds; without `arrivals` each connection is read and written by itself."""
+        does); `clock` is monotonic seconds."""
         self._limits = limits
         self._container_id = container_id
         self._router = router
@@ -140,7 +140,7 @@ class AmqpDrivers:
             interception=self._interception,
             administration=self._administration,
             containers=self._containers,
-            sent=self._arrivals.lane(driver, engine).learn if self._arrivals is not None else None,
+            sent=self._arrivals.lane(driver, engine).learn,
         )
 
 

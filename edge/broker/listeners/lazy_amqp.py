@@ -59,7 +59,7 @@ class LazyAmqpDrivers:
         self._tracer = tracer
         self._drivers: AmqpDrivers | None = None
         self.arrivals: Arrivals | None = None
-        """Who reads and writes many connections at once, where it is compiled."""
+        """Reads and writes many connections at once; made with the first one."""
 
     def rename(self, container_id: str) -> None:
         """Show this container-id of the broker to connections from now on."""
@@ -95,15 +95,12 @@ class LazyAmqpDrivers:
     def _made(self) -> AmqpDrivers:
         if self._drivers is not None:
             return self._drivers
-        from bridge.engine import choice  # noqa: PLC0415 - see above
-        from bridge.engine.compiled import CompiledLoops  # noqa: PLC0415
+        from bridge.engine.loops import LOOPS  # noqa: PLC0415 - see above
         from edge.broker.amqp.arrivals import Arrivals  # noqa: PLC0415
         from edge.broker.amqp.interception import NO_INTERCEPTION  # noqa: PLC0415
         from edge.broker.listeners.amqp import AmqpDrivers  # noqa: PLC0415
 
-        loops = choice.choice().loops
-        if isinstance(loops, CompiledLoops):
-            self.arrivals = Arrivals(loops, self._router, turn_of(self._loop), partial(Together, self._loop))
+        self.arrivals = Arrivals(LOOPS, self._router, turn_of(self._loop), partial(Together, self._loop))
         self._drivers = AmqpDrivers(
             self._limits,
             self.container_id,

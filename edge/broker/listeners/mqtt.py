@@ -30,14 +30,14 @@ class MqttDrivers:
         gate: Gate,
         interception: Interception,
         clock: Callable[[], float],
-        arrivals: Arrivals | None = None,
+        arrivals: Arrivals,
         tracer: Tracer = UNTRACED,
     ) -> None:
-        """`clock` is monotonic seconds; `arrivals` as `Common` has it."""
+        """`clock` returns monotonic seconds."""
         self._tracer = tracer
         self._limits = limits
         self._clock = clock
-        self._common = Common(router, sessions, clock, gate, interception, arrivals)
+        self._common = Common(router, sessions, clock, arrivals, gate, interception)
 
     async def load(self) -> None:
         """It is all there: every gateway has devices that speak MQTT."""

@@ -4,15 +4,13 @@ A connection gets a *lane* with its first PUBLISH that a log keeps or live subsc
 sends from then on. It is taught such topics when the machine has read their first message. What a taught topic brings
 is read without a call of Python, and given to the router at the end of the turn, in the order it came. Everything else
 goes to the machine, behind what the lane took before. When routes change, the router takes the next message of each
-topic by itself, and says whether the topic is still of that kind. Without the compiled form there are no lanes.
+topic by itself, and says whether the topic is still of that kind.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
-from functools import cache
-from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
 from bridge import libraries
@@ -75,20 +73,7 @@ class Calls(NamedTuple):
     accept: Callable[..., list[Origin]]
 
 
-def library_path() -> Path:
-    """Where the compiled `arrivals.c` has to be. Raises OSError when the source is not there."""
-    return libraries.library_path(SOURCE)
-
-
-def load() -> Calls:
-    """Raises OSError when it was not compiled, or is not what it should be."""
-    return Calls(*libraries.entry_of(library_path(), ENTRY)())
-
-
-@cache
-def calls() -> Calls | None:
-    """Those of this process; None where Python reads."""
-    return libraries.unless_python(load, "MQTT messages are read in Python, at half the speed")
+CALLS: Final = Calls(*libraries.entry_of(SOURCE, ENTRY)())
 
 
 class Publisher(Origin, Protocol):

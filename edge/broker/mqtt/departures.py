@@ -7,17 +7,12 @@ of Python; those that are plain are written in one, and what is not goes the way
 from __future__ import annotations
 
 from collections.abc import Callable, MutableMapping, Sequence
-from functools import cache
 from pathlib import Path
-from typing import Final
 
 from bridge import libraries
 from bridge.message import Run
 from edge.broker.mqtt.events import Delivery
 from edge.broker.mqtt.state import InFlight
-
-SOURCE: Final = Path(__file__).with_name("departures.c")
-ENTRY: Final = "waypost_departures"
 
 Publishes = Callable[
     [
@@ -39,19 +34,4 @@ Publishes = Callable[
 for is in flight. None, and nothing was done, where one of the messages has properties of its own, is retained, of QoS 2
 or in AMQP's encoding, or is longer; or where there are not as many packet identifiers as it takes."""
 
-
-def library_path() -> Path:
-    """Where the compiled `departures.c` has to be. Raises OSError when the source is not there."""
-    return libraries.library_path(SOURCE)
-
-
-def load() -> Publishes:
-    """Raises OSError when it was not compiled, or is not what it should be."""
-    made: Publishes = libraries.entry_of(library_path(), ENTRY)()
-    return made
-
-
-@cache
-def publishes() -> Publishes | None:
-    """That of this process; None where messages are written one by one."""
-    return libraries.unless_python(load, "MQTT messages are written in Python, at half the speed")
+publishes: Publishes = libraries.entry_of(Path(__file__).with_name("departures.c"), "waypost_departures")()

@@ -77,12 +77,12 @@ class Common:
         router: Router,
         sessions: SessionRegistry,
         clock: Callable[[], float],
+        arrivals: Arrivals,
         gate: Gate | None = None,
         interception: Interception = NO_INTERCEPTION,
-        arrivals: Arrivals | None = None,
     ) -> None:
-        """`clock` is monotonic seconds. Without a gate everybody may do everything; `interception`: who steps in before
-        the router is called; without `arrivals` each connection is read by itself."""
+        """`clock` returns monotonic seconds. Without a gate every client may do everything. `interception` steps in
+        before the router is called."""
         self.router: Final = router
         self.sessions: Final = sessions
         self.clock: Final = clock
@@ -149,7 +149,7 @@ class ConnectionHandler(Origin):
                     continue
                 if run.flags & QOS_MASK < 2:
                     publish(Publication(self, run, event.packet_ids))
-                    if event.head and self._common.arrivals is not None and self._interceptor is PASS_THROUGH:
+                    if event.head and self._interceptor is PASS_THROUGH:
                         self._lane = self._common.arrivals.teach(event, self._lane, self, self._driver, self._grant)
                 else:
                     self._publish_once(run, event.packet_ids)

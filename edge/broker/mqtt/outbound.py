@@ -17,9 +17,9 @@ from edge.broker.message.mqtt_errors import LocalError, ProtocolError
 from edge.broker.message.mqtt_properties import subscription_identifiers
 from edge.broker.message.mqtt_reason_codes import ReasonCode
 from edge.broker.message.mqtt_wire import encode_string, encode_variable_byte_integer
-from edge.broker.mqtt import departures
 from edge.broker.mqtt.acknowledgements import PUBREL, encode_acknowledgements, encode_packet_ids, encode_reasons
 from edge.broker.mqtt.aliases import TopicAliases
+from edge.broker.mqtt.departures import publishes
 from edge.broker.mqtt.events import Connect, Delivery
 from edge.broker.mqtt.limits import ALIAS_TOPIC_BYTES_MIN, INFLIGHT_BYTES_MAX, USUAL_TOPIC_CHARACTERS_MAX
 from edge.broker.mqtt.state import InFlight, SessionState
@@ -151,8 +151,7 @@ class Outbound:
         """Send one PUBLISH for each message of these, `ids` of them above QoS 0, as new ones; `alike` is their delivery
         but for the run, with the highest QoS. False, and nothing was sent, where there is more to look at than to write
         them."""
-        publishes = departures.publishes()
-        if publishes is None or self._aliases is not None or self._last_kept:
+        if self._aliases is not None or self._last_kept:
             return False
         block = b""
         if self._version == 5:

@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
+from edge.broker.store import loops
 from edge.broker.store.counter_sweep import CounterSweep
 from edge.broker.store.errors import StoreError
 from edge.broker.store.group import Group
 from edge.broker.store.limits import POSITION_MAX, Limits
 from edge.broker.store.logs import LogRow, LogTable
-from edge.broker.store.loops import loops
 
 ADDRESS_AGE_S: Final = 2.0
 """How often many addresses age: one that has not come for so long is looked for among the older ones, and after as
@@ -101,7 +101,7 @@ class Counters:
 
         Raises StoreError.
         """
-        runs, ends, at, number = group.runs, group.ends, 0, loops().number
+        runs, ends, at, number = group.runs, group.ends, 0, loops.number
         while (at := number(runs, at, self.sequences, ends, group.sequences, group.appended)) < len(runs):
             log, run = runs[at]
             if run.address not in self.sequences:

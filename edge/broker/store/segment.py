@@ -32,7 +32,7 @@ from typing import Final, NamedTuple
 from bridge.hidden import hides
 from bridge.message import Run, Stored
 from edge.broker.store.limits import PACKED_BYTES_MIN, POSITION_MAX
-from edge.broker.store.loops import PLAIN, PREAMBLE, RUN, SPARSE, SPARSE_RUN, WIDTHS, loops
+from edge.broker.store.loops import PLAIN, PREAMBLE, RUN, SPARSE, SPARSE_RUN, WIDTHS, pack
 
 VERSION: Final = PLAIN
 PACKED: Final = 3
@@ -85,7 +85,7 @@ def encode(
     Raises struct.error, OverflowError or UnicodeEncodeError for what `Run` does not allow (lengths of names are checked
     at append).
     """
-    data, messages, size = loops().pack(list(runs), -1 if span is None else key & POSITION_MAX)
+    data, messages, size = pack(list(runs), -1 if span is None else key & POSITION_MAX)
     if packed and len(data) >= PACKED_BYTES_MIN:
         from edge.broker.store.compression import compress  # noqa: PLC0415 - most gateways never need it
 

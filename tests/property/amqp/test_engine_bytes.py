@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bridge.engine import Attached, Closed, Engine, Event, Opened, State, Transfers
+from bridge.engine.loops import LOOPS, EngineLoops
 from bridge.sasl import SaslServer
 from tests.support.machines import take_all
 from tests.unit.amqp.wire import NOW, Pipe, message, of_kind
@@ -46,10 +47,14 @@ EDGES = list(accumulate(map(len, TURNS)))
 """Where the client waited for an answer: what follows is only right after one."""
 
 
-def feed(data: bytes, cuts: Sequence[int] = ()) -> list[Event]:
+def feed(data: bytes, cuts: Sequence[int] = (), loops: EngineLoops = LOOPS) -> list[Event]:
     """A server that accepts and answers all it understands reads `data`, cut at `cuts`; its events."""
     server = Engine(
-        container_id="s", server=True, sasl=SaslServer(lambda *_: None, anonymous="anonymous"), max_message_size=10_000
+        container_id="s",
+        server=True,
+        sasl=SaslServer(lambda *_: None, anonymous="anonymous"),
+        max_message_size=10_000,
+        loops=loops,
     )
     events: list[Event] = []
     tags = count()

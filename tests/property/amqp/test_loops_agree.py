@@ -1,22 +1,21 @@
-"""Two forms of the inner loops, one behaviour: the same commands and bytes give the same events and the same bytes."""
+"""The loops in C and their model: the same commands and bytes give the same events and the same bytes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import proton
-import pytest
 from cproton import ffi, lib
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bridge.engine import Condition, Event, State
+from bridge.engine.loops import LOOPS, EngineLoops
 from bridge.engine.proton import SCRATCH_BYTES
 from edge.broker.message.translation import outline
 from tests.property.amqp.test_engine_bytes import CONVERSATION, EDGES, feed
-from tests.support.loops import FORMS, form, running
 from tests.support.machines import take_all
+from tests.support.models.engine_loops import EngineLoopsModel
 from tests.unit.amqp.wire import NOW, Pipe
 
 SIZES = (0, 1, 95, 600, 70_000, SCRATCH_BYTES - 1, SCRATCH_BYTES, 4 * SCRATCH_BYTES + 1)
@@ -44,8 +43,9 @@ def plain(event: Event) -> Any:
 class Script:
     """Two engines, a link each way, and everything they said."""
 
-    def __init__(self) -> None:
-        self.pipe = Pipe(client={"max_frame_size": 4096}, server={"max_frame_size": 4096})
+    def __init__(self, loops: EngineLoops) -> None:
+        terms = {"max_frame_size": 4096, "loops": loops}
+        self.pipe = Pipe(client=terms, server=terms)
         self.ways = [(self.pipe.client, self.pipe.server, *self.pipe.sender())]
         there, here = self.pipe.receiver()[::-1]
         self.ways.append((self.pipe.server, self.pipe.client, there, here))
@@ -111,32 +111,20 @@ class Script:
         ]
 
 
-def transcript(script: list[Any]) -> list[Any]:
-    run = Script()
+def transcript(script: list[Any], loops: EngineLoops) -> list[Any]:
+    run = Script(loops)
     for name, *arguments in [*script, *[("carry", True, 1 << 20)] * 4]:
         getattr(run, name)(*arguments)
         run.said.append(run.kept())
     return [*run.said, [plain(event) for event in run.pipe.server.receive_eof(NOW)]]
 
 
-def both(run: Callable[[], list[Any]]) -> tuple[list[Any], list[Any]]:
-    found = []
-    for name in FORMS:
-        with running(name):
-            found.append(run())
-    return found[0], found[1]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def loops() -> None:
-    """In the place of the folder's own: here both forms run beside each other."""
-    form("C")
+MODEL = EngineLoopsModel()
 
 
 @given(st.lists(steps, max_size=25))
 def test_commands(script: list[Any]) -> None:
-    compiled, interpreted = both(lambda: transcript(script))
-    assert compiled == interpreted
+    assert transcript(script, LOOPS) == transcript(script, EngineLoopsModel())
 
 
 @given(
@@ -144,8 +132,8 @@ def test_commands(script: list[Any]) -> None:
 )
 def test_damaged_bytes(cuts: list[int], at: int, value: int) -> None:
     data = CONVERSATION[:at] + bytes([value]) + CONVERSATION[at + 1 :]
-    compiled, interpreted = both(lambda: [plain(event) for event in feed(data, [*EDGES, *cuts])])
-    assert compiled == interpreted
+    cuts = [*EDGES, *cuts]
+    assert list(map(plain, feed(data, cuts))) == list(map(plain, feed(data, cuts, EngineLoopsModel())))
 
 
 VALUES = [
@@ -204,21 +192,21 @@ sections = st.one_of(
 )
 def test_what_is_usual(found: list[tuple[bool, bytes]], header: bytes) -> None:
     messages = [header * begins + section for begins, section in found]
-    assert form("C").loops.usual_bodies(messages, header) == form("Python").loops.usual_bodies(messages, header)
+    assert LOOPS.usual_bodies(messages, header) == MODEL.usual_bodies(messages, header)
 
 
 @given(damaged())
 @settings(max_examples=600)
 def test_what_is_malformed(message: bytes) -> None:
-    found = form("C").loops.malformed_at(message)
-    assert found == form("Python").loops.malformed_at(message)
-    assert (form("C").loops.usual_bodies([message], b"") is None) or found < 0
+    found = LOOPS.malformed_at(message)
+    assert found == MODEL.malformed_at(message)
+    assert (LOOPS.usual_bodies([message], b"") is None) or found < 0
 
 
 @given(damaged())
 @settings(max_examples=600)
 def test_well_formed_messages_are_decoded_by_another_codec(message: bytes) -> None:
-    if form("C").loops.malformed_at(message) < 0:
+    if LOOPS.malformed_at(message) < 0:
         proton.Message().decode(message)
         assert outline(message) is not None
 
@@ -226,8 +214,7 @@ def test_well_formed_messages_are_decoded_by_another_codec(message: bytes) -> No
 def test_usual_and_unusual_messages() -> None:
     header, plain_body = b"\0Sp\xc0\x02\x01A", b"\0Su\xa0\x03abc"
     expiring = b"\0Ss\xc0\x0a\x09" + b"@" * 9
-    for name in FORMS:
-        bodies_of = form(name).loops.usual_bodies
+    for bodies_of in (LOOPS.usual_bodies, MODEL.usual_bodies):
         assert bodies_of([header + plain_body, header + b"\0Sw\x40"], header) == [plain_body, b"\0Sw\x40"]
         assert bodies_of([plain_body], b"") == [plain_body]
         for other in (plain_body, header, header + plain_body[:-1], header + b"\0Sr\xc1\x01\0", header + expiring):

@@ -1,4 +1,4 @@
-"""The content of a batch: both forms read the same, whatever somebody wrote into its two sections."""
+"""The content of a batch is read as its model reads it, whatever is written in its two sections."""
 
 from __future__ import annotations
 
@@ -8,15 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import hatch_build
-from bridge import batch_content, libraries
 from bridge.batch import _columns, _group, _table
-from bridge.batch_content import Content, Range, interpreted, library_path, load, read
+from bridge.batch_content import Content, read
 from bridge.columns import BatchError
 from bridge.message import Run, Stored
 from tests.property.bridge.test_batch import logs
-
-pytestmark = pytest.mark.skipif(not library_path().exists(), reason="batch_content.c is not compiled")
+from tests.support.models import batch_content as model
 
 
 def sections_of(items: list[Stored]) -> tuple[Any, Any, int, int]:
@@ -26,28 +23,22 @@ def sections_of(items: list[Stored]) -> tuple[Any, Any, int, int]:
     return _table(ranges), _columns(runs, bodies)[0], len(ranges), len(bodies)
 
 
-def in_python(*arguments: Any) -> Content | None:
-    """None: it is no batch."""
+def outcome(reader: Any, *sections: Any) -> Content | None:
+    """Return what `reader` reads; None where it is no batch."""
     try:
-        return interpreted(*arguments)
+        found: Content = reader(*sections)
     except BatchError:
         return None
-
-
-def in_c(*arguments: Any) -> Content | None:
-    """The same."""
-    found = load()(*arguments, Range)
-    return None if found is None else Content(*found)
+    return found
 
 
 @given(logs())
 @settings(max_examples=200, deadline=None)
 def test_what_was_written_is_read_alike(items: list[Stored]) -> None:
     sections = sections_of(items)
-    found = in_c(*sections)
-    assert found is not None
-    assert found == in_python(*sections) == read(*sections)
-    assert list(map(type, found)) == list(map(type, interpreted(*sections)))
+    found, expected = read(*sections), model.read(*sections)
+    assert found == expected
+    assert list(map(type, found)) == list(map(type, expected))
 
 
 @given(logs(), st.data())
@@ -73,7 +64,8 @@ def test_what_was_changed_is_read_alike(items: list[Stored], data: st.DataObject
     messages += data.draw(st.sampled_from((0, 0, 0, 1, -1)))
     messages = max(messages, 1)
     ranges = max(1, min(ranges, messages))
-    assert in_c(*sections, ranges, messages) == in_python(*sections, ranges, messages)
+    sections = [*sections, ranges, messages]
+    assert outcome(read, *sections) == outcome(model.read, *sections)
 
 
 @pytest.mark.parametrize("received_at", [[2**63 - 1, 1], [0, -1], [5, -6], [2**63 - 1, 2**63 - 1]])
@@ -84,22 +76,9 @@ def test_times_beyond_63_bits_are_none(received_at: list[int]) -> None:
     columns = bytearray(_columns(runs, [b"x", b"x"])[0])
     differences = b"".join(difference.to_bytes(8, "little", signed=True) for difference in received_at)
     planes = bytes(differences[8 * entry + plane] for plane in range(8) for entry in range(2))
-    at = bytes(columns).index(bytes(16))
+    at = 4 + (4 + 4 + 1) + (4 + 4) + 3 * 8  # behind the number of runs, both dictionaries and three columns of the runs
+    assert columns[at : at + 16] == bytes(16)
     columns[at : at + 16] = planes
-    assert in_c(table, bytes(columns), ranges, 2) is None
-    assert in_python(table, bytes(columns), ranges, 2) is None
-
-
-def test_a_process_that_is_told_so_reads_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(libraries.SETTING, "python")
-    batch_content.reader.cache_clear()
-    try:
-        assert batch_content.reader() is None
-        assert len(read(*sections_of([Stored(0, 0, Run("a", "d", 1, b"", [b"x"], 0))])).bodies) == 1
-    finally:
-        monkeypatch.undo()
-        batch_content.reader.cache_clear()
-
-
-def test_it_is_compiled_where_it_is_looked_for() -> None:
-    assert hatch_build.library_path(batch_content.SOURCE) == library_path()
+    for reader in (read, model.read):
+        with pytest.raises(BatchError, match="63 bits"):
+            reader(table, bytes(columns), ranges, 2)

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bridge.engine import Condition, Detached, Dispositions, Engine, Event, Link, State, Transfers
-from bridge.engine.compiled import CompiledLoops
+from bridge.engine.loops import LOOPS
 from bridge.message import CLOCK_GOOD, Run, Stored
 from bridge.sasl import SaslClient
 from bridge.transport.driver import Driver
@@ -30,7 +30,6 @@ from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.router.batch import ColumnBatch, Publication
 from edge.broker.router.router import Router
 from edge.broker.store.errors import StoreError, StoreFull
-from tests.support.loops import form, running
 from tests.support.machines import take_all
 from tests.support.memory_store import MemoryStore
 from tests.unit.amqp.wire import NOW, message
@@ -52,12 +51,6 @@ OTHERS = (
     message(bytes(6_000), durable=True),
 )
 FAILURES = (None, None, None, StoreFull("full"), StoreError("failed"))
-
-
-def loops() -> CompiledLoops:
-    chosen = form("C").loops
-    assert isinstance(chosen, CompiledLoops)
-    return chosen
 
 
 def run_loop(what: Coroutine[Any, Any, T]) -> T:
@@ -181,7 +174,7 @@ class World:
         self.store = MemoryStore(post=self.posted.append)
         self.router = Counting(self.store, AddressTable(RULES), clock_ns=lambda: 1, flush_soon=lambda: None)
         loop = asyncio.get_running_loop()
-        self.arrivals = Arrivals(loops(), self.router, turn_of(loop), partial(Together, loop)) if lanes else None
+        self.arrivals = Arrivals(LOOPS, self.router, turn_of(loop), partial(Together, loop)) if lanes else None
         self.owners: list[AmqpSession] = []
         self.kept: dict[tuple[str, int], list[Any]] = {}
         self.store.commit_listeners.append(lambda commit: self._keep(commit.appended))
@@ -321,9 +314,8 @@ def compared(steps: Sequence[Step], **consumer: int) -> AtOnce:
         finally:
             world.close()
 
-    with running("C"):
-        without, none = run_loop(told(lanes=False))
-        found, together = run_loop(told(lanes=True))
+    without, none = run_loop(told(lanes=False))
+    found, together = run_loop(told(lanes=True))
     assert found == without, steps
     assert none == ((), ())
     return together
@@ -423,8 +415,7 @@ class TestLanes:
 
         gc.disable()
         try:
-            with running("C"):
-                assert run_loop(ended())() is None
+            assert run_loop(ended())() is None
         finally:
             gc.enable()
 
@@ -481,7 +472,7 @@ class TestAnycast:
 
         accepted: list[int] = []
         members = [cast(Member, (Sender(), number, b"", 1, bytes([number]))) for number in range(3)]
-        handed = AnycastMessages(loops(), "anycast/a", members, 5, CLOCK_GOOD)
+        handed = AnycastMessages(LOOPS, "anycast/a", members, 5, CLOCK_GOOD)
         assert handed.run(1) == Run("anycast/a", "d", CLOCK_GOOD | 1, b"", [b"\1"], 5)
         handed.accepted([0, 1])
         assert accepted == [0, 1]

@@ -26,7 +26,7 @@ from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.model.authorization import Grant, Operation, Rule
 from edge.broker.model.interfaces import SubscribeOptions, Subscription
 from edge.broker.mqtt import arrivals, packets
-from edge.broker.mqtt.arrivals import Arrivals, Calls
+from edge.broker.mqtt.arrivals import CALLS, Arrivals
 from edge.broker.mqtt.connection import Connection
 from edge.broker.mqtt.events import SubscriptionRequest
 from edge.broker.mqtt.handler import Common, ConnectionHandler
@@ -37,6 +37,7 @@ from edge.broker.tracing.tracer import PacketTracer
 from edge.broker.tracing.watch import TraceFilter, TraceWatch
 from tests.property.mqtt.test_stream import publishes
 from tests.support.memory_store import MemoryStore
+from tests.support.models.lanes import NoLanes
 from tests.support.run_consumer import RunConsumer
 
 T = TypeVar("T")
@@ -50,8 +51,6 @@ RULES = (
 EVERYTHING = Rule(("#",), frozenset(Operation))
 ALL_BUT = Rule(("a", "queue/#"), frozenset(Operation))
 BELOW = Rule(("plant/7/#", "a/b"), frozenset(Operation))
-
-needs_compiled = pytest.mark.skipif(not arrivals.library_path().exists(), reason="arrivals.c is not compiled")
 
 
 class StillLoop(asyncio.SelectorEventLoop):
@@ -215,7 +214,7 @@ class World:
 
     def __init__(
         self,
-        calls: Calls | None,
+        lanes: bool,
         version: int,
         *,
         rights: bool,
@@ -227,7 +226,7 @@ class World:
         self.store = MemoryStore(post=self.posted.append)
         self.router = Router(self.store, AddressTable(RULES), clock_ns=lambda: 1, flush_soon=lambda: None)
         self.sessions = SessionRegistry(self.router, self.store, MqttTranslator())
-        self.arrivals = Arrivals(calls, self.router, asyncio.get_running_loop()) if calls is not None else None
+        self.arrivals = Arrivals(CALLS, self.router, asyncio.get_running_loop()) if lanes else NoLanes()
         self.follower = Follower()
         self.router.declare(Declaration(name="kept", pattern=kept, all_qos=True))
         self.kept: list[tuple[int, Stored]] = []
@@ -247,7 +246,7 @@ class World:
 
         def owner(driver: Driver) -> ConnectionHandler:
             handler = ConnectionHandler(
-                driver, connection, Common(self.router, self.sessions, self.clock, arrivals=self.arrivals)
+                driver, connection, Common(self.router, self.sessions, self.clock, self.arrivals)
             )
             self.handlers.append(handler)
             return handler
@@ -270,7 +269,7 @@ class World:
 
     def receive_all(self) -> None:
         """Sockets that are ready are received from."""
-        if self.arrivals is not None:
+        if isinstance(self.arrivals, Arrivals):
             self.arrivals._arrived()
         for transport in self.transports:
             if isinstance(transport, SocketTransport):
@@ -389,9 +388,8 @@ def both(version: int, steps: Sequence[Step], *, rights: bool = False, kept: str
     """The world with lanes, after it did what the one without did; and one with lanes that have sockets."""
 
     async def run() -> World:
-        calls = arrivals.calls()
-        with_lanes, without = (World(each, version, rights=rights, kept=kept) for each in (calls, None))
-        with_sockets = World(calls, version, rights=rights, over=SocketTransport, kept=kept)
+        with_lanes, without = (World(lanes, version, rights=rights, kept=kept) for lanes in (True, False))
+        with_sockets = World(True, version, rights=rights, over=SocketTransport, kept=kept)
         for _ in range(3):
             await asyncio.sleep(0)  # all are of one loop: each CONNACK is written before a peer stops to read
         told = await play(without, steps)
@@ -400,8 +398,7 @@ def both(version: int, steps: Sequence[Step], *, rights: bool = False, kept: str
             assert await play(with_sockets, steps) == told  # what comes in one piece without sockets does so there
         else:
             await with_sockets.finish()
-        if with_sockets.arrivals is not None:
-            with_sockets.arrivals.close()
+        with_sockets.arrivals.close()
         return with_lanes
 
     return run_still(run())
@@ -437,10 +434,9 @@ OTHER_STEPS = st.one_of(
 )
 
 
-@needs_compiled
 def test_a_lane_takes_nothing_while_its_connection_is_traced_and_goes_on_afterwards() -> None:
     async def run() -> None:
-        world = World(arrivals.calls(), 5, rights=False)
+        world = World(True, 5, rights=False)
         for _ in range(3):
             await asyncio.sleep(0)
 
@@ -466,7 +462,6 @@ def test_a_lane_takes_nothing_while_its_connection_is_traced_and_goes_on_afterwa
     run_still(run())
 
 
-@needs_compiled
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_lanes_change_nothing(data: Any) -> None:
@@ -480,7 +475,6 @@ def test_lanes_change_nothing(data: Any) -> None:
     both(version, steps, rights=data.draw(st.booleans()))
 
 
-@needs_compiled
 @settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_lanes_change_nothing_where_some_is_answered_at_once(data: Any) -> None:
@@ -508,14 +502,13 @@ def test_lanes_change_nothing_where_some_is_answered_at_once(data: Any) -> None:
     both(4, steps, kept=data.draw(st.sampled_from(("a/b", "a/#", "plant/#", "none"))))
 
 
-@needs_compiled
 class TestLanes:
     PUBLISH = packets.Publish("a", b"x", 1, packet_id=1).encode(4)
     NEXT = packets.Publish("a", b"y", 1, packet_id=2).encode(4)
 
     def test_a_lane_takes_what_is_like_a_message_before(self) -> None:
         async def run() -> None:
-            world = World(arrivals.calls(), 4, rights=False)
+            world = World(True, 4, rights=False)
             for data in (self.PUBLISH, self.NEXT, self.NEXT, self.NEXT):
                 world.take(0, data)
             assert world.store.gathered == 1  # the machine's: the lane is made by the first
@@ -529,7 +522,7 @@ class TestLanes:
     @pytest.mark.parametrize("cut", [1, 2, 5, 6])
     def test_of_a_packet_that_is_cut_the_machine_gets_its_end_and_no_more(self, cut: int) -> None:
         async def run() -> None:
-            world = World(arrivals.calls(), 4, rights=False)
+            world = World(True, 4, rights=False)
             for data in (self.PUBLISH, self.NEXT[:cut], self.NEXT[cut:] + 3 * self.NEXT):
                 world.take(0, data)
             assert world.store.gathered == 2  # the machine's
@@ -554,7 +547,7 @@ class TestLanes:
     )
     def test_a_topic_that_begins_as_one_before_need_not_be_taught(self, topic: str, machines: int) -> None:
         async def run() -> None:
-            world = World(arrivals.calls(), 4, rights=False)
+            world = World(True, 4, rights=False)
             for number, name in enumerate(("a/b", "a/b", topic, topic), 1):
                 world.take(0, packets.Publish(name, b"x", 1, packet_id=number).encode(4))
             # those, see above; behind what the lane took of them before
@@ -567,7 +560,7 @@ class TestLanes:
 
     def test_a_live_subscriber_gets_what_all_sent_in_a_turn_at_once(self) -> None:
         async def run() -> None:
-            world = World(arrivals.calls(), 4, rights=False)
+            world = World(True, 4, rights=False)
             world.router.forget("kept")
             world.take(2, packets.Subscribe(1, (SubscriptionRequest("a/#", 1),)).encode(4))
             await world.end_turn()
@@ -598,7 +591,7 @@ class TestLanes:
 
     def test_answers_keep_their_order_where_some_wait_for_the_disk(self) -> None:
         async def run() -> None:
-            world = World(arrivals.calls(), 4, rights=False)
+            world = World(True, 4, rights=False)
             world.router.forget("kept")
             world.router.declare(Declaration(name="some", pattern="kept/#", all_qos=True))
             names = ("kept/a", "b/c", "kept/a", "b/c", "kept/a", "b/c")
@@ -623,7 +616,7 @@ class TestLanes:
 
     def test_rights_decide_how_much_of_a_name_counts(self) -> None:
         async def run() -> None:
-            world = World(arrivals.calls(), 4, rights=True)
+            world = World(True, 4, rights=True)
             world.allow(0, BELOW)
             for number, name in enumerate(("plant/7/a", "plant/7/a", "plant/7/b", "plant/8/a", "plant/7/c"), 1):
                 world.take(0, packets.Publish(name, b"x", 1, packet_id=number).encode(4))
@@ -670,13 +663,12 @@ class TestLanes:
 
     def test_nothing_of_it_is_left_when_connections_and_broker_are_gone(self) -> None:
         async def run() -> weakref.ref[Transport]:
-            world = World(arrivals.calls(), 4, rights=True)
+            world = World(True, 4, rights=True)
             for data in (self.PUBLISH, self.NEXT, self.NEXT):
                 world.take(0, data)
             transport = weakref.ref(world.transports[0])
             await world.finish()
-            if world.arrivals is not None:
-                world.arrivals.close()
+            world.arrivals.close()
             return transport
 
         transport = run_still(run())

@@ -10,13 +10,10 @@ from hypothesis import strategies as st
 
 from bridge.message import AMQP, CLOCK_GOOD, DURABLE, RETAIN, Run
 from edge.broker.limits import Limits
-from edge.broker.mqtt import departures
 from edge.broker.mqtt.events import Connect, Delivery
 from edge.broker.mqtt.limits import USUAL_TOPIC_CHARACTERS_MAX
 from edge.broker.mqtt.outbound import SHORT_LENGTH_MAX, Outbound
 from edge.broker.mqtt.state import PACKET_ID_MAX, InFlight, SessionState
-
-pytestmark = pytest.mark.skipif(not departures.library_path().exists(), reason="departures.c is not compiled")
 
 TOKEN = object()
 TOPICS = st.sampled_from(("a", "plant/7/temp", "ä/ü", "t" * USUAL_TOPIC_CHARACTERS_MAX))
@@ -101,11 +98,3 @@ def test_a_client_that_takes_aliases_gets_them_one_by_one() -> None:
     made = Outbound(Connect(5, "c", True, 0, 0, topic_alias_maximum=3), SessionState(), [], Limits())
     run = Run("plant/7", "d", 0, b"", [b"x"])
     assert not made.deliver_all([run], Delivery(run, 1, False, TOKEN), 0)
-
-
-def test_without_the_compiled_form_they_are_written_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(departures, "publishes", lambda: None)
-    made, _, out = outbound(4, 1_000, 0, 1)
-    run = Run("a", "d", 0, b"", [b"x"])
-    assert not made.deliver_all([run], Delivery(run, 1, False, TOKEN), 0)
-    assert not out

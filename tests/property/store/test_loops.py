@@ -1,19 +1,17 @@
-"""The loops of a commit: both forms do the same, with whatever comes."""
+"""The loops of a commit do what their model does, with whatever comes."""
 
 from __future__ import annotations
 
 import struct
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bridge import libraries
 from bridge.message import Run, Stored
-from edge.broker.store import loops as store_loops
-from edge.broker.store.loops import CompiledLoops, InterpretedLoops, Loops, library_path
+from edge.broker.store import loops
 from edge.broker.store.segment import Row, _checksum, decode
+from tests.support.models import commit_loops as model
 
 ADDRESSES = ("a", "plant/7/temp", "é", "x" * 300, "\ud800", "y" * 70_000)
 RUNS = st.builds(
@@ -35,12 +33,7 @@ ODD_RUNS = st.builds(
     received_at=st.sampled_from((0, 2**63, -(2**63) - 1)),
 )
 
-pytestmark = pytest.mark.skipif(not library_path().exists(), reason="loops.c is not compiled")
-
-
-@pytest.fixture(scope="module")
-def forms() -> tuple[Loops, Loops]:
-    return InterpretedLoops(), CompiledLoops(library_path())
+FORMS = (model, loops)
 
 
 def outcome(call: Any, *arguments: Any) -> Any:
@@ -66,11 +59,9 @@ def stored_from(position: int, runs: list[Run]) -> list[Stored]:
     ends=st.dictionaries(st.integers(1, 3), st.integers(0, 2**40)),
     start=st.integers(0, 3),
 )
-def test_numbering(
-    forms: tuple[Loops, Loops], runs: list[tuple[int, Run]], known: dict[str, int], ends: dict[int, int], start: int
-) -> None:
+def test_numbering(runs: list[tuple[int, Run]], known: dict[str, int], ends: dict[int, int], start: int) -> None:
     seen = []
-    for form in forms:
+    for form in FORMS:
         its_ends, sequences, appended = dict(ends), dict[str, int](), list[tuple[int, Stored]]()
         stopped = form.number(runs, min(start, len(runs)), known, its_ends, sequences, appended)
         assert all(type(stored) is Stored for _, stored in appended)
@@ -82,10 +73,10 @@ def test_numbering(
 
 @settings(max_examples=200, deadline=None)
 @given(runs=st.lists(RUNS, max_size=6), position=st.integers(0, 2**40), sparse=st.booleans())
-def test_packing(forms: tuple[Loops, Loops], runs: list[Run], position: int, sparse: bool) -> None:
+def test_packing(runs: list[Run], position: int, sparse: bool) -> None:
     stored = stored_from(position, runs)
     base = position if sparse else -1
-    packed = [form.pack(stored, base) for form in forms]
+    packed = [form.pack(stored, base) for form in FORMS]
     assert packed[0] == packed[1]
     data, messages, size = packed[0]
     row = Row(position, messages, size, 1, 2, 0, data)
@@ -95,10 +86,9 @@ def test_packing(forms: tuple[Loops, Loops], runs: list[Run], position: int, spa
 
 @settings(max_examples=200, deadline=None)
 @given(runs=st.lists(st.one_of(RUNS, ODD_RUNS), max_size=3), base=st.sampled_from((-1, 0, 2**33)))
-def test_packing_what_cannot_be_written(forms: tuple[Loops, Loops], runs: list[Run], base: int) -> None:
+def test_packing_what_cannot_be_written(runs: list[Run], base: int) -> None:
     stored = stored_from(0, runs)
-    interpreted, compiled = (outcome(form.pack, stored, base) for form in forms)
-    assert interpreted == compiled
+    assert outcome(model.pack, stored, base) == outcome(loops.pack, stored, base)
 
 
 @settings(max_examples=200, deadline=None)
@@ -107,22 +97,11 @@ def test_packing_what_cannot_be_written(forms: tuple[Loops, Loops], runs: list[R
     start=st.integers(0, 2),
     place=st.integers(0, 2),
 )
-def test_passing_over(forms: tuple[Loops, Loops], runs: list[tuple[int, Run, int]], start: int, place: int) -> None:
+def test_passing_over(runs: list[tuple[int, Run, int]], start: int, place: int) -> None:
     appended, position = list[tuple[int, Stored]](), 0
     for log, run, gap in runs:
         position += gap
         appended.append((log, Stored(position, 0, run)))
         position += len(run)
-    told = [form.pass_over(appended, min(start, len(appended)), 1, place) for form in forms]
+    told = [form.pass_over(appended, min(start, len(appended)), 1, place) for form in FORMS]
     assert told[0] == told[1]
-
-
-def test_python_does_it_where_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(libraries.SETTING, "python")
-    assert isinstance(store_loops.loops.__wrapped__(), InterpretedLoops)
-
-
-def test_something_else_in_its_place_is_not_taken(tmp_path: Any) -> None:
-    (tmp_path / "loops.so").write_bytes(b"no library")
-    with pytest.raises(OSError, match=r"loops\.so"):
-        CompiledLoops(tmp_path / "loops.so")

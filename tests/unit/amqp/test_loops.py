@@ -12,8 +12,7 @@ from cproton import ffi, lib
 
 from bridge.amqp_values import Uint
 from bridge.engine import Attached, Closed, Condition, Detached, Dispositions, Engine, Link, State, Transfers
-from bridge.engine.compiled import ROWS_MAX
-from bridge.engine.loops import BEGUN_BYTES
+from bridge.engine.loops import BEGUN_BYTES, ROWS_MAX
 from bridge.engine.proton import SCRATCH_BYTES
 from tests.support.frames import (
     ATTACH,
@@ -51,11 +50,6 @@ def begin(link: Link, tag: bytes, size: int) -> Any:
 def messages(events: list[Any]) -> list[tuple[bool, int, int, list[bytes]]]:
     """(settled, first number, numbers, messages) of every group."""
     return [(e.settled, e.deliveries.start, len(e.deliveries), e.messages) for e in of_kind(events, Transfers)]
-
-
-def test_the_form_is_the_one_asked_for(loops: str) -> None:
-    engine = Engine(container_id="x", server=True)
-    assert type(engine._loops).__name__ == {"C": "CompiledLoops", "Python": "InterpretedLoops"}[loops]
 
 
 def test_an_outcome_and_an_attach_in_one_read() -> None:
@@ -394,10 +388,8 @@ class TestForeign:
     lambda engine: engine._loops.write(engine._transport, []),
     lambda engine: engine._loops.read(engine._transport, b"x", {}),
 ])  # fmt: skip
-def test_what_proton_has_freed_is_not_touched(call: Callable[[Engine], Any], loops: str) -> None:
-    """Nothing calls so: but in C it would end the process."""
-    if loops == "Python":
-        pytest.skip("Proton itself is asked")
+def test_what_proton_has_freed_is_not_touched(call: Callable[[Engine], Any]) -> None:
+    """Nothing calls so: but it would end the process."""
     engine = Engine(container_id="x", server=True)
     engine.receive_eof(NOW)
     with pytest.raises(ValueError, match="freed"):

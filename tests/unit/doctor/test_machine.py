@@ -6,14 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from bridge.engine import compiled
+from bridge.libraries import ExtensionUnusable
 from edge.appliance.doctor import machine as checks
 from edge.appliance.doctor import medium
 from edge.appliance.doctor.check import Level, Surroundings, examine
 from edge.broker.configuration import BrokerConfiguration
 from edge.broker.limits import Limits
-from edge.broker.mqtt import arrivals, departures
-from edge.broker.store import loops
 from tests.unit.doctor.around import NOW, bad, found, levels, machine
 
 
@@ -175,36 +173,17 @@ class TestMachine:
         assert result.level is Level.OK
         assert "SQLite 3." in result.seen
 
-    def test_engine(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        [result] = checks.engine(machine(tmp_path, environment={"WAYPOST_ENGINE": "python"}))
-        assert (result.level, result.seen) == (Level.OK, "inner loops in Python (WAYPOST_ENGINE=python)")
-        monkeypatch.setattr(compiled, "SOURCE", tmp_path / "loops.c")
-        (tmp_path / "loops.c").touch()
-        [result] = checks.engine(machine(tmp_path))
-        assert (result.level, "not compiled" in result.seen) == (Level.WARN, True)
-        assert "compiler" in result.next_step
-        [result] = checks.engine(machine(tmp_path, environment={"WAYPOST_ENGINE": "rust"}))
-        assert result.level is Level.FAIL
+    def test_compiled_code(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        [result] = checks.compiled(machine(tmp_path))
+        assert result.level is Level.OK
 
-    def test_mqtt_reading(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        [result] = checks.arrivals(machine(tmp_path, environment={"WAYPOST_ENGINE": "python"}))
-        assert (result.level, result.seen) == (Level.OK, "in Python (WAYPOST_ENGINE=python)")
-        for module in (arrivals, departures):
-            with monkeypatch.context() as patch:
-                patch.setattr(module, "SOURCE", tmp_path / "mqtt.c")
-                (tmp_path / "mqtt.c").touch()
-                [result] = checks.arrivals(machine(tmp_path))
-            assert (result.level, "not compiled" in result.seen) == (Level.WARN, True)
-            assert "compiler" in result.next_step
+        def unusable(_: str) -> None:
+            raise ExtensionUnusable("loops.c was not compiled")
 
-    def test_commits(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        [result] = checks.commits(machine(tmp_path, environment={"WAYPOST_ENGINE": "python"}))
-        assert (result.level, result.seen) == (Level.OK, "put together in Python (WAYPOST_ENGINE=python)")
-        monkeypatch.setattr(loops, "SOURCE", tmp_path / "loops.c")
-        (tmp_path / "loops.c").touch()
-        [result] = checks.commits(machine(tmp_path))
-        assert (result.level, "not compiled" in result.seen) == (Level.WARN, True)
-        assert "compiler" in result.next_step
+        monkeypatch.setattr(checks, "import_module", unusable)
+        [result] = checks.compiled(machine(tmp_path))
+        assert (result.level, result.seen) == (Level.FAIL, "loops.c was not compiled")
+        assert "hatch_build.py" in result.next_step
 
 
 def test_a_check_that_fails_itself_is_a_result_and_stops_no_other(tmp_path: Path) -> None:
@@ -220,7 +199,7 @@ def test_a_check_that_fails_itself_is_a_result_and_stops_no_other(tmp_path: Path
 
 def test_this_machine_can_be_examined() -> None:
     """Every check of the machine on the real one: none fails itself."""
-    names = ("clock", "entropy", "memory", "heat", "open_files", "versions", "engine", "arrivals", "commits")
+    names = ("clock", "entropy", "memory", "heat", "open_files", "versions", "compiled")
     around = Surroundings()
     results = list(examine([(name, getattr(checks, name)) for name in names], around))
     assert len(results) >= 5

@@ -328,7 +328,7 @@ class TestVariables:
         with pytest.raises(ImageError) as refused:
             listed(tmp_path / "x.csv")
         assert said in refused.value.message
-        right = ["WAYPOST_ENGINE=python", "A=anything", "WAYPOST_NAME=Hall_1", "WAYPOST_KEEP_FREE=1Gi"]
+        right = ["A=anything", "WAYPOST_NAME=Hall_1", "WAYPOST_KEEP_FREE=1Gi"]
         assert variables(right) == dict(each.split("=") for each in right)
 
     def test_a_token_for_two(self, tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from edge.broker.security.credentials import Snapshot, User, new_user
 from edge.broker.security.proof import Decided, Proven, Verdict
 from tests.support.machines import take_all
 from tests.support.memory_store import MemoryStore
+from tests.support.models.lanes import NoLanes
 from tests.unit.mqtt.client import split
 
 RULES = [Rule(("up/#",), frozenset({Operation.SEND, Operation.RECV}))]
@@ -96,7 +97,7 @@ class Peer:
         self.session = ConnectionHandler(
             self.driver,  # type: ignore[arg-type]
             self.connection,
-            Common(site.router, site.sessions, lambda: 0.0, site.gate),
+            Common(site.router, site.sessions, lambda: 0.0, NoLanes(), site.gate),
         )
         self.send(packets.Connect(connect.pop("client_id", "c"), version, **connect))
 

@@ -25,6 +25,7 @@ from edge.broker.router.router import Router
 from edge.broker.store.errors import StoreError
 from tests.support.machines import take_all
 from tests.support.memory_store import MemoryStore
+from tests.support.models.lanes import NoLanes
 from tests.unit.mqtt.client import split
 
 RULES = [AddressRule("queue/#", AddressType.QUEUE), AddressRule("anycast/#", AddressType.ANYCAST)]
@@ -118,7 +119,7 @@ class Peer:
         self.handler = ConnectionHandler(
             self.driver,  # type: ignore[arg-type]
             self.connection,
-            Common(site.router, site.sessions, lambda: 0.0, interception=site.interception),
+            Common(site.router, site.sessions, lambda: 0.0, NoLanes(), interception=site.interception),
         )
         block = Properties(session_expiry_interval_s=expiry_s, receive_maximum=receive_maximum)
         block = block if version == 5 else NONE

@@ -20,6 +20,7 @@ from edge.broker.mqtt.handler import Common, ConnectionHandler
 from edge.broker.mqtt.session_registry import SessionRegistry
 from edge.broker.router.batch import Publication
 from tests.support.machines import take_all
+from tests.support.models.lanes import NoLanes
 from tests.unit.amqp import broker as amqp
 from tests.unit.amqp.wire import message
 from tests.unit.mqtt.client import split
@@ -52,7 +53,7 @@ class Peer:
         self.handler = ConnectionHandler(
             Driver(),  # type: ignore[arg-type]
             self.connection,
-            Common(site.router, site.sessions, lambda: 0.0),
+            Common(site.router, site.sessions, lambda: 0.0, NoLanes()),
         )
         self.send(p.Connect(client_id, 5, clean_start=False, properties=Properties(**properties)))
         self.sent()

@@ -1,0 +1,1 @@
+"""Models in Python of what the product does in C. Property tests compare both."""

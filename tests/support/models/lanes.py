@@ -1,0 +1,15 @@
+"""Model of `edge.broker.mqtt.arrivals.Arrivals`: no connection gets a lane, so the machine reads everything."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class NoLanes:
+    """Teaches nothing."""
+
+    def teach(self, *_: Any) -> None:
+        """Leave the connection to its machine."""
+
+    def close(self) -> None:
+        """Nothing to close."""
